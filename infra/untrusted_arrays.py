@@ -1,6 +1,6 @@
 """Safe readers of arrays from untrusted files: `.npy`, and pickles of plain values and numpy arrays.
 
-A pickle can call any function and set any object's state. Here the few names that arrays of numbers need stand for
+A pickle can call any function and set any object's state. Here the few names that arrays of numbers need are
 functions of this file, and states are checked before they are set; everything else is refused.
 """
 

@@ -61,7 +61,7 @@ class Retrieval(CorpusTask, Chunked, Watchful):
         data, optim, captions = self.run.data, self.run.optim, self._captions("train")
         if optim.batch < 2 or len(captions) < 2:
             raise InputError(
-                f"retrieval is learnt by telling {self.samples} of a batch apart, which takes two: the training split "
+                f"retrieval trains on batches of at least two {self.samples}: the training split "
                 f"has {len(captions)}, and --optim.batch is {optim.batch}"
             )
         self.check_batches(len(captions) if data.sample == "image" else sum(map(len, captions)))

@@ -203,7 +203,7 @@ class Run:
     checkpoint_every: Count = 0
     """Steps between checkpoints inside an epoch; there is one after every epoch in any case."""
     figures: bool = True
-    """Draw what the aggregators learnt and make pages of examples, at the end of the run."""
+    """Draw the pooling weights of the aggregators and make pages of examples, at the end of the run."""
     published: tyro.conf.Suppress[Mapping[str, float]] = field(default_factory=dict, hash=False)
     """The numbers that the recipe aims at, by protocol and metric, such as `{"coco-5k/rsum": 421.9}`."""
     source: tyro.conf.Suppress[str] = ""

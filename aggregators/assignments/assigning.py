@@ -26,7 +26,7 @@ def sinkhorn(
     last meet their masses exactly, the others the better the more iterations.
 
     Args:
-        score_BKN: of every centre and element; what lies in the pads must be finite.
+        score_BKN: of every centre and element; values in the padding must be finite.
         mask_BN: True for real elements.
         mass_BK: what each centre gets, above 0.
         mass_B: what each real element of a set gives, above 0.

@@ -26,7 +26,7 @@ def attend(
 
     Args:
         query_BKE: queries after their map; one batch row applies to all sets.
-        x_BNC: the elements; what lies in the pads must be finite.
+        x_BNC: the elements; values in the padding must be finite.
         mask_BN: True for real elements.
         key: map of the elements to keys. A bias would shift all scores of a softmax alike, so it has none.
         value: map of the elements to values.

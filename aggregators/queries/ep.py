@@ -18,7 +18,7 @@ class EfficientProbing(Aggregator):
 
     A query's weights are a softmax over the elements of their product with it, over sqrt(D): there is no map of
     queries, none of keys, none of what comes out, and values are a linear map without bias, split among the queries.
-    The parts lie side by side in the one vector. As in the authors' code, whose option of narrower values is left out.
+    The parts are concatenated into one vector. As in the authors' code, whose option of narrower values is left out.
 
     Args:
         dim: width of the elements, which `queries` must divide.

@@ -19,7 +19,7 @@ class TS2Select(Aggregator):
     """The mean of the k elements with the best scores, where scores have noise, so that near misses count in part.
 
     The score is the tanh of an MLP of an element's inner features beside those of the whole, as in the authors' code,
-    where the CLS token stands for the whole; here the mean of the elements does. They draw 500 times Gaussian noise of
+    where the CLS token represents the whole; here the mean of the elements does. They draw 500 times Gaussian noise of
     deviation `sigma` for the scores, at evaluation too, and average which k are best (perturbed top-k). Here nothing is
     drawn: an element is chosen with the chance that its noisy score is above a threshold, and the threshold is that
     which makes k of them chosen on average. Drawn noise has the same limit in large sets, and a set gives the same

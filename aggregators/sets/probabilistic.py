@@ -19,7 +19,7 @@ class Probabilistic(Aggregator):
     The mean comes from another aggregator. The log-variance has, as in the authors' code, a separate head: a
     linear map of the elements, then GPO with separate weights, without normalisation; it is computed in the
     precision of its weights, also under autocast, since all that follows takes its exponential. The authors' `std` is
-    this logarithm of the variance, not of the deviation: so it stands in their KL divergence.
+    this logarithm of the variance, not of the deviation: as in their KL divergence.
 
     Left out: the layer of a transformer that the authors put before this map, a copy of CLIP's last one, which belongs
     to their encoders; and mixed samples (MSDA), whose soft labels no batch here has.

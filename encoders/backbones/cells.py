@@ -6,7 +6,7 @@ bins and square roots, after which Euclidean distance compares histograms by Hel
 binary patterns (Ojala, Pietikäinen and Mäenpää, "Multiresolution gray-scale and rotation invariant texture
 classification with local binary patterns", PAMI 2002).
 
-Fewer numbers did better than more: with a thousand training pictures, finer histograms were only learned by heart.
+Fewer numbers did better than more: with a thousand training pictures, finer histograms were only memorised.
 """
 
 from __future__ import annotations

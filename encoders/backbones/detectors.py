@@ -97,7 +97,7 @@ class DETR(Detector):
         regions: how many at most.
         least: how many at least.
         threshold: the score that regions beyond the `least` need; bottom-up attention has 10 to 100, beyond 0.2.
-        overlap: leave out a region of which more than this share (intersection over union) lies in a surer one; DETR
+        overlap: leave out a region of which more than this share (intersection over union) is in a surer one; DETR
             has learnt not to find things twice, so none by default.
     """
 
@@ -166,7 +166,7 @@ class OWLv2(Detector):
     Args:
         name: a model on the hub, or a local folder.
         regions, least, threshold: see `detr`.
-        overlap: leave out a region of which more than this share (intersection over union) lies in a surer one; as
+        overlap: leave out a region of which more than this share (intersection over union) is in a surer one; as
             neighbouring patches find the same thing, 0.7 by default, as in bottom-up attention.
     """
 

@@ -128,7 +128,7 @@ def _load(kind: Any, name: str, **options: Any) -> Any:
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     hub_logging.set_verbosity_error()
-    options |= {"trust_remote_code": False}  # code beside a model would run, or its name be asked about
+    options |= {"trust_remote_code": False}  # code beside a model would run, or a prompt for its name appear
     if not hasattr(kind, "from_config") and not issubclass(
         kind, PreTrainedModel
     ):  # no model, nor what finds one

@@ -83,7 +83,7 @@ class TextBackbone(Backbone):
 
     @classmethod
     def pieces(cls, described: Mapping[str, Any], text: str) -> list[str]:
-        """Return what the states of a text's tokens stand for, as strings.
+        """Return the tokens of a text's states, as strings.
 
         Args:
             described: what `describe` returned.
@@ -121,7 +121,7 @@ class ClipTextStates(TextBackbone):
 
     Args:
         name: a model on the hub, or a local folder.
-        pooled: instead, the embedding that was trained to lie near that of an image, as `clip(pooled=True)` has it.
+        pooled: instead, the embedding trained to be near that of an image, as `clip(pooled=True)` has it.
     """
 
     backbone, model = "clip_text", "tower"
@@ -136,7 +136,7 @@ class SiglipTextStates(TextBackbone):
 
     Args:
         name: a model on the hub, or a local folder; with a tokenizer.json.
-        pooled: instead, the embedding that was trained to lie near that of an image, as `siglip(pooled=True)` has it.
+        pooled: instead, the embedding trained to be near that of an image, as `siglip(pooled=True)` has it.
     """
 
     backbone, model = "siglip_text", "tower"

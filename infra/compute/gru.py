@@ -72,7 +72,7 @@ class _Order:
 
     Attributes:
         active: how many sets have an element at each step.
-        row_RS: for each direction, where the S elements of all sets lie among B x N.
+        row_RS: for each direction, positions of the S elements of all sets among B x N.
         last_B: which of the S is each set's last.
     """
 

@@ -115,7 +115,7 @@ class _Ended:
     Attributes:
         process: its id.
         status: exit code, or minus a signal, as of `os.waitstatus_to_exitcode`.
-        stopped: whether this process was asked to end.
+        stopped: whether this process was told to end.
         note: the last one that it left.
     """
 

@@ -32,8 +32,8 @@ def made_up_run(task: str, folder: Path) -> Run:
     questions = chain.from_iterable(starmap(_questions, samples))
     write_questions(folder / "questions", questions, source={"made": "up"})
     captions = _run(task, folder, "captions", _CAPTIONS, captions=2)
-    asked = _run(task, folder, "questions", _QUESTIONS)
-    return asked if not _takes(captions) and _takes(asked) else captions
+    questions = _run(task, folder, "questions", _QUESTIONS)
+    return questions if not _takes(captions) and _takes(questions) else captions
 
 
 def _takes(run: Run) -> bool:
@@ -62,8 +62,8 @@ def _item(id: str, split: str, a: str, b: str) -> Item:
 
 
 def _questions(id: str, split: str, a: str, b: str) -> Iterator[Question]:
-    asked = ((f"What is beside the {a}?", "what is", b), (f"Is there a {b}?", "is there a", "yes"))
-    for number, (text, kind, answer) in enumerate(asked):
+    questions = ((f"What is beside the {a}?", "what is", b), (f"Is there a {b}?", "is there a", "yes"))
+    for number, (text, kind, answer) in enumerate(questions):
         yield Question(
             id=f"{id}{number}",
             split=split,

@@ -86,7 +86,7 @@ def hit_table(hits: Sequence[Hit], k: int) -> str:
     lines = [line("rank", "score", "id", "file", "caption")]
     lines += [line(hit.rank, f"{hit.score:.4f}", hit.id, hit.file, hit.caption) for hit in hits]
     notes = [] if file_width else ["the corpus has no image or video files: scores and captions alone"]
-    few = [f"there are {len(hits):,} in all, fewer than the {k:,} asked for"] if len(hits) < k else []
+    few = [f"there are {len(hits):,} in all, fewer than the {k:,} requested"] if len(hits) < k else []
     return "\n".join([*lines, *notes, *few])
 
 
@@ -97,7 +97,7 @@ def answer_table(answers: Sequence[Answer], k: int) -> str:
         _printable(f"{rank:>4}  {100 * it.probability:9.1f}%  {it.answer}")
         for rank, it in enumerate(answers, start=1)
     ]
-    few = [f"the model knows {len(answers):,} answers in all, fewer than the {k:,} asked for"]
+    few = [f"the model knows {len(answers):,} answers in all, fewer than the {k:,} requested"]
     return "\n".join(lines + (few if len(answers) < k else []))
 
 

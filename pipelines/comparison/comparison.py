@@ -26,7 +26,7 @@ from polypool.pipelines.comparison.results import Result, columns, results
 from polypool.pipelines.comparison.tables import differences, score_tables
 from polypool.pipelines.comparison.tables.cross_task import CrossTaskTable, cross_task_table, why_not
 
-_SUMMARIES = ("comparison", "sweep")  # kinds of runs that stand for others, and have no scores of their own
+_SUMMARIES = ("comparison", "sweep")  # kinds of runs that summarise others and have no scores
 _LONGEST = 5000  # characters of a description, which older stores cut
 _REST = "All tables are in the artifact `compare.md`."
 

@@ -1,4 +1,4 @@
-"""Settings in which the runs of a group differ, which then stand in the labels of their rows."""
+"""Settings in which the runs of a group differ, shown in the labels of their rows."""
 
 from __future__ import annotations
 

@@ -190,7 +190,7 @@ def _log_model(tracker: Tracker, trained: TrainedModel, folder: Path, code: Path
 
 
 def _copy_code(folder: Path) -> Path:
-    """Copy this project as the one package `polypool`, wherever its parts lie."""
+    """Copy this project as the one package `polypool`, from wherever its parts are installed."""
     code = folder / "polypool"
     for package in (polypool, aggregators, encoders, infra, pipelines, tasks):
         source = Path(package.__file__).parent

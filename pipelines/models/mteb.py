@@ -222,7 +222,7 @@ def _files(adapter: Searchable) -> FileFeatures | None:
 
 
 def _digest(trained: TrainedModel) -> str:
-    """Return 40 hexadecimal digits that stand for run, assets and weights."""
+    """Return a digest of run, assets and weights, 40 hexadecimal digits."""
     made = hashlib.sha256()
     for part in (to_json(trained.run), trained.adapter.assets):
         made.update(json.dumps(part, sort_keys=True).encode())

@@ -77,7 +77,7 @@ def answered(trained: TrainedModel, rows: Sequence[Row]) -> list[dict[str, Any]]
     for number, (visual, text) in enumerate(rows):
         if visual is None or text is None:
             raise InputError(
-                f"row {number}: a question is asked of an image; give both, the question as {TEXT!r}"
+                f"row {number}: a question is about an image; give both, the question as {TEXT!r}"
             )
         visuals.append(visual)
         questions.append(text)

@@ -183,7 +183,7 @@ def _check_columns(route: Route, row: Row, described: Described) -> None:
     visual, has = " or ".join(taken), " and ".join(map(repr, given)) or "nothing"
     both = route in ("score", "answer")
     if both and not (len(given) == 2 and TEXT in given):
-        what = "a question is asked of an image" if route == "answer" else "an image or video is compared"
+        what = "a question is about an image" if route == "answer" else "an image or video is compared"
         raise InputError(f"{what}; give {visual}, and {TEXT!r}, not {has}")
     if not both and len(given) != 1:
         raise InputError(f"give one of {visual} and {TEXT!r}, not {has}")

@@ -24,7 +24,7 @@ class Features:
         id: of the image or video.
         x_ND: `(N, D)`.
         where: its place in the source, for messages.
-        columns: what stands beside the vectors, `(N, C)` each, by name; the same names for all sets of a reader.
+        columns: extra columns, `(N, C)` each, by name; the same names for all sets of a reader.
         odd: a warning about it; it is stored all the same.
     """
 

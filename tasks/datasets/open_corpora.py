@@ -52,7 +52,7 @@ def pictured(corpus: Corpus | QuestionCorpus, item: Item | Question) -> Pictured
 def media_file(corpus: Corpus | QuestionCorpus, item: Item | Image | Question) -> Path | None:
     """Return the file of an item, or of the image that a question is about.
 
-    None where the item names none, it is gone, or it lies outside the corpus's folder of images.
+    None where the item names none, it is gone, or it is outside the corpus's folder of images.
     """
     if not item.path or leaves(item.path, folder=corpus.image_folder):
         return None

@@ -158,7 +158,7 @@ def write_questions(
     """Write a corpus from a stream of questions: `questions.arrow`, `questions.json`, what was left out and is odd.
 
     Empty questions and answers, and all questions of an id but the first are skipped and listed in
-    `questions.skipped.jsonl`; questions without a word, or cut to 1,000, and those whose image stands in two splits are
+    `questions.skipped.jsonl`; questions without a word, or cut to 1,000, and those whose image is in two splits are
     listed in `questions.warnings.jsonl`. Questions without answers may be in several splits, as those of VQA's test-dev
     are in its test split, too. A corpus that is there already is replaced.
 

@@ -17,33 +17,33 @@ from tqdm import tqdm
 from polypool.infra.files import sha256
 from polypool.infra.store.findings import Flagged
 
-_LEARNT = ("train", "val")  # a model is fitted to the first and chosen by the second
+_FITTED = ("train", "val")  # a model is fitted to the first and chosen by the second
 _PIECE = 4096  # bytes from the middle of a file, which tell most files of one size apart
 
 
 def shared_captions(table: pa.Table) -> Iterator[Flagged]:
-    """Yield the captions of a corpus's table that stand, letter by letter, in a split that models learn from, too."""
-    for learnt, other in _pairs(table):
-        known, asked = (_of(table, split).combine_chunks() for split in (learnt, other))
-        texts, rows = pc.list_flatten(asked["captions"]), pc.list_parent_indices(asked["captions"])
+    """Yield the captions of a corpus's table that are also, letter by letter, in a split that models learn from."""
+    for fitted, other in _pairs(table):
+        known, held = (_of(table, split).combine_chunks() for split in (fitted, other))
+        texts, rows = pc.list_flatten(held["captions"]), pc.list_parent_indices(held["captions"])
         found = pc.is_in(texts, value_set=pc.list_flatten(known["captions"]).combine_chunks())
-        starts = pc.list_value_length(asked["captions"]).to_numpy().cumsum()
+        starts = pc.list_value_length(held["captions"]).to_numpy().cumsum()
         for place in pc.indices_nonzero(found).to_pylist():
             row = rows[place].as_py()
             number = place - (int(starts[row - 1]) if row else 0) + 1
-            where = f"id {asked['id'][row]}, caption {number}"
-            yield Flagged(where=where, why=f"the same caption in {learnt} and {other}")
+            where = f"id {held['id'][row]}, caption {number}"
+            yield Flagged(where=where, why=f"the same caption in {fitted} and {other}")
 
 
 def shared_images(table: pa.Table) -> Iterator[Flagged]:
     """Yield the questions of a corpus's table whose image has questions in a split that models learn from, too."""
-    for learnt, other in _pairs(table):
-        asked = _of(table, other)
-        known = pc.unique(_of(table, learnt)["image_id"])
-        both = asked.filter(pc.is_in(asked["image_id"], value_set=known))
+    for fitted, other in _pairs(table):
+        held = _of(table, other)
+        known = pc.unique(_of(table, fitted)["image_id"])
+        both = held.filter(pc.is_in(held["image_id"], value_set=known))
         for id, image in zip(both["id"].to_pylist(), both["image_id"].to_pylist(), strict=True):
             where = f"question {id}, image {image}"
-            yield Flagged(where=where, why=f"a question whose image stands in {learnt} and {other}")
+            yield Flagged(where=where, why=f"a question whose image is in {fitted} and {other}")
 
 
 def shared_files(table: pa.Table, *, id: str, images: str | Path) -> Iterator[Flagged]:
@@ -65,10 +65,10 @@ def shared_files(table: pa.Table, *, id: str, images: str | Path) -> Iterator[Fl
         names: dict[str, list[str]] = defaultdict(list)
         for name, split, _ in group:
             names[split].append(name)
-        for learnt, other in _ordered(names):
+        for fitted, other in _ordered(names):
             for name in names[other]:
-                if twin := next((twin for twin in names[learnt] if twin != name), None):
-                    where, why = f"id {name}, as id {twin}", f"the same picture in {learnt} and {other}"
+                if twin := next((twin for twin in names[fitted] if twin != name), None):
+                    where, why = f"id {name}, as id {twin}", f"the same picture in {fitted} and {other}"
                     yield Flagged(where=where, why=why)
 
 
@@ -76,7 +76,7 @@ _File = tuple[str, str, str]  # the name of a picture, its split and its path
 
 
 def _alike(group: list[_File], key_of: Callable[[str], Hashable], bar: tqdm) -> list[list[_File]]:
-    """Return the files of one key that lie in a split that models learn from and in another, as groups."""
+    """Return the files of one key that are both in a split that models learn from and in another, as groups."""
     groups: dict[Hashable, list[_File]] = defaultdict(list)
     for file in group:
         bar.update()
@@ -106,14 +106,14 @@ def _pairs(table: pa.Table) -> list[tuple[str, str]]:
 
 
 def _ordered(splits: Iterable[str]) -> list[tuple[str, str]]:
-    """Return the pairs of a split that models learn from and another; of train and val, train is learnt from."""
+    """Return the pairs of a split that models learn from and another; of train and val, train is that."""
     present = list(splits)
     return [
-        (learnt, other)
-        for place, learnt in enumerate(_LEARNT)
-        if learnt in present
+        (fitted, other)
+        for place, fitted in enumerate(_FITTED)
+        if fitted in present
         for other in present
-        if other not in _LEARNT[: place + 1]
+        if other not in _FITTED[: place + 1]
     ]
 
 

@@ -20,7 +20,7 @@ class JointOrder(Order):
     """Batches of one task each, as many of every task as its weight says, drawn anew for each epoch.
 
     An epoch has as many steps as all tasks' samples fill batches. Each task goes through its own samples round by
-    round, whatever of the others lies between; the number of a sample holds the round, too.
+    round, whatever batches of the others come between; the number of a sample holds the round, too.
 
     Attributes:
         weights: of the tasks.

@@ -49,10 +49,10 @@ def as_wide_everywhere(embedding: Tensor) -> Tensor:
 
 
 def places(number_B: Tensor) -> Tensor:
-    """Return where each sample lies in the concatenation of all workers' samples, `(S,)`.
+    """Return the position of each sample in the concatenation of all workers' samples, `(S,)`.
 
     Args:
-        number_B: numbers of this worker's samples, in its order; one that is encoded twice may lie in either place.
+        number_B: numbers of this worker's samples, in its order; one that is encoded twice may be in either place.
     """
     number_S = gather_uneven(number_B)
     place_S = torch.empty_like(number_S)

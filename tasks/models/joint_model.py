@@ -12,7 +12,7 @@ from polypool.infra.errors import InputError
 
 
 class JointModel(nn.Module):
-    """One model for each task; what they share is learnt by all.
+    """One model for each task; shared modules are trained by all.
 
     Args:
         members: a model for each task, by its name.

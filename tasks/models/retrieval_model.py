@@ -206,7 +206,7 @@ class RetrievalModel(nn.Module, ABC):
         return terms
 
     def _points(self, embedding: Tensor) -> Tensor:
-        """Return the one point that each embedding lies at, `(B, D)`: the mean of a set, or of a distribution."""
+        """Return one point of each embedding, `(B, D)`: the mean of a set, or of a distribution."""
         if self.similarity.of_distributions:
             return mean_and_log_variance(embedding)[0]
         return mean_vector(embedding)

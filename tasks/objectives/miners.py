@@ -84,7 +84,7 @@ class Mined:
 class Miner(ABC):
     """Chooses among the negatives of the global batch, for `triplet(negatives=...)` and `infonce(negatives=...)`.
 
-    It learns nothing, keeps nothing between batches, and waits for no device. Positives stand in `negative_VT` as the
+    It learns nothing, keeps nothing between batches, and waits for no device. Positives are in `negative_VT` as the
     dtype's lowest number and may be returned as that: they then add nothing to a loss. Spec strings set its
     keyword-only parameters::
 

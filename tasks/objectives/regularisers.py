@@ -47,7 +47,7 @@ class Regulariser(nn.Module, ABC):
 
 
 class WithinSets(Regulariser):
-    """A regulariser of how the elements of a set lie to each other: the sum of a mean over each modality's sets.
+    """A regulariser of the distances between the elements of a set: the sum of a mean over each modality's sets.
 
     Args:
         weight: of the term in the loss.

@@ -51,7 +51,7 @@ def _contractions() -> dict[str, str]:
     """Return what each contraction that lacks an apostrophe is corrected to.
 
     Every entry lacks exactly one, whichever of several; a word that lacks two stays as it is. The last entry has no
-    reason, but stands in the official table.
+    reason, but is in the official table.
     """
     table = {}
     for ending, words in _CONTRACTED.items():

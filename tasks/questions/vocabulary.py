@@ -21,7 +21,7 @@ from polypool.infra.ragged import ragged
 from polypool.tasks.datasets.questions import Question, QuestionCorpus
 from polypool.tasks.questions.accuracy import vocabulary_answer
 
-# The splits whose answers may be learnt; in a corpus, `test` is the official validation split, and `val` a part of
+# The splits whose answers may be targets; in a corpus, `test` is the official validation split, and `val` a part of
 # the official training split.
 ANSWERS = {"train+val": ("train", "val", "test"), "train": ("train",)}
 TARGETS = ("soft", "hard")
@@ -102,7 +102,7 @@ class AnswerVocabulary:
     def soft_targets(self, answers: Sequence[Sequence[str]]) -> AnswerTargets:
         """Return targets of 0.3, 0.6, 0.9 or 1 where one, two, three or more people gave the answer.
 
-        Only raw answers that stand in the vocabulary literally count; a question may have no target above 0.
+        Only raw answers that are literally in the vocabulary count; a question may have no target above 0.
 
         Args:
             answers: what people answered to each question.

@@ -1,7 +1,7 @@
 """Weights that aggregators give the elements of pairs, as a record that `polypool.pipelines.figures.pages` draws.
 
 Kim et al., "Improving cross-modal retrieval with set of diverse embeddings" (DivE), CVPR 2023, figure 4, has the slots
-of an image and the caption that lies nearest to each.
+of an image and the caption nearest to each.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ _CAPTIONS = 4096  # compared at once
 
 @dataclass(frozen=True, kw_only=True)
 class NearestCaption:
-    """The caption of a split that lies nearest to a vector.
+    """The caption of a split that is nearest to a vector.
 
     Attributes:
         text: the caption.

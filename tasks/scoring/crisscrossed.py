@@ -156,7 +156,7 @@ def evaluate_crisscrossed(score: Score, answers: RightAnswers) -> CrisscrossedRe
         }
         numbers = recall(ranks) | {"skipped": float((~answerable_Q).sum())}
         metrics |= {f"{direction}/{name}": value for name, value in numbers.items()}
-        # an item that is asked is no part of its own gallery
+        # a query is no part of its own gallery
         others = positives if direction in _BETWEEN else replace(positives, gallery=positives.gallery - 1)
         chance |= {f"{direction}/{name}": value for name, value in chance_recall(others).items()}
         tied += ranks.tied

@@ -24,7 +24,7 @@ from polypool.tasks.scoring.scores import PairsScore
 class RetrievalGallery:
     """Consecutive items of a split and their captions.
 
-    Where captions are `distinct`, the same string stands in the gallery once, where it comes first, and is a right
+    Where captions are `distinct`, the same string is in the gallery once, where it comes first, and is a right
     answer of every item that has it, as in HGR's evaluation; but their order is that of the split in every process.
 
     Attributes:
@@ -45,7 +45,7 @@ class RetrievalGallery:
         Args:
             rows: the items.
             owner_T: the item of each of the split's captions, ascending.
-            texts: the split's captions, where equal ones are to stand in the gallery once.
+            texts: the split's captions, where equal ones are one item of the gallery.
         """
         first, last = np.searchsorted(owner_T, (rows.start, rows.stop)).tolist()
         item_P = owner_T[first:last] - rows.start

@@ -3,7 +3,7 @@
 ECCV Caption says for some images and some captions of a split which answers are right, whatever COCO says; these are
 the queries, and the whole split is their gallery. R, the number of a query's right answers, counts those that the split
 does not have, too (two of the released ones), as the authors' evaluator does. Where that takes equal scores as they
-come, here they stand in random order (`polypool.tasks.scoring.ranking.precision`).
+come, here they are in random order (`polypool.tasks.scoring.ranking.precision`).
 
 Source: Chun et al., "ECCV Caption: correcting false negatives by collecting machine-and-human-verified image-caption
 associations for MS-COCO", ECCV 2022, and the evaluator of the package `eccv-caption` 0.1.0.
@@ -34,7 +34,7 @@ _CHUNK = 1 << 22  # scores that are computed at a time
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class Queries:
     """The queries of one direction and what is right for them.
 
     Attributes:
@@ -51,7 +51,7 @@ class Asked:
 
     @property
     def in_split(self) -> Positives:
-        """The right answers of all images or captions of the split; those that are not asked have none."""
+        """The right answers of all images or captions of the split; those that are no query have none."""
         query_P = np.repeat(self.query_A, self.positives.count_Q)
         return Positives.from_pairs(
             query_P, self.positives.item_P, queries=len(self.own), gallery=self.own.gallery
@@ -64,10 +64,10 @@ class ExtendedResult:
 
     Attributes:
         metrics: `i2t/map_at_r`, `i2t/r_precision`, `i2t/R1`, likewise `t2i`, and `map_at_r`, in per cent; by direction
-            how many `queries` were asked, how many have by COCO a wrong first result (`coco_errors`), and how many of
+            how many `queries` there were, how many have by COCO a wrong first result (`coco_errors`), and how many of
             these are right by ECCV Caption (`false_negatives`).
         of_query: by direction and name, such as `i2t_map_at_r`, what each image or caption of the split scores, from 0
-            to 1; NaN where it was not asked.
+            to 1; NaN where it is no query.
         rank_Q: by direction, the 0-based rank of each best right answer; NaN likewise.
         first_Q: by direction, the place of each query's first result, of equals the first of the split; -1 likewise.
         false_negative_Q: by direction, which queries' first results are right and unknown to COCO, bool.
@@ -82,9 +82,9 @@ class ExtendedResult:
     chance: dict[str, float]
 
 
-def asked(
+def queries_of(
     extended: Extended, *, image_ids: Sequence[str], caption_ids: Sequence[str], owner_T: np.ndarray
-) -> dict[str, Asked]:
+) -> dict[str, Queries]:
     """Find queries and right answers in a split, by direction.
 
     Args:
@@ -99,18 +99,18 @@ def asked(
     images, captions = ({str(id): at for at, id in enumerate(ids)} for ids in (image_ids, caption_ids))
     of_images = Positives.of_images(owner_T, images=len(images))
     return {
-        "i2t": _asked(extended.image_to_caption, images, captions, own=of_images),
-        "t2i": _asked(extended.caption_to_image, captions, images, own=of_images.turned()),
+        "i2t": _queries_of(extended.image_to_caption, images, captions, own=of_images),
+        "t2i": _queries_of(extended.caption_to_image, captions, images, own=of_images.turned()),
     }
 
 
-def _asked(
+def _queries_of(
     answers: Mapping[str, tuple[str, ...]],
     queries: Mapping[str, int],
     gallery: Mapping[str, int],
     *,
     own: Positives,
-) -> Asked:
+) -> Queries:
     known = sorted((queries[query], query) for query in answers if query in queries)
     if not known:
         raise InputError(
@@ -127,7 +127,7 @@ def _asked(
             )
         pairs += places
     query_P, item_P = np.array(pairs, np.int64).T
-    return Asked(
+    return Queries(
         query_A=np.array([at for at, _ in known], np.int64),
         positives=Positives.from_pairs(query_P, item_P, queries=len(known), gallery=len(gallery)),
         total_A=np.array([len(answers[query]) for _, query in known], np.int64),
@@ -135,7 +135,7 @@ def _asked(
     )
 
 
-def evaluate_extended(score: Score, of: Mapping[str, Asked]) -> ExtendedResult:
+def evaluate_extended(score: Score, of: Mapping[str, Queries]) -> ExtendedResult:
     """Score the queries of both directions against their whole galleries.
 
     Args:
@@ -186,7 +186,7 @@ def evaluate_extended(score: Score, of: Mapping[str, Asked]) -> ExtendedResult:
     )
 
 
-def _scores(score: Score, i2t: Asked, t2i: Asked) -> tuple[Tensor, Tensor]:
+def _scores(score: Score, i2t: Queries, t2i: Queries) -> tuple[Tensor, Tensor]:
     """Return the scores of each direction's queries with their gallery, a row a query."""
     images, captions = len(i2t.own), i2t.own.gallery
     if isinstance(score, PairsScore):  # scores that are not needed would be most of the work

@@ -1,4 +1,4 @@
-"""How embeddings lie: alignment and uniformity on the unit sphere, the variance of sets, and sets with fewer elements.
+"""Embedding diagnostics: alignment and uniformity on the unit sphere, variance within sets, sets with fewer elements.
 
 Elements of sets count as vectors of their own. Nothing of the size of a score matrix is ever held.
 

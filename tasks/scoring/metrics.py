@@ -58,7 +58,7 @@ class Positives:
         return len(self.start_Q1) - 1
 
     def turned(self) -> Positives:
-        """Return the right queries of every item: the same pairs, asked from the other side."""
+        """Return the right queries of every item: the same pairs, from the other side."""
         query_P = np.repeat(np.arange(len(self)), self.count_Q)
         return Positives.from_pairs(self.item_P, query_P, queries=self.gallery, gallery=len(self))
 
@@ -143,7 +143,7 @@ def rank_queries(
 
 
 def in_places(value_A: np.ndarray, at: np.ndarray, *, size: int, absent: float | bool = np.nan) -> np.ndarray:
-    """Return `(size,)`: values of some queries in their places, by number or mask, and what stands for the others."""
+    """Return `(size,)`: values of some queries in their places, by number or mask, and a filling for the others."""
     value_Q = np.full(size, absent, dtype=value_A.dtype)
     value_Q[at] = value_A
     return value_Q

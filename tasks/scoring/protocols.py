@@ -25,7 +25,7 @@ class ScoringProtocol:
         items: images or videos that it must have; any number where None.
         captions: captions that it must have, likewise.
         first: how many of the split's first items are used; all where None.
-        distinct: a caption that several items share stands in the gallery once, with several right answers.
+        distinct: a caption that several items share is in the gallery once, with several right answers.
         floor_median: the median rank is rounded down, as in VSE++ and its followers, but not in HGR.
         folds: contiguous parts of equal size, each a gallery of its own; their metrics are averaged.
         right: which answers are right: each image's `own` captions; by the ratings of Crisscrossed Captions, `cxc`,

@@ -26,7 +26,7 @@ from polypool.tasks.scoring.described import (
 )
 from polypool.tasks.scoring.evaluation import evaluate_protocol
 from polypool.tasks.scoring.examples import RankedQueries, ranked_queries, retrieval_examples
-from polypool.tasks.scoring.extended import asked, evaluate_extended, false_negatives
+from polypool.tasks.scoring.extended import evaluate_extended, false_negatives, queries_of
 from polypool.tasks.scoring.metrics import Positives
 from polypool.tasks.scoring.protocols import ScoringProtocol, check_rerank
 from polypool.tasks.scoring.scores import PairsScore
@@ -165,7 +165,9 @@ def extended_evaluation(
 ) -> Evaluation:
     """Rank a split of images by the right answers of ECCV Caption to its queries, and list false negatives."""
     pairs, caption_ids = split.pairs, split.caption_ids(protocol)
-    of = asked(released, image_ids=pairs.item_ids.tolist(), caption_ids=caption_ids, owner_T=pairs.owner_T)
+    of = queries_of(
+        released, image_ids=pairs.item_ids.tolist(), caption_ids=caption_ids, owner_T=pairs.owner_T
+    )
     result = evaluate_extended(score, of)
     answers = {direction: asks.in_split for direction, asks in of.items()}
     units = {"i2t": "image_id", "t2i": "caption_image_id"}

@@ -22,7 +22,7 @@ class Similarity(nn.Module, ABC):
     of_sets: bool
     """True: embeddings are sets, and a single vector counts as a set of one; False: single vectors alone."""
     of_any_size: bool = False
-    """True: zero vectors are no elements of a set, so that sets of different sizes lie side by side."""
+    """True: zero vectors are no elements of a set, so that sets of different sizes fit one tensor."""
     of_distributions: bool = False
     """True: embeddings are Gaussians `(B, 2, D)`, a mean and a log-variance, and nothing else; then `of_sets` is
     False."""

@@ -1,4 +1,4 @@
-"""What a step costs with many workers, by hand."""
+"""Cost of a step with many workers, computed by hand."""
 
 from __future__ import annotations
 

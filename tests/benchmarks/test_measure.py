@@ -1,4 +1,4 @@
-"""How sides, processes and memory are measured."""
+"""Measurement of sides, processes and memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is written by hand: links and the way to each page, commands, names of code and files, the notebook."""
+"""Pages written by hand: links, commands, names of code and files, the notebook."""
 
 from __future__ import annotations
 

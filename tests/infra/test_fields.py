@@ -1,4 +1,4 @@
-"""What a JSON file holds is taken for a record only where every field fits."""
+"""Records read from JSON, only where every field fits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What comes from data names registered parts alone: code of untrusted modules never runs."""
+"""Specs in data name registered parts alone: code of untrusted modules never runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What verbs do with URLs that they cannot serve: one line, exit code 2, and nothing is made."""
+"""URLs that verbs cannot use: one line, exit code 2, and no file is made."""
 
 from __future__ import annotations
 

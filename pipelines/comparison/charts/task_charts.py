@@ -107,7 +107,7 @@ def _draw_cells(
     Args:
         panel: where.
         shade_RC: of each cell 0 for the worst and 1 for the best; NaN for none.
-        notes: what stands in each cell, by rows.
+        notes: text of each cell, by rows.
         rows, columns: their labels.
         size: points of the notes and of the columns' labels.
     """
@@ -129,7 +129,7 @@ def critical_difference(aggregators: int, tasks: int) -> float:
 
 
 def cliques(rank_A: np.ndarray, difference: float) -> list[tuple[int, int]]:
-    """Return the longest runs of ascending ranks that lie within a difference, as first and last place."""
+    """Return the longest runs of ascending ranks that differ by at most a difference, as first and last place."""
     runs: list[tuple[int, int]] = []
     for first, rank in enumerate(rank_A):
         last = int(np.searchsorted(rank_A, rank + difference)) - 1
@@ -182,7 +182,7 @@ def _room(name: str) -> float:
 
 
 def _axis(panel: Axes, count: int, difference: float) -> Callable[[float], float]:
-    """Draw the axis of ranks and the critical difference above it; return where a rank lies."""
+    """Draw the axis of ranks and the critical difference above it; return the position of a rank."""
     low, high = 2.9, 7.6
 
     def scale(rank: float) -> float:

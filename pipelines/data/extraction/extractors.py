@@ -97,7 +97,7 @@ class Videos:
     """Settings by which workers turn videos into sets, as fits a backbone.
 
     Args:
-        options: what was asked for.
+        options: as requested.
         frames: at most so many of each video, evenly spaced; all where None.
         dim: width of the elements.
         batch: frames of one video that go through a backbone of images together.

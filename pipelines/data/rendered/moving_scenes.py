@@ -35,7 +35,7 @@ MOTIONS = ("left", "right", "up", "down", "grows", "shrinks", "stays", "circles"
 RADII = {"small": (6.0, 7.5), "large": (11.5, 13.5)}  # pixels
 _GROWN = (15.0, 17.0)  # pixels: the larger end of a shape that grows or shrinks
 _ORBIT = (12.0, 15.0)  # pixels: the radius of a circular path
-_REACH = 1.2  # corners lie this much beyond the radius
+_REACH = 1.2  # corners are this much beyond the radius
 _TRIES = 200
 _SPLITS = ("train",) * 15 + ("validate",) * 2 + ("test",) * 3  # of every 20 videos in turn
 

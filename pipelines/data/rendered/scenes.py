@@ -119,7 +119,7 @@ def scene_of(index: int, *, seed: int) -> tuple[Scene, list[str], np.random.Gene
 
 
 def picture_of(index: int) -> str:
-    """Return where the picture of a scene lies below the corpus's folder."""
+    """Return the path of a scene's picture below the corpus's folder."""
     folder = _FOLDERS[_SPLITS[index % len(_SPLITS)]]
     return f"images/{folder}/SCENES_{folder}_{index + 1:012d}.jpg"
 

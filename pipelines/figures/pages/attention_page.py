@@ -56,7 +56,7 @@ def _about(record: AttentionExamples) -> str:
             "itself, as a gate does, add up to anything, and are alike where it lets all of them pass."
         )
     if any(it.nearest for it in record.examples):
-        about.append("Under each vector stands the caption of the split that lies nearest to it.")
+        about.append("Under each vector is the nearest caption of the split.")
     return " ".join(about)
 
 
@@ -138,7 +138,7 @@ def _frames(
 
 
 def frame_of(element: int, elements: int, frames: int) -> int:
-    """Return which of some frames at regular times lies nearest to an element of a video."""
+    """Return which of some frames at regular times is nearest to an element of a video."""
     return min(int((element + 0.5) / elements * frames), frames - 1)
 
 

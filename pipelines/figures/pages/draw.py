@@ -75,7 +75,7 @@ def retrieval_page(record: RetrievalExamples) -> Mapping[str, bytes]:
             addresses[number] = data_address(_strip(images) if video else images[0]) if images else ""
     about = _about(record)
     if not any(addresses.values()):
-        about += f" The files of the {record.modality}s are not here: their first captions stand for them."
+        about += f" The files of the {record.modality}s are not here: their first captions are shown instead."
     html = rendered(
         "retrieval", f"Retrieval in the split {record.split}", about=about, record=record, addresses=addresses
     )

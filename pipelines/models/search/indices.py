@@ -114,7 +114,7 @@ class TwoPass:
 
     What guides the choice is the product of the sets' mean vectors; or, for each element of the query, the largest
     product with one of a set's, of which a set has the mean, or the largest. How many of a guide's best must be
-    candidates is measured: where, among them, the ten that are really best lie for a sample of queries. The guide with
+    candidates is measured: where the ten best by exact search rank among them, for a sample of queries. The guide with
     which a query costs least is taken.
 
     Args:

@@ -23,7 +23,7 @@ _JOB = ("ray", "job", "submit", "--working-dir", ".", "--", "python", "-m", "pol
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Every trial with the run that stands for it.
+    """Every trial with its run.
 
     Attributes:
         matches: one for each trial.

@@ -158,7 +158,7 @@ State = Literal["finished", "stopped", "unfinished", "running", "new"]
 
 @dataclass(frozen=True, kw_only=True)
 class Match:
-    """A trial and the run that stands for it.
+    """A trial and its run.
 
     Attributes:
         trial: the trial.
@@ -166,7 +166,7 @@ class Match:
             `new`, where no run has these settings, or only failed ones.
         run_id: the run; empty for a new trial.
         stopped: after how many epochs, for one that was stopped.
-        note: of a new trial, which run does not stand for it and why; of a running one, which process trains it.
+        note: of a new trial, which run does not match it and why; of a running one, which process trains it.
     """
 
     trial: Trial

@@ -9,7 +9,7 @@ of the picture's sides; these become the column `boxes`.
 
 Source: the file layout of the public bottom-up-attention VQA baseline by Hengyuan Hu and others.
 
-Only the data that lie in the file are read, and no more than it can hold. HDF5 knows links to other files, data sets
+Only data in the file itself are read, and no more than it can hold. HDF5 knows links to other files, data sets
 that other files store, and data sets whose chunks were never written: a file of a few kilobytes can show another one's
 numbers, or rows without end. The library raises many kinds of errors on a damaged file; here they are one.
 """
@@ -61,7 +61,7 @@ class Hdf5(FeatureReader):
     """Rows are (D, H, W)."""
 
     def read(self) -> Reading:
-        """Return the sets in the order in which they lie in the file."""
+        """Return the sets in the order of the file."""
         files = identity(*(path for path in (self.file, self.ids) if path))
         source = {"files": files, "key": self.key, "channels_first": self.channels_first}
         return Reading(rows=self._sets(), source=source)
@@ -233,7 +233,7 @@ class Hdf5File:
             name: in the file, with `/` between groups.
 
         Raises:
-            Unreadable: it lies elsewhere, is damaged, or claims far more than the file holds.
+            Unreadable: it is in another file, is damaged, or claims far more than the file holds.
         """
         with self.reading():
             at: h5py.Group = self._file
@@ -246,7 +246,7 @@ class Hdf5File:
             if not isinstance(at, h5py.Dataset) or at.shape is None:
                 return None
             if at.external or at.is_virtual:
-                raise Unreadable(f"{self.path}: the data of {name} lie in other files; these are not read")
+                raise Unreadable(f"{self.path}: the data of {name} are in other files, which are not read")
             claimed, held = at.size * at.dtype.itemsize, at.id.get_storage_size()
             if claimed > max(_SMALL, _MOST_PACKED * held):
                 raise Unreadable(

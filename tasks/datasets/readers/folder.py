@@ -27,7 +27,7 @@ class Folder(DividedReader):
     """Read a folder of your own: `a/dog.jpg`, or a video, beside `a/dog.txt`, each line of which is a caption."""
 
     dir: Path
-    """The folder; files may lie in folders within."""
+    """The folder; files may be in folders within."""
 
     def read(self) -> Reading:
         """Return the files that have a text, in the order of their paths."""

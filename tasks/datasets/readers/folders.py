@@ -28,7 +28,7 @@ class Listing:
     To look for 123,287 files one by one is slow on a network disk, and to list a whole disk is no faster.
 
     Args:
-        folder: that paths start from; absolute paths stand for themselves.
+        folder: that paths start from; absolute paths are used as they are.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -128,7 +128,7 @@ class VideoReader(Reader):
     ) -> Reading:
         """Return the items that have a video and features, as far as these are required.
 
-        A video is called `<id>.mp4`, or ends in another of `VIDEOS`, and lies in the folder or in a folder within, as
+        A video is called `<id>.mp4`, or ends in another of `VIDEOS`, and is in the folder or in a folder within, as
         in MSR-VTT's `TrainValVideo` and `TestVideo`. An id `a_b` may be the file `a/b.mp4`.
 
         Args:

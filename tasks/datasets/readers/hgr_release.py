@@ -172,7 +172,7 @@ def _frames(path: Path, names: dict[str, int]) -> Iterator[Features | Skipped]:
                     continue
                 why = why if key is None else "not a data set (frames, D)"
             except Unreadable:
-                why = "features that are damaged, or lie in another file"
+                why = "features that are damaged, or are in another file"
             yield Skipped(where=where, why=why)
         for key in key_of.values():
             why = "features of a video that the list does not have"

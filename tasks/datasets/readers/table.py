@@ -201,7 +201,7 @@ def _texts(column: pa.ChunkedArray, *, name: str, path: Path) -> list[Any]:
     if pa.types.is_nested(kind) or pa.types.is_binary(kind):
         raise InputError(
             f"{path}: the column {name!r} holds {kind}, expected strings, numbers or lists of strings; pictures that "
-            "lie in the table itself have to be written to files first"
+            "are in the table itself have to be written to files first"
         )
     return (column if any(check(kind) for check in _TEXT) else pc.cast(column, pa.string())).to_pylist()
 

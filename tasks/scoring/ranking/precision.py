@@ -4,7 +4,7 @@ With R right answers, of which h(r) are among a query's first r results,
 
     R-Precision = h(R) / R,        mAP@R = 1/R sum over the ranks r = 1 ... R that hold a right answer of h(r) / r.
 
-Equal scores stand in random order, and what is returned is the mean over all such orders, exactly. So a model that
+Equal scores are in random order, and what is returned is the mean over all such orders, exactly. So a model that
 gives all items the same score reaches what random scores do.
 
 Source: Musgrave et al., "A metric learning reality check", ECCV 2020.

@@ -1,6 +1,6 @@
 """Ranks by a model that looks at every pair, for galleries with too many: a first pass, and the model for its best.
 
-The first pass is the model itself, asked about few pairs: an item is described by its scores with P probe captions, a
+The first pass is the model itself on few pairs: an item is described by its scores with P probe captions, a
 caption by its scores with P probe items, and the scores of the probes with each other join the two (a CUR decomposition
 of the score matrix). Their product is near the model's own score as far as P probes span the score matrix. So no second
 model has a say in what is found. With K of each query's gallery ranked, the model looks at (P + K) (V + T) of the V T

@@ -25,11 +25,11 @@ def rank_both_ways(score: Score, of_rows: Positives, *, progress: str = "") -> t
     """Rank the columns for every row, and the rows for every column: what `rank_queries` finds in either direction.
 
     What is above a right answer can be counted once the right answer's score is known. So tiles with right answers are
-    computed first, and wait; they are few where right answers lie along the diagonal. Then all are counted, by their
+    computed first, and wait; they are few where right answers are along the diagonal. Then all are counted, by their
     rows and by their columns. Tiles beyond `HELD` do not wait, but are computed again.
 
     Args:
-        score: returns any block of the `(R, C)` scores; it is asked for tiles, in the same order in every process.
+        score: returns any block of the `(R, C)` scores; called for tiles, in the same order in every process.
         of_rows: the right columns of every row; each row and each column has one.
         progress: what a progress bar says after two seconds; none where empty.
 
@@ -60,7 +60,7 @@ class _Tiles:
 
     Attributes:
         row_P, column_P: the pairs of a row and a right column, tile by tile.
-        pairs: by the number of a tile, which of them lie in it.
+        pairs: by the number of a tile, which of them are in it.
     """
 
     def __init__(self, score: Score, of_rows: Positives) -> None:

@@ -1,4 +1,4 @@
-"""What work costs: counted in processor time, and in a probe timed beside it."""
+"""Cost of work, in processor time and in units of a probe timed beside it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which faults of workers are tried again: as long as there is progress between them."""
+"""Retries after faults of workers, as long as there is progress between them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What workers leave with the machine of their driver: in order, without waiting, and nothing is lost unsaid."""
+"""Logs that workers send to the driver's machine: in order, without waiting, and losses are reported."""
 
 from __future__ import annotations
 

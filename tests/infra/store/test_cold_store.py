@@ -1,4 +1,4 @@
-"""What a store reads from a disk, counted by the system: what is asked for, side by side, and little around it."""
+"""Bytes that a store reads from a disk, counted by the system: the requested sets in parallel, and little more."""
 
 from __future__ import annotations
 

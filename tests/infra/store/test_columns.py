@@ -1,4 +1,4 @@
-"""What stands beside the vectors of a store: the same sets, row by row, whole or not at all."""
+"""Extra columns of a store: the same sets, row by row, complete or absent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run logs while MLflow is away: kept, in order, and sent when it is back."""
+"""Logs of a run while MLflow is away: kept, in order, and sent when it is back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a comparison says of two rows: which differences are real, and what each row costs."""
+"""Comparisons of two rows: significant differences, and the cost of each row."""
 
 from __future__ import annotations
 

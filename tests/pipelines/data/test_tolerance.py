@@ -1,4 +1,4 @@
-"""What `ingest` says of damaged and doubtful input, and with which code it ends."""
+"""Messages and exit codes of `ingest` for damaged and doubtful input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the figures of a run draw, against numbers worked out here, and that they are drawn for every aggregator."""
+"""Figures of a run, against numbers computed here, for every aggregator."""
 
 from __future__ import annotations
 

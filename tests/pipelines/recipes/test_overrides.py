@@ -1,4 +1,4 @@
-"""What docstrings of recipes offer as the other reading of a paper."""
+"""Overrides that docstrings of recipes offer as another reading of a paper."""
 
 from __future__ import annotations
 

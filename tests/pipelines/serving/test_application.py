@@ -63,7 +63,7 @@ def test_pictures_and_questions(pictures, questions, over_http):
     asks = {"rows": [{"text": "what is there?", "features": [[1.0] * questions.described.features]}]}
     (answer,) = ask(over_http(questions), "/answer", asks).body["rows"]
     assert answer.keys() == {"answer", "probability"}
-    message = "row 0: a question is asked of an image; give 'features', and 'text', not 'text'"
+    message = "row 0: a question is about an image; give 'features', and 'text', not 'text'"
     refused_with(over_http(questions), "/answer", {"rows": [{"text": "what is there?"}]}, message)
 
 

@@ -1,4 +1,4 @@
-"""What MLflow shows of a run beside numbers: its data sets, its source and what it is in words."""
+"""Descriptions of a run in MLflow: its data sets, its source and its settings in words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What does not fit is refused before anything is tracked and before Ray starts."""
+"""Settings that do not fit are refused before anything is tracked and before Ray starts."""
 
 from __future__ import annotations
 

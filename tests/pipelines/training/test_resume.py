@@ -1,4 +1,4 @@
-"""What goes on with a run: nobody while another is at work on it, and nobody without what it had trained."""
+"""Resuming a run: refused while another process trains it, and where its checkpoints are gone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where runs lie: in object storage that is tried first, with a lease that all machines see, or not at all."""
+"""Runs in object storage: it is tried first, and the lease is seen by all machines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What papers and their authors' codes print of every recipe, and the recipe's model without weights.
+"""Published sizes of every recipe's model, and the model without weights.
 
 The values are in `published_settings.toml`, and nothing of them is read from the project.
 """

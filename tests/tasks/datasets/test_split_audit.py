@@ -103,7 +103,7 @@ def test_a_question_about_an_image_of_two_splits(tmp_path: Path) -> None:
     ]
     summary = write_questions(tmp_path / "out", asked, source={}, images=tmp_path)
     assert {why: reason["examples"] for why, reason in summary.flagged["reasons"].items()} == {
-        "a question whose image stands in train and test": [
+        "a question whose image is in train and test": [
             "question 3, image 7.png",
             "question 4, image 7.png",
         ],

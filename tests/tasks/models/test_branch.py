@@ -1,4 +1,4 @@
-"""How two modalities are pooled, with an aggregator that looks at one vector of the other among those tried."""
+"""Pooling of both modalities, also with an aggregator that depends on a vector of the other one."""
 
 from __future__ import annotations
 

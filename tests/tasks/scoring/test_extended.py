@@ -12,7 +12,7 @@ import torch
 from polypool.infra.errors import InputError
 from polypool.tasks.datasets.coco_judgments import Extended, read_eccv
 from polypool.tasks.scoring import extended
-from polypool.tasks.scoring.extended import asked, evaluate_extended, false_negatives
+from polypool.tasks.scoring.extended import evaluate_extended, false_negatives, queries_of
 
 DIRECTIONS = ("i2t", "t2i")
 
@@ -76,7 +76,7 @@ class Case:
         )
 
     def asked(self, extended: Extended | None = None):
-        return asked(
+        return queries_of(
             extended or self.extended(),
             image_ids=self.image_ids,
             caption_ids=self.caption_ids,
@@ -221,7 +221,7 @@ def test_it_agrees_with_the_evaluator_of_the_package() -> None:
     theirs = metrics.eccv_metrics(retrieved, "all")
     ours = evaluate_extended(
         lambda images, captions: image_ND[images] @ caption_GD[captions].T,
-        asked(
+        queries_of(
             read_eccv(None),
             image_ids=[str(id) for id in ids["i2t"]],
             caption_ids=[str(id) for id in ids["t2i"]],

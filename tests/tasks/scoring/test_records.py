@@ -1,4 +1,4 @@
-"""What numbers mean, kept as JSON and read back."""
+"""Descriptions of metrics, written as JSON and read back."""
 
 from __future__ import annotations
 

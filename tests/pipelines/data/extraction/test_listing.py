@@ -1,4 +1,4 @@
-"""What is listed to be described: each once, and the process that lists holds none."""
+"""Listing of the items to describe: each once, and none is kept by the process that lists."""
 
 from __future__ import annotations
 

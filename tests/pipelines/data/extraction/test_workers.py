@@ -1,4 +1,4 @@
-"""How batches travel to workers of Ray, and rows come back: in order, as there is room, and whatever dies."""
+"""Batches sent to Ray workers, and rows returned: in order, as there is room, whatever dies."""
 
 from __future__ import annotations
 

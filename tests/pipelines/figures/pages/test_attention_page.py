@@ -1,4 +1,4 @@
-"""What colours, shades and bars mean on the page of attention, and that it holds nothing it should not."""
+"""The page of attention: its colours, shades and bars, and markup of untrusted text."""
 
 from __future__ import annotations
 
@@ -249,7 +249,7 @@ def test_a_nearest_caption_of_the_image_itself_is_marked() -> None:
     assert other.startswith(">b</span>")
     assert "one of this" not in other
     assert "cosine 1.00" in other
-    assert "lies nearest to it" in html
+    assert "the nearest caption of the split" in html
 
 
 def test_frames_say_when_they_are_shown() -> None:

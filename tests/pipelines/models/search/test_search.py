@@ -236,7 +236,7 @@ def test_the_command_shows_ranks_scores_ids_files_and_captions(pictures, tiny, n
     assert head.split() == ["rank", "score", "id", "file", "caption"]
     assert [line.split()[0] for line in lines] == [str(n + 1) for n in range(6)]
     assert all(".png" in line for line in lines)
-    assert few == "there are 6 in all, fewer than the 50 asked for"
+    assert few == "there are 6 in all, fewer than the 50 requested"
     shown = search(run_id=keep_run(tiny), id="3", k=2)
     assert "no image or video files: scores and captions alone" in shown
     assert len(shown.splitlines()) == 4

@@ -1,4 +1,4 @@
-"""What tests of a sweep before it starts share."""
+"""Fixtures of the tests of sweeps before they start."""
 
 from __future__ import annotations
 

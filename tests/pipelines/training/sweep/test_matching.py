@@ -1,4 +1,4 @@
-"""Which recorded run stands for a trial of a sweep."""
+"""Matching of recorded runs with the trials of a sweep."""
 
 from __future__ import annotations
 

@@ -231,8 +231,8 @@ def no_positions(file: h5py.File) -> None:
     ("write", "message"),
     [
         (external_link, "image_features is a link to data elsewhere; it is not followed"),
-        (external_storage, "the data of image_features lie in other files; these are not read"),
-        (virtual, "the data of image_features lie in other files; these are not read"),
+        (external_storage, "the data of image_features are in other files, which are not read"),
+        (virtual, "the data of image_features are in other files, which are not read"),
         (endless, "claims 294,912,000,000,000 bytes, and the file holds 0 of it"),
         (wide, "claims 16,000,000,000 bytes, and the file holds 0 of it"),
         (endless_of_nothing, "holds float32 of shape (1099511627776, 0), expected numbers"),

@@ -1,4 +1,4 @@
-"""What is wrong in files of VQA 2.0's form: entries are skipped and listed, files refused."""
+"""Faults in files of VQA 2.0's form: entries are skipped and listed, files refused."""
 
 from __future__ import annotations
 
