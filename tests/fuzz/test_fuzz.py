@@ -20,15 +20,15 @@ def worker() -> Iterator[Worker]:
         yield running
 
 
-@pytest.mark.parametrize("examples", [12, pytest.param(60, marks=pytest.mark.slow)])
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
-def test_damaged_files_end_well(kind: Kind, examples: int, worker: Worker, tmp_path: Path) -> None:
+def test_damaged_files_end_well(kind: Kind, worker: Worker, tmp_path: Path) -> None:
     kind.make(tmp_path)
     whole = worker.run(kind, tmp_path, {})
     assert whole.outcome == "accepted", whole.detail
 
     @settings(
-        max_examples=examples,
+        max_examples=60,
         derandomize=True,
         deadline=None,
         database=None,

@@ -309,6 +309,7 @@ def test_a_new_process_finds_it(site):
     assert "Traceback" not in refused
 
 
+@pytest.mark.slow
 def test_its_recipe_is_swept_with_its_aggregator(home, plugged):
     make_corpus(home)
     start.start(derive(RECIPES.get("first_words")(), aggregator="mean", optim={"epochs": 1}))

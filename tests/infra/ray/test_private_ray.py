@@ -53,6 +53,7 @@ def alive(pids: list[int]) -> list[int]:
     ]
 
 
+@pytest.mark.slow
 def test_a_session_is_that_which_began_and_leaves_no_process_behind():
     inside = """
         assert "ray" not in sys.modules

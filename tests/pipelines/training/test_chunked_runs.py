@@ -64,6 +64,7 @@ def in_double_precision(folder: str) -> None:
     torch.save(found, f"{folder}/{world()}-{rank()}.pt")
 
 
+@pytest.mark.slow
 def test_chunks_and_workers_change_nothing_but_rounding(tmp_path):
     read = run_both(in_double_precision, tmp_path)
     one = read("1-0")
@@ -99,7 +100,7 @@ def test_tasks_trained_together_in_chunks_by_two_workers_learn_as_whole_by_one(t
         torch.testing.assert_close(read(name), read("1-0"), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("kind", ["captions", "questions"])
+@pytest.mark.parametrize("kind", ["captions", pytest.param("questions", marks=pytest.mark.slow)])
 def test_a_run_in_chunks_that_was_killed_goes_on_to_the_same_weights(tmp_path, kind):
     run = captions(tmp_path / "data", chunk=5)
     if kind == "questions":

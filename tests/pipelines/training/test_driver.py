@@ -63,6 +63,7 @@ def run(home: Path) -> Run:
     return replace(made, cpus=1, retries=1, experiment="killed", optim=replace(made.optim, epochs=4))
 
 
+@pytest.mark.slow
 def test_a_killed_driver_is_followed_by_one_that_ends_the_run(
     run: Run, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

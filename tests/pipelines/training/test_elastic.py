@@ -60,7 +60,10 @@ def stage(folder: str, until: int) -> None:
         torch.save(trained.model.state_dict(), Path(folder, "weights.pt"))
 
 
-@pytest.mark.parametrize("stages", [[(1, 6), (3, 12), (2, LAST)], [(3, 10), (1, 16), (3, LAST)]])
+@pytest.mark.parametrize(
+    "stages",
+    [[(1, 6), (3, 12), (2, LAST)], pytest.param([(3, 10), (1, 16), (3, LAST)], marks=pytest.mark.slow)],
+)
 def test_workers_that_come_and_go_leave_the_weights_of_one(tmp_path, stages):
     run_workers(stage, str(tmp_path / "one"), LAST, world=1)
     for workers, until in stages:

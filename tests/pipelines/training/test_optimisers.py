@@ -140,7 +140,12 @@ def test_muon_steps_by_orthogonal_matrices_and_leaves_all_else_to_adamw(rate):
             assert torch.equal(ours[name], adamw[name]), name
 
 
-@pytest.mark.parametrize("optimiser", [*BUILT_IN, "adamw(amsgrad=True)", "sgd(nesterov=True)"])
+KILLED = (*BUILT_IN, "adamw(amsgrad=True)", "sgd(nesterov=True)")
+
+
+@pytest.mark.parametrize(
+    "optimiser", [pytest.param(name, marks=pytest.mark.slow if name != "muon" else ()) for name in KILLED]
+)
 def test_a_run_that_was_killed_goes_on_to_the_same_weights(tmp_path, optimiser):
     run = toy_run(checkpoint_every=2, optim={"optimiser": optimiser})
     whole = trainer(run, tmp_path / "whole")

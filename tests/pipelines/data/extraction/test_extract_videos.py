@@ -111,6 +111,7 @@ def test_bad_videos_are_listed_with_the_reason(corpus, store, tmp_path):
     assert FeatureStore.open(store).manifest.skipped["count"] == len(expected)
 
 
+@pytest.mark.slow
 def test_again_in_one_process_and_after_an_interruption_the_bytes_are_the_same(
     corpus, store, tmp_path, monkeypatch, here
 ):

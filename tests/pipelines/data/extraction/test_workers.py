@@ -72,6 +72,7 @@ def test_rows_come_in_order_though_one_takes_long(capfd: pytest.CaptureFixture) 
     assert said.out + said.err == "", "Ray says nothing of itself"
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 def test_no_more_is_asked_for_than_is_read() -> None:
     asked = []
@@ -91,6 +92,7 @@ def test_no_more_is_asked_for_than_is_read() -> None:
     assert len(asked) < 100 + 2 * (2 * 8 + 1) + 2 * 2 * 2
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 def test_images_come_in_their_batches_and_videos_all_at_once() -> None:
     made = [{"ids": [f"{n}a", f"{n}b"], "paths": ["/a", "/b"]} for n in range(40)]
@@ -120,6 +122,7 @@ def test_an_error_of_a_worker_is_raised_as_it_was(
     assert caplog.records == []
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 def test_what_a_dead_worker_was_at_is_done_again(tmp_path: Path) -> None:
     names = ["1", "deadly", "3", "4", "5"]
@@ -128,6 +131,7 @@ def test_what_a_dead_worker_was_at_is_done_again(tmp_path: Path) -> None:
     assert (tmp_path / "deadly").read_text() == "x"
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 def test_what_kills_workers_again_and_again_is_named(tmp_path: Path) -> None:
     made = [{"ids": ["deadly", "other"], "paths": ["/", "/"]}]

@@ -137,6 +137,7 @@ def test_what_was_stopped_stays_so_unless_the_whole_is_asked_for(
     assert (whole.run_id, whole.status, whole.tags[STOPPED]) == (poor.run_id, "FINISHED", "")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("without_ray")
 def test_what_is_done_is_not_done_again_and_what_was_interrupted_goes_on(
     tiny: Path, capsys: pytest.CaptureFixture[str]
