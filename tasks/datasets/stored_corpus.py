@@ -126,7 +126,7 @@ class StoredCorpus(ABC):
                         arrays = [*map(pa.array, columns, cls.schema.types)]
                         table.write_batch(pa.record_batch(arrays, cls.schema))
                 file.flush()
-                written = pa.ipc.open_file(pa.memory_map(str(file.name))).read_all()
+                written = pa.ipc.open_file(pa.memory_map(os.fsencode(file.name))).read_all()
                 if not len(written):
                     raise InputError(f"{folder}: nothing usable was found; {describe(findings.skipped)}")
                 for case in chain(cls.shared(written), shared_files(written, id=cls.media, images=images)):
@@ -192,7 +192,7 @@ class StoredCorpus(ABC):
         """
         again = "ingest it again"
         try:
-            table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+            table = pa.ipc.open_file(pa.memory_map(os.fsencode(path))).read_all()
             table.validate(full=True)
         except (pa.ArrowException, OSError) as error:
             raise InputError(f"{path}: not a table of {cls.units[0]}: {error}; {again}") from error

@@ -69,11 +69,11 @@ def test_training_goes_on_without_the_server_which_gets_all_when_it_is_back(
     later.close()
     assert (later.unsent, later.refused) == (0, 0)
     assert tracker.status() == "FINISHED"
-    steps = trainer.step
+    steps = loop.step
     assert [step for step, _ in tracker.history("train/loss")] == list(range(2, steps + 1, run.log_every))
     assert [step for step, _ in tracker.history("dev/score")] == [steps // 3, 2 * steps // 3, steps]
     best = load_file(tracker.download("model") / "model.safetensors")
-    assert all(torch.equal(value, best[name]) for name, value in trainer.model.state_dict().items())
+    assert all(torch.equal(value, best[name]) for name, value in loop.model.state_dict().items())
     assert tracker.download("per_query/whole.npz").exists()
 
 
@@ -86,19 +86,19 @@ def test_a_server_that_hangs_is_not_waited_for_and_gets_each_number_once(
     tracker = Tracker.start("e", uri=server.uri, home=tmp_path, name="n", tags={}, params={})
     log = Outbox(tmp_path / "outbox", lambda: tracker)
     tried = threading.Event()
-    ask = Tracker._ask
+    call = Tracker._call
 
     def noted(self: Tracker, method: str, *args: object, **options: object) -> object:
         try:
-            return ask(self, method, *args, **options)
+            return call(self, method, *args, **options)
         except InputError:
             tried.set()
             raise
 
-    monkeypatch.setattr(Tracker, "_ask", noted)
+    monkeypatch.setattr(Tracker, "_call", noted)
     loop = trainer(run, tmp_path, Losing(server.hang), log=log)
     loop.train()
-    assert tried.wait(60), "it was asked meanwhile, and took what it was told without an answer"
+    assert tried.wait(60), "no request was sent meanwhile"
     log.close(0.1)
     assert log.unsent
     server.wake()
@@ -107,7 +107,7 @@ def test_a_server_that_hangs_is_not_waited_for_and_gets_each_number_once(
     later.close()
     assert (later.unsent, later.refused) == (0, 0)
     points = tracker._call("get_metric_history", "train/loss")
-    assert [point.step for point in points] == list(range(2, trainer.step + 1, run.log_every))
+    assert [point.step for point in points] == list(range(2, loop.step + 1, run.log_every))
 
 
 def test_the_end_of_a_run_that_mlflow_does_not_take_is_said_and_sent_by_resume(
