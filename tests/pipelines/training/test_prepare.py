@@ -49,7 +49,7 @@ def test_what_fits_is_prepared(run: Run, questions: Run) -> None:
             "'coco-5k' is defined on 5,000 items and 25,000 captions, and this split has 20",
         ),
         ({"protocol": "val-1k"}, "'val-1k' is for the split 'val'"),
-        ({"optim": {"batch": 1}}, "takes two: the training split has 48, and --optim.batch is 1"),
+        ({"optim": {"batch": 1}}, "the training split has 48, and --optim.batch is 1"),
         ({"optim": {"batch": 97}}, "the training split has 96 samples, fewer than one batch of 97"),
         ({"data": {"sample": "image"}, "optim": {"batch": 49}}, "has 48 samples, fewer than one batch of 49"),
         ({"optim": {"lr_factors": (("vision", 0.1),)}}, "prefix in lr_factors: 'vision'"),
@@ -87,7 +87,7 @@ def test_questions_have_no_use_for_how_captions_are_drawn(
         ({"test": 0}, "no items in the split 'test'"),
         ({"test": 1}, "'whole' is defined on at least 2 items, and this split has 1 items"),
         ({"val": 1}, "'val-1k' is defined on at least 2 items, and this split has 1 items"),
-        ({"train": 1}, "takes two: the training split has 1"),
+        ({"train": 1}, "the training split has 1"),
     ],
 )
 def test_splits_that_cannot_be_scored_are_refused(
