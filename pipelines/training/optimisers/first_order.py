@@ -1,8 +1,9 @@
-"""Optimisers by elements: AdamW, SGD and Lion; their base class, without torch's compiler."""
+"""Elementwise optimisers: AdamW, SGD, Lion, and their bases, which do not import torch's compiler."""
 
 from __future__ import annotations
 
 import inspect
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol, runtime_checkable
 
@@ -16,8 +17,7 @@ from polypool.infra.registry import OPTIMISERS
 class Plain(torch.optim.Optimizer):
     """An optimiser without the compiler wrappers of torch's methods, whose import takes two seconds.
 
-    A class derives from this one first and then from torch's, with an unwrapped `step`, or from this one alone, and has
-    a method `change`.
+    A class derives from this one first and then from torch's, and unwraps torch's `step`.
     """
 
     add_param_group = inspect.unwrap(torch.optim.Optimizer.add_param_group)
@@ -25,19 +25,23 @@ class Plain(torch.optim.Optimizer):
     load_state_dict = inspect.unwrap(torch.optim.Optimizer.load_state_dict)
     zero_grad = inspect.unwrap(torch.optim.Optimizer.zero_grad)
 
+
+class OwnUpdate(Plain, ABC):
+    """An optimiser with an update of its own."""
+
     @torch.no_grad()
     def step(self, closure: Callable[[], Tensor] | None = None) -> Tensor | None:
-        """Change the weights that have a gradient."""
+        """Update the weights that have a gradient; return the loss of `closure`, if given."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        self.change()
+        self.update()
         return loss
 
-    def change(self) -> None:
-        """Change the weights, without recording gradients."""
-        raise NotImplementedError
+    @abstractmethod
+    def update(self) -> None:
+        """Update the weights; no gradients are recorded."""
 
 
 @runtime_checkable
@@ -115,7 +119,7 @@ class SGD(Plain, torch.optim.SGD):
 
 
 @OPTIMISERS.register("lion")
-class Lion(Plain):
+class Lion(OwnUpdate):
     """Steps by the sign of `beta1 * momentum + (1 - beta1) * gradient`, then `beta2` moves the momentum.
 
     Every weight moves by the learning rate, whatever its gradient: the paper takes a rate 3 to 10 times smaller than
@@ -143,7 +147,7 @@ class Lion(Plain):
                 raise InputError(f"{name} must be at least 0 and below 1, not {beta}")
         super().__init__(params, {"lr": lr, "weight_decay": weight_decay, "beta1": beta1, "beta2": beta2})
 
-    def change(self) -> None:
+    def update(self) -> None:
         for group in self.param_groups:
             weights = [weight for weight in group["params"] if weight.grad is not None]
             if not weights:

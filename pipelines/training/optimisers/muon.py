@@ -12,14 +12,14 @@ from torch import nn
 
 from polypool.infra.errors import InputError
 from polypool.infra.registry import OPTIMISERS
-from polypool.pipelines.training.optimisers.first_order import AdamW, Plain
+from polypool.pipelines.training.optimisers.first_order import AdamW, OwnUpdate, Plain
 
 MATRIX, OTHER = "matrix", "other"
 _RATES = ("match_rms_adamw", "original")
 
 
 @OPTIMISERS.register("muon")
-class Muon(Plain):
+class Muon(OwnUpdate):
     """torch's Muon for matrices; AdamW for all else: vectors, kernels of convolutions, and tables of word vectors.
 
     Both have the run's learning rate and weight decay, each group times its factor. By `match_rms_adamw` a step of
@@ -92,7 +92,7 @@ class Muon(Plain):
         super().load_state_dict(state_dict)
         self._share()
 
-    def change(self) -> None:
+    def update(self) -> None:
         for part in self._parts:
             part.step()
 
