@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import secrets
 import signal
 import subprocess
@@ -31,28 +32,30 @@ print("an end without a newline", end="")
 """
 
 
-def alive(folder: str) -> list[str]:
-    """The processes that name a head's folder on their command line."""
+def alive(words: str) -> list[str]:
+    """The command lines that have some words, with a NUL after each argument."""
     found = []
     for process in Path("/proc").glob("[0-9]*/cmdline"):
         try:
-            words = process.read_bytes().decode(errors="replace")
+            line = process.read_bytes().decode(errors="replace")
         except OSError:
             continue
-        if folder in words:
-            found.append(words)
+        if words in line:
+            found.append(line)
     return found
 
 
-def folders() -> set[Path]:
-    return set(Path("/tmp").glob("pp-*"))
+def folder_of(address: str) -> Path:
+    """The folder of the head whose dashboard has an address; other tests start heads at the same time."""
+    port = address.rpartition(":")[2]
+    (folder,) = {part for words in alive(f"--port={port}\0") for part in re.findall(r"/tmp/pp-\w+", words)}
+    return Path(folder)
 
 
 @pytest.mark.slow
 def test_jobs_run_on_a_private_head_that_leaves_nothing_behind():
-    before = folders()
     with private_head(cpus=1) as head:
-        (folder,) = folders() - before
+        folder = folder_of(head.address)
         assert alive(str(folder))
         shown = job(head, JOB, env={"SAID": "at length"})
         assert f"home is {ROOT}" in shown, "a job finds its way back to the project"
@@ -102,17 +105,15 @@ def test_where_no_job_server_answers_is_said():
 
 @pytest.mark.slow
 def test_a_head_ends_when_its_owner_is_terminated():
-    before = folders()
     code = (
         "from polypool.infra.process.command import command\n"
         "from polypool.infra.ray.jobs import private_head\n@command\ndef main():\n"
-        "    with private_head(cpus=1): print('up', flush=True); input()\nmain()"
+        "    with private_head(cpus=1) as head: print(head.address, flush=True); input()\nmain()"
     )
     owner = subprocess.Popen(
         [sys.executable, "-c", code], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
-    assert owner.stdout.readline() == "up\n"
-    (folder,) = folders() - before
+    folder = folder_of(owner.stdout.readline().rstrip())
     owner.send_signal(signal.SIGTERM)
     assert owner.wait(60) == 128 + signal.SIGTERM
     assert soon_gone(str(folder))
