@@ -1,10 +1,11 @@
-"""Work of a second or two in a forked process, while this one does something else."""
+"""Work beside that of the main thread: in a thread, one piece at a time, or in a forked process."""
 
 from __future__ import annotations
 
 import multiprocessing
 import signal
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from typing import Any, TypeVar
@@ -12,6 +13,29 @@ from typing import Any, TypeVar
 from polypool.infra.process.stopping import SIGNALS
 
 T = TypeVar("T")
+
+
+class OneAtATime:
+    """A thread that does one piece of work at a time; the next is taken once the one before is done."""
+
+    def __init__(self, name: str) -> None:
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix=name)
+        self._pending: Future | None = None
+
+    def submit(self, work: Callable[[], object]) -> None:
+        """Begin some work after the end of what was begun before; raises the error of that, if it failed."""
+        self.wait()
+        self._pending = self._pool.submit(work)
+
+    def wait(self) -> None:
+        """Wait for the end of what was begun last; raises its error."""
+        if self._pending is not None:
+            self._pending.result()
+
+    def close(self) -> None:
+        """Wait, as `wait` does, and end the thread."""
+        self.wait()
+        self._pool.shutdown()
 
 
 @contextmanager

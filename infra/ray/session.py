@@ -42,6 +42,11 @@ class Session:
     shared: bool
 
 
+def on_cluster() -> bool:
+    """Whether RAY_ADDRESS names a cluster, as it does in a Ray job."""
+    return os.environ.get("RAY_ADDRESS", "local") != "local"
+
+
 _begun: list[tuple[PrivateRay, bool]] = []
 _open: list[Session] = []
 
@@ -57,7 +62,7 @@ def ray_beside(*, cpus: int | None = None, shared: bool = False) -> Iterator[Non
         shared: as of `Session`.
     """
     running = "ray" in sys.modules and sys.modules["ray"].is_initialized()
-    if _begun or running or os.environ.get("RAY_ADDRESS", "local") != "local":
+    if _begun or running or on_cluster():
         yield
         return
     if running_here := _cluster_of_this_machine():

@@ -1,7 +1,7 @@
 """Trials side by side in Ray Tune, with early stopping; the only module that imports Tune.
 
-A TorchTrainer cannot be given to a Tuner, so each trial is a function that starts a training of its own. It reserves no
-cores, as its workers do.
+A TorchTrainer cannot be given to a Tuner, so each trial is a function: it trains in its own process, which stays for
+the trials after it, or starts workers of its own.
 """
 
 from __future__ import annotations
@@ -54,16 +54,20 @@ def run_side_by_side(
     *,
     concurrent: int,
     folder: Path,
+    resources: Mapping[str, float],
+    retries: int = 0,
     halving: Halving | None = None,
     ended: Callable[[Ended], None],
 ) -> None:
-    """Call `work(0)` to `work(count - 1)`, each in a process of its own in the running Ray session.
+    """Call `work(0)` to `work(count - 1)` in processes of the running Ray session, each of which does one at a time.
 
     Args:
         work: returns a report; an error ends that trial alone.
         count: number of trials.
         concurrent: trials at once.
         folder: for Tune's state; removed at the end.
+        resources: which a trial reserves, such as `{"CPU": 2}`; none where its workers reserve them.
+        retries: how often a trial is called again that raised an error or whose process died.
         halving: how poor trials are stopped early, if they are; those end with their last report.
         ended: called in this process after each trial.
     """
@@ -81,8 +85,9 @@ def run_side_by_side(
             reduction_factor=halving.factor,
             stop_last_trials=False,  # the last trials still score the test split
         )
-    # Tune refuses an empty request, and a core would be missing to the workers
-    trainable = tune.with_resources(lambda config: dict(work(config["number"])), {"CPU": 0, "memory": 1})
+    # Tune refuses an empty request, and would reserve a core
+    reserved = {"CPU": 0, "memory": 1, **resources}
+    trainable = tune.with_resources(lambda config: dict(work(config["number"])), reserved)
     tuner = tune.Tuner(
         trainable,
         param_space={"number": tune.grid_search(list(range(count)))},
@@ -93,7 +98,11 @@ def run_side_by_side(
             reuse_actors=halving is None,
         ),
         run_config=tune.RunConfig(
-            name=folder.name, storage_path=str(folder.parent), verbose=0, callbacks=[_end_callback(ended)]
+            name=folder.name,
+            storage_path=str(folder.parent),
+            verbose=0,
+            callbacks=[_end_callback(ended)],
+            failure_config=tune.FailureConfig(max_failures=retries),
         ),
     )
     try:
@@ -120,14 +129,25 @@ def _end_callback(ended: Callable[[Ended], None]) -> Any:
     return EndCallback()
 
 
+def report(metric: str, values: Mapping[str, Any]) -> None:
+    """Report `metric` and the epoch to the scheduler, from the process of a trial."""
+    if metric in values:  # not of a checkpoint within an epoch
+        from ray import tune
+
+        tune.report(_of_epoch(metric, values))
+
+
 def reporter(metric: str) -> Any:
-    """Return a callback of Ray Train, for use in a trial, that reports `metric` and the epoch to the scheduler."""
+    """Return a callback of Ray Train that reports as `report` does, for a trial with workers of its own."""
     from ray.tune.integration.ray_train import TuneReportCallback
 
     class Reporter(TuneReportCallback):
         def after_report(self, run_context: Any, metrics: list[dict[str, Any]], checkpoint: Any) -> None:
-            if metric in metrics[0]:  # not of a checkpoint within an epoch
-                values = {"epoch": metrics[0]["epoch"], metric: metrics[0][metric]}
-                super().after_report(run_context, [values], None)
+            if metric in metrics[0]:
+                super().after_report(run_context, [_of_epoch(metric, metrics[0])], None)
 
     return Reporter()
+
+
+def _of_epoch(metric: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    return {"epoch": values["epoch"], metric: values[metric]}

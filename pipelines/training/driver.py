@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -20,7 +20,13 @@ from polypool.infra.ray.session import ray_beside
 from polypool.infra.tracking import Tracker, tracking_uri
 from polypool.infra.tracking.tracker import flattened
 from polypool.pipelines.training.checkpoints.in_folder import last_name
-from polypool.pipelines.training.run_folder import new_runs_at, resume_command, run_folder, take_run
+from polypool.pipelines.training.run_folder import (
+    new_runs_at,
+    resume_command,
+    run_folder,
+    take_run,
+    trains_here,
+)
 from polypool.tasks.run import Run, from_json, modules, to_params
 
 RUN_ID_FILE = "--run-id-file"
@@ -89,8 +95,8 @@ class Driver:
             before = Tracker.attach(tracking_uri(home()), work.run_id, running=False).status()
             how = "had finished before, and is left as it is" if before == "FINISHED" else "finished"
             return Trained(run_id=resume(work.run_id, trust=work.trust), how=how)
-        new_runs_at()  # unreachable storage is an error before Ray starts
-        with ray_beside():  # Ray starts while torch is imported
+        here = trains_here(work, at=new_runs_at())  # unreachable storage is an error before Ray starts
+        with nullcontext() if here else ray_beside():  # Ray starts while torch is imported
             from polypool.pipelines.training.launch import start
 
             def note(run_id: str) -> None:

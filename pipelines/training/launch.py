@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 from polypool.infra.errors import InputError
 from polypool.infra.paths import home
@@ -16,7 +15,7 @@ from polypool.infra.tracking.provenance import provenance
 from polypool.pipelines.training.checkpoints import in_folder, in_storage
 from polypool.pipelines.training.checkpoints.best import other_than_trained
 from polypool.pipelines.training.checkpoints.format import FILES
-from polypool.pipelines.training.on_ray import fit
+from polypool.pipelines.training.fitting import TrialOptions, fit
 from polypool.pipelines.training.prepare import prepare
 from polypool.pipelines.training.recording import Described, recorded, send
 from polypool.pipelines.training.run_folder import (
@@ -27,6 +26,7 @@ from polypool.pipelines.training.run_folder import (
     new_runs_at,
     run_folder,
     take_run,
+    trains_here,
 )
 from polypool.pipelines.training.run_results import printed
 from polypool.tasks.run import Run, from_json
@@ -36,8 +36,7 @@ def start(
     run: Run,
     *,
     more_tags: Mapping[str, str] | None = None,
-    stop: Path | None = None,
-    callbacks: Sequence[Any] = (),
+    trial: TrialOptions | None = None,
     begun: Callable[[str], object] | None = None,
 ) -> str:
     """Train a new run and return its id.
@@ -45,13 +44,12 @@ def start(
     Args:
         run: its complete description.
         more_tags: beside the usual ones.
-        stop: as of `fit`.
-        callbacks: as of `fit`.
+        trial: as of `fit`.
         begun: called with the id once the run can be resumed, before it trains.
     """
     uri, at = tracking_uri(home()), new_runs_at()
     adapter = prepare(run)
-    with ray_beside():
+    with nullcontext() if trains_here(run, at=at, in_sweep=trial is not None) else ray_beside():
         described = Described.of(run, adapter.sources())
         where = {AT: str(at)} if at else {}
         tracker = described.start(uri, home(), more_tags={**(more_tags or {}), **where})
@@ -60,7 +58,7 @@ def start(
             tracker.tags({f"data.{name}": value for name, value in adapter.describe().items()})
             if begun:
                 begun(tracker.run_id)
-            fit(run, tracker, lease=lease, assets=adapter.assets, stop=stop, callbacks=callbacks)
+            fit(run, tracker, lease=lease, adapter=adapter, trial=trial)
     return tracker.run_id
 
 
@@ -69,8 +67,7 @@ def resume(
     *,
     trust: Sequence[str] = (),
     more_tags: Mapping[str, str] | None = None,
-    stop: Path | None = None,
-    callbacks: Sequence[Any] = (),
+    trial: TrialOptions | None = None,
 ) -> str:
     """Resume an interrupted run and return its id; a finished one is left as it is.
 
@@ -78,8 +75,7 @@ def resume(
         run_id: the run.
         trust: modules whose code the run may name.
         more_tags: set on the run once it resumes.
-        stop: as of `fit`.
-        callbacks: as of `fit`.
+        trial: as of `fit`.
 
     Raises:
         HeldError: another process trains it.
@@ -102,14 +98,14 @@ def resume(
         if tracker.status() == "FINISHED":
             return run_id
         run = from_json(tracker.read_json("run.json"), where=f"run.json of run {run_id}")
-        if at is None:
+        if at is None and not trains_here(run, at=at, in_sweep=trial is not None):
             in_folder.relist(folder)
         _refuse_lost(tracker, lease)
         tracker = Tracker.attach(uri, run_id)
         with recorded(tracker, lease):
             if more_tags:
                 tracker.tags(more_tags)
-            fit(run, tracker, lease=lease, stop=stop, callbacks=callbacks)
+            fit(run, tracker, lease=lease, trial=trial)
     return run_id
 
 

@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from polypool.infra.errors import FaultError, InputError
-from polypool.infra.files import disk_fault, make_folder
+from polypool.infra.files import disk_fault
 from polypool.infra.paths import home
-from polypool.infra.process.stopping import Stopped, graceful_stop, resume_hint
 from polypool.infra.ray.session import Resources, Session, ray_session
 from polypool.infra.spec import trusted
 from polypool.infra.storage import cache
 from polypool.infra.tracking import Tracker
 from polypool.infra.tracking.journal import Journal
-from polypool.pipelines.training.checkpoints import in_folder, in_storage
-from polypool.pipelines.training.checkpoints.in_folder import LAST_STORED, InFolder
+from polypool.pipelines.training.checkpoints.in_folder import LAST_STORED, ListedByRay
 from polypool.pipelines.training.checkpoints.in_storage import InStorage
-from polypool.pipelines.training.recording import finish_soon
-from polypool.pipelines.training.run_folder import OUTBOX, RunLease, resume_command, run_folder
+from polypool.pipelines.training.run_folder import RunLease, resume_command, run_folder
 from polypool.pipelines.training.worker import Work, input_error, refused, work_on_ray
 from polypool.tasks.run import Run, modules
 
@@ -31,76 +29,51 @@ if TYPE_CHECKING:
 
 _RESIZE_SECONDS = 10.0
 """Seconds between two looks for room for more workers."""
-CHECKPOINT_SECONDS = 20.0
-"""How long SIGTERM waits for a checkpoint; batch systems kill after 30 seconds."""
 
 
-def fit(
+def train_on_ray(
     run: Run,
     tracker: Tracker,
     *,
+    assets: Mapping[str, Any] | None,
     lease: RunLease,
-    assets: Mapping[str, Any] | None = None,
-    stop: Path | None = None,
-    callbacks: Sequence[Any] = (),
+    stop: Path,
+    journal: Callable[[], Journal],
+    metric: str,
+    stoppable: Callable[[], AbstractContextManager[None]],
 ) -> None:
-    """Train a tracked run on Ray Train workers, from its last checkpoint where it has one.
+    """Train a run on workers, which are retried as long as they progress; arguments and errors as of `fit`.
 
     Args:
         run: its complete description.
         tracker: of the run.
-        lease: on the run.
         assets: of its adapter, where they are known; each worker makes them anew where None.
-        stop: a file that, once it exists, ends the workers after a checkpoint, as SIGTERM does; where None, one in the
-            run's folder.
-        callbacks: of Ray Train, called with every report of the workers.
-
-    Raises:
-        InputError: a worker refused its input.
-        FaultError: Ray ended.
-        RuntimeError: workers failed more often in a row, without progress, than `run.retries` allows.
-        Stopped: a signal came, or the file `stop` was created.
+        lease: on the run.
+        stop: a file that, once it exists, ends the workers after a checkpoint.
+        journal: opens the run's log.
+        metric: reported to the scheduler of the sweep that this is a trial of; empty for none.
+        stoppable: what is inside ends by signals.
     """
-    folder = make_folder(run_folder(home(), tracker.run_id))
-    if stop is None:
-        stop = folder / "stop"
-        stop.unlink(missing_ok=True)
-    _remove_orphans(folder, lease)
-    with resume_hint(resume_command(tracker.run_id, modules(run))), ray_session() as session:
-        kept = _kept(tracker, folder, lease, stop)
-        trainer = _trainer(run, tracker, kept, session, assets=assets, callbacks=callbacks)
+    folder = run_folder(home(), tracker.run_id)
+    with ray_session() as session:
+        kept = _kept(tracker, folder, lease, stop, journal)
+        trainer = _trainer(run, tracker, kept, session, assets=assets, metric=metric)
         try:
-            with graceful_stop(partial(_stop, stop, tracker), seconds=CHECKPOINT_SECONDS):
+            with stoppable():
                 trainer.fit()
-            if stop.exists():
-                raise Stopped
-        except (Exception, SystemExit) as error:
-            if stop.exists() or not stop.parent.is_dir():  # workers may be killed after a request to stop
-                raise Stopped from error
+        except Exception as error:
             if (plain := _plain_error(error, run, tracker.run_id, kept.folder)) is error:
                 raise
             raise plain from error
         finally:
             kept.tidy()
-    _remove_orphans(folder, lease)
 
 
-def _remove_orphans(folder: Path, lease: RunLease) -> None:
+def _kept(
+    tracker: Tracker, folder: Path, lease: RunLease, stop: Path, journal: Callable[[], Journal]
+) -> ListedByRay | InStorage:
     if lease.there is None:
-        in_folder.remove_unlisted(folder)
-    else:
-        in_storage.keep(lease.there.folder, in_storage.newest(lease.there.folder))
-
-
-def _stop(stop: Path, tracker: Tracker) -> None:
-    stop.touch()
-    finish_soon(tracker, "KILLED")  # this process may be killed before its end
-
-
-def _kept(tracker: Tracker, folder: Path, lease: RunLease, stop: Path) -> InFolder | InStorage:
-    journal = partial(open_journal, folder / OUTBOX, tracker.uri, tracker.run_id)
-    if lease.there is None:
-        return InFolder(folder=folder, stop=stop, journal=journal)
+        return ListedByRay(folder=folder, stop=stop, journal=journal)
     from polypool.infra.ray.remote_log import open_queue
 
     return InStorage(
@@ -112,19 +85,14 @@ def _kept(tracker: Tracker, folder: Path, lease: RunLease, stop: Path) -> InFold
     )
 
 
-def open_journal(folder: Path, uri: str, run_id: str) -> Journal:
-    """Open the log of a run, which the driver sends to MLflow."""
-    return Journal(folder, lambda: Tracker.attach(uri, run_id, running=False))
-
-
 def _trainer(
     run: Run,
     tracker: Tracker,
-    kept: InFolder | InStorage,
+    kept: ListedByRay | InStorage,
     session: Session,
     *,
     assets: Mapping[str, Any] | None,
-    callbacks: Sequence[Any],
+    metric: str,
 ) -> RunTrainer:
     import ray
     from ray.train.v2.api.config import (
@@ -136,6 +104,7 @@ def _trainer(
     )
 
     from polypool.infra.ray.trainer import RunTrainer
+    from polypool.infra.ray.tuning import reporter
 
     resources = Resources.plan(run.workers, fewest=run.worker_counts[0], cpus=run.cpus)
     work = Work(
@@ -167,7 +136,7 @@ def _trainer(
             failure_config=FailureConfig(max_failures=run.retries),
             checkpoint_config=CheckpointConfig(num_to_keep=1),
             logging_config=LoggingConfig(log_level="WARNING"),
-            callbacks=list(callbacks),
+            callbacks=[reporter(metric)] if metric else [],
         ),
     )
 

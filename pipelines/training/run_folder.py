@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING, Literal
 from polypool.infra.errors import InputError
 from polypool.infra.lease.on_disk import NAME, DiskLease, Holder, holder_of
 from polypool.infra.paths import home, runs
+from polypool.infra.ray.session import on_cluster
 from polypool.infra.spec import trust_flags
 from polypool.infra.storage.places import Url, place
 from polypool.infra.tracking import RunRecord, Tracker
+from polypool.tasks.run import Run
 
 if TYPE_CHECKING:
     from polypool.infra.lease.in_bucket import BucketLease
@@ -40,6 +42,20 @@ def run_folder(home: Path, run_id: str) -> Path:
 def resume_command(run_id: str, trust: Iterable[str] = ()) -> str:
     """Return the command line that resumes a run which names trusted modules."""
     return " ".join(["polypool train resume", run_id, *trust_flags(trust)])
+
+
+def trains_here(run: Run, *, at: object, in_sweep: bool = False) -> bool:
+    """Whether a run trains in the process that starts it, without Ray.
+
+    One worker needs none of what Ray Train does for several, whose processes cost as much as a short run: a command
+    that dies is started again (`polypool.infra.process.watching`), and a sweep has processes of its own.
+
+    Args:
+        run: its settings.
+        at: the object storage of its checkpoints, if any.
+        in_sweep: whether this process belongs to a sweep, and has the cores and the GPU of one worker.
+    """
+    return run.worker_counts == (1,) and at is None and (in_sweep or not on_cluster())
 
 
 def new_runs_at() -> Url | None:

@@ -1,16 +1,18 @@
-"""The worker of a run: its body, the same on Ray and in a process without Ray, and how a process of Ray's is set up."""
+"""The worker of a run: its body, the same in every process, and how a process of Ray's is set up."""
 
 from __future__ import annotations
 
 import json
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import torch
 
 from polypool.infra.compute.dist import rank
 from polypool.infra.errors import InputError
@@ -22,10 +24,10 @@ from polypool.infra.spec import trust_modules
 from polypool.pipelines.training.checkpoints.best import weights_of
 from polypool.pipelines.training.checkpoints.in_folder import InFolder
 from polypool.pipelines.training.loop import Trainer
+from polypool.tasks.adapter import TaskAdapter
 from polypool.tasks.run import Run
 
 if TYPE_CHECKING:
-    import torch
     from ray import ObjectRef
 
     from polypool.pipelines.training.checkpoints.in_storage import InStorage
@@ -37,7 +39,7 @@ class Work:
 
     Attributes:
         run, kept, uri: as of `train`.
-        assets: as of `train`, as JSON in Ray's object store, as a vocabulary may be large.
+        assets: of the adapter, as JSON in Ray's object store, as a vocabulary may be large; null to make them anew.
         home: the project's folder of data and runs.
         threads: of torch.
         terminal: whether the driver's output is a terminal, where a progress bar can be redrawn.
@@ -60,7 +62,6 @@ def work_on_ray(config: dict[str, Work]) -> None:
     os.environ["POLYPOOL_HOME"] = str(work.home)
     trust_modules(*work.trusted)
     import ray
-    import torch
     from ray.experimental.tqdm_ray import tqdm as drawn_by_the_driver
     from ray.train.torch import get_device
 
@@ -72,24 +73,30 @@ def work_on_ray(config: dict[str, Work]) -> None:
     context.setLevel(logging.WARNING)
     for logger in (context, logging.getLogger(UTIL_LOGGER)):
         logger.addFilter(OneLineErrors(partial(refused, work.kept.folder)))
-    torch.set_num_threads(work.threads)
-    keep_freed_memory()
+    set_up(threads=work.threads)
+    assets = json.loads(ray.get(work.assets))
     train(
         work.run,
+        TASKS.build(work.run.task, work.run, assets=assets),
         work.kept,
         uri=work.uri,
-        assets=json.loads(ray.get(work.assets)),
         device=get_device(),
         bar=drawn_by_the_driver if work.terminal else LineBar,
     )
 
 
+def set_up(*, threads: int) -> None:
+    """Set up this process for training, with a number of torch's threads."""
+    torch.set_num_threads(threads)
+    keep_freed_memory()
+
+
 def train(
     run: Run,
+    adapter: TaskAdapter,
     kept: InFolder | InStorage,
     *,
     uri: str,
-    assets: Mapping[str, Any] | None,
     device: torch.device,
     bar: Callable[..., Any],
 ) -> None:
@@ -97,16 +104,16 @@ def train(
 
     Args:
         run: to train.
+        adapter: its task.
         kept: where log and checkpoints go.
         uri: of the tracking store, which has the run of `run.init`.
-        assets: of the adapter; None to make them anew.
         device: where the model lives.
         bar: makes the progress bar.
     """
     with closing(kept.log()) if rank() == 0 else nullcontext() as log:
         trainer = Trainer(
             run,
-            TASKS.build(run.task, run, assets=assets),
+            adapter,
             log=log,
             report=kept.report,
             device=device,

@@ -1,4 +1,7 @@
-"""Checkpoints in the folder of a run, which every machine of the run shares; Ray Train lists them there."""
+"""Checkpoints in the folder of a run, which every machine of the run shares.
+
+The last one counts: the one that Ray Train lists where it trains the run, else the last by name.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,14 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import cached_property
+from datetime import datetime
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from polypool.infra.errors import InputError
 from polypool.infra.files import atomic, read_json
+from polypool.infra.process.beside import OneAtATime
 from polypool.infra.tracking.journal import Journal
 
 if TYPE_CHECKING:
@@ -47,8 +52,8 @@ def listed(folder: Path) -> str | None:
 
 def last_name(folder: Path) -> str | None:
     """Return the name of the last checkpoint, here or in object storage, as recorded in the folder."""
-    path = folder / LAST_STORED
-    return listed(folder) or (path.read_text() if path.is_file() else None)
+    path, last = folder / LAST_STORED, last_checkpoint(folder)
+    return last.name if last else path.read_text() if path.is_file() else None
 
 
 def last_checkpoint(folder: Path) -> Path | None:
@@ -62,7 +67,7 @@ def last_checkpoint(folder: Path) -> Path | None:
 
 
 def relist(folder: Path) -> None:
-    """List the last whole checkpoint where Ray Train could list none, as on a full disk."""
+    """List the last whole checkpoint where Ray Train could list none, as on a full disk, or needed no list."""
     from polypool.infra.ray.internals import checkpoint_listing
     from polypool.pipelines.training.checkpoints.format import is_whole
 
@@ -77,7 +82,7 @@ def relist(folder: Path) -> None:
 
 
 def remove_unlisted(folder: Path) -> None:
-    """Remove checkpoints that were begun and never listed; the caller holds the run's lease.
+    """Remove unfinished checkpoints and those that others replaced; the caller holds the run's lease.
 
     Raises:
         InputError: Ray Train's list is damaged.
@@ -85,9 +90,9 @@ def remove_unlisted(folder: Path) -> None:
     for each in folder.glob(f"{UNFINISHED}checkpoint_[0-9]*"):
         shutil.rmtree(each, ignore_errors=True)
     last = last_checkpoint(folder)
-    if last is None or not last.is_dir() or not listed(folder):
+    if last is None or not last.is_dir():
         return
-    names = (folder / LISTING).read_text()
+    names = (folder / LISTING).read_text() if listed(folder) else f'"{last.name}"'
     for each in folder.glob("checkpoint_[0-9]*"):
         if f'"{each.name}"' not in names:
             shutil.rmtree(each, ignore_errors=True)
@@ -97,23 +102,20 @@ def remove_unlisted(folder: Path) -> None:
 class InFolder:
     """Log and checkpoints of a worker in the run's folder.
 
-    A checkpoint is written in the background, one at a time, so that at most two are in memory; it gets its name, and
-    Ray Train lists it, once it is whole.
+    A checkpoint is written in the background, one at a time, so that at most two are in memory; it gets its name once
+    it is whole, and replaces the one before.
 
     Attributes:
         folder: of the run.
         stop: a file that asks the workers to end after a checkpoint.
         journal: opens the run's log, whose entries the driver sends to MLflow.
+        reported: called with the metrics of every report.
     """
 
     folder: Path
     stop: Path
     journal: Callable[[], Journal]
-
-    @property
-    def ray_folder(self) -> Path:
-        """Where Ray Train keeps a folder named by the run."""
-        return self.folder.parent
+    reported: Callable[[dict[str, Any]], None] | None = None
 
     def progress(self) -> str:
         """Return the name of the last checkpoint; empty where there is none."""
@@ -126,6 +128,61 @@ class InFolder:
 
     def stopping(self) -> bool:
         return self.stop.exists()
+
+    def report(self, metrics: dict[str, Any], snapshot: Snapshot | None) -> None:
+        """Report metrics and begin to write a checkpoint.
+
+        Raises:
+            OSError: the previous checkpoint could not be written.
+        """
+        if snapshot is not None:
+            self._writer.submit(partial(self._replace, snapshot))
+        if self.reported:
+            self.reported(metrics)
+
+    @contextmanager
+    def last(self) -> Iterator[Path | None]:
+        """Yield the folder of the checkpoint to resume from, if there is one."""
+        yield last_checkpoint(self.folder)
+
+    def close(self) -> None:
+        """Wait for the last checkpoint; raises as `report` does."""
+        self._writer.close()
+
+    @cached_property
+    def _writer(self) -> OneAtATime:
+        return OneAtATime("checkpoints")
+
+    def _replace(self, snapshot: Snapshot) -> None:
+        before = last_checkpoint(self.folder)
+        name = f"checkpoint_{datetime.now():%Y-%m-%d_%H-%M-%S.%f}"  # as Ray Train's
+        if before and name <= before.name:  # the clock was set back
+            name = f"{before.name}_"
+        self._write(snapshot, name, unlist=True)
+        remove_unlisted(self.folder)
+
+    def _write(self, snapshot: Snapshot, name: str, *, unlist: bool = False) -> Path:
+        unfinished = self.folder / f"{UNFINISHED}{name}"
+        shutil.rmtree(unfinished, ignore_errors=True)
+        unfinished.mkdir(parents=True)
+        try:
+            snapshot.write(unfinished)
+            if unlist:
+                (self.folder / LISTING).unlink(missing_ok=True)
+            return unfinished.rename(self.folder / name)
+        except BaseException:
+            shutil.rmtree(unfinished, ignore_errors=True)  # the disk may be full
+            raise
+
+
+@dataclass(kw_only=True)
+class ListedByRay(InFolder):
+    """The same for workers of Ray Train, which lists the checkpoints, deletes old ones, and waits for the last."""
+
+    @property
+    def ray_folder(self) -> Path:
+        """Where Ray Train keeps a folder named by the run."""
+        return self.folder.parent
 
     def report(self, metrics: dict[str, Any], snapshot: Snapshot | None) -> None:
         """Report metrics and, on rank 0, a checkpoint; every worker calls this.
@@ -166,7 +223,7 @@ class InFolder:
             yield None
 
     def close(self) -> None:
-        """Nothing to wait for: Ray Train waits for what is being written."""
+        """Nothing to wait for."""
 
     def tidy(self) -> None:
         """Nothing to delete: all files belong to the run."""
@@ -174,14 +231,3 @@ class InFolder:
     @cached_property
     def _writing(self) -> threading.Semaphore:
         return threading.Semaphore()
-
-    def _write(self, snapshot: Snapshot, name: str) -> Path:
-        unfinished = self.folder / f"{UNFINISHED}{name}"
-        shutil.rmtree(unfinished, ignore_errors=True)
-        unfinished.mkdir(parents=True)
-        try:
-            snapshot.write(unfinished)
-            return unfinished.rename(self.folder / name)
-        except BaseException:
-            shutil.rmtree(unfinished, ignore_errors=True)  # the disk may be full
-            raise

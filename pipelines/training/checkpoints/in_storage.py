@@ -12,10 +12,9 @@ import secrets
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
-from functools import cached_property
+from dataclasses import asdict, dataclass
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +23,7 @@ from polypool.infra.errors import AbsentError, AwayError, InputError
 from polypool.infra.fields import from_plain
 from polypool.infra.files import make_folder, sha256
 from polypool.infra.lease.in_bucket import refuse_lost
+from polypool.infra.process.beside import OneAtATime
 from polypool.infra.storage import cache, remote
 from polypool.infra.storage.places import Url
 from polypool.infra.storage.transfer import read_json
@@ -171,7 +171,6 @@ class InStorage:
     folder: Path
     queue: Any
     _last: str = ""
-    _pending: Future | None = field(default=None, init=False)
 
     @property
     def ray_folder(self) -> Path:
@@ -200,8 +199,7 @@ class InStorage:
         import ray.train
 
         if snapshot is not None:
-            self._wait()
-            self._pending = self._pool.submit(self._write, snapshot)
+            self._writer.submit(partial(self._write, snapshot))
         ray.train.report(metrics)
 
     @contextmanager
@@ -216,8 +214,7 @@ class InStorage:
 
     def close(self) -> None:
         """Wait for the last checkpoint; raises as `report` does."""
-        self._wait()
-        self._pool.shutdown()
+        self._writer.close()
 
     def tidy(self) -> None:
         """Delete the files of Ray Train."""
@@ -230,12 +227,8 @@ class InStorage:
         return RemoteLog(self.queue)
 
     @cached_property
-    def _pool(self) -> ThreadPoolExecutor:
-        return ThreadPoolExecutor(1, thread_name_prefix="checkpoints")
-
-    def _wait(self) -> None:
-        if self._pending is not None:
-            self._pending.result()
+    def _writer(self) -> OneAtATime:
+        return OneAtATime("checkpoints")
 
     def _write(self, snapshot: Snapshot) -> None:
         self._log.note_checkpoint(write(self.at, snapshot, before=self._ready))

@@ -13,21 +13,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from polypool.infra.errors import InputError
+from polypool.infra.errors import FaultError, InputError
 from polypool.infra.files import make_folder
 from polypool.infra.lease.on_disk import BEAT_SECONDS, STALE_SECONDS, DiskLease, HeldError
 from polypool.infra.process.stopping import Stopped, graceful_stop
 from polypool.infra.ray.session import Resources, cores, ray_session
-from polypool.infra.ray.tuning import Ended, Halving, reporter, run_side_by_side
+from polypool.infra.ray.tuning import Ended, Halving, run_side_by_side
 from polypool.infra.spec import trust_modules, trusted
 from polypool.infra.text_tables import duration
 from polypool.infra.tracking import Tracker
 from polypool.infra.tracking.provenance import command_line
 from polypool.infra.tracking.tracker import COMMAND, PARENT
+from polypool.pipelines.training.fitting import CHECKPOINT_SECONDS, TrialOptions
 from polypool.pipelines.training.launch import resume, start
-from polypool.pipelines.training.on_ray import CHECKPOINT_SECONDS
 from polypool.pipelines.training.recording import send, tags
-from polypool.pipelines.training.run_folder import take_run
+from polypool.pipelines.training.run_folder import checkpoints_at, new_runs_at, take_run, trains_here
 from polypool.pipelines.training.sweep.plan import Plan
 from polypool.pipelines.training.sweep.trials import STOPPED, SWEEP, Match, key, records_of
 
@@ -82,15 +82,28 @@ def alone(home: Path, experiment: str) -> Iterator[None]:
         yield
 
 
-def _fitting(matches: Sequence[Match]) -> int:
-    """Return the number of trials that the session has cores and GPUs for at once, at least 1."""
-    most = math.inf
+def _resources(matches: Sequence[Match]) -> tuple[int, dict[str, float]]:
+    """Return what the largest of some trials needs.
+
+    Returns:
+        The number of trials that the session has cores and GPUs for at once, at least 1, and what one of them reserves
+        where it trains in its own process.
+    """
+    most, reserved = math.inf, {"CPU": 0.0}
     for run in (match.trial.run for match in matches):
         each = Resources.plan(run.workers, fewest=run.worker_counts[0], cpus=run.cpus)
         most = min(most, cores() // (each.cpus * run.workers))
+        reserved["CPU"] = max(reserved["CPU"], each.cpus)
         if each.gpu:
-            most = min(most, cores("GPU") // run.workers)
-    return max(1, int(most))
+            most, reserved["GPU"] = min(most, cores("GPU") // run.workers), 1.0
+    return max(1, int(most)), reserved
+
+
+def _in_its_process(match: Match) -> bool:
+    """Whether a trial trains in its own process, and needs no workers beside it."""
+    run_id = match.run_id
+    at = checkpoints_at(run_id, match.at) if run_id else new_runs_at()
+    return trains_here(match.trial.run, at=at, in_sweep=True)
 
 
 def carry_out(plan: Plan, *, concurrent: int = 0, parent: str = "") -> list[Outcome]:
@@ -105,19 +118,29 @@ def carry_out(plan: Plan, *, concurrent: int = 0, parent: str = "") -> list[Outc
     matches = plan.to_do
     if not matches:
         return outcomes
-    with ray_session(shared=True):
-        concurrent = concurrent or _fitting(matches)
+    groups: dict[tuple[str, bool], list[Match]] = {}
+    for match in matches:  # scores of different recipes cannot be compared to stop the worse ones
+        recipe = match.trial.run.recipe if plan.early_stop else ""
+        groups.setdefault((recipe, _in_its_process(match)), []).append(match)
+    with ray_session(shared=not all(alone for _, alone in groups)):
+        concurrent = concurrent or _resources(matches)[0]
         print(f"{plan.summary()}, {concurrent} at once", flush=True)
-        groups: dict[str, list[Match]] = {}
-        for match in matches:  # scores of different recipes cannot be compared to stop the worse ones
-            groups.setdefault(match.trial.run.recipe if plan.early_stop else "", []).append(match)
-        for group in groups.values():
-            outcomes += _train(plan, group, concurrent=concurrent, parent=parent, before=len(outcomes))
+        for (_, alone), group in groups.items():
+            reserved = _resources(group)[1] if alone else {}
+            outcomes += _train(
+                plan, group, concurrent=concurrent, reserved=reserved, parent=parent, before=len(outcomes)
+            )
     return outcomes
 
 
 def _train(
-    plan: Plan, matches: Sequence[Match], *, concurrent: int, parent: str, before: int
+    plan: Plan,
+    matches: Sequence[Match],
+    *,
+    concurrent: int,
+    reserved: Mapping[str, float],
+    parent: str,
+    before: int,
 ) -> list[Outcome]:
     """Train some trials of a plan, after `before` others; with early stopping, of one recipe."""
     sweep, halving = f"sweep-{secrets.token_hex(4)}", None
@@ -152,7 +175,14 @@ def _train(
     try:
         with graceful_stop(stop.touch, seconds=CHECKPOINT_SECONDS):
             run_side_by_side(
-                work, len(matches), concurrent=concurrent, folder=stop.parent, halving=halving, ended=ended
+                work,
+                len(matches),
+                concurrent=concurrent,
+                folder=stop.parent,
+                resources=reserved,
+                retries=max(match.trial.run.retries for match in matches) if reserved else 0,
+                halving=halving,
+                ended=ended,
             )
     finally:
         outcomes = _settle(plan, matches, ends, sweep)
@@ -187,18 +217,19 @@ class Work:
         trust_modules(*self.trusted)
         if self.stop.exists():
             return {"stopped": True}
-        match = self.matches[number]
-        options: dict[str, Any] = {
-            "stop": self.stop,
-            "callbacks": [reporter(self.metric)] if self.metric else [],
-        }
+        match, options = self.matches[number], TrialOptions(stop=self.stop, metric=self.metric)
+        begun = self.stop.with_name(f"{number}.run")  # left by a process that died
         try:
-            if match.run_id:
+            if run_id := begun.read_text() if begun.exists() else match.run_id:
                 again = {SWEEP: self.tags[SWEEP], STOPPED: ""}
-                return {"run_id": resume(match.run_id, more_tags=again, **options)}
-            return {"run_id": start(match.trial.run, more_tags=self.tags, **options)}
+                return {"run_id": resume(run_id, more_tags=again, trial=options)}
+            return {
+                "run_id": start(match.trial.run, more_tags=self.tags, trial=options, begun=begun.write_text)
+            }
         except Stopped:
             return {"stopped": True}
+        except FaultError:
+            raise  # it is called again
         except InputError as error:
             return {"error": str(error)}
         except Exception as error:  # the other trials go on

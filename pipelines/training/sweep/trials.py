@@ -19,7 +19,7 @@ from polypool.infra.tracking import Artifacts, RunRecord, find_runs
 from polypool.pipelines.recipes.arguments import read_run
 from polypool.pipelines.training.prepare import prepare
 from polypool.pipelines.training.recording import tags
-from polypool.pipelines.training.run_folder import behind
+from polypool.pipelines.training.run_folder import AT, behind
 from polypool.tasks.adapter import Metric
 from polypool.tasks.run import WITHOUT_EFFECT, Run, from_json
 
@@ -165,6 +165,7 @@ class Match:
         state: `finished`; `stopped` early; `running` in another process, and left to it; `unfinished`, to resume; or
             `new`, where no run has these settings, or only failed ones.
         run_id: the run; empty for a new trial.
+        at: the object storage of the run's checkpoints, as its tag has it.
         stopped: after how many epochs, for one that was stopped.
         note: of a new trial, which run does not match it and why; of a running one, which process trains it.
     """
@@ -172,6 +173,7 @@ class Match:
     trial: Trial
     state: State = "new"
     run_id: str = ""
+    at: str = ""
     stopped: str = ""
     note: str = ""
 
@@ -244,7 +246,8 @@ def _match(artifacts: Artifacts, trial: Trial, candidates: Sequence[RunRecord], 
         if record.status != "FAILED" and (record.tags.get(SWEEP) or who == "nobody"):
             stopped = record.tags.get(STOPPED, "")
             state = "stopped" if stopped else "unfinished"
-            return Match(trial=trial, state=state, run_id=record.run_id, stopped=stopped)
+            at = record.tags.get(AT, "")
+            return Match(trial=trial, state=state, run_id=record.run_id, at=at, stopped=stopped)
         if who == "unknown":
             notes.append(f"run {record.run_id} may be it, and at work elsewhere: its folder is not here")
     notes += [f"run {record.run_id} failed" for record in same if record.status == "FAILED"]
