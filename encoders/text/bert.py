@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from polypool.encoders.backbones.hub import from_config, from_hub
 from polypool.encoders.encoder import FeatureEncoder, TextEncoder
+from polypool.encoders.rows import map_elements
 from polypool.infra.compute.dropout import by_sample
 from polypool.infra.errors import InputError
 from polypool.infra.fields import at_least
@@ -156,4 +157,4 @@ class StoredText(FeatureEncoder):
 
     def forward(self, x_BLF: Tensor, mask_BL: Tensor) -> tuple[Tensor, Tensor]:
         """Map features `(B, L, F)` to `(B, L, D)`."""
-        return self.linear(self.features(x_BLF, mask_BL)), mask_BL
+        return map_elements(self.linear, x_BLF, mask_BL, prepared=self.features), mask_BL

@@ -8,8 +8,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from polypool.encoders.encoder import FeatureEncoder, xavier_linear
+from polypool.encoders.rows import Rows, map_elements
 from polypool.infra.compute.batchnorm import SetBatchNorm
-from polypool.infra.compute.device import traced
 from polypool.infra.compute.dropout import Dropout
 from polypool.infra.registry import ENCODERS
 
@@ -31,7 +31,7 @@ class Grid(FeatureEncoder):
 
     def forward(self, x_BNF: Tensor, mask_BN: Tensor) -> tuple[Tensor, Tensor]:
         """Map features `(B, N, F)` to `(B, N, D)`."""
-        return self.fc(self.features(x_BNF, mask_BN)), mask_BN
+        return map_elements(self.fc, x_BNF, mask_BN, prepared=self.features), mask_BN
 
 
 @ENCODERS.register("pooled_grid")
@@ -78,7 +78,7 @@ class Frames(FeatureEncoder):
 
     def forward(self, x_BNF: Tensor, mask_BN: Tensor) -> tuple[Tensor, Tensor]:
         """Map features `(B, N, F)` to `(B, N, D)`."""
-        return self.dropout(self.fc(self.features(x_BNF, mask_BN))), mask_BN
+        return self.dropout(map_elements(self.fc, x_BNF, mask_BN, prepared=self.features)), mask_BN
 
 
 @ENCODERS.register("stored")
@@ -99,33 +99,6 @@ class Stored(FeatureEncoder):
         """Return features `(B, N, F)` in float32."""
         x_BNF = x_BNF.float()
         return (nn.functional.normalize(x_BNF, dim=-1, eps=1e-8) if self.unit else x_BNF), mask_BN
-
-
-class _Rows:
-    """The elements of padded sets as R rows, so that maps of single elements skip the pads.
-
-    On a CPU, rows are the real elements. On a GPU their number would have to be copied to the host, so there, and where
-    code is traced, rows are all B x N elements, and `real_R` is True for the real ones; it is None where all rows are.
-    """
-
-    def __init__(self, mask_BN: Tensor) -> None:
-        self.mask_BN, self.real_R, self._place_R = mask_BN, None, None
-        if mask_BN.device.type != "cpu" or traced():
-            self.real_R = mask_BN.flatten()
-        elif not mask_BN.all():
-            self._place_R = mask_BN.flatten().nonzero().squeeze(1)
-
-    def of(self, x_BNF: Tensor) -> Tensor:
-        """Return the rows `(R, F)` of sets."""
-        x_AF = x_BNF.flatten(0, 1)
-        return x_AF if self._place_R is None else x_AF.index_select(0, self._place_R)
-
-    def sets(self, x_RD: Tensor) -> Tensor:
-        """Return the sets `(B, N, D)` of rows; pads are zero, or mapped where they are rows."""
-        if self._place_R is not None:
-            x_AD = x_RD.new_zeros(self.mask_BN.numel(), x_RD.shape[1])
-            x_RD = x_AD.index_copy_(0, self._place_R, x_RD)
-        return x_RD.view(self.mask_BN.shape[0], self.mask_BN.shape[1], x_RD.shape[1])
 
 
 class _ResidualMLP(FeatureEncoder):
@@ -172,7 +145,7 @@ class Regions(_ResidualMLP):
 
     def forward(self, x_BNF: Tensor, mask_BN: Tensor) -> tuple[Tensor, Tensor]:
         """Map features `(B, N, F)` to `(B, N, D)`."""
-        rows = _Rows(mask_BN)
+        rows = Rows(mask_BN)
         x_RF = self.features(rows.of(x_BNF), rows.real_R)
         return rows.sets(self.fc(x_RF) + self.mlp(x_RF, rows.real_R)), mask_BN
 
@@ -205,6 +178,6 @@ class StackedRegions(_ResidualMLP):
 
     def forward(self, x_BNF: Tensor, mask_BN: Tensor) -> tuple[Tensor, Tensor]:
         """Map features `(B, N, F)` to `(B, N, D)`."""
-        rows = _Rows(mask_BN)
+        rows = Rows(mask_BN)
         x_RD = self.fc(self.features(rows.of(x_BNF), rows.real_R))
         return self.dropout(rows.sets(x_RD + self.mlp(x_RD, rows.real_R))), mask_BN
