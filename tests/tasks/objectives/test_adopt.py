@@ -39,8 +39,9 @@ def explicit(sim_VT, row_T, positive_VT, *, leak=False, **given) -> tuple[torch.
             k = int(n * math.cos((align + uniform) ** 1.25)) + 1
         counts.append(min(max(k, 1), n - 1))
         costs = []
+        placed = score.masked_fill(mine, 0.0).tolist()
         for row, column in rows:
-            order = sorted(range(n), key=lambda j: -(0.0 if mine[row, j] else score[row, j].item()))
+            order = sorted(range(n), key=lambda j, line=placed[row]: -line[j])
             chosen = [j for j in order if leak or not mine[row, j]][: counts[-1]]
             logits = [(score[row, j] + given["margin"]) / 0.05 for j in chosen]
             pair = score[row, column] / 0.05
