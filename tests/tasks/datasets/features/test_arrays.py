@@ -43,29 +43,24 @@ def test_arrays_of_many_shapes(tmp_path):
         make(folder / name)
     ingested("arrays", "--dir", folder, "--out", tmp_path / "out", "--dtype", "float32", "--allow-skipped")
     found = sets_of(tmp_path / "out")
-    expected = {
-        "a": grid[0],
-        "b": grid[0],
-        "c": grid.reshape(49, 8),
-        "d": grid[1],
-        "e": grid[2],
-        "f": grid[3],
-    }
+    expected = dict(zip("abcdef", [grid[0], grid[0], grid.reshape(49, 8), *grid[1:4]], strict=True))
     assert list(found) == [*expected, "g"]
     for id, x_ND in expected.items():
         assert np.array_equal(found[id], x_ND)
     listed = dict(reasons(tmp_path / "out"))
     assert set(listed) == {*bad, "s.npy, shape (7, 7, 5)"} - {"s.npy"}
-    assert listed["k.npz"] == "2 arrays, none called features or x"
     assert "pickled" in listed["l.npy"]
     assert "pickled" in listed["m.npz"]
-    assert listed["n.npy"] == listed["o.npz"] == listed["p.npy"] == "damaged or cut short"
-    assert listed["q.txt"] == "not a .npy or .npz file"
-    assert listed["s.npy, shape (7, 7, 5)"] == "vectors of another width than 8, which most files have"
-    assert listed["v.npy"] == "vectors of width 0, expected 8"
-    assert listed["w.npy"] == listed["x.npz"] == "a folder, a pipe, or a link that leads nowhere"
-    assert listed["t.npy"] == "an empty set"
-    assert listed["a.npz"] == "duplicate id"
+    assert {
+        "k.npz": "2 arrays, none called features or x",
+        **dict.fromkeys(("n.npy", "o.npz", "p.npy"), "damaged or cut short"),
+        "q.txt": "not a .npy or .npz file",
+        "s.npy, shape (7, 7, 5)": "vectors of another width than 8, which most files have",
+        "v.npy": "vectors of width 0, expected 8",
+        **dict.fromkeys(("w.npy", "x.npz"), "a folder, a pipe, or a link that leads nowhere"),
+        "t.npy": "an empty set",
+        "a.npz": "duplicate id",
+    }.items() <= listed.items()
 
 
 @pytest.mark.parametrize("first", [True, False])
