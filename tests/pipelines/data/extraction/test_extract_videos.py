@@ -6,18 +6,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 from clips import server, write_bad, write_clip
-from describing import bytes_of, in_this_process, interrupted
+from describing import bytes_of, in_this_process
 from PIL import Image
 from verbs import exit_code, reasons, sets_of
 
 from polypool.encoders.backbones.cells import Cells
-from polypool.infra.store import FeatureStore, columns
+from polypool.infra.store import FeatureStore
 from polypool.infra.video.containers import SECONDS
 from polypool.infra.video.decoding import choose_decoder, describe_decoder, frames
 from polypool.infra.video.sampling import choose_frames
 from polypool.pipelines.commands import extract as verb
 from polypool.pipelines.data.extraction import extractors as video_extractor
-from polypool.pipelines.data.extraction import job
 from polypool.pipelines.data.extraction.extractors import VideoExtractor, VideoOptions, Videos
 from polypool.pipelines.data.extraction.file_features import FileFeatures
 from polypool.tasks.datasets.corpus import Corpus, Item, Tolerance, write_corpus
@@ -102,25 +101,9 @@ def test_the_manifest_names_how_videos_were_described_and_bad_ones_are_listed(co
     assert manifest.skipped["count"] == len(expected)
 
 
-@pytest.mark.slow
-def test_again_in_one_process_and_after_an_interruption_the_bytes_are_the_same(
-    corpus, store, tmp_path, monkeypatch, here
-):
-    shards = functools.partial(job.StoreWriter, shard_bytes=30 * Cells.dim * 2)
-    what = {"corpus": corpus, "backbone": CELLS, "video": True}
-    extract(**what, out=tmp_path / "again")
-    assert bytes_of(tmp_path / "again") == bytes_of(store)
-    monkeypatch.setattr(job, "StoreWriter", shards)
-    small = functools.partial(columns.StoreWriter, shard_bytes=30 * 4)
-    monkeypatch.setattr(columns, "StoreWriter", small)
-    extract(**what, out=tmp_path / "whole")
-    with interrupted(after=13):
-        extract(**what, out=tmp_path / "parts")
-    assert len(list((tmp_path / "parts").glob("shard-*"))) >= 2
-    here.clear()
-    extract(**what, out=tmp_path / "parts")
-    assert bytes_of(tmp_path / "parts") == bytes_of(tmp_path / "whole")
-    assert len(here) < len(LENGTHS) + len(reasons(store))  # what was finished is not decoded again
+def test_again_in_one_process_the_bytes_are_the_same(corpus, store, tmp_path, here):
+    extract(corpus=corpus, backbone=CELLS, video=True, out=tmp_path)
+    assert bytes_of(tmp_path) == bytes_of(store)
 
 
 @pytest.mark.parametrize(("pool", "dim"), [("concat", 9 * Cells.dim), ("all", Cells.dim)])
