@@ -1,7 +1,5 @@
 """Every benchmark at a tiny size, and the references that some compare with."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import os

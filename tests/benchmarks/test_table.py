@@ -1,7 +1,5 @@
 """The table: what a row says of its target, and how the command ends."""
 
-from __future__ import annotations
-
 import math
 import os
 import signal
