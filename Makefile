@@ -94,11 +94,11 @@ wheel-test: $(READY)
 	polypool export $$(polypool runs --experiment demo --json | sed -n 's/.*"run_id": "\(.*\)".*/\1/p' | head -1) --out model; \
 	polypool --help
 
-# all rows, on an idle machine; ends with 1 where a target is missed
+# all rows, on an idle machine, and what changed since docs/speed.md; ends with 1 where a target is missed
 bench: $(READY)
 	$(BIN)/python -m benchmarks
 
-# two minutes, also on a busy machine: rows that miss their target by more than a factor of two
+# two minutes, and on a busy machine five at most: rows that miss their target by more than a factor of two
 bench-quick: $(READY)
 	$(BIN)/python -m benchmarks --quick
 

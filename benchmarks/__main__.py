@@ -1,17 +1,23 @@
-"""`python -m benchmarks`: one table of ratios, each measured side by side on this machine.
+"""`python -m benchmarks`: ratios, each measured side by side on this machine and printed once it is measured.
 
-It ends with 1 where a target is missed, and says which.
+A table follows, and which rows changed since that of docs/speed.md by more than their noise. It ends with 1 where a
+target is missed, and says which. Stopped, by Ctrl-C or SIGTERM, it says the same of what was measured until then.
 """
 
 from __future__ import annotations
 
+import sys
 import textwrap
 from dataclasses import dataclass
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
 from polypool.infra.process.command import command
+
+if TYPE_CHECKING:
+    from benchmarks.machine import Machine
+    from benchmarks.report import BenchReport
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,16 +43,38 @@ def main() -> None:
     import torch
 
     from benchmarks.machine import Machine
-    from benchmarks.table import BENCHMARKS, QUICK, WIDTH, measure
+    from benchmarks.report import WIDTH, BenchReport
+    from benchmarks.table import BENCHMARKS, QUICK, measure
 
     if options.quick:
         torch.set_num_threads(1)  # whose processor's time is taken (`benchmarks.measure.seconds`)
-    print(textwrap.fill(str(Machine.here()), WIDTH, break_on_hyphens=False), flush=True)
+    machine = Machine.here()
+    print(textwrap.fill(str(machine), WIDTH, break_on_hyphens=False), flush=True)
     names = tuple(dict.fromkeys(options.only)) or (QUICK if options.quick else tuple(BENCHMARKS))
-    report = measure(names, "quick" if options.quick else "full")
-    print(f"\n{report.markdown() if options.markdown else report}", flush=True)
-    if complaints := report.complaints():
-        raise SystemExit("\n".join(["", "missed:", *complaints]))
+    report = BenchReport(scale="quick" if options.quick else "full")
+    try:
+        measure(names, report)
+    except KeyboardInterrupt:
+        conclude(report, machine, markdown=options.markdown)
+        raise
+    if conclude(report, machine, markdown=options.markdown):
+        raise SystemExit(1)
+
+
+def conclude(report: BenchReport, machine: Machine, *, markdown: bool) -> bool:
+    """Print the table, what changed, and the missed targets to standard error; return whether there are any."""
+    from benchmarks.committed import MACHINE, Committed
+
+    if markdown:
+        print(f"\n{MACHINE}{machine.brief()}\n\n{report.markdown()}", flush=True)
+    else:
+        print(f"\n{report}", flush=True)
+    if report.scale == "full":  # of other sizes the page says nothing
+        print(f"\n{Committed.read().changes(report.all_rows, machine=machine.brief())}", flush=True)
+    complaints = report.complaints()
+    if complaints:
+        print("\n".join(["", "missed:", *complaints]), file=sys.stderr, flush=True)
+    return bool(complaints)
 
 
 if __name__ == "__main__":

@@ -36,14 +36,13 @@ class SortSize(Size):
     rounds: int = 5
 
 
-def sorting(scale: Scale = "full") -> list[Measurement]:
+def sorting(scale: Scale = "full") -> Iterator[Measurement]:
     """Measure one thread's forward and backward, with each instruction set in a process of its own."""
     size = SortSize.of(scale)
     own, *lesser = list(WITHOUT)[list(_TORCH.values()).index(_capability()) :]
-    rows = _rows(own, (), size, targets=(7.0, 5.0))
+    yield from _rows(own, (), size, targets=(7.0, 5.0))
     for name in lesser:
-        rows += _rows(name, WITHOUT[name], size, targets=(1.0, 1.0))
-    return rows
+        yield from _rows(name, WITHOUT[name], size, targets=(1.0, 1.0))
 
 
 def _capability() -> str:

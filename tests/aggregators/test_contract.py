@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -102,7 +100,7 @@ class TakesAnything(Mean):
         (TakesAnything, "a context is not refused"),
     ],
 )
-def test_the_contract_finds_what_is_broken(broken: type[Aggregator], message: str):
+def test_the_contract_finds_what_is_broken(broken, message):
     torch.manual_seed(0)
     with pytest.raises(AssertionError, match=message):
         check_aggregator(broken(8), 8)
@@ -170,7 +168,7 @@ TWO = random_sets([4, 2], 8)
         (PIE, {"global_feature_BS": SETS[0]}, r"has shape \(3, 4, 8\), expected a vector"),
     ],
 )
-def test_what_comes_beside_the_sets_is_checked(module: type[Aggregator], beside: dict, message: str):
+def test_what_comes_beside_the_sets_is_checked(module, beside, message):
     with pytest.raises(InputError, match=message):
         module(8)(*SETS, **beside)
 

@@ -1,22 +1,10 @@
 """Aggregators whose queries go through transformers' blocks, against loops over their formulas, in float64."""
 
-from __future__ import annotations
-
 import pytest
 import torch
-from explicit import (
-    Weights,
-    attention_of,
-    heads_of,
-    hold_to_formula,
-    linear,
-    mlp_of,
-    norm,
-    trained,
-)
+from explicit import Weights, attention_of, heads_of, hold_to_formula, linear, mixed, mlp_of, norm
 from torch import Tensor
 
-from polypool.aggregators.contract import check_aggregator
 from polypool.aggregators.random_sets import random_sets
 from polypool.infra.registry import AGGREGATORS
 
@@ -89,10 +77,7 @@ def boq(x_ND: Tensor, p: Weights) -> Tensor:
         ]
         answers += [norm(p, f"{block}.norm_answer", packed(q_D, x, p, f"{block}.ask")) for q_D in queries]
     return torch.stack(
-        [
-            sum(a * answer_D for a, answer_D in zip(mix, answers, strict=True)) + bias
-            for mix, bias in zip(p["mix.weight"], p["mix.bias"], strict=True)
-        ]
+        [mixed(mix, answers) + bias for mix, bias in zip(p["mix.weight"], p["mix.bias"], strict=True)]
     )
 
 
@@ -126,11 +111,6 @@ def test_values_and_gradients_follow_the_formula(spec):
     hold_to_formula(spec, FORMULAS[spec])
 
 
-@pytest.mark.parametrize("spec", FORMULAS)
-def test_contract_after_training(spec):
-    check_aggregator(trained(spec, 6).float(), 6)
-
-
 def test_dinos_block_is_the_query_of_a_block_over_all():
     torch.manual_seed(0)
     module = AGGREGATORS.build("dino_block(heads=2)", 6).double()
@@ -158,12 +138,7 @@ def test_dinos_block_is_the_query_of_a_block_over_all():
     torch.testing.assert_close(module(x_BND, mask_BN).vectors, expected)
 
 
-@pytest.mark.parametrize("spec", ["pma(k=2)", "set_transformer", "qformer", "cait", "dino_block"])
-def test_weights_are_shares_of_the_real_elements(spec):
-    module = AGGREGATORS.build(spec, 8).eval()
-    x_BND, mask_BN = random_sets([5, 1, 9], 8)
-    total = module(x_BND, mask_BN).weights.sum(dim=-1)
-    if spec in ("cait", "dino_block"):  # the token has a share, about that of an element at the start
-        torch.testing.assert_close(total, torch.tensor([5 / 6, 1 / 2, 9 / 10]), atol=0.03, rtol=0)
-    else:
-        torch.testing.assert_close(total, torch.ones_like(total))
+@pytest.mark.parametrize("spec", ["cait", "dino_block"])
+def test_the_token_has_a_share_too_about_that_of_an_element_at_the_start(spec):
+    total_B1 = AGGREGATORS.build(spec, 8).eval()(*random_sets([5, 1, 9], 8)).weights.sum(dim=-1)
+    torch.testing.assert_close(total_B1.squeeze(), torch.tensor([5 / 6, 1 / 2, 9 / 10]), atol=0.03, rtol=0)

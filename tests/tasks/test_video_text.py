@@ -1,7 +1,5 @@
 """Videos through the adapter, the loop and every model; what an image-text test covers is not repeated."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Questions through the adapter, the loop and the evaluation."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 
@@ -44,10 +42,7 @@ def trained(run, folder):
 
 @pytest.mark.parametrize(
     "changes",
-    [
-        {"aggregator": "mean"},
-        {"aggregator": "score_attention(k=2, heads=2)", **CROSS, "figures": False},
-    ],
+    [{"aggregator": "mean"}, {"aggregator": "score_attention(k=2, heads=2)", **CROSS, "figures": False}],
     ids=["mean", "score attention"],
 )
 def test_a_small_corpus_is_learnt(changes, tmp_path):

@@ -1,10 +1,7 @@
 """The parsers of role graphs."""
 
-from __future__ import annotations
-
 import builtins
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -140,20 +137,20 @@ CAPTIONS = {
 
 
 @pytest.mark.parametrize("caption", CAPTIONS)
-def test_rules_on_captions_checked_by_hand(caption: str) -> None:
+def test_rules_on_captions_checked_by_hand(caption):
     words = split_words(caption)
     graph = PARSERS.build("rules")(words)
     assert graph.words == tuple(words)
     assert told(graph) == CAPTIONS[caption]
 
 
-def test_a_phrase_of_two_verbs_is_one_node() -> None:
+def test_a_phrase_of_two_verbs_is_one_node():
     graph = PARSERS.build("rules")(["a", "man", "is", "singing", "and", "dancing"])
     assert [(node.role, node.words) for node in graph.nodes] == [("V", (3,)), ("ARG0", (0, 1)), ("V", (5,))]
     assert graph.edges == ((0, 1), (2, 1))
 
 
-def test_rules_take_any_words() -> None:
+def test_rules_take_any_words():
     parse = PARSERS.build("rules")
     words_of = "to is the of and there who then 's that not can in played singing runs up as"
     odd = words_of.split(" ")
@@ -165,7 +162,7 @@ def test_rules_take_any_words() -> None:
             assert all(0 <= word < len(words) for word in node.words)
 
 
-def test_rules_find_the_verbs_of_the_recorded_graphs(golden: Path) -> None:
+def test_rules_find_the_verbs_of_the_recorded_graphs(golden):
     with np.load(golden / "hgr_graph_inputs.npz", allow_pickle=False) as z:
         graphs = json.loads(str(z["graph_json"]))
     parse, found, spans = PARSERS.build("rules"), 0, 0
@@ -179,7 +176,7 @@ def test_rules_find_the_verbs_of_the_recorded_graphs(golden: Path) -> None:
     assert (found, spans) == (12, 14)  # one cut short there, one of an unknown role
 
 
-def test_most_captions_of_videos_have_a_verb(shared: Path) -> None:
+def test_most_captions_of_videos_have_a_verb(shared):
     data = json.loads((shared / "data" / "msrvtt_mini" / "test_videodatainfo.json").read_text())
     parse = PARSERS.build("rules")
     counts = np.array(
@@ -193,12 +190,12 @@ def test_most_captions_of_videos_have_a_verb(shared: Path) -> None:
     assert (counts == 0).mean() < 0.08
 
 
-def test_an_unknown_parser_is_an_error() -> None:
+def test_an_unknown_parser_is_an_error():
     with pytest.raises(InputError, match=r"unknown role parser 'rule'\. Did you mean 'rules'"):
         PARSERS.build("rule")
 
 
-def test_spacy_says_what_to_install(monkeypatch) -> None:
+def test_spacy_says_what_to_install(monkeypatch):
     real = builtins.__import__
 
     def without(name, *rest, **more):
@@ -211,7 +208,7 @@ def test_spacy_says_what_to_install(monkeypatch) -> None:
         PARSERS.build("spacy")
 
 
-def test_spacy_without_its_model_says_how_to_get_it() -> None:
+def test_spacy_without_its_model_says_how_to_get_it():
     pytest.importorskip("spacy", reason="spaCy is not installed (pip install polypool[spacy])")
     with pytest.raises(InputError, match="no model 'en_no_such'"):
         PARSERS.build("spacy(model=en_no_such)")
@@ -262,7 +259,7 @@ PARSED = {
 
 
 @pytest.mark.parametrize("case", PARSED)
-def test_parses_of_spacy_become_role_graphs(case: str) -> None:
+def test_parses_of_spacy_become_role_graphs(case):
     pytest.importorskip("spacy", reason="spaCy is not installed (pip install polypool[spacy])")
     from spacy.tokens import Doc
     from spacy.vocab import Vocab

@@ -1,7 +1,5 @@
 """Augmentations, and the random numbers that they draw."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 

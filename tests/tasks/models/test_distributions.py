@@ -1,7 +1,5 @@
 """Embeddings that are distributions: normalised, scored, trained, searched and analysed as such, or refused."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """A model that looks at every pair, and its scores of a split: of blocks and of single pairs."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Retrieval models: losses of the global batch, what belongs together in it, and whole splits."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Miners against their definitions, in the two objectives that share them."""
 
-from __future__ import annotations
-
 import math
 import sys
 from types import ModuleType

@@ -1,7 +1,5 @@
 """Objectives against their definitions in loops, and what they learn."""
 
-from __future__ import annotations
-
 import math
 import sys
 import textwrap

@@ -1,7 +1,5 @@
 """PCME++'s distance, objective and regulariser against their formulas in float64, number by number."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

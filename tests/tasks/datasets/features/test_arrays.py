@@ -1,9 +1,6 @@
-from __future__ import annotations
-
 import os
 import struct
 import zipfile
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +12,7 @@ from polypool.tasks.datasets.features import as_set
 RANDOM = np.random.default_rng(0)
 
 
-def test_arrays_of_many_shapes(tmp_path: Path) -> None:
+def test_arrays_of_many_shapes(tmp_path):
     folder = tmp_path / "in"
     folder.mkdir()
     grid = RANDOM.standard_normal((7, 7, 8)).astype(np.float32)
@@ -73,7 +70,7 @@ def test_arrays_of_many_shapes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("first", [True, False])
-def test_the_width_is_that_of_most_files_and_the_others_are_listed(tmp_path: Path, first: bool) -> None:
+def test_the_width_is_that_of_most_files_and_the_others_are_listed(tmp_path, first):
     (tmp_path / "in").mkdir()
     np.save(tmp_path / "in" / "0.npy", np.ones((9, 2, 3)))  # the first to be read
     np.savez(tmp_path / "in" / "1.npz", x=np.ones((4, 5)))
@@ -99,7 +96,7 @@ def test_the_width_is_that_of_most_files_and_the_others_are_listed(tmp_path: Pat
     )
 
 
-def test_channels_first() -> None:
+def test_channels_first():
     map_DHW = RANDOM.standard_normal((8, 2, 3))
     expected = map_DHW.reshape(8, 6).T
     assert np.array_equal(as_set(map_DHW, channels_first=True), expected)
@@ -107,13 +104,13 @@ def test_channels_first() -> None:
     assert as_set(map_DHW).shape == (16, 3)
 
 
-def test_arrays_of_an_empty_or_missing_folder_exit_with_2(tmp_path: Path) -> None:
+def test_arrays_of_an_empty_or_missing_folder_exit_with_2(tmp_path):
     (tmp_path / "in").mkdir()
     for folder, message in (("in", "nothing usable was found; nothing skipped"), ("x", "x: no such folder")):
         refused(message, "arrays", "--dir", tmp_path / folder, "--out", tmp_path / "out")
 
 
-def test_empty_arrays_have_no_say_in_the_width(tmp_path: Path) -> None:
+def test_empty_arrays_have_no_say_in_the_width(tmp_path):
     (tmp_path / "in").mkdir()
     for name, shape in {"a": (0, 7), "b": (0, 7), "c": (2, 3)}.items():
         np.save(tmp_path / "in" / f"{name}.npy", np.ones(shape))
@@ -133,7 +130,7 @@ def patched(data: bytes, *, flag: int = 0, method: int = 0) -> bytes:
     return bytes(changed)
 
 
-def test_archives_that_are_encrypted_strange_or_endless_are_listed(tmp_path: Path) -> None:
+def test_archives_that_are_encrypted_strange_or_endless_are_listed(tmp_path):
     (tmp_path / "in").mkdir()
     for name in "ab":
         np.save(tmp_path / "in" / f"{name}.npy", np.ones((2, 4), np.float32))
@@ -156,7 +153,7 @@ def test_archives_that_are_encrypted_strange_or_endless_are_listed(tmp_path: Pat
     }
 
 
-def test_boxes_of_archives_become_a_column(tmp_path: Path) -> None:
+def test_boxes_of_archives_become_a_column(tmp_path):
     folder = tmp_path / "in"
     folder.mkdir()
     x_ND = RANDOM.standard_normal((5, 3, 8)).astype(np.float32)

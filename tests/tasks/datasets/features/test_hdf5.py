@@ -1,10 +1,7 @@
-from __future__ import annotations
-
 import json
 import pickle
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import h5py
@@ -29,7 +26,7 @@ def write_hdf5(folder: Path, **datasets: np.ndarray) -> Path:
 
 
 @pytest.mark.parametrize("form", ["map", "list", "npy", "txt", "inside", "inside-text"])
-def test_hdf5_with_ids_in_every_form(tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hdf5_with_ids_in_every_form(tmp_path, form, monkeypatch):
     monkeypatch.setattr("polypool.tasks.datasets.features.hdf5._BLOCK", 300)  # two rows at a time
     features = RANDOM.standard_normal((5, 3, 8)).astype(np.float32)
     ids = [9, 7, 5, 3, 1]
@@ -56,7 +53,7 @@ def test_hdf5_with_ids_in_every_form(tmp_path: Path, form: str, monkeypatch: pyt
     assert np.array_equal(np.stack(list(found.values())), features)
 
 
-def test_hdf5_adaptive_layout(tmp_path: Path) -> None:
+def test_hdf5_adaptive_layout(tmp_path):
     features = RANDOM.standard_normal((10, 8)).astype(np.float32)
     spans = np.array([[4, 10], [0, 3], [3, 4], [5, 5], [8, 11]])
     path = write_hdf5(tmp_path, image_features=features, pos_boxes=spans)
@@ -76,13 +73,13 @@ def test_hdf5_adaptive_layout(tmp_path: Path) -> None:
     }
 
 
-def test_hdf5_rows_without_id_are_listed(tmp_path: Path) -> None:
+def test_hdf5_rows_without_id_are_listed(tmp_path):
     path = write_hdf5(tmp_path, image_features=np.ones((3, 2, 4)), image_ids=np.array([1, 2]))
     ingested("hdf5", "--file", path, "--out", tmp_path / "out", "--allow-skipped")
     assert reasons(tmp_path / "out") == [("train.hdf5, row 2", "a row that has no id")]
 
 
-def test_hdf5_refusals(tmp_path: Path) -> None:
+def test_hdf5_refusals(tmp_path):
     path = write_hdf5(tmp_path, features=np.ones((3, 2, 4)))
     (tmp_path / "ids.pkl").write_bytes(pickle.dumps({1: 0}))
     (tmp_path / "ids.json").write_text('"one"')
@@ -103,7 +100,7 @@ def test_hdf5_refusals(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def test_the_advice_on_pickled_ids_works(tmp_path: Path) -> None:
+def test_the_advice_on_pickled_ids_works(tmp_path):
     path = write_hdf5(tmp_path, image_features=np.ones((2, 2, 4)))
     named = tmp_path / 'whose ids\' "$(touch stray)".pkl'
     named.write_bytes(pickle.dumps({30: 0, 40: 1}))
@@ -116,7 +113,7 @@ def test_the_advice_on_pickled_ids_works(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("adaptive", [False, True])
-def test_boxes_become_a_column(tmp_path: Path, adaptive: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_boxes_become_a_column(tmp_path, adaptive, monkeypatch):
     monkeypatch.setattr("polypool.tasks.datasets.features.hdf5._BLOCK", 300)  # three rows at a time
     features = RANDOM.standard_normal((4, 3, 8)).astype(np.float32)
     spatial = RANDOM.random((4, 3, 6)).astype(np.float32)
@@ -145,7 +142,7 @@ def test_boxes_become_a_column(tmp_path: Path, adaptive: bool, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("spatial", [np.zeros((4, 2, 6)), np.zeros((4, 3, 3)), np.zeros((4, 3, 6), int)])
-def test_what_is_no_box_of_each_element_is_left_out_and_said(tmp_path: Path, spatial: np.ndarray) -> None:
+def test_what_is_no_box_of_each_element_is_left_out_and_said(tmp_path, spatial):
     path = write_hdf5(
         tmp_path, image_features=RANDOM.random((4, 3, 8)), spatial_features=spatial, image_ids=np.arange(4)
     )
@@ -245,9 +242,7 @@ def no_positions(file: h5py.File) -> None:
         (no_positions, "pos_boxes is something else, expected whole numbers of shape (n, 2)"),
     ],
 )
-def test_hdf5_of_others_is_read_for_what_lies_in_it(
-    tmp_path: Path, write: Callable[[h5py.File], None], message: str
-) -> None:
+def test_hdf5_of_others_is_read_for_what_lies_in_it(tmp_path, write, message):
     elsewhere(tmp_path)
     with h5py.File(tmp_path / "features.h5", "w") as file:
         file["image_ids"] = np.array([7, 8, 9])
@@ -256,7 +251,7 @@ def test_hdf5_of_others_is_read_for_what_lies_in_it(
     assert not (tmp_path / "out" / "manifest.json").exists()
 
 
-def test_a_link_in_a_group_is_not_followed_and_a_group_is(tmp_path: Path) -> None:
+def test_a_link_in_a_group_is_not_followed_and_a_group_is(tmp_path):
     elsewhere(tmp_path)
     with h5py.File(tmp_path / "features.h5", "w") as file:
         file["image_ids"] = np.array([7, 8, 9])
@@ -268,7 +263,7 @@ def test_a_link_in_a_group_is_not_followed_and_a_group_is(tmp_path: Path) -> Non
     assert list(sets_of(tmp_path / "out")) == ["7", "8", "9"]
 
 
-def test_features_packed_well_are_read(tmp_path: Path) -> None:
+def test_features_packed_well_are_read(tmp_path):
     with h5py.File(tmp_path / "features.h5", "w") as file:
         file["image_ids"] = np.array([7, 8, 9])
         file.create_dataset(

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path
@@ -41,7 +39,7 @@ def write_split(
 @pytest.mark.parametrize("rows", ["once", "each"])
 @pytest.mark.parametrize("ids", ["once", "each"])
 @pytest.mark.parametrize("each", [1, 5])
-def test_scan_rows_and_ids_once_or_for_each_caption(tmp_path: Path, rows: str, ids: str, each: int) -> None:
+def test_scan_rows_and_ids_once_or_for_each_caption(tmp_path, rows, ids, each):
     train = write_split(tmp_path / "in", "train", rows=rows, ids=ids, each=each)
     dev = write_split(tmp_path / "in", "dev", images=3, start=6, rows=rows, ids=ids, each=each)
     out = ingested("scan", "--dir", tmp_path / "in", "--out", tmp_path / "out")
@@ -56,7 +54,7 @@ def test_scan_rows_and_ids_once_or_for_each_caption(tmp_path: Path, rows: str, i
         assert np.array_equal(found[str(n)], x_ND.astype(np.float16))
 
 
-def test_scan_reads_testall_and_not_its_first_fold(tmp_path: Path) -> None:
+def test_scan_reads_testall_and_not_its_first_fold(tmp_path):
     write_split(tmp_path / "in", "test", images=2, rows="each")
     write_split(tmp_path / "in", "testall", images=10, rows="each")
     out = ingested("scan", "--dir", tmp_path / "in", "--out", tmp_path / "out", "--dtype", "float32")
@@ -65,7 +63,7 @@ def test_scan_reads_testall_and_not_its_first_fold(tmp_path: Path) -> None:
     assert FeatureStore.open(tmp_path / "out" / "regions").dtype == "float32"
 
 
-def test_scan_leaves_bad_rows_out_of_both(tmp_path: Path) -> None:
+def test_scan_leaves_bad_rows_out_of_both(tmp_path):
     features = write_split(tmp_path / "in", "train")
     features[1, 2, 3] = np.nan
     features[4] = 1e6
@@ -128,14 +126,14 @@ def spoil(folder: Path, name: str) -> None:
         ("integers", "expected floats of shape"),
     ],
 )
-def test_scan_refuses_files_that_do_not_fit(tmp_path: Path, name: str, message: str) -> None:
+def test_scan_refuses_files_that_do_not_fit(tmp_path, name, message):
     write_split(tmp_path / "in", "train")
     spoil(tmp_path / "in", name)
     refused(message, "scan", "--dir", tmp_path / "in", "--out", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
-def test_scan_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scan_goes_on_where_it_stopped(tmp_path, monkeypatch):
     write_split(tmp_path / "in", "train", images=60)
     write_scan(tmp_path / "in", out=tmp_path / "whole", shard_bytes=1024)
 
@@ -178,7 +176,7 @@ print(peak - before)
 """
 
 
-def test_scan_takes_little_memory(tmp_path: Path) -> None:
+def test_scan_takes_little_memory(tmp_path):
     folder, images = tmp_path / "in", 700
     folder.mkdir()
     rows = np.lib.format.open_memmap(

@@ -1,7 +1,5 @@
 """Questions in VQA 2.0's files: splits, images, what is held out, real files whole."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -27,7 +25,7 @@ def official(folder: Path) -> list[Path]:
     return made
 
 
-def test_the_official_files(tmp_path: Path) -> None:
+def test_the_official_files(tmp_path):
     files, out = official(tmp_path / "in"), tmp_path / "out"
     said = ingested("vqa2", *arguments(files), "--out", out)
     assert "49 questions (" in said
@@ -56,7 +54,7 @@ def test_the_official_files(tmp_path: Path) -> None:
     assert sorted(corpus.ids.to_pylist()) == sorted([*map(str, [*range(20), 100, 101, 102, 900, 901])])
 
 
-def test_the_held_out_images_depend_on_the_seed_alone(tmp_path: Path) -> None:
+def test_the_held_out_images_depend_on_the_seed_alone(tmp_path):
     files = official(tmp_path / "in")
     drawn = {}
     for name, options in {
@@ -84,7 +82,7 @@ def test_the_held_out_images_depend_on_the_seed_alone(tmp_path: Path) -> None:
     assert drawn["a"][0] < drawn["more"][0]
 
 
-def test_a_val_split_of_ones_own_is_left_alone() -> None:
+def test_a_val_split_of_ones_own_is_left_alone():
     entries = [
         Question(id=str(i), split="val" if i == 3 else "train", image_id=str(i), question="x")
         for i in range(9)
@@ -98,7 +96,7 @@ def test_a_val_split_of_ones_own_is_left_alone() -> None:
     assert list(hold_out(tests, fraction=0.5, seed=0)) == tests
 
 
-def test_images_are_found_by_number(tmp_path: Path) -> None:
+def test_images_are_found_by_number(tmp_path):
     for name in (
         "train2014/COCO_train2014_000000000007.jpg",
         "val2014/COCO_val2014_000000000007.jpg",
@@ -147,9 +145,7 @@ def test_images_are_found_by_number(tmp_path: Path) -> None:
         ("train2014", "val2014.json", ("test2015",), "test2015"),
     ],
 )
-def test_the_split_of_a_file(
-    tmp_path: Path, subtype: str, name: str, split: tuple[str, ...], expected: str
-) -> None:
+def test_the_split_of_a_file(tmp_path, subtype, name, split, expected):
     path = write(tmp_path, subtype, "questions", [asked(1, 1)], name=name)
     assert [each.split for each in Vqa2(questions=(path,), split=split).read().rows] == [expected]
 
@@ -175,14 +171,7 @@ def test_the_split_of_a_file(
         ("vqa2_subset", [("withimages_questions.json", "withimages_annotations.json")], {"train": 127}, True),
     ],
 )
-def test_real_files_whole(
-    shared: Path,
-    tmp_path: Path,
-    place: str,
-    pairs: list[tuple[str, str]],
-    questions: dict[str, int],
-    images: bool,
-) -> None:
+def test_real_files_whole(shared, tmp_path, place, pairs, questions, images):
     folder = shared / "data" / place
     asks, tells = ([folder / name for name in names] for names in zip(*pairs, strict=True))
     options = ("--images", folder / "images") if images else ()
