@@ -85,16 +85,6 @@ def test_a_batch_reads_its_sets_and_little_around_them_and_so_does_opening(cold:
     assert waits() - waited < len(rows) / 2  # not for any of a set's ten pages, but for the first sets'
 
 
-def test_ids_offsets_and_checks_are_read_in_one_go(tmp_path: Path) -> None:
-    with StoreWriter(tmp_path, dim=1, source={}) as writer:
-        for number in range(20_000):  # 40 pages of ids and more, 40 of offsets; vectors; 40 of checks
-            writer.add(f"{number:08d}", np.ones((1, 1)))
-    forget(tmp_path)
-    store, waited = FeatureStore.open(tmp_path), waits()
-    assert len(store.ids) == 20_000
-    assert waits() - waited < 20
-
-
 def test_a_set_is_read_in_one_go_and_what_is_not_fetched_without_anything_around_it(cold: Path) -> None:
     store = FeatureStore.open(cold)
     shard, row = store.place(300)
