@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given
 
 from fuzz.cases import Kind
 from fuzz.kinds import KINDS
-from fuzz.strategies import cases
+from fuzz.strategies import CASES, cases
 from fuzz.worker import Worker
 
 
@@ -27,14 +27,7 @@ def test_damaged_files_end_well(kind: Kind, worker: Worker, tmp_path: Path) -> N
     whole = worker.run(kind, tmp_path, {})
     assert whole.outcome == "accepted", whole.detail
 
-    @settings(
-        max_examples=60,
-        derandomize=True,
-        deadline=None,
-        database=None,
-        phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
-    )
+    @CASES
     @given(cases(kind, tmp_path))
     def attempt(files: dict[str, bytes]) -> None:
         verdict = worker.run(kind, tmp_path, files)

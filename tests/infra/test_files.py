@@ -52,26 +52,24 @@ def test_a_link_to_a_folder_above_ends(tmp_path: Path) -> None:
 HEADER = "{'descr': '<f4', 'fortran_order': False, 'shape': (2, 4), }"
 
 
+LARGE = HEADER.replace("2, 4", "4611686018427387904, 4")
+
+
 @pytest.mark.parametrize(
     "header",
     [
-        HEADER[:-3],
-        HEADER.replace("2, 4", "99999999999999999999, 4"),
-        HEADER.replace("<f4", "<U1000000000"),
-        "(" * 5_000,
-        HEADER.replace("<f4", "|O"),
-        HEADER.replace("2, 4", "10**9, 4"),
-        "1" * 5_000,
-        "{}",
+        *(HEADER[:-3], HEADER.replace("2, 4", "99999999999999999999, 4"), HEADER.replace("2, 4", "10**9, 4")),
+        *(HEADER.replace("<f4", "<U1000000000"), HEADER.replace("<f4", "|O"), "(" * 5_000, "1" * 5_000, "{}"),
+        *(LARGE.replace("'<f4'", kind) for kind in ("[]", "'|S0'", "'<U0'")),
+        HEADER.replace("<f4", "|V4").replace("2, 4", "1,"),
     ],
 )
 def test_a_damaged_header_of_an_array_ends_in_one_message(tmp_path: Path, header: str) -> None:
     path = tmp_path / "x.npy"
     text = header.encode() + b"\n"
     path.write_bytes(b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + bytes(32))
-    with pytest.raises(
-        InputError, match=r"cannot be read as features: (damaged or cut short|pickled objects)"
-    ):
+    why = r"cannot be read as features: (damaged or cut short|pickled objects|an array of)"
+    with pytest.raises(InputError, match=why):
         map_array(path, what="features")
 
 
@@ -83,16 +81,6 @@ def test_text_beyond_unicode_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.npy").write_bytes(data)
     with pytest.raises(InputError, match="no Unicode"):
         map_array(tmp_path / "x.npy", what="ids")
-
-
-@pytest.mark.parametrize("kind", ["[]", "'|S0'", "'<U0'", "'|V4'"])
-def test_an_array_of_elements_without_bytes_or_meaning_is_refused(tmp_path: Path, kind: str) -> None:
-    shape = "1" if kind == "'|V4'" else "4611686018427387904, 4"
-    text = HEADER.replace("'<f4'", kind).replace("2, 4", f"{shape},").encode() + b"\n"
-    path = tmp_path / "x.npy"
-    path.write_bytes(b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + bytes(32))
-    with pytest.raises(InputError, match=r"cannot be read as ids: (an array of|damaged)"):
-        map_array(path, what="ids")
 
 
 LIMIT = 4096

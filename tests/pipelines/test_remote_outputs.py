@@ -71,7 +71,7 @@ def test_ingest_writes_a_store_and_says_where(bucket: Bucket, tmp_path: Path) ->
 def test_a_model_is_exported_loaded_and_cached(
     bucket: Bucket, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run_id, url = keep_run(make_corpus(tmp_path)), f"{bucket.url}/models/mine"
+    run_id, url = keep_run(make_corpus(tmp_path, train=8, val=2, test=2)), f"{bucket.url}/models/mine"
     fault = Fault(method="PUT", key="model.safetensors")
     bucket.server.faults.append(fault)
     assert exit_code(export.main, run_id, "--out", url) == 0

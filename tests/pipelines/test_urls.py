@@ -9,8 +9,6 @@ from verbs import called
 
 from polypool.pipelines.recipes.arguments import read_run
 
-KARPATHY = ["--json", "here.json", "--images", "."]
-
 
 @pytest.mark.parametrize(
     "words",
@@ -18,10 +16,7 @@ KARPATHY = ["--json", "here.json", "--images", "."]
         ["extract", "--corpus", "ftp://host/x", "--out", "features"],
         ["extract", "--corpus", "corpus", "--out", "ftp://host/x"],
         ["ingest", "karpathy", "--json", "ftp://host/x", "--images", ".", "--out", "corpus"],
-        ["ingest", "karpathy", *KARPATHY, "--out", "ftp://host/x"],
         ["ingest", "karpathy", "--json", "here.json", "--images", "ftp://host/x", "--out", "corpus"],
-        ["ingest", "arrays", "--dir", "ftp://host/x", "--out", "store"],
-        ["ingest", "butd", "--tsv", "ftp://host/x", "--out", "store"],
         ["ingest", "verify", "--store", "ftp://host/x"],
         ["ingest", "vse-infinity", "ftp://host/x"],
         ["export", "0" * 32, "--out", "ftp://host/x"],

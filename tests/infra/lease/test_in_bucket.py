@@ -4,14 +4,13 @@ import json
 import multiprocessing
 import os
 import threading
-import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
 from object_storage import Bucket, Fault
+from programs import soon
 
 from polypool.infra.errors import AwayError, InputError
 from polypool.infra.lease import in_bucket
@@ -36,13 +35,6 @@ def folder(bucket: Bucket) -> Url:
 def held_by(folder: Url, holder: Holder, token: str = "t", processes: str = "pid:[1]") -> None:
     record = {"token": token, "holder": asdict(holder), "processes": processes}
     remote.upload(json.dumps(record).encode(), folder / in_bucket.NAME)
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    limit = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < limit
-        time.sleep(0.01)
 
 
 def test_one_of_many_has_it_and_the_others_are_told_who(folder: Url) -> None:
@@ -94,7 +86,7 @@ def _take_and_die(url: str) -> None:
     os._exit(0)
 
 
-def test_a_dead_process_of_this_machine_holds_nothing_and_one_elsewhere_until_it_expires(
+def test_a_dead_process_of_this_machine_holds_nothing_and_others_until_they_expire(
     folder: Url, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     process = multiprocessing.get_context("spawn").Process(target=_take_and_die, args=[str(folder)])
@@ -106,14 +98,11 @@ def test_a_dead_process_of_this_machine_holds_nothing_and_one_elsewhere_until_it
         held_by(folder, holder)
         with pytest.raises(HeldError, match=rf"process {holder.process} .* 90 free it"):
             BucketLease.take(folder, of="a")
-    monkeypatch.setattr(in_bucket, "STALE_SECONDS", 0)
-    BucketLease.take(folder, of="a").release()
-
-
-def test_a_damaged_file_is_held_until_it_expires(folder: Url) -> None:
-    remote.upload(b"{", folder / in_bucket.NAME)
+    remote.upload(b"{", folder / in_bucket.NAME)  # damaged
     with pytest.raises(HeldError, match="it is not known which"):
         BucketLease.take(folder, of="a")
+    monkeypatch.setattr(in_bucket, "STALE_SECONDS", 0)
+    BucketLease.take(folder, of="a").release()
 
 
 def test_a_holder_that_was_away_notices_its_loss(
@@ -123,12 +112,12 @@ def test_a_holder_that_was_away_notices_its_loss(
     mine = BucketLease.take(folder, of="run 1 is held")
     fault = Fault(method="PUT", key="lease.json", times=remote.ATTEMPTS)
     bucket.server.faults.append(fault)
-    wait_until(lambda: not fault.times)
+    assert soon(lambda: not fault.times)
     beats = len(bucket.asked("lease.json", "PUT"))
-    wait_until(lambda: len(bucket.asked("lease.json", "PUT")) > beats + 2)
+    assert soon(lambda: len(bucket.asked("lease.json", "PUT")) > beats + 2)
     assert not mine.lost, "no other process took it meanwhile"
     held_by(folder, FAR, token="theirs")
-    wait_until(lambda: mine.lost)
+    assert soon(lambda: mine.lost)
     assert "run 1 is held now" in capsys.readouterr().err
     with pytest.raises(HeldError, match="process 7 on far"):
         refuse_lost(folder, mine.token, of="a")
@@ -165,7 +154,7 @@ def test_where_conditions_are_ignored_signs_of_life_decide(
         held_by(folder, FAR, token="theirs")
         return mine.lost
 
-    wait_until(overwritten)
+    assert soon(overwritten)
     refuse_lost(folder, "theirs", of="it was left as it is")
 
 

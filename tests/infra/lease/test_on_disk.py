@@ -8,7 +8,6 @@ import json
 import os
 import socket
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +16,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
-from places import ROOT
+from programs import begin_until
 
 from polypool.infra.errors import InputError
 from polypool.infra.lease import on_disk
@@ -45,9 +44,7 @@ with lease_folder(sys.argv[1]):
 @contextmanager
 def another_process(folder: Path) -> Iterator[subprocess.Popen]:
     """Another process that holds the lease on a folder until it is ended."""
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    with subprocess.Popen([sys.executable, "-c", HOLD, str(folder)], cwd=ROOT, **pipes) as process:
-        assert process.stdout.readline() == "taken\n"
+    with begin_until("taken", "-c", HOLD, str(folder), stdin=subprocess.PIPE) as process:
         try:
             yield process
         finally:
@@ -151,6 +148,9 @@ def test_a_disk_that_became_read_only_ends_nothing_but_the_lease(
     theirs = in_another_thread(tmp_path)
     assert isinstance(theirs, DiskLease)
     theirs.release()
+    monkeypatch.setattr(on_disk, "open_locked", refuse)
+    with pytest.raises(InputError, match=r"\.lock: cannot be written: Read-only file system"):
+        lease_folder(tmp_path)
 
 
 def test_what_is_held_is_touched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,14 +217,3 @@ def test_a_lease_that_says_nothing_is_held_by_its_lock_alone(content: str, tmp_p
         lease.path.write_text(content)
         refused = in_another_thread(tmp_path)
         assert "(it is not known which); wait" in str(refused)
-
-
-def test_a_folder_that_may_not_be_written_is_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: object) -> None:
-        raise OSError(errno.EROFS, "Read-only file system")
-
-    monkeypatch.setattr(on_disk, "open_locked", refuse)
-    with pytest.raises(InputError, match=r"\.lock: cannot be written: Read-only file system"):
-        lease_folder(tmp_path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -28,28 +29,20 @@ def items(prefix: str) -> Iterator[Item]:
 @contextmanager
 def meanwhile(work: Callable[[Callable[[], None]], object]) -> Iterator[None]:
     """Begin `work` in another thread, and go on once it has called what it is given, at which it then waits."""
-    begun, go_on, failed = threading.Event(), threading.Event(), []
+    begun, go_on = threading.Event(), threading.Event()
 
     def pause() -> None:
         begun.set()
         assert go_on.wait(30)
 
-    def run() -> None:
+    with ThreadPoolExecutor(1) as pool:
+        done = pool.submit(work, pause)
         try:
-            work(pause)
-        except BaseException as error:
-            failed.append(error)
-            raise
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    assert begun.wait(30)
-    try:
-        yield
-    finally:
-        go_on.set()
-        thread.join()
-    assert not failed
+            assert begun.wait(30)
+            yield
+        finally:
+            go_on.set()
+        done.result()
 
 
 def test_two_corpora_into_one_folder(tmp_path: Path) -> None:

@@ -35,35 +35,29 @@ def test_what_is_read_is_what_was_written(tmp_path: Path, sets: dict[str, np.nda
 
 
 def test_the_files_are_plain_arrow_of_bounded_size(folder: Path) -> None:
-    manifest = FeatureStore.open(folder).manifest
-    for shard in manifest.shards:
+    shards = FeatureStore.open(folder).manifest.shards
+    kind = "large_list<item: fixed_size_list<item: halffloat>[12]"
+    for shard in shards:
         with pa.ipc.open_file(folder / shard.file) as file:
             assert file.num_record_batches == 1
-            assert str(file.schema.field("features").type).startswith(
-                "large_list<item: fixed_size_list<item: halffloat>[12]"
-            )
+            assert str(file.schema.field("features").type).startswith(kind)
         assert shard.vectors * DIM * 2 <= SHARD_BYTES
-    assert sorted(path.name for path in folder.iterdir()) == [
-        "manifest.json",
-        *(s.file for s in manifest.shards),
-    ]
+    names = sorted(path.name for path in folder.iterdir())
+    assert names == ["manifest.json", *(shard.file for shard in shards)]
 
 
 def test_views_lie_in_the_mapped_file(folder: Path) -> None:
     store = FeatureStore.open(folder)
     x_ND = store[7]
-    address = x_ND.__array_interface__["data"][0]
-    mapped = []
+    address, mapped = x_ND.__array_interface__["data"][0], []
     for line in Path("/proc/self/maps").read_text().splitlines():
         start, end = (int(part, 16) for part in line.split()[0].split("-"))
         if start <= address < end:
-            mapped.append(line.split()[-1])
-    assert mapped[0].endswith(".arrow")
-    assert Path(mapped[0]).parent == folder
+            mapped.append(Path(line.split()[-1]))
+    assert [(path.parent, path.suffix) for path in mapped] == [(folder, ".arrow")]
     assert np.shares_memory(x_ND, store[7])
     assert not x_ND.flags.writeable
-    offsets = store._shard(0).offsets
-    assert not offsets.flags.owndata
+    assert not store._shard(0).offsets.flags.owndata
 
 
 def test_rows_follow_the_ids_asked_for(folder: Path, sets: dict[str, np.ndarray]) -> None:
@@ -91,8 +85,7 @@ def test_padded_is_the_sets_and_zeros(folder: Path, sets: dict[str, np.ndarray])
     rows = np.random.default_rng(1).permutation(len(sets))[:16]
     np.full((16, 8, DIM), np.nan, "float16")  # freed memory that must not shine through the pads
     x_BND, mask_BN = store.padded(rows)
-    assert x_BND.dtype == torch.float16
-    assert mask_BN.dtype == torch.bool
+    assert (x_BND.dtype, mask_BN.dtype) == (torch.float16, torch.bool)
     assert x_BND.shape[:2] == mask_BN.shape
     assert mask_BN.sum(1).tolist() == store.sizes(rows).tolist()
     assert mask_BN.sum(1).max() == mask_BN.shape[1]
@@ -167,6 +160,7 @@ for folder in sys.argv[1:]:
 """
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_store(tmp_path: Path) -> None:
     x_ND = np.random.default_rng(0).standard_normal((16, 512)).astype(np.float16)
     for count in (300, 3000):

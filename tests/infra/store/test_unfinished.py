@@ -207,21 +207,3 @@ def test_it_has_what_was_put_in_and_nothing_else():
     assert not ids.issuperset([*expected, "another"])
     assert "" not in ids
     assert not IdSet()
-
-
-def test_it_takes_a_third_of_a_set():
-    names = [f"COCO_train2014_{n:012d}.jpg" for n in range(20_000)]
-
-    def bytes_of(make) -> int:
-        tracemalloc.start()
-        held = make()
-        size = tracemalloc.get_traced_memory()[0]
-        tracemalloc.stop()
-        assert held
-        return size
-
-    ours = bytes_of(lambda: IdSet(names))
-    theirs = bytes_of(
-        lambda: {name[:-1] + "g" for name in names}
-    )  # strings of its own, as a reader makes them
-    assert 3 * ours < theirs

@@ -5,8 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from PIL import Image
-from records import SIX, blocks_of, run, scores, three_tasks
+from records import SIX, begun, blocks_of, run, scores, three_tasks
 from verbs import exit_code
 
 from polypool.infra.errors import InputError
@@ -15,12 +14,10 @@ from polypool.infra.tracking import RunRecord, Tracker, find_runs, tracking_uri
 from polypool.pipelines.commands import compare as module
 from polypool.pipelines.comparison import comparison as comparing
 from polypool.pipelines.comparison.charts import drawing
-from polypool.pipelines.comparison.charts.drawing import draw_bars
 from polypool.pipelines.comparison.comparison import Comparison, compare, description
 from polypool.pipelines.comparison.groups import Group, Row
 from polypool.pipelines.comparison.results import columns, results
 from polypool.pipelines.comparison.tables.score_tables import scores as table
-from polypool.pipelines.figures.style import save
 from polypool.tasks.adapter import Metric
 from polypool.tasks.scoring.described import RSUM
 
@@ -39,8 +36,11 @@ def compared(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Comparison]:
 
 
 def test_rows_hold_mean_and_sample_deviation_and_the_best_comes_first(compared) -> None:
-    runs = [run("mean", seed, 54.0 + 6 * seed) for seed in range(3)]
-    runs += [run("gpo", 0, 66.0), run("max", 0, 30.0)]
+    runs = [
+        *(run("mean", seed, 54.0 + 6 * seed) for seed in range(3)),
+        run("gpo", 0, 66.0),
+        run("max", 0, 30.0),
+    ]
     (group,) = compared(*runs).groups
     assert [row.label for row in group.rows] == ["gpo", "mean", "max"]
     assert (group.rows[1].mean("rsum"), group.rows[1].deviation("rsum")) == (60.0, 6.0)
@@ -159,21 +159,6 @@ def test_long_names_keep_the_table_within_120_columns_and_markdown_whole() -> No
     assert markdown[-1] == "| `max` | 1 |" + f" {NONE} |" * 8
 
 
-def test_the_figure_is_drawn_for_any_number_of_rows_and_runs(tmp_path: Path) -> None:
-    rows = [Row(label=f"kmax(k={i})", seeds=("0", "1"), values={"rsum": (50.0 + i, 52.0)}) for i in range(12)]
-    rows += [
-        Row(label="one", seeds=("0",), values={"rsum": (40.0,)}),
-        Row(label="none", seeds=("0",), values={}),
-    ]
-    groups = [
-        Group(task="t", dataset="d", protocol=str(n), metric=RSUM, rows=tuple(rows[-n:])) for n in (1, 2, 14)
-    ]
-    save(draw_bars(groups), tmp_path / "figure.png")
-    with Image.open(tmp_path / "figure.png") as image:
-        assert image.width == 1360
-        assert len(image.convert("RGB").getcolors(maxcolors=1 << 20)) > 10
-
-
 def test_requested_aggregators_and_recipes_are_the_only_ones(compared) -> None:
     (group,) = compared(*MANY, aggregators=("kmax(k = 2)", "gpo")).groups
     assert {row.label for row in group.rows} == {"gpo", "kmax(k=2)"}
@@ -185,11 +170,10 @@ def test_requested_aggregators_and_recipes_are_the_only_ones(compared) -> None:
 def test_the_verb_prints_and_keeps_a_comparison(
     tmp_path: Path, home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    uri = tracking_uri(home)
+    uri, table = tracking_uri(home), tmp_path / "out" / "table.md"
     for aggregator, rsum in (("gpo", 60.0), ("mean", 50.0)):
         made = run(aggregator, rsum=rsum)
-        described = {"name": made.name, "tags": made.tags, "params": made.params}
-        tracker = Tracker.start("polypool", uri=uri, home=home, **described)
+        tracker = begun(made, home)
         tracker.log(made.metrics, step=1)
         tracker.finish()
 
@@ -197,15 +181,15 @@ def test_the_verb_prints_and_keeps_a_comparison(
         assert exit_code(module.main, *arguments) == 0
         return capsys.readouterr().out
 
-    first = verb("--markdown", str(tmp_path / "out" / "table.md"))
+    first = verb("--markdown", str(table))
     assert f"to see all runs: mlflow ui --backend-store-uri {shlex.quote(uri)}\n" in first
     assert first.endswith("/runs?workflowType=machine_learning&viewStateShareKey=polypool\n")
     (kept,) = find_runs(uri, "polypool-comparisons")
     assert f"kept with figures in run {kept.run_id} of 'polypool-comparisons'" in first
     summary = Tracker.attach(uri, kept.run_id, running=False)
-    assert summary.download("compare.md").read_text() == (tmp_path / "out" / "table.md").read_text()
+    assert summary.download("compare.md").read_text() == table.read_text()
     assert summary.download("compare.png").stat().st_size > 10_000
-    assert f"| `gpo` | 1 | 60.0 ± {NONE} |" in (tmp_path / "out" / "table.md").read_text()
+    assert f"| `gpo` | 1 | 60.0 ± {NONE} |" in table.read_text()
     again = verb("--no-log")
     assert again.split("\n\n")[:2] == first.split("\n\n")[:2], "a comparison compares no comparisons"
     assert (len(find_runs(uri, "polypool")), len(find_runs(uri, "polypool-comparisons"))) == (2, 1)
@@ -221,10 +205,9 @@ def test_a_figure_that_cannot_be_drawn_fails_the_run_that_was_to_keep_it(
         raise InputError("no room")
 
     monkeypatch.setattr(drawing, "draw_bars", draw)
-    found = compared(run("gpo"), run("mean"))
     uri = tracking_uri(tmp_path)
     with pytest.raises(InputError, match="no room"):
-        found.log(uri, folder=tmp_path)
+        compared(run("gpo"), run("mean")).log(uri, folder=tmp_path)
     (kept,) = find_runs(uri, "polypool-comparisons", finished=False)
     assert kept.status == "FAILED"
 

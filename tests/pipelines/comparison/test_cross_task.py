@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import math
 import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from places import ROOT
+from programs import begin, end
 from query_results import answers, renamed, retrieval
-from records import VIDEO, grid, run, scores, three_tasks, vqa
+from records import VIDEO, begun, grid, run, scores, three_tasks, vqa
 from verbs import exit_code
 
 from polypool.infra.text_tables import ABSENT, as_text
@@ -144,8 +143,7 @@ def test_the_verb_compares_tasks_with_their_queries(
             (run(aggregator, metrics={f"whole/{n}": v for n, v in metrics.items()}), "whole", image),
             (vqa(aggregator, 0, accuracy), "vqa", answer),
         ):
-            described = {"name": made.name, "tags": made.tags, "params": made.params}
-            tracker = Tracker.start("polypool", uri=uri, home=home, **described)
+            tracker = begun(made, home)
             tracker.log({**made.metrics, "weights/aggregators": 10.0}, step=1)
             if (aggregator, protocol) != ("mean", "vqa"):
                 np.savez_compressed(tmp_path / f"{protocol}.npz", **queries.arrays)
@@ -168,17 +166,19 @@ def test_the_verb_compares_tasks_with_their_queries(
     assert summary.read_json("task_by_aggregator.json")["columns"][0] == "aggregator"
     assert len(summary.read_json("scores.json")["data"]) == 4
     assert compare(uri, "polypool").cross_task is not None
-    assert loaded("compare", "--no-log") == loaded("runs") == "[]"
+    assert loaded() == "[]"
 
 
-def loaded(verb: str, *words: str) -> str:
-    """Return which of the packages that take seconds to import a verb has in its process at the end."""
-    code = (
-        f"import sys; sys.argv = ['{verb}', *{words}]; from polypool.pipelines.commands.{verb} import main; main(); "
-        "print([name for name in ('matplotlib', 'mlflow', 'ray', 'torch') if name in sys.modules])"
-    )
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
-    )
-    return done.stdout.splitlines()[-1]
+def loaded() -> str:
+    """Return which of the packages that take seconds to import two verbs have in their process at the end."""
+    code = """
+import sys
+from polypool.pipelines.commands import compare, runs
+for verb, words in ((compare, ["compare", "--no-log"]), (runs, ["runs"])):
+    sys.argv = words
+    verb.main()
+print([name for name in ("matplotlib", "mlflow", "ray", "torch") if name in sys.modules])
+"""
+    status, out, err = end(begin("-c", code, env={**os.environ, "PYTHONPATH": str(ROOT)}))
+    assert status == 0, err
+    return out.splitlines()[-1]

@@ -62,11 +62,7 @@ def test_queries_that_were_not_asked_count_in_no_mean() -> None:
             r"its i2t_R5 \(29,\), float64, cannot be joined to image_id \(30,\)",
         ),
         ("i2t/R5", {"i2t_R5": np.full(30, "x")}, r"its i2t_R5 \(30,\), <U1, cannot be joined"),
-        (
-            "rsum",
-            {"caption_image_id": None},
-            "it logged no array caption_image_id, of which its rsum is made",
-        ),
+        ("rsum", {"caption_image_id": None}, "no array caption_image_id, of which its rsum is made"),
         ("i2t/R5", {"i2t_R5": np.full(30, np.nan)}, "none of its queries has a i2t_R5"),
     ],
 )
@@ -95,20 +91,22 @@ def test_units_add_up_to_the_metric_as_resampling_them_does() -> None:
     assert 150 * (units.score - without) == pytest.approx(units.added_n[place] - units.score, rel=0.06)
 
 
-def test_a_file_that_is_cut_short_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_cut_short_or_not_numpys_is_refused(tmp_path: Path) -> None:
     arrays = retrieval()[0].arrays
     np.savez_compressed(tmp_path / "whole.npz", **arrays)
     stored = StoredArrays(tmp_path / "whole.npz")
     assert stored.keys() == arrays.keys()
     assert all(np.array_equal(stored[name], arrays[name]) for name in arrays)
-    assert "i2t_R5" in stored
-    assert "i2t_R7" not in stored
+    assert ("i2t_R5" in stored, "i2t_R7" in stored) == (True, False)
     (tmp_path / "cut.npz").write_bytes((tmp_path / "whole.npz").read_bytes()[:200])
-    (tmp_path / "objects.npz").write_bytes(b"")
     np.savez(tmp_path / "objects.npz", accuracy=np.array([{}], dtype=object))
     for name in ("cut.npz", "objects.npz"):
         with pytest.raises(InputError, match=rf"{name} cannot be read"):
             dict(StoredArrays(tmp_path / name))
+    with zipfile.ZipFile(tmp_path / "other.npz", "w", zipfile.ZIP_LZMA) as file:
+        file.writestr("x.npy", b"packed by another method")
+    with pytest.raises(InputError, match="packed by the method 14"):
+        StoredArrays(tmp_path / "other.npz")["x"]
 
 
 def test_arrays_come_back_in_every_form_that_numpy_writes(tmp_path: Path) -> None:
@@ -162,13 +160,3 @@ def test_a_byte_that_changed_is_seen_wherever_it_is(tmp_path: Path, save) -> Non
         same = {name: x for name, x in found.items() if name in arrays}  # a name may have changed
         assert all(np.array_equal(x, arrays[name]) for name, x in same.items())
     assert seen > len(whole) / 3
-
-
-def test_what_numpy_does_not_write_is_refused(tmp_path: Path) -> None:
-    np.savez(tmp_path / "whole.npz", x=np.zeros(9))
-    with zipfile.ZipFile(tmp_path / "whole.npz") as file:
-        data = file.read("x.npy")
-    with zipfile.ZipFile(tmp_path / "other.npz", "w", zipfile.ZIP_LZMA) as file:
-        file.writestr("x.npy", data)
-    with pytest.raises(InputError, match="packed by the method 14"):
-        StoredArrays(tmp_path / "other.npz")["x"]

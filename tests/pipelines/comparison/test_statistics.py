@@ -53,47 +53,14 @@ def test_95_of_100_intervals_hold_the_true_difference(seeds, most, over_seeds, u
     assert 0.92 <= held / 600 <= most + 0.005  # the standard error of a share of 0.95 is 0.009
 
 
-@pytest.mark.parametrize(("seeds", "units"), [(2, 40), (3, 40), (3, 400), (5, 40), (10, 40)])
-def test_they_hold_it_for_recalls_of_nothing_and_everything(seeds, units) -> None:
-    rng = np.random.default_rng(1)
-    held = 0
-    for _ in range(500):
-        ease_n = 1.5 * rng.normal(size=units)  # of a query; recalls are near 0 or 1 for many
-        one, other = (
-            100.0 * (rng.logistic(size=(seeds, units)) < ease_n + 0.3 * rng.normal(size=(seeds, 1)))
-            for _ in range(2)
-        )
-        low, high = difference(one, other, same_seeds=True).interval()
-        held += low <= 0 <= high
-    assert held / 500 >= 0.92
-
-
 @pytest.mark.parametrize(("seeds", "units"), [(1, 40), (3, 40), (5, 200)])
 def test_intervals_of_a_row_hold_its_score(seeds, units) -> None:
-    rng = np.random.default_rng(2)
-    held = 0
+    rng, held, over_seeds = np.random.default_rng(2), 0, 0.0 if seeds == 1 else 2.0
     for _ in range(600):
-        over_seeds = 0.0 if seeds == 1 else 2.0
         one, _ = normal(rng, (seeds, 1), units, over_seeds=(over_seeds, 0.0), left=0.5)
         low, high = score(one - TRUE).interval()
         held += low <= 0 <= high
     assert 0.925 <= held / 600 <= 0.985
-
-
-def test_drawing_seeds_and_queries_anew_would_hold_it_far_too_rarely() -> None:
-    """Why no bootstrap: of 2 seeds and percentiles over both, crossed, under two thirds hold the true difference."""
-    rng = np.random.default_rng(3)
-    held = 0
-    for _ in range(200):
-        one, other = normal(rng, (2, 2), 40, over_seeds=(30.0, 0.0), left=0.5)
-        queries_RN = rng.integers(40, size=(300, 40))
-        drawn = [
-            y_Sn[rng.integers(2, size=(300, 2))[:, :, None], queries_RN[:, None]].mean(axis=(1, 2))
-            for y_Sn in (one, other)
-        ]
-        low, high = np.quantile(drawn[0] - drawn[1], (0.025, 0.975))
-        held += low <= TRUE <= high
-    assert held / 200 < 0.75
 
 
 def test_two_seeds_with_a_deviation_of_ten_each_show_no_difference_of_19() -> None:
@@ -243,7 +210,7 @@ def share_found(true: float, *, seeds: int, level: float = 0.05, times: int = 12
     return found / times
 
 
-@pytest.mark.parametrize("seeds", [2, 3, 5, 10])
+@pytest.mark.parametrize("seeds", [2, 3, 10])
 def test_the_smallest_difference_is_found_in_80_of_100_repetitions(seeds: int) -> None:
     smallest = PLAN.smallest(seeds=seeds)
     assert PLAN.power(smallest, seeds=seeds) == pytest.approx(POWER, abs=1e-4)

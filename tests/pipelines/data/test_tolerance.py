@@ -62,14 +62,6 @@ def test_a_stray_quote_in_the_test_list_takes_one_row_and_is_told(split: dict[st
     ]
 
 
-def test_columns_that_changed_places_are_noticed(split: dict[str, Any]) -> None:
-    split["rows"] = [",".join((*row.split(",")[:2], *row.split(",")[:1:-1])) for row in split["rows"]]
-    code, _, err = ingest(split)
-    assert code == 1
-    assert "10 of 30 items (33.3%) were left out" in err
-    assert "10 x a listed video that the annotations do not have: test.csv, line 2, id text 20" in err
-
-
 def test_a_caption_of_both_splits_is_told_and_strictness_refuses_it(split: dict[str, Any]) -> None:
     split["rows"][7] = "ret27,msr27,video27,a caption 3"
     code, said, _ = ingest(split)
@@ -123,9 +115,8 @@ def karpathy(folder: Path, ids: list[dict[str, Any]]) -> tuple[int, str, str]:
         sentences = [{"raw": f"caption {number}"}]
         entries.append({"filename": f"{number}.jpg", "split": "train", "sentences": sentences} | numbers)
     (folder / "f.json").write_text(json.dumps({"images": entries, "dataset": "flickr30k"}))
-    return run(
-        "karpathy", "--json", folder / "f.json", "--images", folder / "images", "--out", folder / "out"
-    )
+    words = ("--json", folder / "f.json", "--images", folder / "images", "--out", folder / "out")
+    return run("karpathy", *words)
 
 
 def test_cocoids_that_are_null_give_way_to_imgids_and_are_told(tmp_path: Path) -> None:

@@ -126,18 +126,6 @@ def test_the_page_is_that_of_one_process(address: str, trained: TrainedModel) ->
         assert answer.headers["Content-Type"] == "image/jpeg"
 
 
-def test_two_hundred_from_sixteen_at_once_get_each_its_own_answer(
-    address: str, trained: TrainedModel
-) -> None:
-    expected = np.asarray(trained.encode_text(TEXTS))
-    with ThreadPoolExecutor(16) as pool:
-        asked = [pool.submit(ask, address, "/embed", {"rows": [{"text": text}]}) for text in TEXTS * 2]
-        answers = [each.result() for each in asked]
-    assert [status for status, _ in answers] == [200] * 200
-    found = np.array([body["rows"][0]["embedding"] for _, body in answers])
-    np.testing.assert_allclose(found, np.concatenate([expected, expected]), atol=1e-5)
-
-
 def test_too_many_are_told_to_come_again(address: str) -> None:
     body = {"rows": [{"text": text} for text in TEXTS * 2]}
     answers: list[tuple[int, Any]] = []
