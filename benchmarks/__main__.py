@@ -6,18 +6,12 @@ target is missed, and says which. Stopped, by Ctrl-C or SIGTERM, it says the sam
 
 from __future__ import annotations
 
-import sys
-import textwrap
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import tyro
 
 from polypool.infra.process.command import command
-
-if TYPE_CHECKING:
-    from benchmarks.machine import Machine
-    from benchmarks.report import BenchReport
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,39 +36,13 @@ def main() -> None:
     options = tyro.cli(BenchOptions, description=__doc__)
     import torch
 
-    from benchmarks.machine import Machine
-    from benchmarks.report import WIDTH, BenchReport
-    from benchmarks.table import BENCHMARKS, QUICK, measure
+    from benchmarks.run import run
+    from benchmarks.table import BENCHMARKS, QUICK, chosen
 
     if options.quick:
         torch.set_num_threads(1)  # whose processor's time is taken (`benchmarks.measure.seconds`)
-    machine = Machine.here()
-    print(textwrap.fill(str(machine), WIDTH, break_on_hyphens=False), flush=True)
-    names = tuple(dict.fromkeys(options.only)) or (QUICK if options.quick else tuple(BENCHMARKS))
-    report = BenchReport(scale="quick" if options.quick else "full")
-    try:
-        measure(names, report)
-    except KeyboardInterrupt:
-        conclude(report, machine, markdown=options.markdown)
-        raise
-    if conclude(report, machine, markdown=options.markdown):
-        raise SystemExit(1)
-
-
-def conclude(report: BenchReport, machine: Machine, *, markdown: bool) -> bool:
-    """Print the table, what changed, and the missed targets to standard error; return whether there are any."""
-    from benchmarks.committed import MACHINE, Committed
-
-    if markdown:
-        print(f"\n{MACHINE}{machine.brief()}\n\n{report.markdown()}", flush=True)
-    else:
-        print(f"\n{report}", flush=True)
-    if report.scale == "full":  # of other sizes the page says nothing
-        print(f"\n{Committed.read().changes(report.all_rows, machine=machine.brief())}", flush=True)
-    complaints = report.complaints()
-    if complaints:
-        print("\n".join(["", "missed:", *complaints]), file=sys.stderr, flush=True)
-    return bool(complaints)
+    benchmarks = chosen(options.only or (QUICK if options.quick else tuple(BENCHMARKS)))
+    run(benchmarks, "quick" if options.quick else "full", markdown=options.markdown)
 
 
 if __name__ == "__main__":

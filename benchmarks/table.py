@@ -1,15 +1,9 @@
-"""The table of all benchmarks: their names, and the loop that measures them."""
+"""The names of all benchmarks."""
 
 from __future__ import annotations
 
-import math
-import sys
-import time
-import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
-
-from tqdm import tqdm
 
 from benchmarks.comparing.compare import comparing
 from benchmarks.features.cold import against, store_beyond, store_cold
@@ -18,12 +12,11 @@ from benchmarks.features.other_formats import LANCE, LMDB, WEBDATASET
 from benchmarks.features.remote import remote_store
 from benchmarks.features.store import store, store_memory
 from benchmarks.features.videos import decoders, videos
-from benchmarks.measure import Measurement, Scale
 from benchmarks.pooling.costs import costs
 from benchmarks.pooling.gpo import pooling
 from benchmarks.pooling.growth import growth
 from benchmarks.pooling.sorted_sum import sorting
-from benchmarks.report import BenchReport
+from benchmarks.run import Benchmark
 from benchmarks.scoring.evaluation import evaluation
 from benchmarks.scoring.objectives import adopt, smooth_chamfer
 from benchmarks.scoring.phrases import phrases
@@ -37,9 +30,9 @@ from benchmarks.training.paper import paper_step
 from benchmarks.training.questions import vqa_step
 from benchmarks.training.start import start
 from benchmarks.training.steps import step, video_step, workers
-from polypool.infra.errors import InputError, unknown
+from polypool.infra.errors import unknown
 
-BENCHMARKS: dict[str, Callable[[Scale], Iterable[Measurement]]] = {
+BENCHMARKS: dict[str, Benchmark] = {
     "store": store,
     "store_cold": store_cold,
     "store_beyond": store_beyond,
@@ -87,16 +80,10 @@ QUICK = (
     "paper_step",
 )
 """Those that `--quick` measures where no names are given: under two minutes in all, on two cores."""
-LAST_START: dict[Scale, float] = {"full": math.inf, "quick": 210.0, "tiny": math.inf}
-"""Seconds after which no benchmark begins, so that `--quick` ends within five minutes on a busy machine too."""
 
 
-def measure(names: Sequence[str], report: BenchReport) -> None:
-    """Run benchmarks one after another, and print each row once it is measured; one that fails keeps none from it.
-
-    Args:
-        names: of benchmarks, in order.
-        report: is filled.
+def chosen(names: Sequence[str]) -> dict[str, Benchmark]:
+    """Return the benchmarks of these names, each once.
 
     Raises:
         InputError: a name that no benchmark has.
@@ -104,26 +91,4 @@ def measure(names: Sequence[str], report: BenchReport) -> None:
     for name in names:
         if name not in BENCHMARKS:
             raise unknown("benchmark", name, BENCHMARKS)
-    ends = time.monotonic() + LAST_START[report.scale]
-    with tqdm(names, desc="benchmarks", unit="benchmark") as bar:
-        for name in bar:
-            bar.set_postfix_str(name)
-            rows = report.rows.setdefault(name, [])
-            try:
-                if time.monotonic() > ends:
-                    raise InputError(f"the time was over; --quick --only {name} measures it")
-                for row in BENCHMARKS[name](report.scale):
-                    rows.append(row)
-                    _print(report.line(row))
-            except InputError as error:
-                report.unmeasured[name] = str(error)
-                _print(f"{name}: not measured: {error}")
-            except Exception as error:
-                traceback.print_exc()
-                report.failed[name] = repr(error)
-
-
-def _print(line: str) -> None:
-    """Print beside the progress bar, at once also where the output is a file."""
-    tqdm.write(line)
-    sys.stdout.flush()
+    return {name: BENCHMARKS[name] for name in names}

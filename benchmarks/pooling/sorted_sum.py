@@ -112,7 +112,7 @@ def torch_sort(x_BND: Tensor, weight_BN: Tensor, mask_BN: Tensor) -> Tensor:
     """Compute the same with torch: sort along the last axis of a copy, as that is fastest."""
     masked_BDN = x_BND.masked_fill(~mask_BN[..., None], float("-inf")).transpose(1, 2).contiguous()
     sorted_BND = masked_BDN.sort(dim=-1, descending=True).values.transpose(1, 2)
-    real_BN = torch.arange(x_BND.shape[1]) < mask_BN.sum(dim=1, keepdim=True)
+    real_BN = torch.arange(x_BND.shape[1], device=x_BND.device) < mask_BN.sum(dim=1, keepdim=True)
     return (sorted_BND.masked_fill(~real_BN[..., None], 0.0) * (weight_BN * real_BN)[..., None]).sum(dim=1)
 
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from benchmarks import __main__ as bench
+from benchmarks import run as bench_run
 from benchmarks import table
 from benchmarks.measure import Measurement
 from polypool.infra.errors import InputError
@@ -212,7 +213,7 @@ def test_stopped_it_shows_what_was_measured(number, monkeypatch, capfd):
 
 def test_what_is_quick_begins_nothing_when_its_time_is_over(monkeypatch, capsys):
     monkeypatch.setattr(table, "BENCHMARKS", {"one": lambda scale: [row(name="one")]})
-    monkeypatch.setitem(table.LAST_START, "quick", -1.0)
+    monkeypatch.setitem(bench_run.LAST_START, "quick", -1.0)
     assert run_main(monkeypatch, "--quick", "--only", "one") == 0
     assert "one: not measured: the time was over" in capsys.readouterr().out
     assert run_main(monkeypatch, "--only", "one") == 0
