@@ -174,7 +174,7 @@ NAMES = (
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_field_of_another_type_is_named_or_right(name: str, files: dict[str, File]) -> None:
+def test_a_field_of_another_type_is_named_or_right(name, files):
     file, wrong, tried = files[name], [], 0
     file.read(file.values)
     for number, at in enumerate(places(file.values)):

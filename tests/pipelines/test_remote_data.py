@@ -41,9 +41,7 @@ def moved(run: Run, bucket: Bucket) -> Run:
     return replace(run, data=replace(data, **urls))
 
 
-def test_a_run_on_remote_data_ends_as_one_on_local_data(
-    bucket: Bucket, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_on_remote_data_ends_as_one_on_local_data(bucket, tmp_path, capsys, monkeypatch):
     bert = save_bert(tmp_path / "tiny-bert")
     monkeypatch.chdir(tmp_path)  # where search finds it by its name
     corpus = make_corpus(tmp_path / "data", train=16, val=4, test=6)
@@ -72,7 +70,7 @@ def test_a_run_on_remote_data_ends_as_one_on_local_data(
     assert secret not in said.out + said.err
 
 
-def test_corpora_of_both_kinds_are_opened_by_their_url(bucket: Bucket, tmp_path: Path) -> None:
+def test_corpora_of_both_kinds_are_opened_by_their_url(bucket, tmp_path):
     for make in (make_corpus, make_questions):
         run = make(tmp_path / make.__name__, train=4, val=2, test=2)
         here, url = open_corpus(run.data.corpus), bucket.put(Path(run.data.corpus), f"{make.__name__}/corpus")
@@ -82,7 +80,7 @@ def test_corpora_of_both_kinds_are_opened_by_their_url(bucket: Bucket, tmp_path:
         assert there.items("train") == here.items("train")
 
 
-def test_a_corpus_that_comes_cut_or_other_than_written(bucket: Bucket, tmp_path: Path) -> None:
+def test_a_corpus_that_comes_cut_or_other_than_written(bucket, tmp_path):
     run = make_corpus(tmp_path / "data", train=4, val=2, test=2)
     url = bucket.put(Path(run.data.corpus), "corpus")
     bucket.server.faults.append(Fault(spoil=lambda body: [bytes(len(body))], key="corpus.arrow", times=2))

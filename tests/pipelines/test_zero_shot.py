@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import in_process
 import numpy as np
@@ -95,7 +94,7 @@ def expected_scores(kind: str, run_id: str) -> np.ndarray:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_run_without_training_scores_as_the_whole_model_does(home: Path, pairs, kind: str) -> None:
+def test_a_run_without_training_scores_as_the_whole_model_does(home, pairs, kind):
     run = pairs[kind]
     run_id = start(run)
     trained = load_run(run_id)
@@ -116,7 +115,7 @@ def test_a_run_without_training_scores_as_the_whole_model_does(home: Path, pairs
     assert logged["whole/t2v/R1"] == pytest.approx(100 * np.mean(best_T == np.repeat(np.arange(12), 2)))
 
 
-def test_it_stands_beside_a_trained_run_and_says_so(home: Path, pairs) -> None:
+def test_it_stands_beside_a_trained_run_and_says_so(home, pairs):
     run = replace(pairs["clip"], experiment="beside")
     start(run)
     start(replace(run, optim=replace(run.optim, epochs=1, lr=1e-3)))

@@ -50,7 +50,7 @@ def judged(runs: list[RunRecord], kept: dict[str, Queries]) -> Comparison:
     return found.judged(lambda record, protocol: kept[record.tags["aggregator"]])
 
 
-def test_small_errors_are_ranked_above_large_ones_everywhere(tmp_path) -> None:
+def test_small_errors_are_ranked_above_large_ones_everywhere(tmp_path):
     runs = [ages(name, seed) for name in ERRORS for seed in (0, 1)]
     (group,) = blocks_of(*runs)
     assert [row.label for row in group.rows] == ["gpo", "max", "mean"]
@@ -70,14 +70,14 @@ def test_small_errors_are_ranked_above_large_ones_everywhere(tmp_path) -> None:
     assert (scores["aggregator"][0], scores["chance_normalised"][0]) == ("gpo", pytest.approx(87.5))
 
 
-def test_shades_go_from_the_worst_to_the_best() -> None:
+def test_shades_go_from_the_worst_to_the_best():
     values = np.array([9.0, np.nan, 1.0, 5.0])
     np.testing.assert_array_equal(MAE.relative(values), [0, np.nan, 1, 0.5])
     np.testing.assert_array_equal(replace(MAE, higher_is_better=True).relative(values), [1, np.nan, 0, 0.5])
     assert MAE.relative(np.array([2.0, 2.0])).tolist() == [0.5, 0.5]
 
 
-def test_a_task_is_sorted_by_its_own_metric_and_shown_in_its_own_order() -> None:
+def test_a_task_is_sorted_by_its_own_metric_and_shown_in_its_own_order():
     values = {"gpo": (0.8, 60.0), "mean": (0.5, 90.0)}
     aside = Metric(name="macro", in_tables=False)
     records = {"t": [F1, ACCURACY, aside]}
@@ -93,7 +93,7 @@ def test_a_task_is_sorted_by_its_own_metric_and_shown_in_its_own_order() -> None
     assert group.columns == ("macro", "f1", "accuracy")
 
 
-def test_the_headline_of_a_run_is_that_of_its_task() -> None:
+def test_the_headline_of_a_run_is_that_of_its_task():
     metrics = {"f1": 0.4, "accuracy": 90.0}
     evaluation = Evaluation(protocol="t", metrics=metrics, primary=F1, others=(ACCURACY,))
     normalised = {"test/chance": 0.25, "test/chance_normalised": pytest.approx(20.0)}
@@ -104,7 +104,7 @@ def test_the_headline_of_a_run_is_that_of_its_task() -> None:
     assert headline(replace(evaluation, metrics={"questions": 5.0})) == {}
 
 
-def test_fractions_are_printed_to_three_decimals_under_the_points_of_others() -> None:
+def test_fractions_are_printed_to_three_decimals_under_the_points_of_others():
     texts = ["  421.90", "    1.50", "    1.000", "    0.713", "   -0.250", "    0.00"]
     assert [printed(value) for value in (421.9, 1.5, 1.0, 0.7126, -0.25, 0.0)] == texts
 
@@ -113,7 +113,7 @@ def by_label(table) -> dict[str, tuple[str, ...]]:
     return {label: tuple(cells) for label, *cells in table.rows}
 
 
-def test_small_differences_of_errors_have_their_sign_and_the_best_comes_first() -> None:
+def test_small_differences_of_errors_have_their_sign_and_the_best_comes_first():
     rng = np.random.default_rng(0)
     hard_Q = rng.uniform(0, 10, 60)
     errors = {name: hard_Q + more + rng.normal(0, 0.1, 60) for name, more in (("gpo", 1.0), ("mean", 3.0))}
@@ -128,7 +128,7 @@ def test_small_differences_of_errors_have_their_sign_and_the_best_comes_first() 
     assert worse[-1] == "by queries"
 
 
-def test_runs_of_earlier_versions_are_shown_and_not_ranked(tmp_path) -> None:
+def test_runs_of_earlier_versions_are_shown_and_not_ranked(tmp_path):
     old = [
         run(name, metrics={"t/f1": f, "t/loss": 1 - f}, records={}, protocol="t")
         for name, f in (("a", 0.1), ("b", 0.9))
@@ -155,14 +155,14 @@ def never(record: RunRecord, protocol: str) -> Queries:
     raise AssertionError("nothing is to be read")
 
 
-def test_an_old_run_among_others_is_read_like_them_and_noted() -> None:
+def test_an_old_run_among_others_is_read_like_them_and_noted():
     old = run("mean", metrics={"ages/mae": 0.5}, records={}, **AGES)
     groups, notes = arranged([ages("gpo"), old], experiment="x")
     assert [row.label for row in groups[0].rows] == ["mean", "gpo"]
     assert "so they are read like the others: mean seed 0" in notes[0]
 
 
-def test_runs_that_describe_a_metric_differently_are_noted_and_the_latest_counts() -> None:
+def test_runs_that_describe_a_metric_differently_are_noted_and_the_latest_counts():
     changed = replace(MAE, higher_is_better=True, chance=3.0)
     one = run("gpo", metrics={"ages/mae": 1.0}, records={"ages": [changed]}, ended=1.0, **AGES)
     late = run("max", metrics={"ages/mae": 9.0}, records={"ages": [MAE]}, ended=2.0, **AGES)
@@ -174,7 +174,7 @@ def test_runs_that_describe_a_metric_differently_are_noted_and_the_latest_counts
     )
 
 
-def test_a_damaged_record_stops_the_comparison_and_names_the_run() -> None:
+def test_a_damaged_record_stops_the_comparison_and_names_the_run():
     bad = ages("gpo")
     bad = replace(bad, tags={**bad.tags, "metrics.ages": '[{"name": "mae", "higher_is_better": "no"}]'})
     where = r"run id-gpo-0-0: the tag metrics.ages: \[0\].higher_is_better"
@@ -194,7 +194,7 @@ def video(aggregator: str, rsum: float, **params: str) -> RunRecord:
     )
 
 
-def test_ours_stand_beside_the_papers_where_a_run_is_the_recipes() -> None:
+def test_ours_stand_beside_the_papers_where_a_run_is_the_recipes():
     (group,) = blocks_of(video("gpo", 170.0), video("max", 180.0))
     assert {row.label: dict(row.published) for row in group.rows} == {
         "max": {},
@@ -216,7 +216,7 @@ def test_ours_stand_beside_the_papers_where_a_run_is_the_recipes() -> None:
     assert tables.published(blocks_of(run("gpo"))[0]) is None
 
 
-def test_an_ensembles_numbers_are_those_of_its_own_recipe() -> None:
+def test_an_ensembles_numbers_are_those_of_its_own_recipe():
     made = video("gpo", 170.0, published=json.dumps({"msrvtt-full/rsum": 180.0}))
     both = replace(made, tags=made.tags | {"kind": "ensemble", "recipe": "coco_wsl_bert_x2"})
     alone = replace(both, run_id="other", tags=both.tags | {"kind": "train"})
@@ -224,7 +224,7 @@ def test_an_ensembles_numbers_are_those_of_its_own_recipe() -> None:
     assert {row.label: dict(row.published) for row in rows} == {"ensemble: gpo": {"rsum": 180.0}, "gpo": {}}
 
 
-def test_an_ensemble_notes_what_it_aims_at(home) -> None:
+def test_an_ensemble_notes_what_it_aims_at(home):
     aims = {"protocol": "whole", "published": {"whole/rsum": 3.0}, "source": "table 1"}
     recipe = Ensemble(recipe="two", members=("x", "y"), **aims)
     track_ensemble([toy_run()] * 2, "whole", ensemble=recipe)
@@ -234,12 +234,12 @@ def test_an_ensemble_notes_what_it_aims_at(home) -> None:
 
 
 @pytest.mark.parametrize("text", ["{", "[1]", '{"a": "b"}', "3"])
-def test_damaged_published_numbers_name_the_run(text: str) -> None:
+def test_damaged_published_numbers_name_the_run(text):
     with pytest.raises(InputError, match=r"run id-gpo-0-0: its setting `published` is"):
         blocks_of(video("gpo", 170.0, published=text))
 
 
-def test_scores_of_two_versions_of_a_protocol_are_told_apart() -> None:
+def test_scores_of_two_versions_of_a_protocol_are_told_apart():
     first, second = (run(name, **{"protocol_version.whole": n}) for name, n in (("gpo", "1"), ("mean", "2")))
     _, notes = arranged([first, run("max"), second], experiment="x")
     assert notes == (

@@ -30,7 +30,7 @@ def labels(*runs: RunRecord) -> list[str]:
     return sorted(row.label for row in group.rows)
 
 
-def test_a_run_of_one_epoch_and_another_objective_have_rows_of_their_own() -> None:
+def test_a_run_of_one_epoch_and_another_objective_have_rows_of_their_own():
     runs = [given(name, seed) for name in ("gpo", "mean") for seed in (0, 1)]
     runs += [given("gpo", 2, 30.0, optim__epochs="1"), given("max", 0, objective="infonce(temperature=0.05)")]
     (group,) = blocks_of(*runs)
@@ -91,13 +91,11 @@ OF_JOINT = [
         *("data that nobody noted", "versions of a protocol", "members", "another member", "an old name"),
     ],
 )
-def test_rows_are_named_by_the_settings_in_which_they_differ(
-    runs: list[RunRecord], expected: list[str]
-) -> None:
+def test_rows_are_named_by_the_settings_in_which_they_differ(runs, expected):
     assert labels(*runs) == expected
 
 
-def test_recipes_are_held_to_their_own_usual_settings() -> None:
+def test_recipes_are_held_to_their_own_usual_settings():
     runs = [given(name, tags={"recipe": "long"}) for name in ("gpo", "max")]
     runs += [given(name, tags={"recipe": "short"}, optim__epochs="2") for name in ("gpo", "max")]
     runs = [replace(made, run_id=f"{made.run_id}-{made.tags['recipe']}") for made in runs]
@@ -107,7 +105,7 @@ def test_recipes_are_held_to_their_own_usual_settings() -> None:
     assert group.usual == ("where a row of short does not say otherwise, optim.epochs=2",)
 
 
-def test_variants_have_lines_of_their_own_over_tasks_and_no_published_numbers() -> None:
+def test_variants_have_lines_of_their_own_over_tasks_and_no_published_numbers():
     runs = [given(name) for name in ("gpo", "max", "mean")] + [given("gpo", 1, optim__epochs="1")]
     found = grid(*runs, *(vqa(name, 0, 30.0) for name in ("gpo", "max", "mean")))
     assert set(found.aggregators) == {"gpo", "gpo, optim.epochs=1", "max", "mean"}
@@ -116,7 +114,7 @@ def test_variants_have_lines_of_their_own_over_tasks_and_no_published_numbers() 
     assert "image_text · coco_mini · whole: where a row does not say otherwise, optim.epochs=10" in shown
 
 
-def test_other_code_and_other_packages_are_said() -> None:
+def test_other_code_and_other_packages_are_said():
     first = {"git_commit": "1" * 40, "torch": "2.6.0", "python": "3.11.7"}
     later = {"git_commit": "2" * 40, "git_dirty": "true", "torch": "2.13.0", "python": "3.11.7"}
     runs = [given("gpo", tags=first), given("gpo", 1, tags=first), given("max", tags=later)]

@@ -29,12 +29,12 @@ from polypool.tasks.scoring.attention_maps import AttentionExample, AttentionExa
 NASTY = "<script>alert('&\"')</script>"
 
 
-def test_cells_of_a_square_with_or_without_a_class_token() -> None:
+def test_cells_of_a_square_with_or_without_a_class_token():
     assert [*map(cells, (49, 197, 5))] == [(7, 0), (14, 1), (2, 1)]
     assert [*map(cells, (0, 1, 2, 3, 6, 30, 51))] == [None] * 7
 
 
-def test_the_warmest_place_lies_over_the_heaviest_cell() -> None:
+def test_the_warmest_place_lies_over_the_heaviest_cell():
     grey = Image.new("RGB", (93, 63), (128, 128, 128))
     weight_RC = np.full((3, 3), 0.1)
     weight_RC[0, 2], weight_RC[1, 1] = 0.5, 0
@@ -51,7 +51,7 @@ def test_the_warmest_place_lies_over_the_heaviest_cell() -> None:
     assert 0 < np.abs(pale_HW - 128).max() < 3, "what differs little is hardly coloured"
 
 
-def test_the_middle_is_shown_where_the_backbone_saw_no_more() -> None:
+def test_the_middle_is_shown_where_the_backbone_saw_no_more():
     image = Image.fromarray(np.arange(400 * 200 * 3, dtype=np.uint32).astype(np.uint8).reshape(200, 400, 3))
     crop = {"height": 224, "width": 224}
     clip = {"do_center_crop": True, "size": {"shortest_edge": 224}, "crop_size": crop}
@@ -73,7 +73,7 @@ def test_the_middle_is_shown_where_the_backbone_saw_no_more() -> None:
     assert part_seen(image, {}) is image
 
 
-def test_an_element_of_a_video_is_shown_by_the_frame_at_its_time() -> None:
+def test_an_element_of_a_video_is_shown_by_the_frame_at_its_time():
     cases = ((4, 4, [0, 1, 2, 3]), (6, 3, [0, 0, 1, 1, 2, 2]), (2, 5, [1, 3]), (1, 1, [0]))
     for elements, frames, expected in cases:
         assert [frame_of(n, elements, frames) for n in range(elements)] == expected
@@ -123,7 +123,7 @@ def drawn(html: str) -> list[np.ndarray]:
     return [np.asarray(Image.open(io.BytesIO(data)).convert("RGB")).astype(int) for data in sources]
 
 
-def test_regions_are_drawn_where_their_boxes_are() -> None:
+def test_regions_are_drawn_where_their_boxes_are():
     box_N4 = np.array([[0.0, 0.0, 0.5, 1.0], [0.25, 0.0, 0.75, 0.5], [0.0, 0.0, 0.0, 0.0]])
     weight_RC = region_weights(box_N4, np.array([0.5, 0.3, 0.2]))
     side = len(weight_RC)
@@ -136,7 +136,7 @@ def test_regions_are_drawn_where_their_boxes_are() -> None:
     assert drawn_HW3[20, 5, 0] > drawn_HW3[20, 38, 0] + 50, "warm at the left, cold at the right"
 
 
-def test_what_others_wrote_is_escaped() -> None:
+def test_what_others_wrote_is_escaped():
     near = (NearestCaption(text=NASTY, cosine=0.5, own=True),)
     seen = {"visual": np.arange(4.0)[None], "words": np.array([[0.25, 0.75]])}
     item = PicturedItem(id=NASTY, file=Path("a"))
@@ -149,7 +149,7 @@ def test_what_others_wrote_is_escaped() -> None:
     assert html.count("<img") == 1, "the image stands there as it is"
 
 
-def test_words_are_shaded_as_they_differ_and_bars_are_high_in_proportion_to_weights() -> None:
+def test_words_are_shaded_as_they_differ_and_bars_are_high_in_proportion_to_weights():
     html = page(example(words=np.array([[0.1, 0.4, -0.2]]), subwords=("a", "<b>", "&")))
     assert re.findall(r'--w:([\d.]+)" title="([^"]*)"', html) == [
         ("0.50", "a: 10.0%"),
@@ -166,7 +166,7 @@ def test_words_are_shaded_as_they_differ_and_bars_are_high_in_proportion_to_weig
     assert re.findall(r"<small>(vector \d)</small><span", html) == ["vector 1", "vector 2"]
 
 
-def test_shades_are_parts_of_the_largest_weight_and_what_weighs_alike_has_none() -> None:
+def test_shades_are_parts_of_the_largest_weight_and_what_weighs_alike_has_none():
     assert [it["strength"] for it in shades(np.array([0.1, 0.4, -0.2]))] == pytest.approx([0.25, 1.0, 0.0])
     for weightless in (np.zeros(2), np.array([-0.3, -0.1])):
         assert [it["strength"] for it in shades(weightless)] == [0.0, 0.0]
@@ -181,7 +181,7 @@ def test_shades_are_parts_of_the_largest_weight_and_what_weighs_alike_has_none()
     assert set(re.findall(r"--w:([\d.]+)", html)) == {"0.00"}
 
 
-def test_cells_go_over_the_image_and_regions_beside_it() -> None:
+def test_cells_go_over_the_image_and_regions_beside_it():
     html = page(example(visual=np.array([[0.6, 0.1, 0.1, 0.1, 0.1]])))
     assert "class token 60.0%" in html
     assert '<div class="bars">' not in html
@@ -197,7 +197,7 @@ def test_cells_go_over_the_image_and_regions_beside_it() -> None:
     assert gone.count('<div class="bars">') == 1
 
 
-def test_of_a_video_the_heaviest_frames_are_shown_in_time(thumbnails: GreyFrames) -> None:
+def test_of_a_video_the_heaviest_frames_are_shown_in_time(thumbnails):
     weight_KN = np.array([[0.02, 0.3, 0.05, 0.1, 0.2, 0.33]])
     html = page(example(visual=weight_KN), modality="video")
     assert thumbnails.calls == [6]
@@ -206,7 +206,7 @@ def test_of_a_video_the_heaviest_frames_are_shown_in_time(thumbnails: GreyFrames
     assert re.findall(r'<i( class="pale")? style', html) == [' class="pale"', "", ' class="pale"', "", "", ""]
 
 
-def test_a_nearest_caption_of_the_image_itself_is_marked() -> None:
+def test_a_nearest_caption_of_the_image_itself_is_marked():
     near = [NearestCaption(text=text, cosine=1.0, own=own) for text, own in (("<i>a", True), ("b", False))]
     weight_KN = np.stack([np.arange(4.0), np.arange(4.0)[::-1]])
     html = unescape(page(example(visual=weight_KN, nearest=near)))
@@ -219,7 +219,7 @@ def test_a_nearest_caption_of_the_image_itself_is_marked() -> None:
     assert "the nearest caption of the split" in html
 
 
-def test_frames_say_when_they_are_shown() -> None:
+def test_frames_say_when_they_are_shown():
     weight_KN = np.array([[0.1, 0.2, 0.3, 0.15, 0.25]])
     of_frames = {"visual": weight_KN, "seconds": np.array([[0.0], [1.04], [2.0], [3.5], [61.25]])}
     html = page(example(**of_frames), modality="video")

@@ -38,7 +38,7 @@ def draw_told(record: Told) -> dict[str, bytes]:
     return {"told.txt": record.text.encode()}
 
 
-def test_values_are_escaped_and_none_may_be_left_out() -> None:
+def test_values_are_escaped_and_none_may_be_left_out():
     page = templates("polypool.pipelines.figures.pages").get_template("document.html.j2")
     html = page.render(title="<b>'&\"", about="<script>")
     assert "<title>&lt;b&gt;&#39;&amp;&#34;</title>" in html
@@ -47,7 +47,7 @@ def test_values_are_escaped_and_none_may_be_left_out() -> None:
         page.render(title="")
 
 
-def test_an_address_holds_a_jpeg_or_the_very_bytes() -> None:
+def test_an_address_holds_a_jpeg_or_the_very_bytes():
     image = noise()
     source = data_address(image)
     assert source.startswith("data:image/jpeg;base64,")
@@ -61,7 +61,7 @@ def test_an_address_holds_a_jpeg_or_the_very_bytes() -> None:
         assert source == f"data:image/{kind};base64,{base64.b64encode(buffer.getvalue()).decode()}"
 
 
-def test_records_of_others_files_and_nothing_are_drawn() -> None:
+def test_records_of_others_files_and_nothing_are_drawn():
     assert draw(Told(text="a")) == {"told.txt": b"a"}
     assert draw({"a.png": b"1"}) == {"a.png": b"1"}
     assert draw(None) == {}
@@ -71,7 +71,7 @@ def test_records_of_others_files_and_nothing_are_drawn() -> None:
         draw({"a.png": "1"})
 
 
-def test_every_worker_makes_records_and_the_one_with_a_log_draws_them(tmp_path: Path) -> None:
+def test_every_worker_makes_records_and_the_one_with_a_log_draws_them(tmp_path):
     made = []
 
     def record() -> Told:
@@ -101,7 +101,7 @@ def page(*examples: AnswerExample, split: str = "test", accuracy: float | None =
     return draw(record)[f"vqa_{split}_examples.html"].decode()
 
 
-def test_everything_is_escaped_every_tag_closed_and_images_are_in_the_page(tmp_path: Path) -> None:
+def test_everything_is_escaped_every_tag_closed_and_images_are_in_the_page(tmp_path):
     nasty = example(id=NASTY, question=NASTY, kind=NASTY, answers=(NASTY,) * 10, prediction=NASTY)
     noise().save(tmp_path / "1.png")
     html = page(nasty, example(file=tmp_path / "1.png"), example(file=tmp_path / "gone.png"), split=NASTY)
@@ -112,7 +112,7 @@ def test_everything_is_escaped_every_tag_closed_and_images_are_in_the_page(tmp_p
     assert html.count("no image") == 2
 
 
-def test_a_card_tells_answers_with_counts_confidence_and_accuracy() -> None:
+def test_a_card_tells_answers_with_counts_confidence_and_accuracy():
     html = page(example(accuracy=0.3, prediction="dog"))
     assert "1 of 1,200 questions" in html
     assert "The accuracy of all is 61.25%." in html
