@@ -41,12 +41,11 @@ def moved(run: Run, bucket: Bucket) -> Run:
     return replace(run, data=replace(data, **urls))
 
 
-def test_a_run_on_remote_data_ends_as_one_on_local_data(
-    bucket: Bucket, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_on_remote_data_ends_as_one_on_local_data(bucket, tmp_path, capsys, monkeypatch):
     bert = save_bert(tmp_path / "tiny-bert")
     monkeypatch.chdir(tmp_path)  # where search finds it by its name
-    run = with_texts(make_corpus(tmp_path / "data"), tmp_path / "data" / "texts", f"bert(name={bert!r})")
+    corpus = make_corpus(tmp_path / "data", train=16, val=4, test=6)
+    run = with_texts(corpus, tmp_path / "data" / "texts", f"bert(name={bert!r})")
     run = replace(run, optim=replace(run.optim, epochs=1), figures=False)
     local = launch.start(run)
     found = [hit.id for hit in load(local).search("a dog", k=3)]
@@ -71,9 +70,9 @@ def test_a_run_on_remote_data_ends_as_one_on_local_data(
     assert secret not in said.out + said.err
 
 
-def test_corpora_of_both_kinds_are_opened_by_their_url(bucket: Bucket, tmp_path: Path) -> None:
+def test_corpora_of_both_kinds_are_opened_by_their_url(bucket, tmp_path):
     for make in (make_corpus, make_questions):
-        run = make(tmp_path / make.__name__)
+        run = make(tmp_path / make.__name__, train=4, val=2, test=2)
         here, url = open_corpus(run.data.corpus), bucket.put(Path(run.data.corpus), f"{make.__name__}/corpus")
         there = open_corpus(url)
         assert type(there) is type(here)
@@ -81,8 +80,8 @@ def test_corpora_of_both_kinds_are_opened_by_their_url(bucket: Bucket, tmp_path:
         assert there.items("train") == here.items("train")
 
 
-def test_a_corpus_that_comes_cut_or_other_than_written(bucket: Bucket, tmp_path: Path) -> None:
-    run = make_corpus(tmp_path / "data")
+def test_a_corpus_that_comes_cut_or_other_than_written(bucket, tmp_path):
+    run = make_corpus(tmp_path / "data", train=4, val=2, test=2)
     url = bucket.put(Path(run.data.corpus), "corpus")
     bucket.server.faults.append(Fault(spoil=lambda body: [bytes(len(body))], key="corpus.arrow", times=2))
     with pytest.raises(InputError, match=r"s3://.*/corpus.arrow: its bytes are not those that were written"):

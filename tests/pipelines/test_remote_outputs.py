@@ -10,7 +10,7 @@ import pytest
 import torch
 from corpora import make_corpus
 from kept import keep_run
-from object_storage import KEYS, Bucket, Fault
+from object_storage import KEYS, Fault
 from verbs import exit_code, run, sets_of
 
 import polypool
@@ -34,7 +34,7 @@ def items(word: str) -> list[Item]:
     return [Item(id=str(n), split="train", captions=(f"{word} {n}", "")) for n in range(3)]
 
 
-def test_a_corpus_is_written_and_replaced(bucket: Bucket, tmp_path: Path) -> None:
+def test_a_corpus_is_written_and_replaced(bucket, tmp_path):
     url = f"{bucket.url}/corpus"
     bucket.server.faults.append(Fault(method="PUT", key="corpus.json", times=remote.ATTEMPTS))
     with pytest.raises(InputError, match=r"corpus.json: cannot be written"):
@@ -49,7 +49,7 @@ def test_a_corpus_is_written_and_replaced(bucket: Bucket, tmp_path: Path) -> Non
     assert all(bucket.read(f"corpus/{name}") == (tmp_path / "two" / name).read_bytes() for name in names)
 
 
-def test_ingest_writes_a_store_and_says_where(bucket: Bucket, tmp_path: Path) -> None:
+def test_ingest_writes_a_store_and_says_where(bucket, tmp_path):
     (tmp_path / "arrays").mkdir()
     for n in range(3):
         np.save(tmp_path / "arrays" / f"{n}.npy", np.full((2, 4), n, np.float32))
@@ -68,10 +68,8 @@ def test_ingest_writes_a_store_and_says_where(bucket: Bucket, tmp_path: Path) ->
     assert not [*(cache.folder() / "writing").iterdir()]
 
 
-def test_a_model_is_exported_loaded_and_cached(
-    bucket: Bucket, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run_id, url = keep_run(make_corpus(tmp_path)), f"{bucket.url}/models/mine"
+def test_a_model_is_exported_loaded_and_cached(bucket, tmp_path, capsys):
+    run_id, url = keep_run(make_corpus(tmp_path, train=8, val=2, test=2)), f"{bucket.url}/models/mine"
     fault = Fault(method="PUT", key="model.safetensors")
     bucket.server.faults.append(fault)
     assert exit_code(export.main, run_id, "--out", url) == 0

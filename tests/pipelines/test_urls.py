@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from verbs import called
 
 from polypool.pipelines.recipes.arguments import read_run
-
-KARPATHY = ["--json", "here.json", "--images", "."]
 
 
 @pytest.mark.parametrize(
@@ -18,10 +14,7 @@ KARPATHY = ["--json", "here.json", "--images", "."]
         ["extract", "--corpus", "ftp://host/x", "--out", "features"],
         ["extract", "--corpus", "corpus", "--out", "ftp://host/x"],
         ["ingest", "karpathy", "--json", "ftp://host/x", "--images", ".", "--out", "corpus"],
-        ["ingest", "karpathy", *KARPATHY, "--out", "ftp://host/x"],
         ["ingest", "karpathy", "--json", "here.json", "--images", "ftp://host/x", "--out", "corpus"],
-        ["ingest", "arrays", "--dir", "ftp://host/x", "--out", "store"],
-        ["ingest", "butd", "--tsv", "ftp://host/x", "--out", "store"],
         ["ingest", "verify", "--store", "ftp://host/x"],
         ["ingest", "vse-infinity", "ftp://host/x"],
         ["export", "0" * 32, "--out", "ftp://host/x"],
@@ -31,9 +24,7 @@ KARPATHY = ["--json", "here.json", "--images", "."]
         ["compare", "tables", "ftp://host/x.md"],
     ],
 )
-def test_a_url_that_cannot_be_served_is_one_line_and_code_2(
-    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_url_that_cannot_be_served_is_one_line_and_code_2(words, tmp_path, monkeypatch):
     monkeypatch.setenv("POLYPOOL_HOME", str(tmp_path))
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     monkeypatch.chdir(tmp_path)
@@ -46,9 +37,7 @@ def test_a_url_that_cannot_be_served_is_one_line_and_code_2(
 
 
 @pytest.mark.parametrize("flag", ["--data.features", "--data.corpus"])
-def test_a_run_that_cannot_have_its_data_is_refused_with_its_flags(
-    flag: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_that_cannot_have_its_data_is_refused_with_its_flags(flag, capsys):
     with pytest.raises(SystemExit) as ended:
         read_run("coco_mini", [flag, "ftp://host/x"])
     assert ended.value.code == 2

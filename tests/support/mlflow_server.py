@@ -44,10 +44,7 @@ class Server:
         """Start it, and wait until it answers."""
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", APP, str(self.port)],
-                env=os.environ | self.env,
-                stdout=log,
-                stderr=log,
+                [sys.executable, "-c", APP, str(self.port)], env=os.environ | self.env, stdout=log, stderr=log
             )
         limit = time.monotonic() + 120
         ask = f"{self.uri}/api/2.0/mlflow/experiments/search?max_results=1"  # it makes its database first
