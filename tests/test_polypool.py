@@ -6,7 +6,6 @@ import os
 import sys
 from dataclasses import replace
 
-import in_process
 import numpy as np
 import pytest
 import torch
@@ -16,7 +15,6 @@ from programs import begin, end
 import polypool as pp
 from polypool.__main__ import main, verbs
 from polypool.infra.errors import InputError
-from polypool.pipelines.training import launch as training_runs
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +24,6 @@ def project(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("POLYPOOL_HOME", str(folder))
         patch.delenv("MLFLOW_TRACKING_URI", raising=False)
-        patch.setattr(training_runs, "fit", in_process.fit)
         made = make_corpus(folder)
         yield replace(made, optim=replace(made.optim, epochs=2), figures=False)
 

@@ -12,7 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 from textwrap import dedent
 
-import in_process
 import numpy as np
 import pytest
 from corpora import make_corpus
@@ -172,7 +171,6 @@ def plugged(site, monkeypatch):
 def home(tmp_path, monkeypatch, plugged):
     monkeypatch.setenv("POLYPOOL_HOME", str(tmp_path))
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    monkeypatch.setattr(start, "fit", in_process.fit)
     return tmp_path
 
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import shutil
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
-import in_process
 import pytest
 from corpora import make_corpus, make_questions
 from object_storage import KEYS, Bucket, Fault, cut
@@ -25,8 +23,6 @@ from polypool.tasks.run import Run
 
 @pytest.fixture(autouse=True)
 def no_ray(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(launch, "fit", in_process.fit)
-    monkeypatch.setattr(launch, "ray_beside", nullcontext)
     monkeypatch.setenv("POLYPOOL_HOME", str(tmp_path / "home"))
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     (tmp_path / "home").mkdir()

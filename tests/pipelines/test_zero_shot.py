@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import in_process
 import numpy as np
 import pytest
 import torch
@@ -16,7 +15,6 @@ from polypool.infra.store import StoreWriter
 from polypool.infra.tracking import tracking_uri
 from polypool.pipelines.comparison.comparison import compare
 from polypool.pipelines.models.trained import load_run
-from polypool.pipelines.training import launch
 from polypool.pipelines.training.launch import start
 from polypool.tasks.datasets.corpus import Item, write_corpus
 from polypool.tasks.run import Data, Optim, Run
@@ -31,7 +29,6 @@ def home(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("POLYPOOL_HOME", str(folder))
         patch.delenv("MLFLOW_TRACKING_URI", raising=False)
-        patch.setattr(launch, "fit", in_process.fit)
         yield folder
 
 

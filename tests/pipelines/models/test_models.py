@@ -8,7 +8,6 @@ import textwrap
 from dataclasses import replace
 from itertools import takewhile
 
-import in_process
 import numpy as np
 import pytest
 import torch
@@ -128,7 +127,6 @@ def test_what_a_model_cannot_do_is_said_in_a_line(run, home, tmp_path):
 def test_a_corpus_and_a_run_from_nothing_are_trained_as_their_documentation_shows(home, monkeypatch):
     names: dict[str, object] = {}
     monkeypatch.chdir(home)
-    monkeypatch.setattr(start, "fit", in_process.fit)
     for documented in (write_corpus, Run):
         lines = inspect.getdoc(documented).partition("::\n")[2].splitlines()
         code = takewhile(lambda line: not line or line.startswith("    "), lines)

@@ -7,13 +7,11 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import in_process
 import pytest
 from corpora import make_corpus
 
@@ -36,8 +34,6 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("POLYPOOL_HOME", str(folder))
         patch.delenv("MLFLOW_TRACKING_URI", raising=False)
-        patch.setattr(launch, "fit", in_process.fit)
-        patch.setattr(launch, "ray_beside", nullcontext)
         yield folder
 
 

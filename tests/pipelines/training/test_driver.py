@@ -9,7 +9,6 @@ import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 
-import in_process
 import pytest
 from corpora import make_corpus
 from places import ROOT, SUPPORT
@@ -17,7 +16,6 @@ from safetensors.torch import load_file
 
 from polypool.infra.lease.on_disk import NAME, Holder
 from polypool.infra.tracking import Tracker, find_runs, tracking_uri
-from polypool.pipelines.training import launch
 from polypool.pipelines.training.driver import Driver, Resume
 from polypool.pipelines.training.launch import start
 from polypool.pipelines.training.run_folder import run_folder
@@ -33,9 +31,9 @@ from polypool.tasks.run import from_json
 run, marker = from_json(json.loads(Path("run.json").read_text())), Path("marker")
 verb.parse = lambda words: run if words == ["it"] else None
 
-def fit(run, tracker, **options):
-    '''Train without Ray; the first process is killed in the third epoch.'''
-    import in_process
+do = driver.Driver.do
+def killed_once(*arguments):
+    '''Train; the first process is killed in the third epoch.'''
     from polypool.pipelines.training.loop import Trainer
     step = Trainer.train_step
     def killed(trainer, batch):
@@ -44,15 +42,9 @@ def fit(run, tracker, **options):
             os.kill(os.getpid(), signal.SIGKILL)
         return step(trainer, batch)
     Trainer.train_step = killed
-    in_process.fit(run, tracker, **options)
-
-do = driver.Driver.do
-def without_ray(*arguments):
-    from polypool.pipelines.training import launch
-    launch.fit = fit
     return do(*arguments)
 
-driver.Driver.do = without_ray
+driver.Driver.do = killed_once
 verb.main()
 """
 
@@ -75,7 +67,6 @@ def test_a_killed_driver_is_followed_by_one_that_ends_the_run(
         env=os.environ
         | {
             "PYTHONPATH": os.pathsep.join(map(str, paths)),
-            "RAY_ADDRESS": "127.0.0.1:1",
             "OMP_NUM_THREADS": "1",
         },
         capture_output=True,
@@ -88,8 +79,6 @@ def test_a_killed_driver_is_followed_by_one_that_ends_the_run(
     assert record.status == "FINISHED"
     assert done.stdout.startswith(f"run {record.run_id} finished\n")
 
-    monkeypatch.setattr(launch, "fit", in_process.fit)
-    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
     undisturbed = start(replace(run, experiment="undisturbed"))
     ours, theirs = (
         load_file(tracker.download("model") / "model.safetensors")

@@ -19,9 +19,6 @@ from polypool.tasks.run import Run
 TEXT = "bigru(width=16, embedding=8, min_count=1, ends=False)"
 
 
-pytestmark = pytest.mark.usefixtures("without_ray")
-
-
 @pytest.fixture
 def pairs(tmp_path: Path) -> Run:
     run = make_corpus(tmp_path / "pairs")

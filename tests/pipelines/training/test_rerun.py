@@ -4,7 +4,6 @@ import shutil
 import sys
 from dataclasses import replace
 
-import in_process
 import pytest
 from corpora import make_corpus
 
@@ -21,7 +20,6 @@ from polypool.tasks.run import to_json
 def home(tmp_path, monkeypatch):
     monkeypatch.setenv("POLYPOOL_HOME", str(tmp_path))
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    monkeypatch.setattr(start, "fit", in_process.fit)
     return tmp_path
 
 

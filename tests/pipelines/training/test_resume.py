@@ -34,9 +34,6 @@ def run(home: Path) -> Run:
     return replace(made, cpus=1, optim=replace(made.optim, epochs=1))
 
 
-pytestmark = pytest.mark.usefixtures("without_ray")
-
-
 @pytest.fixture
 def begun(run: Run, home: Path) -> Tracker:
     """A run that is recorded and has logged nothing."""

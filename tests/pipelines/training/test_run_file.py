@@ -25,9 +25,6 @@ def run(home: Path) -> Run:
     return replace(made, cpus=1, experiment="noted", optim=replace(made.optim, epochs=1))
 
 
-pytestmark = pytest.mark.usefixtures("without_ray")
-
-
 def train(run: Run, file: Path | None = None) -> Trained:
     return verb.watched(Driver(work=run, file=file), retries=0)
 

@@ -11,7 +11,6 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-import in_process
 import pytest
 import torch
 from corpora import make_corpus
@@ -32,12 +31,21 @@ from polypool.pipelines.commands import train as verb
 from polypool.pipelines.commands.train import show
 from polypool.pipelines.models import run_evaluation
 from polypool.pipelines.models.trained import load_run
-from polypool.pipelines.training import driver, launch, on_ray
+from polypool.pipelines.training import driver, on_ray
+from polypool.pipelines.training.fitting import TrialOptions
 from polypool.pipelines.training.launch import resume, start
 from polypool.pipelines.training.recording import tags
 from polypool.tasks.run import from_json, to_json
 
-pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("one_ray")]
+pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("cluster")]
+
+
+@pytest.fixture(scope="module")
+def cluster(one_ray):
+    """A cluster that RAY_ADDRESS names, where a run of one worker needs Ray, too."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_ADDRESS", "auto")
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +60,7 @@ def finished(run) -> str:
     threads = torch.get_num_threads()
     torch.set_num_threads(run.cpus)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(launch, "fit", in_process.fit)
+        patch.delenv("RAY_ADDRESS")
         run_id = start(run)
     torch.set_num_threads(threads)
     return run_id
@@ -155,7 +163,7 @@ def test_sigterm_leaves_a_checkpoint_with_which_the_run_goes_on(finished, run, h
     inside, whole = (samples(home / "runs" / run_id) for run_id in (record.run_id, finished))
     assert 2 < inside / (whole / run.optim.epochs) < 3
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(launch, "fit", in_process.fit)
+        patch.delenv("RAY_ADDRESS")
         assert resume(record.run_id) == record.run_id
     ours, theirs = best_weights(record.run_id), best_weights(finished)
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
@@ -178,7 +186,7 @@ def test_workers_that_are_ended_with_a_run_that_was_asked_to_stop_are_no_failure
 
     monkeypatch.setattr(on_ray, "_trainer", lambda *_, **__: Trainer())
     with pytest.raises(Stopped if state == "KILLED" else RuntimeError):
-        start(run, stop=stop)
+        start(replace(run, workers=2), trial=TrialOptions(stop=stop))
     (record, *_) = find_runs(tracking_uri(home), "polypool", finished=False)
     assert record.status == state
 
@@ -197,7 +205,7 @@ def test_the_end_of_ray_is_a_fault_that_another_try_may_survive(run, home, monke
 
 @pytest.mark.slow
 def test_ctrl_c_leaves_no_process_behind_and_says_what_to_type(run, home):
-    endless = replace(run, optim=replace(run.optim, epochs=10**6))
+    endless = replace(run, workers=2, optim=replace(run.optim, epochs=10**6))
     tracker = Tracker.start("stopped", uri=tracking_uri(home), home=home, name="n", tags=tags(run), params={})
     tracker.json("run.json", to_json(endless))
     words = [sys.executable, "-m", "polypool", "train", "resume", tracker.run_id]

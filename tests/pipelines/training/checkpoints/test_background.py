@@ -15,7 +15,13 @@ import torch
 
 from polypool.pipelines.training.checkpoints import in_storage
 from polypool.pipelines.training.checkpoints.format import Progress, Snapshot, load_checkpoint, snapshot
-from polypool.pipelines.training.checkpoints.in_folder import InFolder, remove_unlisted
+from polypool.pipelines.training.checkpoints.in_folder import (
+    LISTING,
+    InFolder,
+    ListedByRay,
+    last_checkpoint,
+    remove_unlisted,
+)
 from polypool.pipelines.training.checkpoints.in_storage import InStorage
 
 
@@ -55,8 +61,50 @@ def uploads(monkeypatch: pytest.MonkeyPatch) -> Iterator[Uploads]:
     uploads.pool.shutdown()
 
 
-def in_folder(folder: Path) -> InFolder:
-    return InFolder(folder=folder, stop=folder / "stop", journal=lambda: None)
+def in_folder(folder: Path, kind: type[InFolder] = ListedByRay) -> InFolder:
+    return kind(folder=folder, stop=folder / "stop", journal=lambda: None)
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(each.name for each in folder.iterdir())
+
+
+def test_without_ray_each_replaces_the_one_before_once_it_is_whole(tmp_path):
+    (tmp_path / "checkpoint_2999-01-01").mkdir()  # of a clock that was ahead
+    (tmp_path / LISTING).write_text(
+        '{"latest_checkpoint_result": {"checkpoint_dir_name": "checkpoint_2999-01-01"}}'
+    )
+    reported = []
+    background, first, second = in_folder(tmp_path, InFolder), Held(), Held()
+    background.reported = reported.append
+    background.report({"epoch": 1}, first)
+    assert first.begun.wait(60)
+    assert last_checkpoint(tmp_path).name == "checkpoint_2999-01-01", "until there is a whole one"
+    waiting = threading.Thread(target=background.report, args=[{"epoch": 2}, second])
+    waiting.start()
+    assert not second.begun.wait(0.2)
+    assert reported == [{"epoch": 1}]
+    first.free.set()
+    assert second.begun.wait(60)
+    waiting.join()
+    assert last_checkpoint(tmp_path).name == "checkpoint_2999-01-01_"
+    second.free.set()
+    background.close()
+    assert names(tmp_path) == ["checkpoint_2999-01-01__"]
+    with background.last() as last:
+        assert names(last) == ["part"]
+
+
+def test_without_ray_one_that_cannot_be_written_ends_the_run_and_leaves_the_one_before(tmp_path):
+    background, whole, broken = in_folder(tmp_path, InFolder), Held(), Held(fails=True)
+    for each in (whole, broken):
+        each.free.set()
+        background.report({}, each)
+    with pytest.raises(OSError, match="No space left"):
+        background.close()
+    assert [(each.name, names(each)) for each in tmp_path.iterdir()] == [
+        (last_checkpoint(tmp_path).name, ["part"])
+    ]
 
 
 def test_training_goes_on_and_the_next_one_waits(tmp_path: Path, uploads: Uploads) -> None:

@@ -6,7 +6,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
-import in_process
+import one_by_one
 import pytest
 
 from polypool.infra.errors import InputError
@@ -29,9 +29,9 @@ FAILING = "failing_aggregator:Failing"
 
 
 @pytest.fixture(autouse=True)
-def one_by_one(without_ray: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def trained_here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(execution, "ray_session", lambda **_: nullcontext())
-    monkeypatch.setattr(execution, "run_side_by_side", in_process.run_one_by_one)
+    monkeypatch.setattr(execution, "run_side_by_side", one_by_one.run_one_by_one)
 
 
 def swept(*aggregators: str, seeds: int = 1) -> bool:
@@ -113,7 +113,7 @@ def test_a_sweep_that_was_interrupted_goes_on_under_its_parent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def stopped(work, count, *, ended, **_):
-        in_process.run_one_by_one(work, 1, ended=ended)
+        one_by_one.run_one_by_one(work, 1, ended=ended)
         raise Stopped
 
     with monkeypatch.context() as patch:

@@ -12,7 +12,7 @@ from contextlib import redirect_stdout
 from io import StringIO
 from pathlib import Path
 
-import in_process
+import one_by_one
 import pytest
 import ray
 from corpora import make_corpus
@@ -20,7 +20,6 @@ from corpora import make_corpus
 from polypool.infra.registry import RECIPES
 from polypool.infra.tracking import RunRecord, Tracker, find_runs, tracking_uri
 from polypool.pipelines.commands import sweep as module
-from polypool.pipelines.training import launch
 from polypool.pipelines.training.run_folder import take_run
 from polypool.pipelines.training.sweep import execution, trials
 from polypool.pipelines.training.sweep.execution import ERROR
@@ -47,8 +46,7 @@ def tiny(home: Path) -> Iterator[Path]:
 @pytest.fixture
 def without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     """Train in this process, one trial after the other: for tests of what is decided around the training."""
-    monkeypatch.setattr(execution, "run_side_by_side", in_process.run_one_by_one)
-    monkeypatch.setattr(launch, "fit", in_process.fit)
+    monkeypatch.setattr(execution, "run_side_by_side", one_by_one.run_one_by_one)
 
 
 @pytest.fixture(scope="module")
