@@ -67,7 +67,7 @@ def run_side_by_side(
         concurrent: trials at once.
         folder: for Tune's state; removed at the end.
         resources: which a trial reserves, such as `{"CPU": 2}`; none where its workers reserve them.
-        retries: how often a trial is called again that raised an error or whose process died.
+        retries: how often a trial is called again whose process died.
         halving: how poor trials are stopped early, if they are; those end with their last report.
         ended: called in this process after each trial.
     """

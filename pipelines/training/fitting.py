@@ -159,5 +159,6 @@ def _train_here(
         resume = resume_command(tracker.run_id, modules(run))
         if why := disk_fault(error, kept.folder):
             raise InputError(f"{why}, then `{resume}` goes on from the last checkpoint") from error
-        traceback.print_exc()
+        if trial is None:
+            traceback.print_exc()
         raise FaultError(f"training failed; `{resume}` goes on: {error}") from error

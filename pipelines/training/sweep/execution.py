@@ -7,6 +7,7 @@ import os
 import re
 import secrets
 import time
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -228,12 +229,11 @@ class Work:
             }
         except Stopped:
             return {"stopped": True}
-        except FaultError:
-            raise  # it is called again
         except InputError as error:
             return {"error": str(error)}
         except Exception as error:  # the other trials go on
-            return {"error": f"{type(error).__name__}: {error}"}
+            cause = error.__cause__ if isinstance(error, FaultError) and error.__cause__ else error
+            return {"error": "".join(traceback.format_exception(cause))}
 
 
 def last_line(error: str) -> str:

@@ -31,6 +31,7 @@ FAILING = "failing_aggregator:Failing"
 @pytest.fixture(autouse=True)
 def trained_here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(execution, "ray_session", lambda **_: nullcontext())
+    monkeypatch.setattr(execution, "_resources", lambda matches: (1, {"CPU": 1.0}))
     monkeypatch.setattr(execution, "run_side_by_side", one_by_one.run_one_by_one)
 
 
