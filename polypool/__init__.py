@@ -139,7 +139,7 @@ def recipe(name: str, **settings: Any) -> Run:
 
 
 def train(run: str | Run, **settings: Any) -> TrainedRun:
-    """Train a recipe or a `Run` on Ray workers, recorded in MLflow, and wait for its end.
+    """Train a recipe or a `Run`, recorded in MLflow, and wait for its end.
 
     Args:
         run: name of a recipe, or a `Run`.
@@ -147,7 +147,7 @@ def train(run: str | Run, **settings: Any) -> TrainedRun:
 
     Raises:
         InputError: a setting cannot be used; nothing was started.
-        RuntimeError: the workers failed; the message gives the command that resumes the run.
+        RuntimeError: the training failed; the message gives the command that resumes the run.
     """
     from polypool.infra.paths import home
     from polypool.infra.tracking import Tracker, tracking_uri
