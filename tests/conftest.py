@@ -20,9 +20,9 @@ SHARED = Path(__file__).resolve().parents[2] / "shared"
 IN_ONE_RAY = (
     "test_train.py",
     "test_sweep.py",
-    "test_extract.py",
     "test_extract_videos.py",
-    "test_serving.py",
+    "test_workers.py",
+    "test_cluster.py",
 )
 """Files that share a Ray, which takes ten seconds to start: one process runs them all, and first."""
 

@@ -1,11 +1,11 @@
 from __future__ import annotations
 
+import os
 import re
-import subprocess
-import sys
 
 import pytest
 from places import ROOT
+from programs import begin, end
 from verbs import called
 
 from polypool.__main__ import verbs
@@ -113,13 +113,13 @@ def test_bad_input_is_one_message_and_code_2(words, message, nowhere):
     assert (code, message in error) == (2, True), error
 
 
-def test_a_process_ends_with_the_message_alone(nowhere, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    command = [sys.executable, "-m", "polypool", "train", "coco_region_bigru"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 2, done.stderr
-    assert "no such file" in done.stderr, "found by a child of `train`"
-    assert "Traceback" not in done.stderr
+def test_a_process_ends_with_the_message_alone(nowhere, tmp_path):
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    process = begin("-m", "polypool", "train", "coco_region_bigru", folder=tmp_path, env=environment)
+    code, _, said = end(process)
+    assert code == 2, said
+    assert "no such file" in said, "found by a child of `train`"
+    assert "Traceback" not in said
 
 
 @pytest.mark.parametrize("verb", sorted(verbs()))

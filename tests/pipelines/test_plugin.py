@@ -18,6 +18,7 @@ import pytest
 from corpora import make_corpus
 from kept import keep_run
 from places import TESTS
+from programs import begin, end
 from verbs import called
 
 from polypool.infra.errors import InputError
@@ -287,10 +288,9 @@ def verb(site: Path, name: str, *words: str, code: int = 0, **more: str) -> str:
     """Give a command in a process of its own, check its exit code, and return what it printed."""
     given = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "MLFLOW_"))}
     given |= {"PYTHONPATH": os.pathsep.join([str(TESTS.parent), str(site)]), **more}
-    command = [sys.executable, "-m", "polypool", name, *words]
-    done = subprocess.run(command, env=given, capture_output=True, text=True, check=False)
-    assert done.returncode == code, done.stderr
-    return done.stdout + done.stderr
+    found, out, err = end(begin("-m", "polypool", name, *words, env=given))
+    assert found == code, err
+    return out + err
 
 
 def test_a_new_process_finds_it(site):

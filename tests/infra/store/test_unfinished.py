@@ -121,17 +121,6 @@ def test_an_open_shard_is_written_as_arrays_of_the_same_sets_are(tmp_path):
         assert paths[0].read_bytes() == paths[1].read_bytes()
 
 
-def test_an_open_shard_knows_when_it_is_full():
-    shard = OpenShard(dim=2, dtype="float32", rows=3)
-    assert shard.has_room(8), "a set larger than a shard has one to itself"
-    shard.put("first", np.zeros((2, 2)))
-    assert shard.has_room(1)
-    assert not shard.has_room(2)
-    shard.clear()
-    assert shard.put("large", np.ones((8, 2))).shape == (8, 2)
-    assert not shard.has_room(1)
-
-
 def test_a_writer_holds_few_bytes_of_each_set_beside_its_vectors(tmp_path):
     count, x_ND = 6_000, np.ones((1, 1), np.float32)
     ours = [tracemalloc.Filter(True, f"{ROOT}/infra/*")]

@@ -222,12 +222,8 @@ def test_ratings_of_crisscrossed_captions_decide_what_is_right(run, tmp_path, mo
     write_corpus(tmp_path / "corpus", items, source={}, images=corpus.manifest.images)
     ids = [item.id for item in items if item.split == "test"]
     rated = [(caption(f"{id}{n}"), image(ids[at - 1]), 4) for n in (0, 1) for at, id in enumerate(ids)]
-    folder = write_csvs(
-        tmp_path / "cxc",
-        sits=rated,
-        sts=[(caption(f"{ids[0]}0"), caption(f"{ids[1]}0"), 4)],
-        sis=[(image(ids[0]), image(ids[1]), 4)],
-    )
+    captions, images = (caption(f"{ids[0]}0"), caption(f"{ids[1]}0"), 4), (image(ids[0]), image(ids[1]), 4)
+    folder = write_csvs(tmp_path / "cxc", sits=rated, sts=[captions], sis=[images])
     monkeypatch.setitem(PROTOCOLS, "made-cxc", ScoringProtocol(name="made-cxc", about="", right="cxc"))
     run = replace(run, data=replace(run.data, corpus=str(tmp_path / "corpus")))
     adapter = ImageText(run, cxc=str(folder))
