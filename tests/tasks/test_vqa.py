@@ -41,13 +41,16 @@ def trained(run, folder):
 
 
 @pytest.mark.parametrize(
-    "changes",
-    [{"aggregator": "mean"}, {"aggregator": "score_attention(k=2, heads=2)", **CROSS, "figures": False}],
+    ("changes", "epochs"),
+    [
+        ({"aggregator": "mean"}, 10),
+        ({"aggregator": "score_attention(k=2, heads=2)", **CROSS, "figures": False}, 4),
+    ],
     ids=["mean", "score attention"],
 )
-def test_a_small_corpus_is_learnt(changes, tmp_path):
+def test_a_small_corpus_is_learnt(changes, epochs, tmp_path):
     run = make_questions(tmp_path / "data", train=100)
-    run = derive(run, **changes, optim={"epochs": 10})
+    run = derive(run, **changes, optim={"epochs": epochs})
     adapter, _, log = trained(run, tmp_path)
     metrics = {name.removeprefix("vqa/"): value for name, value in log.rows[-1][1].items()}
     assert metrics["accuracy"] > metrics["prior_accuracy"] + 4

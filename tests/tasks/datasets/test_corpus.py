@@ -13,15 +13,16 @@ def item(id: str, *captions: str, split: str = "train", path: str = "") -> Item:
     return Item(id=id, split=split, captions=captions or (f"a picture of {id}",), path=path)
 
 
-def test_items_come_back_in_order(tmp_path):
+def test_items_come_back_in_order(tmp_path, monkeypatch):
+    monkeypatch.setattr(Corpus, "batch", 40)
     given = [
         item(str(i), f"one {i}", f"two {i}", split="val" if i % 3 else "train", path=f"{i}.jpg")
-        for i in range(9000)
+        for i in range(90)
     ]
     summary = write_corpus(tmp_path, given, source={"reader": "test"}, images=tmp_path)
     corpus = Corpus.open(tmp_path)
-    assert summary.splits == corpus.splits == {"train": 3000, "val": 6000}
-    assert summary.captions == 18000
+    assert summary.splits == corpus.splits == {"train": 30, "val": 60}
+    assert summary.captions == 180
     assert corpus.items("val") == [it for it in given if it.split == "val"]
     assert corpus.items("train") == [it for it in given if it.split == "train"]
     assert corpus.ids.to_pylist() == [it.id for it in given]
@@ -72,11 +73,12 @@ def test_cleaning_a_clean_item_changes_nothing():
     assert list(Corpus.clean(item("a", "one", "two"))) == [item("a", "one", "two")]
 
 
-def test_a_failure_half_way_leaves_the_old_corpus(tmp_path):
+def test_a_failure_half_way_leaves_the_old_corpus(tmp_path, monkeypatch):
+    monkeypatch.setattr(Corpus, "batch", 4)
     write_corpus(tmp_path, [item("a")], source={})
 
     def broken() -> Iterator[Item]:
-        yield from (item(str(i)) for i in range(5000))
+        yield from (item(str(i)) for i in range(5))
         raise InputError("the reader fails")
 
     with pytest.raises(InputError, match="the reader fails"):

@@ -89,48 +89,40 @@ def test_scan_leaves_bad_rows_out_of_both(tmp_path):
     assert len(reasons(tmp_path / "out" / "regions")) == 3
 
 
-def spoil(folder: Path, name: str) -> None:
-    ims, caps, ids = (folder / f"train_{part}" for part in ("ims.npy", "caps.txt", "ids.txt"))
-    if name == "lengths":
-        caps.write_text("one caption too many\n" + caps.read_text("utf-8"), "utf-8")
-    elif name == "annotation ids":
-        np.save(ims, np.repeat(np.load(ims), 5, axis=0))
-        ids.write_text("\n".join(map(str, range(30))))
-    elif name == "ids out of order":
-        ids.write_text("\n".join(["0"] * 5 + ["1", "2"] * 12 + ["3"]))
-    elif name == "rows that differ":
-        np.save(ims, RANDOM.standard_normal((30, 4, 8)))
-    elif name == "no ids":
-        ids.write_text("")
-    elif name == "missing":
-        caps.unlink()
-    elif name == "cut short":
-        ims.write_bytes(ims.read_bytes()[:-100])
-    elif name == "pickled":
-        np.save(ims, np.array([{}, []], dtype=object), allow_pickle=True)
-    elif name == "integers":
-        np.save(ims, np.zeros((6, 4, 8), int))
+OBJECTS = np.array([{}, []], dtype=object)
 
 
 @pytest.mark.parametrize(
-    ("name", "message"),
+    ("spoil", "message"),
     [
-        ("lengths", "6 rows, 31 captions, 6 ids: these do not fit"),
-        ("annotation ids", "the same image and their ids differ"),
-        ("ids out of order", "expected each id 5 times in a row"),
-        ("rows that differ", "expected each row 5 times"),
-        ("no ids", "these do not fit"),
-        ("missing", "train_caps.txt: no such file"),
-        ("cut short", "cut short"),
-        ("pickled", "cannot be read"),
-        ("integers", "expected floats of shape"),
+        (
+            lambda ims, caps, ids: caps.write_text("one too many\n" + caps.read_text("utf-8"), "utf-8"),
+            "6 rows, 31 captions, 6 ids: these do not fit",
+        ),
+        (
+            lambda ims, caps, ids: ids.write_text("\n".join(["0"] * 5 + ["1", "2"] * 12 + ["3"])),
+            "expected each id 5 times in a row",
+        ),
+        (lambda ims, *_: np.save(ims, RANDOM.standard_normal((30, 4, 8))), "expected each row 5 times"),
+        (lambda ims, caps, ids: ids.write_text(""), "these do not fit"),
+        (lambda ims, caps, ids: caps.unlink(), "train_caps.txt: no such file"),
+        (lambda ims, *_: ims.write_bytes(ims.read_bytes()[:-100]), "cut short"),
+        (lambda ims, *_: np.save(ims, OBJECTS, allow_pickle=True), "cannot be read"),
+        (lambda ims, *_: np.save(ims, np.zeros((6, 4, 8), int)), "expected floats of shape"),
     ],
 )
-def test_scan_refuses_files_that_do_not_fit(tmp_path, name, message):
+def test_scan_refuses_files_that_do_not_fit(tmp_path, spoil, message):
     write_split(tmp_path / "in", "train")
-    spoil(tmp_path / "in", name)
+    spoil(*(tmp_path / "in" / f"train_{part}" for part in ("ims.npy", "caps.txt", "ids.txt")))
     refused(message, "scan", "--dir", tmp_path / "in", "--out", tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_scan_refuses_ids_of_annotations(tmp_path):
+    write_split(tmp_path / "in", "train", rows="each")
+    (tmp_path / "in" / "train_ids.txt").write_text("\n".join(map(str, range(30))))
+    message = "the same image and their ids differ"
+    refused(message, "scan", "--dir", tmp_path / "in", "--out", tmp_path / "out")
 
 
 def test_scan_goes_on_where_it_stopped(tmp_path, monkeypatch):

@@ -57,28 +57,15 @@ def test_the_official_files(tmp_path):
 def test_the_held_out_images_depend_on_the_seed_alone(tmp_path):
     files = official(tmp_path / "in")
     drawn = {}
-    for name, options in {
-        "a": (),
-        "again": (),
-        "seed": ("--seed", 1),
-        "more": ("--dev", 0.5),
-        "none": ("--dev", 0),
-    }.items():
+    given = {"a": (), "again": (), "seed": ("--seed", 1), "more": ("--dev", 0.5), "none": ("--dev", 0)}
+    for name, options in given.items():
         ingested("vqa2", *arguments(files), "--out", tmp_path / name, *options)
         corpus = QuestionCorpus.open(tmp_path / name)
-        drawn[name] = (
-            {image.id for image in corpus.items("val")} if "val" in corpus.splits else set(),
-            corpus.digest,
-        )
+        images = {image.id for image in corpus.items("val")} if "val" in corpus.splits else set()
+        drawn[name] = images, corpus.digest
     assert drawn["a"] == drawn["again"]
     assert drawn["a"][0] != drawn["seed"][0]
-    assert {name: len(images) for name, (images, _) in drawn.items()} == {
-        "a": 1,
-        "again": 1,
-        "seed": 1,
-        "more": 10,
-        "none": 0,
-    }
+    assert [len(images) for images, _ in drawn.values()] == [1, 1, 1, 10, 0]
     assert drawn["a"][0] < drawn["more"][0]
 
 
@@ -150,39 +137,30 @@ def test_the_split_of_a_file(tmp_path, subtype, name, split, expected):
     assert [each.split for each in Vqa2(questions=(path,), split=split).read().rows] == [expected]
 
 
+DAQUAR = [
+    (f"v2_OpenEnded_daquar_{s}2014_questions", f"v2_daquar_{s}2014_annotations") for s in ("train", "val")
+]
+VALID = ("v2_OpenEnded_mscoco_valid_subset_questions", "v2_mscoco_valid_subset_annotations")
+
+
 @pytest.mark.parametrize(
     ("place", "pairs", "questions", "images"),
     [
-        (
-            "daquar_vqa",
-            [
-                ("v2_OpenEnded_daquar_train2014_questions.json", "v2_daquar_train2014_annotations.json"),
-                ("v2_OpenEnded_daquar_val2014_questions.json", "v2_daquar_val2014_annotations.json"),
-            ],
-            {"train": 6795, "test": 5673},
-            True,
-        ),
-        (
-            "vqa2_subset",
-            [("v2_OpenEnded_mscoco_valid_subset_questions.json", "v2_mscoco_valid_subset_annotations.json")],
-            {"train": 8977},
-            False,
-        ),
-        ("vqa2_subset", [("withimages_questions.json", "withimages_annotations.json")], {"train": 127}, True),
+        ("daquar_vqa", DAQUAR, {"train": 6795, "test": 5673}, True),
+        ("vqa2_subset", [VALID], {"train": 8977}, False),
+        ("vqa2_subset", [("withimages_questions", "withimages_annotations")], {"train": 127}, True),
     ],
+    ids=["daquar", "subset", "subset with images"],
 )
 def test_real_files_whole(shared, tmp_path, place, pairs, questions, images):
     folder = shared / "data" / place
-    asks, tells = ([folder / name for name in names] for names in zip(*pairs, strict=True))
+    files = [folder / f"{name}.json" for names in pairs for name in names]
     options = ("--images", folder / "images") if images else ()
-    said = ingested(
-        "vqa2", "--questions", *asks, "--annotations", *tells, *options, "--out", tmp_path / "out"
-    )
-    assert "nothing skipped" in said
+    assert "nothing skipped" in ingested("vqa2", *arguments(files), *options, "--out", tmp_path / "out")
     corpus = QuestionCorpus.open(tmp_path / "out")
-    assert {"train": corpus.splits["train"] + corpus.splits["val"]} | {
-        split: count for split, count in corpus.splits.items() if split not in ("train", "val")
-    } == questions
+    counts = dict(corpus.splits)
+    counts["train"] += counts.pop("val")
+    assert counts == questions
     for split in corpus.splits:
         assert all(len(each.answers) == 10 for each in corpus.questions(split))
         assert not images or all(corpus.image_path(item).is_file() for item in corpus.items(split))
