@@ -1,5 +1,3 @@
-"""Runs on corpora and features in object storage are those on the same data here."""
-
 from __future__ import annotations
 
 import shutil

@@ -1,5 +1,3 @@
-"""Corpora, stores and models that verbs write to object storage."""
-
 from __future__ import annotations
 
 import json

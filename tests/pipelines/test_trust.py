@@ -1,5 +1,3 @@
-"""Specs in data name registered parts alone: code of untrusted modules never runs."""
-
 from __future__ import annotations
 
 import json

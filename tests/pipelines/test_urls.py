@@ -1,5 +1,3 @@
-"""URLs that verbs cannot use: one line, exit code 2, and no file is made."""
-
 from __future__ import annotations
 
 import pytest

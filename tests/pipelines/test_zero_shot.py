@@ -1,5 +1,3 @@
-"""Pretrained pairs without training: from pictures to a run beside trained ones, in the scores of the whole model."""
-
 from __future__ import annotations
 
 from dataclasses import replace

@@ -1,5 +1,3 @@
-"""Leases: who comes second is told who is at work, and what a killed holder had is free."""
-
 from __future__ import annotations
 
 import errno

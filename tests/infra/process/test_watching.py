@@ -1,5 +1,3 @@
-"""Work that is begun again when its process dies: how often, after what, and how the watching process ends."""
-
 from __future__ import annotations
 
 import os

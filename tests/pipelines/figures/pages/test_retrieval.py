@@ -1,5 +1,3 @@
-"""Examples of retrieval against rankings written out, and the pages that show them."""
-
 from __future__ import annotations
 
 import re
