@@ -10,7 +10,10 @@ from torch import Tensor, nn
 from polypool.aggregators.aggregator import Aggregator, Pooled
 from polypool.aggregators.positions import encode_ranks
 from polypool.aggregators.ranks.fspool import stretch
+from polypool.aggregators.ranks.kernels import native
+from polypool.aggregators.ranks.shared_gru import SharedGRU
 from polypool.aggregators.ranks.sorted_sum import sort_descending, sorted_sum
+from polypool.infra.compute.device import traced
 from polypool.infra.compute.gru import GRU
 from polypool.infra.errors import InputError, unknown
 from polypool.infra.registry import AGGREGATORS
@@ -125,9 +128,9 @@ class GPO(Aggregator):
 
     def _decode(self, size_S: Tensor, sorted_SND: Tensor | None, longest: int) -> Tensor:
         """Return the `(S, longest, 1 or D)` weights of sets of some sizes, or of sorted features."""
-        x_SNC = self._encodings(longest).expand(size_S.shape[0], -1, -1)
+        x_SNC = self._encodings(longest)[None]
         if sorted_SND is not None:
-            x_SNC = torch.cat((x_SNC, sorted_SND.to(x_SNC.dtype)), dim=-1)
+            x_SNC = torch.cat((x_SNC.expand(len(sorted_SND), -1, -1), sorted_SND.to(x_SNC.dtype)), dim=-1)
         size_S = size_S.to(x_SNC.device)
         score_SNC = self.linear(self.get_submodule(self.decoder)(x_SNC, size_S)) / self.temperature
         return score_SNC.masked_fill(_beyond(size_S, longest), float("-inf")).softmax(dim=1)
@@ -173,7 +176,10 @@ class GRUDecoder(GRU):
 
     def forward(self, x_SNC: Tensor, size_S: Tensor) -> Tensor:
         """Return the states `(S, N, hidden)`."""
-        state_SN2H, _ = super().forward(x_SNC, size_S)
+        if len(x_SNC) == 1 and x_SNC.device.type == "cpu" and x_SNC.dtype in native.TYPES and not traced():
+            weights = [weight for direction in self.weights for weight in direction]
+            return SharedGRU.apply(x_SNC[0], size_S, *weights)
+        state_SN2H, _ = super().forward(x_SNC.expand(size_S.shape[0], -1, -1), size_S)
         return state_SN2H.mean(dim=2)
 
 
@@ -194,7 +200,7 @@ class Transformer(nn.TransformerEncoderLayer):
     def forward(self, x_SNC: Tensor, size_S: Tensor) -> Tensor:
         """Return the states `(S, N, C)`."""
         beyond_SN = torch.arange(x_SNC.shape[1], device=x_SNC.device) >= size_S[:, None]
-        return super().forward(x_SNC, src_key_padding_mask=beyond_SN)
+        return super().forward(x_SNC.expand(len(beyond_SN), -1, -1), src_key_padding_mask=beyond_SN)
 
 
 class MLP(nn.Sequential):
@@ -212,5 +218,6 @@ class MLP(nn.Sequential):
 
 
 DECODERS: dict[str, Any] = {"bigru": GRUDecoder, "transformer": Transformer, "mlp": MLP}
-"""The generators of tables 8 and 11: each turns encodings `(S, N, C)` and the sets' sizes `(S,)`, on any device, into
-states `(S, N, decoder.width)`, of which those beyond a set's size are not used. GPO keeps it under its own `name`."""
+"""The generators of tables 8 and 11: each turns encodings `(S, N, C)`, or `(1, N, C)` that all sets share, and the sets'
+sizes `(S,)`, on any device, into states `(S, N, decoder.width)`, of which those beyond a set's size are not used; one
+that ignores sizes, into `(1, N, decoder.width)`. GPO keeps it under its own `name`."""
