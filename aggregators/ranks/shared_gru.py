@@ -29,9 +29,9 @@ class SharedGRU(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x_NC: Tensor, size_S: Tensor, *weights: Tensor) -> Tensor:
         """Read the sequence once forwards, and backwards from every size's end."""
-        ctx.save_for_backward(x_NC, size_S, *weights)
-        ctx.kept = [direction.read() for direction in directions(x_NC, size_S, *weights)]
-        (there_1NI, _), (back_SNI, _) = ctx.kept
+        ctx.save_for_backward(x_NC, *weights)
+        ctx.read = [(direction, direction.read()) for direction in directions(x_NC, size_S, *weights)]
+        (_, (there_1NI, _)), (_, (back_SNI, _)) = ctx.read
         mean_SNH = there_1NI[:, -2::-1, :-1] + back_SNI[:, :-1, :-1]
         mean_SNH *= mean_SNH.dtype.type(0.5)
         return torch.from_numpy(mean_SNH)
@@ -40,19 +40,22 @@ class SharedGRU(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad_SNH: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradients of the sequence and of the weights."""
-        there, back = directions(*ctx.saved_tensors)
+        _ = ctx.saved_tensors  # torch refuses those that have changed
+        (there, kept_there), (back, kept_back) = ctx.read
         half_SNH = grad_SNH.numpy() * there.x_NC.dtype.type(0.5)
         half_1NH = np.ascontiguousarray(half_SNH.sum(axis=0, keepdims=True)[:, ::-1])
-        from_there_NC, *of_there = there.back(half_1NH, *ctx.kept[0])
-        from_back_NC, *of_back = back.back(half_SNH, *ctx.kept[1])
+        from_there_NC, *of_there = there.back(half_1NH, *kept_there)
+        from_back_NC, *of_back = back.back(half_SNH, *kept_back)
         from_back_NC += from_there_NC[::-1]
         return torch.from_numpy(from_back_NC), None, *map(torch.from_numpy, (*of_there, *of_back))
 
 
 def directions(x_NC: Tensor, size_S: Tensor, *weights: Tensor) -> tuple[Direction, Direction]:
     """Return what reads forwards, as from the end of the reversed sequence, and what reads backwards."""
-    x, size, *arrays = (np.ascontiguousarray(part.detach()) for part in (x_NC, size_S, *weights))
-    return Direction(np.ascontiguousarray(x[::-1]), np.array([len(x)]), *arrays[:4]), Direction(x, size, *arrays[4:])
+    x, size, *arrays = (np.ascontiguousarray(part.detach().numpy()) for part in (x_NC, size_S, *weights))
+    return Direction(np.ascontiguousarray(x[::-1]), np.array([len(x)]), *arrays[:4]), Direction(
+        x, size, *arrays[4:]
+    )
 
 
 class Direction:
@@ -94,10 +97,19 @@ class Direction:
         self._steps("shared_gradients", self.of_state_GH, state_SNI, kept_SNK, grad_SNH, part_SNK)
         part_NK = part_SNK.sum(axis=0)
         input_NG = np.concatenate((part_NK[:, : 2 * hidden], part_NK[:, 3 * hidden :]), axis=1)
-        part_AG, past_AI = part_SNK[..., : 3 * hidden].reshape(-1, 3 * hidden), state_SNI[:, 1:].reshape(-1, hidden + 1)
+        part_AG, past_AI = (
+            part_SNK[..., : 3 * hidden].reshape(-1, 3 * hidden),
+            state_SNI[:, 1:].reshape(-1, hidden + 1),
+        )
         state_GI = part_AG.T @ past_AI
         of_input_GC, input_bias_G = input_NG.T @ self.x_NC, input_NG.sum(axis=0)
-        return input_NG @ self.of_input_GC, of_input_GC, state_GI[:, :hidden], input_bias_G, state_GI[:, hidden]
+        return (
+            input_NG @ self.of_input_GC,
+            of_input_GC,
+            state_GI[:, :hidden],
+            input_bias_G,
+            state_GI[:, hidden],
+        )
 
     def _steps(self, name: str, *arrays: Array) -> None:
         """Compute all steps; the last array is `(S, N, 4 H)`."""
@@ -105,12 +117,12 @@ class Direction:
             STEPS[name](self.size_S, *arrays)
         else:
             pointers = [array.ctypes.data for array in arrays]
-            getattr(self.library, name)(self.size_S.ctypes.data, *arrays[-1].shape[:2], self.hidden, *pointers)
+            getattr(self.library, name)(
+                self.size_S.ctypes.data, *arrays[-1].shape[:2], self.hidden, *pointers
+            )
 
 
-def states(
-    size_S: Array, input_NG: Array, weight_IG: Array, state_SNI: Array, kept_SNK: Array
-) -> None:
+def states(size_S: Array, input_NG: Array, weight_IG: Array, state_SNI: Array, kept_SNK: Array) -> None:
     """Compute what `shared_states` of the C file does; the sigmoid is (1 + tanh(x / 2)) / 2, which cannot overflow."""
     hidden, half = state_SNI.shape[2] - 1, state_SNI.dtype.type(0.5)
     gates, rest = slice(2 * hidden), slice(2 * hidden, 3 * hidden)

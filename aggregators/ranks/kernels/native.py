@@ -128,7 +128,9 @@ def _compile(command: Sequence[str], folder: Path) -> Path:
     """Return the compiled file, made with the first flags that the compiler takes."""
     built = folder / "sorted_sum.so"
     for flags in FLAGS:
-        done = subprocess.run([*command, *flags, *map(str, SOURCES), "-lm", "-o", str(built)], capture_output=True)
+        done = subprocess.run(
+            [*command, *flags, *map(str, SOURCES), "-lm", "-o", str(built)], capture_output=True
+        )
         if done.returncode == 0:
             return built
     raise subprocess.CalledProcessError(done.returncode, done.args, done.stdout, done.stderr)
