@@ -1,11 +1,11 @@
-"""`python -m benchmarks`: one table of ratios, each measured side by side on this machine.
+"""`python -m benchmarks`: ratios, each measured side by side on this machine and printed once it is measured.
 
-It ends with 1 where a target is missed, and says which.
+A table follows, and which rows changed since that of docs/speed.md by more than their noise. It ends with 1 where a
+target is missed, and says which. Stopped, by Ctrl-C or SIGTERM, it says the same of what was measured until then.
 """
 
 from __future__ import annotations
 
-import textwrap
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -36,17 +36,13 @@ def main() -> None:
     options = tyro.cli(BenchOptions, description=__doc__)
     import torch
 
-    from benchmarks.machine import Machine
-    from benchmarks.table import BENCHMARKS, QUICK, WIDTH, measure
+    from benchmarks.run import run
+    from benchmarks.table import BENCHMARKS, QUICK, chosen
 
     if options.quick:
         torch.set_num_threads(1)  # whose processor's time is taken (`benchmarks.measure.seconds`)
-    print(textwrap.fill(str(Machine.here()), WIDTH, break_on_hyphens=False), flush=True)
-    names = tuple(dict.fromkeys(options.only)) or (QUICK if options.quick else tuple(BENCHMARKS))
-    report = measure(names, "quick" if options.quick else "full")
-    print(f"\n{report.markdown() if options.markdown else report}", flush=True)
-    if complaints := report.complaints():
-        raise SystemExit("\n".join(["", "missed:", *complaints]))
+    benchmarks = chosen(options.only or (QUICK if options.quick else tuple(BENCHMARKS)))
+    run(benchmarks, "quick" if options.quick else "full", markdown=options.markdown)
 
 
 if __name__ == "__main__":

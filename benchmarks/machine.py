@@ -72,14 +72,22 @@ class Machine:
             load=os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
         )
 
+    def brief(self) -> str:
+        """Return what decides most ratios: cores, instruction sets, and the version of torch."""
+        version = torch.__version__.partition("+")[0]
+        gpu = f", {self.gpu}" if self.gpu else ""
+        return f"{self.cores} cores of {self.cpu} ({self._listed()}){gpu}, torch {version}"
+
+    def _listed(self) -> str:
+        return UNKNOWN if self.sets is None else " ".join(self.sets) or "none that matter"
+
     def __str__(self) -> str:
-        sets = UNKNOWN if self.sets is None else " ".join(self.sets) or "none that matter"
         memory = UNKNOWN if self.memory_GB is None else f"{self.memory_GB:,.0f} GB"
         ahead = UNKNOWN if self.read_ahead_kB is None else f"{self.read_ahead_kB:,} kB"
         load = UNKNOWN if self.load is None else f"{self.load:.1f}"
         parts = (
             self.cpu,
-            f"{self.cores} cores ({sets})",
+            f"{self.cores} cores ({self._listed()})",
             f"memory {memory}",
             f"read-ahead {ahead}",
             self.gpu or "no GPU",

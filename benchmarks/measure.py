@@ -183,7 +183,12 @@ def apart(work: Callable[..., Any], calls: Sequence[tuple]) -> list[Any]:
     """Call `work` with each of the argument tuples, all at once, each in a fresh process; return the results."""
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(len(calls), mp_context=context, max_tasks_per_child=1) as pool:
-        return [call.result() for call in [pool.submit(work, *arguments) for arguments in calls]]
+        try:
+            return [call.result() for call in [pool.submit(work, *arguments) for arguments in calls]]
+        except KeyboardInterrupt:  # the pool would wait for the end of their work
+            for process in multiprocessing.active_children():
+                process.terminate()
+            raise
 
 
 def memory() -> dict[str, float]:

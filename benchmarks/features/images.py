@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -32,7 +33,7 @@ class ImageSize(Size):
     rounds: int = 3
 
 
-def images(scale: Scale = "full") -> list[Measurement]:
+def images(scale: Scale = "full") -> Iterator[Measurement]:
     """Measure the images a second that are opened, described and handed over."""
     size = ImageSize.of(scale)
     with tempfile.TemporaryDirectory() as name, ray_session(cpus=local_cores()):
@@ -45,7 +46,6 @@ def images(scale: Scale = "full") -> list[Measurement]:
         measured = (
             f"{size.images} photographs of 640 x 480 through a ViT of 14-pixel patches, {size.width} wide"
         )
-        rows = []
         for precision, options in (("float32", ""), ("bfloat16", ", bfloat16=True")):
             backbone = f"dinov2(name='{model}'{options})"
             sides = by_turns(
@@ -53,17 +53,14 @@ def images(scale: Scale = "full") -> list[Measurement]:
                 lambda _: len(paths) / elapsed(lambda: plain(paths, model)),
                 rounds=size.rounds,
             )
-            rows.append(
-                Measurement(
-                    name=f"images in {precision} / plain loop",
-                    measured=measured,
-                    unit="/s",
-                    note=f"Ours: {local_cores()} workers of Ray, their start included, {precision}. "
-                    "Reference: one process, image after image, float32, torch on all cores.",
-                    **sides.numbers(),
-                )
+            yield Measurement(
+                name=f"images in {precision} / plain loop",
+                measured=measured,
+                unit="/s",
+                note=f"Ours: {local_cores()} workers of Ray, their start included, {precision}. "
+                "Reference: one process, image after image, float32, torch on all cores.",
+                **sides.numbers(),
             )
-    return rows
 
 
 def ours(batches: list[dict[str, Any]], backbone: str) -> None:

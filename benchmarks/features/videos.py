@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import product
@@ -91,16 +91,15 @@ class DecoderSize(Size):
     rounds: int = 3
 
 
-def decoders(scale: Scale = "full") -> list[Measurement]:
+def decoders(scale: Scale = "full") -> Iterator[Measurement]:
     """Measure the frames that either decoder finds in a second of processor time, in clips of several codecs.
 
-    Returns:
+    Yields:
         a row for each codec and length; none where decord is not installed.
     """
     size = DecoderSize.of(scale)
-    rows: list[Measurement] = []
     if find_spec("decord") is None:
-        return rows
+        return
     with tempfile.TemporaryDirectory() as name:
         for (codec, suffix), length in product(CODECS.items(), size.lengths):
             path = write_clip(Path(name) / f"{codec}{length}.{suffix}", length, seed=0, codec=codec)
@@ -111,16 +110,13 @@ def decoders(scale: Scale = "full") -> list[Measurement]:
 
             speed("av"), speed("decord")  # each is imported once
             sides = by_turns(lambda _: speed("av"), lambda _: speed("decord"), rounds=size.rounds)
-            rows.append(
-                Measurement(
-                    name=f"{codec} of {length} frames / decord",
-                    measured=f"{FEW} of them, 320 x 240, in a {suffix} file",
-                    unit="/s",
-                    note="Ours: PyAV, from key frame to key frame. Both: one thread, a second of the processor.",
-                    **sides.numbers(),
-                )
+            yield Measurement(
+                name=f"{codec} of {length} frames / decord",
+                measured=f"{FEW} of them, 320 x 240, in a {suffix} file",
+                unit="/s",
+                note="Ours: PyAV, from key frame to key frame. Both: one thread, a second of the processor.",
+                **sides.numbers(),
             )
-    return rows
 
 
 def describe(path: str, backbone: Backbone) -> Sequence[np.ndarray]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -26,13 +26,12 @@ class CostSize(Size):
     rounds: int = 5
 
 
-def costs(scale: Scale = "full") -> list[Measurement]:
+def costs(scale: Scale = "full") -> Iterator[Measurement]:
     """Measure every aggregator with its default parameters by turns with the mean, in training."""
     size = CostSize.of(scale)
     torch.manual_seed(0)
     mean = aggregator_step(AGGREGATORS.build("mean", size.width), size)
     sets = f"{size.batch} sets of {size.elements} x {size.width}"
-    rows = []
     for name, _ in AGGREGATORS.usable():
         module = AGGREGATORS.build(name, size.width)
         ours = aggregator_step(module, size)
@@ -40,17 +39,14 @@ def costs(scale: Scale = "full") -> list[Measurement]:
             lambda _, ours=ours: 1e3 * seconds(ours), lambda _: 1e3 * seconds(mean), rounds=size.rounds
         )
         weights = sum(parameter.numel() for parameter in module.parameters())
-        rows.append(
-            Measurement(
-                name=f"cost of {name}",
-                measured=f"{weights:,} weights; forward and backward of {sets}",
-                unit="ms",
-                goal="at most",
-                detail=True,
-                **times.numbers(),
-            )
+        yield Measurement(
+            name=f"cost of {name}",
+            measured=f"{weights:,} weights; forward and backward of {sets}",
+            unit="ms",
+            goal="at most",
+            detail=True,
+            **times.numbers(),
         )
-    return rows
 
 
 def aggregator_step(module: Aggregator, size: CostSize) -> Callable[[], None]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
@@ -35,43 +35,40 @@ class PoolingSize(Size):
     rounds: int = 5
 
 
-def pooling(scale: Scale = "full") -> list[Measurement]:
+def pooling(scale: Scale = "full") -> Iterator[Measurement]:
     """Measure forward and backward of GPO at several set sizes, and its share of a region encoder's forward."""
     size = PoolingSize.of(scale)
     torch.manual_seed(0)
     gpo = GPO(size.width)
-    rows = []
     for elements in size.elements:
         ours = _step(gpo, gpo, size, elements)
         measured = f"forward and backward of {size.batch} sets of {elements} x {size.width}, float32"
         usual = by_turns(ours, _step(gpo, partial(usual_way, gpo), size, elements), rounds=size.rounds)
+        yield Measurement(
+            name=f"gpo {elements}",
+            measured=measured,
+            unit="ms",
+            target=5.0,
+            note="Reference: the usual way, a sort along the middle axis and a row of the GRU for every set.",
+            **usual.numbers(invert=True),
+        )
         largest = by_turns(ours, _step(gpo, Max(size.width), size, elements), rounds=size.rounds)
-        rows += [
-            Measurement(
-                name=f"gpo {elements}",
-                measured=measured,
-                unit="ms",
-                target=5.0,
-                note="Reference: the usual way, a sort along the middle axis and a row of the GRU for every set.",
-                **usual.numbers(invert=True),
-            ),
-            Measurement(
-                name=f"gpo {elements} / max",
-                measured=measured,
-                unit="ms",
-                goal="at most",
-                note="Reference: max pooling.",
-                **largest.numbers(),
-            ),
-        ]
-    return [*rows, _part_of_encoder(gpo, size)]
+        yield Measurement(
+            name=f"gpo {elements} / max",
+            measured=measured,
+            unit="ms",
+            goal="at most",
+            note="Reference: max pooling.",
+            **largest.numbers(),
+        )
+    yield _part_of_encoder(gpo, size)
 
 
 def usual_way(gpo: GPO, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
     """Compute the same as `gpo` as it is usually done, with the weights of `gpo`."""
     size_B = mask_BN.sum(dim=1)
     encoding_BNC = encode_ranks(x_BND.shape[1], gpo.positions).expand(len(x_BND), -1, -1)
-    packed = pack_padded_sequence(encoding_BNC, size_B, batch_first=True, enforce_sorted=False)
+    packed = pack_padded_sequence(encoding_BNC, size_B.cpu(), batch_first=True, enforce_sorted=False)
     state_BN2H, _ = pad_packed_sequence(nn.GRU.forward(gpo.gru, packed)[0], batch_first=True)
     forward_BNH, backward_BNH = state_BN2H.chunk(2, dim=-1)
     score_BN1 = gpo.linear((forward_BNH + backward_BNH) / 2).masked_fill(~mask_BN[..., None], -10_000.0)

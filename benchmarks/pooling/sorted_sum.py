@@ -36,14 +36,13 @@ class SortSize(Size):
     rounds: int = 5
 
 
-def sorting(scale: Scale = "full") -> list[Measurement]:
+def sorting(scale: Scale = "full") -> Iterator[Measurement]:
     """Measure one thread's forward and backward, with each instruction set in a process of its own."""
     size = SortSize.of(scale)
     own, *lesser = list(WITHOUT)[list(_TORCH.values()).index(_capability()) :]
-    rows = _rows(own, (), size, targets=(7.0, 5.0))
+    yield from _rows(own, (), size, targets=(7.0, 5.0))
     for name in lesser:
-        rows += _rows(name, WITHOUT[name], size, targets=(1.0, 1.0))
-    return rows
+        yield from _rows(name, WITHOUT[name], size, targets=(1.0, 1.0))
 
 
 def _capability() -> str:
@@ -113,7 +112,7 @@ def torch_sort(x_BND: Tensor, weight_BN: Tensor, mask_BN: Tensor) -> Tensor:
     """Compute the same with torch: sort along the last axis of a copy, as that is fastest."""
     masked_BDN = x_BND.masked_fill(~mask_BN[..., None], float("-inf")).transpose(1, 2).contiguous()
     sorted_BND = masked_BDN.sort(dim=-1, descending=True).values.transpose(1, 2)
-    real_BN = torch.arange(x_BND.shape[1]) < mask_BN.sum(dim=1, keepdim=True)
+    real_BN = torch.arange(x_BND.shape[1], device=x_BND.device) < mask_BN.sum(dim=1, keepdim=True)
     return (sorted_BND.masked_fill(~real_BN[..., None], 0.0) * (weight_BN * real_BN)[..., None]).sum(dim=1)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -38,15 +39,13 @@ class EvaluationSize(Size):
         return 5 * self.images
 
 
-def evaluation(scale: Scale = "full") -> list[Measurement]:
+def evaluation(scale: Scale = "full") -> Iterator[Measurement]:
     """Measure the evaluation of a run of image-text retrieval whose embeddings are ready."""
     size = EvaluationSize.of(scale)
     with tempfile.TemporaryDirectory() as name:
         adapter = random_split(Path(name), size)
-        return [
-            _row("evaluation", "cosine", (size.dim,), adapter, size),
-            _row("evaluation of sets", "smooth_chamfer", (size.k, size.dim), adapter, size),
-        ]
+        yield _row("evaluation", "cosine", (size.dim,), adapter, size)
+        yield _row("evaluation of sets", "smooth_chamfer", (size.k, size.dim), adapter, size)
 
 
 def random_split(folder: Path, size: EvaluationSize) -> ImageText:

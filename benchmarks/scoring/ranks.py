@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -37,10 +37,11 @@ class RankSize(Size):
         return 5 * self.images
 
 
-def ranks(scale: Scale = "full") -> list[Measurement]:
+def ranks(scale: Scale = "full") -> Iterator[Measurement]:
     """Measure ranking of a given score matrix: time against numpy, and memory beyond the scores."""
     size = RankSize.of(scale)
-    return [_speed(size), _memory(size)]
+    yield _speed(size)
+    yield _memory(size)
 
 
 def ranks_in_chunks(scale: Scale = "full") -> list[Measurement]:

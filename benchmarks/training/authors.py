@@ -55,7 +55,7 @@ class AuthorsStep:
         token_BL, mask_BL = batch["text"], batch["text_mask"]
         encoder = self.model.text.encoder
         packed = pack_padded_sequence(
-            encoder.embed(token_BL), mask_BL.sum(dim=1), batch_first=True, enforce_sorted=False
+            encoder.embed(token_BL), mask_BL.sum(dim=1).cpu(), batch_first=True, enforce_sorted=False
         )
         state_BLC, _ = pad_packed_sequence(nn.GRU.forward(encoder.rnn, packed)[0], batch_first=True)
         forward_BLD, backward_BLD = state_BLC.chunk(2, dim=-1)
@@ -64,7 +64,7 @@ class AuthorsStep:
 
     def _loss(self, sim_BB: Tensor) -> Tensor:
         pair_B = sim_BB.diag()
-        own_BB = torch.eye(len(sim_BB), dtype=torch.bool)
+        own_BB = torch.eye(len(sim_BB), dtype=torch.bool, device=sim_BB.device)
         of_captions_BB = (MARGIN + sim_BB - pair_B[:, None]).clamp(min=0).masked_fill(own_BB, 0.0)
         of_images_BB = (MARGIN + sim_BB - pair_B[None]).clamp(min=0).masked_fill(own_BB, 0.0)
         return of_captions_BB.max(dim=1).values.sum() + of_images_BB.max(dim=0).values.sum()

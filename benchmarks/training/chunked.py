@@ -77,15 +77,11 @@ def _step(size: ChunkSize, chunk: int) -> tuple[float, float]:
     """Return the megabytes by which a step's peak exceeds weights and batch, and the seconds of a second one."""
     torch.set_num_threads(1)
     keep_freed_memory()  # as in training
-    model, batch = _model(size), _batch(size)
+    model, batch = model_of(size), batch_of(size)
 
     def step() -> None:
         model.zero_grad(set_to_none=True)
-        if chunk == size.batch:
-            model(batch, epoch=1.0)["loss"].backward()
-            return
-        for each in cached_passes(model, batch, epoch=1.0, chunk=chunk):
-            each.loss.backward()
+        backward(model, batch, chunk=chunk)
 
     before = memory()["VmRSS"]
     step()
@@ -93,7 +89,17 @@ def _step(size: ChunkSize, chunk: int) -> tuple[float, float]:
     return max(peak, 1e-6), seconds(step)
 
 
-def _model(size: ChunkSize) -> RetrievalModel:
+def backward(model: RetrievalModel, batch: Batch, *, chunk: int) -> None:
+    """Add the gradient of a batch, in chunks where they are smaller than it."""
+    if chunk >= len(batch["visual"]):
+        model(batch, epoch=1.0)["loss"].backward()
+        return
+    for each in cached_passes(model, batch, epoch=1.0, chunk=chunk):
+        each.loss.backward()
+
+
+def model_of(size: ChunkSize) -> RetrievalModel:
+    """Return a model of random weights, in training."""
     torch.manual_seed(0)
     run = Run(
         data=Data(dataset="random", corpus=""),
@@ -115,7 +121,8 @@ def _model(size: ChunkSize) -> RetrievalModel:
     return retrieval_model(run, parts).train()
 
 
-def _batch(size: ChunkSize) -> Batch:
+def batch_of(size: ChunkSize) -> Batch:
+    """Return random sets and captions without pads."""
     generator = torch.Generator().manual_seed(0)
     return {
         "visual": torch.randn(size.batch, size.regions, size.dim, generator=generator),

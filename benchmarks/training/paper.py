@@ -23,6 +23,8 @@ from polypool.pipelines.recipes import derive
 from polypool.pipelines.training.loop import Trainer
 from polypool.tasks.run import Run
 
+CPU = torch.device("cpu")
+
 
 @dataclass(frozen=True, kw_only=True)
 class PaperSize(TrainingSize):
@@ -77,14 +79,14 @@ def paper_step(scale: Scale = "full") -> list[Measurement]:
     ]
 
 
-def past_warm_up(run: Run) -> Trainer:
+def past_warm_up(run: Run, device: torch.device = CPU) -> Trainer:
     """Return the trainer of a run that has come to the epoch in which the hardest negatives count."""
     trainer = Trainer(
         run,
         TASKS.build(run.task, run),
         log=None,
         report=lambda metrics, folder: None,
-        device=torch.device("cpu"),
+        device=device,
         bar=lambda **_: None,
     )
     trainer.progress.samples = trainer.order.epoch_samples

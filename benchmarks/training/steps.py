@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
@@ -82,7 +83,7 @@ def _part(
     )
 
 
-def video_step(scale: Scale = "full") -> list[Measurement]:
+def video_step(scale: Scale = "full") -> Iterator[Measurement]:
     """Measure a step of VSE-infinity and of HGR on videos, on the GPU where there is one."""
     size = VideoSize.of(scale)
     device = best_device()
@@ -105,19 +106,16 @@ def video_step(scale: Scale = "full") -> list[Measurement]:
                 "Three visual encoders, a role graph, and attention of phrases to frames.",
             ),
         }
-        return [
-            Measurement(
+        for label, (run, note) in compared.items():
+            sides = by_turns(lambda _, run=run: step_of(run), lambda _: step_of(images), rounds=size.rounds)
+            yield Measurement(
                 name=label,
                 measured=f"{size.batch} sets of {size.regions} x {size.dim} and captions of 12 words or so, {device}",
                 unit="ms",
                 goal="at most",
                 note=note,
-                **by_turns(
-                    lambda _, run=run: step_of(run), lambda _: step_of(images), rounds=size.rounds
-                ).numbers(),
+                **sides.numbers(),
             )
-            for label, (run, note) in compared.items()
-        ]
 
 
 def workers(scale: Scale = "full") -> list[Measurement]:

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import copy
 import inspect
 import re
@@ -8,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 from places import ROOT
-from torch import Tensor, nn
+from torch import Tensor
 
-from polypool.aggregators.aggregator import Aggregator, Context, Pooled
+from polypool.aggregators.aggregator import Aggregator, Context
 from polypool.aggregators.contract import check_aggregator
 from polypool.aggregators.random_sets import random_inputs, random_sets
 from polypool.infra.errors import InputError
@@ -19,26 +17,16 @@ from polypool.infra.registry import AGGREGATORS
 SPECS = [*AGGREGATORS.names(), "kmax(k=1)", "kmax(k=3)"]
 
 
+@pytest.mark.parametrize("way", ["half", "autocast of half sets", "autocast"])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("spec", AGGREGATORS.names())
-def test_large_sets_keep_their_precision(spec, dtype):
+def test_large_sets_keep_their_precision(spec, dtype, way):
     torch.manual_seed(0)
     module = AGGREGATORS.build(spec, 16).eval()
     inputs = random_inputs([512, 300], module=module, dim=16).fill(0.0)
-    found = inputs.cast(dtype).pool(copy.deepcopy(module).to(dtype)).vectors.double()
-    exact = inputs.cast(torch.float64).pool(copy.deepcopy(module).double()).vectors
-    assert (found - exact).abs().max() < 8 * torch.finfo(dtype).eps * exact.abs().max()
-
-
-@pytest.mark.parametrize("sets_in_half", [True, False])
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("spec", AGGREGATORS.names())
-def test_large_sets_keep_their_precision_under_autocast(spec, dtype, sets_in_half):
-    torch.manual_seed(0)
-    module = AGGREGATORS.build(spec, 16).eval()
-    inputs = random_inputs([512, 300], module=module, dim=16).fill(0.0)
-    with torch.autocast("cpu", dtype=dtype):
-        found = inputs.cast(dtype if sets_in_half else torch.float32).pool(module).vectors.double()
+    given = inputs.cast(torch.float32 if way == "autocast" else dtype)
+    with torch.autocast("cpu", dtype=dtype, enabled=way != "half"):
+        found = given.pool(copy.deepcopy(module).to(dtype) if way == "half" else module).vectors.double()
     exact = inputs.cast(torch.float64).pool(copy.deepcopy(module).double()).vectors
     assert (found - exact).abs().max() < 8 * torch.finfo(dtype).eps * exact.abs().max()
 
@@ -78,16 +66,8 @@ def explicit_pool(spec: str, elements_ND: np.ndarray, state: dict[str, np.ndarra
             return (np.exp(elements_ND) * elements_ND).sum(axis=0) / np.exp(elements_ND).sum(axis=0)
 
 
-CLOSED_FORMS = [
-    "attention",
-    "mean",
-    "max",
-    "kmax(k=3)",
-    "cls",
-    "logsumexp(sharpness=2)",
-    "logsumexp(average=False)",
-    "softpool",
-]
+CLOSED_FORMS = ["attention", "mean", "max", "kmax(k=3)", "cls", "softpool"]
+CLOSED_FORMS += ["logsumexp(sharpness=2)", "logsumexp(average=False)"]
 
 
 @pytest.mark.parametrize("spec", CLOSED_FORMS)
@@ -99,12 +79,6 @@ def test_against_the_definition(spec):
         out_BD = module(x_BND, mask_BN).vectors
     for x_ND, mask_N, out_D in zip(x_BND, mask_BN, out_BD, strict=True):
         np.testing.assert_allclose(out_D, explicit_pool(spec, x_ND[mask_N].numpy(), state), atol=1e-12)
-
-
-def test_kmax_gradient_is_shared_by_the_k_largest():
-    x_BND = torch.tensor([[[3.0], [1.0], [2.0], [0.0]]], requires_grad=True)
-    AGGREGATORS.build("kmax(k=2)", 1)(x_BND, torch.ones(1, 4, dtype=torch.bool)).vectors.sum().backward()
-    assert x_BND.grad.flatten().tolist() == [0.5, 0.0, 0.5, 0.0]
 
 
 def call(module: Aggregator, x_BND: Tensor, mask_BN: Tensor) -> Tensor:
@@ -148,46 +122,6 @@ def test_a_smooth_maximum_does_not_overflow():
     mask_BN = torch.ones(1, 3, dtype=torch.bool)
     for spec in ("logsumexp", "softpool", "gem"):
         assert AGGREGATORS.build(spec, 1).half()(x_BND, mask_BN).vectors.isfinite().all(), spec
-
-
-def test_logsumexp_lies_between_mean_and_max():
-    x_BND, mask_BN = random_sets([5, 3], 6)
-    for sharpness, other in ((1e-3, "mean"), (1e3, "max")):
-        out_BD, other_BD = (
-            AGGREGATORS.build(spec, 6)(x_BND, mask_BN).vectors
-            for spec in (f"logsumexp(sharpness={sharpness})", other)
-        )
-        torch.testing.assert_close(out_BD, other_BD, atol=5e-3, rtol=0)
-
-
-class ByColumn(Aggregator):
-    """Weighs by the column an element stands in, holes included."""
-
-    symmetric = False
-
-    def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
-        weight_BN = (mask_BN / torch.arange(1, mask_BN.shape[1] + 1)).to(x_BND.dtype)
-        return Pooled(torch.einsum("bnd,bn->bd", x_BND.masked_fill(~mask_BN[..., None], 0.0), weight_BN))
-
-
-class MaskedLate(Aggregator):
-    """Hides the pads after a linear map: the result is right and the map's gradient is not."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(4, 4)
-
-    def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
-        return Pooled(self.linear(x_BND).masked_fill(~mask_BN[..., None], float("-inf")).amax(dim=1))
-
-
-@pytest.mark.parametrize(
-    ("broken", "message"), [(ByColumn, "a hole in the mask"), (MaskedLate, "NaN under the mask")]
-)
-def test_the_contract_finds_what_is_broken(broken, message):
-    torch.manual_seed(0)
-    with pytest.raises(AssertionError, match=message):
-        check_aggregator(broken(), 4)
 
 
 def test_the_list_has_a_row_for_every_aggregator_with_what_it_needs_and_its_weights():

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -83,9 +81,35 @@ class TakesAnything(Mean):
         return nn.Module.__call__(self, x_BND, mask_BN)
 
 
+class ByColumn(Aggregator):
+    """Weighs by the column an element stands in, holes included."""
+
+    symmetric = False
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+
+    def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
+        weight_BN = (mask_BN / torch.arange(1, mask_BN.shape[1] + 1)).to(x_BND.dtype)
+        return Pooled(torch.einsum("bnd,bn->bd", x_BND.masked_fill(~mask_BN[..., None], 0.0), weight_BN))
+
+
+class MaskedLate(Aggregator):
+    """Hides the pads after a linear map: the result is right and the map's gradient is not."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(dim, dim)
+
+    def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
+        return Pooled(self.linear(x_BND).masked_fill(~mask_BN[..., None], float("-inf")).amax(dim=1))
+
+
 @pytest.mark.parametrize(
     ("broken", "message"),
     [
+        (ByColumn, "a hole in the mask"),
+        (MaskedLate, "NaN under the mask"),
         (ContextPadsRead, "padding changes|under the mask changes|not finite"),
         (ContextMatesRead, "batch mates change"),
         (ContextOrderRead, "the order matters"),
@@ -102,7 +126,7 @@ class TakesAnything(Mean):
         (TakesAnything, "a context is not refused"),
     ],
 )
-def test_the_contract_finds_what_is_broken(broken: type[Aggregator], message: str):
+def test_the_contract_finds_what_is_broken(broken, message):
     torch.manual_seed(0)
     with pytest.raises(AssertionError, match=message):
         check_aggregator(broken(8), 8)
@@ -170,7 +194,7 @@ TWO = random_sets([4, 2], 8)
         (PIE, {"global_feature_BS": SETS[0]}, r"has shape \(3, 4, 8\), expected a vector"),
     ],
 )
-def test_what_comes_beside_the_sets_is_checked(module: type[Aggregator], beside: dict, message: str):
+def test_what_comes_beside_the_sets_is_checked(module, beside, message):
     with pytest.raises(InputError, match=message):
         module(8)(*SETS, **beside)
 

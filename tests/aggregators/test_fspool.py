@@ -1,13 +1,11 @@
-from __future__ import annotations
-
 import json
 import math
 
 import numpy as np
 import pytest
 import torch
+from explicit import hold_to_formula
 
-from polypool.aggregators.random_sets import random_sets
 from polypool.aggregators.ranks.fspool import FSPool
 
 
@@ -26,20 +24,7 @@ def explicit(weight_DV, elements_ND):
 
 @pytest.mark.parametrize("pieces", [1, 4, 20])
 def test_values_and_gradients_follow_the_definition(pieces):
-    torch.manual_seed(0)
-    pool = FSPool(3, pieces=pieces).double()
-    x_BND, mask_BN = random_sets([5, 1, 2, 23], 3, pad=2, dtype=torch.float64)
-    x_BND.requires_grad_()
-    found_BD = pool(x_BND, mask_BN).vectors
-    expected_BD = torch.stack(
-        [explicit(pool.weight, x_ND[mask_N]) for x_ND, mask_N in zip(x_BND, mask_BN, strict=True)]
-    )
-    torch.testing.assert_close(found_BD, expected_BD, atol=1e-10, rtol=1e-8)
-    cot_BD = torch.randn(4, 3, dtype=torch.float64)
-    found, wanted = (
-        torch.autograd.grad((out * cot_BD).sum(), (x_BND, pool.weight)) for out in (found_BD, expected_BD)
-    )
-    torch.testing.assert_close(found, wanted, atol=1e-9, rtol=1e-7)
+    hold_to_formula(f"fspool(pieces={pieces})", lambda x_ND, p: explicit(p["weight"], x_ND))
 
 
 @pytest.mark.parametrize("case", ["full", "ragged"])

@@ -1,7 +1,5 @@
 """`late`: elements as they are, and clustered by Ward's criterion, against a search over pairs."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

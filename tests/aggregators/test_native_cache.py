@@ -1,7 +1,5 @@
 """The compiled sort is built once for all processes of a user, and wherever the cache cannot be used for one alone."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from concurrent.futures import ThreadPoolExecutor

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor, nn
@@ -37,7 +35,7 @@ SPECS = [
 
 
 @pytest.mark.parametrize("spec", SPECS)
-def test_what_is_seen_is_what_went_through(spec: str):
+def test_what_is_seen_is_what_went_through(spec):
     model, (x_BND, mask_BN) = in_a_model(spec), random_sets([5, 1, 9, 5], DIM)
     mask_BN[2, 3] = False
     pool = model["pool"]
@@ -67,7 +65,7 @@ def test_what_has_no_weights_is_seen_without():
 
 
 @pytest.mark.parametrize("spec", ["score_attention(k=2, heads=2)", "gcn(then=score_attention(k=2, heads=2))"])
-def test_a_set_with_every_context_is_seen_with_one(spec: str):
+def test_a_set_with_every_context_is_seen_with_one(spec):
     model = in_a_model(spec)
     pool, sets, contexts = model["pool"], random_sets([5, 1, 9], DIM), random_sets([4, 2], DIM, seed=5)
     with observe(model) as (watched,):

@@ -1,8 +1,7 @@
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
+from explicit import hold_to_formula, trained
 
 from polypool.aggregators.random_sets import random_sets
 from polypool.aggregators.sets.pie import PIE
@@ -53,21 +52,8 @@ def explicit(module: PIE, x_ND: torch.Tensor) -> torch.Tensor:
 
 
 def test_against_the_formula():
-    torch.manual_seed(0)
-    module = PIE(6, k=3, hidden=5).double()
-    for parameter in module.parameters():
-        torch.nn.init.normal_(parameter)
-    x_BND, mask_BN = random_sets([4, 1, 3], 6, dtype=torch.float64)
-    out = module(x_BND, mask_BN).vectors
-    expected = torch.stack([explicit(module, x[mask]) for x, mask in zip(x_BND, mask_BN, strict=True)])
-    torch.testing.assert_close(out, expected, atol=1e-10, rtol=1e-8)
-    cot, parameters = torch.randn_like(out), list(module.parameters())
-    for ours, theirs in zip(
-        torch.autograd.grad((out * cot).sum(), parameters),
-        torch.autograd.grad((expected * cot).sum(), parameters),
-        strict=True,
-    ):
-        torch.testing.assert_close(ours, theirs, atol=1e-9, rtol=1e-7)
+    module = trained("pie(k=3, hidden=5)", 6)
+    hold_to_formula(module, lambda x_ND, _: explicit(module, x_ND))
 
 
 def test_all_maps_start_from_xaviers_uniform_weights():

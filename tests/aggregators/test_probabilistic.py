@@ -1,10 +1,8 @@
 """A Gaussian of each set against its formula, and in what precision it is made."""
 
-from __future__ import annotations
-
 import pytest
 import torch
-from explicit import trained
+from explicit import hold_to_formula, trained
 from torch import Tensor
 
 from polypool.aggregators.aggregator import Aggregator, Pooled
@@ -13,15 +11,6 @@ from polypool.aggregators.random_sets import random_sets
 from polypool.aggregators.sets.probabilistic import Probabilistic
 from polypool.infra.errors import InputError
 from polypool.infra.registry import AGGREGATORS
-
-SPECS = (
-    "probabilistic(mean=mean)",
-    "probabilistic(mean=pma(k=1, heads=2))",  # whose weights are over its one vector
-    "probabilistic(mean=lip)",  # a weight for each channel
-    "probabilistic(mean=cls)",  # to which the order matters
-    "probabilistic(mean=netvlad(k=1))",
-    "gcn(then=probabilistic)",
-)
 
 
 def explicit(module: Probabilistic, x_ND: Tensor) -> Tensor:
@@ -37,22 +26,7 @@ def explicit(module: Probabilistic, x_ND: Tensor) -> Tensor:
 
 def test_the_mean_and_the_log_variance_are_those_of_the_formula_with_every_gradient():
     module = trained("probabilistic(mean=mean)", 6)
-    x_BND, mask_BN = random_sets([5, 1, 2, 8], 6, dtype=torch.float64)
-    mask_BN[3, [0, 4]] = False
-    x_BND.requires_grad_()
-    out_B2D = module(x_BND, mask_BN).vectors
-    expected = torch.stack([explicit(module, x[mask]) for x, mask in zip(x_BND, mask_BN, strict=True)])
-    torch.testing.assert_close(out_B2D, expected, atol=1e-10, rtol=1e-10)
-    cot, given = torch.randn_like(out_B2D), [x_BND, *module.parameters()]
-    ours, theirs = (torch.autograd.grad((part * cot).sum(), given) for part in (out_B2D, expected))
-    for one, other in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(one, other, atol=1e-9, rtol=1e-8)
-
-
-@pytest.mark.parametrize("spec", SPECS)
-def test_contract(spec):
-    torch.manual_seed(0)
-    check_aggregator(AGGREGATORS.build(spec, 8), 8)
+    hold_to_formula(module, lambda x_ND, _: explicit(module, x_ND))
 
 
 def test_what_makes_the_mean_makes_it_as_it_does_alone():
@@ -64,7 +38,7 @@ def test_what_makes_the_mean_makes_it_as_it_does_alone():
     torch.testing.assert_close(both.weights, alone.weights)
     assert module.weights_over == "ranks"
     assert module.mean is not module.pool
-    weight = AGGREGATORS.build(SPECS[1], 8)(x_BND, mask_BN).weights
+    weight = AGGREGATORS.build("probabilistic(mean=pma(k=1, heads=2))", 8)(x_BND, mask_BN).weights
     assert weight.shape == (3, 4)
 
 

@@ -1,22 +1,10 @@
 """Aggregators whose queries go through transformers' blocks, against loops over their formulas, in float64."""
 
-from __future__ import annotations
-
 import pytest
 import torch
-from explicit import (
-    Weights,
-    attention_of,
-    heads_of,
-    hold_to_formula,
-    linear,
-    mlp_of,
-    norm,
-    trained,
-)
+from explicit import Weights, attention_of, heads_of, hold_to_formula, linear, mixed, mlp_of, norm
 from torch import Tensor
 
-from polypool.aggregators.contract import check_aggregator
 from polypool.aggregators.random_sets import random_sets
 from polypool.infra.registry import AGGREGATORS
 
@@ -75,13 +63,10 @@ def boq(x_ND: Tensor, p: Weights) -> Tensor:
     for block in ("blocks.0", "blocks.1"):
         layer = f"{block}.layer"
         x = [norm(p, f"{layer}.norm1", x_D + packed(x_D, x, p, f"{layer}.self_attn")) for x_D in x]
+        inner = [linear(p, f"{layer}.linear1", x_D).clamp(min=0) for x_D in x]
         x = [
-            norm(
-                p,
-                f"{layer}.norm2",
-                x_D + linear(p, f"{layer}.linear2", linear(p, f"{layer}.linear1", x_D).clamp(min=0)),
-            )
-            for x_D in x
+            norm(p, f"{layer}.norm2", x_D + linear(p, f"{layer}.linear2", y_D))
+            for x_D, y_D in zip(x, inner, strict=True)
         ]
         queries = list(p[f"{block}.query_1QD"][0])
         queries = [
@@ -89,10 +74,7 @@ def boq(x_ND: Tensor, p: Weights) -> Tensor:
         ]
         answers += [norm(p, f"{block}.norm_answer", packed(q_D, x, p, f"{block}.ask")) for q_D in queries]
     return torch.stack(
-        [
-            sum(a * answer_D for a, answer_D in zip(mix, answers, strict=True)) + bias
-            for mix, bias in zip(p["mix.weight"], p["mix.bias"], strict=True)
-        ]
+        [mixed(mix, answers) + bias for mix, bias in zip(p["mix.weight"], p["mix.bias"], strict=True)]
     )
 
 
@@ -126,11 +108,6 @@ def test_values_and_gradients_follow_the_formula(spec):
     hold_to_formula(spec, FORMULAS[spec])
 
 
-@pytest.mark.parametrize("spec", FORMULAS)
-def test_contract_after_training(spec):
-    check_aggregator(trained(spec, 6).float(), 6)
-
-
 def test_dinos_block_is_the_query_of_a_block_over_all():
     torch.manual_seed(0)
     module = AGGREGATORS.build("dino_block(heads=2)", 6).double()
@@ -158,12 +135,7 @@ def test_dinos_block_is_the_query_of_a_block_over_all():
     torch.testing.assert_close(module(x_BND, mask_BN).vectors, expected)
 
 
-@pytest.mark.parametrize("spec", ["pma(k=2)", "set_transformer", "qformer", "cait", "dino_block"])
-def test_weights_are_shares_of_the_real_elements(spec):
-    module = AGGREGATORS.build(spec, 8).eval()
-    x_BND, mask_BN = random_sets([5, 1, 9], 8)
-    total = module(x_BND, mask_BN).weights.sum(dim=-1)
-    if spec in ("cait", "dino_block"):  # the token has a share, about that of an element at the start
-        torch.testing.assert_close(total, torch.tensor([5 / 6, 1 / 2, 9 / 10]), atol=0.03, rtol=0)
-    else:
-        torch.testing.assert_close(total, torch.ones_like(total))
+@pytest.mark.parametrize("spec", ["cait", "dino_block"])
+def test_the_token_has_a_share_too_about_that_of_an_element_at_the_start(spec):
+    total_B1 = AGGREGATORS.build(spec, 8).eval()(*random_sets([5, 1, 9], 8)).weights.sum(dim=-1)
+    torch.testing.assert_close(total_B1.squeeze(), torch.tensor([5 / 6, 1 / 2, 9 / 10]), atol=0.03, rtol=0)

@@ -1,8 +1,7 @@
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
+from explicit import hold_to_formula, trained
 from formulas import score_attention_of
 
 from polypool.aggregators.aggregator import Context
@@ -73,45 +72,12 @@ def recorded_shift(z, scorer: str) -> float:
     return float(z[f"{scorer}.fc_o.bias"][0] + z[f"{scorer}.fc_o.weight"][0] @ z[f"{scorer}.fc_v.bias"])
 
 
-@pytest.mark.parametrize("params", [{}, {"k": 3, "heads": 2}, {"k": 2, "heads": 2, "kv_div": 2}])
+@pytest.mark.parametrize("params", ["", "k=3, heads=2", "k=2, heads=2, kv_div=2"])
 def test_against_the_formula(params):
-    torch.manual_seed(0)
-    module = ScoreAttention(8, **params).double()
-    torch.nn.init.normal_(module.query.bias)
-    x_BND, mask_BN = random_sets([4, 1, 3], 8, dtype=torch.float64)
-    z_BMD, z_mask_BM = random_sets([2, 5, 1], 8, seed=9, dtype=torch.float64)
-    out = module(x_BND, mask_BN, context=Context(z_BMD, z_mask_BM)).vectors
-    expected = torch.stack(
-        [
-            score_attention_of(module, x[m], z[n])
-            for x, m, z, n in zip(x_BND, mask_BN, z_BMD, z_mask_BM, strict=True)
-        ]
-    ).view_as(out)
-    torch.testing.assert_close(out, expected, atol=1e-10, rtol=1e-8)
-    cot = torch.randn_like(out)
-    parameters = list(module.parameters())
-    for ours, theirs in zip(
-        torch.autograd.grad((out * cot).sum(), parameters),
-        torch.autograd.grad((expected * cot).sum(), parameters),
-        strict=True,
-    ):
-        torch.testing.assert_close(ours, theirs, atol=1e-9, rtol=1e-7)
-
-
-@pytest.mark.parametrize("k", [1, 2])
-def test_every_set_with_every_context(k):
-    torch.manual_seed(0)
-    module = ScoreAttention(8, k=k, heads=2)
-    x_QND, mask_QN = random_sets([4, 1, 3], 8)
-    z_GMD, z_mask_GM = random_sets([2, 5, 1, 3], 8, seed=9)
-    context = Context(z_GMD, z_mask_GM)
-    out = module(x_QND, mask_QN, context=context._replace(all_pairs=True))
-    assert out.vectors.shape == ((3, 4, 8) if k == 1 else (3, 4, k, 8))
-    assert out.weights.shape == (3, 4, k, 4)
-    for q in range(3):
-        expected = module(x_QND[[q] * 4], mask_QN[[q] * 4], context=context)
-        torch.testing.assert_close(out.vectors[q], expected.vectors)
-        torch.testing.assert_close(out.weights[q], expected.weights)
+    module = trained(f"score_attention({params})", 8)
+    hold_to_formula(
+        module, lambda x_ND, _, z_MD: score_attention_of(module, x_ND, z_MD).squeeze(dim=0), dim=8
+    )
 
 
 def test_weights_are_those_of_the_pooling():

@@ -1,10 +1,9 @@
-from __future__ import annotations
-
 import math
 
 import numpy as np
 import pytest
 import torch
+from explicit import hold_to_formula, softmax, trained
 from torch import Tensor
 
 from polypool.aggregators.positions import encode_grid, encode_line
@@ -75,10 +74,6 @@ def layer_norm(x: Tensor, norm: torch.nn.LayerNorm) -> Tensor:
     return (x - x.mean()) / torch.sqrt(spread + norm.eps) * norm.weight + norm.bias
 
 
-def softmax(logits: list[Tensor]) -> Tensor:
-    return torch.stack(logits).exp() / torch.stack(logits).exp().sum()
-
-
 def explicit(module: Slots, x_NC: Tensor, summary_W: Tensor) -> Tensor:
     """Eq. 1 to 5 of the paper for one set, loop by loop, with keys and values as written there."""
     count = len(x_NC)
@@ -102,7 +97,7 @@ def explicit(module: Slots, x_NC: Tensor, summary_W: Tensor) -> Tensor:
             if isinstance(module, TransformerSet):
                 share = [softmax(row) for row in logits]
             else:
-                share = torch.stack([softmax(list(column)) for column in zip(*logits, strict=True)], dim=1)
+                share = [*zip(*(softmax(list(column)) for column in zip(*logits, strict=True)), strict=True)]
             heads.append(
                 [
                     sum(a * v[part] for a, v in zip(row, value_NH, strict=True)) / (sum(row) + 1e-7)
@@ -118,28 +113,12 @@ def explicit(module: Slots, x_NC: Tensor, summary_W: Tensor) -> Tensor:
     return torch.stack([layer_norm(slot, module.residual_norm) + global_feature for slot in slots])
 
 
-@pytest.mark.parametrize("kind", [Slots, TransformerSet])
+@pytest.mark.parametrize("kind", ["slots", "transformer_set"])
 @pytest.mark.parametrize("positions", [False, True])
 def test_against_the_formula(kind, positions):
-    torch.manual_seed(0)
-    module = kind(6, k=3, iterations=2, heads=2, head_width=5, hidden=2, width=4, positions=positions)
-    module = module.double().eval()
-    for parameter in module.parameters():
-        torch.nn.init.normal_(parameter, std=0.7)
-    x_BNC, mask_BN = random_sets([4, 1, 3], 6, dtype=torch.float64)
-    global_BW = torch.randn(3, 4, dtype=torch.float64)
-    out = module(x_BNC, mask_BN, global_feature_BS=global_BW).vectors
-    expected = torch.stack(
-        [explicit(module, x[mask], s) for x, mask, s in zip(x_BNC, mask_BN, global_BW, strict=True)]
-    )
-    torch.testing.assert_close(out, expected, atol=1e-9, rtol=1e-7)
-    cot, parameters = torch.randn_like(out), list(module.parameters())
-    for ours, theirs in zip(
-        torch.autograd.grad((out * cot).sum(), parameters),
-        torch.autograd.grad((expected * cot).sum(), parameters),
-        strict=True,
-    ):
-        torch.testing.assert_close(ours, theirs, atol=1e-8, rtol=1e-6)
+    sizes = "k=3, iterations=2, heads=2, head_width=5, hidden=2, width=4"
+    module = trained(f"{kind}({sizes}, positions={positions})", 6)
+    hold_to_formula(module, lambda x_NC, _, global_W: explicit(module, x_NC, global_W), global_feature=True)
 
 
 def test_every_element_is_shared_out_and_pads_are_not():

@@ -1,7 +1,5 @@
 """The Triton kernels: on a GPU where there is one, else, where Triton is installed, in its interpreter."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

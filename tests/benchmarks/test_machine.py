@@ -1,7 +1,5 @@
 """The line about the machine, from files of this one and of others."""
 
-from __future__ import annotations
-
 import os
 import platform
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Cost of a step with many workers, computed by hand."""
 
-from __future__ import annotations
-
 import pytest
 
 from benchmarks.training.many_workers import Cluster, bytes_a_score, table

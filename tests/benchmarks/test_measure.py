@@ -1,7 +1,5 @@
 """Measurement of sides, processes and memory."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

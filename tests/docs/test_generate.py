@@ -1,7 +1,5 @@
 """Pages and sections that are generated from the code."""
 
-from __future__ import annotations
-
 import inspect
 import io
 import re

@@ -1,7 +1,5 @@
 """Pages written by hand: links, commands, names of code and files, the notebook."""
 
-from __future__ import annotations
-
 import io
 import json
 import os
@@ -148,7 +146,7 @@ def helps(verb: str, words: list[str]) -> str:
 
 
 @pytest.mark.parametrize(("command", "file"), commands().items())
-def test_a_command_of_the_documentation_exists(command: str, file: str) -> None:
+def test_a_command_of_the_documentation_exists(command, file):
     _, verb, *words = shlex.split(
         command.replace("'", "").replace('"', "").replace("$(", "").replace(")", "")
     )

@@ -5,18 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 
 from fuzz.cases import Form, Kind
-from fuzz.damage import arrays, documents, hdf5, lines, raw, specs, tensors
+from fuzz.damage import arrays, documents, hdf5, lines, raw, tensors
+
+CASES = settings(
+    max_examples=30,
+    derandomize=True,
+    deadline=None,
+    database=None,
+    phases=[Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
 
 _OWN: dict[Form, Callable[[bytes], st.SearchStrategy[bytes]]] = {
     "json": documents.damaged,
     "jsonl": documents.damaged_line,
     "lines": lambda data: lines.damaged(data, separators=b"\t "),
     "csv": lambda data: lines.damaged(data, separators=b","),
-    "spec": specs.damaged,
-    "paths": specs.paths,
     "npy": arrays.damaged_npy,
     "npz": arrays.damaged_npz,
     "hdf5": hdf5.damaged,

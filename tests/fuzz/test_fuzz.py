@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given
 
-from fuzz.cases import Kind
 from fuzz.kinds import KINDS
-from fuzz.strategies import cases
+from fuzz.strategies import CASES, cases
 from fuzz.worker import Worker
 
 
@@ -22,19 +20,12 @@ def worker() -> Iterator[Worker]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
-def test_damaged_files_end_well(kind: Kind, worker: Worker, tmp_path: Path) -> None:
+def test_damaged_files_end_well(kind, worker, tmp_path):
     kind.make(tmp_path)
     whole = worker.run(kind, tmp_path, {})
     assert whole.outcome == "accepted", whole.detail
 
-    @settings(
-        max_examples=60,
-        derandomize=True,
-        deadline=None,
-        database=None,
-        phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
-    )
+    @CASES
     @given(cases(kind, tmp_path))
     def attempt(files: dict[str, bytes]) -> None:
         verdict = worker.run(kind, tmp_path, files)

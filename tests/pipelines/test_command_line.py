@@ -1,11 +1,9 @@
-from __future__ import annotations
-
+import os
 import re
-import subprocess
-import sys
 
 import pytest
 from places import ROOT
+from programs import begin, end
 from verbs import called
 
 from polypool.__main__ import verbs
@@ -13,7 +11,7 @@ from polypool.infra.errors import InputError
 from polypool.infra.registry import BACKBONES, RECIPES
 from polypool.pipelines.commands.extract import extract
 from polypool.pipelines.commands.train import Resume, parse
-from polypool.pipelines.recipes.arguments import recipe_list
+from polypool.pipelines.recipes.arguments import read_run, recipe_list
 
 
 def test_a_recipe_is_read_with_its_overrides():
@@ -21,11 +19,9 @@ def test_a_recipe_is_read_with_its_overrides():
     assert (run.recipe, run.aggregator, run.seed, run.optim.lr) == ("coco_mini", "kmax(k=3)", 4, 1e-4)
     assert run.data == RECIPES.get("coco_mini")().data
     assert parse(["resume", "abc"]) == Resume(run_id="abc")
-
-
-def test_an_unknown_recipe_gets_a_suggestion():
-    with pytest.raises(InputError, match="Did you mean 'coco_mini'"):
-        parse(["coco_mni"])
+    ensemble = parse(["coco_wsl_bert_x2", "--seed", "3"])
+    assert ensemble.seeded() == [("coco_wsl_bert", 3), ("coco_wsl_bert", 4)]
+    assert parse(["coco_region_grid_bert"]).seeded() == [("coco_region_bert", 0), ("coco_grid_bert", 0)]
 
 
 @pytest.mark.parametrize(
@@ -62,18 +58,13 @@ def test_recipes_are_listed_by_the_data_that_they_need(tmp_path, monkeypatch):
 
     def titles() -> dict[str, str]:
         """Return the heading that each recipe stands under."""
-        found = {}
-        for group in recipe_list().split("\n\n"):
-            title, *lines = group.splitlines()
-            found |= {line.split()[0]: title for line in lines}
-        return found
+        groups = [group.splitlines() for group in recipe_list().split("\n\n")]
+        return {line.split()[0]: title for title, *lines in groups for line in lines}
 
     assert sorted(titles()) == RECIPES.names()
     assert titles()["coco_wsl_bert_x2"] == titles()["coco_region_bigru"] == "recipes that need data/coco:"
-    assert (
-        titles()["mini_dinov2_joint"]
-        == "recipes that need data/coco_mini and data/msrvtt_mini and data/daquar:"
-    )
+    joint = "recipes that need data/coco_mini and data/msrvtt_mini and data/daquar:"
+    assert titles()["mini_dinov2_joint"] == joint
     (tmp_path / "data" / "coco_mini" / "cells").mkdir(parents=True)
     here = titles()
     assert next(iter(here.values())) == here["coco_mini"] == "recipes on data that are here:"
@@ -88,12 +79,6 @@ def test_of_very_many_names_the_nearest_are_shown():
     assert str(error.value).count(",") < 10
 
 
-def test_an_ensemble_takes_a_seed_and_an_experiment():
-    ensemble = parse(["coco_wsl_bert_x2", "--seed", "3"])
-    assert ensemble.seeded() == [("coco_wsl_bert", 3), ("coco_wsl_bert", 4)]
-    assert parse(["coco_region_grid_bert"]).seeded() == [("coco_region_bert", 0), ("coco_grid_bert", 0)]
-
-
 @pytest.fixture
 def nowhere(tmp_path, monkeypatch):
     """An empty folder to be in, and nothing in the environment that leads out of it."""
@@ -105,6 +90,7 @@ def nowhere(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (["train", "coco_mni"], "Did you mean 'coco_mini'"),
         (["train", "coco_mini", "--optim.batch", "0"], "at least 1"),
         (["train", "coco_mini", "--workers", "0"], "at least 1"),
         (["evaluate", "0" * 32], "no runs are recorded"),
@@ -125,21 +111,13 @@ def test_bad_input_is_one_message_and_code_2(words, message, nowhere):
     assert (code, message in error) == (2, True), error
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["train", "coco_region_bigru"], "no such file"),  # found by a child of `train`
-        (["train", "coco_mini", "--workers", "0"], "at least 1"),
-        (["ingest", "verify", "--store", "nowhere"], "nowhere"),
-    ],
-)
-def test_a_process_ends_with_the_message_alone(words, message, nowhere, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    command = [sys.executable, "-m", "polypool", *words]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 2, done.stderr
-    assert message in done.stderr
-    assert "Traceback" not in done.stderr
+def test_a_process_ends_with_the_message_alone(nowhere, tmp_path):
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    process = begin("-m", "polypool", "train", "coco_region_bigru", folder=tmp_path, env=environment)
+    code, _, said = end(process)
+    assert code == 2, said
+    assert "no such file" in said, "found by a child of `train`"
+    assert "Traceback" not in said
 
 
 @pytest.mark.parametrize("verb", sorted(verbs()))
@@ -154,3 +132,39 @@ def test_the_help_of_every_verb_says_what_its_defaults_mean(verb):
 def test_the_help_of_extract_names_every_backbone():
     described = " ".join(extract.__doc__.split()).partition("backbone: ")[2].partition(" dtype: ")[0]
     assert all(re.search(rf"\b{name}\b", described) for name in BACKBONES.names())
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["extract", "--corpus", "ftp://host/x", "--out", "features"],
+        ["extract", "--corpus", "corpus", "--out", "ftp://host/x"],
+        ["ingest", "karpathy", "--json", "ftp://host/x", "--images", ".", "--out", "corpus"],
+        ["ingest", "karpathy", "--json", "here.json", "--images", "ftp://host/x", "--out", "corpus"],
+        ["ingest", "verify", "--store", "ftp://host/x"],
+        ["ingest", "vse-infinity", "ftp://host/x"],
+        ["export", "0" * 32, "--out", "ftp://host/x"],
+        ["compare", "--out", "ftp://host/x.csv"],
+        ["compare", "--latex", "ftp://host/x.tex"],
+        ["search", "0" * 32, "--image", "ftp://host/x.jpg"],
+        ["compare", "tables", "ftp://host/x.md"],
+    ],
+)
+def test_a_url_that_cannot_be_served_is_one_line_and_code_2(words, tmp_path, monkeypatch):
+    monkeypatch.setenv("POLYPOOL_HOME", str(tmp_path))
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "here.json").write_text('{"dataset": "mine", "images": []}')
+    code, _, said = called(*words)
+    assert (code, said.count("\n")) == (2, 1), said
+    assert said.startswith("error: ftp://host/x"), said
+    assert "s3://" in said
+    assert [path.name for path in tmp_path.iterdir()] == ["here.json"]
+
+
+@pytest.mark.parametrize("flag", ["--data.features", "--data.corpus"])
+def test_a_run_that_cannot_have_its_data_is_refused_with_its_flags(flag, capsys):
+    with pytest.raises(SystemExit) as ended:
+        read_run("coco_mini", [flag, "ftp://host/x"])
+    assert ended.value.code == 2
+    assert "ftp://host/x: nothing is read" in capsys.readouterr().err

@@ -1,7 +1,5 @@
 """Every field of every file that is read back, with a value of another type: refused by file and field, or right."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from copy import deepcopy
@@ -26,21 +24,8 @@ from polypool.tasks.scoring.described import retrieval_queries
 from polypool.tasks.scoring.records import TAG, metrics_from, metrics_json, queries_from, queries_json
 
 STRANGE = [
-    None,
-    True,
-    7,
-    -1,
-    0.5,
-    10**400,
-    "text",
-    "",
-    "\ud800",
-    [],
-    [None],
-    ["a", 1],
-    {},
-    {"a": None},
-    {"a": [1]},
+    *(None, True, 7, -1, 0.5, 10**400, "text", "", "\ud800"),
+    *([], [None], ["a", 1], {}, {"a": None}, {"a": [1]}),
 ]
 """What stands in the place of a field in turn."""
 GONE = object()
@@ -52,14 +37,9 @@ def places(values: Any, at: Path_ = ()) -> Iterator[Path_]:
     """Yield where the fields of JSON values are; of a list, the first element stands for all."""
     if at:
         yield at
-    inside = (
-        values.items()
-        if isinstance(values, dict)
-        else enumerate(values[:1])
-        if isinstance(values, list)
-        else ()
-    )
-    for key, value in inside:
+    if isinstance(values, list):
+        values = dict(enumerate(values[:1]))
+    for key, value in values.items() if isinstance(values, dict) else ():
         yield from places(value, (*at, key))
 
 
@@ -141,8 +121,9 @@ def model_files(folder: Path, run: Run) -> Iterator[File]:
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, File]:
     home = tmp_path_factory.mktemp("home")
-    captions, questions = make_corpus(home / "captions"), make_questions(home / "questions")
-    pixels = make_corpus(home / "pixels", images=home / "pixels" / "images", train=4, val=2, test=2)
+    few = {"train": 8, "val": 2, "test": 2}
+    captions, questions = make_corpus(home / "captions", **few), make_questions(home / "questions", **few)
+    pixels = make_corpus(home / "pixels", images=home / "pixels" / "images", **few)
     bert, vit = save_bert(home / "bert"), save_vit(home / "vit")
     pixels = replace(
         pixels,
@@ -154,39 +135,31 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, File]:
     for kind, run in (("words", captions), ("vqa", questions), ("pixels", pixels)):
         for file in model_files(home / f"model of {kind}", run):
             found[f"{kind} {file.name}"] = file
-    for run, name in ((captions, "corpus"), (questions, "questions")):
-        path = Path(run.data.corpus) / f"{name}.json"
 
-        def used(folder: Path = path.parent) -> None:
-            corpus = open_corpus(folder)
-            assert {split: len(corpus.items(split)) for split in corpus.splits}
-            assert isinstance(corpus.image_folder, str)
-
+    def stored(path: Path, read: Callable[[Path], object], *free: str) -> None:
+        whole = json.loads(path.read_text())
         found[path.name] = File(
-            name=path.name,
-            values=json.loads(path.read_text()),
-            read=written(path, used),
-            free=("source", "skipped", "flagged"),
+            name=path.name, values=whole, read=written(path, lambda: read(path.parent)), free=free
         )
-    path = Path(captions.data.features) / "manifest.json"
-    found["manifest.json"] = File(
-        name=path.name,
-        values=json.loads(path.read_text()),
-        read=written(path, lambda: FeatureStore.open(captions.data.features)),
-        free=("source.",),
-    )
+
+    def used(folder: Path) -> None:
+        corpus = open_corpus(folder)
+        assert {split: len(corpus.items(split)) for split in corpus.splits}
+        assert isinstance(corpus.image_folder, str)
+
+    for run, name in ((captions, "corpus"), (questions, "questions")):
+        stored(Path(run.data.corpus) / f"{name}.json", used, "source", "skipped", "flagged")
+    stored(Path(captions.data.features) / "manifest.json", FeatureStore.open, "source.")
     metric = Metric(name="mae", higher_is_better=False, best=0.0, chance=7.5, unit="years", in_tables=False)
     found["tag"] = File(
         name="the tag metrics.whole",
         values=json.loads(metrics_json([metric])),
         read=lambda values: metrics_from({f"{TAG}whole": json.dumps(values)}, "whole", run="r"),
     )
-    queries = queries_json(
-        retrieval_queries({"i2t": "image_id", "t2i": "caption_image_id"}, modality="image")
-    )
+    of = {"i2t": "image_id", "t2i": "caption_image_id"}
     found["queries"] = File(
         name="per_query/whole.json",
-        values=json.loads(queries),
+        values=json.loads(queries_json(retrieval_queries(of, modality="image"))),
         read=lambda values: queries_from(json.dumps(values), where="per_query/whole.json"),
     )
     return found
@@ -199,7 +172,7 @@ NAMES = (
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_field_of_another_type_is_named_or_right(name: str, files: dict[str, File]) -> None:
+def test_a_field_of_another_type_is_named_or_right(name, files):
     file, wrong, tried = files[name], [], 0
     file.read(file.values)
     for number, at in enumerate(places(file.values)):

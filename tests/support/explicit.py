@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor
@@ -28,21 +28,25 @@ def trained(spec: str, dim: int) -> Aggregator:
     return module
 
 
-def hold_to_formula(spec: str, explicit: Callable[..., Tensor], *, dim: int = 6) -> None:
-    """Assert that values and gradients are those of `explicit(x_ND, weights[, context])` for sets with holes."""
-    module = trained(spec, dim)
-    inputs = random_inputs([5, 1, 2, 8], module=module, dim=dim).cast(torch.float64)
+def hold_to_formula(
+    spec: str | Aggregator, explicit: Callable[..., Tensor], *, dim: int = 6, global_feature: bool = False
+) -> None:
+    """Assert that values and gradients are those of `explicit` for sets with holes.
+
+    It is called with x_ND, the weights and, where there are some, a context and a global feature.
+    """
+    module = trained(spec, dim) if isinstance(spec, str) else spec
+    inputs = random_inputs([5, 1, 2, 8], module=module, dim=dim, global_feature=global_feature)
+    inputs = inputs.cast(torch.float64)
     inputs.mask_BN[3, [0, 4]] = False
     given = [part.requires_grad_() for part in inputs.floats()] + list(module.parameters())
     weights = dict(module.named_parameters()) | dict(module.named_buffers())
     out = inputs.pool(module).vectors
-    beside = [()] * len(out) if inputs.context is None else [(part,) for part in of_each(inputs.context)]
-    expected = torch.stack(
-        [
-            explicit(x_ND[mask_N], weights, *more)
-            for x_ND, mask_N, more in zip(inputs.x_BND, inputs.mask_BN, beside, strict=True)
-        ]
-    )
+    sets = [[x_ND[mask_N], weights] for x_ND, mask_N in zip(inputs.x_BND, inputs.mask_BN, strict=True)]
+    for of_sets in (of_each(inputs.context), inputs.global_feature_BS):
+        for given_set, part in zip(sets, () if of_sets is None else of_sets, strict=False):
+            given_set.append(part)
+    expected = torch.stack([explicit(*given_set) for given_set in sets])
     torch.testing.assert_close(out, expected, atol=1e-9, rtol=1e-9)
     cotangent = torch.randn_like(out)
     ours, theirs = (
@@ -53,11 +57,23 @@ def hold_to_formula(spec: str, explicit: Callable[..., Tensor], *, dim: int = 6)
         torch.testing.assert_close(one, other, atol=1e-8, rtol=1e-7)
 
 
-def of_each(context: Context) -> list[Tensor]:
-    """Return each context without pads: a vector `(C,)` or a set `(M, C)`."""
+def of_each(context: Context | None) -> list[Tensor]:
+    """Return each context, if any, without pads: a vector `(C,)` or a set `(M, C)`."""
+    if context is None:
+        return []
     if context.mask is None:
         return list(context.x)
     return [x_MC[mask_M] for x_MC, mask_M in zip(context.x, context.mask, strict=True)]
+
+
+def unit(x_D: Tensor) -> Tensor:
+    """Return a vector of length one in the same direction."""
+    return x_D / sum(x_D**2).sqrt()
+
+
+def mixed(shares: list[Tensor], vectors: Iterable[Tensor]) -> Tensor:
+    """Return the sum of vectors, each weighed by its share."""
+    return sum(share * vector for share, vector in zip(shares, vectors, strict=True))
 
 
 def softmax(scores: list[Tensor]) -> list[Tensor]:
@@ -85,12 +101,7 @@ def gelu(x_D: Tensor) -> Tensor:
 
 
 def heads_of(
-    query_D: Tensor,
-    x_ND: list[Tensor],
-    p: Weights,
-    name: str,
-    heads: int,
-    scale: float | None = None,
+    query_D: Tensor, x_ND: list[Tensor], p: Weights, name: str, heads: int, scale: float | None = None
 ) -> Tensor:
     """Return what one query gets of a set, head by head, its keys and values mapped one element at a time."""
     width, parts = len(query_D) // heads, []
@@ -99,7 +110,7 @@ def heads_of(
         keys = [linear(p, f"{name}key", x_D)[own] for x_D in x_ND]
         values = [linear(p, f"{name}value", x_D)[own] for x_D in x_ND]
         scores = [query_D[own] @ key * (1 / math.sqrt(width) if scale is None else scale) for key in keys]
-        parts.append(sum(a * value for a, value in zip(softmax(scores), values, strict=True)))
+        parts.append(mixed(softmax(scores), values))
     return torch.cat(parts)
 
 

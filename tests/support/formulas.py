@@ -66,10 +66,7 @@ def _attend(state: dict, name: str, heads: int, x_ND: torch.Tensor, y_MD: torch.
 def cross_modal_of(state: dict, heads: int, layers: int, v: torch.Tensor, t: torch.Tensor):
     for layer in range(layers):
         at = f"layers.{layer}"
-        v, t = (
-            _attend(state, f"{at}.v_cross", heads, v, t),
-            _attend(state, f"{at}.t_cross", heads, t, v),
-        )
+        v, t = (_attend(state, f"{at}.v_cross", heads, v, t), _attend(state, f"{at}.t_cross", heads, t, v))
         v, t = _attend(state, f"{at}.v_self", heads, v, v), _attend(state, f"{at}.t_self", heads, t, t)
     return v, t
 

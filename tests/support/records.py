@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
-from polypool.infra.tracking import RunRecord
+from polypool.infra.tracking import RunRecord, Tracker, tracking_uri
 from polypool.pipelines.comparison.grouping import arranged
 from polypool.pipelines.comparison.groups import Group
 from polypool.pipelines.comparison.tables.cross_task import CrossTaskTable, cross_task_table
@@ -30,8 +31,7 @@ def described(metrics: Mapping[str, float]) -> dict[str, Sequence[Metric]]:
 
 
 def scores(protocol: str, rsum: float) -> dict[str, float]:
-    each = dict.fromkeys(SIX, rsum / 6)
-    found = {**each, "rsum": rsum, "i2t/medr": 9.0 - rsum / 100, "ties": 0.0}
+    found = {**dict.fromkeys(SIX, rsum / 6), "rsum": rsum, "i2t/medr": 9.0 - rsum / 100, "ties": 0.0}
     return {f"{protocol}/{name}": value for name, value in found.items()}
 
 
@@ -75,6 +75,12 @@ def vqa(aggregator: str, seed: int, accuracy: float, **more) -> RunRecord:
     return run(aggregator, seed, metrics=metrics, **{**VQA, **more})
 
 
+def begun(made: RunRecord, home: Path) -> Tracker:
+    """Begin to record a run as another one was."""
+    described = {"name": made.name, "tags": made.tags, "params": made.params}
+    return Tracker.start("polypool", uri=tracking_uri(home), home=home, **described)
+
+
 def blocks_of(*runs: RunRecord) -> tuple[Group, ...]:
     return arranged(runs, experiment="x")[0]
 
@@ -87,12 +93,8 @@ def three_tasks() -> list[RunRecord]:
     """Three aggregators on three tasks, over two seeds; chance is an RSUM of 3.2 and an accuracy of 20."""
     table = {"mean": (60.0, 90.0, 40.0), "max": (50.0, 96.0, 40.0), "gpo": (70.0, 120.0, 30.0)}
     runs = []
-    for aggregator, (image, video, answer) in table.items():
-        for seed in (0, 1):
-            off = 2 * seed - 1
-            runs += [
-                run(aggregator, seed, image + off),
-                run(aggregator, seed, video + off, **VIDEO),
-                vqa(aggregator, seed, answer + off),
-            ]
+    for name, (image, video, answer) in table.items():
+        for seed, off in ((0, -1), (1, 1)):
+            of_clips = run(name, seed, video + off, **VIDEO)
+            runs += [run(name, seed, image + off), of_clips, vqa(name, seed, answer + off)]
     return runs

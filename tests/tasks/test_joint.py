@@ -1,7 +1,5 @@
 """Tasks trained together: the order of their batches, parts in common, steps, scores, and what is left of each."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from dataclasses import replace

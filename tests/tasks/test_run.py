@@ -1,7 +1,5 @@
 """A run is refused when it is made, or read back, with a setting that makes no sense."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Runs as people write them down."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Questions through the adapter, the loop and the evaluation."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 
@@ -43,16 +41,16 @@ def trained(run, folder):
 
 
 @pytest.mark.parametrize(
-    "changes",
+    ("changes", "epochs"),
     [
-        {"aggregator": "mean"},
-        {"aggregator": "score_attention(k=2, heads=2)", **CROSS, "figures": False},
+        ({"aggregator": "mean"}, 10),
+        ({"aggregator": "score_attention(k=2, heads=2)", **CROSS, "figures": False}, 4),
     ],
     ids=["mean", "score attention"],
 )
-def test_a_small_corpus_is_learnt(changes, tmp_path):
+def test_a_small_corpus_is_learnt(changes, epochs, tmp_path):
     run = make_questions(tmp_path / "data", train=100)
-    run = derive(run, **changes, optim={"epochs": 10})
+    run = derive(run, **changes, optim={"epochs": epochs})
     adapter, _, log = trained(run, tmp_path)
     metrics = {name.removeprefix("vqa/"): value for name, value in log.rows[-1][1].items()}
     assert metrics["accuracy"] > metrics["prior_accuracy"] + 4

@@ -5,19 +5,9 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 _PIECES = [
-    b"\x00",
-    b"\x00" * 64,
-    b"\xff" * 8,
-    b"\x7f\xff\xff\xff",
+    *(b"\x00", b"\x00" * 64, b"\xff" * 8, b"\x7f\xff\xff\xff", b"\xc3", b"\xe2\x80\xa8"),
+    *(b"\x1b]0;title\x07\x1b[2J", b"\r", b"\r\n\r\n", b'"', b"9" * 4400, b"NaN"),
     b"\xed\xa0\x80",  # half a surrogate pair in UTF-8
-    b"\xc3",
-    b"\xe2\x80\xa8",
-    b"\x1b]0;title\x07\x1b[2J",
-    b"\r",
-    b"\r\n\r\n",
-    b'"',
-    b"9" * 4400,
-    b"NaN",
 ]
 
 
@@ -67,22 +57,10 @@ def _overwrite(draw: st.DrawFn, data: bytes) -> bytes:
 
 
 def _whole(draw: st.DrawFn, data: bytes) -> bytes:
-    text = data.decode("latin-1")
-    return draw(
-        st.sampled_from(
-            [
-                b"",
-                b"\xef\xbb\xbf" + data,
-                data + data,
-                data.replace(b"\n", b"\r\n"),
-                data.replace(b"\n", b"\r"),
-                text.encode("utf-16"),
-                data[::-1],
-                bytes(len(data)),
-                b"<html>404</html>",
-            ]
-        )
-    )
+    with_other_ends = (data.replace(b"\n", b"\r\n"), data.replace(b"\n", b"\r"))
+    encoded = (b"\xef\xbb\xbf" + data, data.decode("latin-1").encode("utf-16"))
+    others = (b"", data + data, data[::-1], bytes(len(data)), b"<html>404</html>")
+    return draw(st.sampled_from([*with_other_ends, *encoded, *others]))
 
 
 _WAYS = [_flip, _flip, _cut, _remove, _repeat, _insert, _overwrite, _whole]

@@ -46,13 +46,7 @@ def _read_butd(folder: Path) -> int:
 
 
 def _pickle(folder: Path) -> None:
-    item = {
-        "features": _drawn(3, 4),
-        "bbox": _drawn(3, 4),
-        "image_width": 640,
-        "image_height": 480,
-        "num_boxes": 3,
-    }
+    item = {"features": _drawn(3, 4), "bbox": _drawn(3, 4), "image_width": 640, "num_boxes": 3}
     (folder / "value.pkl").write_bytes(pickle.dumps(item | {"objects": np.arange(3), "cls_prob": None}))
 
 
@@ -81,16 +75,6 @@ def _hdf5(folder: Path) -> None:
     with h5py.File(folder / "features.h5", "w") as file:
         file["image_features"] = _drawn(3, 2, 4)
         file["image_ids"] = np.array([7, 8, 9])
-
-
-def _hdf5_text(folder: Path) -> None:
-    """Ids of any length lie in the file's heap; chunks are packed, with a checksum."""
-    _secrets(folder)
-    packed = {"chunks": (1, 2, 4), "compression": "gzip", "shuffle": True, "fletcher32": True}
-    with h5py.File(folder / "features.h5", "w") as file:
-        file.create_dataset("image_features", data=_drawn(5, 2, 4), **packed)
-        names = [f"COCO_train2014_{i:012d}" for i in range(5)]
-        file.create_dataset("image_ids", data=names, dtype=h5py.string_dtype())
 
 
 def _hdf5_spans(folder: Path) -> None:
@@ -149,23 +133,15 @@ _LISTS = {"public_split/trn_names.npy": "npy", "public_split/tst_names.npy": "np
 _FRAMES = {"SA/trn_ft.hdf5": "hdf5", "SA/tst_ft.hdf5": "hdf5"}
 _MEANS = {"SA/trn_ft.npy": "npy", "SA/tst_ft.npy": "npy"}
 
+_ARRAYS = {"in/0.npy": "npy", "in/3.npy": "npy", "in/4.npz": "npz", "in/5.npz": "npz"}
+_SPANS = {"features.h5": "hdf5", "ids.json": "json"}
+
 KINDS = [
     Kind(name="butd", make=_butd, read=_read_butd, damaged={"features.tsv": "lines"}),
     Kind(name="values of an LMDB", make=_pickle, read=_read_pickle, damaged={"value.pkl": "raw"}),
     Kind(name="hdf5", make=_hdf5, read=_read_hdf5, damaged={"features.h5": "hdf5"}),
-    Kind(name="hdf5, ids of text", make=_hdf5_text, read=_read_hdf5, damaged={"features.h5": "raw"}),
-    Kind(
-        name="hdf5, pos_boxes",
-        make=_hdf5_spans,
-        read=_read_hdf5,
-        damaged={"features.h5": "hdf5", "ids.json": "json"},
-    ),
-    Kind(
-        name="arrays",
-        make=_arrays,
-        read=_read_arrays,
-        damaged={"in/0.npy": "npy", "in/3.npy": "npy", "in/4.npz": "npz", "in/5.npz": "npz"},
-    ),
+    Kind(name="hdf5, pos_boxes", make=_hdf5_spans, read=_read_hdf5, damaged=_SPANS),
+    Kind(name="arrays", make=_arrays, read=_read_arrays, damaged=_ARRAYS),
     Kind(name="hgr-features, SA", make=_hgr_frames, read=_read_hgr, damaged=_FRAMES | _LISTS),
     Kind(name="hgr-features, MP", make=_hgr_means, read=_read_hgr, damaged=_MEANS | _LISTS),
 ]

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import numpy as np
 from corpora import make_corpus, make_questions
-from stores import DIM, SHARD_BYTES, make_sets, write
+from stores import fill, make_sets, store_writer, write
 
 from fuzz.cases import Kind, expect
 from fuzz.kinds.results import store_of
 from polypool.infra.files import read_json
-from polypool.infra.store import FeatureStore, StoreWriter
+from polypool.infra.store import FeatureStore
 from polypool.pipelines.comparison.query_units import Queries, StoredArrays
 from polypool.tasks.adapter import Metric, QueryMean, QueryMetric
 from polypool.tasks.datasets.open_corpora import open_corpus
@@ -53,23 +53,18 @@ def _read_store(folder: Path) -> int:
 
 def _unfinished(folder: Path) -> None:
     """Leave what a writer leaves that was killed: shards and its journal."""
-    source = {"made": "here"}
-    writer = StoreWriter(folder / "store", dim=DIM, dtype="float32", source=source, shard_bytes=SHARD_BYTES)
-    for id, x_ND in _SETS.items():
-        writer.add(id, x_ND)
-    del writer
+    writer = store_writer(folder / "store", dtype="float32")
+    fill(writer, _SETS)
+    writer._release()
 
 
 def _goes_on(folder: Path) -> int:
     """Go on with a store; it ends whole, with all sets as they are."""
-    store = folder / "store"
-    with StoreWriter(
-        store, dim=DIM, dtype="float32", source={"made": "here"}, shard_bytes=SHARD_BYTES
-    ) as writer:
+    with store_writer(folder / "store", dtype="float32") as writer:
         for id, x_ND in _SETS.items():
             writer.offer(id, x_ND, where=id)
-    skipped = store_of(store)
-    opened = FeatureStore.open(store)
+    skipped = store_of(folder / "store")
+    opened = FeatureStore.open(folder / "store")
     for row, id in enumerate(opened.ids.to_pylist()):
         expect(id in _SETS and np.array_equal(opened[row], _SETS[id]), f"{id!r} is not what was given")
     return skipped
@@ -161,24 +156,17 @@ def _text(path: Path) -> str:
 
 _SHARDS = {f"store/shard-{number:05d}.arrow": "raw" for number in range(2)}
 
+_UNFINISHED = {"store/writing.json": "json"} | _SHARDS
+_SCORED = {"queries.json": "json", "queries.npz": "npz"}
+
 KINDS = [
     Kind(name="store's manifest", make=_store, read=_read_store, damaged={"store/manifest.json": "json"}),
     Kind(name="store's shards", make=_store, read=_read_store, damaged=_SHARDS),
-    Kind(
-        name="unfinished store",
-        make=_unfinished,
-        read=_goes_on,
-        damaged={"store/writing.json": "json"} | _SHARDS,
-    ),
+    Kind(name="unfinished store", make=_unfinished, read=_goes_on, damaged=_UNFINISHED),
     Kind(name="corpus", make=_corpus, read=_read_corpus("corpus"), damaged=_KEPT),
     Kind(name="corpus of questions", make=_corpus, read=_read_corpus("questions"), damaged=_ASKED),
     Kind(name="run.json", make=_run, read=_read_run, damaged={"run.json": "json"}),
     Kind(name="run in YAML", make=_written_run, read=_read_written_run, damaged={"run.yaml": "raw"}),
     Kind(name="metrics of a run", make=_records, read=_read_tag, damaged={"tag.json": "json"}),
-    Kind(
-        name="results of queries",
-        make=_records,
-        read=_read_queries,
-        damaged={"queries.json": "json", "queries.npz": "npz"},
-    ),
+    Kind(name="results of queries", make=_records, read=_read_queries, damaged=_SCORED),
 ]

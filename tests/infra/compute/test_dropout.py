@@ -32,19 +32,6 @@ def test_the_share_and_the_scale_are_those_asked_for():
         torch.testing.assert_close(x[kept], torch.full_like(x[kept], 1 / (1 - p)))
 
 
-def test_values_are_dropped_one_by_one():
-    kept = (dropped((64, 40, 128), 0.5) != 0).double() - 0.5
-    deviation = 0.25 / math.sqrt(kept.numel())
-    for axis in range(3):
-        ahead = kept.narrow(axis, 1, kept.shape[axis] - 1)
-        behind = kept.narrow(axis, 0, kept.shape[axis] - 1)
-        assert abs((ahead * behind).mean().item()) < 5 * deviation, f"neighbours along axis {axis}"
-        over = [other for other in range(3) if other != axis]
-        count = kept.numel() / kept.shape[axis]
-        assert kept.mean(dim=over).std().item() == pytest.approx(0.5 / math.sqrt(count), rel=0.5)
-    assert abs((kept * kept.roll((1, 1), (1, 2))).mean().item()) < 5 * deviation
-
-
 def test_what_is_dropped_follows_the_explicit_formula():
     def hashed(word: int) -> int:
         for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
@@ -68,14 +55,6 @@ def test_a_sample_loses_the_same_on_any_worker_however_its_set_is_padded():
         (10, 4), samples=2, first=1
     )  # five captions of each of two images, the second and the third
     assert torch.equal(five, dropped((20, 4), samples=4)[5:15])
-
-
-def test_seed_step_and_place_in_the_step_each_draw_anew():
-    others = [dropped((8, 50)), dropped((8, 50), seed=1), dropped((8, 50), step=6), dropped((8, 50), calls=2)]
-    others.append(dropped((8, 50), first=8))
-    for at, one in enumerate(others):
-        for other in others[at + 1 :]:
-            assert 0.3 < (one == other).double().mean().item() < 0.8
 
 
 def test_the_gradient_passes_where_values_stay():

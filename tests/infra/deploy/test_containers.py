@@ -6,8 +6,6 @@ import fnmatch
 import os
 import re
 import shlex
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -15,9 +13,14 @@ from urllib.parse import urlsplit
 
 import click
 import object_storage
+import ray
 import yaml
+from mlflow.cli import cli as mlflow_cli
+from mlflow.server.security_utils import is_allowed_host_header
 from packaging.requirements import Requirement
 from places import ROOT
+from programs import begin, end
+from ray.scripts.scripts import cli as ray_cli
 
 DEPLOY = ROOT / "infra/deploy"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -47,13 +50,8 @@ def options(service: str) -> dict[str, Any]:
 
 
 def read(program: str, verb: str, flags: list[str]) -> dict[str, Any]:
-    if program == "ray":
-        from ray.scripts.scripts import cli
-    else:
-        assert program == "mlflow"
-        from mlflow.cli import cli
-    command = cli.get_command(click.Context(cli), verb)
-    return command.make_context(verb, flags, resilient_parsing=False).params
+    cli = {"ray": ray_cli, "mlflow": mlflow_cli}[program]
+    return cli.get_command(click.Context(cli), verb).make_context(verb, flags).params
 
 
 def test_services_have_known_keys_and_wait_for_services_that_tell_when_they_are_ready():
@@ -91,15 +89,11 @@ def test_ports_of_ray_agree():
 
 def test_what_mlflow_is_told_is_what_its_server_reads_and_the_others_have():
     server, told = options("mlflow"), SERVICES["mlflow"]["environment"]
-    from mlflow.cli import cli
-
-    reads = {option.envvar for option in cli.get_command(click.Context(cli), "server").params}
+    reads = {option.envvar for option in mlflow_cli.get_command(click.Context(mlflow_cli), "server").params}
     assert {name for name in told if name.startswith("MLFLOW_")} <= reads
     assert (server["host"], server["serve_artifacts"]) == ("0.0.0.0", True)
     assert SERVICES["head"]["environment"]["MLFLOW_TRACKING_URI"] == f"http://mlflow:{server['port']}"
     hosts = told["MLFLOW_SERVER_ALLOWED_HOSTS"].split(",")
-    from mlflow.server.security_utils import is_allowed_host_header
-
     assert all(is_allowed_host_header(hosts, f"{name}:{server['port']}") for name in ("mlflow", "127.0.0.1"))
     assert f"127.0.0.1:{server['port']}/health" in SERVICES["mlflow"]["healthcheck"]["test"][-1]
 
@@ -112,17 +106,13 @@ def test_what_mlflow_is_told_is_what_its_server_reads_and_the_others_have():
 
     keys = SERVICES["s3"]["environment"]
     assert told["AWS_ENDPOINT_URL"] == f"http://s3{words('s3')[words('s3').index('--address') + 1]}"
-    assert (keys["MINIO_ROOT_USER"], keys["MINIO_ROOT_PASSWORD"]) == (
-        told["AWS_ACCESS_KEY_ID"],
-        told["AWS_SECRET_ACCESS_KEY"],
-    )
+    assert keys["MINIO_ROOT_USER"] == told["AWS_ACCESS_KEY_ID"]
+    assert keys["MINIO_ROOT_PASSWORD"] == told["AWS_SECRET_ACCESS_KEY"]
     assert SERVICES["bucket"]["environment"].items() <= told.items()
 
 
 def test_variables_are_those_that_the_code_reads_and_secrets_are_asked_for():
     text = "".join(file.read_text() for file in (ROOT / "infra").rglob("*.py"))
-    import ray
-
     theirs = ("authentication/authentication_token_setup.py", "runtime_env/image_uri.py")
     known = "".join((Path(ray.__file__).parent / "_private" / file).read_text() for file in theirs)
     for name, service in SERVICES.items():
@@ -138,28 +128,25 @@ def test_variables_are_those_that_the_code_reads_and_secrets_are_asked_for():
 def test_the_bucket_is_made_once(s3_server):
     told = SERVICES["bucket"]["environment"]
     env = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
-    env |= (
-        {name: told[name] for name in told} | object_storage.KEYS | {"AWS_ENDPOINT_URL": s3_server.endpoint}
-    )
+    env |= told | object_storage.KEYS | {"AWS_ENDPOINT_URL": s3_server.endpoint}
     python, *arguments = words("bucket")
     assert python == "python"
     bucket = urlsplit(SERVICES["mlflow"]["environment"]["MLFLOW_ARTIFACTS_DESTINATION"]).netloc
     arguments[-1] += f"print(s3.head_bucket(Bucket={bucket!r})['ResponseMetadata']['HTTPStatusCode'])"
     for _ in range(2):
-        done = subprocess.run([sys.executable, *arguments], env=env, capture_output=True, text=True)
-        assert done.stdout == "200\n", done.stderr
+        assert end(begin(*arguments, env=env))[:2] == (0, "200\n")
 
 
 def let_through(path: str) -> bool:
     """Whether `Dockerfile.dockerignore` lets a path through: the last rule on it, or on a folder above, decides."""
-    kept = True
+    kept, parts = True, path.split("/")
     for rule in (DEPLOY / "Dockerfile.dockerignore").read_text().splitlines():
         if rule and not rule.startswith("#"):
             pattern = rule.removeprefix("!").removeprefix("**/")
-            parts = path.split("/")
-            anywhere = rule.startswith("**/")
-            above = parts if anywhere else ["/".join(parts[: n + 1]) for n in range(len(parts))]
-            if any(fnmatch.fnmatchcase(each, pattern) for each in above):
+            above = ["/".join(parts[: n + 1]) for n in range(len(parts))]
+            if any(
+                fnmatch.fnmatchcase(each, pattern) for each in (parts if rule.startswith("**/") else above)
+            ):
                 kept = rule.startswith("!")
     return kept
 

@@ -84,14 +84,8 @@ class Job:
 
     def begin(self, *words: str, **env: str) -> subprocess.Popen:
         with (self.folder / "output").open("ab") as output:
-            process = subprocess.Popen(
-                ["bash", str(SCRIPT), *words],
-                cwd=self.folder,
-                env=self.env | env,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-            )
+            to = {"stdout": output, "stderr": output, "start_new_session": True}
+            process = subprocess.Popen(["bash", SCRIPT, *words], cwd=self.folder, env=self.env | env, **to)
         self.begun.append(process)
         return process
 
@@ -130,15 +124,8 @@ def test_ray_begins_on_the_first_node_then_on_the_others_then_the_verb_and_all_o
     assert {"--cpus-per-task=6", "--mem=0", "--kill-on-bad-exit=0"} <= set(head) & set(others)
     first, rest = job.log("ray")
     assert first[:3] == ["n1", "gloo=eth7", "token-64"]
-    assert {
-        "start",
-        "--block",
-        "--head",
-        "--port=25670",
-        "--node-ip-address=10.0.0.1",
-        "--num-cpus=6",
-    } <= set(first)
-    assert "--dashboard-host=127.0.0.1" in first
+    flags = {"--block", "--head", "--port=25670", "--node-ip-address=10.0.0.1", "--num-cpus=6"}
+    assert flags | {"start", "--dashboard-host=127.0.0.1"} <= set(first)
     assert rest[:1] == ["others"]
     assert "--address=10.0.0.1:25670" in rest
     assert "--head" not in rest
@@ -158,10 +145,9 @@ def test_another_cluster_has_other_names_folders_and_variables(job):
     other = {
         "SLURM_JOB_NODELIST": "node[01-03]",
         "SLURM_JOB_NAME": "a job; of 'many' words",
-        "SLURM_CPUS_ON_NODE": "12",
         "SLURM_JOB_ID": "41",
-        "POLYPOOL_HOME": str(place),
     }
+    other |= {"SLURM_CPUS_ON_NODE": "12", "POLYPOOL_HOME": str(place)}
     assert job.end("train", "coco", **other) == 0, job.said
     head, others = job.log("srun")
     assert "--nodelist=node01" in head
@@ -172,10 +158,14 @@ def test_another_cluster_has_other_names_folders_and_variables(job):
     assert job.log("python")[-1][-1] == str(place / "slurm-41.run")
 
 
-@pytest.mark.parametrize("flag", [["--run-id-file", "my file"], ["--run-id-file=my file"]])
-def test_a_file_of_the_user_for_the_id_of_the_run_is_left(job, flag):
-    assert job.end("train", "coco", *flag, "--seed", "1") == 0, job.said
+@pytest.mark.parametrize(
+    ("flag", "code"), [(["--run-id-file", "my file"], 2), (["--run-id-file=my file"], 1)]
+)
+def test_a_file_of_the_user_for_the_id_of_the_run_is_left_and_the_job_ends_as_the_verb(job, flag, code):
+    (job.folder / "code").write_text(str(code))
+    assert job.end("train", "coco", *flag, "--seed", "1") == code, job.said
     assert job.log("python")[-1][3:] == ["polypool", "train", "coco", *flag, "--seed", "1"]
+    assert ["requeue", "1234567"] not in job.log("scontrol")
 
 
 def test_at_the_time_limit_the_driver_is_told_then_the_job_queued_again_and_goes_on(job):
@@ -201,33 +191,25 @@ def test_at_the_time_limit_the_driver_is_told_then_the_job_queued_again_and_goes
     assert job.log("scontrol").count(["requeue", "1234567"]) == 1
 
 
-def test_a_job_that_somebody_ends_is_not_queued_again(job):
-    (job.folder / "endless").touch()
-    process = job.begin("sweep", "--recipes", "coco")
-    job.wait_until_it_trains()
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(120) == 143, job.said
-    assert job.log("python")[-1][3:] == ["polypool", "sweep", "--recipes", "coco"]
-    assert job.log(str(job.bin / "python")) == [["TERM"]]
-    assert ["requeue", "1234567"] not in job.log("scontrol")
-
-
-def test_a_job_that_cannot_be_queued_again_says_so(job):
-    for name in ("endless", "no requeue"):
+@pytest.mark.parametrize(
+    ("words", "files", "number", "code"),
+    [
+        (["sweep", "--recipes", "coco"], ["endless"], signal.SIGTERM, 143),
+        (["train", "resume", "12ab"], ["endless", "no requeue"], signal.SIGUSR1, 1),
+    ],
+    ids=["somebody ends it", "it cannot be queued again"],
+)
+def test_a_job_that_is_not_queued_again_ends_its_driver(job, words, files, number, code):
+    for name in files:
         (job.folder / name).touch()
-    process = job.begin("train", "resume", "12ab")
+    process = job.begin(*words)
     job.wait_until_it_trains()
-    process.send_signal(signal.SIGUSR1)
-    assert process.wait(120) == 1
-    assert "cannot be queued again" in job.said
-    assert job.log("python")[-1][3:] == ["polypool", "train", "resume", "12ab"]
-
-
-@pytest.mark.parametrize("code", ["2", "1"])
-def test_what_the_verb_ends_with_the_job_ends_with(job, code):
-    (job.folder / "code").write_text(code)
-    assert job.end("train", "coco") == int(code)
-    assert ["requeue", "1234567"] not in job.log("scontrol")
+    process.send_signal(number)
+    assert process.wait(120) == code, job.said
+    assert job.log("python")[-1][3:] == ["polypool", *words]
+    assert job.log(str(job.bin / "python")) == [["TERM"]]
+    assert (["requeue", "1234567"] in job.log("scontrol")) == (number == signal.SIGUSR1)
+    assert ("cannot be queued again" in job.said) == (code == 1)
 
 
 def test_a_head_that_ends_ends_the_job(job):

@@ -4,14 +4,13 @@ import json
 import multiprocessing
 import os
 import threading
-import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
 from object_storage import Bucket, Fault
+from programs import soon
 
 from polypool.infra.errors import AwayError, InputError
 from polypool.infra.lease import in_bucket
@@ -38,14 +37,7 @@ def held_by(folder: Url, holder: Holder, token: str = "t", processes: str = "pid
     remote.upload(json.dumps(record).encode(), folder / in_bucket.NAME)
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
-    limit = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < limit
-        time.sleep(0.01)
-
-
-def test_one_of_many_has_it_and_the_others_are_told_who(folder: Url) -> None:
+def test_one_of_many_has_it_and_the_others_are_told_who(folder):
     barrier = threading.Barrier(4)
 
     def take() -> BucketLease | HeldError:
@@ -68,9 +60,7 @@ def test_one_of_many_has_it_and_the_others_are_told_who(folder: Url) -> None:
 
 
 @pytest.mark.parametrize("before", [True, False])
-def test_of_two_that_read_at_once_the_second_to_write_is_refused(
-    before: bool, folder: Url, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_two_that_read_at_once_the_second_to_write_is_refused(before, folder, monkeypatch):
     if before:
         BucketLease.take(folder, of="a").release()
     read, others = conditional.read, list[BucketLease]()
@@ -94,9 +84,7 @@ def _take_and_die(url: str) -> None:
     os._exit(0)
 
 
-def test_a_dead_process_of_this_machine_holds_nothing_and_one_elsewhere_until_it_expires(
-    folder: Url, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_dead_process_of_this_machine_holds_nothing_and_others_until_they_expire(folder, monkeypatch):
     process = multiprocessing.get_context("spawn").Process(target=_take_and_die, args=[str(folder)])
     process.start()
     process.join()
@@ -106,29 +94,24 @@ def test_a_dead_process_of_this_machine_holds_nothing_and_one_elsewhere_until_it
         held_by(folder, holder)
         with pytest.raises(HeldError, match=rf"process {holder.process} .* 90 free it"):
             BucketLease.take(folder, of="a")
+    remote.upload(b"{", folder / in_bucket.NAME)  # damaged
+    with pytest.raises(HeldError, match="it is not known which"):
+        BucketLease.take(folder, of="a")
     monkeypatch.setattr(in_bucket, "STALE_SECONDS", 0)
     BucketLease.take(folder, of="a").release()
 
 
-def test_a_damaged_file_is_held_until_it_expires(folder: Url) -> None:
-    remote.upload(b"{", folder / in_bucket.NAME)
-    with pytest.raises(HeldError, match="it is not known which"):
-        BucketLease.take(folder, of="a")
-
-
-def test_a_holder_that_was_away_notices_its_loss(
-    folder: Url, bucket: Bucket, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_holder_that_was_away_notices_its_loss(folder, bucket, monkeypatch, capsys):
     monkeypatch.setattr(in_bucket, "BEAT_SECONDS", 0.02)
     mine = BucketLease.take(folder, of="run 1 is held")
     fault = Fault(method="PUT", key="lease.json", times=remote.ATTEMPTS)
     bucket.server.faults.append(fault)
-    wait_until(lambda: not fault.times)
+    assert soon(lambda: not fault.times)
     beats = len(bucket.asked("lease.json", "PUT"))
-    wait_until(lambda: len(bucket.asked("lease.json", "PUT")) > beats + 2)
+    assert soon(lambda: len(bucket.asked("lease.json", "PUT")) > beats + 2)
     assert not mine.lost, "no other process took it meanwhile"
     held_by(folder, FAR, token="theirs")
-    wait_until(lambda: mine.lost)
+    assert soon(lambda: mine.lost)
     assert "run 1 is held now" in capsys.readouterr().err
     with pytest.raises(HeldError, match="process 7 on far"):
         refuse_lost(folder, mine.token, of="a")
@@ -136,7 +119,7 @@ def test_a_holder_that_was_away_notices_its_loss(
     refuse_lost(folder, "theirs", of="it was left as it is")
 
 
-def test_a_lost_answer_is_no_other_holder(folder: Url, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_answer_is_no_other_holder(folder, monkeypatch):
     put, lost = conditional._put, []
 
     def losing(url: Url, data: bytes, condition: dict[str, str]) -> str | None:
@@ -152,9 +135,7 @@ def test_a_lost_answer_is_no_other_holder(folder: Url, monkeypatch: pytest.Monke
     assert len(lost) == 2
 
 
-def test_where_conditions_are_ignored_signs_of_life_decide(
-    folder: Url, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_where_conditions_are_ignored_signs_of_life_decide(folder, monkeypatch, capsys):
     put = conditional._put
     monkeypatch.setattr(conditional, "_put", lambda url, data, condition: put(url, data, {}))
     monkeypatch.setattr(in_bucket, "BEAT_SECONDS", 0.02)
@@ -165,11 +146,11 @@ def test_where_conditions_are_ignored_signs_of_life_decide(
         held_by(folder, FAR, token="theirs")
         return mine.lost
 
-    wait_until(overwritten)
+    assert soon(overwritten)
     refuse_lost(folder, "theirs", of="it was left as it is")
 
 
-def test_a_new_file_is_deleted_on_withdrawal(folder: Url, bucket: Bucket) -> None:
+def test_a_new_file_is_deleted_on_withdrawal(folder, bucket):
     BucketLease.take(folder, of="a").withdraw()
     assert bucket.keys() == []
     BucketLease.take(folder, of="a").release()
@@ -181,9 +162,7 @@ def test_a_new_file_is_deleted_on_withdrawal(folder: Url, bucket: Bucket) -> Non
     ("status", "error", "message"),
     [("403 Forbidden", InputError, "may not be read"), ("503 Slow Down", AwayError, "tried 6 times")],
 )
-def test_storage_that_refuses_or_is_away_is_said(
-    status: str, error: type, message: str, folder: Url, bucket: Bucket
-) -> None:
+def test_storage_that_refuses_or_is_away_is_said(status, error, message, folder, bucket):
     bucket.server.faults.append(Fault(times=100, status=status))
     with pytest.raises(error, match=message) as raised:
         BucketLease.take(folder, of="a")

@@ -8,7 +8,6 @@ import json
 import os
 import socket
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +16,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
-from places import ROOT
+from programs import begin_until
 
 from polypool.infra.errors import InputError
 from polypool.infra.lease import on_disk
@@ -45,9 +44,7 @@ with lease_folder(sys.argv[1]):
 @contextmanager
 def another_process(folder: Path) -> Iterator[subprocess.Popen]:
     """Another process that holds the lease on a folder until it is ended."""
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    with subprocess.Popen([sys.executable, "-c", HOLD, str(folder)], cwd=ROOT, **pipes) as process:
-        assert process.stdout.readline() == "taken\n"
+    with begin_until("taken", "-c", HOLD, str(folder), stdin=subprocess.PIPE) as process:
         try:
             yield process
         finally:
@@ -76,7 +73,7 @@ def leave(folder: Path, *, boot: str, age: float) -> Path:
     return path
 
 
-def test_the_second_process_is_told_who_the_first_is_and_a_killed_one_holds_nothing(tmp_path: Path) -> None:
+def test_the_second_process_is_told_who_the_first_is_and_a_killed_one_holds_nothing(tmp_path):
     with another_process(tmp_path) as first:
         with pytest.raises(HeldError) as refused:
             lease_folder(tmp_path)
@@ -96,7 +93,7 @@ def test_the_second_process_is_told_who_the_first_is_and_a_killed_one_holds_noth
     assert not (tmp_path / NAME).exists()
 
 
-def test_a_thread_may_take_again_what_it_has_and_another_may_not(tmp_path: Path) -> None:
+def test_a_thread_may_take_again_what_it_has_and_another_may_not(tmp_path):
     outer = lease_folder(tmp_path)
     with lease_folder(tmp_path / "." / "sub" / ".."):
         assert isinstance(in_another_thread(tmp_path), HeldError)
@@ -120,9 +117,7 @@ def test_a_thread_may_take_again_what_it_has_and_another_may_not(tmp_path: Path)
         (Holder.this().boot, 0, False),
     ],
 )
-def test_another_machine_is_judged_by_its_last_sign_of_life(
-    boot: str, age: float, held: bool, tmp_path: Path
-) -> None:
+def test_another_machine_is_judged_by_its_last_sign_of_life(boot, age, held, tmp_path):
     path = leave(tmp_path, boot=boot, age=age)
     assert (holder_of(path) is not None) == held
     if held:
@@ -137,9 +132,7 @@ def test_another_machine_is_judged_by_its_last_sign_of_life(
             assert holder_of(path).process == os.getpid()
 
 
-def test_a_disk_that_became_read_only_ends_nothing_but_the_lease(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_that_became_read_only_ends_nothing_but_the_lease(tmp_path, monkeypatch):
     def refuse(*_: object, **__: object) -> None:
         raise OSError(errno.EROFS, "Read-only file system")
 
@@ -151,9 +144,12 @@ def test_a_disk_that_became_read_only_ends_nothing_but_the_lease(
     theirs = in_another_thread(tmp_path)
     assert isinstance(theirs, DiskLease)
     theirs.release()
+    monkeypatch.setattr(on_disk, "open_locked", refuse)
+    with pytest.raises(InputError, match=r"\.lock: cannot be written: Read-only file system"):
+        lease_folder(tmp_path)
 
 
-def test_what_is_held_is_touched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_held_is_touched(tmp_path, monkeypatch):
     with lease_folder(tmp_path) as lease:
         os.utime(lease.path, (1, 1))
         lease.touch()
@@ -161,9 +157,7 @@ def test_what_is_held_is_touched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         assert any(thread.name == "lease" for thread in threading.enumerate())
 
 
-def test_a_file_system_without_locks_is_said_once_and_signs_of_life_decide(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_system_without_locks_is_said_once_and_signs_of_life_decide(tmp_path, monkeypatch, capsys):
     def none(handle: int, how: int) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
@@ -180,7 +174,7 @@ def test_a_file_system_without_locks_is_said_once_and_signs_of_life_decide(
     assert said.count("has no locks (No locks available)") == said.count("\n") == 1
 
 
-def test_a_dead_child_is_forgotten_where_no_lock_tells(tmp_path: Path) -> None:
+def test_a_dead_child_is_forgotten_where_no_lock_tells(tmp_path):
     path = tmp_path / NAME
     for of in ({"process": 6}, {"boot": "another"}, {"host": "far"}):
         path.write_text(json.dumps(asdict(replace(Holder.this(), **{"process": 7} | of))))
@@ -192,9 +186,7 @@ def test_a_dead_child_is_forgotten_where_no_lock_tells(tmp_path: Path) -> None:
     free_of_dead(path, 7)
 
 
-def test_a_file_that_its_holder_removed_meanwhile_is_no_lock(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_its_holder_removed_meanwhile_is_no_lock(tmp_path, monkeypatch):
     path, lock, times = tmp_path / "file", fcntl.flock, []
 
     def removed_before(handle: int, how: int) -> None:
@@ -211,20 +203,9 @@ def test_a_file_that_its_holder_removed_meanwhile_is_no_lock(
 
 
 @pytest.mark.parametrize("content", ["", "{", "[" * 9000, '{"host": 1}'])
-def test_a_lease_that_says_nothing_is_held_by_its_lock_alone(content: str, tmp_path: Path) -> None:
+def test_a_lease_that_says_nothing_is_held_by_its_lock_alone(content, tmp_path):
     (tmp_path / NAME).write_text(content)
     with lease_folder(tmp_path) as lease:
         lease.path.write_text(content)
         refused = in_another_thread(tmp_path)
         assert "(it is not known which); wait" in str(refused)
-
-
-def test_a_folder_that_may_not_be_written_is_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: object) -> None:
-        raise OSError(errno.EROFS, "Read-only file system")
-
-    monkeypatch.setattr(on_disk, "open_locked", refuse)
-    with pytest.raises(InputError, match=r"\.lock: cannot be written: Read-only file system"):
-        lease_folder(tmp_path)

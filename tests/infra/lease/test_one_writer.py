@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -28,31 +28,23 @@ def items(prefix: str) -> Iterator[Item]:
 @contextmanager
 def meanwhile(work: Callable[[Callable[[], None]], object]) -> Iterator[None]:
     """Begin `work` in another thread, and go on once it has called what it is given, at which it then waits."""
-    begun, go_on, failed = threading.Event(), threading.Event(), []
+    begun, go_on = threading.Event(), threading.Event()
 
     def pause() -> None:
         begun.set()
         assert go_on.wait(30)
 
-    def run() -> None:
+    with ThreadPoolExecutor(1) as pool:
+        done = pool.submit(work, pause)
         try:
-            work(pause)
-        except BaseException as error:
-            failed.append(error)
-            raise
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    assert begun.wait(30)
-    try:
-        yield
-    finally:
-        go_on.set()
-        thread.join()
-    assert not failed
+            assert begun.wait(30)
+            yield
+        finally:
+            go_on.set()
+        done.result()
 
 
-def test_two_corpora_into_one_folder(tmp_path: Path) -> None:
+def test_two_corpora_into_one_folder(tmp_path):
     def first(pause: Callable[[], None]) -> None:
         def slowly() -> Iterator[Item]:
             yield from items("dog")
@@ -67,7 +59,7 @@ def test_two_corpora_into_one_folder(tmp_path: Path) -> None:
     assert Corpus.open(tmp_path / "out").ids[0].as_py() == "cat-train"
 
 
-def test_two_stores_into_one_folder(tmp_path: Path) -> None:
+def test_two_stores_into_one_folder(tmp_path):
     ones = np.ones((2, 3), np.float16)
 
     def first(pause: Callable[[], None]) -> None:
@@ -91,7 +83,7 @@ def test_two_stores_into_one_folder(tmp_path: Path) -> None:
     assert not (tmp_path / "other" / ".lock").exists()
 
 
-def test_two_exports_into_one_folder(home: Path, tmp_path: Path) -> None:
+def test_two_exports_into_one_folder(home, tmp_path):
     run_id = keep_run(make_corpus(home))
 
     def first(pause: Callable[[], None]) -> None:
@@ -104,7 +96,7 @@ def test_two_exports_into_one_folder(home: Path, tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
-def test_two_files_of_one_name(tmp_path: Path) -> None:
+def test_two_files_of_one_name(tmp_path):
     path = tmp_path / "results.csv"
 
     def first(pause: Callable[[], None]) -> None:

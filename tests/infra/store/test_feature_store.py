@@ -20,7 +20,7 @@ from polypool.infra.store.shard import MappedShard, map_shard
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
-def test_what_is_read_is_what_was_written(tmp_path: Path, sets: dict[str, np.ndarray], dtype: str) -> None:
+def test_what_is_read_is_what_was_written(tmp_path, sets, dtype):
     manifest = write(tmp_path / "store", sets, dtype=dtype)
     store = FeatureStore.open(tmp_path / "store")
     assert len(manifest.shards) > 3
@@ -34,39 +34,33 @@ def test_what_is_read_is_what_was_written(tmp_path: Path, sets: dict[str, np.nda
     store.verify()
 
 
-def test_the_files_are_plain_arrow_of_bounded_size(folder: Path) -> None:
-    manifest = FeatureStore.open(folder).manifest
-    for shard in manifest.shards:
+def test_the_files_are_plain_arrow_of_bounded_size(folder):
+    shards = FeatureStore.open(folder).manifest.shards
+    kind = "large_list<item: fixed_size_list<item: halffloat>[12]"
+    for shard in shards:
         with pa.ipc.open_file(folder / shard.file) as file:
             assert file.num_record_batches == 1
-            assert str(file.schema.field("features").type).startswith(
-                "large_list<item: fixed_size_list<item: halffloat>[12]"
-            )
+            assert str(file.schema.field("features").type).startswith(kind)
         assert shard.vectors * DIM * 2 <= SHARD_BYTES
-    assert sorted(path.name for path in folder.iterdir()) == [
-        "manifest.json",
-        *(s.file for s in manifest.shards),
-    ]
+    names = sorted(path.name for path in folder.iterdir())
+    assert names == ["manifest.json", *(shard.file for shard in shards)]
 
 
-def test_views_lie_in_the_mapped_file(folder: Path) -> None:
+def test_views_lie_in_the_mapped_file(folder):
     store = FeatureStore.open(folder)
     x_ND = store[7]
-    address = x_ND.__array_interface__["data"][0]
-    mapped = []
+    address, mapped = x_ND.__array_interface__["data"][0], []
     for line in Path("/proc/self/maps").read_text().splitlines():
         start, end = (int(part, 16) for part in line.split()[0].split("-"))
         if start <= address < end:
-            mapped.append(line.split()[-1])
-    assert mapped[0].endswith(".arrow")
-    assert Path(mapped[0]).parent == folder
+            mapped.append(Path(line.split()[-1]))
+    assert [(path.parent, path.suffix) for path in mapped] == [(folder, ".arrow")]
     assert np.shares_memory(x_ND, store[7])
     assert not x_ND.flags.writeable
-    offsets = store._shard(0).offsets
-    assert not offsets.flags.owndata
+    assert not store._shard(0).offsets.flags.owndata
 
 
-def test_rows_follow_the_ids_asked_for(folder: Path, sets: dict[str, np.ndarray]) -> None:
+def test_rows_follow_the_ids_asked_for(folder, sets):
     store = FeatureStore.open(folder)
     wanted = ["id31", "id0", "id31", "id17"]
     rows = store.rows(wanted)
@@ -77,7 +71,7 @@ def test_rows_follow_the_ids_asked_for(folder: Path, sets: dict[str, np.ndarray]
         store.rows(["nobody", "id3", "noone"])
 
 
-def test_rows_outside_the_store_are_refused(folder: Path) -> None:
+def test_rows_outside_the_store_are_refused(folder):
     store = FeatureStore.open(folder)
     for row in (-1, len(store)):
         with pytest.raises(IndexError):
@@ -86,13 +80,12 @@ def test_rows_outside_the_store_are_refused(folder: Path) -> None:
             store.sizes(np.array([row]))
 
 
-def test_padded_is_the_sets_and_zeros(folder: Path, sets: dict[str, np.ndarray]) -> None:
+def test_padded_is_the_sets_and_zeros(folder, sets):
     store = FeatureStore.open(folder)
     rows = np.random.default_rng(1).permutation(len(sets))[:16]
     np.full((16, 8, DIM), np.nan, "float16")  # freed memory that must not shine through the pads
     x_BND, mask_BN = store.padded(rows)
-    assert x_BND.dtype == torch.float16
-    assert mask_BN.dtype == torch.bool
+    assert (x_BND.dtype, mask_BN.dtype) == (torch.float16, torch.bool)
     assert x_BND.shape[:2] == mask_BN.shape
     assert mask_BN.sum(1).tolist() == store.sizes(rows).tolist()
     assert mask_BN.sum(1).max() == mask_BN.shape[1]
@@ -101,7 +94,7 @@ def test_padded_is_the_sets_and_zeros(folder: Path, sets: dict[str, np.ndarray])
         assert (x_ND[~mask_N] == 0).all()
 
 
-def test_padded_keeps_the_elements_asked_for(folder: Path) -> None:
+def test_padded_keeps_the_elements_asked_for(folder):
     store = FeatureStore.open(folder)
     rows = np.flatnonzero(store.sizes(np.arange(len(store))) >= 4)[:2]
     mask = np.zeros(store.sizes(rows)[1], bool)
@@ -114,15 +107,13 @@ def test_padded_keeps_the_elements_asked_for(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("keep", [[], [99], [-1], np.zeros(3, bool)])
-def test_padded_refuses_to_keep_nothing_or_what_is_not_there(folder: Path, keep: object) -> None:
+def test_padded_refuses_to_keep_nothing_or_what_is_not_there(folder, keep):
     store = FeatureStore.open(folder)
     with pytest.raises(ValueError, match=r"mask of|at least one element"):
         store.padded(np.array([0]), keep=[np.asarray(keep, None if len(keep) else int)])
 
 
-def test_many_threads_map_a_shard_once_and_read_the_same(
-    folder: Path, sets: dict[str, np.ndarray], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_threads_map_a_shard_once_and_read_the_same(folder, sets, monkeypatch):
     mapped = []
 
     def slowly(path: Path, *args: object, **options: object) -> MappedShard:
@@ -140,7 +131,7 @@ def test_many_threads_map_a_shard_once_and_read_the_same(
     assert len(mapped) == len(store.manifest.shards)
 
 
-def test_a_pickled_store_is_its_path(folder: Path) -> None:
+def test_a_pickled_store_is_its_path(folder):
     store = FeatureStore.open(folder)
     store[0]
     data = pickle.dumps(store)
@@ -167,7 +158,8 @@ for folder in sys.argv[1:]:
 """
 
 
-def test_memory_does_not_grow_with_the_store(tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_store(tmp_path):
     x_ND = np.random.default_rng(0).standard_normal((16, 512)).astype(np.float16)
     for count in (300, 3000):
         with StoreWriter(tmp_path / str(count), dim=512, source={}, shard_bytes=8 << 20) as writer:

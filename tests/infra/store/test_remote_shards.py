@@ -30,18 +30,22 @@ def url(bucket: Bucket, folder: Path) -> str:
     return bucket.put(folder, "data/store")
 
 
-def test_a_remote_store_is_the_same_store(url: str, folder: Path, bucket: Bucket) -> None:
+def test_a_remote_store_is_the_same_store(url, folder, bucket):
     here, there = FeatureStore.open(folder), FeatureStore.open(url)
     assert len(here.manifest.shards) > 3
     assert [each.key for each in bucket.asked()] == [f"/{bucket.name}/data/store/manifest.json"]
-    assert (there.digest, len(there), str(there.folder)) == (here.digest, len(here), url)
-    assert there.ids.equals(here.ids)
-    row_B = np.random.default_rng(0).permutation(len(here))
-    for ours, reference in zip(there.padded(row_B), here.padded(row_B), strict=True):
-        assert torch.equal(ours, reference)
-    assert np.array_equal(there.sizes(row_B), here.sizes(row_B))
-    assert np.array_equal(pickle.loads(pickle.dumps(there))[3], here[3])
-    there.verify()
+    assert str(there.folder) == url
+    old = Path(__file__).parent / "version1"
+    of_version_1 = FeatureStore.open(old), FeatureStore.open(bucket.put(old, "old"))
+    for ours, theirs in ((there, here), of_version_1):
+        assert (ours.digest, len(ours)) == (theirs.digest, len(theirs))
+        assert ours.ids.equals(theirs.ids)
+        row_B = np.random.default_rng(0).permutation(len(ours))
+        for x, reference in zip(ours.padded(row_B), theirs.padded(row_B), strict=True):
+            assert torch.equal(x, reference)
+        assert np.array_equal(ours.sizes(row_B), theirs.sizes(row_B))
+        assert np.array_equal(pickle.loads(pickle.dumps(ours))[3], theirs[3])
+        ours.verify()
 
 
 def large(folder: Path, count: int = 64, width: int = 512) -> dict[str, np.ndarray]:
@@ -53,7 +57,7 @@ def large(folder: Path, count: int = 64, width: int = 512) -> dict[str, np.ndarr
     return sets
 
 
-def test_few_sets_cost_few_bytes_and_none_the_second_time(bucket: Bucket, tmp_path: Path) -> None:
+def test_few_sets_cost_few_bytes_and_none_the_second_time(bucket, tmp_path):
     sets = large(tmp_path / "large")
     url, size = bucket.put(tmp_path / "large", "large"), next(iter(sets.values())).nbytes
     store = FeatureStore.open(url)
@@ -72,7 +76,7 @@ def test_few_sets_cost_few_bytes_and_none_the_second_time(bucket: Bucket, tmp_pa
     assert sum(path.stat().st_blocks * 512 for path in cache.folder().glob("shards/*")) < 8 * size
 
 
-def test_what_was_announced_is_not_asked_for_again(bucket: Bucket, tmp_path: Path) -> None:
+def test_what_was_announced_is_not_asked_for_again(bucket, tmp_path):
     sets = large(tmp_path / "large", 12)
     store = FeatureStore.open(bucket.put(tmp_path / "large", "large"))
     rows, answer = store.rows([f"id{n}" for n in range(0, 12, 2)]), threading.Event()
@@ -92,9 +96,7 @@ def test_what_was_announced_is_not_asked_for_again(bucket: Bucket, tmp_path: Pat
     assert not store.fetch_ahead(rows)
 
 
-def test_a_request_that_was_cancelled_is_made_by_who_needs_it(
-    bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_request_that_was_cancelled_is_made_by_who_needs_it(bucket, tmp_path, monkeypatch):
     sets, cancelled = large(tmp_path / "large", 10), []
     store = FeatureStore.open(bucket.put(tmp_path / "large", "large"))
     rows, finish = store.rows([f"id{n}" for n in range(0, 10, 2)]), remote_shards.finish
@@ -110,25 +112,19 @@ def test_a_request_that_was_cancelled_is_made_by_who_needs_it(
     assert cancelled
 
 
-def test_threads_and_stores_share_what_each_has_fetched(bucket: Bucket, tmp_path: Path) -> None:
+def test_threads_and_stores_share_what_each_has_fetched(bucket, tmp_path):
     large(tmp_path / "large", 16)
     url = bucket.put(tmp_path / "large", "large")
-    stores = [FeatureStore.open(url) for _ in range(4)]
     begin, rows = threading.Barrier(4), np.arange(16)
-    done: list[torch.Tensor] = []
 
-    def read(store: FeatureStore) -> None:
+    def read(store: FeatureStore) -> torch.Tensor:
         begin.wait()
-        done.append(store.padded(rows)[0])
+        return store.padded(rows)[0]
 
-    threads = [threading.Thread(target=read, args=[store]) for store in stores]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as pool:
+        done = [*pool.map(read, [FeatureStore.open(url) for _ in range(4)])]
     assert all(torch.equal(x_BND, done[0]) for x_BND in done)
     ranges = [each.range for each in bucket.asked("shard-00000.arrow")]
-    assert len(done) == 4
     assert len(ranges) == len(set(ranges))
 
 
@@ -143,19 +139,28 @@ FAULTS: dict[str, Callable[[], Fault]] = {
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_an_answer_that_is_spoilt_is_asked_for_again(
-    name: str, url: str, folder: Path, bucket: Bucket
-) -> None:
-    fault = FAULTS[name]()
-    bucket.server.faults.append(fault)
-    here, there = FeatureStore.open(folder), FeatureStore.open(url)
-    row_B = np.arange(len(here))
-    assert torch.equal(there.padded(row_B)[0], here.padded(row_B)[0])
-    assert fault.times == 0
+def test_an_answer_that_is_spoilt_is_asked_for_again_and_then_one_clear_error(
+    name, url, folder, bucket, monkeypatch
+):
+    row_B = np.arange(len(FeatureStore.open(folder)))
+    expected = FeatureStore.open(folder).padded(row_B)[0]
+    fault, stays = FAULTS[name](), FAULTS[name]()
+    with monkeypatch.context() as patch:
+        patch.setattr("polypool.infra.storage.remote.ATTEMPTS", 2)
+        stays.times = 10_000
+        bucket.server.faults.append(stays)
+        with pytest.raises(InputError, match=r"s3://.*: cannot be read, tried 2 times: ") as failed:
+            FeatureStore.open(url).padded(row_B[:8])
+    assert "\n" not in str(failed.value)
+    assert len(bucket.server.requests) < 200
+    bucket.server.faults[:] = [fault]
+    there = FeatureStore.open(url)
+    assert torch.equal(there.padded(row_B)[0], expected), "nothing bad is left"
     there.verify()
+    assert fault.times == 0
 
 
-def test_a_set_that_comes_damaged_is_not_kept(bucket: Bucket, tmp_path: Path) -> None:
+def test_a_set_that_comes_damaged_is_not_kept(bucket, tmp_path):
     sets = large(tmp_path / "large", 3)
     url = bucket.put(tmp_path / "large", "large")
     store = FeatureStore.open(url)
@@ -171,24 +176,7 @@ def test_a_set_that_comes_damaged_is_not_kept(bucket: Bucket, tmp_path: Path) ->
     assert np.array_equal(FeatureStore.open(url)[2], sets["id2"])
 
 
-@pytest.mark.parametrize("name", FAULTS)
-def test_a_server_that_stays_so_is_one_clear_error_and_leaves_nothing_bad(
-    name: str, url: str, folder: Path, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("polypool.infra.storage.remote.ATTEMPTS", 2)
-    fault = FAULTS[name]()
-    fault.times = 10_000
-    bucket.server.faults.append(fault)
-    with pytest.raises(InputError, match=r"s3://.*: cannot be read, tried 2 times: ") as failed:
-        FeatureStore.open(url).padded(np.arange(8))
-    assert "\n" not in str(failed.value)
-    assert len(bucket.server.requests) < 200
-    bucket.server.faults.clear()
-    here, there = FeatureStore.open(folder), FeatureStore.open(url)
-    assert torch.equal(there.padded(np.arange(len(here)))[0], here.padded(np.arange(len(here)))[0])
-
-
-def test_damage_in_storage_and_in_the_cache_is_told_apart(url: str, bucket: Bucket, folder: Path) -> None:
+def test_damage_in_storage_and_in_the_cache_is_told_apart(url, bucket, folder):
     store = FeatureStore.open(url)
     x_ND = store[0].copy()
     (kept,) = cache.folder().glob("shards/*")
@@ -204,9 +192,7 @@ def test_damage_in_storage_and_in_the_cache_is_told_apart(url: str, bucket: Buck
         FeatureStore.open(url).ids.to_pylist()
 
 
-def test_a_manifest_cannot_name_places_or_take_another_stores_shards(
-    url: str, bucket: Bucket, folder: Path
-) -> None:
+def test_a_manifest_cannot_name_places_or_take_another_stores_shards(url, bucket, folder):
     store = FeatureStore.open(url)
     expected = store[0].copy()
     text = bucket.read("data/store/manifest.json").decode()
@@ -220,25 +206,24 @@ def test_a_manifest_cannot_name_places_or_take_another_stores_shards(
     assert not [*cache.folder().parent.glob("**/outside*")]
 
 
-@pytest.mark.parametrize("missing", ["manifest.json", "shard-00001.arrow"])
-def test_what_is_missing_is_named(missing: str, url: str, bucket: Bucket) -> None:
-    bucket.system.delete_file(f"{bucket.name}/data/store/{missing}")
-    why = "not a complete feature store" if missing == "manifest.json" else f"{missing}: no such file"
-    with pytest.raises(InputError, match=why):
-        FeatureStore.open(url).ids.to_pylist()
+def test_what_is_missing_or_of_another_size_is_named(url, bucket, folder):
+    def refused(message: str) -> None:
+        with pytest.raises(InputError, match=message):
+            FeatureStore.open(url).ids.to_pylist()
 
-
-def test_a_shard_of_another_size_is_named(url: str, bucket: Bucket, folder: Path) -> None:
-    path = folder / "shard-00000.arrow"
-    path.write_bytes(path.read_bytes() + b"more")
+    with (folder / "shard-00000.arrow").open("ab") as file:
+        file.write(b"more")
     bucket.put(folder, "data/store")
-    with pytest.raises(InputError, match=r"shard-00000.arrow: has [\d,]+ bytes, not"):
-        FeatureStore.open(url)[0]
+    refused(r"shard-00000.arrow: has [\d,]+ bytes, not")
+    for name, why in (
+        ("shard-00000.arrow", "shard-00000.arrow: no such file"),
+        ("manifest.json", "not a complete"),
+    ):
+        bucket.system.delete_file(f"{bucket.name}/data/store/{name}")
+        refused(why)
 
 
-def test_the_cache_keeps_to_its_bound_and_readers_go_on(
-    bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_cache_keeps_to_its_bound_and_readers_go_on(bucket, tmp_path, monkeypatch):
     sets = {id: np.tile(x_ND, (60, 1)) for id, x_ND in make_sets(200).items()}
     shards = write(tmp_path / "many", sets, shard_bytes=64 << 10).shards
     most = sum(shard.bytes for shard in shards) // 3
@@ -254,7 +239,7 @@ def test_the_cache_keeps_to_its_bound_and_readers_go_on(
     assert bucket.server.sent > 2 * most
 
 
-def test_a_shard_that_the_cache_deleted_is_let_go_of(url: str) -> None:
+def test_a_shard_that_the_cache_deleted_is_let_go_of(url):
     store = FeatureStore.open(url)
     held, shard = store[0], weakref.ref(store._mapped[0])
     (kept,) = cache.folder().glob("shards/*")
@@ -267,11 +252,3 @@ def test_a_shard_that_the_cache_deleted_is_let_go_of(url: str) -> None:
     assert shard() is None
     assert kept.exists()
     assert np.array_equal(store[0], before)
-
-
-def test_a_store_of_version_1_comes_whole(bucket: Bucket) -> None:
-    old = Path(__file__).parent / "version1"
-    here, there = FeatureStore.open(old), FeatureStore.open(bucket.put(old, "old"))
-    rows = np.arange(len(here))
-    assert torch.equal(there.padded(rows)[0], here.padded(rows)[0])
-    there.verify()

@@ -13,9 +13,7 @@ import numpy as np
 import pytest
 from clips import HERE, decoded, server, write_bad, write_clip
 from places import ROOT
-from programs import begin, end
 
-from polypool.infra.video import video_reader
 from polypool.infra.video.containers import BadVideo
 from polypool.infra.video.video_reader import MEMORY, VideoReader
 
@@ -38,14 +36,22 @@ def test_bad_files_are_told_in_words_and_do_no_harm_to_the_next(clip, tmp_path, 
             assert len(list(reader.frames(clip, at_most=20))) == 20
 
 
+def shown(reader: VideoReader, path: Path, **which: object) -> np.ndarray:
+    return np.stack([frame.x_HW3 for frame in reader.frames(path, **which)])
+
+
 @pytest.mark.parametrize("decoder", HERE)
-def test_the_process_gives_the_same_frames(clip, decoder):
-    with VideoReader(decoder=decoder) as reader:
+def test_the_process_gives_the_same_frames_and_is_bounded_without_new_rights(clip, decoder):
+    with VideoReader(decoder=decoder, timeout=30) as reader:
         for at_most in (None, 7):
-            np.testing.assert_array_equal(
-                np.stack([frame.x_HW3 for frame in reader.frames(clip, at_most=at_most)]),
-                decoded(clip, at_most=at_most, decoder=decoder),
-            )
+            found = shown(reader, clip, at_most=at_most)
+            np.testing.assert_array_equal(found, decoded(clip, at_most=at_most, decoder=decoder))
+        about = Path(f"/proc/{reader._process.pid}")
+        lines = (about / "limits").read_text().splitlines()
+        assert "NoNewPrivs:\t1" in (about / "status").read_text()
+    limits = {line[:20].strip(): line[20:].split() for line in lines}
+    assert limits["Max address space"][0] == str(MEMORY)
+    assert 30 <= int(limits["Max cpu time"][0]) <= 60
 
 
 @pytest.fixture
@@ -63,10 +69,11 @@ def test_a_decoder_that_hangs_is_killed_and_the_next_video_works(clip, hanging):
         assert len(got) == 2
         assert process.poll() == -signal.SIGKILL
         reader.timeout = 60.0
-        np.testing.assert_array_equal(
-            np.stack([frame.x_HW3 for frame in reader.frames(clip, at_most=5)]),
-            decoded(clip, at_most=5, decoder="av"),
-        )
+        expected = decoded(clip, at_most=5, decoder="av")
+        np.testing.assert_array_equal(shown(reader, clip, at_most=5), expected)
+        reader._process.kill()  # between two videos
+        reader._process.wait()
+        np.testing.assert_array_equal(shown(reader, clip, at_most=5), expected)
 
 
 def test_a_decoder_that_crashes_costs_one_video(clip, tmp_path):
@@ -77,31 +84,21 @@ def test_a_decoder_that_crashes_costs_one_video(clip, tmp_path):
             assert len(list(reader.frames(clip))) == COUNT
 
 
-def test_a_process_that_was_ended_between_two_videos_is_replaced(clip):
-    with VideoReader(decoder="av") as reader:
-        list(reader.frames(clip))
-        reader._process.kill()
-        reader._process.wait()
-        assert len(list(reader.frames(clip))) == COUNT
-
-
 def test_a_video_that_is_left_halfway_does_not_run_into_the_next(clip, tmp_path):
     other = write_clip(tmp_path / "other.mp4", 3, seed=1)
     with VideoReader(decoder="av") as reader:
         first = reader.frames(clip)
         next(first)
         first.close()
-        np.testing.assert_array_equal(
-            np.stack([frame.x_HW3 for frame in reader.frames(other)]), decoded(other, decoder="av")
-        )
+        np.testing.assert_array_equal(shown(reader, other), decoded(other, decoder="av"))
 
 
 def test_what_is_done_with_the_frames_does_not_count(clip):
     with VideoReader(decoder="av", timeout=60.0) as reader:
         list(reader.frames(clip))
-        reader.timeout = 1.2
-        for _ in reader.frames(clip, at_most=5):
-            time.sleep(0.3)
+        reader.timeout = 0.6
+        for _ in reader.frames(clip, at_most=4):
+            time.sleep(0.2)
 
 
 def test_a_process_that_does_not_start_is_nobody_s_video(clip):
@@ -113,29 +110,12 @@ def test_a_process_that_does_not_start_is_nobody_s_video(clip):
 
 
 def test_a_process_that_hangs_and_was_forgotten_ends_itself(hanging):
-    root = str(ROOT)
-    with subprocess.Popen(
-        server(timeout=0.1, spare=0.4),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        env=os.environ | {"PYTHONPATH": root},
-    ) as process:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL}
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(server(timeout=0.1, spare=0.4), env=environment, **pipes) as process:
         process.stdin.write(json.dumps({"path": str(hanging), "every": 1, "at_most": None}).encode() + b"\n")
         process.stdin.flush()
         assert process.wait(60) == -signal.SIGALRM
-
-
-@pytest.mark.parametrize("decoder", HERE)
-def test_the_process_is_bounded_and_gets_no_new_rights(clip, decoder):
-    with VideoReader(decoder=decoder, timeout=30) as reader:
-        list(reader.frames(clip, at_most=3))
-        about = Path(f"/proc/{reader._process.pid}")
-        limits = {
-            line[:20].strip(): line[20:].split() for line in (about / "limits").read_text().splitlines()
-        }
-        assert "NoNewPrivs:\t1" in (about / "status").read_text()
-    assert limits["Max address space"][0] == str(MEMORY)
-    assert 30 <= int(limits["Max cpu time"][0]) <= 60
 
 
 def test_a_video_that_takes_too_much_processor_time_costs_itself_alone(clip, tmp_path):
@@ -148,19 +128,6 @@ def test_a_video_that_takes_too_much_processor_time_costs_itself_alone(clip, tmp
         assert len(list(reader.frames(clip))) == COUNT
 
 
-def test_every_video_has_its_own_processor_time():
-    program = (
-        "import time\nfrom polypool.infra.video.video_reader import allow_seconds\n"
-        "def work(seconds):\n"
-        "    until = time.process_time() + seconds\n"
-        "    while time.process_time() < until: pass\n"
-        "for _ in range(3):\n    allow_seconds(0.6)\n    work(0.5)\n"
-        "print('alive', flush=True)\nwork(10)"
-    )
-    code, out, _ = end(begin("-c", program))
-    assert (out, code) == ("alive\n", -signal.SIGXCPU)
-
-
 def test_a_video_that_takes_too_much_memory_costs_itself_alone(clip, tmp_path, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # others have room of their own, which counts
     large = write_clip(tmp_path / "large.mp4", 2, scale=64)
@@ -169,7 +136,3 @@ def test_a_video_that_takes_too_much_memory_costs_itself_alone(clip, tmp_path, m
             with pytest.raises(BadVideo, match="more memory than it is given"):
                 list(reader.frames(large))
             assert len(list(reader.frames(clip))) == COUNT
-
-
-def test_the_process_imports_the_code_of_this_one():
-    assert video_reader._ROOT == ROOT

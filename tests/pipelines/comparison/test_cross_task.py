@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import math
 import os
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 from places import ROOT
+from programs import begin, end
 from query_results import answers, renamed, retrieval
-from records import VIDEO, grid, run, scores, three_tasks, vqa
+from records import VIDEO, begun, grid, run, scores, three_tasks, vqa
 from verbs import exit_code
 
 from polypool.infra.text_tables import ABSENT, as_text
@@ -26,7 +24,7 @@ from polypool.tasks.adapter import Metric
 from polypool.tasks.scoring.records import queries_json
 
 
-def test_chance_normalised_scores_and_ranks_are_those_of_the_formulas() -> None:
+def test_chance_normalised_scores_and_ranks_are_those_of_the_formulas():
     found = grid(*three_tasks())
     assert [column.title for column in found.columns] == [
         ("image_text", "coco_mini", "whole", "rsum"),
@@ -52,7 +50,7 @@ def costly(made: RunRecord, step: float, weights: float) -> RunRecord:
     return replace(made, metrics=made.metrics | {"cost/step": step, "weights/aggregators": weights})
 
 
-def test_costs_are_beside_the_scores() -> None:
+def test_costs_are_beside_the_scores():
     runs = [
         *(costly(run("mean", seed), step, 0.0) for seed, step in enumerate((30.0, 50.0))),
         costly(vqa("mean", 0, 40.0), 20.0, 0.0),
@@ -76,7 +74,7 @@ def test_costs_are_beside_the_scores() -> None:
     assert grid(*free).steps == {}
 
 
-def test_one_task_has_no_grid_and_protocols_have_a_column_each() -> None:
+def test_one_task_has_no_grid_and_protocols_have_a_column_each():
     both = scores("coco-5k", 300.0) | scores("coco-1k-5fold", 400.0)
     coco = [run(name, dataset="coco", protocol="coco-5k", metrics=both) for name in ("mean", "max", "gpo")]
     assert grid(*coco) is None
@@ -90,7 +88,7 @@ def test_one_task_has_no_grid_and_protocols_have_a_column_each() -> None:
     assert found.mean("mean") == pytest.approx((100 * (300 - 3.2) / 596.8 + 12.5) / 2)
 
 
-def test_recipes_and_models_have_columns_of_their_own() -> None:
+def test_recipes_and_models_have_columns_of_their_own():
     runs = [run("gpo"), run("gpo", recipe="bert"), run("gpo", recipe="bert", model="hgr")]
     found = grid(*runs, vqa("gpo", 0, 30.0), run("gpo + gpo", kind="ensemble"))
     assert [column.title for column in found.columns] == [
@@ -102,7 +100,7 @@ def test_recipes_and_models_have_columns_of_their_own() -> None:
     assert found.aggregators == ("gpo",)
 
 
-def test_aggregators_that_a_task_lacks_and_small_columns_count_in_no_mean() -> None:
+def test_aggregators_that_a_task_lacks_and_small_columns_count_in_no_mean():
     names = ("mean", "max", "gpo", "lip", "gem")
     runs = [run(name, rsum=50.0 + at) for at, name in enumerate(names)]
     runs += [vqa(name, 0, 40.0 + at) for at, name in enumerate(names[:4])]
@@ -124,7 +122,7 @@ def test_aggregators_that_a_task_lacks_and_small_columns_count_in_no_mean() -> N
     assert "normalised" not in as_text(tables.across(apart))
 
 
-def test_missing_seeds_are_said() -> None:
+def test_missing_seeds_are_said():
     _, notes = arranged([run("gpo", 0), run("gpo", 1), run("max", 0), run("mean", 2)], experiment="x")
     assert notes == (
         "image_text · coco_mini · whole: seeds are missing, so rows are means over different ones: gpo 2; max 1, 2; "
@@ -132,9 +130,7 @@ def test_missing_seeds_are_said() -> None:
     )
 
 
-def test_the_verb_compares_tasks_with_their_queries(
-    tmp_path: Path, home: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_verb_compares_tasks_with_their_queries(tmp_path, home, capsys):
     uri = tracking_uri(home)
     for at, aggregator in enumerate(("gpo", "mean")):
         image, metrics = retrieval(40, seed=1, shift=at)
@@ -144,8 +140,7 @@ def test_the_verb_compares_tasks_with_their_queries(
             (run(aggregator, metrics={f"whole/{n}": v for n, v in metrics.items()}), "whole", image),
             (vqa(aggregator, 0, accuracy), "vqa", answer),
         ):
-            described = {"name": made.name, "tags": made.tags, "params": made.params}
-            tracker = Tracker.start("polypool", uri=uri, home=home, **described)
+            tracker = begun(made, home)
             tracker.log({**made.metrics, "weights/aggregators": 10.0}, step=1)
             if (aggregator, protocol) != ("mean", "vqa"):
                 np.savez_compressed(tmp_path / f"{protocol}.npz", **queries.arrays)
@@ -168,17 +163,19 @@ def test_the_verb_compares_tasks_with_their_queries(
     assert summary.read_json("task_by_aggregator.json")["columns"][0] == "aggregator"
     assert len(summary.read_json("scores.json")["data"]) == 4
     assert compare(uri, "polypool").cross_task is not None
-    assert loaded("compare", "--no-log") == loaded("runs") == "[]"
+    assert loaded() == "[]"
 
 
-def loaded(verb: str, *words: str) -> str:
-    """Return which of the packages that take seconds to import a verb has in its process at the end."""
-    code = (
-        f"import sys; sys.argv = ['{verb}', *{words}]; from polypool.pipelines.commands.{verb} import main; main(); "
-        "print([name for name in ('matplotlib', 'mlflow', 'ray', 'torch') if name in sys.modules])"
-    )
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
-    )
-    return done.stdout.splitlines()[-1]
+def loaded() -> str:
+    """Return which of the packages that take seconds to import two verbs have in their process at the end."""
+    code = """
+import sys
+from polypool.pipelines.commands import compare, runs
+for verb, words in ((compare, ["compare", "--no-log"]), (runs, ["runs"])):
+    sys.argv = words
+    verb.main()
+print([name for name in ("matplotlib", "mlflow", "ray", "torch") if name in sys.modules])
+"""
+    status, out, err = end(begin("-c", code, env={**os.environ, "PYTHONPATH": str(ROOT)}))
+    assert status == 0, err
+    return out.splitlines()[-1]

@@ -7,7 +7,6 @@ import logging
 import math
 import re
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -53,14 +52,14 @@ def is_drawn(image: Image.Image) -> bool:
     return image.format == "PNG" and image.width > 500 and 0.01 < (pixels < 250).mean() < 0.9
 
 
-def test_sizes_that_are_shown() -> None:
+def test_sizes_that_are_shown():
     sizes = ([*range(1, 101)], [36] * 63 + [10], [7, 7, 9, 9], [4], [])
     assert [*map(typical, sizes)] == [[10, 50, 90], [36], [7, 9], [4], []]
     assert [most_frequent([5, 9, 9, 5, 3]), most_frequent([5, 5, 9])] == [9, 5]
 
 
 @pytest.mark.parametrize("spec", ["gpo", "max", "kmax(k=2)"])
-def test_weights_of_ranks_are_those_of_each_size(spec: str) -> None:
+def test_weights_of_ranks_are_those_of_each_size(spec):
     watched = watched_of(spec)
     curves = curves_of(watched)
     assert [(curve.size, curve.sets) for curve in curves] == [(3, 2), (5, 3), (9, 1)]
@@ -75,7 +74,7 @@ def test_weights_of_ranks_are_those_of_each_size(spec: str) -> None:
         assert curves[1].mean_N.tolist() == [0.5, 0.5, 0, 0, 0]
 
 
-def test_with_channels_mean_and_percentiles_are_over_sets_and_channels() -> None:
+def test_with_channels_mean_and_percentiles_are_over_sets_and_channels():
     watched = watched_of("softpool")
     curve = next(curve for curve in curves_of(watched) if curve.size == 5)
     x_BND = random_inputs(SIZES, module=watched.aggregator, dim=DIM).x_BND.double().numpy()
@@ -96,7 +95,7 @@ def test_with_channels_mean_and_percentiles_are_over_sets_and_channels() -> None
 
 
 @pytest.mark.parametrize("spec", ["slots(k=3, heads=2, head_width=4)", "score_attention(k=2, heads=2)"])
-def test_of_embeddings_the_most_frequent_size_is_shown(spec: str) -> None:
+def test_of_embeddings_the_most_frequent_size_is_shown(spec):
     watched = watched_of(spec)
     curves = curves_of(watched)
     weights = [watched.weights(seen)[0, ..., 0].numpy() for seen in watched.seen if seen.size == 5]
@@ -106,7 +105,7 @@ def test_of_embeddings_the_most_frequent_size_is_shown(spec: str) -> None:
         np.testing.assert_allclose(curve.mean_N, sum(weight[k] for weight in weights) / 3, atol=1e-6)
 
 
-def test_weights_need_not_sum_to_one_nor_be_there() -> None:
+def test_weights_need_not_sum_to_one_nor_be_there():
     assert not any(curve.sums_to_one for curve in curves_of(watched_of("conv1d")))
     assert curves_of(watched_of("logsumexp")) == []
     for spec in ("gpo", "slots", "mean"):
@@ -114,12 +113,12 @@ def test_weights_need_not_sum_to_one_nor_be_there() -> None:
     assert drawn(watched_of("logsumexp"), Watched("x", AGGREGATORS.build("slots", DIM))) == {}
 
 
-FAST = ("gpo", "max", "slots", "softpool", "pie")
+FAST = ("gpo", "max", "pie")
 EVERY = [pytest.param(n, marks=() if n in FAST else pytest.mark.slow) for n, _ in AGGREGATORS.usable()]
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_every_aggregator_is_drawn(name: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_every_aggregator_is_drawn(name, caplog):
     watched = watched_of(name)
     figures = drawn(watched)
     weighs = watched.weights(watched.seen[0]) is not None and name not in ("max", "kmax", "mean", "cls")
@@ -131,19 +130,18 @@ def test_every_aggregator_is_drawn(name: str, caplog: pytest.LogCaptureFixture) 
     assert not caplog.records
 
 
-def test_a_panel_for_each_aggregator_and_any_number_of_embeddings() -> None:
-    one = drawn(watched_of("slots(k=12, heads=2, head_width=4)", [1, 1]))
-    four = drawn(*(watched_of(spec, [40, 40]) for spec in ("gpo", "lip", "fspool", "score_attention(k=2)")))
-    assert is_drawn(one["pooling.png"])
-    assert is_drawn(four["pooling.png"])
-    assert four["pooling.png"].height > 1.8 * one["pooling.png"].height
-    assert four["pooling.png"].width > 2.5 * one["pooling.png"].width
-    pixels = np.asarray(four["pooling.png"].convert("L"))
+def test_a_panel_for_each_aggregator():
+    of_four = (watched_of(spec, [40, 40]) for spec in ("gpo", "lip", "fspool", "score_attention(k=2)"))
+    image = drawn(*of_four)["pooling.png"]
+    assert is_drawn(image)
+    assert image.height > 900
+    assert image.width > 2000
+    pixels = np.asarray(image.convert("L"))
     assert (pixels[pixels.shape[0] // 2 + 50 :, pixels.shape[1] // 3 + 50 :] == 255).all()
 
 
 @pytest.mark.parametrize("count", [6, 8])
-def test_names_of_many_embeddings_lie_above_their_curves(count: int) -> None:
+def test_names_of_many_embeddings_lie_above_their_curves(count):
     figure = new_figure(5.4, 4.0)
     (panel,) = figure.subplots(1, 1, squeeze=False).flat
     for k in range(count):
@@ -155,7 +153,7 @@ def test_names_of_many_embeddings_lie_above_their_curves(count: int) -> None:
     assert count < box.y0 < box.y1 < panel.get_ylim()[1]
 
 
-def test_names() -> None:
+def test_names():
     places = ["visual.aggregator", "text.first.aggregator", "", "fusion.pool"]
     found = [name_of(watched_of("mean", place=place)) for place in places]
     assert found == ["visual: Mean", "text.first: Mean", "Mean", "fusion.pool: Mean"]
@@ -183,12 +181,8 @@ class Odd(Aggregator):
         ("over", lambda x: x, r"must be 'elements', 'ranks' or 'embeddings', not 'channels'"),
     ],
 )
-def test_weights_that_cannot_be_had_are_a_warning_and_the_others_are_drawn(
-    wrong: str, weights: Callable, message: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_weights_that_cannot_be_had_are_a_warning(wrong, weights, message, caplog):
     odd = watched_of(Odd(wrong, weights), place="text.aggregator")
-    assert drawn(odd) == {}
-    assert is_drawn(drawn(odd, watched_of("gpo"))["pooling.png"])
     caplog.clear()
     with caplog.at_level(logging.WARNING):
         assert drawn(odd) == {}
@@ -203,23 +197,20 @@ def made(*embeddings: list[list[float]]) -> Watched:
     return Watched("text.aggregator", AGGREGATORS.build(f"pie(k={len(embeddings[0])})", DIM), seen)
 
 
-def test_variance_is_that_of_vectors_of_unit_length() -> None:
+def test_variance_is_that_of_vectors_of_unit_length_in_any_precision_and_of_few_sets():
     # at a right angle, opposite, and the same but for their lengths
     spread = spread_of(made([[3.0, 0], [0, 5.0]], [[2.0, 0], [-7.0, 0]], [[0.5, 0.5], [4.0, 4.0]]))
     expected = [1 - math.sqrt(0.5), 1.0, 0.0]
     np.testing.assert_allclose(spread.variance_S, expected, atol=1e-7)
     assert spread.log_mean == pytest.approx(math.log(sum(expected) / 3), abs=1e-6)
     assert (spread.name, spread.vectors) == ("text: PIE", 2)
+    one = made([[1.0, 0], [0, 1.0]])
+    one.seen[0] = Seen(size=3, vectors=one.seen[0].vectors.half())
+    np.testing.assert_allclose(spread_of(one).variance_S, expected[:1], atol=1e-7)
+    assert is_drawn(drawn(one)["variance.png"])
 
 
-def test_variance_of_embeddings_in_half_precision_and_of_few_sets() -> None:
-    watched = made([[1.0, 0], [0, 1.0]])
-    watched.seen[0] = Seen(size=3, vectors=watched.seen[0].vectors.half())
-    np.testing.assert_allclose(spread_of(watched).variance_S, [1 - math.sqrt(0.5)], atol=1e-7)
-    assert is_drawn(drawn(watched)["variance.png"])
-
-
-def test_single_vectors_have_no_variance_and_infinite_ones_are_a_warning(caplog) -> None:
+def test_single_vectors_have_no_variance_and_infinite_ones_are_a_warning(caplog):
     assert spread_of(watched_of("mean")) is None
     watched = made([[math.nan, 0], [0, 1.0]])
     with caplog.at_level(logging.WARNING):
@@ -227,7 +218,7 @@ def test_single_vectors_have_no_variance_and_infinite_ones_are_a_warning(caplog)
     assert any("the embeddings of the aggregator text: PIE" in it.getMessage() for it in caplog.records)
 
 
-def test_what_is_known_of_a_history() -> None:
+def test_what_is_known_of_a_history():
     step_S, value_S = known([(10, 3.0), (20, math.nan), (30, math.inf), (40, 1.5)])
     assert (step_S.tolist(), value_S.tolist()) == ([10, 40], [3.0, 1.5])
     assert wide(np.array([8.0, 1.0, 3.0]))
@@ -235,33 +226,35 @@ def test_what_is_known_of_a_history() -> None:
     assert not wide(np.array([8.0, 0.0]))
 
 
+FLAT = [(1, 1.0), (2, 1.0)]
+
+
 @pytest.mark.parametrize(
-    "histories",
+    ("histories", "shown"),
     [
-        {"negatives": [(10, 70.0), (20, 5.5), (30, 1.0)], "alignment": [(10, 0.1), (30, 0.5)]},
-        {"negatives": [(10, 4.0)]},
-        {key: [(1, 1.0), (2, 1.0)] for key in ("negatives", "alignment", "uniformity")},
+        (
+            {"negatives": [(10, 70.0), (30, 1.0)], "alignment": [(10, 0.1), (30, 0.5)], "uniformity": FLAT},
+            True,
+        ),
+        ({"negatives": [(10, 4.0)]}, True),
+        ({"alignment": FLAT}, False),
+        ({key: [(1, math.nan)] for key in ("negatives", "alignment", "uniformity")}, False),
     ],
+    ids=["all", "one value", "no negatives", "nothing finite"],
 )
-def test_negatives_are_drawn_where_they_were_logged(histories: dict[str, list[tuple[int, float]]]) -> None:
+def test_negatives_are_drawn_where_they_were_logged(histories, shown):
     figures = drawn(**histories)
-    assert figures.keys() == {"negatives.png"}
-    assert is_drawn(figures["negatives.png"])
+    assert figures.keys() == ({"negatives.png"} if shown else set())
+    assert all(map(is_drawn, figures.values()))
 
 
-def test_nothing_is_drawn_of_a_run_without_negatives() -> None:
-    assert drawn(alignment=[(1, 0.5)]) == {}
-    assert drawn(**{key: [(1, math.nan)] for key in ("negatives", "alignment", "uniformity")}) == {}
-
-
-def test_a_figure_that_fails_is_told_and_costs_no_other(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_figure_that_fails_is_told_and_costs_no_other(tmp_path, caplog):
     def gone(name: str) -> list[tuple[int, float]]:
         raise OSError("the server is gone")
 
-    log_pictures(FolderLog(tmp_path), *run_figures([watched_of("gpo")], gone, title="a run"))
+    odd = watched_of(Odd("type", lambda x: 3), place="text.aggregator")
+    log_pictures(FolderLog(tmp_path), *run_figures([odd, watched_of("gpo")], gone, title="a run"))
     assert {path.name for path in (tmp_path / "figures").iterdir()} == {"pooling.png", "failed.txt"}
-    (record,) = caplog.records
-    assert "the server is gone" in str(record.exc_info[1])
+    told = [record for record in caplog.records if "text: Odd are not drawn" not in record.getMessage()]
+    assert ["the server is gone" in str(record.exc_info[1]) for record in told] == [True]
     assert "the server is gone" in (tmp_path / "figures" / "failed.txt").read_text()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-import random
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -17,7 +16,7 @@ from polypool.infra.errors import AwayError
 from polypool.pipelines.models.search.queries import Query
 from polypool.pipelines.serving.application import application
 from polypool.pipelines.serving.schema import Described
-from polypool.pipelines.serving.settings import Limits, Settings, digest
+from polypool.pipelines.serving.settings import Limits, digest
 
 TOKEN = "a token of some length"
 SET = [[0.5] * 10, [1] * 10]
@@ -39,16 +38,15 @@ def test_addresses_give_what_the_model_gives(app, words):
     assert (status, headers["content-type"]) == (200, "application/json")
     assert headers["cache-control"] == "no-store"
     trained = words.trained
-    expected = [trained.encode_text(["a dog"])[0], trained.encode_visual([np.array(SET, np.float32)])[0]]
+    x_ND = np.array(SET, np.float32)
+    expected = [trained.encode_text(["a dog"])[0], trained.encode_visual([x_ND])[0]]
     np.testing.assert_allclose([row["embedding"] for row in body["rows"]], np.stack(expected), atol=1e-5)
     found = ask(app, "/search", {"rows": rows, "k": 2}).body["rows"]
     assert [len(row["hits"]) for row in found] == [2, 2]
     assert found[0]["hits"][0].keys() == {"rank", "score", "id", "caption"}
     assert len(ask(app, "/search", {"rows": rows[:1]}).body["rows"][0]["hits"]) == 10
     (scored,) = ask(app, "/score", {"rows": [{"text": "a dog", "features": SET}]}).body["rows"]
-    assert scored["score"] == pytest.approx(
-        float(trained.scores([np.array(SET, np.float32)], ["a dog"])), abs=1e-5
-    )
+    assert scored["score"] == pytest.approx(float(trained.scores([x_ND], ["a dog"])), abs=1e-5)
     assert ask(app, "/health").body == {"status": "ok"}
     assert Described.model_validate(ask(app, "/").body) == words.described
 
@@ -166,11 +164,8 @@ def test_a_picture_that_is_none_is_named_by_its_row(pictures, over_http):
 def test_who_is_refused_is_told_why(app, path, headers, status, message):
     found = ask(app, path, {"rows": [{"text": "a dog"}]}, **headers)
     assert (found.status, found.body["error"][: len(message)]) == (status, message)
-
-
-@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "[::1]", "localhost:80", "[::1]:80"])
-def test_it_answers_to_the_names_of_this_machine(app, host):
-    assert ask(app, "/", host=host).status == 200
+    hosts = ("localhost", "127.0.0.1", "[::1]", "localhost:80", "[::1]:80")
+    assert {ask(app, "/", host=host).status for host in hosts} == {200}
 
 
 def test_a_token_is_asked_for_but_of_who_looks_after_the_service(words, over_http):
@@ -233,28 +228,3 @@ def test_all_that_is_sent_at_once_is_bounded(words):
     third, first, later = asyncio.run(ask_thrice())
     assert (third.status, third.body["error"]) == (503, "too much is sent at once; try again in a moment")
     assert [answer.status for answer in (*first, later)] == [200, 200, 200]
-
-
-def test_damaged_bodies_are_refused_or_answered_and_nothing_else(words):
-    async def answer(rows):
-        return [{"embedding": np.zeros(2)}] * len(rows)
-
-    app = application(words.described, Settings(source="x"), SimpleNamespace(answer=answer, check=answer))
-    whole = json.dumps({"rows": [{"text": "a dög \u1234"}, {"features": SET}, {"image": "aGk="}], "k": 2})
-    chance, statuses = random.Random(0), set()
-    for _ in range(400):
-        body = bytearray(whole.encode())
-        for _ in range(chance.randrange(1, 4)):
-            place = chance.randrange(len(body))
-            change = chance.randrange(3)
-            if change == 0:
-                body[place] = chance.randrange(256)
-            elif change == 1:
-                del body[place : place + chance.randrange(1, 30)]
-            else:
-                body[place:place] = chance.choice([b"[", b"{", b'"', b"null", b"1e999", b"-", b"\\u", b","])
-        status, _, found = ask(app, chance.choice(["/embed", "/search"]), bytes(body))
-        assert status in (200, 400), (status, bytes(body))
-        assert found.keys() == ({"rows"} if status == 200 else {"error"})
-        statuses.add(status)
-    assert 400 in statuses

@@ -9,7 +9,6 @@ import re
 import shutil
 import signal
 import socket
-import subprocess
 import sys
 import tempfile
 from dataclasses import replace
@@ -22,6 +21,7 @@ from uuid import uuid4
 import pytest
 from kept import export_run
 from PIL import Image
+from programs import begin
 from searchable import get, ids, serving, text_page, untrained, with_pictures
 
 from polypool.infra.errors import InputError
@@ -61,6 +61,7 @@ def test_a_text_gets_results_with_scores_and_pictures(page):
     status, html = text_page(page, q="a dog and a cat")
     assert (status, ids(html)) == (200, [hit.id for hit in hits])
     assert all(f"{hit.score:.4f}" in html and hit.caption in html for hit in hits)
+    assert "//" not in html + get(page, "/style.css")[2].decode(), "nothing is fetched from elsewhere"
     status, headers, data = get(page, f"/picture?id={hits[0].id}")
     assert (status, headers["Content-Type"]) == (200, "image/jpeg")
     with Image.open(io.BytesIO(data)) as image:
@@ -76,9 +77,6 @@ def test_the_first_page_shows_what_can_be_chosen_and_an_item_gets_its_captions(p
     assert 'type="file" name="file" accept="image/*"' in html
     status, html = text_page(page, id=items[2].id)
     assert (status, ids(html)) == (200, [hit.id for hit in page.search.find(Query(id=items[2].id), 10)])
-
-
-def test_programs_get_a_description_at_the_same_address(page):
     status, headers, data = get(page, "/", headers={"Accept": "*/*"})
     assert (status, headers["Content-Type"]) == (200, "application/json")
     assert b'"routes":["embed","score","search"]' in data
@@ -95,24 +93,15 @@ def test_programs_get_a_description_at_the_same_address(page):
 def test_a_query_without_sense_is_refused(page, query):
     status, html = text_page(page, **query)
     assert status == 400
-    assert "role=" in html
-    assert "alert" in html
+    assert 'role="alert"' in html
 
 
 @pytest.mark.parametrize(
     "path",
     [
-        "/../../etc/passwd",
-        "/%2e%2e/%2e%2e/etc/passwd",
-        "/picture?id=../../etc/passwd",
-        "/picture?id=/etc/passwd",
-        f"/picture?id={quote('../cells/manifest.json')}",
-        "/picture?id=nope",
-        "/picture",
-        "/clip?id=nope",
-        "/images/0.png",
-        "/templates/page.html.j2",
-        "//etc/passwd",
+        *("/../../etc/passwd", "/%2e%2e/%2e%2e/etc/passwd", "//etc/passwd", "/images/0.png"),
+        *(f"/picture?id={id}" for id in ("../../etc/passwd", "/etc/passwd", quote("../cells/manifest.json"))),
+        *("/picture?id=nope", "/picture", "/clip?id=nope", "/templates/page.html.j2"),
     ],
 )
 def test_nothing_outside_the_corpus_is_served(page, path):
@@ -157,12 +146,7 @@ def test_there_is_no_page_where_none_is_wanted_or_nothing_is_searched(pictures_r
         assert get(server, "/", method="POST", body=b"x")[0] == 405
 
 
-def test_the_page_fetches_nothing_from_elsewhere(page):
-    pages = [text_page(page, q="a dog")[1], get(page, "/style.css")[2].decode()]
-    assert not any("http" in page or "//" in page for page in pages)
-
-
-def test_videos_play_a_few_frames(clips):
+def test_videos_play_a_few_frames_and_are_decoded_when_they_are_sent(clips):
     status, html = text_page(clips, q="a dog")
     id = ids(html)[0]
     assert (status, f"/clip?id={id}" in html) == (200, True)
@@ -171,6 +155,9 @@ def test_videos_play_a_few_frames(clips):
     with Image.open(io.BytesIO(data)) as strip:
         assert strip.n_frames == 6
     assert get(clips, f"/picture?id={id}")[1]["Content-Type"] == "image/jpeg"
+    status, html = send(clips, file_of(clips).read_bytes())
+    hits = clips.search.find(Query(file=file_of(clips), video=True), 10)
+    assert (status, ids(html)) == (200, [hit.id for hit in hits])
 
 
 def test_a_picture_that_does_not_decode_or_is_gone_costs_only_itself(tmp_path):
@@ -186,7 +173,11 @@ def test_a_picture_that_does_not_decode_or_is_gone_costs_only_itself(tmp_path):
         assert "scores and captions alone" in text_page(server, q="a dog")[1]
 
 
-def test_an_image_is_chosen_and_a_question_answered(question_page):
+def answers_in(html: str, found: list[tuple[str, float]]) -> bool:
+    return all(f"{100 * share:.1f}%</span> {answer}" in html for answer, share in found)
+
+
+def test_an_image_is_chosen_or_sent_and_a_question_answered(question_page):
     first, second = (ids(text_page(question_page, page=number)[1]) for number in (0, 1))
     assert (len(first), len(second)) == (24, 6)
     assert not set(first) & set(second)
@@ -194,13 +185,18 @@ def test_an_image_is_chosen_and_a_question_answered(question_page):
         assert text_page(question_page, page=odd)[0] == 200
     status, html = text_page(question_page, id=first[0])
     assert (status, f'name="id" value="{first[0]}"' in html) == (200, True)
-    status, html = text_page(question_page, id=first[0], q="how many things?")
+    question, search, file = "how many things?", question_page.search, file_of(question_page)
+    status, html = text_page(question_page, id=first[0], q=question)
     assert status == 200
-    for answer, share in question_page.search.find(Query(id=first[0], text="how many things?"), 5):
-        assert f"{100 * share:.1f}%</span> {answer}" in html
+    assert answers_in(html, search.find(Query(id=first[0], text=question), 5))
     assert text_page(question_page, id="nope", q="how many?")[0] == 404
     assert text_page(question_page, id=first[0], q="")[0] == 400
     assert text_page(question_page, q="how many?")[0] == 400
+    status, html = send(question_page, file.read_bytes(), q=question)
+    assert (status, f'name="q" value="{question}"' in html) == (200, True)
+    assert answers_in(html, search.find(Query(file=file, text=question), 5))
+    status, html = send(question_page, file.read_bytes(), q="?!")
+    assert (status, "a text without a word" in html) == (400, True)
 
 
 def test_an_uploaded_picture_gets_the_captions_of_its_file(page, monkeypatch):
@@ -211,23 +207,6 @@ def test_an_uploaded_picture_gets_the_captions_of_its_file(page, monkeypatch):
     assert all(hit.caption in html for hit in hits)
     shown = base64.b64decode(re.search(r'src="data:image/jpeg;base64,(.+?)"', html)[1])
     assert Image.open(io.BytesIO(shown)).format == "JPEG"
-
-
-def test_a_question_is_asked_about_an_uploaded_picture(question_page):
-    file, question = file_of(question_page), "what colour is the square?"
-    status, html = send(question_page, file.read_bytes(), q=question)
-    assert status == 200
-    for answer, share in question_page.search.find(Query(file=file, text=question), 5):
-        assert f"{100 * share:.1f}%</span> {answer}" in html
-    assert f'name="q" value="{question}"' in html
-    status, html = send(question_page, file.read_bytes(), q="?!")
-    assert (status, "a text without a word" in html) == (400, True)
-
-
-def test_an_uploaded_video_is_decoded_in_a_process_of_its_own(clips):
-    status, html = send(clips, file_of(clips).read_bytes())
-    hits = clips.search.find(Query(file=file_of(clips), video=True), 10)
-    assert (status, ids(html)) == (200, [hit.id for hit in hits])
 
 
 @pytest.mark.parametrize(
@@ -282,42 +261,36 @@ def test_a_file_in_memory_is_gone_afterwards_and_errors_do_not_name_it(monkeypat
             raise InputError(f"{path}: odd")
 
 
-@pytest.mark.parametrize("busy", [False, True], ids=["idle", "computing"])
-def test_ctrl_c_ends_it_and_nothing_is_logged_of_queries(tmp_path, busy):
+SERVE = """
+import sys, time
+from polypool.pipelines.commands.serve import main
+from polypool.pipelines.serving.service import Service
+answer = Service.answer
+slow = lambda service, rows: print("at work", flush=True) or time.sleep(90)
+Service.answer = lambda self, rows: (slow if rows[0].text == "slow" else answer)(self, rows)
+sys.argv = ["polypool serve", sys.argv[1], "--port", "0"]
+main()
+"""
+
+
+@pytest.mark.slow  # a process; `infra/process/test_stopping.py` is of signals
+def test_ctrl_c_ends_it_while_it_computes_and_nothing_is_logged_of_queries(tmp_path):
     (tmp_path / "model").mkdir()
     folder = export_run(with_pictures(tmp_path, train=8, val=4, test=4), tmp_path / "model")
-    program = tmp_path / "serve.py"
-    program.write_text(
-        "import sys, time\n"
-        "from polypool.pipelines.commands.serve import main\n"
-        "from polypool.pipelines.serving.service import Service\n"
-        "answer = Service.answer\n"
-        "slow = lambda service, rows: print('at work', flush=True) or time.sleep(90)\n"
-        "Service.answer = lambda self, rows: (slow if rows[0].text == 'slow' else answer)(self, rows)\n"
-        f"sys.argv = ['polypool serve', {str(folder)!r}, '--port', '0']\n"
-        "main()\n"
-    )
-    with subprocess.Popen(
-        [sys.executable, str(program)],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        try:
-            line = process.stdout.readline()
-            port = int(re.match(r"http://127\.0\.0\.1:(\d+)  \(a page, .*Ctrl-C ends it\)", line)[1])
-            assert process.stdout.readline().startswith("curl ")
-            assert get(SimpleNamespace(port=port), "/?q=dog+unheard")[0] == 200
-            assert get(SimpleNamespace(port=port), "/nothing?q=unheard")[0] == 404
-            with socket.create_connection(("127.0.0.1", port)) as one:
-                if busy:
-                    one.sendall(b"GET /?q=slow HTTP/1.1\r\nHost: localhost\r\nAccept: text/html\r\n\r\n")
-                    assert process.stdout.readline() == "at work\n"
-                process.send_signal(signal.SIGINT)
-                _, errors = process.communicate(timeout=30)
-        finally:
-            process.kill()
+    process = begin("-c", SERVE, str(folder), env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)})
+    try:
+        line = process.stdout.readline()
+        port = int(re.match(r"http://127\.0\.0\.1:(\d+)  \(a page, .*Ctrl-C ends it\)", line)[1])
+        assert process.stdout.readline().startswith("curl ")
+        assert get(SimpleNamespace(port=port), "/?q=dog+unheard")[0] == 200
+        assert get(SimpleNamespace(port=port), "/nothing?q=unheard")[0] == 404
+        with socket.create_connection(("127.0.0.1", port)) as one:
+            one.sendall(b"GET /?q=slow HTTP/1.1\r\nHost: localhost\r\nAccept: text/html\r\n\r\n")
+            assert process.stdout.readline() == "at work\n"
+            process.send_signal(signal.SIGINT)
+            _, errors = process.communicate(timeout=30)
+    finally:
+        process.kill()
     assert process.returncode == 130, errors
     assert "stopped by Ctrl-C" in errors
     assert "unheard" not in errors

@@ -24,10 +24,6 @@ def sets(width: int, count: int = 5) -> list[np.ndarray]:
     return [np.random.default_rng(n).random((1 + n, width), dtype=np.float32) for n in range(count)]
 
 
-def embeddings(found) -> list[np.ndarray]:
-    return [answer["embedding"] for answer in found]
-
-
 def test_answers_are_those_of_the_model(pictures, pictures_run):
     trained = load(pictures.settings.source)
     features = sets(pictures.described.features)
@@ -35,7 +31,7 @@ def test_answers_are_those_of_the_model(pictures, pictures_run):
     asked = [ModelRequest(route="embed", text=text) for text in TEXTS]
     asked += [ModelRequest(route="embed", features=x) for x in features]
     asked += [ModelRequest(route="embed", image=picture.read_bytes())]
-    found = embeddings(pictures.answer(asked))
+    found = [answer["embedding"] for answer in pictures.answer(asked)]
     np.testing.assert_allclose(found[:4], trained.encode_text(TEXTS), atol=1e-5)
     np.testing.assert_allclose(found[4:9], trained.encode_visual(features), atol=1e-5)
     search = trained.open_search()
@@ -51,9 +47,8 @@ def test_answers_are_those_of_the_model(pictures, pictures_run):
     answers = pictures.answer([ModelRequest(route="search", **fields, k=k) for fields, _, k in asked])
     for found, (_, query, k) in zip(answers, asked, strict=True):
         hits = search.find(query, k)
-        assert [(hit["rank"], hit["id"], hit["caption"]) for hit in found["hits"]] == [
-            (hit.rank, hit.id, hit.caption) for hit in hits
-        ]
+        expected = [(hit.rank, hit.id, hit.caption) for hit in hits]
+        assert [(hit["rank"], hit["id"], hit["caption"]) for hit in found["hits"]] == expected
         assert [hit["score"] for hit in found["hits"]] == pytest.approx([hit.score for hit in hits], abs=1e-5)
         assert "file" not in found["hits"][0], "where files lie here is nobody's business"
 
@@ -94,27 +89,21 @@ def test_an_answer_is_the_same_whoever_is_answered_beside(words_run, of_run, cha
         assert shape[0] == 3, "zeros that fill a set up are no vectors"
 
 
-def test_a_model_of_pairs_scores_and_finds_and_embeds_nothing(words_run, of_run):
+def test_questions_are_answered_and_pairs_scored(questions, words_run, of_run):
+    assert questions.described.routes == ["answer"]
+    trained, features = load(questions.settings.source), sets(questions.described.features, 4)
+    asked = [ModelRequest(route="answer", text=t, features=x) for t, x in zip(TEXTS, features, strict=True)]
+    found = [answer["answers"][0] for answer in questions.answer(asked)]
+    expected = trained.answers(features, TEXTS)
+    assert [answer["answer"] for answer in found] == [answer for answer, _ in expected]
+    assert [answer["probability"] for answer in found] == pytest.approx([p for _, p in expected], abs=1e-5)
     service = of_run(replace(words_run, aggregator="score_attention(heads=2)"))
-    assert service.described.routes == ["score", "search"]
-    assert service.described.shape == []
+    assert (service.described.routes, service.described.shape) == (["score", "search"], [])
     service.check()
     x = sets(service.described.features)[3]
     (score,) = service.answer([ModelRequest(route="score", text=TEXTS[0], features=x)])
-    trained = load(service.settings.source)
-    assert score["score"] == pytest.approx(float(trained.scores([x], TEXTS[:1])), abs=1e-5)
-
-
-def test_questions_are_answered(questions):
-    assert questions.described.routes == ["answer"]
-    trained, features = load(questions.settings.source), sets(questions.described.features, 4)
-    found = questions.answer(
-        [ModelRequest(route="answer", text=t, features=x) for t, x in zip(TEXTS, features, strict=True)]
-    )
-    expected = trained.answers(features, TEXTS)
-    found = [answer["answers"][0] for answer in found]
-    assert [answer["answer"] for answer in found] == [answer for answer, _ in expected]
-    assert [answer["probability"] for answer in found] == pytest.approx([p for _, p in expected], abs=1e-5)
+    of_pair = load(service.settings.source).scores([x], TEXTS[:1])
+    assert score["score"] == pytest.approx(float(of_pair), abs=1e-5)
 
 
 def test_a_row_that_fails_spoils_none_beside_it(pictures, monkeypatch):
@@ -178,4 +167,5 @@ def test_an_exported_model_takes_images_where_corpus_and_features_are_not(of_run
     elsewhere = Service.load(Settings(source=here.settings.source))
     assert elsewhere.described.image
     assert not any("images" in note for note in elsewhere.notes)
-    np.testing.assert_array_equal(embeddings(elsewhere.answer(asked)), embeddings(here.answer(asked)))
+    (found,), (expected,) = elsewhere.answer(asked), here.answer(asked)
+    np.testing.assert_array_equal(found["embedding"], expected["embedding"])

@@ -69,20 +69,15 @@ def test_what_cannot_be_is_refused_before_ray_begins(words, message, capsys):
     assert message in refusal(words, capsys)
 
 
-def test_a_port_that_is_taken_is_said(capsys, monkeypatch):
+def test_a_port_that_is_taken_and_a_library_that_is_not_there_are_said(capsys, monkeypatch):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        words = ["x", "--port", str(taken.getsockname()[1])]
-        assert "cannot be had: [Errno 98] Address already in use; choose another with --port" in refusal(
-            words, capsys
-        )
+        said = refusal(["x", "--port", str(taken.getsockname()[1])], capsys)
+    assert "cannot be had: [Errno 98] Address already in use; choose another with --port" in said
     listening, place = Place(host="127.0.0.1", port=0).listen()
     listening.close()
     assert place.port > 0
-
-
-def test_without_ray_serve_it_says_what_to_install(capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray.serve", None)
     needs = "--replicas needs Ray Serve: pip install 'polypool[serve]'"
     assert needs in refusal(["x", "--replicas", "1"], capsys)
@@ -90,9 +85,8 @@ def test_without_ray_serve_it_says_what_to_install(capsys, monkeypatch):
 
 def made(token_file: Path | None = None, **fields: object) -> Settings:
     """Return the settings that a process with the model gets."""
-    return complete(
-        Settings(**{"source": "x", **fields}), Place(host="127.0.0.1", port=0), token_file=token_file
-    )
+    place = Place(host="127.0.0.1", port=0)
+    return complete(Settings(**{"source": "x", **fields}), place, token_file=token_file)
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,23 @@ from polypool.tasks.run import Data, Optim, Run
 NOUNS = ["dog", "cat", "car", "tree", "boat", "bird", "house", "horse"]
 
 
+def _write_features(folder: Path, splits: list[str], *, nouns: int, dim: int, seed: int) -> list[list[str]]:
+    """Write a store of images that show two nouns each, and return so many nouns of each image, the two first.
+
+    Every noun is a fixed direction, and an image's set holds both with noise.
+    """
+    rng = np.random.default_rng(seed)
+    look, chosen = rng.normal(size=(len(NOUNS), dim)), []
+    with StoreWriter(folder / "features", dim=dim, dtype="float32", source={"made": "by a test"}) as writer:
+        for i in range(len(splits)):
+            a, b, *others = rng.choice(len(NOUNS), nouns, replace=False)
+            shown = look[[a, b, a, b][: rng.integers(2, 5)]]
+            writer.add(str(i), (shown + 0.1 * rng.normal(size=shown.shape)).astype(np.float32))
+            chosen.append([NOUNS[noun] for noun in (a, b, *others)])
+        writer.close(statistics_of=[str(i) for i, split in enumerate(splits) if split == "train"])
+    return chosen
+
+
 def make_corpus(
     folder: Path,
     *,
@@ -28,25 +45,12 @@ def make_corpus(
     """Write a corpus whose images show what their captions name, and return a run on it.
 
     Where a folder is given, item i is said to be the picture `i.png` in it.
-
-    Each image shows two nouns: every noun is a fixed direction, and an image's set holds both with noise.
     """
-    rng = np.random.default_rng(seed)
-    look = rng.normal(size=(len(NOUNS), dim))
-    items, splits = [], ["train"] * train + ["val"] * val + ["test"] * test
-    with StoreWriter(folder / "features", dim=dim, dtype="float32", source={"made": "by a test"}) as writer:
-        for i, split in enumerate(splits):
-            a, b = rng.choice(len(NOUNS), 2, replace=False)
-            shown = look[[a, b, a, b][: rng.integers(2, 5)]]
-            writer.add(str(i), (shown + 0.1 * rng.normal(size=shown.shape)).astype(np.float32))
-            texts = (
-                f"a {NOUNS[a]} and a {NOUNS[b]}",
-                f"the {NOUNS[b]} beside the {NOUNS[a]}",
-                f"one {NOUNS[a]} , {NOUNS[b]}",
-            )
-            path = f"{i}.png" if images else ""
-            items.append(Item(id=str(i), split=split, captions=texts, path=path))
-        writer.close(statistics_of=[str(i) for i in range(train)])
+    splits = ["train"] * train + ["val"] * val + ["test"] * test
+    items = []
+    for i, (a, b) in enumerate(_write_features(folder, splits, nouns=2, dim=dim, seed=seed)):
+        texts = (f"a {a} and a {b}", f"the {b} beside the {a}", f"one {a} , {b}")
+        items.append(Item(id=str(i), split=splits[i], captions=texts, path=f"{i}.png" if images else ""))
     write_corpus(folder / "corpus", items, source={"made": "by a test"}, images=str(images or ""))
     if images:
         images.mkdir(exist_ok=True)
@@ -73,15 +77,11 @@ def make_corpus(
 
 def _asked(shown: str, beside: str, absent: str, *, there: bool) -> list[tuple[str, dict[str, Any]]]:
     """Return three questions about an image of two nouns, with what people said of each."""
+    noun, right, wrong = (shown, "yes", "no") if there else (absent, "no", "yes")
     asked = (
         (f"What is beside the {shown}?", "what is", "other", beside, absent),
         ("How many things are there in all?", "how many", "number", "2", "3"),
-        (
-            f"Is there a {shown if there else absent}?",
-            "is there a",
-            "yes/no",
-            *(("yes", "no") if there else ("no", "yes")),
-        ),
+        (f"Is there a {noun}?", "is there a", "yes/no", right, wrong),
     )
     return [
         (text, {"question_type": kind, "answer_type": of, "answers": (right,) * 9 + (wrong,), "label": right})
@@ -105,33 +105,14 @@ def make_questions(
     Each image is asked which noun is beside the other, how many things there are, and whether a noun is there; nine of
     ten people agree. `test-dev` has the questions of so many images, without answers.
     """
-    rng = np.random.default_rng(seed)
-    look = rng.normal(size=(len(NOUNS), dim))
     splits = ["train"] * train + ["val"] * val + ["test"] * test + ["test-dev"] * unanswered
     questions = []
-    with StoreWriter(folder / "features", dim=dim, dtype="float32", source={"made": "by a test"}) as writer:
-        for i, split in enumerate(splits):
-            a, b, c = rng.choice(len(NOUNS), 3, replace=False)
-            shown = look[[a, b, a, b][: rng.integers(2, 5)]]
-            writer.add(str(i), (shown + 0.1 * rng.normal(size=shown.shape)).astype(np.float32))
-            for number, asked in enumerate(_asked(NOUNS[a], NOUNS[b], NOUNS[c], there=i % 2 == 0)):
-                text, people = asked
-                questions.append(
-                    Question(
-                        id=str(10 * (i + 1) + number),
-                        split=split,
-                        image_id=str(i),
-                        question=text,
-                        path=f"{i}.png" if images else "",
-                        **(people if split != "test-dev" else {}),
-                    )
-                )
-        writer.close(statistics_of=[str(i) for i in range(train)])
+    for i, nouns in enumerate(_write_features(folder, splits, nouns=3, dim=dim, seed=seed)):
+        image = {"split": splits[i], "image_id": str(i), "path": f"{i}.png" if images else ""}
+        for number, (text, people) in enumerate(_asked(*nouns, there=i % 2 == 0)):
+            said = people if splits[i] != "test-dev" else {}
+            questions.append(Question(id=str(10 * (i + 1) + number), question=text, **image, **said))
     write_questions(folder / "questions", questions, source={"made": "by a test"}, images=str(images or ""))
-    return _question_run(folder)
-
-
-def _question_run(folder: Path) -> Run:
     return Run(
         recipe="tiny_questions",
         task="vqa(min_count=1)",

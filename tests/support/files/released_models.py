@@ -15,27 +15,15 @@ from polypool.encoders.visual import cnn
 from polypool.encoders.visual.resnet import ResNet
 
 WORDS = [
-    "<pad>",
-    "<start>",
-    "<end>",
-    "<unk>",
-    "a",
-    "the",
-    "and",
-    "one",
-    ",",
+    *["<pad>", "<start>", "<end>", "<unk>", "a", "the", "and", "one", ","],
     *NOUNS[:-1],
-]  # one stays unknown
+]  # one noun stays unknown
 WIDTH, DIM, EMBEDDING, HIDDEN = 16, 10, 8, 6
 
 
 def gpool() -> nn.Module:
-    return nn.ModuleDict(
-        {
-            "gru": nn.GRU(4, HIDDEN, batch_first=True, bidirectional=True),
-            "linear": nn.Linear(HIDDEN, 1, bias=False),
-        }
-    )
+    gru = nn.GRU(4, HIDDEN, batch_first=True, bidirectional=True)
+    return nn.ModuleDict({"gru": gru, "linear": nn.Linear(HIDDEN, 1, bias=False)})
 
 
 def regions() -> nn.Module:
@@ -72,24 +60,10 @@ def bert(folder: str) -> nn.Module:
 
 
 def options(**changes: object) -> Namespace:
-    given = {
-        "data_name": "coco_precomp",
-        "margin": 0.2,
-        "num_epochs": 25,
-        "batch_size": 128,
-        "learning_rate": 5e-4,
-        "lr_update": 15,
-        "grad_clip": 2.0,
-        "vse_mean_warmup_epochs": 1,
-        "no_imgnorm": False,
-        "no_txtnorm": False,
-        "precomp_enc_type": "basic",
-        "backbone_source": "detector",
-        "backbone_path": "",
-        "input_scale_factor": 1,
-        "resume": None,
-    }
-    return Namespace(**(given | changes))
+    given = {"data_name": "coco_precomp", "margin": 0.2, "num_epochs": 25, "batch_size": 128, "lr_update": 15}
+    given |= {"learning_rate": 5e-4, "grad_clip": 2.0, "vse_mean_warmup_epochs": 1, "resume": None}
+    given |= {"no_imgnorm": False, "no_txtnorm": False, "precomp_enc_type": "basic", "input_scale_factor": 1}
+    return Namespace(**(given | {"backbone_source": "detector", "backbone_path": ""} | changes))
 
 
 def save(
@@ -138,14 +112,8 @@ def region_code(x_ND: Tensor, w: dict[str, Tensor]) -> Tensor:
     def linear(name: str, x: Tensor) -> Tensor:
         return F.linear(x, w[f"img_enc.{name}.weight"], w[f"img_enc.{name}.bias"])
 
-    bn = "img_enc.mlp.bns.0"
-    hidden = F.batch_norm(
-        linear("mlp.layers.0", x_ND),
-        w[f"{bn}.running_mean"],
-        w[f"{bn}.running_var"],
-        w[f"{bn}.weight"],
-        w[f"{bn}.bias"],
-    )
+    of_bn = (w[f"img_enc.mlp.bns.0.{name}"] for name in ("running_mean", "running_var", "weight", "bias"))
+    hidden = F.batch_norm(linear("mlp.layers.0", x_ND), *of_bn)
     return pooled(linear("fc", x_ND) + linear("mlp.layers.1", hidden.relu()), w, "img_enc.gpool")
 
 

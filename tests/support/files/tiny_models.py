@@ -20,6 +20,7 @@ WORDS = [
     "one",
     "beside",
 ]
+_SMALL = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
 
 
 def save_bert(folder: Path) -> str:
@@ -28,14 +29,7 @@ def save_bert(folder: Path) -> str:
 
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "vocab.txt").write_text("\n".join(WORDS))
-    config = BertConfig(
-        vocab_size=len(WORDS),
-        hidden_size=8,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=16,
-        max_position_embeddings=64,
-    )
+    config = BertConfig(vocab_size=len(WORDS), max_position_embeddings=64, **_SMALL)
     BertModel(config).save_pretrained(folder)
     BertTokenizerFast(str(folder / "vocab.txt")).save_pretrained(folder)
     return str(folder)
@@ -46,14 +40,7 @@ def save_vit(folder: Path) -> str:
     from transformers import ViTConfig, ViTModel
     from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil
 
-    config = ViTConfig(
-        hidden_size=8,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=16,
-        image_size=32,
-        patch_size=16,
-    )
+    config = ViTConfig(image_size=32, patch_size=16, **_SMALL)
     ViTModel(config, add_pooling_layer=False).save_pretrained(folder)
     ViTImageProcessorPil(size={"height": 32, "width": 32}).save_pretrained(folder)
     return str(folder)
@@ -69,34 +56,16 @@ def save_clip(folder: Path, *, longest: int = 77, width: int = 12, layers: int =
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
     ends, end = ["<|startoftext|>", "<|endoftext|>"], "</w>"
-    merges = [
-        ("d", "o"),
-        ("do", f"g{end}"),
-        ("t", "h"),
-        ("th", f"e{end}"),
-        ("n", f"d{end}"),
-        ("a", f"nd{end}"),
-    ]
+    pairs = ("d o", f"do g{end}", "t h", f"th e{end}", f"n d{end}", f"a nd{end}")
+    merges = [tuple(pair.split()) for pair in pairs]
     pieces = [*ends, *_LETTERS, *(letter + end for letter in _LETTERS), *("".join(pair) for pair in merges)]
-    split = Tokenizer(
-        models.BPE(
-            vocab={piece: number for number, piece in enumerate(pieces)},
-            merges=merges,
-            unk_token=ends[1],
-            end_of_word_suffix=end,
-        )
-    )
+    vocab = {piece: number for number, piece in enumerate(pieces)}
+    split = Tokenizer(models.BPE(vocab=vocab, merges=merges, unk_token=ends[1], end_of_word_suffix=end))
     split.normalizer = normalizers.Sequence([normalizers.NFC(), normalizers.Lowercase()])
     split.pre_tokenizer = pre_tokenizers.Whitespace()
     split.decoder = decoders.BPEDecoder(suffix=end)
-    words = tf.PreTrainedTokenizerFast(
-        tokenizer_object=split,
-        bos_token=ends[0],
-        eos_token=ends[1],
-        unk_token=ends[1],
-        pad_token=ends[1],
-        model_max_length=longest,
-    )
+    special = {"bos_token": ends[0], **dict.fromkeys(("eos_token", "unk_token", "pad_token"), ends[1])}
+    words = tf.PreTrainedTokenizerFast(tokenizer_object=split, model_max_length=longest, **special)
     size = _SIZE | {"num_hidden_layers": layers}
     text = size | {"vocab_size": len(words), "max_position_embeddings": longest}
     text |= {"bos_token_id": words.bos_token_id, "eos_token_id": words.eos_token_id}
@@ -116,13 +85,8 @@ def save_siglip(folder: Path, *, longest: int = 64) -> str:
     scores = [0.0] * len(special) + [-len(pieces) / len(piece) for piece in pieces[len(special) :]]
     split = Tokenizer(models.Unigram(list(zip(pieces, scores, strict=True)), unk_id=2))
     split.pre_tokenizer = pre_tokenizers.Metaspace()
-    words = tf.PreTrainedTokenizerFast(
-        tokenizer_object=split,
-        eos_token=special[1],
-        pad_token=special[1],
-        unk_token=special[2],
-        model_max_length=longest,
-    )
+    named = {"eos_token": special[1], "pad_token": special[1], "unk_token": special[2]}
+    words = tf.PreTrainedTokenizerFast(tokenizer_object=split, model_max_length=longest, **named)
     text = _SIZE | {"vocab_size": len(words), "max_position_embeddings": longest}
     vision = _SIZE | {"image_size": 32, "patch_size": 8}
     model = tf.SiglipModel(tf.SiglipConfig(text_config=text, vision_config=vision))

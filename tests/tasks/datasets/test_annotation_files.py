@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -21,7 +19,7 @@ def read(folder: Path, *lines: str) -> list[tuple[str, tuple[str, ...]] | tuple[
     ]
 
 
-def test_values_come_in_the_order_that_is_asked_for(tmp_path: Path) -> None:
+def test_values_come_in_the_order_that_is_asked_for(tmp_path):
     rows = read(tmp_path, "k1,v1,a cat", "", 'k2, v2 ,"a ""cat"", and a dog"', 'k3,v3,he said "no"', "k4,v4,")
     assert rows == [("a cat", "v1"), ('a "cat", and a dog', "v2"), ('he said "no"', "v3"), ("", "v4")]
 
@@ -38,14 +36,14 @@ def test_values_come_in_the_order_that_is_asked_for(tmp_path: Path) -> None:
         ("k2,v2," + "x" * 200_000, "a row with a field that is far too long"),
     ],
 )
-def test_a_bad_line_is_one_row_and_swallows_no_other(tmp_path: Path, bad: str, why: str) -> None:
+def test_a_bad_line_is_one_row_and_swallows_no_other(tmp_path, bad, why):
     good = [f"k{number},v{number},text {number}" for number in range(8)]
     rows = read(tmp_path, *good[:2], bad, *good[2:])
     assert rows[2] == ("4", why)
     assert rows[:2] + rows[3:] == [(f"text {number}", f"v{number}") for number in range(8)]
 
 
-def test_windows_lines_a_byte_order_mark_and_bytes_that_are_no_text(tmp_path: Path) -> None:
+def test_windows_lines_a_byte_order_mark_and_bytes_that_are_no_text(tmp_path):
     (tmp_path / "f.csv").write_bytes(b"\xef\xbb\xbfid,text\r\nv1,caf\xe9\r\nv2,b\r\n")
     rows = list(read_csv(tmp_path / "f.csv", columns=("id", "text")))
     assert rows == [("f.csv, line 2", ("v1", "caf\udce9")), ("f.csv, line 3", ("v2", "b"))]
@@ -60,14 +58,14 @@ def test_windows_lines_a_byte_order_mark_and_bytes_that_are_no_text(tmp_path: Pa
         ('id,"text', f"no column id, text; expected id, text, and it has {QUOTE}"),
     ],
 )
-def test_a_header_that_is_another(tmp_path: Path, header: str, message: str) -> None:
+def test_a_header_that_is_another(tmp_path, header, message):
     (tmp_path / "f.csv").write_text(f"{header}\n1,2\n")
     with pytest.raises(InputError, match=message):
         list(read_csv(tmp_path / "f.csv", columns=("id", "text")))
 
 
 @pytest.mark.parametrize("value", ["9" * 5_000, "[" * 50_000, "nul", '"\udcff'])
-def test_a_value_that_cannot_be_read_ends_in_one_message(tmp_path: Path, value: str) -> None:
+def test_a_value_that_cannot_be_read_ends_in_one_message(tmp_path, value):
     path = tmp_path / "graphs.json"
     path.write_bytes(f'{{"a": [1], "b": {value}}}'.encode("utf-8", "surrogateescape"))
     with pytest.raises(InputError, match=r"graphs.json: cannot be read at character [0-9]+"):

@@ -1,7 +1,5 @@
 """The files of Crisscrossed Captions and ECCV Caption, and runs that are evaluated by them, beside plain recall."""
 
-from __future__ import annotations
-
 import csv
 import sys
 from collections.abc import Callable
@@ -33,9 +31,7 @@ DIRECTIONS = ("i2t", "t2i", "t2t", "i2i")
 MADE = ("whole", "small-cxc", "small-eccv")
 
 
-def test_the_official_files_of_the_validation_split_have_the_known_counts(
-    shared: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_official_files_of_the_validation_split_have_the_known_counts(shared, capsys):
     ratings = read_cxc(shared / "data" / "cxc", "val")
     assert (len(ratings.sits), len(ratings.sts), len(ratings.sis)) == (44722, 44009, 42767)
     assert capsys.readouterr().out == ""
@@ -66,7 +62,7 @@ def test_the_official_files_of_the_validation_split_have_the_known_counts(
     assert len(np.unique(one_way)) == 4718
 
 
-def test_ids_are_numbers_of_files_and_sentences(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ids_are_numbers_of_files_and_sentences(tmp_path, capsys):
     write_csvs(
         tmp_path,
         sits=[(caption(648388), image(391895), "1.8")],
@@ -82,7 +78,7 @@ def test_ids_are_numbers_of_files_and_sentences(tmp_path: Path, capsys: pytest.C
     assert (found.sis.first_P.tolist(), found.sis.second_P.tolist()) == (["42"], ["7"])
 
 
-def test_ids_are_text_and_each_answer_counts_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ids_are_text_and_each_answer_counts_once(tmp_path, capsys):
     write_eccv(tmp_path, image_to_caption={7: [11, 12, 11]}, caption_to_image={11: [7]})
     read = read_eccv(tmp_path)
     assert read.image_to_caption == {"7": ("11", "12")}
@@ -91,7 +87,7 @@ def test_ids_are_text_and_each_answer_counts_once(tmp_path: Path, capsys: pytest
     assert capsys.readouterr().out.startswith(f"{tmp_path}: {told}")
 
 
-def test_the_package_has_as_many_answers_as_published(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_package_has_as_many_answers_as_published(capsys):
     if find_spec("eccv_caption") is None:
         pytest.skip("not installed (pip install 'polypool[eccv]')")
     read = read_eccv(None)
@@ -119,7 +115,7 @@ PAIR = f"{image(1)},{image(2)}"
         (f"{HEADER}{'x' * 200000}\n", "line 2: a row with a field that is far too long"),
     ],
 )
-def test_a_bad_file_of_ratings_is_named_with_its_line(tmp_path: Path, text: str | None, message: str) -> None:
+def test_a_bad_file_of_ratings_is_named_with_its_line(tmp_path, text, message):
     write_csvs(tmp_path, sits=[(caption(1), image(1), 3)], sts=[(caption(1), caption(2), 3)])
     refuses(lambda: read_cxc(tmp_path, "test"), tmp_path / "sis_test.csv", text, message)
 
@@ -143,7 +139,7 @@ def test_a_bad_file_of_ratings_is_named_with_its_line(tmp_path: Path, text: str 
         ('{"7": null}', "query 7 has None"),
     ],
 )
-def test_a_bad_file_of_answers_is_named(tmp_path: Path, text: str | None, message: str) -> None:
+def test_a_bad_file_of_answers_is_named(tmp_path, text, message):
     write_eccv(tmp_path, image_to_caption={7: [11]}, caption_to_image={11: [7]})
     refuses(lambda: read_eccv(tmp_path), tmp_path / "eccv_image_to_caption.json", text, message)
 
@@ -156,7 +152,7 @@ def refuses(read: Callable[[], object], path: Path, text: str | None, message: s
     assert str(path) in str(raised.value)
 
 
-def test_without_package_and_folder_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_package_and_folder_it_is_said_what_to_install(monkeypatch):
     monkeypatch.setattr("polypool.tasks.datasets.coco_judgments.find_spec", lambda name: None)
     with pytest.raises(InputError, match=r"pip install 'polypool\[eccv\]', or name a folder"):
         eccv_files(None)
@@ -216,7 +212,7 @@ def said(monkeypatch, capsys, *words: str) -> str:
     return capsys.readouterr().out
 
 
-def test_a_run_is_evaluated_by_ratings_and_logs_all_directions(home, run, monkeypatch, capsys) -> None:
+def test_a_run_is_evaluated_by_ratings_and_logs_all_directions(home, run, monkeypatch, capsys):
     run_id = keep_run(run)
     shown = said(monkeypatch, capsys, run_id, "--protocol", "small-cxc")
     trained = load_run(run_id)
@@ -234,7 +230,7 @@ def test_a_run_is_evaluated_by_ratings_and_logs_all_directions(home, run, monkey
     assert {"rsum", "i2t/R1", "t2t/R5", "i2i/R10", "i2i/meanr"} <= reproduced(together)
 
 
-def test_missing_ratings_are_said_before_anything_is_encoded(home, run, monkeypatch, capsys) -> None:
+def test_missing_ratings_are_said_before_anything_is_encoded(home, run, monkeypatch, capsys):
     with pytest.raises(SystemExit) as ended:
         said(
             monkeypatch,
@@ -251,7 +247,7 @@ def test_missing_ratings_are_said_before_anything_is_encoded(home, run, monkeypa
     assert "sts_test.csv" in error
 
 
-def test_a_split_or_corpus_that_has_no_ratings_is_refused(home, run) -> None:
+def test_a_split_or_corpus_that_has_no_ratings_is_refused(home, run):
     adapter = TASKS.build(run.task, run)
     with pytest.raises(
         InputError, match=r"'coco-5k-cxc' is defined on 5,000 items.*fit it: whole, distinct, small-cxc, "
@@ -261,7 +257,7 @@ def test_a_split_or_corpus_that_has_no_ratings_is_refused(home, run) -> None:
         adapter.evaluate(adapter.model(), "val", "small-cxc")
 
 
-def test_caption_ids_follow_the_captions_that_are_kept(tmp_path: Path) -> None:
+def test_caption_ids_follow_the_captions_that_are_kept(tmp_path):
     given = Item(id="a", split="test", captions=("one", " ", "three"), caption_ids=("1", "2", "3"))
     other = Item(id="b", split="test", captions=("b",))
     write_corpus(tmp_path, [given, other], source={}, tolerance=Tolerance(allow_skipped=True))
@@ -270,7 +266,7 @@ def test_caption_ids_follow_the_captions_that_are_kept(tmp_path: Path) -> None:
     assert second.caption_ids == ()
 
 
-def test_protocols_stand_side_by_side_and_are_compared(home, run, ids, monkeypatch, capsys) -> None:
+def test_protocols_stand_side_by_side_and_are_compared(home, run, ids, monkeypatch, capsys):
     run_id = keep_run(run)
     shown = said(monkeypatch, capsys, run_id, *(word for name in MADE for word in ("--protocol", name)))
     trained = load_run(run_id)
@@ -314,7 +310,7 @@ def test_protocols_stand_side_by_side_and_are_compared(home, run, ids, monkeypat
     assert rows
 
 
-def test_a_page_shows_the_queries_that_are_asked(run) -> None:
+def test_a_page_shows_the_queries_that_are_asked(run):
     adapter = TASKS.build(run.task, run)
     record = adapter.evaluate(adapter.model(), "test", "small-eccv").pictures[0]()
     captions = {adapter.data("test").texts[example.query] for example in record.of_captions}
@@ -326,7 +322,7 @@ def test_a_page_shows_the_queries_that_are_asked(run) -> None:
     assert "what ECCV Caption found" in page.decode()
 
 
-def test_files_and_protocols_are_checked_before_anything_is_encoded(home, run, monkeypatch, capsys) -> None:
+def test_files_and_protocols_are_checked_before_anything_is_encoded(home, run, monkeypatch, capsys):
     run_id = keep_run(run)
     trained = load_run(run_id)
     monkeypatch.setattr(type(trained.adapter), "scorer", lambda *_: pytest.fail("it encodes the split"))
@@ -345,14 +341,14 @@ def test_files_and_protocols_are_checked_before_anything_is_encoded(home, run, m
 
 
 @pytest.mark.parametrize("right", ["cxc", "eccv"])
-def test_captions_without_ids_are_refused(home, run, right: str) -> None:
+def test_captions_without_ids_are_refused(home, run, right):
     nameless = replace(run, data=replace(run.data, corpus="corpus"))
     adapter = TASKS.build(nameless.task, nameless)
     with pytest.raises(InputError, match=f"its captions have no ids, by which small-{right} finds"):
         adapter.evaluate(adapter.model(), "test", f"small-{right}")
 
 
-def test_a_run_that_chose_it_is_trained_and_analysed_by_its_metric(home, run, monkeypatch, capsys) -> None:
+def test_a_run_that_chose_it_is_trained_and_analysed_by_its_metric(home, run, monkeypatch, capsys):
     sets = replace(run, protocol="small-eccv", aggregator="pie(k=2)", similarity="smooth_chamfer")
     shown = said(monkeypatch, capsys, keep_run(sets), "--embeddings")
     assert "map_at_r under small-eccv, with elements of" in shown

@@ -1,8 +1,5 @@
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -16,15 +13,16 @@ def item(id: str, *captions: str, split: str = "train", path: str = "") -> Item:
     return Item(id=id, split=split, captions=captions or (f"a picture of {id}",), path=path)
 
 
-def test_items_come_back_in_order(tmp_path: Path) -> None:
+def test_items_come_back_in_order(tmp_path, monkeypatch):
+    monkeypatch.setattr(Corpus, "batch", 40)
     given = [
         item(str(i), f"one {i}", f"two {i}", split="val" if i % 3 else "train", path=f"{i}.jpg")
-        for i in range(9000)
+        for i in range(90)
     ]
     summary = write_corpus(tmp_path, given, source={"reader": "test"}, images=tmp_path)
     corpus = Corpus.open(tmp_path)
-    assert summary.splits == corpus.splits == {"train": 3000, "val": 6000}
-    assert summary.captions == 18000
+    assert summary.splits == corpus.splits == {"train": 30, "val": 60}
+    assert summary.captions == 180
     assert corpus.items("val") == [it for it in given if it.split == "val"]
     assert corpus.items("train") == [it for it in given if it.split == "train"]
     assert corpus.ids.to_pylist() == [it.id for it in given]
@@ -32,7 +30,7 @@ def test_items_come_back_in_order(tmp_path: Path) -> None:
     assert corpus.manifest.source == {"reader": "test"}
 
 
-def test_the_file_is_plain_arrow(tmp_path: Path) -> None:
+def test_the_file_is_plain_arrow(tmp_path):
     write_corpus(tmp_path, [item("a", "c1", "c2", path="a.jpg")], source={})
     with pa.ipc.open_file(tmp_path / "corpus.arrow") as file:
         assert file.read_all().to_pylist() == [
@@ -41,7 +39,7 @@ def test_the_file_is_plain_arrow(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus.arrow", "corpus.json"]
 
 
-def test_what_cannot_be_used_is_skipped_counted_and_listed(tmp_path: Path) -> None:
+def test_what_cannot_be_used_is_skipped_counted_and_listed(tmp_path):
     given = [
         item("a", "good", "   ", "also\n good"),
         Skipped(where="line 2", why="torn"),
@@ -71,15 +69,16 @@ def test_what_cannot_be_used_is_skipped_counted_and_listed(tmp_path: Path) -> No
     assert {"where": "id a, caption 2", "why": "empty caption"} in listed
 
 
-def test_cleaning_a_clean_item_changes_nothing() -> None:
+def test_cleaning_a_clean_item_changes_nothing():
     assert list(Corpus.clean(item("a", "one", "two"))) == [item("a", "one", "two")]
 
 
-def test_a_failure_half_way_leaves_the_old_corpus(tmp_path: Path) -> None:
+def test_a_failure_half_way_leaves_the_old_corpus(tmp_path, monkeypatch):
+    monkeypatch.setattr(Corpus, "batch", 4)
     write_corpus(tmp_path, [item("a")], source={})
 
     def broken() -> Iterator[Item]:
-        yield from (item(str(i)) for i in range(5000))
+        yield from (item(str(i)) for i in range(5))
         raise InputError("the reader fails")
 
     with pytest.raises(InputError, match="the reader fails"):
@@ -89,7 +88,7 @@ def test_a_failure_half_way_leaves_the_old_corpus(tmp_path: Path) -> None:
     assert [it.id for it in Corpus.open(tmp_path).items("train")] == ["b"]
 
 
-def test_a_corpus_of_before_captions_had_ids_still_opens(tmp_path: Path) -> None:
+def test_a_corpus_of_before_captions_had_ids_still_opens(tmp_path):
     write_corpus(tmp_path, [item("a", "c1", "c2"), item("b")], source={})
     expected = Corpus.open(tmp_path).items("train")
     with pa.ipc.open_file(tmp_path / "corpus.arrow") as file:
@@ -139,9 +138,7 @@ def with_column(table: pa.Table, name: str, values: pa.Array) -> pa.Table:
         ),
     ],
 )
-def test_a_table_of_other_types_is_refused_though_its_digest_is_right(
-    change, message, tmp_path: Path
-) -> None:
+def test_a_table_of_other_types_is_refused_though_its_digest_is_right(change, message, tmp_path):
     write_corpus(tmp_path, [item("a", "c1", "c2"), item("b", "c3")], source={})
     path = tmp_path / "corpus.arrow"
     with pa.ipc.open_file(path) as file:

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -38,7 +36,7 @@ def blind(number: int, image: int, split: str) -> Question:
 
 
 @pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def corpus(tmp_path_factory) -> Path:
     """Fifteen questions about six images; the test splits share one of them."""
     folder = tmp_path_factory.mktemp("corpus")
     (folder / "images").mkdir()
@@ -52,13 +50,14 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_questions_come_back_in_order(tmp_path: Path) -> None:
-    given = [question(i, i // 3, "val" if i % 3 else "train") for i in range(40000)]
+def test_questions_come_back_in_order(tmp_path, monkeypatch):
+    monkeypatch.setattr(QuestionCorpus, "batch", 100)
+    given = [question(i, i // 3, "val" if i % 3 else "train") for i in range(400)]
     summary = write_questions(tmp_path, given, source={"reader": "test"}, images=tmp_path)
     opened = QuestionCorpus.open(tmp_path)
-    assert summary.splits == opened.splits == {"train": 13334, "val": 26666}
-    assert summary.images == {"train": 13334, "val": 13333}
-    assert summary.answers == {"10": 40000}
+    assert summary.splits == opened.splits == {"train": 134, "val": 266}
+    assert summary.images == {"train": 134, "val": 133}
+    assert summary.answers == {"10": 400}
     for split in ("train", "val"):
         assert opened.questions(split) == [each for each in given if each.split == split]
     assert opened.image_path(given[7]) == tmp_path / "2.png"
@@ -70,7 +69,7 @@ def test_questions_come_back_in_order(tmp_path: Path) -> None:
     assert first["path"] == "0.png"
 
 
-def test_one_id_may_be_in_both_test_splits_but_not_twice(tmp_path: Path) -> None:
+def test_one_id_may_be_in_both_test_splits_but_not_twice(tmp_path):
     given = [
         question(1, 1),
         question(1, 1, "val"),
@@ -86,7 +85,7 @@ def test_one_id_may_be_in_both_test_splits_but_not_twice(tmp_path: Path) -> None
     assert len((tmp_path / "questions.skipped.jsonl").read_text().splitlines()) == 3
 
 
-def test_images_come_once(corpus: Path) -> None:
+def test_images_come_once(corpus):
     opened = QuestionCorpus.open(corpus)
     assert [(image.id, image.split) for image in opened.items("train")] == [
         (str(i), "train") for i in range(3)
@@ -95,7 +94,7 @@ def test_images_come_once(corpus: Path) -> None:
     assert opened.ids.to_pylist() == [str(i) for i in range(6)]
 
 
-def test_one_door_to_either_corpus(corpus: Path, tmp_path: Path) -> None:
+def test_one_door_to_either_corpus(corpus, tmp_path):
     assert isinstance(open_corpus(corpus), QuestionCorpus)
     items = [Item(id="1", split="train", captions=("a",))]
     write_corpus(tmp_path, items, source={})
@@ -108,11 +107,11 @@ def test_one_door_to_either_corpus(corpus: Path, tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def here(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def here(monkeypatch) -> list[str]:
     return in_this_process(monkeypatch)
 
 
-def test_extract_describes_each_image_once(corpus: Path, tmp_path: Path, here: None) -> None:
+def test_extract_describes_each_image_once(corpus, tmp_path, here):
     extract(corpus=corpus, out=tmp_path / "cells", backbone="cells(grid=2)", dtype="float32")
     store = FeatureStore.open(tmp_path / "cells")
     assert store.ids.to_pylist() == ["0", "1", "2", "3", "4", "5"]
@@ -123,7 +122,7 @@ def test_extract_describes_each_image_once(corpus: Path, tmp_path: Path, here: N
     assert FeatureStore.open(tmp_path / "some").ids.to_pylist() == ["4"]
 
 
-def test_ids_of_features_are_checked_against_the_images(corpus: Path, tmp_path: Path) -> None:
+def test_ids_of_features_are_checked_against_the_images(corpus, tmp_path):
     (tmp_path / "in").mkdir()
     for image in range(2, 8):
         np.save(tmp_path / "in" / f"{image}.npy", np.ones((2, 4), np.float32))

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path
@@ -21,7 +19,7 @@ def flagged(folder: Path, items: list[Item], **options: object) -> dict[str, lis
     return {why: reason["examples"] for why, reason in summary.flagged["reasons"].items()}
 
 
-def test_a_caption_of_two_splits(tmp_path: Path) -> None:
+def test_a_caption_of_two_splits(tmp_path):
     items = [
         item("1", "train", "a cat", "a dog", "twice", "twice"),
         item("2", "train", "twice"),
@@ -44,7 +42,7 @@ def test_a_caption_of_two_splits(tmp_path: Path) -> None:
     assert not (tmp_path / "out" / "corpus.warnings.jsonl").exists()
 
 
-def test_a_picture_of_two_splits_by_its_bytes(tmp_path: Path) -> None:
+def test_a_picture_of_two_splits_by_its_bytes(tmp_path):
     images = tmp_path / "images"
     images.mkdir()
     long = os.urandom(20_000)
@@ -74,7 +72,7 @@ def test_a_picture_of_two_splits_by_its_bytes(tmp_path: Path) -> None:
     assert caught.value.exit_code == 2
 
 
-def test_what_is_refused_leaves_the_corpus_of_before(tmp_path: Path) -> None:
+def test_what_is_refused_leaves_the_corpus_of_before(tmp_path):
     flagged(tmp_path, [item("1", "train"), item("2", "test")])
     doubled = [item("3", "train", "same"), item("4", "test", "same")]
     with pytest.raises(InputError, match="the same caption in train and test: id 4, caption 1"):
@@ -86,7 +84,7 @@ def test_what_is_refused_leaves_the_corpus_of_before(tmp_path: Path) -> None:
     assert not (tmp_path / "out" / "refused.jsonl").exists()
 
 
-def test_a_question_about_an_image_of_two_splits(tmp_path: Path) -> None:
+def test_a_question_about_an_image_of_two_splits(tmp_path):
     def question(id: int, split: str, image: str) -> Question:
         return Question(id=str(id), split=split, image_id=image, question="what is it?", path=image)
 
@@ -103,9 +101,6 @@ def test_a_question_about_an_image_of_two_splits(tmp_path: Path) -> None:
     ]
     summary = write_questions(tmp_path / "out", asked, source={}, images=tmp_path)
     assert {why: reason["examples"] for why, reason in summary.flagged["reasons"].items()} == {
-        "a question whose image is in train and test": [
-            "question 3, image 7.png",
-            "question 4, image 7.png",
-        ],
+        "a question whose image is in train and test": ["question 3, image 7.png", "question 4, image 7.png"],
         "the same picture in train and test": ["id 8.png, as id 7.png"],
     }

@@ -1,7 +1,3 @@
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 
 from polypool.infra.errors import InputError
@@ -25,7 +21,7 @@ KINDS = pytest.mark.parametrize(
 
 
 @KINDS
-def test_a_split_or_an_image_that_is_not_there(kind, write, row, tmp_path: Path) -> None:
+def test_a_split_or_an_image_that_is_not_there(kind, write, row, tmp_path):
     write(tmp_path, [row(), row("b", id="b", split="val"), row("c", id="c", split="val")], source={})
     opened = kind.open(tmp_path)
     message = rf"no {kind.units[0]} in the split 'test'; there are train \(1\), val \(2\)"
@@ -37,14 +33,14 @@ def test_a_split_or_an_image_that_is_not_there(kind, write, row, tmp_path: Path)
 
 
 @KINDS
-def test_nothing_usable_is_an_error_and_leaves_no_corpus(kind, write, row, tmp_path: Path) -> None:
+def test_nothing_usable_is_an_error_and_leaves_no_corpus(kind, write, row, tmp_path):
     with pytest.raises(InputError, match=r"nothing usable was found; skipped [12]:\n"):
         write(tmp_path, [row("")], source={})
     assert list(tmp_path.iterdir()) == []
 
 
 @KINDS
-def test_a_damaged_or_missing_corpus_is_refused(kind, write, row, tmp_path: Path) -> None:
+def test_a_damaged_or_missing_corpus_is_refused(kind, write, row, tmp_path):
     with pytest.raises(InputError, match=rf"{kind.name}\.json: no such file"):
         kind.open(tmp_path)
     write(tmp_path, [row()], source={})
@@ -65,7 +61,7 @@ def test_a_damaged_or_missing_corpus_is_refused(kind, write, row, tmp_path: Path
 
 
 @KINDS
-def test_the_digest_names_the_content_not_its_source(kind, write, row, tmp_path: Path) -> None:
+def test_the_digest_names_the_content_not_its_source(kind, write, row, tmp_path):
     for name in ("x", "y"):
         write(tmp_path / name, [row()], source={"name": name})
     write(tmp_path / "z", [row("another text")], source={})
@@ -73,7 +69,7 @@ def test_the_digest_names_the_content_not_its_source(kind, write, row, tmp_path:
     assert digests[0] == digests[1] != digests[2]
 
 
-def test_long_captions_are_cut_and_wordless_ones_named() -> None:
+def test_long_captions_are_cut_and_wordless_ones_named():
     exact, longer = " ".join(["word"] * 1000), " ".join(["word"] * 1001)
     given = Item(id="a", split="train", captions=("...", exact, longer, "漢 字", "?! 7"))
     *odd, kept = Corpus.clean(given)
@@ -84,7 +80,7 @@ def test_long_captions_are_cut_and_wordless_ones_named() -> None:
     assert kept.captions == ("...", exact, exact, "漢 字", "?! 7")
 
 
-def test_long_questions_are_cut_and_wordless_ones_named() -> None:
+def test_long_questions_are_cut_and_wordless_ones_named():
     def asked(text: str) -> list:
         return list(QuestionCorpus.clean(question(text)))
 
@@ -95,7 +91,7 @@ def test_long_questions_are_cut_and_wordless_ones_named() -> None:
 
 
 @pytest.mark.parametrize("path", ["../secret.jpg", "a/../../secret.jpg", "/etc/hostname"])
-def test_a_path_that_leaves_the_folder_is_refused(tmp_path: Path, path: str) -> None:
+def test_a_path_that_leaves_the_folder_is_refused(tmp_path, path):
     (tmp_path / "images").mkdir()
     (tmp_path / "secret.jpg").touch()
     given = item(path=path)
@@ -107,7 +103,7 @@ def test_a_path_that_leaves_the_folder_is_refused(tmp_path: Path, path: str) -> 
         write_corpus(tmp_path / "out", [given], source={}, images=tmp_path / "images")
 
 
-def test_a_path_within_the_folder_is_kept(tmp_path: Path) -> None:
+def test_a_path_within_the_folder_is_kept(tmp_path):
     images = tmp_path / "images"
     (images / "a").mkdir(parents=True)
     (images / "b..jpg").touch()
@@ -128,12 +124,12 @@ def test_a_path_within_the_folder_is_kept(tmp_path: Path) -> None:
         ({"caption_ids": ("\udcff",)}, "a split or id of a caption that is not valid UTF-8"),
     ],
 )
-def test_an_item_that_cannot_be_written_is_skipped(changes: dict, why: str) -> None:
+def test_an_item_that_cannot_be_written_is_skipped(changes, why):
     (left,) = Corpus.clean(item(**changes))
     assert left.why == why
 
 
 @pytest.mark.parametrize("field", ["id", "image_id"])
-def test_a_question_whose_ids_no_store_takes_is_skipped(field: str) -> None:
+def test_a_question_whose_ids_no_store_takes_is_skipped(field):
     (left,) = QuestionCorpus.clean(question(**{field: "a\nb"}))
     assert left.why == "an id with characters that cannot be printed"

@@ -1,9 +1,5 @@
 """HGR against numbers recorded from its authors' code."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -68,7 +64,7 @@ def named(z, group: str, names: dict[str, str]) -> dict[str, torch.Tensor]:
 
 
 @pytest.fixture(scope="module")
-def z(golden: Path):
+def z(golden):
     return np.load(golden / "hgr_matching.npz", allow_pickle=False)
 
 
@@ -147,7 +143,7 @@ def pairs(size: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 @pytest.fixture(scope="module")
-def criterion(golden: Path):
+def criterion(golden):
     return np.load(golden / "hgr_criterion.npz", allow_pickle=False)
 
 

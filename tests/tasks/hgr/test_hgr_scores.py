@@ -1,7 +1,5 @@
 """HGR's scores of frames and phrases, and of whole splits."""
 
-from __future__ import annotations
-
 import math
 import weakref
 

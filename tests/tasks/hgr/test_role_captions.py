@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 import pickle
 from pathlib import Path
@@ -41,7 +39,7 @@ def words_of(captions: RoleCaptions, caption: int) -> dict[int, list[int]]:
 
 
 @pytest.mark.parametrize("ends", [True, False])
-def test_a_batch_holds_words_phrases_roles_and_edges(ends: bool, capsys) -> None:
+def test_a_batch_holds_words_phrases_roles_and_edges(ends, capsys):
     captions = RoleCaptions(TEXTS, vocabulary(ends=ends), verbs=2, nouns=3)
     assert "3 distinct captions: all by the parser 'rules'" in capsys.readouterr().out
     plain = Captions(TEXTS, vocabulary(ends=ends))
@@ -65,13 +63,13 @@ def test_a_batch_holds_words_phrases_roles_and_edges(ends: bool, capsys) -> None
         assert torch.equal(batch[key], expected)
 
 
-def test_phrases_beyond_the_limit_are_cut_with_the_words() -> None:
+def test_phrases_beyond_the_limit_are_cut_with_the_words():
     captions = RoleCaptions(TEXTS, vocabulary(ends=False), limit=5)
     assert captions.batch(np.array([0]))["text"].shape == (1, 5)
     assert words_of(captions, 0) == {0: [3], 4: [0, 1], 5: [4]}
 
 
-def test_released_graphs_come_first_by_string_and_then_by_words(tmp_path: Path, capsys) -> None:
+def test_released_graphs_come_first_by_string_and_then_by_words(tmp_path, capsys):
     released = {
         "a man is playing a guitar": graph(("V", [3]), ("ARG1", [5]), edges=((1, 2),)),
         "two kids don't sing": graph(("V", [2, 3]), ("ARG0", [0, 1]), edges=((1, 2),)),
@@ -94,7 +92,7 @@ def test_released_graphs_come_first_by_string_and_then_by_words(tmp_path: Path, 
     assert words_of(captions, 0) == {0: [2]}  # whatever the order of the file
 
 
-def test_faults_are_counted_once_in_one_line(tmp_path: Path, capsys) -> None:
+def test_faults_are_counted_once_in_one_line(tmp_path, capsys):
     released = {"a dog": graph(("NOUN", [0, 5])), "A man is playing a guitar.": graph(("V", [-1]))}
     captions = RoleCaptions(TEXTS, vocabulary(ends=False), graphs=written(tmp_path, released))
     (line,) = capsys.readouterr().out.splitlines()
@@ -103,7 +101,7 @@ def test_faults_are_counted_once_in_one_line(tmp_path: Path, capsys) -> None:
     assert words_of(captions, 0) == {}
 
 
-def test_a_caption_that_is_repeated_is_parsed_once() -> None:
+def test_a_caption_that_is_repeated_is_parsed_once():
     seen = []
 
     def parser() -> object:
@@ -122,7 +120,7 @@ def test_a_caption_that_is_repeated_is_parsed_once() -> None:
     assert words_of(captions, 0) == {0: [1]}  # behind the start token; what is beyond the caption is dropped
 
 
-def test_captions_without_words_have_no_phrases_and_all_of_it_can_be_sent_to_a_worker() -> None:
+def test_captions_without_words_have_no_phrases_and_all_of_it_can_be_sent_to_a_worker():
     for texts in (["", "!"], ["", "a dog"]):
         captions = pickle.loads(pickle.dumps(RoleCaptions(texts, vocabulary(ends=False))))
         batch = captions.batch(np.array([0, 0]))
@@ -131,7 +129,7 @@ def test_captions_without_words_have_no_phrases_and_all_of_it_can_be_sent_to_a_w
         assert batch["text_spans"].shape == (2, 10, 1)
 
 
-def test_words_cannot_be_augmented() -> None:
+def test_words_cannot_be_augmented():
     captions = RoleCaptions(TEXTS, vocabulary())
     with pytest.raises(InputError, match="text-augment empty"):
         captions.batch(np.array([0]), augment=lambda *_: None, draw=lambda *_: None)
@@ -149,7 +147,7 @@ class Subwords:
         return ["##s" for _ in numbers]
 
 
-def test_a_tokenizer_of_words_splits_and_one_of_subwords_does_not() -> None:
+def test_a_tokenizer_of_words_splits_and_one_of_subwords_does_not():
     assert isinstance(vocabulary(), WordTokenizer)
     assert not isinstance(Subwords(), WordTokenizer)
 
@@ -164,12 +162,12 @@ def test_a_tokenizer_of_words_splits_and_one_of_subwords_does_not() -> None:
         (vocabulary(), {"graphs": "no/such.json"}, "no such file"),
     ],
 )
-def test_what_cannot_be_is_refused(tokenizer, options, message) -> None:
+def test_what_cannot_be_is_refused(tokenizer, options, message):
     with pytest.raises(InputError, match=message):
         RoleCaptions(TEXTS, tokenizer, **options)
 
 
-def test_a_file_of_graphs_is_read_once_for_many_queries(tmp_path: Path, monkeypatch, capsys) -> None:
+def test_a_file_of_graphs_is_read_once_for_many_queries(tmp_path, monkeypatch, capsys):
     reads = []
     read = role_graphs.read_entries
     monkeypatch.setattr(

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -8,16 +6,7 @@ import pytest
 
 from polypool.tasks.hgr.released_graphs import ReadGraph, read_role_graphs
 from polypool.tasks.hgr.role_captions import RoleCaptions
-from polypool.tasks.hgr.role_graph import (
-    NOUN,
-    ROLES,
-    Node,
-    RoleGraph,
-    align,
-    cut,
-    over_words,
-    role_number,
-)
+from polypool.tasks.hgr.role_graph import NOUN, ROLES, Node, RoleGraph, align, cut, over_words, role_number
 
 
 class GoldenTokenizer:
@@ -39,7 +28,7 @@ class GoldenTokenizer:
         return [str(number) for number in numbers]
 
 
-def test_the_recorded_inputs(golden: Path, tmp_path: Path, capsys) -> None:
+def test_the_recorded_inputs(golden, tmp_path, capsys):
     z = np.load(golden / "hgr_graph_inputs.npz", allow_pickle=False)
     assert list(z["role_names"]) == list(ROLES)
     graphs = json.loads(str(z["graph_json"]))
@@ -66,7 +55,7 @@ def graph(roles: list[str], spans: list[tuple[int, ...]], edges: list[tuple[int,
     return RoleGraph(words=tuple("abcdefgh"), nodes=nodes, edges=tuple(edges))
 
 
-def test_a_cut_graph_closes_its_gaps_and_keeps_edges_from_verbs_to_nouns_alone() -> None:
+def test_a_cut_graph_closes_its_gaps_and_keeps_edges_from_verbs_to_nouns_alone():
     one = graph(
         ["ARG0", "V", "V", "ARG1", "V", "C-V", "V"],
         [(0, 1), (6,), (2,), (3, 5, 6), (4,), (4,), (1,)],
@@ -80,13 +69,13 @@ def test_a_cut_graph_closes_its_gaps_and_keeps_edges_from_verbs_to_nouns_alone()
     assert len(slots.edges) == len(expected)
 
 
-def test_prefixes_of_roles_are_dropped_and_other_roles_are_nouns() -> None:
+def test_prefixes_of_roles_are_dropped_and_other_roles_are_nouns():
     assert role_number("R-ARG0") == role_number("ARG0") == 2
     assert role_number("C-ARGM-LOC") == ROLES.index("ARGM-LOC")
     assert role_number("ARGM-NEG") == role_number("FOO") == ROLES.index(NOUN) == 15
 
 
-def test_an_edge_to_no_node_is_refused() -> None:
+def test_an_edge_to_no_node_is_refused():
     with pytest.raises(ValueError, match="none of 1 nodes"):
         graph(["V"], [(0,)], [(0, 1)])
 
@@ -104,11 +93,11 @@ def test_an_edge_to_no_node_is_refused() -> None:
         ([], [], []),
     ],
 )
-def test_words_are_aligned_by_their_characters(words, others, expected) -> None:
+def test_words_are_aligned_by_their_characters(words, others, expected):
     assert align(words, others) == expected
 
 
-def test_a_graph_over_other_words_keeps_its_nodes() -> None:
+def test_a_graph_over_other_words_keeps_its_nodes():
     one = RoleGraph(
         words=("he", "can't", "sing."),
         nodes=(Node(role="V", words=(2,)), Node(role="ARGM-MOD", words=(1,))),
@@ -158,7 +147,7 @@ ROOT = {"0": phrase("ROOT", 0, 1, 2)}
         ({}, [], [], 0, "no verb"),
     ],
 )
-def test_bad_graphs_are_repaired_and_their_faults_named(tmp_path, nodes, edges, left, kept, fault) -> None:
+def test_bad_graphs_are_repaired_and_their_faults_named(tmp_path, nodes, edges, left, kept, fault):
     one = read(tmp_path / "g.json", {"a b c": [ROOT | nodes, edges]})["a b c"]
     assert [(node.role, node.words) for node in one.graph.nodes] == left
     assert len(one.graph.edges) == kept
@@ -166,7 +155,7 @@ def test_bad_graphs_are_repaired_and_their_faults_named(tmp_path, nodes, edges, 
     assert fault in one.faults[0]
 
 
-def test_good_graphs_have_no_faults_whether_their_root_says_so_or_not(tmp_path: Path) -> None:
+def test_good_graphs_have_no_faults_whether_their_root_says_so_or_not(tmp_path):
     nodes = {"1": phrase("V", 1), "2": phrase("R-ARG0", 0)}
     found = read(
         tmp_path / "g.json",
@@ -197,7 +186,7 @@ def test_good_graphs_have_no_faults_whether_their_root_says_so_or_not(tmp_path: 
         [{"1": {"role": "V", "spans": [1]}}, [["1", "1"]]],
     ],
 )
-def test_what_is_no_graph_is_left_out(tmp_path: Path, entry: object) -> None:
+def test_what_is_no_graph_is_left_out(tmp_path, entry):
     good = [ROOT | {"1": phrase("V", 1)}, []]
     found = read(tmp_path / "g.json", {"a b c": entry, "d e f": good})
     assert found["a b c"].graph is None
@@ -205,7 +194,7 @@ def test_what_is_no_graph_is_left_out(tmp_path: Path, entry: object) -> None:
     assert not found["d e f"].faults
 
 
-def test_only_the_sentences_asked_for_come_from_a_large_file(tmp_path: Path, monkeypatch) -> None:
+def test_only_the_sentences_asked_for_come_from_a_large_file(tmp_path, monkeypatch):
     monkeypatch.setattr("polypool.tasks.datasets.annotation_files._PIECE", 7)  # every value spans pieces
     good = [ROOT | {"1": phrase("V", 1)}, []]
     content = {f"a {i} é": good for i in range(50)}
@@ -229,7 +218,7 @@ def test_only_the_sentences_asked_for_come_from_a_large_file(tmp_path: Path, mon
         ("{a: 1}", "expected a key"),
     ],
 )
-def test_a_file_that_is_no_json_object_is_an_error_that_says_where(tmp_path, text, message) -> None:
+def test_a_file_that_is_no_json_object_is_an_error_that_says_where(tmp_path, text, message):
     from polypool.infra.errors import InputError
 
     with pytest.raises(InputError, match=message) as error:
@@ -238,7 +227,7 @@ def test_a_file_that_is_no_json_object_is_an_error_that_says_where(tmp_path, tex
     assert "at character" in str(error.value)
 
 
-def test_a_file_that_is_missing_or_no_text_is_an_error(tmp_path: Path) -> None:
+def test_a_file_that_is_missing_or_no_text_is_an_error(tmp_path):
     from polypool.infra.errors import InputError
 
     with pytest.raises(InputError, match="no such file"):

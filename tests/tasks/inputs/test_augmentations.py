@@ -1,7 +1,5 @@
 """Augmentations, and the random numbers that they draw."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 
@@ -216,8 +214,7 @@ def test_words_and_regions_are_dropped_independently(regions, questions):
     assert correlation(found["words"], found["visual"]) < LIMIT
 
 
-@pytest.mark.parametrize("questions", [False, True])
-@pytest.mark.parametrize("drop", ["drop(p=0.5)", "grid_drop(p=0.8)"])
+@pytest.mark.parametrize(("questions", "drop"), [(False, "drop(p=0.5)"), (True, "grid_drop(p=0.8)")])
 def test_crops_cells_and_words_are_drawn_independently(picture, questions, drop):
     found = drawn(data_of(pixels(picture, drop), questions=questions))
     assert 0.05 < 1 - found["cells"].mean() < 0.6

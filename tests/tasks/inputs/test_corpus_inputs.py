@@ -1,7 +1,5 @@
 """Inputs of a corpus: items, and texts that are stored as features."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -42,9 +40,7 @@ def without(run: Run, folder: Path, *lacking: str) -> Run:
 
 
 @pytest.mark.parametrize("task", MAKERS)
-def test_what_has_no_features_is_an_error_before_the_run_or_left_out_of_every_split(
-    task: str, tmp_path: Path
-) -> None:
+def test_what_has_no_features_is_an_error_before_the_run_or_left_out_of_every_split(task, tmp_path):
     whole = MAKERS[task](tmp_path)
     full = TASKS.build(whole.task, whole)
     of_split = {split: [item.id for item in full.corpus.items(split)] for split in ("train", "val", "test")}
@@ -72,7 +68,7 @@ def test_what_has_no_features_is_an_error_before_the_run_or_left_out_of_every_sp
     adapter.evaluate(adapter.model(), "test", run.protocol)
 
 
-def test_a_picture_without_a_file_is_left_out_where_pictures_are_read(tmp_path: Path) -> None:
+def test_a_picture_without_a_file_is_left_out_where_pictures_are_read(tmp_path):
     (tmp_path / "pictures").mkdir()
     run = make_corpus(tmp_path, images=tmp_path / "pictures")
     corpus = Corpus.open(run.data.corpus)
@@ -86,7 +82,7 @@ def test_a_picture_without_a_file_is_left_out_where_pictures_are_read(tmp_path: 
         kept.items("test")
 
 
-def test_tables_say_which_runs_are_incomplete() -> None:
+def test_tables_say_which_runs_are_incomplete():
     def record(**tags: str) -> RunRecord:
         tags = {f"data.{name}": value for name, value in tags.items()}
         return RunRecord(
@@ -105,7 +101,7 @@ def test_tables_say_which_runs_are_incomplete() -> None:
     ]
 
 
-def test_assets_name_the_store_as_the_run_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_assets_name_the_store_as_the_run_does(tmp_path, monkeypatch):
     monkeypatch.setenv("POLYPOOL_HOME", str(tmp_path))
     run = with_pictures(tmp_path, train=4, val=2, test=2)
     run = replace(run, data=replace(run.data, corpus="corpus", features="cells"))
@@ -118,14 +114,14 @@ def test_assets_name_the_store_as_the_run_does(tmp_path: Path, monkeypatch: pyte
     }
 
 
-def test_what_a_store_of_videos_says_is_kept(tmp_path: Path) -> None:
+def test_what_a_store_of_videos_says_is_kept(tmp_path):
     store = FeatureStore.open(with_clips(tmp_path).data.features)
     made, said = FeatureSource.of(store), store.manifest.source
     assert (made.store, made.dim) == (str(tmp_path / "cells"), store.dim)
     assert made.source == {name: said[name] for name in ("extractor", "video", "batch")}
 
 
-def test_of_another_program_the_reader_is_kept_and_nothing_of_this_machine(tmp_path: Path) -> None:
+def test_of_another_program_the_reader_is_kept_and_nothing_of_this_machine(tmp_path):
     source = {"reader": "scan", "files": ["/home/me/test_ims.npy"]}
     with StoreWriter(tmp_path, dim=2, dtype="float32", source=source) as writer:
         writer.add("a", np.ones((1, 2)))
@@ -136,7 +132,7 @@ TASKS_OF = {"image_text": make_corpus, "video_text": make_corpus, "vqa": make_qu
 
 
 @pytest.fixture(scope="module")
-def bert(tmp_path_factory: pytest.TempPathFactory) -> str:
+def bert(tmp_path_factory) -> str:
     torch.manual_seed(0)
     return save_bert(tmp_path_factory.mktemp("models") / "tiny-bert")
 

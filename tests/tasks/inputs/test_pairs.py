@@ -1,7 +1,5 @@
 """Parts of a split that workers evaluate."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -12,9 +10,7 @@ from polypool.tasks.inputs import pairs
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3])
-def test_workers_get_all_items_where_the_parts_cannot_be_shared_evenly(
-    workers: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_workers_get_all_items_where_the_parts_cannot_be_shared_evenly(workers, monkeypatch):
     class Visual:
         def batch(self, number_B: np.ndarray, **_: Any) -> tuple[torch.Tensor, torch.Tensor]:
             return torch.from_numpy(number_B)[:, None], torch.ones(len(number_B), 1, dtype=torch.bool)

@@ -1,7 +1,5 @@
 """Pooling of both modalities, also with an aggregator that depends on a vector of the other one."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from by_vector import ByVector
@@ -50,7 +48,7 @@ SPECS = [
 
 
 @pytest.mark.parametrize("specs", SPECS)
-def test_all_pairs_are_pooled_as_each_pair_is(specs: tuple[str, str]) -> None:
+def test_all_pairs_are_pooled_as_each_pair_is(specs):
     torch.manual_seed(0)
     branches = tuple(map(branch, specs))
     visual, text = random_sets([4, 1, 3], DIM), random_sets([2, 5], DIM, seed=5)
@@ -62,7 +60,7 @@ def test_all_pairs_are_pooled_as_each_pair_is(specs: tuple[str, str]) -> None:
                 torch.testing.assert_close(every[q, g], one[0])
 
 
-def test_each_looks_at_the_other() -> None:
+def test_each_looks_at_the_other():
     torch.manual_seed(0)
     branches = branch("by_vector"), branch("score_attention(heads=2)")
     visual, text = random_sets([4, 3], DIM), random_sets([2, 5], DIM, seed=5)
@@ -74,14 +72,14 @@ def test_each_looks_at_the_other() -> None:
     torch.testing.assert_close(second, branches[1].aggregator(*text, context=Context(*visual)).vectors)
 
 
-def test_a_side_that_is_looked_at_is_pooled_once() -> None:
+def test_a_side_that_is_looked_at_is_pooled_once():
     branches, calls = (branch("by_vector"), branch("mean")), []
     branches[1].aggregator.register_forward_hook(lambda *call: calls.append(call))
     pool_both(branches, (random_sets([4, 1], DIM), random_sets([2, 5], DIM)), all_pairs=True)
     assert len(calls) == 1
 
 
-def test_the_graph_of_a_set_runs_once_for_all_contexts() -> None:
+def test_the_graph_of_a_set_runs_once_for_all_contexts():
     torch.manual_seed(0)
     branches, sizes = (branch("gcn(then=score_attention(heads=2))"), branch("mean")), []
     branches[0].aggregator.layers[0].register_forward_hook(
@@ -91,14 +89,14 @@ def test_the_graph_of_a_set_runs_once_for_all_contexts() -> None:
     assert sizes == [3]
 
 
-def test_which_branches_look_at_each_other() -> None:
+def test_which_branches_look_at_each_other():
     assert not look_at_each_other(branch("mean"), branch("slots"))
     assert look_at_each_other(branch("mean"), branch("gcn(then=score_attention)"))
     assert look_at_each_other(branch("by_vector"), branch("mean"))
 
 
 @pytest.mark.parametrize(("other", "name"), [("by_vector", "ByVector"), ("slots(k=2)", "Slots")])
-def test_a_vector_that_nobody_makes_is_refused(other: str, name: str) -> None:
+def test_a_vector_that_nobody_makes_is_refused(other, name):
     for branches in ((branch("by_vector"), branch(other)), (branch(other), branch("by_vector"))):
         with pytest.raises(
             InputError, match=f"ByVector looks at one vector of the other modality, and {name} makes"
@@ -119,7 +117,7 @@ def batch() -> dict[str, torch.Tensor]:
     return {"visual": visual, "visual_mask": visual_mask, "text": text, "text_mask": text_mask}
 
 
-def test_retrieval_where_the_text_s_vector_weighs_the_elements_of_an_image() -> None:
+def test_retrieval_where_the_text_s_vector_weighs_the_elements_of_an_image():
     trust_modules("by_vector")
     run = toy_run(aggregator="by_vector:ByVector", text_aggregator="mean")
     model = retrieval_model(run, parts(run)).eval()
@@ -136,7 +134,7 @@ def test_retrieval_where_the_text_s_vector_weighs_the_elements_of_an_image() -> 
     assert all(p.grad is not None for p in model.parameters() if isinstance(p, nn.Parameter))
 
 
-def test_an_answer_where_the_question_s_vector_weighs_the_elements_of_an_image() -> None:
+def test_an_answer_where_the_question_s_vector_weighs_the_elements_of_an_image():
     trust_modules("by_vector")
     run = toy_run(aggregator="by_vector:ByVector", text_aggregator="mean", objective="bce")
     model = vqa_model(run, parts(run), answers=4).eval()

@@ -1,7 +1,5 @@
 """Embeddings that are distributions: normalised, scored, trained, searched and analysed as such, or refused."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 
@@ -37,7 +35,7 @@ PARTS = {
 @pytest.fixture(scope="module")
 def run(tmp_path_factory) -> Run:
     run = make_corpus(tmp_path_factory.mktemp("corpus"), train=64, test=40)
-    return replace(run, **PARTS, optim=replace(run.optim, epochs=4, lr=1e-2))
+    return replace(run, **PARTS, figures=False, optim=replace(run.optim, epochs=4, lr=1e-2))
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,5 @@
 """The gradient of a batch in chunks is that of the whole batch, for every model, task and number of workers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

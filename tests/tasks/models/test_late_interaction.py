@@ -1,7 +1,5 @@
 """Sets of any size as embeddings: trained, encoded batch after batch, scored, measured, searched and drawn."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """A model that looks at every pair, and its scores of a split: of blocks and of single pairs."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
@@ -200,7 +198,6 @@ def run(tmp_path_factory):
     [
         ({"aggregator": "score_attention(k=1, heads=2)"}, 4, 2.0),
         ({"cross": "cross_modal(heads=2)", "aggregator": "score_attention(k=2, heads=2)"}, 2, 1.0),
-        ({"cross": "cross_modal(heads=2)", "aggregator": "mean"}, 7, 1.7),
     ],
     ids=str,
 )

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -202,7 +200,9 @@ def test_training_holds_products_up_to_a_bound_and_nothing_else_but_embeddings(
 
 
 @pytest.mark.parametrize(("stored", "products"), [(20 * 4 * 30 * 4, 3), (20 * 4 * 30 * 4 - 1, 4)])
+@pytest.mark.parametrize("block", [(16, 16), (1024, 1024)])
 def test_a_step_forms_the_products_once_and_one_more_for_each_gradient(stored, products, block, monkeypatch):
+    monkeypatch.setitem(set_similarity.VECTORS, "cpu", block)
     monkeypatch.setattr(set_similarity, "STORED", stored)
     x, y, similarity = sets(20, 4), sets(30, 4, seed=1), SIMILARITIES.build("smooth_chamfer")
     one = 2 * 20 * 4 * 30 * 4 * x.shape[-1]

@@ -1,7 +1,5 @@
 """The loss of a global batch that two workers share is that of one worker, in value and gradient."""
 
-from __future__ import annotations
-
 import itertools
 import os
 

@@ -1,7 +1,4 @@
-from __future__ import annotations
-
 from itertools import combinations
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -36,13 +33,13 @@ def explicit(prediction: str, answers: list[str], version: str) -> float:
 
 
 @pytest.fixture(scope="module")
-def recorded(golden: Path) -> dict[str, np.ndarray]:
+def recorded(golden) -> dict[str, np.ndarray]:
     with np.load(golden / "vqa_accuracy.npz", allow_pickle=False) as z:
         return dict(z)
 
 
 @pytest.mark.parametrize("version", ["2021", "2017"])
-def test_the_recorded_accuracy(recorded: dict[str, np.ndarray], version: str) -> None:
+def test_the_recorded_accuracy(recorded, version):
     answers, predictions = recorded["ground_truth"].tolist(), recorded["prediction"].tolist()
     found_Q = HumanAnswers(answers).accuracy(predictions, version=version)
     expected_Q = recorded[f"accuracy_{version}"]
@@ -51,7 +48,7 @@ def test_the_recorded_accuracy(recorded: dict[str, np.ndarray], version: str) ->
 
 
 @pytest.mark.parametrize("version", ["2021", "2017"])
-def test_it_is_the_rule_for_any_number_of_answers(version: str) -> None:
+def test_it_is_the_rule_for_any_number_of_answers(version):
     rng = np.random.default_rng(0)
     words = ["yes", "Yes!", "yes\n", "no", "the cat", "cat", "two", "2", "1,000", "don't", "dont", "", "\t"]
     answers = [rng.choice(words[: rng.integers(1, 14)], rng.integers(1, 13)).tolist() for _ in range(600)]
@@ -62,7 +59,7 @@ def test_it_is_the_rule_for_any_number_of_answers(version: str) -> None:
     np.testing.assert_allclose(found_Q, expected, rtol=0, atol=1e-12)
 
 
-def test_ten_choose_nine() -> None:
+def test_ten_choose_nine():
     for count, worth in zip(range(6), (0, 0.3, 0.6, 0.9, 1, 1), strict=True):
         answers = ["a cat"] * count + [f"x{i}" for i in range(10 - count)]
         nine = [min(1, sum(answers[i] == "a cat" for i in of) / 3) for of in combinations(range(10), 9)]
@@ -70,7 +67,7 @@ def test_ten_choose_nine() -> None:
         assert HumanAnswers([answers]).accuracy(["Cat"], version="2021")[0] == pytest.approx(worth, abs=1e-12)
 
 
-def test_the_versions_differ_where_they_should() -> None:
+def test_the_versions_differ_where_they_should():
     same, differ = ["yes"] * 10, ["the cat"] * 9 + ["dog"]
     people = HumanAnswers([same, differ, ["Yes!"] * 10])
     assert people.accuracy(["Yes!", "cat", "Yes!"], version="2021").tolist() == [0, 1, 1]
@@ -78,13 +75,13 @@ def test_the_versions_differ_where_they_should() -> None:
     assert people.accuracy([" yes\n", "the cat", ""]).tolist() == [1, 1, 0]
 
 
-def test_fewer_answers_are_a_mean_over_those_there_are() -> None:
+def test_fewer_answers_are_a_mean_over_those_there_are():
     assert HumanAnswers([["x", "x"]]).accuracy(["x"], version="2021")[0] == pytest.approx(1 / 3)
     assert HumanAnswers([["x"] * 4]).accuracy(["x"], version="2021")[0] == 1
     assert HumanAnswers([["x"]]).accuracy(["x"], version="2021")[0] == 0
 
 
-def test_what_cannot_be_scored() -> None:
+def test_what_cannot_be_scored():
     with pytest.raises(InputError, match="question 1 has no answers"):
         HumanAnswers([["a"], []])
     people = HumanAnswers([["a"] * 10])
@@ -97,7 +94,7 @@ def test_what_cannot_be_scored() -> None:
         global_pool(np.zeros(0))
 
 
-def test_means_by_type(recorded: dict[str, np.ndarray]) -> None:
+def test_means_by_type(recorded):
     accuracy_Q = recorded["accuracy_2021"] / 100
     kinds = recorded["answer_types"][recorded["answer_type"]].tolist()
     starts = recorded["question_types"][recorded["question_type"]].tolist()
@@ -110,7 +107,7 @@ def test_means_by_type(recorded: dict[str, np.ndarray]) -> None:
     assert len(found) == 1 + len(set(kinds)) + len(set(starts))
 
 
-def test_names_of_groups() -> None:
+def test_names_of_groups():
     found = global_pool(
         np.array([1, 0, 0.5]),
         answer_types=["", "yes/no", "un@answerable"],
@@ -130,7 +127,7 @@ STEPS = {
 
 
 @pytest.mark.parametrize("key", STEPS)
-def test_the_recorded_strings_all_of_them(golden: Path, key: str) -> None:
+def test_the_recorded_strings_all_of_them(golden, key):
     with np.load(golden / "vqa_normaliser.npz", allow_pickle=False) as z:
         given, expected = z["input"].tolist(), z[key].tolist()
         assert {"long_periods", "non_ascii_digit"} <= set(z.files)  # these rows are compared, too
@@ -152,7 +149,7 @@ def test_the_recorded_strings_all_of_them(golden: Path, key: str) -> None:
         ("." * 40, "." * 8),  # 32 at most
     ],
 )
-def test_punctuation(answer: str, expected: str) -> None:
+def test_punctuation(answer, expected):
     assert without_punctuation(answer) == expected
 
 
@@ -170,10 +167,10 @@ def test_punctuation(answer: str, expected: str) -> None:
         ("somebody'd hes she's let's", "somebodyd he's she's let's"),
     ],
 )
-def test_digits_articles_and_contractions(answer: str, expected: str) -> None:
+def test_digits_articles_and_contractions(answer, expected):
     assert with_digits(answer) == expected
 
 
-def test_trim_and_vocabulary() -> None:
+def test_trim_and_vocabulary():
     assert trim("\n a\tb\n") == "a b"
     assert vocabulary_answer("The 1,000 Cats!") == "1000 cats"

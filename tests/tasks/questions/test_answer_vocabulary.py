@@ -1,7 +1,4 @@
-from __future__ import annotations
-
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,7 +17,7 @@ def counted(answers: list[list[str]], words: list[str]) -> np.ndarray:
     return np.array([[SOFT.get(of.count(word), 1) for word in words] for of in answers], np.float32)
 
 
-def test_an_answer_needs_nine_questions() -> None:
+def test_an_answer_needs_nine_questions():
     labels = ["Cats"] * 8 + ["the cats!"] + ["dog"] * 8 + ["two"] * 5 + ["2"] * 4 + ["b"] * 9
     vocabulary = AnswerVocabulary.build(labels)
     assert vocabulary.answers == ("2", "b", "cats")
@@ -30,7 +27,7 @@ def test_an_answer_needs_nine_questions() -> None:
     assert vocabulary.coverage([]) == 0
 
 
-def test_soft_targets_count_raw_answers() -> None:
+def test_soft_targets_count_raw_answers():
     vocabulary = AnswerVocabulary(["2", "cat", "dog"])
     answers = [
         ["cat"] * 1 + ["dog"] * 2 + ["Cat", "the cat", "two"],
@@ -49,12 +46,12 @@ def test_soft_targets_count_raw_answers() -> None:
     assert targets.batch(np.zeros(0, np.int64)).shape == (0, 3)
 
 
-def test_hard_targets_are_the_normalised_label() -> None:
+def test_hard_targets_are_the_normalised_label():
     targets = AnswerVocabulary(["2", "cat"]).hard_targets(["The cat", "bird", "two"])
     assert targets.batch(np.array([2, 1, 0])).tolist() == [[1, 0], [0, 0], [0, 1]]
 
 
-def test_any_batch_is_the_definition() -> None:
+def test_any_batch_is_the_definition():
     rng = np.random.default_rng(0)
     words = [f"w{number}" for number in range(30)]
     answers = [rng.choice(words, rng.integers(0, 15)).tolist() for _ in range(200)]
@@ -67,7 +64,7 @@ def test_any_batch_is_the_definition() -> None:
 
 
 @pytest.mark.parametrize("least", [3, 9])
-def test_the_recorded_soft_targets(golden: Path, least: int) -> None:
+def test_the_recorded_soft_targets(golden, least):
     """The records do not say which answer each column is: it is found by its values, then all are compared."""
     with np.load(golden / "vqa_accuracy.npz", allow_pickle=False) as z:
         answers, target_QA = z["ground_truth"].tolist(), z[f"soft_target_min{least}"]
@@ -87,7 +84,7 @@ def test_the_recorded_soft_targets(golden: Path, least: int) -> None:
     np.testing.assert_array_equal(vocabulary.soft_targets(answers).batch(np.arange(len(answers))), target_QA)
 
 
-def test_vocabularies_that_cannot_be() -> None:
+def test_vocabularies_that_cannot_be():
     with pytest.raises(
         InputError, match=r"no answer is that of 9 questions or more \(the most frequent, 'x y', of 2\)"
     ):
@@ -100,7 +97,7 @@ def test_vocabularies_that_cannot_be() -> None:
         AnswerVocabulary(["x", "x"])
 
 
-def test_priors() -> None:
+def test_priors():
     questions = [
         "What color is it?",
         "what  Color, now",
@@ -122,7 +119,7 @@ def test_priors() -> None:
     assert first_words("Why, though?") == ("why", "though")
 
 
-def test_a_file_has_the_answers_in_the_order_of_the_questions() -> None:
+def test_a_file_has_the_answers_in_the_order_of_the_questions():
     content = results_file(["7", "3000001"], ["yes", "café"])
     assert json.loads(content) == [
         {"question_id": 7, "answer": "yes"},
@@ -130,7 +127,7 @@ def test_a_file_has_the_answers_in_the_order_of_the_questions() -> None:
     ]
 
 
-def test_what_is_not_written() -> None:
+def test_what_is_not_written():
     with pytest.raises(InputError, match="the question id 'x7' is no whole number"):
         results_file(["x7"], ["yes"])
     with pytest.raises(InputError, match="1 question ids come twice, such as 7"):

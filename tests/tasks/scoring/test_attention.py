@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import logging
 from dataclasses import replace
 
@@ -48,7 +46,7 @@ def built(run, **changes):
     return adapter, adapter.model(pretrained=False)
 
 
-def test_the_weights_are_those_of_each_pair_alone_and_the_model_is_as_before(tiny) -> None:
+def test_the_weights_are_those_of_each_pair_alone_and_the_model_is_as_before(tiny):
     adapter, model = built(
         tiny[0], aggregator=SLOTS, text_aggregator="attention", similarity="smooth_chamfer"
     )
@@ -74,7 +72,7 @@ def test_the_weights_are_those_of_each_pair_alone_and_the_model_is_as_before(tin
     assert [it.text for it in again] == [it.text for it in found]
 
 
-def test_weights_of_channels_are_averaged_and_context_takes_part(tiny) -> None:
+def test_weights_of_channels_are_averaged_and_context_takes_part(tiny):
     adapter, model = built(
         tiny[0],
         aggregator="score_attention(k=2, heads=2)",
@@ -110,7 +108,7 @@ def worker(folder: str, runs) -> None:
         np.savez(f"{folder}/weights.npz", **found)
 
 
-def test_two_workers_find_what_one_finds(tiny, tmp_path) -> None:
+def test_two_workers_find_what_one_finds(tiny, tmp_path):
     runs = [replace(tiny[0], aggregator=spec) for spec in ("score_attention(k=2, heads=2)", SLOTS)]
     run_workers(worker, str(tmp_path), runs)
     together = np.load(tmp_path / "weights.npz")
@@ -120,7 +118,7 @@ def test_two_workers_find_what_one_finds(tiny, tmp_path) -> None:
             np.testing.assert_allclose(together[name], weight_KN, rtol=1e-5, atol=1e-7)
 
 
-def test_questions_are_attended_with_their_images(tiny) -> None:
+def test_questions_are_attended_with_their_images(tiny):
     adapter, model = built(tiny[1], aggregator="attention", text_aggregator="gpo")
     model.eval()
     data = adapter.data("test")
@@ -133,12 +131,12 @@ def test_questions_are_attended_with_their_images(tiny) -> None:
 
 
 @pytest.mark.parametrize("aggregator", ["gpo", "mean", "logsumexp"])
-def test_without_weights_of_elements_that_differ_there_is_no_page(tiny, aggregator) -> None:
+def test_without_weights_of_elements_that_differ_there_is_no_page(tiny, aggregator):
     adapter, model = built(tiny[0], aggregator=aggregator)
     assert adapter.evaluate(model, "test", "whole").pictures[-1]() is None
 
 
-def test_an_aggregator_with_odd_weights_is_named_and_left_out(tiny, caplog) -> None:
+def test_an_aggregator_with_odd_weights_is_named_and_left_out(tiny, caplog):
     trust_specs(odd := f"{__name__}:Odd")
     adapter, model = built(tiny[0], aggregator="attention", text_aggregator=odd)
     assert type(model.text.aggregator).__name__ == "Odd"
@@ -149,7 +147,7 @@ def test_an_aggregator_with_odd_weights_is_named_and_left_out(tiny, caplog) -> N
     assert "text.aggregator (Odd) cannot be shown" in caplog.text
 
 
-def test_an_evaluation_records_attention_when_it_is_called(tiny) -> None:
+def test_an_evaluation_records_attention_when_it_is_called(tiny):
     adapter, model = built(tiny[0], aggregator=SLOTS, similarity="smooth_chamfer")
     record = adapter.evaluate(model, "test", "whole").pictures[-1]()
     pairs, files = adapter.data("test"), {it.path for it in adapter.corpus.items("test")}
@@ -169,7 +167,7 @@ def test_an_evaluation_records_attention_when_it_is_called(tiny) -> None:
     assert all(it.nearest == () and it.item.file is None for it in record.examples)
 
 
-def test_the_nearest_caption_of_every_vector(monkeypatch) -> None:
+def test_the_nearest_caption_of_every_vector(monkeypatch):
     monkeypatch.setattr("polypool.tasks.scoring.attention_maps._CAPTIONS", 4)
     generator = torch.Generator().manual_seed(0)
     visual = torch.randn(3, 4, 6, generator=generator, dtype=torch.float64)

@@ -1,9 +1,5 @@
 """Right answers and ranks of Crisscrossed Captions against the rules, written out in loops."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -123,7 +119,7 @@ class Case:
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_ranks_and_metrics_are_those_of_the_rules_written_out(seed: int) -> None:
+def test_ranks_and_metrics_are_those_of_the_rules_written_out(seed):
     case = Case(seed)
     found = case.evaluate()
     for direction in DIRECTIONS:
@@ -142,7 +138,7 @@ def test_ranks_and_metrics_are_those_of_the_rules_written_out(seed: int) -> None
     assert found.metrics["unknown_ratings"] == found.metrics["ties"] == 0
 
 
-def test_an_item_outside_its_gallery_ranks_as_one_that_scores_0_unless_answers_score_below() -> None:
+def test_an_item_outside_its_gallery_ranks_as_one_that_scores_0_unless_answers_score_below():
     case = Case()
     found = case.evaluate()
     for direction in ("t2t", "i2i"):
@@ -157,7 +153,7 @@ def test_an_item_outside_its_gallery_ranks_as_one_that_scores_0_unless_answers_s
         np.testing.assert_array_equal(below.rank_Q[direction] + 1, expected)
 
 
-def test_without_high_ratings_the_ranks_between_modalities_are_the_recorded_ones(golden: Path) -> None:
+def test_without_high_ratings_the_ranks_between_modalities_are_the_recorded_ones(golden):
     with np.load(golden / "retrieval_eval.npz", allow_pickle=False) as z:
         sim_VT, i2t, t2i = z["weak/sims_u16"] / 65536, z["weak/i2t_ranks"], z["weak/t2i_ranks"]
     images, captions = [str(i) for i in range(100)], [str(g) for g in range(500)]
@@ -175,7 +171,7 @@ def test_without_high_ratings_the_ranks_between_modalities_are_the_recorded_ones
     assert answers.of["t2t"].count_Q.tolist() == [4] * 500
 
 
-def test_ratings_of_other_items_are_counted_and_those_of_another_split_refused() -> None:
+def test_ratings_of_other_items_are_counted_and_those_of_another_split_refused():
     case = Case()
     case.pairs["sits"].append(("77", case.image_ids[0], 5.0))
     case.pairs["sts"].append((case.caption_ids[0], "78", 5.0))
@@ -187,7 +183,7 @@ def test_ratings_of_other_items_are_counted_and_those_of_another_split_refused()
         case.evaluate()
 
 
-def test_no_block_is_larger_than_a_chunk() -> None:
+def test_no_block_is_larger_than_a_chunk():
     n, generator = 1500, torch.Generator().manual_seed(0)
     owner_T = np.repeat(np.arange(n), 5)
     largest = 0
@@ -210,7 +206,7 @@ def test_no_block_is_larger_than_a_chunk() -> None:
     assert found.metrics["i2i/skipped"] == n - 2
 
 
-def test_an_ensemble_is_the_mean_of_all_four_scores() -> None:
+def test_an_ensemble_is_the_mean_of_all_four_scores():
     one, two = Case(0), Case(0)
     two.score = Matrices(*(torch.rand_like(x) for x in vars(one.score).values()))
     mean = Matrices(
@@ -222,7 +218,7 @@ def test_an_ensemble_is_the_mean_of_all_four_scores() -> None:
         np.testing.assert_array_equal(together.rank_Q[direction], one.evaluate(mean).rank_Q[direction])
 
 
-def test_a_model_of_pairs_alone_is_refused_also_in_an_ensemble() -> None:
+def test_a_model_of_pairs_alone_is_refused_also_in_an_ensemble():
     case = Case()
     pairs = case.score.__call__
     for score in (pairs, mean_score([case.score, pairs])):
@@ -230,7 +226,7 @@ def test_a_model_of_pairs_alone_is_refused_also_in_an_ensemble() -> None:
             case.evaluate(score)
 
 
-def test_a_collapsed_model_scores_what_chance_does_in_every_direction() -> None:
+def test_a_collapsed_model_scores_what_chance_does_in_every_direction():
     case = Case(0)
     for scores in vars(case.score).values():
         scores[:] = 0.5

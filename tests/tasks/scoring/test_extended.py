@@ -1,7 +1,5 @@
 """Retrieval by ECCV Caption's right answers against the rules in loops, and against its own package's evaluator."""
 
-from __future__ import annotations
-
 import csv
 from io import StringIO
 
@@ -95,16 +93,12 @@ def of_query(order: list[int], right: set[int], total: int) -> dict[str, float]:
     """What one query scores, by the definitions."""
     hits = [sum(item in right for item in order[:rank]) for rank in range(1, total + 1)]
     at_hits = [hits[rank] / (rank + 1) for rank in range(total) if order[rank] in right]
-    return {
-        "map_at_r": sum(at_hits) / total,
-        "r_precision": hits[-1] / total,
-        "R1": float(order[0] in right),
-    }
+    return {"map_at_r": sum(at_hits) / total, "r_precision": hits[-1] / total, "R1": float(order[0] in right)}
 
 
 @pytest.mark.parametrize("unknown", [False, True])
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_it_is_the_rules_written_out(seed: int, unknown: bool) -> None:
+def test_it_is_the_rules_written_out(seed, unknown):
     case = Case(seed)
     found = evaluate_extended(Blocks(case.sim_NG), case.asked(case.extended(unknown=unknown)))
     both = 0.0
@@ -134,7 +128,7 @@ def test_it_is_the_rules_written_out(seed: int, unknown: bool) -> None:
     assert sum(found.metrics[f"{direction}/false_negatives"] for direction in DIRECTIONS) > 0
 
 
-def test_false_negatives_are_listed_with_what_was_found() -> None:
+def test_false_negatives_are_listed_with_what_was_found():
     case = Case()
     found = evaluate_extended(Blocks(case.sim_NG), case.asked())
     table = false_negatives(found, image_ids=case.image_ids, caption_ids=case.caption_ids, texts=case.texts)
@@ -152,7 +146,7 @@ def test_false_negatives_are_listed_with_what_was_found() -> None:
 
 
 @pytest.mark.parametrize("chunk", [1, 200, 1 << 22])
-def test_each_score_is_computed_once_and_those_of_pairs_where_asked_alone(monkeypatch, chunk: int) -> None:
+def test_each_score_is_computed_once_and_those_of_pairs_where_asked_alone(monkeypatch, chunk):
     monkeypatch.setattr(extended, "_CHUNK", chunk)
     case = Case()
     blocks, pairs = Blocks(case.sim_NG), OfPairs(case.sim_NG)
@@ -162,7 +156,7 @@ def test_each_score_is_computed_once_and_those_of_pairs_where_asked_alone(monkey
     assert found.metrics == alike.metrics
 
 
-def test_a_collapsed_model_scores_what_chance_does() -> None:
+def test_a_collapsed_model_scores_what_chance_does():
     case = Case()
     case.sim_NG[:] = 0.5
     found = evaluate_extended(Blocks(case.sim_NG), case.asked())
@@ -173,7 +167,7 @@ def test_a_collapsed_model_scores_what_chance_does() -> None:
     assert found.first_Q["i2t"].max() == 0  # of equals the first
 
 
-def test_what_is_not_in_the_split_is_refused() -> None:
+def test_what_is_not_in_the_split_is_refused():
     case = Case()
     foreign = Extended(image_to_caption={"1": ("2",)}, caption_to_image={"2": ("1",)})
     with pytest.raises(
@@ -193,7 +187,7 @@ def test_what_is_not_in_the_split_is_refused() -> None:
         evaluate_extended(Blocks(case.sim_NG), case.asked())
 
 
-def test_it_agrees_with_the_evaluator_of_the_package() -> None:
+def test_it_agrees_with_the_evaluator_of_the_package():
     package = pytest.importorskip("eccv_caption", reason="not installed (pip install 'polypool[eccv]')")
     metrics = package.Metrics()
     coco, right = metrics.coco_gts["i2t"], metrics.eccv_gts

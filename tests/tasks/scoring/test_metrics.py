@@ -1,8 +1,5 @@
-from __future__ import annotations
-
 import itertools
 import resource
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -35,7 +32,7 @@ def untied(rank_Q: np.ndarray) -> Ranks:
 
 
 @pytest.mark.parametrize("case", ["weak", "half_median", "folds"])
-def test_ranks_and_metrics_are_the_recorded_ones(golden: Path, case: str) -> None:
+def test_ranks_and_metrics_are_the_recorded_ones(golden, case):
     with np.load(golden / "retrieval_eval.npz", allow_pickle=False) as recorded:
         z = {key.split("/")[1]: recorded[key] for key in recorded.files if key.startswith(f"{case}/")}
     sim_VT = torch.from_numpy(z["sims_u16"].astype(np.float32) / 65536)
@@ -57,7 +54,7 @@ def places_by_definition(score_G: np.ndarray, right: list[int]) -> np.ndarray:
     return (score_G > best).sum() + np.array(places)
 
 
-def test_ties_are_settled_as_all_orders_of_the_equals_say() -> None:
+def test_ties_are_settled_as_all_orders_of_the_equals_say():
     rng = np.random.default_rng(0)
     score_QG = rng.integers(0, 3, (40, 7)).astype(np.float32)
     answers = [sorted(rng.choice(7, rng.integers(1, 4), replace=False).tolist()) for _ in range(40)]
@@ -75,7 +72,7 @@ def test_ties_are_settled_as_all_orders_of_the_equals_say() -> None:
     assert found.tied == level_QG.any(axis=1).sum() > 0
 
 
-def test_chunks_views_arrays_functions_and_precisions_agree() -> None:
+def test_chunks_views_arrays_functions_and_precisions_agree():
     sim_VT = torch.randn(30, 150, generator=torch.Generator().manual_seed(0)).half()
     owner_T = owners(30)
     whole = both_ways(sim_VT, owner_T)
@@ -97,21 +94,21 @@ def test_chunks_views_arrays_functions_and_precisions_agree() -> None:
     assert asked == [(0, 8), (8, 16), (16, 24), (24, 30)]
 
 
-def test_infinite_scores_are_ranked() -> None:
+def test_infinite_scores_are_ranked():
     inf = torch.inf
     positives = Positives.of_images(np.arange(3), images=3)
     found = rank_queries(torch.tensor([[-inf, 0, inf], [inf, inf, -inf], [1.0, 2, inf]]), positives)
     np.testing.assert_array_equal(found.rank_Q, [2, 0.5, 0])
 
 
-def test_nan_names_the_first_query() -> None:
+def test_nan_names_the_first_query():
     sim_VT = torch.zeros(10, 50)
     sim_VT[7, 3] = sim_VT[8, 0] = torch.nan
     with pytest.raises(InputError, match="query 7 has a score that is NaN"):
         rank_queries(sim_VT, Positives.of_images(owners(10), images=10), chunk=150)
 
 
-def test_queries_without_a_right_answer_are_refused_or_left_out() -> None:
+def test_queries_without_a_right_answer_are_refused_or_left_out():
     positives = Positives.from_pairs([0, 0, 2], [1, 1, 0], queries=4, gallery=2)
     assert positives.count_Q.tolist() == [1, 0, 1, 0]
     sim_QG = torch.tensor([[1.0, 0.0], [9, 9], [1, 0], [9, 9]])
@@ -122,7 +119,7 @@ def test_queries_without_a_right_answer_are_refused_or_left_out() -> None:
     assert rank_queries(sim_QG, positives, skip=True).rank_Q.tolist() == [1.0, 0.0]
 
 
-def test_bad_shapes_and_pairs_are_named() -> None:
+def test_bad_shapes_and_pairs_are_named():
     positives = Positives.of_images(owners(3), images=3)
     with pytest.raises(InputError, match=r"shape \(3, 14\), expected 3 queries x 15 items"):
         rank_queries(torch.zeros(3, 14), positives)
@@ -133,7 +130,7 @@ def test_bad_shapes_and_pairs_are_named() -> None:
 
 
 @pytest.mark.parametrize("case", ["shared", "half"])
-def test_shared_captions_rank_as_recorded_for_hgr(golden: Path, case: str) -> None:
+def test_shared_captions_rank_as_recorded_for_hgr(golden, case):
     with np.load(golden / "hgr_eval.npz", allow_pickle=False) as recorded:
         z = {key.split("/")[1]: recorded[key] for key in recorded.files if key.startswith(f"{case}/")}
     video_P, text_P = np.nonzero(z["positives"])
@@ -150,7 +147,7 @@ def test_shared_captions_rank_as_recorded_for_hgr(golden: Path, case: str) -> No
     assert metrics["rsum"] == pytest.approx(float(z["rsum"]), abs=1e-9)
 
 
-def test_recall_floors_the_median() -> None:
+def test_recall_floors_the_median():
     assert recall(untied(np.array([0.0, 5.0])), floor_median=False)["medr"] == 3.5
     assert recall(untied(np.array([0.0, 4, 5, 9, 10, 100])), ks=(1, 10)) == {
         "R1": pytest.approx(100 / 6),
@@ -160,7 +157,7 @@ def test_recall_floors_the_median() -> None:
     }
 
 
-def test_chance_is_the_mean_over_all_orders_and_what_random_scores_reach() -> None:
+def test_chance_is_the_mean_over_all_orders_and_what_random_scores_reach():
     positives = Positives.from_pairs([0, 0, 0, 1], [0, 1, 2, 4], queries=2, gallery=5)
     orders = list(itertools.permutations(range(5)))
     for k in (1, 2, 4, 10):
@@ -175,7 +172,7 @@ def test_chance_is_the_mean_over_all_orders_and_what_random_scores_reach() -> No
     )
 
 
-def test_ranking_needs_little_memory_beyond_the_scores() -> None:
+def test_ranking_needs_little_memory_beyond_the_scores():
     owner_T = owners(2000)
     sim_VT = torch.rand(2000, 10000)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

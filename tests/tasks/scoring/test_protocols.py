@@ -1,7 +1,3 @@
-from __future__ import annotations
-
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -19,12 +15,12 @@ def blocks_of(sim_VT: torch.Tensor) -> Score:
 
 
 @pytest.fixture(scope="module")
-def recorded(golden: Path) -> dict[str, np.ndarray]:
+def recorded(golden) -> dict[str, np.ndarray]:
     with np.load(golden / "retrieval_eval.npz", allow_pickle=False) as z:
         return {key: z[key] for key in z.files if key.startswith("folds/")}
 
 
-def test_folds_are_the_recorded_ones(recorded: dict[str, np.ndarray]) -> None:
+def test_folds_are_the_recorded_ones(recorded):
     sim_VT = torch.from_numpy(recorded["folds/sims_u16"] / 65536)
     protocol = ScoringProtocol(name="five", about="", items=100, captions=500, folds=5)
     result = evaluate_protocol(protocol, blocks_of(sim_VT), np.repeat(np.arange(100), 5), 100)
@@ -39,7 +35,7 @@ def test_folds_are_the_recorded_ones(recorded: dict[str, np.ndarray]) -> None:
         )
 
 
-def test_whole_is_one_gallery_and_asks_only_for_blocks(recorded: dict[str, np.ndarray]) -> None:
+def test_whole_is_one_gallery_and_asks_only_for_blocks(recorded):
     sim_VT = torch.from_numpy(recorded["folds/sims_u16"] / 65536)
     result = evaluate_protocol(protocol_named("whole"), blocks_of(sim_VT), np.repeat(np.arange(100), 5), 100)
     assert result.metrics["rsum"] == pytest.approx(float(recorded["folds/full_rsum"]))
@@ -51,7 +47,7 @@ def test_whole_is_one_gallery_and_asks_only_for_blocks(recorded: dict[str, np.nd
     )
 
 
-def test_scores_are_computed_once_and_never_held_together() -> None:
+def test_scores_are_computed_once_and_never_held_together():
     largest, total, owner_T = 0, 0, np.repeat(np.arange(2000), 5)
     visual_ND = torch.randn(2000, 8, generator=torch.Generator().manual_seed(0))
     noise_ND = torch.randn(10000, 8, generator=torch.Generator().manual_seed(1))
@@ -73,7 +69,7 @@ def test_scores_are_computed_once_and_never_held_together() -> None:
 
 
 @pytest.mark.parametrize(("images", "used"), [(1014, 1000), (195, 195)])
-def test_val_1k_takes_the_first_images_or_all(images: int, used: int) -> None:
+def test_val_1k_takes_the_first_images_or_all(images, used):
     owner_T = np.repeat(np.arange(images), 2)
     sim_VT = torch.rand(images, 2 * images, generator=torch.Generator().manual_seed(0))
     result = evaluate_protocol(protocol_named("val-1k"), blocks_of(sim_VT), owner_T, images)
@@ -84,7 +80,7 @@ def test_val_1k_takes_the_first_images_or_all(images: int, used: int) -> None:
     assert result.metrics == alone.metrics
 
 
-def test_uneven_captions_keep_to_their_images() -> None:
+def test_uneven_captions_keep_to_their_images():
     owner_T = np.repeat(np.arange(4), [1, 3, 2, 1])
     sim_VT = torch.zeros(4, 7)
     sim_VT[owner_T, np.arange(7)] = 1.0
@@ -94,7 +90,7 @@ def test_uneven_captions_keep_to_their_images() -> None:
     assert not result.ranks_t2i.any()
 
 
-def test_an_ensemble_is_the_mean_of_scores() -> None:
+def test_an_ensemble_is_the_mean_of_scores():
     one, two = (torch.randn(20, 40, generator=torch.Generator().manual_seed(seed)) for seed in (0, 1))
     owner_T, whole = np.repeat(np.arange(20), 2), protocol_named("whole")
     together = evaluate_protocol(whole, mean_score([blocks_of(one), blocks_of(two)]), owner_T, 20)
@@ -102,13 +98,13 @@ def test_an_ensemble_is_the_mean_of_scores() -> None:
     assert mean_score([blocks_of(one.half())] * 3)(slice(0, 2), slice(0, 3)).dtype == torch.float32
 
 
-def test_ties_are_counted_and_ranked_in_the_middle() -> None:
+def test_ties_are_counted_and_ranked_in_the_middle():
     flat = blocks_of(torch.zeros(20, 20))
     result = evaluate_protocol(protocol_named("whole"), flat, np.arange(20), 20)
     assert (result.ties, result.metrics["i2t/meanr"]) == (40, 10.5)
 
 
-def test_a_split_of_the_wrong_size_is_told_what_fits() -> None:
+def test_a_split_of_the_wrong_size_is_told_what_fits():
     with pytest.raises(
         InputError, match=r"5,000 items and 25,000 captions.*1,064 items and 5,320.*fit it: whole, distinct$"
     ):
@@ -123,7 +119,7 @@ def test_a_split_of_the_wrong_size_is_told_what_fits() -> None:
     ]
 
 
-def test_other_bad_input_is_named() -> None:
+def test_other_bad_input_is_named():
     whole = protocol_named("whole")
     with pytest.raises(InputError, match=r"unknown protocol 'coco5k'. Did you mean 'coco-5k'\?"):
         protocol_named("coco5k")
@@ -135,7 +131,7 @@ def test_other_bad_input_is_named() -> None:
         evaluate_protocol(whole, blocks_of(torch.zeros(0, 0)), np.array([], int), 0)
 
 
-def test_a_shared_caption_stands_in_the_gallery_once() -> None:
+def test_a_shared_caption_stands_in_the_gallery_once():
     """Items 0 and 2 share one caption, item 1 has one twice: four distinct ones, in the split's order."""
     owner_T, texts = np.array([0, 0, 1, 1, 2, 2]), ["a dog", "a cat", "a car", "a car", "a dog", "a bus"]
     rng = np.random.default_rng(0)
@@ -155,7 +151,7 @@ def test_a_shared_caption_stands_in_the_gallery_once() -> None:
     assert result.metrics["i2t/medr"] == np.median(result.ranks_i2t) + 1
 
 
-def test_the_directions_of_videos_have_their_own_names() -> None:
+def test_the_directions_of_videos_have_their_own_names():
     sim_VT = torch.eye(3)
     metrics = evaluate_protocol(
         protocol_named("whole"), blocks_of(sim_VT), np.arange(3), 3, directions=("v2t", "t2v")
@@ -165,7 +161,7 @@ def test_the_directions_of_videos_have_their_own_names() -> None:
 
 
 @pytest.mark.parametrize("name", ["whole", "distinct", "folds", "first"])
-def test_a_collapsed_model_scores_what_chance_does(name: str) -> None:
+def test_a_collapsed_model_scores_what_chance_does(name):
     """Items have 1 to 3 captions, some of which other items share."""
     protocols = {
         "folds": ScoringProtocol(name="", about="", folds=3),
@@ -182,7 +178,7 @@ def test_a_collapsed_model_scores_what_chance_does(name: str) -> None:
     assert result.ties == len(result.ranks_i2t) + len(result.ranks_t2i)
 
 
-def test_recalls_of_single_queries_give_what_is_reported() -> None:
+def test_recalls_of_single_queries_give_what_is_reported():
     owner_T = np.repeat(np.arange(20), 2)
     sim_VT = torch.randint(0, 4, (20, 40), generator=torch.Generator().manual_seed(0)).float()
     two = evaluate_protocol(ScoringProtocol(name="", about="", folds=2), blocks_of(sim_VT), owner_T, 20)

@@ -1,7 +1,5 @@
 """Descriptions of metrics, written as JSON and read back."""
 
-from __future__ import annotations
-
 import json
 import math
 

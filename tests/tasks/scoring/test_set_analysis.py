@@ -1,7 +1,5 @@
 """Set analyses, alignment and uniformity against their formulas, written out in loops."""
 
-from __future__ import annotations
-
 import itertools
 import math
 
@@ -42,7 +40,7 @@ def log_mean_potential(pairs: list[tuple[np.ndarray, np.ndarray]]) -> float:
 
 
 @pytest.mark.parametrize(("k", "m"), [(0, 0), (3, 2), (4, 0)])
-def test_alignment_is_the_mean_squared_distance_of_pairs(k: int, m: int) -> None:
+def test_alignment_is_the_mean_squared_distance_of_pairs(k, m):
     visual = embeddings(5, k, 6) if k else embeddings(5, 6)
     text = embeddings(9, m, 6, seed=1) if m else embeddings(9, 6, seed=1)
     owner_T = np.array([0, 0, 1, 2, 2, 2, 3, 4, 4])
@@ -56,9 +54,7 @@ def test_alignment_is_the_mean_squared_distance_of_pairs(k: int, m: int) -> None
 
 @pytest.mark.parametrize("k", [0, 2])
 @pytest.mark.parametrize("chunk", [1 << 22, 40, 1])
-def test_uniformity_is_the_log_mean_potential_of_different_vectors(
-    k: int, chunk: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_uniformity_is_the_log_mean_potential_of_different_vectors(k, chunk, monkeypatch):
     monkeypatch.setattr(geometry, "_CHUNK", chunk)
     visual, text = (
         (embeddings(7, k, 5), embeddings(12, k, 5, seed=1))
@@ -75,7 +71,7 @@ def test_uniformity_is_the_log_mean_potential_of_different_vectors(
         assert value == pytest.approx(found[side], abs=1e-5)
 
 
-def test_alignment_and_uniformity_at_their_ends() -> None:
+def test_alignment_and_uniformity_at_their_ends():
     point = torch.tensor([[0.6, 0.8]]).repeat(4, 1)
     assert alignment(point, point, np.arange(4)) == pytest.approx(0, abs=1e-6)
     assert alignment(point, -point, np.arange(4)) == pytest.approx(4, abs=1e-6)
@@ -87,7 +83,7 @@ def test_alignment_and_uniformity_at_their_ends() -> None:
     assert alone["text"] == pytest.approx(0, abs=1e-6)
 
 
-def test_no_distance_matrix_exists(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_distance_matrix_exists(monkeypatch):
     largest, potential = 0, geometry._potential
 
     def watched(x_RD: Tensor, y_CD: Tensor) -> Tensor:
@@ -101,7 +97,7 @@ def test_no_distance_matrix_exists(monkeypatch: pytest.MonkeyPatch) -> None:
     assert largest <= 10_000
 
 
-def test_circular_variance_is_one_minus_the_length_of_the_mean() -> None:
+def test_circular_variance_is_one_minus_the_length_of_the_mean():
     sets = embeddings(6, 4, 5)
     found = circular_variance(sets)
     for one, value in zip(sets.numpy(), found.tolist(), strict=True):
@@ -112,7 +108,7 @@ def test_circular_variance_is_one_minus_the_length_of_the_mean() -> None:
     assert summary["log_variance"] == pytest.approx(math.log(float(found.mean())))
 
 
-def test_a_collapsed_set_varies_0_and_an_opposed_one_1() -> None:
+def test_a_collapsed_set_varies_0_and_an_opposed_one_1():
     one = embeddings(3, 1, 8).float()
     collapsed, opposed = one.repeat(1, 4, 1), torch.cat([one, -one], dim=1)
     assert circular_variance(collapsed).tolist() == pytest.approx([0, 0, 0], abs=1e-6)
@@ -121,7 +117,7 @@ def test_a_collapsed_set_varies_0_and_an_opposed_one_1() -> None:
     assert variance_of(collapsed)["log_variance"] < -10
 
 
-def test_choices_are_one_element_and_all_but_one() -> None:
+def test_choices_are_one_element_and_all_but_one():
     assert choices(3) == {
         "only_1": [0],
         "only_2": [1],
@@ -133,7 +129,7 @@ def test_choices_are_one_element_and_all_but_one() -> None:
     assert choices(2) == {"only_1": [0], "only_2": [1]}
 
 
-def test_ablated_codes_score_as_their_elements_do() -> None:
+def test_ablated_codes_score_as_their_elements_do():
     visual, text = embeddings(4, 3, 6), embeddings(8, 2, 6, seed=1)
     cases = {
         (side, name): of(slice(0, 4), slice(0, 8))
@@ -147,7 +143,7 @@ def test_ablated_codes_score_as_their_elements_do() -> None:
         assert float(cases["text", "only_2"][q, g]) == pytest.approx(product[:, 1].mean(), abs=1e-6)
 
 
-def test_single_vectors_have_nothing_to_leave_out() -> None:
+def test_single_vectors_have_nothing_to_leave_out():
     half = SplitEmbeddings(visual=embeddings(4, 3, 6), text=embeddings(8, 6), similarity=Overlap())
     assert {side for side, _, _ in ablated(half)} == {"visual"}
     assert (
@@ -156,7 +152,7 @@ def test_single_vectors_have_nothing_to_leave_out() -> None:
     )
 
 
-def test_aligned_sets_lose_the_same_element_on_both_sides() -> None:
+def test_aligned_sets_lose_the_same_element_on_both_sides():
     visual, text = embeddings(4, 3, 6), embeddings(8, 3, 6, seed=1)
     cases = {
         (side, name): of(slice(0, 4), slice(0, 8))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from describing import bytes_of, in_this_process, interrupted
+from describing import bytes_of, corpus_of_files, in_this_process, interrupted
 from detectors import write_detector
 from pictures import noise
 from PIL import Image
@@ -21,7 +21,7 @@ from polypool.pipelines.commands import extract as verb
 from polypool.pipelines.data.extraction import job
 from polypool.pipelines.data.extraction.extractors import VideoOptions, Videos
 from polypool.pipelines.data.extraction.file_features import FileFeatures
-from polypool.tasks.datasets.corpus import Corpus, Item, write_corpus
+from polypool.tasks.datasets.corpus import Corpus
 from polypool.tasks.inputs.corpus_inputs import FeatureSource
 from polypool.tasks.scoring.attention_maps import column_of
 
@@ -41,14 +41,10 @@ class Corners(Backbone):
         return [self._of(np.asarray(image.convert("L"), np.float32)) for image in images]
 
     def _of(self, x_HW):
-        height, width = x_HW.shape
-        box_N4 = np.array([[0, 0, 0.5, 0.5], [0.5, 0, 1, 0.5], [0, 0.5, 0.5, 1]], np.float32)[
-            : 2 + (width > height)
-        ]
-        means = [
-            x_HW[round(t * height) : round(b * height), round(l * width) : round(r * width)].mean()
-            for l, t, r, b in box_N4  # noqa: E741
-        ]
+        (height, width), corners = x_HW.shape, [[0, 0, 0.5, 0.5], [0.5, 0, 1, 0.5], [0, 0.5, 0.5, 1]]
+        box_N4 = np.array(corners[: 2 + (width > height)], np.float32)
+        places_N4 = (box_N4 * [width, height, width, height]).round().astype(int)
+        means = [x_HW[top:bottom, left:right].mean() for left, top, right, bottom in places_N4]
         x_ND = np.stack([means, np.arange(len(means))], axis=1).astype(np.float32)
         return Described(x_ND=x_ND, columns={SCORES: x_ND[:, :1] / 255, BOXES: box_N4})
 
@@ -65,21 +61,10 @@ CORNERS = f"{__name__}:Corners"
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("corpus")
-    images = folder / "images"
-    images.mkdir()
-    for number in range(12):
-        noise(30 + 3 * number, 45, seed=number).save(images / f"{number}.png")
-    items = [
-        Item(
-            id=str(number),
-            split="test" if number % 4 == 3 else "train",
-            captions=("a",),
-            path=f"{number}.png",
-        )
-        for number in range(12)
-    ]
-    write_corpus(folder, items, source={"made": "by a test"}, images=images)
-    return folder
+    (folder / "images").mkdir()
+    for n in range(12):
+        noise(30 + 3 * n, 45, seed=n).save(folder / "images" / f"{n}.png")
+    return corpus_of_files(folder, folder / "images", [f"{n}.png" for n in range(12)])
 
 
 @pytest.fixture(autouse=True)
@@ -87,27 +72,23 @@ def here(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return in_this_process(monkeypatch)
 
 
-def wanted(corpus: Path):
-    opened, backbone = Corpus.open(corpus), Corners()
-    for split in opened.splits:
-        for item in opened.items(split):
-            with Image.open(opened.image_path(item)) as image:
-                (described,) = backbone([image])
-            yield item.id, described
-
-
 def test_boxes_and_scores_stand_beside_the_vectors(corpus, tmp_path):
     verb.extract(corpus=corpus, out=tmp_path / "s", backbone=CORNERS, batch=5)
-    store = FeatureStore.open(tmp_path / "s")
+    store, opened = FeatureStore.open(tmp_path / "s"), Corpus.open(corpus)
     store.verify()
     assert store.columns == {BOXES: 4, SCORES: 1}
-    for row, (id, described) in enumerate(wanted(corpus)):
-        assert store.ids[row].as_py() == id
+    items = [item for split in opened.splits for item in opened.items(split)]
+    assert store.ids.to_pylist() == [item.id for item in items]
+    for row, item in enumerate(items):
+        with Image.open(opened.image_path(item)) as image:
+            (described,) = Corners()([image])
         np.testing.assert_array_equal(store[row], described.x_ND.astype(np.float16))
         for name in store.columns:
             np.testing.assert_array_equal(store.column(name)[row], described.columns[name])
     assert len({len(store[row]) for row in range(len(store))}) == 2, "sets of several sizes"
     np.testing.assert_array_equal(column_of(store, BOXES)("4"), store.column(BOXES)[store.rows(["4"])[0]])
+    videos = Videos.plan(Corners(), VideoOptions(pool="concat"), batch=4)
+    assert videos.dim == 2 * 2, "frames keep their vectors alone, of a square two corners"
 
 
 @pytest.mark.parametrize("after", [1, 7])
@@ -121,11 +102,6 @@ def test_what_was_stopped_goes_on_to_the_same_bytes(corpus, tmp_path, monkeypatc
         verb.extract(**what, out=tmp_path / "again")
     verb.extract(**what, out=tmp_path / "again")
     assert bytes_of(tmp_path / "again") == bytes_of(tmp_path / "whole")
-
-
-def test_frames_of_videos_keep_their_vectors_alone(corpus):
-    videos = Videos.plan(Corners(), VideoOptions(pool="concat"), batch=4)
-    assert videos.dim == 2 * 2  # of a square, two corners
 
 
 def test_a_new_file_is_described_as_the_stored_ones(corpus, tmp_path, monkeypatch):

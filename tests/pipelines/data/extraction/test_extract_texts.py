@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from corpora import make_corpus, make_questions
-from describing import in_this_process, interrupted
+from describing import in_this_process
 from tiny_models import save_bert, save_clip, save_siglip
 from verbs import exit_code, reasons
 
@@ -18,7 +17,6 @@ from polypool.infra.registry import BACKBONES, ENCODERS
 from polypool.infra.store import FeatureStore
 from polypool.infra.store.ids import text_id
 from polypool.pipelines.commands import extract as verb
-from polypool.pipelines.data.extraction import job
 from polypool.tasks.datasets.corpus import Item, Tolerance, write_corpus
 from polypool.tasks.datasets.open_corpora import open_corpus
 from polypool.tasks.inputs.texts import Captions
@@ -102,20 +100,6 @@ def test_text_halves_of_pairs_give_states_or_embeddings(kind, tmp_path):
                 made_ND = torch.from_numpy(found_ND)
                 made_ND = made_ND if pooled else encoder.fc(made_ND)
             torch.testing.assert_close(made_ND, x_BND[row][mask_BN[row]], atol=1e-5, rtol=0)
-
-
-def test_an_interrupted_extract_of_texts_goes_on(corpus, bert, tmp_path, monkeypatch, here):
-    monkeypatch.setattr(job, "StoreWriter", functools.partial(job.StoreWriter, shard_bytes=40 * 8 * 2))
-    spec = f"bert(name={bert!r})"
-    whole = extracted(corpus, tmp_path / "whole", spec, batch=3)
-    everything = list(here)
-    with interrupted(after=20):
-        extracted(corpus, tmp_path / "parts", spec, batch=3)
-    here.clear()
-    parts = extracted(corpus, tmp_path / "parts", spec, batch=3)
-    assert 0 < len(here) < len(everything)
-    assert here == everything[-len(here) :]
-    assert parts.digest == whole.digest
 
 
 def test_a_text_that_is_too_long_is_skipped_with_the_reason(corpus, bert, tmp_path):

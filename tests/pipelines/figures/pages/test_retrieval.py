@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -24,7 +25,6 @@ from polypool.tasks.run import Run
 from polypool.tasks.scoring.examples import HITS, RankedQueries, RetrievalExample, find_examples
 from polypool.tasks.scoring.metrics import Positives
 from polypool.tasks.scoring.protocols import PROTOCOLS, ScoringProtocol
-from polypool.tasks.scoring.scores import mean_score
 
 NASTY = "<script>alert('&\"')</script>"
 
@@ -173,25 +173,21 @@ def test_everything_is_escaped(run, tmp_path, video):
     assert well_formed(html)
 
 
-def test_without_files_there_are_captions_instead(tmp_path):
-    run = make_corpus(tmp_path, images=tmp_path / "gone", train=8, val=4, test=12)
-    adapter = TASKS.build(run.task, run)
-    html = page_of(adapter)
-    assert "<img" not in html
-    assert "The files of the images are not here" in html
-    first = adapter.corpus.items("test")[0].captions[0]
-    assert f"no picture: {first}" in html
-    assert well_formed(html)
-
-
-def test_one_file_that_is_gone_costs_its_picture_alone(tmp_path):
+def test_without_files_there_are_captions_instead_and_one_that_is_gone_costs_its_own(tmp_path):
     run = with_pictures(tmp_path, train=8, val=4, test=6)
     adapter = TASKS.build(run.task, run)
-    adapter.corpus.image_path(adapter.corpus.items("test")[0]).unlink()
+    first = adapter.corpus.items("test")[0]
+    adapter.corpus.image_path(first).unlink()
     html = page_of(adapter)
     assert "no picture" in html
     assert "are not here" not in html
     assert "<img" in html
+    shutil.rmtree(tmp_path / "images")
+    html = page_of(adapter)
+    assert "<img" not in html
+    assert "The files of the images are not here" in html
+    assert f"no picture: {first.captions[0]}" in html
+    assert well_formed(html)
 
 
 def test_videos_are_strips_and_a_shared_caption_is_right_for_all_who_have_it(tmp_path):
@@ -216,13 +212,6 @@ def test_folds_and_parts_of_a_split_are_told(run, monkeypatch):
         assert "12 images or the 24 captions of the whole split" in html
 
 
-def test_the_mean_of_several_scores_has_a_page_too(run):
-    adapter = TASKS.build(run.task, run)
-    models = [adapter.model() for _ in range(2)]
-    html = page_of(adapter, mean_score([adapter.scorer(model, "test") for model in models]))
-    assert len(cards(html)) == 24
-
-
 def test_ratings_of_crisscrossed_captions_decide_what_is_right(run, tmp_path, monkeypatch):
     corpus = Corpus.open(run.data.corpus)
     items = [
@@ -233,12 +222,8 @@ def test_ratings_of_crisscrossed_captions_decide_what_is_right(run, tmp_path, mo
     write_corpus(tmp_path / "corpus", items, source={}, images=corpus.manifest.images)
     ids = [item.id for item in items if item.split == "test"]
     rated = [(caption(f"{id}{n}"), image(ids[at - 1]), 4) for n in (0, 1) for at, id in enumerate(ids)]
-    folder = write_csvs(
-        tmp_path / "cxc",
-        sits=rated,
-        sts=[(caption(f"{ids[0]}0"), caption(f"{ids[1]}0"), 4)],
-        sis=[(image(ids[0]), image(ids[1]), 4)],
-    )
+    captions, images = (caption(f"{ids[0]}0"), caption(f"{ids[1]}0"), 4), (image(ids[0]), image(ids[1]), 4)
+    folder = write_csvs(tmp_path / "cxc", sits=rated, sts=[captions], sis=[images])
     monkeypatch.setitem(PROTOCOLS, "made-cxc", ScoringProtocol(name="made-cxc", about="", right="cxc"))
     run = replace(run, data=replace(run.data, corpus=str(tmp_path / "corpus")))
     adapter = ImageText(run, cxc=str(folder))

@@ -1,9 +1,5 @@
-from __future__ import annotations
-
 import os
 import struct
-import zipfile
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +11,7 @@ from polypool.tasks.datasets.features import as_set
 RANDOM = np.random.default_rng(0)
 
 
-def test_arrays_of_many_shapes(tmp_path: Path) -> None:
+def test_arrays_of_many_shapes(tmp_path):
     folder = tmp_path / "in"
     folder.mkdir()
     grid = RANDOM.standard_normal((7, 7, 8)).astype(np.float32)
@@ -47,33 +43,28 @@ def test_arrays_of_many_shapes(tmp_path: Path) -> None:
         make(folder / name)
     ingested("arrays", "--dir", folder, "--out", tmp_path / "out", "--dtype", "float32", "--allow-skipped")
     found = sets_of(tmp_path / "out")
-    expected = {
-        "a": grid[0],
-        "b": grid[0],
-        "c": grid.reshape(49, 8),
-        "d": grid[1],
-        "e": grid[2],
-        "f": grid[3],
-    }
+    expected = dict(zip("abcdef", [grid[0], grid[0], grid.reshape(49, 8), *grid[1:4]], strict=True))
     assert list(found) == [*expected, "g"]
     for id, x_ND in expected.items():
         assert np.array_equal(found[id], x_ND)
     listed = dict(reasons(tmp_path / "out"))
     assert set(listed) == {*bad, "s.npy, shape (7, 7, 5)"} - {"s.npy"}
-    assert listed["k.npz"] == "2 arrays, none called features or x"
     assert "pickled" in listed["l.npy"]
     assert "pickled" in listed["m.npz"]
-    assert listed["n.npy"] == listed["o.npz"] == listed["p.npy"] == "damaged or cut short"
-    assert listed["q.txt"] == "not a .npy or .npz file"
-    assert listed["s.npy, shape (7, 7, 5)"] == "vectors of another width than 8, which most files have"
-    assert listed["v.npy"] == "vectors of width 0, expected 8"
-    assert listed["w.npy"] == listed["x.npz"] == "a folder, a pipe, or a link that leads nowhere"
-    assert listed["t.npy"] == "an empty set"
-    assert listed["a.npz"] == "duplicate id"
+    assert {
+        "k.npz": "2 arrays, none called features or x",
+        **dict.fromkeys(("n.npy", "o.npz", "p.npy"), "damaged or cut short"),
+        "q.txt": "not a .npy or .npz file",
+        "s.npy, shape (7, 7, 5)": "vectors of another width than 8, which most files have",
+        "v.npy": "vectors of width 0, expected 8",
+        **dict.fromkeys(("w.npy", "x.npz"), "a folder, a pipe, or a link that leads nowhere"),
+        "t.npy": "an empty set",
+        "a.npz": "duplicate id",
+    }.items() <= listed.items()
 
 
 @pytest.mark.parametrize("first", [True, False])
-def test_the_width_is_that_of_most_files_and_the_others_are_listed(tmp_path: Path, first: bool) -> None:
+def test_the_width_is_that_of_most_files_and_the_others_are_listed(tmp_path, first):
     (tmp_path / "in").mkdir()
     np.save(tmp_path / "in" / "0.npy", np.ones((9, 2, 3)))  # the first to be read
     np.savez(tmp_path / "in" / "1.npz", x=np.ones((4, 5)))
@@ -99,7 +90,7 @@ def test_the_width_is_that_of_most_files_and_the_others_are_listed(tmp_path: Pat
     )
 
 
-def test_channels_first() -> None:
+def test_channels_first():
     map_DHW = RANDOM.standard_normal((8, 2, 3))
     expected = map_DHW.reshape(8, 6).T
     assert np.array_equal(as_set(map_DHW, channels_first=True), expected)
@@ -107,13 +98,13 @@ def test_channels_first() -> None:
     assert as_set(map_DHW).shape == (16, 3)
 
 
-def test_arrays_of_an_empty_or_missing_folder_exit_with_2(tmp_path: Path) -> None:
+def test_arrays_of_an_empty_or_missing_folder_exit_with_2(tmp_path):
     (tmp_path / "in").mkdir()
     for folder, message in (("in", "nothing usable was found; nothing skipped"), ("x", "x: no such folder")):
         refused(message, "arrays", "--dir", tmp_path / folder, "--out", tmp_path / "out")
 
 
-def test_empty_arrays_have_no_say_in_the_width(tmp_path: Path) -> None:
+def test_empty_arrays_have_no_say_in_the_width(tmp_path):
     (tmp_path / "in").mkdir()
     for name, shape in {"a": (0, 7), "b": (0, 7), "c": (2, 3)}.items():
         np.save(tmp_path / "in" / f"{name}.npy", np.ones(shape))
@@ -133,7 +124,7 @@ def patched(data: bytes, *, flag: int = 0, method: int = 0) -> bytes:
     return bytes(changed)
 
 
-def test_archives_that_are_encrypted_strange_or_endless_are_listed(tmp_path: Path) -> None:
+def test_archives_that_are_encrypted_strange_or_endless_are_listed(tmp_path, monkeypatch):
     (tmp_path / "in").mkdir()
     for name in "ab":
         np.save(tmp_path / "in" / f"{name}.npy", np.ones((2, 4), np.float32))
@@ -141,22 +132,18 @@ def test_archives_that_are_encrypted_strange_or_endless_are_listed(tmp_path: Pat
     good = (tmp_path / "good.npz").read_bytes()
     (tmp_path / "in" / "c.npz").write_bytes(patched(good, flag=1))
     (tmp_path / "in" / "d.npz").write_bytes(patched(good, method=97))
-    header = {"descr": "<f4", "fortran_order": False, "shape": (70 << 20, 4)}
-    archive = zipfile.ZipFile(tmp_path / "in" / "e.npz", "w", zipfile.ZIP_DEFLATED)
-    with archive, archive.open("x.npy", "w", force_zip64=True) as entry:
-        np.lib.format.write_array_header_1_0(entry, header)
-        for _ in range(70):
-            entry.write(bytes(16 << 20))
+    monkeypatch.setattr("polypool.tasks.datasets.features.arrays._LARGEST", 1000)
+    np.savez_compressed(tmp_path / "in" / "e.npz", x=np.ones((100, 4), np.float32))
     ingested("arrays", "--dir", tmp_path / "in", "--out", tmp_path / "out", "--allow-skipped")
     assert list(sets_of(tmp_path / "out")) == ["a", "b"]
     assert dict(reasons(tmp_path / "out")) == {
         "c.npz": "damaged or cut short",
         "d.npz": "damaged or cut short",
-        "e.npz": "an array of over 1,073,741,824 bytes, too large for one image or video",
+        "e.npz": "an array of over 1,000 bytes, too large for one image or video",
     }
 
 
-def test_boxes_of_archives_become_a_column(tmp_path: Path) -> None:
+def test_boxes_of_archives_become_a_column(tmp_path):
     folder = tmp_path / "in"
     folder.mkdir()
     x_ND = RANDOM.standard_normal((5, 3, 8)).astype(np.float32)

@@ -1,10 +1,7 @@
-from __future__ import annotations
-
 import json
 import pickle
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import h5py
@@ -29,7 +26,7 @@ def write_hdf5(folder: Path, **datasets: np.ndarray) -> Path:
 
 
 @pytest.mark.parametrize("form", ["map", "list", "npy", "txt", "inside", "inside-text"])
-def test_hdf5_with_ids_in_every_form(tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hdf5_with_ids_in_every_form(tmp_path, form, monkeypatch):
     monkeypatch.setattr("polypool.tasks.datasets.features.hdf5._BLOCK", 300)  # two rows at a time
     features = RANDOM.standard_normal((5, 3, 8)).astype(np.float32)
     ids = [9, 7, 5, 3, 1]
@@ -38,9 +35,8 @@ def test_hdf5_with_ids_in_every_form(tmp_path: Path, form: str, monkeypatch: pyt
         tmp_path, image_features=features, **({"image_ids": inside[form]} if form in inside else {})
     )
     if form == "map":
-        (tmp_path / "ids.json").write_text(
-            json.dumps({str(id): row for row, id in reversed(list(enumerate(ids)))})
-        )
+        rows = {str(id): row for row, id in reversed(list(enumerate(ids)))}
+        (tmp_path / "ids.json").write_text(json.dumps(rows))
     elif form == "list":
         (tmp_path / "ids.json").write_text(json.dumps(ids))
     elif form == "npy":
@@ -56,7 +52,7 @@ def test_hdf5_with_ids_in_every_form(tmp_path: Path, form: str, monkeypatch: pyt
     assert np.array_equal(np.stack(list(found.values())), features)
 
 
-def test_hdf5_adaptive_layout(tmp_path: Path) -> None:
+def test_hdf5_adaptive_layout(tmp_path):
     features = RANDOM.standard_normal((10, 8)).astype(np.float32)
     spans = np.array([[4, 10], [0, 3], [3, 4], [5, 5], [8, 11]])
     path = write_hdf5(tmp_path, image_features=features, pos_boxes=spans)
@@ -76,13 +72,13 @@ def test_hdf5_adaptive_layout(tmp_path: Path) -> None:
     }
 
 
-def test_hdf5_rows_without_id_are_listed(tmp_path: Path) -> None:
+def test_hdf5_rows_without_id_are_listed(tmp_path):
     path = write_hdf5(tmp_path, image_features=np.ones((3, 2, 4)), image_ids=np.array([1, 2]))
     ingested("hdf5", "--file", path, "--out", tmp_path / "out", "--allow-skipped")
     assert reasons(tmp_path / "out") == [("train.hdf5, row 2", "a row that has no id")]
 
 
-def test_hdf5_refusals(tmp_path: Path) -> None:
+def test_hdf5_refusals(tmp_path):
     path = write_hdf5(tmp_path, features=np.ones((3, 2, 4)))
     (tmp_path / "ids.pkl").write_bytes(pickle.dumps({1: 0}))
     (tmp_path / "ids.json").write_text('"one"')
@@ -103,7 +99,7 @@ def test_hdf5_refusals(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def test_the_advice_on_pickled_ids_works(tmp_path: Path) -> None:
+def test_the_advice_on_pickled_ids_works(tmp_path):
     path = write_hdf5(tmp_path, image_features=np.ones((2, 2, 4)))
     named = tmp_path / 'whose ids\' "$(touch stray)".pkl'
     named.write_bytes(pickle.dumps({30: 0, 40: 1}))
@@ -116,7 +112,7 @@ def test_the_advice_on_pickled_ids_works(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("adaptive", [False, True])
-def test_boxes_become_a_column(tmp_path: Path, adaptive: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_boxes_become_a_column(tmp_path, adaptive, monkeypatch):
     monkeypatch.setattr("polypool.tasks.datasets.features.hdf5._BLOCK", 300)  # three rows at a time
     features = RANDOM.standard_normal((4, 3, 8)).astype(np.float32)
     spatial = RANDOM.random((4, 3, 6)).astype(np.float32)
@@ -145,7 +141,7 @@ def test_boxes_become_a_column(tmp_path: Path, adaptive: bool, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("spatial", [np.zeros((4, 2, 6)), np.zeros((4, 3, 3)), np.zeros((4, 3, 6), int)])
-def test_what_is_no_box_of_each_element_is_left_out_and_said(tmp_path: Path, spatial: np.ndarray) -> None:
+def test_what_is_no_box_of_each_element_is_left_out_and_said(tmp_path, spatial):
     path = write_hdf5(
         tmp_path, image_features=RANDOM.random((4, 3, 8)), spatial_features=spatial, image_ids=np.arange(4)
     )
@@ -155,23 +151,17 @@ def test_what_is_no_box_of_each_element_is_left_out_and_said(tmp_path: Path, spa
     assert FeatureStore.open(tmp_path / "out").columns == {}
 
 
-SECRET = 777.0
+SECRET, SECRETS = 777.0, "secret.bin"
 
 
 def elsewhere(folder: Path) -> None:
     """Write the numbers that no damaged file may show."""
-    np.full(24, SECRET, np.float32).tofile(folder / "secret.bin")
+    np.full(24, SECRET, np.float32).tofile(folder / SECRETS)
     with h5py.File(folder / "other.h5", "w") as file:
         file["image_features"] = np.full((3, 2, 4), SECRET, np.float32)
 
 
-def external_link(file: h5py.File) -> None:
-    file["image_features"] = h5py.ExternalLink("other.h5", "image_features")
-
-
-def external_storage(file: h5py.File) -> None:
-    path = str(Path(file.filename).with_name("secret.bin"))
-    file.create_dataset("image_features", (3, 2, 4), "f4", external=[(path, 0, 96)])
+FULL, ONES = (3, 2, 4), np.ones((3, 2, 4), "f4")
 
 
 def virtual(file: h5py.File) -> None:
@@ -180,83 +170,71 @@ def virtual(file: h5py.File) -> None:
     file.create_virtual_dataset("image_features", layout)
 
 
-def endless(file: h5py.File) -> None:
-    file.create_dataset("image_features", (10**9, 36, 2048), "f4", chunks=(1, 36, 2048))
-
-
-def wide(file: h5py.File) -> None:
-    file.create_dataset("image_features", (1, 10**9, 4), "f4", chunks=(1, 100, 4))
-
-
-def endless_of_nothing(file: h5py.File) -> None:
-    file.create_dataset("image_features", (2**40, 0), "f4", chunks=True)
-
-
-def loop(file: h5py.File) -> None:
-    file["image_features"] = h5py.SoftLink("/image_features")
-
-
-def text(file: h5py.File) -> None:
-    file["image_features"] = np.full((3, 2, 4), b"a")
-
-
-def odd_ids(file: h5py.File) -> None:
-    file["image_features"] = np.ones((3, 2, 4), "f4")
-    del file["image_ids"]
-    file["image_ids"] = np.array([1.5, np.nan, np.inf])
-
-
-def ids_never_written(file: h5py.File) -> None:
-    file["image_features"] = np.ones((3, 2, 4), "f4")
-    del file["image_ids"]
-    file.create_dataset("image_ids", (10**6,), "i1", chunks=True)
-
-
 def short_chunk(file: h5py.File) -> None:
     data = file.create_dataset("image_features", (3, 2, 4), "f4", chunks=(1, 2, 4), fletcher32=True)
     data.id.write_direct_chunk((0, 0, 0), b"a")
 
 
-def odd_positions(file: h5py.File) -> None:
-    file["image_features"] = np.ones((7, 4), "f4")
-    file["pos_boxes"] = np.ones((3, 2, 2), int)
-
-
-def no_positions(file: h5py.File) -> None:
-    file["image_features"] = np.ones((7, 4), "f4")
-    file["pos_boxes"] = h5py.Empty("i8")
+LINK = "image_features is a link to data elsewhere; it is not followed"
+OTHERS = "the data of image_features are in other files, which are not read"
 
 
 @pytest.mark.parametrize(
     ("write", "message"),
     [
-        (external_link, "image_features is a link to data elsewhere; it is not followed"),
-        (external_storage, "the data of image_features are in other files, which are not read"),
-        (virtual, "the data of image_features are in other files, which are not read"),
-        (endless, "claims 294,912,000,000,000 bytes, and the file holds 0 of it"),
-        (wide, "claims 16,000,000,000 bytes, and the file holds 0 of it"),
-        (endless_of_nothing, "holds float32 of shape (1099511627776, 0), expected numbers"),
-        (loop, "image_features is a link to data elsewhere"),
-        (text, "'image_features' holds |S1 of shape (3, 2, 4), expected numbers"),
-        (odd_ids, "'image_ids' holds float64, expected whole numbers or text; give --ids"),
-        (ids_never_written, "image_ids (1000000,) claims 1,000,000 bytes, and the file holds 0 of it"),
+        (lambda f: f.update(image_features=h5py.ExternalLink("other.h5", "image_features")), LINK),
+        (lambda f: f.create_dataset("image_features", FULL, "f4", external=[(SECRETS, 0, 96)]), OTHERS),
+        (virtual, OTHERS),
+        (
+            lambda f: f.create_dataset("image_features", (10**9, 36, 2048), "f4", chunks=(1, 36, 2048)),
+            "claims 294,912,000,000,000 bytes, and the file holds 0 of it",
+        ),
+        (
+            lambda f: f.create_dataset("image_features", (1, 10**9, 4), "f4", chunks=(1, 100, 4)),
+            "claims 16,000,000,000 bytes, and the file holds 0 of it",
+        ),
+        (
+            lambda f: f.create_dataset("image_features", (2**40, 0), "f4", chunks=True),
+            "holds float32 of shape (1099511627776, 0), expected numbers",
+        ),
+        (lambda f: f.update(image_features=h5py.SoftLink("/image_features")), LINK),
+        (
+            lambda f: f.update(image_features=np.full(FULL, b"a")),
+            "'image_features' holds |S1 of shape (3, 2, 4), expected numbers",
+        ),
+        (
+            lambda f: f.update(image_features=ONES, image_ids=np.array([1.5, np.nan, np.inf])),
+            "'image_ids' holds float64, expected whole numbers or text; give --ids",
+        ),
+        (
+            lambda f: (
+                f.update(image_features=ONES) or f.create_dataset("image_ids", (10**6,), "i1", chunks=True)
+            ),
+            "image_ids (1000000,) claims 1,000,000 bytes, and the file holds 0 of it",
+        ),
         (short_chunk, "image_features has chunks too short for their checksum"),
-        (odd_positions, "pos_boxes is int64 of shape (3, 2, 2), expected whole numbers of shape (n, 2)"),
-        (no_positions, "pos_boxes is something else, expected whole numbers of shape (n, 2)"),
+        (
+            lambda f: f.update(image_features=np.ones((7, 4), "f4"), pos_boxes=np.ones((3, 2, 2), int)),
+            "pos_boxes is int64 of shape (3, 2, 2), expected whole numbers of shape (n, 2)",
+        ),
+        (
+            lambda f: f.update(image_features=np.ones((7, 4), "f4"), pos_boxes=h5py.Empty("i8")),
+            "pos_boxes is something else, expected whole numbers of shape (n, 2)",
+        ),
     ],
 )
-def test_hdf5_of_others_is_read_for_what_lies_in_it(
-    tmp_path: Path, write: Callable[[h5py.File], None], message: str
-) -> None:
+def test_hdf5_of_others_is_read_for_what_lies_in_it(tmp_path, monkeypatch, write, message):
+    monkeypatch.chdir(tmp_path)  # where names of other files lead
     elsewhere(tmp_path)
     with h5py.File(tmp_path / "features.h5", "w") as file:
-        file["image_ids"] = np.array([7, 8, 9])
         write(file)
+        if "image_ids" not in file:
+            file["image_ids"] = np.array([7, 8, 9])
     refused(message, "hdf5", "--file", tmp_path / "features.h5", "--out", tmp_path / "out")
     assert not (tmp_path / "out" / "manifest.json").exists()
 
 
-def test_a_link_in_a_group_is_not_followed_and_a_group_is(tmp_path: Path) -> None:
+def test_a_link_in_a_group_is_not_followed_and_a_group_is(tmp_path):
     elsewhere(tmp_path)
     with h5py.File(tmp_path / "features.h5", "w") as file:
         file["image_ids"] = np.array([7, 8, 9])
@@ -268,7 +246,7 @@ def test_a_link_in_a_group_is_not_followed_and_a_group_is(tmp_path: Path) -> Non
     assert list(sets_of(tmp_path / "out")) == ["7", "8", "9"]
 
 
-def test_features_packed_well_are_read(tmp_path: Path) -> None:
+def test_features_packed_well_are_read(tmp_path):
     with h5py.File(tmp_path / "features.h5", "w") as file:
         file["image_ids"] = np.array([7, 8, 9])
         file.create_dataset(

@@ -1,7 +1,5 @@
 """Regions in TSV files of bottom-up attention, and in LMDBs of mmf and ViLBERT."""
 
-from __future__ import annotations
-
 import base64
 import pickle
 import sys
@@ -28,7 +26,7 @@ def line(id: object, x_ND: np.ndarray, box_N4: np.ndarray | None = None) -> str:
     return "\t".join([str(id), "640", "480", str(len(x_ND)), encode(boxes), encode(x_ND)]) + "\n"
 
 
-def test_butd_reads_several_files_with_bad_rows(tmp_path: Path) -> None:
+def test_butd_reads_several_files_with_bad_rows(tmp_path):
     xs = [RANDOM.standard_normal((n, 8)).astype(np.float32) for n in (10, 36, 100, 2, 3)]
     nan = xs[3].copy()
     nan[0, 0] = np.nan
@@ -68,7 +66,7 @@ def test_butd_reads_several_files_with_bad_rows(tmp_path: Path) -> None:
     assert "3 x not 6 columns, such as a row that is cut short: a.tsv:2; a.tsv:8; b.tsv:3" in out
 
 
-def test_boxes_are_a_column_in_fractions_of_the_picture(tmp_path: Path) -> None:
+def test_boxes_are_a_column_in_fractions_of_the_picture(tmp_path):
     good, boxes = line(1, X_ND, BOX_N4), encode(BOX_N4)
     bad = [
         good.replace("640", "0"),
@@ -86,7 +84,7 @@ def test_boxes_are_a_column_in_fractions_of_the_picture(tmp_path: Path) -> None:
     assert "5 x boxes that cannot be read; zeros are stored" in out
 
 
-def test_butd_cut_within_the_last_features(tmp_path: Path) -> None:
+def test_butd_cut_within_the_last_features(tmp_path):
     x_ND = RANDOM.standard_normal((36, 8))
     (tmp_path / "a.tsv").write_text(line(1, x_ND) + line(2, x_ND)[:-41])
     ingested("butd", "--tsv", tmp_path / "a.tsv", "--dim", 8, "--out", tmp_path / "out", "--allow-skipped")
@@ -95,9 +93,7 @@ def test_butd_cut_within_the_last_features(tmp_path: Path) -> None:
     ]
 
 
-def test_butd_of_the_wrong_width_or_missing_exits_with_2(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_butd_of_the_wrong_width_or_missing_exits_with_2(tmp_path, monkeypatch):
     (tmp_path / "a.tsv").write_text(line(1, np.ones((3, 8))))
     files = ("butd", "--tsv", tmp_path / "a.tsv", "--out", tmp_path / "out")
     refused(

@@ -1,7 +1,5 @@
 """Folders of somebody's own, as `ingest folder` reads them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -19,7 +17,7 @@ def picture(path: Path, *lines: str) -> None:
         path.with_suffix(".txt").write_text("\n".join(lines))
 
 
-def test_each_line_beside_a_picture_is_a_caption(tmp_path: Path) -> None:
+def test_each_line_beside_a_picture_is_a_caption(tmp_path):
     for n in range(10):
         picture(tmp_path / "in" / f"{n % 2}" / f"{n}.png", f"the picture {n}", "", f"number {n}")
     code, said, error = run("folder", "--dir", tmp_path / "in", "--split", "6/2/2", "--out", tmp_path / "out")
@@ -31,7 +29,7 @@ def test_each_line_beside_a_picture_is_a_caption(tmp_path: Path) -> None:
     assert corpus.image_path(items["1/3.png"]) == tmp_path / "in" / "1" / "3.png"
 
 
-def test_folders_that_are_called_so_are_the_splits(tmp_path: Path) -> None:
+def test_folders_that_are_called_so_are_the_splits(tmp_path):
     for n, split in enumerate(["training"] * 3 + ["validation"] + ["Test"] * 2):
         picture(tmp_path / "in" / split / f"{n}.png", f"the picture {n}")
     code, said, _ = run("folder", "--dir", tmp_path / "in", "--out", tmp_path / "out")
@@ -41,7 +39,7 @@ def test_folders_that_are_called_so_are_the_splits(tmp_path: Path) -> None:
     assert "splits are random" in run("folder", "--dir", tmp_path / "in", "--out", tmp_path / "out")[1]
 
 
-def test_what_has_no_text_or_picture_is_listed(tmp_path: Path) -> None:
+def test_what_has_no_text_or_picture_is_listed(tmp_path):
     for n in range(8):
         picture(tmp_path / "in" / f"{n}.png", f"the picture {n}")
     picture(tmp_path / "in" / "silent.png")
@@ -62,6 +60,6 @@ def test_what_has_no_text_or_picture_is_listed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "why"), [("none", "no such folder"), ("empty", "holds no pictures or videos")]
 )
-def test_a_folder_without_pictures_is_one_line(name: str, why: str, tmp_path: Path) -> None:
+def test_a_folder_without_pictures_is_one_line(name, why, tmp_path):
     (tmp_path / "empty").mkdir()
     refused(why, "folder", "--dir", tmp_path / name, "--out", tmp_path / "out", lines=1)

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path
@@ -21,7 +19,7 @@ def options(captions: Path, splits: Path, out: Path) -> tuple[object, ...]:
     return "--captions", captions, "--splits", splits, "--out", out
 
 
-def test_hgr_captions_and_splits(tmp_path: Path) -> None:
+def test_hgr_captions_and_splits(tmp_path):
     out = ingested("hgr", *options(*write_hgr(tmp_path), tmp_path / "out"))
     assert "6 items (train 3, val 1, test 2), 12 captions" in out
     assert "nothing skipped" in out
@@ -31,7 +29,7 @@ def test_hgr_captions_and_splits(tmp_path: Path) -> None:
     assert corpus.items("test")[1].captions == ("a/b/c is seen", "someone looks at it")
 
 
-def test_hgr_names_join_whether_they_have_slashes_or_not(tmp_path: Path) -> None:
+def test_hgr_names_join_whether_they_have_slashes_or_not(tmp_path):
     captions, splits = write_hgr(tmp_path)
     captions.write_text(captions.read_text().replace('"tumblr/one":', '"tumblr_one":'))
     (tmp_path / "videos" / "a" / "b").mkdir(parents=True)
@@ -44,7 +42,7 @@ def test_hgr_names_join_whether_they_have_slashes_or_not(tmp_path: Path) -> None
     assert [item.path for item in corpus.items("test")] == ["a/b/c.mp4"]
 
 
-def test_hgr_skips_and_lists_what_is_bad(tmp_path: Path) -> None:
+def test_hgr_skips_and_lists_what_is_bad(tmp_path):
     names = {"trn": ["x/y", "v1", "v1", "v2", "v3"], "val": ["x_y", "v4"], "tst": ["v2", "v5"]}
     captions, splits = write_hgr(tmp_path, names, v3="no list", v4=["fine", 3, ""], stray=["a"], v5=[])
     text = captions.read_text()
@@ -78,7 +76,7 @@ def test_hgr_skips_and_lists_what_is_bad(tmp_path: Path) -> None:
     )
 
 
-def test_hgr_refusals_and_the_advice_on_pickled_names(tmp_path: Path) -> None:
+def test_hgr_refusals_and_the_advice_on_pickled_names(tmp_path):
     captions, splits = write_hgr(tmp_path)
     np.save(splits / "val_names.npy", np.array(["video3"], object), allow_pickle=True)
     with pytest.raises(InputError, match="pickles are not read, as they can run code") as caught:
@@ -112,7 +110,7 @@ def ingest_features(folder: Path, splits: Path, out: Path) -> tuple[int, str, st
     return run(*files, "--dtype", "float32", "--allow-skipped")
 
 
-def test_hgr_frames(tmp_path: Path) -> None:
+def test_hgr_frames(tmp_path):
     captions, splits = write_hgr(tmp_path)
     sets = write_frames(tmp_path / "SA" / "resnet152.pth")
     code, out, _ = ingest_features(tmp_path / "SA" / "resnet152.pth", splits, tmp_path / "store")
@@ -126,7 +124,7 @@ def test_hgr_frames(tmp_path: Path) -> None:
     assert set(Corpus.open(tmp_path / "out").ids.to_pylist()) == set(found)
 
 
-def test_hgr_means(tmp_path: Path) -> None:
+def test_hgr_means(tmp_path):
     _, splits = write_hgr(tmp_path, HGR_NAMES | {"val": ["video3", "video3", "video7"]})
     (tmp_path / "MP").mkdir()
     rows = {split: RANDOM.standard_normal((n, 8)).astype(np.float32) for split, n in (("trn", 3), ("val", 3))}
@@ -145,7 +143,7 @@ def test_hgr_means(tmp_path: Path) -> None:
     assert np.array_equal(np.stack(list(found.values())), expected[:, None])
 
 
-def test_hgr_features_that_are_bad(tmp_path: Path) -> None:
+def test_hgr_features_that_are_bad(tmp_path):
     _, splits = write_hgr(tmp_path, {"trn": ["a", "b", "c", "d", "x/y"], "val": ["e"], "tst": ["x_y"]})
     with h5py.File(tmp_path / "trn_ft.hdf5", "w") as file:
         file["a"] = np.ones((2, 8))
@@ -172,7 +170,7 @@ def test_hgr_features_that_are_bad(tmp_path: Path) -> None:
     )
 
 
-def test_hgr_features_that_cannot_be_read(tmp_path: Path) -> None:
+def test_hgr_features_that_cannot_be_read(tmp_path):
     _, splits = write_hgr(tmp_path)
     (tmp_path / "in").mkdir()
     folder, out = tmp_path / "in", tmp_path / "store"

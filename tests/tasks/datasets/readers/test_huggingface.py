@@ -1,7 +1,5 @@
 """Data sets of Hugging Face, as `ingest hf` reads them from a local folder."""
 
-from __future__ import annotations
-
 import io
 import sys
 from pathlib import Path
@@ -43,12 +41,12 @@ def words(folder: Path) -> tuple[object, ...]:
 
 
 @pytest.fixture(autouse=True)
-def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def offline(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
 
 
-def test_its_splits_pictures_and_captions_become_a_corpus(tmp_path: Path) -> None:
+def test_its_splits_pictures_and_captions_become_a_corpus(tmp_path):
     kept(tmp_path / "set", train=rows(6), validation=rows(2, 6, "jpeg"), test=rows(3, 8))
     said = ingested(*words(tmp_path))
     assert "guessed: text: the column 'captions'" in said
@@ -60,13 +58,13 @@ def test_its_splits_pictures_and_captions_become_a_corpus(tmp_path: Path) -> Non
     assert corpus.image_path(first).read_bytes() == picture(6, "jpeg")
 
 
-def test_one_split_of_training_is_divided(tmp_path: Path) -> None:
+def test_one_split_of_training_is_divided(tmp_path):
     kept(tmp_path / "set", train=rows(10))
     assert "splits are random: train/val/test 80/10/10, seed 0" in ingested(*words(tmp_path))
     assert dict(Corpus.open(tmp_path / "out").splits) == {"train": 8, "val": 1, "test": 1}
 
 
-def test_a_row_without_a_picture_is_listed_and_a_column_of_none_refused(tmp_path: Path) -> None:
+def test_a_row_without_a_picture_is_listed_and_a_column_of_none_refused(tmp_path):
     broken = [{"image": {"bytes": b"no picture", "path": None}, "captions": ["a"], "other": 0}]
     kept(tmp_path / "set", train=[*rows(4), *broken, *rows(4, 4)])
     ingested(*words(tmp_path), "--allow-skipped", "--split", "6/1/1")
@@ -76,13 +74,11 @@ def test_a_row_without_a_picture_is_listed_and_a_column_of_none_refused(tmp_path
     refused("the column 'other' holds", *words(tmp_path), "--image-column", "other", lines=1)
 
 
-def test_a_name_that_cannot_be_loaded_is_one_line(tmp_path: Path) -> None:
+def test_a_name_that_cannot_be_loaded_is_one_line(tmp_path):
     pytest.importorskip("datasets", reason="not installed (pip install 'polypool[hf]')")
     refused("cannot be loaded by `datasets`", *words(tmp_path), lines=1)
 
 
-def test_without_the_package_it_says_how_to_install_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_the_package_it_says_how_to_install_it(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
     refused("pip install 'polypool[hf]'", *words(tmp_path))

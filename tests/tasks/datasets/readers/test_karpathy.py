@@ -1,8 +1,3 @@
-from __future__ import annotations
-
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
 from annotations import karpathy_entry, write_karpathy
 from verbs import ingested, reasons, refused, run
@@ -11,7 +6,7 @@ from polypool.tasks.datasets.corpus import Corpus
 from polypool.tasks.datasets.readers.karpathy import Karpathy
 
 
-def test_karpathy_splits_ids_and_paths(tmp_path: Path) -> None:
+def test_karpathy_splits_ids_and_paths(tmp_path):
     splits = ["train", "restval", "val", "test", "restval"]
     path = write_karpathy(tmp_path, [karpathy_entry(i, split=split) for i, split in enumerate(splits)])
     out = ingested("karpathy", "--json", path, "--images", tmp_path / "images", "--out", tmp_path / "out")
@@ -28,7 +23,7 @@ def test_karpathy_splits_ids_and_paths(tmp_path: Path) -> None:
     assert Corpus.open(tmp_path / "out").splits == {"train": 1, "restval": 2, "val": 1, "test": 1}
 
 
-def test_karpathy_flickr_has_imgids_and_one_folder(tmp_path: Path) -> None:
+def test_karpathy_flickr_has_imgids_and_one_folder(tmp_path):
     entries = [karpathy_entry(i, filename=f"{i}.jpg") for i in range(3)]
     for one in entries:
         del one["cocoid"], one["filepath"]
@@ -39,7 +34,7 @@ def test_karpathy_flickr_has_imgids_and_one_folder(tmp_path: Path) -> None:
     assert [len(it.caption_ids) for it in items] == [5, 0, 5]
 
 
-def test_karpathy_images_may_be_given_as_the_folder_or_its_parent(tmp_path: Path) -> None:
+def test_karpathy_images_may_be_given_as_the_folder_or_its_parent(tmp_path):
     path = write_karpathy(tmp_path, [karpathy_entry(0)])
     for images, expected in (
         ("images", f"val2014/{karpathy_entry(0)['filename']}"),
@@ -49,7 +44,7 @@ def test_karpathy_images_may_be_given_as_the_folder_or_its_parent(tmp_path: Path
         assert item.path == expected
 
 
-def test_karpathy_skips_and_lists_what_is_bad(tmp_path: Path) -> None:
+def test_karpathy_skips_and_lists_what_is_bad(tmp_path):
     entries = [
         karpathy_entry(0),
         karpathy_entry(1, filename="gone.jpg"),
@@ -91,7 +86,7 @@ def test_karpathy_skips_and_lists_what_is_bad(tmp_path: Path) -> None:
         (lambda text: "\x00", "not valid JSON"),
     ],
 )
-def test_karpathy_refuses_a_file_that_is_not_one(tmp_path: Path, change: Callable, message: str) -> None:
+def test_karpathy_refuses_a_file_that_is_not_one(tmp_path, change, message):
     path = write_karpathy(tmp_path, [karpathy_entry(0)])
     path.write_text(change(path.read_text()))
     files = ("--json", path, "--images", tmp_path / "images", "--out", tmp_path / "out")
@@ -99,7 +94,7 @@ def test_karpathy_refuses_a_file_that_is_not_one(tmp_path: Path, change: Callabl
     assert not (tmp_path / "out" / "corpus.json").exists()
 
 
-def test_karpathy_with_no_image_found_exits_with_2(tmp_path: Path) -> None:
+def test_karpathy_with_no_image_found_exits_with_2(tmp_path):
     path = write_karpathy(tmp_path, [karpathy_entry(0), karpathy_entry(1)])
     code, _, err = run("karpathy", "--json", path, "--images", tmp_path, "--out", tmp_path / "out")
     assert code == 2
@@ -112,7 +107,7 @@ def test_karpathy_with_no_image_found_exits_with_2(tmp_path: Path) -> None:
         refused("no such f", "karpathy", *missing, "--out", tmp_path / "out")
 
 
-def test_karpathy_reads_the_real_corpus(shared: Path, tmp_path: Path) -> None:
+def test_karpathy_reads_the_real_corpus(shared, tmp_path):
     data = shared / "data" / "coco_mini"
     out = ingested("karpathy", "--json", data / "dataset_coco_mini.json", "--images", data, "--out", tmp_path)
     assert "nothing skipped" in out

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -25,7 +23,7 @@ def official(folder: Path) -> tuple[Path, Path]:
     )
 
 
-def test_msrvtt_official_pair_and_merged_file(tmp_path: Path) -> None:
+def test_msrvtt_official_pair_and_merged_file(tmp_path):
     pair = official(tmp_path)
     out = ingested("msrvtt", "--json", *pair, "--out", tmp_path / "out")
     assert "7 items (train 4, val 1, test 2), 21 captions" in out
@@ -44,7 +42,7 @@ def test_msrvtt_official_pair_and_merged_file(tmp_path: Path) -> None:
     assert Corpus.open(tmp_path / "merged").digest == corpus.digest
 
 
-def test_msrvtt_videos_in_folders_and_features(tmp_path: Path) -> None:
+def test_msrvtt_videos_in_folders_and_features(tmp_path):
     pair = official(tmp_path)
     names = ["TrainValVideo/video0.mp4", "TrainValVideo/video1.avi", "video2.webm", "TestVideo/video5.MP4"]
     others = ["other/video0.mp4", "other/deeper/video2.mp4", "TrainValVideo/video1.mkv", "video6.txt"]
@@ -81,7 +79,7 @@ def test_msrvtt_videos_in_folders_and_features(tmp_path: Path) -> None:
     assert "holds no videos; expected files that end in .mp4, " in err
 
 
-def test_msrvtt_skips_and_lists_what_is_bad(tmp_path: Path) -> None:
+def test_msrvtt_skips_and_lists_what_is_bad(tmp_path):
     videos = [
         msrvtt_video(0),
         msrvtt_video(1, "holdout"),
@@ -139,14 +137,14 @@ def test_msrvtt_skips_and_lists_what_is_bad(tmp_path: Path) -> None:
         ('{"videos": [], "sentences": []}', "nothing usable was found"),
     ],
 )
-def test_msrvtt_refuses_a_file_that_is_not_one(tmp_path: Path, text: str, message: str) -> None:
+def test_msrvtt_refuses_a_file_that_is_not_one(tmp_path, text, message):
     path = tmp_path / "f.json"
     path.write_text(text)
     refused(message, "msrvtt", "--json", path, "--out", tmp_path / "out")
     assert not (tmp_path / "out" / "corpus.json").exists()
 
 
-def test_msrvtt_reads_the_real_corpus(shared: Path, tmp_path: Path) -> None:
+def test_msrvtt_reads_the_real_corpus(shared, tmp_path):
     data = shared / "data" / "msrvtt_mini"
     files = [data / f"{name}_videodatainfo.json" for name in ("train_val", "test")]
     out = ingested("msrvtt", "--json", *files, "--videos", data / "videos", "--out", tmp_path)
@@ -174,7 +172,7 @@ def whole(folder: Path, count: int = 30) -> Path:
     return write_msrvtt(folder / "MSRVTT_data.json", [msrvtt_video(i) for i in range(count)], sentences)
 
 
-def test_1ka_lists_and_a_held_out_part(tmp_path: Path) -> None:
+def test_1ka_lists_and_a_held_out_part(tmp_path):
     data = whole(tmp_path)
     train, test = csvs(
         tmp_path,
@@ -206,7 +204,7 @@ def test_1ka_lists_and_a_held_out_part(tmp_path: Path) -> None:
     assert held_out("d") == first  # the draw depends neither on the order of the list nor on the test set
 
 
-def test_1ka_skips_what_is_bad_and_never_trains_on_the_test(tmp_path: Path) -> None:
+def test_1ka_skips_what_is_bad_and_never_trains_on_the_test(tmp_path):
     data = whole(tmp_path, 8)
     train, test = csvs(
         tmp_path,
@@ -249,7 +247,7 @@ def test_1ka_skips_what_is_bad_and_never_trains_on_the_test(tmp_path: Path) -> N
         ("video_id\n" + "x" * 200_000 + "\n", "1 of its rows cannot be read, first train.csv, line 2: "),
     ],
 )
-def test_1ka_refuses_lists_that_are_none(tmp_path: Path, text: str, message: str) -> None:
+def test_1ka_refuses_lists_that_are_none(tmp_path, text, message):
     data = whole(tmp_path, 4)
     train, test = csvs(tmp_path, train=[], test=["k,m,video3,a cat"])
     train.write_text(text)

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path
@@ -41,7 +39,7 @@ def write_split(
 @pytest.mark.parametrize("rows", ["once", "each"])
 @pytest.mark.parametrize("ids", ["once", "each"])
 @pytest.mark.parametrize("each", [1, 5])
-def test_scan_rows_and_ids_once_or_for_each_caption(tmp_path: Path, rows: str, ids: str, each: int) -> None:
+def test_scan_rows_and_ids_once_or_for_each_caption(tmp_path, rows, ids, each):
     train = write_split(tmp_path / "in", "train", rows=rows, ids=ids, each=each)
     dev = write_split(tmp_path / "in", "dev", images=3, start=6, rows=rows, ids=ids, each=each)
     out = ingested("scan", "--dir", tmp_path / "in", "--out", tmp_path / "out")
@@ -56,7 +54,7 @@ def test_scan_rows_and_ids_once_or_for_each_caption(tmp_path: Path, rows: str, i
         assert np.array_equal(found[str(n)], x_ND.astype(np.float16))
 
 
-def test_scan_reads_testall_and_not_its_first_fold(tmp_path: Path) -> None:
+def test_scan_reads_testall_and_not_its_first_fold(tmp_path):
     write_split(tmp_path / "in", "test", images=2, rows="each")
     write_split(tmp_path / "in", "testall", images=10, rows="each")
     out = ingested("scan", "--dir", tmp_path / "in", "--out", tmp_path / "out", "--dtype", "float32")
@@ -65,7 +63,7 @@ def test_scan_reads_testall_and_not_its_first_fold(tmp_path: Path) -> None:
     assert FeatureStore.open(tmp_path / "out" / "regions").dtype == "float32"
 
 
-def test_scan_leaves_bad_rows_out_of_both(tmp_path: Path) -> None:
+def test_scan_leaves_bad_rows_out_of_both(tmp_path):
     features = write_split(tmp_path / "in", "train")
     features[1, 2, 3] = np.nan
     features[4] = 1e6
@@ -91,51 +89,43 @@ def test_scan_leaves_bad_rows_out_of_both(tmp_path: Path) -> None:
     assert len(reasons(tmp_path / "out" / "regions")) == 3
 
 
-def spoil(folder: Path, name: str) -> None:
-    ims, caps, ids = (folder / f"train_{part}" for part in ("ims.npy", "caps.txt", "ids.txt"))
-    if name == "lengths":
-        caps.write_text("one caption too many\n" + caps.read_text("utf-8"), "utf-8")
-    elif name == "annotation ids":
-        np.save(ims, np.repeat(np.load(ims), 5, axis=0))
-        ids.write_text("\n".join(map(str, range(30))))
-    elif name == "ids out of order":
-        ids.write_text("\n".join(["0"] * 5 + ["1", "2"] * 12 + ["3"]))
-    elif name == "rows that differ":
-        np.save(ims, RANDOM.standard_normal((30, 4, 8)))
-    elif name == "no ids":
-        ids.write_text("")
-    elif name == "missing":
-        caps.unlink()
-    elif name == "cut short":
-        ims.write_bytes(ims.read_bytes()[:-100])
-    elif name == "pickled":
-        np.save(ims, np.array([{}, []], dtype=object), allow_pickle=True)
-    elif name == "integers":
-        np.save(ims, np.zeros((6, 4, 8), int))
+OBJECTS = np.array([{}, []], dtype=object)
 
 
 @pytest.mark.parametrize(
-    ("name", "message"),
+    ("spoil", "message"),
     [
-        ("lengths", "6 rows, 31 captions, 6 ids: these do not fit"),
-        ("annotation ids", "the same image and their ids differ"),
-        ("ids out of order", "expected each id 5 times in a row"),
-        ("rows that differ", "expected each row 5 times"),
-        ("no ids", "these do not fit"),
-        ("missing", "train_caps.txt: no such file"),
-        ("cut short", "cut short"),
-        ("pickled", "cannot be read"),
-        ("integers", "expected floats of shape"),
+        (
+            lambda ims, caps, ids: caps.write_text("one too many\n" + caps.read_text("utf-8"), "utf-8"),
+            "6 rows, 31 captions, 6 ids: these do not fit",
+        ),
+        (
+            lambda ims, caps, ids: ids.write_text("\n".join(["0"] * 5 + ["1", "2"] * 12 + ["3"])),
+            "expected each id 5 times in a row",
+        ),
+        (lambda ims, *_: np.save(ims, RANDOM.standard_normal((30, 4, 8))), "expected each row 5 times"),
+        (lambda ims, caps, ids: ids.write_text(""), "these do not fit"),
+        (lambda ims, caps, ids: caps.unlink(), "train_caps.txt: no such file"),
+        (lambda ims, *_: ims.write_bytes(ims.read_bytes()[:-100]), "cut short"),
+        (lambda ims, *_: np.save(ims, OBJECTS, allow_pickle=True), "cannot be read"),
+        (lambda ims, *_: np.save(ims, np.zeros((6, 4, 8), int)), "expected floats of shape"),
     ],
 )
-def test_scan_refuses_files_that_do_not_fit(tmp_path: Path, name: str, message: str) -> None:
+def test_scan_refuses_files_that_do_not_fit(tmp_path, spoil, message):
     write_split(tmp_path / "in", "train")
-    spoil(tmp_path / "in", name)
+    spoil(*(tmp_path / "in" / f"train_{part}" for part in ("ims.npy", "caps.txt", "ids.txt")))
     refused(message, "scan", "--dir", tmp_path / "in", "--out", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
-def test_scan_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scan_refuses_ids_of_annotations(tmp_path):
+    write_split(tmp_path / "in", "train", rows="each")
+    (tmp_path / "in" / "train_ids.txt").write_text("\n".join(map(str, range(30))))
+    message = "the same image and their ids differ"
+    refused(message, "scan", "--dir", tmp_path / "in", "--out", tmp_path / "out")
+
+
+def test_scan_goes_on_where_it_stopped(tmp_path, monkeypatch):
     write_split(tmp_path / "in", "train", images=60)
     write_scan(tmp_path / "in", out=tmp_path / "whole", shard_bytes=1024)
 
@@ -178,7 +168,7 @@ print(peak - before)
 """
 
 
-def test_scan_takes_little_memory(tmp_path: Path) -> None:
+def test_scan_takes_little_memory(tmp_path):
     folder, images = tmp_path / "in", 700
     folder.mkdir()
     rows = np.lib.format.open_memmap(

@@ -1,7 +1,5 @@
 """Tables of somebody's own, as `ingest table` reads them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -25,7 +23,7 @@ ROWS = [
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path) -> Path:
     """A folder of pictures."""
     (tmp_path / "pictures").mkdir()
     for n in range(PICTURES):
@@ -55,7 +53,7 @@ def captions(corpus: Path) -> dict[str, tuple[str, ...]]:
 
 
 @pytest.mark.parametrize("name", ["a.csv", "semicolon.csv", "a.tsv", "a.jsonl", "a.json", "a.parquet"])
-def test_every_form_makes_the_same_corpus(name: str, folder: Path) -> None:
+def test_every_form_makes_the_same_corpus(name, folder):
     code, said, error = run("table", "--file", written(folder / name, ROWS), "--out", folder / "out")
     assert code == 0, error
     assert "guessed: image: the column 'image'" in said
@@ -69,7 +67,7 @@ def test_every_form_makes_the_same_corpus(name: str, folder: Path) -> None:
     assert all(corpus.image_path(item).is_file() for item in corpus.items("train"))
 
 
-def test_captions_may_be_a_list_and_splits_and_ids_columns(folder: Path) -> None:
+def test_captions_may_be_a_list_and_splits_and_ids_columns(folder):
     words = ["Training", "validation", "TEST", "held-out"]
     rows = [
         {"key": 100 + n, "where": f"{n}.png", "said": [f"first {n}", f"second {n}"], "part": words[n % 4]}
@@ -87,7 +85,7 @@ def test_captions_may_be_a_list_and_splits_and_ids_columns(folder: Path) -> None
     assert (item.id, item.path, item.captions) == ("101", "1.png", ("first 1", "second 1"))
 
 
-def test_questions_with_a_row_for_each_answer(folder: Path) -> None:
+def test_questions_with_a_row_for_each_answer(folder):
     rows = [
         {"image": f"pictures/{n}.png", "question": f"What is {ask}?", "answer": answer}
         for n in range(PICTURES)
@@ -106,7 +104,7 @@ def test_questions_with_a_row_for_each_answer(folder: Path) -> None:
     assert len({each.id for each in questions}) == 20
 
 
-def test_features_alone_need_ids(folder: Path) -> None:
+def test_features_alone_need_ids(folder):
     rows = [{"id": f"v{n}", "text": f"clip {n}"} for n in range(PICTURES)]
     table = written(folder / "a.csv", rows)
     words = ("table", "--file", table, "--out", folder / "out")
@@ -115,7 +113,7 @@ def test_features_alone_need_ids(folder: Path) -> None:
     assert captions(folder / "out")["v3"] == ("clip 3",)
 
 
-def test_rows_that_cannot_be_used_are_counted_and_listed(folder: Path) -> None:
+def test_rows_that_cannot_be_used_are_counted_and_listed(folder):
     lines = [
         "image,caption,split",
         *(f"pictures/{n}.png,the picture {n},train" for n in range(PICTURES)),
@@ -162,7 +160,7 @@ def test_rows_that_cannot_be_used_are_counted_and_listed(folder: Path) -> None:
         ("a.xlsx", b"", "ends in .xlsx, expected a table"),
     ],
 )
-def test_a_file_that_is_no_table_is_one_line(name: str, content: bytes, why: str, folder: Path) -> None:
+def test_a_file_that_is_no_table_is_one_line(name, content, why, folder):
     (folder / name).write_bytes(content)
     code, _, error = run("table", "--file", folder / name, "--out", folder / "out")
     assert (code, error.count("\n")) == (2, 1)
@@ -180,11 +178,11 @@ def test_a_file_that_is_no_table_is_one_line(name: str, content: bytes, why: str
         (("--text-column", "captoin"), "Did you mean 'caption'"),
     ],
 )
-def test_options_that_mean_nothing_are_one_line(words: tuple[str, ...], why: str, folder: Path) -> None:
+def test_options_that_mean_nothing_are_one_line(words, why, folder):
     refused(why, "table", "--file", written(folder / "a.csv", ROWS), "--out", folder / "out", *words)
 
 
-def test_a_division_depends_on_ids_and_seed_alone() -> None:
+def test_a_division_depends_on_ids_and_seed_alone():
     ids = [f"item {n}" for n in range(100)]
 
     def divide(ids, shares, *, seed):
@@ -201,7 +199,7 @@ def test_a_division_depends_on_ids_and_seed_alone() -> None:
     assert sorted(divide("abc", "98/1/1", seed=0).values()) == ["test", "train", "val"]
 
 
-def test_words_for_splits() -> None:
+def test_words_for_splits():
     words = ("train", "Training ", "valid", "dev", "TEST", "testing", "fold 3")
     meant = ["train", "train", "val", "val", "test", "test"]
     assert [split_called(word) for word in words] == [*meant, "fold 3"]

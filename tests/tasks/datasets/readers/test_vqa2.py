@@ -1,7 +1,5 @@
 """Questions in VQA 2.0's files: splits, images, what is held out, real files whole."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -27,7 +25,7 @@ def official(folder: Path) -> list[Path]:
     return made
 
 
-def test_the_official_files(tmp_path: Path) -> None:
+def test_the_official_files(tmp_path):
     files, out = official(tmp_path / "in"), tmp_path / "out"
     said = ingested("vqa2", *arguments(files), "--out", out)
     assert "49 questions (" in said
@@ -56,35 +54,22 @@ def test_the_official_files(tmp_path: Path) -> None:
     assert sorted(corpus.ids.to_pylist()) == sorted([*map(str, [*range(20), 100, 101, 102, 900, 901])])
 
 
-def test_the_held_out_images_depend_on_the_seed_alone(tmp_path: Path) -> None:
+def test_the_held_out_images_depend_on_the_seed_alone(tmp_path):
     files = official(tmp_path / "in")
     drawn = {}
-    for name, options in {
-        "a": (),
-        "again": (),
-        "seed": ("--seed", 1),
-        "more": ("--dev", 0.5),
-        "none": ("--dev", 0),
-    }.items():
+    given = {"a": (), "again": (), "seed": ("--seed", 1), "more": ("--dev", 0.5), "none": ("--dev", 0)}
+    for name, options in given.items():
         ingested("vqa2", *arguments(files), "--out", tmp_path / name, *options)
         corpus = QuestionCorpus.open(tmp_path / name)
-        drawn[name] = (
-            {image.id for image in corpus.items("val")} if "val" in corpus.splits else set(),
-            corpus.digest,
-        )
+        images = {image.id for image in corpus.items("val")} if "val" in corpus.splits else set()
+        drawn[name] = images, corpus.digest
     assert drawn["a"] == drawn["again"]
     assert drawn["a"][0] != drawn["seed"][0]
-    assert {name: len(images) for name, (images, _) in drawn.items()} == {
-        "a": 1,
-        "again": 1,
-        "seed": 1,
-        "more": 10,
-        "none": 0,
-    }
+    assert [len(images) for images, _ in drawn.values()] == [1, 1, 1, 10, 0]
     assert drawn["a"][0] < drawn["more"][0]
 
 
-def test_a_val_split_of_ones_own_is_left_alone() -> None:
+def test_a_val_split_of_ones_own_is_left_alone():
     entries = [
         Question(id=str(i), split="val" if i == 3 else "train", image_id=str(i), question="x")
         for i in range(9)
@@ -98,7 +83,7 @@ def test_a_val_split_of_ones_own_is_left_alone() -> None:
     assert list(hold_out(tests, fraction=0.5, seed=0)) == tests
 
 
-def test_images_are_found_by_number(tmp_path: Path) -> None:
+def test_images_are_found_by_number(tmp_path):
     for name in (
         "train2014/COCO_train2014_000000000007.jpg",
         "val2014/COCO_val2014_000000000007.jpg",
@@ -147,53 +132,35 @@ def test_images_are_found_by_number(tmp_path: Path) -> None:
         ("train2014", "val2014.json", ("test2015",), "test2015"),
     ],
 )
-def test_the_split_of_a_file(
-    tmp_path: Path, subtype: str, name: str, split: tuple[str, ...], expected: str
-) -> None:
+def test_the_split_of_a_file(tmp_path, subtype, name, split, expected):
     path = write(tmp_path, subtype, "questions", [asked(1, 1)], name=name)
     assert [each.split for each in Vqa2(questions=(path,), split=split).read().rows] == [expected]
+
+
+DAQUAR = [
+    (f"v2_OpenEnded_daquar_{s}2014_questions", f"v2_daquar_{s}2014_annotations") for s in ("train", "val")
+]
+VALID = ("v2_OpenEnded_mscoco_valid_subset_questions", "v2_mscoco_valid_subset_annotations")
 
 
 @pytest.mark.parametrize(
     ("place", "pairs", "questions", "images"),
     [
-        (
-            "daquar_vqa",
-            [
-                ("v2_OpenEnded_daquar_train2014_questions.json", "v2_daquar_train2014_annotations.json"),
-                ("v2_OpenEnded_daquar_val2014_questions.json", "v2_daquar_val2014_annotations.json"),
-            ],
-            {"train": 6795, "test": 5673},
-            True,
-        ),
-        (
-            "vqa2_subset",
-            [("v2_OpenEnded_mscoco_valid_subset_questions.json", "v2_mscoco_valid_subset_annotations.json")],
-            {"train": 8977},
-            False,
-        ),
-        ("vqa2_subset", [("withimages_questions.json", "withimages_annotations.json")], {"train": 127}, True),
+        ("daquar_vqa", DAQUAR, {"train": 6795, "test": 5673}, True),
+        ("vqa2_subset", [VALID], {"train": 8977}, False),
+        ("vqa2_subset", [("withimages_questions", "withimages_annotations")], {"train": 127}, True),
     ],
+    ids=["daquar", "subset", "subset with images"],
 )
-def test_real_files_whole(
-    shared: Path,
-    tmp_path: Path,
-    place: str,
-    pairs: list[tuple[str, str]],
-    questions: dict[str, int],
-    images: bool,
-) -> None:
+def test_real_files_whole(shared, tmp_path, place, pairs, questions, images):
     folder = shared / "data" / place
-    asks, tells = ([folder / name for name in names] for names in zip(*pairs, strict=True))
+    files = [folder / f"{name}.json" for names in pairs for name in names]
     options = ("--images", folder / "images") if images else ()
-    said = ingested(
-        "vqa2", "--questions", *asks, "--annotations", *tells, *options, "--out", tmp_path / "out"
-    )
-    assert "nothing skipped" in said
+    assert "nothing skipped" in ingested("vqa2", *arguments(files), *options, "--out", tmp_path / "out")
     corpus = QuestionCorpus.open(tmp_path / "out")
-    assert {"train": corpus.splits["train"] + corpus.splits["val"]} | {
-        split: count for split, count in corpus.splits.items() if split not in ("train", "val")
-    } == questions
+    counts = dict(corpus.splits)
+    counts["train"] += counts.pop("val")
+    assert counts == questions
     for split in corpus.splits:
         assert all(len(each.answers) == 10 for each in corpus.questions(split))
         assert not images or all(corpus.image_path(item).is_file() for item in corpus.items(split))

@@ -1,7 +1,5 @@
 """Faults in files of VQA 2.0's form: entries are skipped and listed, files refused."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -33,7 +31,7 @@ def skipped(
     return said, QuestionCorpus.open(folder / "out"), found
 
 
-def test_bad_questions_are_skipped_and_listed(tmp_path: Path) -> None:
+def test_bad_questions_are_skipped_and_listed(tmp_path):
     questions = [
         asked(1, 1),
         asked(1, 1, question="again"),
@@ -62,7 +60,7 @@ def test_bad_questions_are_skipped_and_listed(tmp_path: Path) -> None:
     ]
 
 
-def test_bad_annotations_are_skipped_and_listed(tmp_path: Path) -> None:
+def test_bad_annotations_are_skipped_and_listed(tmp_path):
     annotations = [
         told(1, 1),
         told(5, 5),
@@ -95,7 +93,7 @@ def test_bad_annotations_are_skipped_and_listed(tmp_path: Path) -> None:
     ]
 
 
-def test_bad_answers_are_skipped_and_listed(tmp_path: Path) -> None:
+def test_bad_answers_are_skipped_and_listed(tmp_path):
     answers = ["café"] * 3 + [7, None, "", " ", "\ud83d"] + ["x y "] * 4
     twelve = told(12, 12)["answers"][:1] * 12
     annotations = [
@@ -123,7 +121,7 @@ def test_bad_answers_are_skipped_and_listed(tmp_path: Path) -> None:
     ]
 
 
-def test_questions_and_annotations_that_do_not_belong_together(tmp_path: Path) -> None:
+def test_questions_and_annotations_that_do_not_belong_together(tmp_path):
     questions = [asked(number, number) for number in (1, 2, 5)]
     annotations = [told(1, 1), told(5, 55), told(77, 7)]
     _, corpus, found = skipped(tmp_path, questions, annotations)
@@ -154,14 +152,14 @@ def test_questions_and_annotations_that_do_not_belong_together(tmp_path: Path) -
         ),
     ],
 )
-def test_files_that_are_refused(tmp_path: Path, text: str, options: tuple[str, ...], message: str) -> None:
+def test_files_that_are_refused(tmp_path, text, options, message):
     path, out = tmp_path / "q.json", tmp_path / "out"
     path.write_text(text)
     refused(message, "vqa2", "--questions", path, "--out", out, *options)
     assert not (out / "questions.json").exists()
 
 
-def test_a_name_and_a_subtype_that_differ(tmp_path: Path) -> None:
+def test_a_name_and_a_subtype_that_differ(tmp_path):
     path = write(tmp_path, "train2014", "questions", [asked(1, 1)], name="val2014_questions.json")
     with pytest.raises(InputError, match="say both train2014 and val2014 of"):
         list(Vqa2(questions=(path,)).read().rows)

@@ -1,7 +1,5 @@
 """Shards of WebDataset, as `ingest webdataset` reads them."""
 
-from __future__ import annotations
-
 import io
 import json
 import tarfile
@@ -39,7 +37,7 @@ def samples(numbers: range) -> list[tuple[str, bytes | str]]:
     return [each for n in numbers for each in ((f"{n}.png", picture(n)), (f"{n}.txt", f"the picture {n}"))]
 
 
-def test_samples_of_all_shards_become_files_with_captions(tmp_path: Path) -> None:
+def test_samples_of_all_shards_become_files_with_captions(tmp_path):
     first = shard(tmp_path / "a.tar", samples(range(6)))
     told = [json.dumps({"caption": ["one", f"two {n}"], "url": "x"}) for n in range(6)]
     second = shard(
@@ -59,7 +57,7 @@ def test_samples_of_all_shards_become_files_with_captions(tmp_path: Path) -> Non
     assert (tmp_path / "out" / "corpus.arrow").read_bytes() == before, "again, over what is there"
 
 
-def test_what_cannot_be_used_is_listed_and_nothing_leaves_the_folder(tmp_path: Path) -> None:
+def test_what_cannot_be_used_is_listed_and_nothing_leaves_the_folder(tmp_path):
     odd = [
         ("../away.png", picture(7)),
         ("../away.txt", "away"),
@@ -91,19 +89,19 @@ def test_what_cannot_be_used_is_listed_and_nothing_leaves_the_folder(tmp_path: P
 
 
 @pytest.mark.parametrize("content", [b"no tar file", b""])
-def test_what_is_no_tar_file_is_one_line(content: bytes, tmp_path: Path) -> None:
+def test_what_is_no_tar_file_is_one_line(content, tmp_path):
     (tmp_path / "a.tar").write_bytes(content)
     refused("a.tar: cannot be read as a tar file", *words(tmp_path, tmp_path / "a.tar"), lines=1)
 
 
-def test_a_shard_that_is_cut_short_is_no_corpus(tmp_path: Path) -> None:
+def test_a_shard_that_is_cut_short_is_no_corpus(tmp_path):
     path = shard(tmp_path / "a.tar", samples(range(9)))
     path.write_bytes(path.read_bytes()[:5000])
     refused("cannot be read as a tar file", *words(tmp_path, path))
     assert not [*(tmp_path / "out").glob("*.arrow")]
 
 
-def test_shards_of_one_name_are_refused(tmp_path: Path) -> None:
+def test_shards_of_one_name_are_refused(tmp_path):
     (tmp_path / "more").mkdir()
     both = [shard(folder / "a.tar", samples(range(1))) for folder in (tmp_path, tmp_path / "more")]
     refused("several shards are called a; rename all but one", *words(tmp_path, *both))

@@ -1,9 +1,6 @@
 """MSVD's descriptions and VATEX's JSON, with lists of the clips of each split."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,7 +10,7 @@ from verbs import ingested, reasons, refused, run
 from polypool.tasks.datasets.corpus import Corpus
 
 
-def test_msvd_descriptions_and_lists(tmp_path: Path) -> None:
+def test_msvd_descriptions_and_lists(tmp_path):
     lines = (
         b"# Descriptions of clips\n# <name> <text>\n\n"
         b"-4wsuPCjDBc_5_15 a squirrel is eating a peanut in it's shell\n"
@@ -52,14 +49,14 @@ def test_msvd_descriptions_and_lists(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("missing", ["AllVideoDescriptions.txt", "test_list.txt"])
-def test_msvd_needs_all_its_files(tmp_path: Path, missing: str) -> None:
+def test_msvd_needs_all_its_files(tmp_path, missing):
     options = write_msvd(tmp_path, b"a_0_1 a cat\n", train="a_0_1", val="", test="")
     ingested("msvd", *options, "--allow-skipped")
     (tmp_path / missing).unlink()
     refused(f"{missing}: no such file", "msvd", *options)
 
 
-def test_vatex_without_lists_says_that_the_split_is_its_own(tmp_path: Path) -> None:
+def test_vatex_without_lists_says_that_the_split_is_its_own(tmp_path):
     options = write_vatex(tmp_path, vatex_entries(0, 6), vatex_entries(100, 8))
     out = ingested("vatex", *options)
     assert "14 items (train 6, " in out
@@ -79,7 +76,7 @@ def test_vatex_without_lists_says_that_the_split_is_its_own(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("form", ["txt", "json", "npy"])
-def test_vatex_with_lists(tmp_path: Path, form: str) -> None:
+def test_vatex_with_lists(tmp_path, form):
     options = write_vatex(tmp_path, vatex_entries(0, 2), vatex_entries(100, 6))
     lists = {
         "val": [vatex_name(103), vatex_name(101), vatex_name(104)],
@@ -112,7 +109,7 @@ def test_vatex_with_lists(tmp_path: Path, form: str) -> None:
     assert Corpus.open(tmp_path / "out").splits == {"train": 2, "val": 3, "test": 3}
 
 
-def test_vatex_skips_and_lists_what_is_bad(tmp_path: Path) -> None:
+def test_vatex_skips_and_lists_what_is_bad(tmp_path):
     training = [
         *vatex_entries(0, 2),
         {"videoID": vatex_name(2)},
@@ -150,7 +147,7 @@ def test_vatex_skips_and_lists_what_is_bad(tmp_path: Path) -> None:
         assert case in listed
 
 
-def test_vatex_refusals(tmp_path: Path) -> None:
+def test_vatex_refusals(tmp_path):
     options = write_vatex(tmp_path, vatex_entries(0, 2), vatex_entries(100, 2))
     np.save(tmp_path / "names.npy", np.array([vatex_name(100)], object), allow_pickle=True)
     (tmp_path / "ids.json").write_text('{"a": 1}')

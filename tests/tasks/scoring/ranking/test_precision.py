@@ -1,7 +1,5 @@
 """mAP@R and R-Precision against their definitions, written out in loops over sorted results."""
 
-from __future__ import annotations
-
 from itertools import permutations
 
 import numpy as np
@@ -47,7 +45,7 @@ def drawn(
 
 
 @pytest.mark.parametrize("chunk", [1, 70, 1 << 22])
-def test_they_are_the_definitions_on_random_scores(monkeypatch, chunk: int) -> None:
+def test_they_are_the_definitions_on_random_scores(monkeypatch, chunk):
     monkeypatch.setattr(precision, "_CHUNK", chunk)
     score_AG = np.random.default_rng(3).normal(size=(40, 30))
     right, positives, total_A = drawn(3, queries=40, gallery=30, most=12)
@@ -62,7 +60,7 @@ def test_they_are_the_definitions_on_random_scores(monkeypatch, chunk: int) -> N
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_equal_scores_are_in_random_order(seed: int) -> None:
+def test_equal_scores_are_in_random_order(seed):
     rng = np.random.default_rng(seed)
     score_AG = rng.integers(0, 3, (12, 6)).astype(np.float32)
     right, positives, total_A = drawn(seed, queries=12, gallery=6, most=5)
@@ -79,7 +77,7 @@ def test_equal_scores_are_in_random_order(seed: int) -> None:
         assert tied_A[query] == mixed
 
 
-def test_chance_is_what_one_score_for_all_reaches() -> None:
+def test_chance_is_what_one_score_for_all_reaches():
     right, positives, total_A = drawn(0, queries=9, gallery=6, most=6)
     total_A[0] += 3
     found = precision_at_r(torch.zeros(9, 6), positives, total_A)
@@ -90,7 +88,7 @@ def test_chance_is_what_one_score_for_all_reaches() -> None:
     assert chance_precision(positives, total_A) == pytest.approx(100 * expected)
 
 
-def test_scores_of_minus_infinity_are_equal_like_others() -> None:
+def test_scores_of_minus_infinity_are_equal_like_others():
     positives = Positives.from_pairs(np.array([0, 0]), np.array([0, 2]), queries=1, gallery=4)
     score_AG = torch.tensor([[1.0, -torch.inf, -torch.inf, -torch.inf]])
     map_A, precision_A, _ = precision_at_r(score_AG, positives, np.array([2]))

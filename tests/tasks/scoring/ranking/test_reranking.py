@@ -1,7 +1,5 @@
 """Ranks after a first pass, against the rule written out query by query."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

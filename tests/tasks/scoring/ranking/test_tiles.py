@@ -1,7 +1,5 @@
 """Ranks of both directions from one pass, against counts over the whole matrix."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,0 +1,1 @@
+"""What a GPU alone runs: kernels, precisions, copies, memory and NCCL, checked and measured."""
