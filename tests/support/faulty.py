@@ -9,14 +9,14 @@ from pathlib import Path
 
 from torch import Tensor
 
-from polypool.pipelines.training.checkpoints.in_folder import UNFINISHED, listed
+from polypool.pipelines.training.checkpoints.in_folder import UNFINISHED, last_checkpoint
 from polypool.tasks.objectives.infonce import InfoNCE
 
 
 class KilledOften(InfoNCE):
     """Ends its process without a word when so many epochs are trained, once for each marker.
 
-    It waits until Ray has noted the last checkpoint of each run: which one a run goes on with is no matter of chance.
+    It waits until the last checkpoint of each run counts: which one a run goes on with is no matter of chance.
     """
 
     def __init__(self, *, runs: str, markers: list[str], epochs: list[float]) -> None:
@@ -44,7 +44,7 @@ def _settled(runs: Path) -> bool:
     made = [path for path in before if not path.name.startswith(UNFINISHED)]
     last = {path.parent: path.name for path in made}
     return made == sorted(runs.glob(_MADE_BY_RAY)) and all(
-        listed(folder) == name for folder, name in last.items()
+        getattr(last_checkpoint(folder), "name", "") == name for folder, name in last.items()
     )
 
 

@@ -156,6 +156,8 @@ def test_a_process_killed_while_it_trains_is_followed_by_one_that_ends_the_run(f
 def test_sigterm_leaves_a_checkpoint_with_which_the_run_goes_on(place, finished, run, home, capfd, request):
     if place == "cluster":
         request.getfixturevalue(place)
+    for earlier in (home / "runs" / "stopped", *home.glob("runs/*/stop")):
+        earlier.unlink(missing_ok=True)
     objective = f"faulty:StoppedOnce(runs={str(home / 'runs')!r}, epoch=2.4, process={os.getpid()})"
     capfd.readouterr()
     with pytest.raises(KeyboardInterrupt), stoppable():
