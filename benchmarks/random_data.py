@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,12 +42,25 @@ def feature_sets(size_S: np.ndarray, *, dim: int, seed: int = 0) -> Iterator[np.
         yield pool_PD[start : start + size]
 
 
-def feature_store(folder: Path, size_S: np.ndarray, *, dim: int) -> FeatureStore:
-    """Write a store with a set of each size, its id the number of its row, and open it."""
-    sets = feature_sets(size_S, dim=dim)
+def feature_store(
+    folder: Path, size_S: np.ndarray, *, dim: int, ids: Sequence[str] = (), statistics: bool = False
+) -> FeatureStore:
+    """Write a store with a set of each size, and open it.
+
+    Args:
+        folder: of the store.
+        size_S: vectors of each set.
+        dim: of the vectors.
+        ids: of the sets; if none, the numbers of their rows.
+        statistics: whether to keep the mean and deviation of all.
+    """
+    sets, ids = feature_sets(size_S, dim=dim), ids or [*map(str, range(len(size_S)))]
     with StoreWriter(folder, dim=dim, source={"reader": "benchmark"}) as writer:
-        for number, x_ND in enumerate(tqdm(sets, desc="store", total=len(size_S), leave=False, delay=2)):
-            writer.add(str(number), x_ND)
+        for id, x_ND in zip(
+            ids, tqdm(sets, desc="store", total=len(size_S), leave=False, delay=2), strict=True
+        ):
+            writer.add(id, x_ND)
+        writer.close(statistics_of=ids if statistics else None)
     return FeatureStore.open(folder)
 
 

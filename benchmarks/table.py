@@ -28,7 +28,7 @@ from benchmarks.searching.query import query
 from benchmarks.training.chunked import chunked
 from benchmarks.training.paper import paper_step
 from benchmarks.training.questions import vqa_step
-from benchmarks.training.start import start
+from benchmarks.training.row import row
 from benchmarks.training.steps import step, video_step, workers
 from polypool.infra.errors import unknown
 
@@ -65,7 +65,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "vqa_step": vqa_step,
     "chunked_step": chunked,
     "workers": workers,
-    "start": start,
+    "row": row,
 }
 """All benchmarks by name, in the order of the table."""
 QUICK = (
