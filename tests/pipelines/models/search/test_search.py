@@ -22,12 +22,10 @@ from polypool.pipelines.models.search.galleries import EmbeddingGallery, PairGal
 from polypool.pipelines.models.search.queries import Query, QueryReader
 
 WORDS = "bigru(width=16, embedding=8, min_count=1, ends=False)"
+SETS = {"aggregator": "slots(k=2, heads=2, head_width=8)", "similarity": "smooth_chamfer"}
 MODELS = {
     "vectors": ({}, EmbeddingGallery),
-    "sets": (
-        {"aggregator": "slots(k=2, heads=2, head_width=8)", "similarity": "smooth_chamfer"},
-        EmbeddingGallery,
-    ),
+    "sets": (SETS, EmbeddingGallery),
     "pairs": ({"aggregator": "score_attention(heads=2)"}, PairGallery),
     "hgr": ({"model": "hgr(dropout=0.0)", "text": WORDS}, PairGallery),
 }
