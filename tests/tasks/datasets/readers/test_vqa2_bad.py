@@ -53,10 +53,8 @@ def test_bad_questions_are_skipped_and_listed(tmp_path):
         ("question 9", "a question, type or label that is not valid UTF-8"),
         ("questions.json, question 4", f"{form} whose question is missing or no string"),
         ("questions.json, question 5", f"{form} that is not an object"),
-        *(
-            (f"questions.json, question {place}", f"{form} whose question_id is missing or no whole number")
-            for place in (6, 7)
-        ),
+        ("questions.json, question 6", f"{form} whose question_id is missing or no whole number"),
+        ("questions.json, question 7", f"{form} whose question_id is missing or no whole number"),
     ]
 
 
@@ -73,22 +71,16 @@ def test_bad_annotations_are_skipped_and_listed(tmp_path):
     questions = [asked(number, number) for number in (1, 5, 11)]
     _, corpus, found = skipped(tmp_path, questions, annotations)
     assert of(corpus) == {"test": ["1", "5"]}
-    form = "not of the expected form"
+    file, form = "annotations.json, annotation", "not of the expected form"
     assert found == [
+        (f"{file} 2, question 5", "a second annotation of a question; the first is kept"),
         (
-            "annotations.json, annotation 2, question 5",
-            "a second annotation of a question; the first is kept",
-        ),
-        (
-            "annotations.json, annotation 3, question 11",
+            f"{file} 3, question 11",
             f"{form}: an annotation whose multiple_choice_answer is missing or no string",
         ),
-        (
-            "annotations.json, annotation 4",
-            f"{form}: an annotation whose question_id is missing or no whole number",
-        ),
-        ("annotations.json, annotation 5", f"{form}: no answers"),
-        ("annotations.json, annotation 6", f"{form}: no answers"),
+        (f"{file} 4", f"{form}: an annotation whose question_id is missing or no whole number"),
+        (f"{file} 5", f"{form}: no answers"),
+        (f"{file} 6", f"{form}: no answers"),
         ("question 11", "a question without an annotation"),
     ]
 
