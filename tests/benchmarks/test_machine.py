@@ -70,14 +70,8 @@ def test_a_machine_that_says_nothing_is_unknown(tmp_path, monkeypatch):
     found = Machine.here(tmp_path)
     assert (found.cpu, found.sets, found.memory_GB, found.read_ahead_kB) == ("unknown", None, None, None)
     assert (found.compiler, found.load) == ("none", None)
-    for part in (
-        "unknown,",
-        "cores (unknown)",
-        "memory unknown",
-        "read-ahead unknown",
-        "compiler none",
-        "load unknown",
-    ):
+    assert "unknown, " in str(found)
+    for part in ("cores (unknown)", "memory unknown", "read-ahead unknown", "compiler none", "load unknown"):
         assert part in str(found)
 
 

@@ -7,7 +7,6 @@ from torch.nn.parallel import DistributedDataParallel
 from toy import toy_run
 from workers import run_workers
 
-from polypool.encoders.encoder import Encoder
 from polypool.encoders.text.bigru import BiGRU
 from polypool.encoders.visual.stored import Frames
 from polypool.infra.compute.dist import rank
@@ -138,19 +137,20 @@ def score_of(model: HGR) -> Score:
     return model.scorer(dealt(videos_of, 23, 4), dealt(captions_of, 41, 5))
 
 
-SHARES = [
-    [0, 4, 1, 8],
-    [2, 3, 10, 7],
-]  # two workers; their videos' frames and captions' words differ in number
+# two workers; their videos' frames and captions' words differ in number
+SHARES = [[0, 4, 1, 8], [2, 3, 10, 7]]
+
+
+def found_by(share: list[int], world: int) -> dict[str, Tensor]:
+    found = {"scores": score_of(model_of())(slice(None), slice(None))}
+    for aggregator in AGGREGATORS:
+        learnt = learn(model_of(aggregator=aggregator), share, world)
+        found |= {f"{aggregator}/{name}": x for name, x in learnt.items()}
+    return found
 
 
 def worker(folder: str) -> None:
-    found = {}
-    for aggregator in AGGREGATORS:
-        model = model_of(aggregator=aggregator)
-        found |= {f"{aggregator}/{k}": x for k, x in learn(model, SHARES[rank()], 2).items()}
-    found["scores"] = score_of(model_of())(slice(None), slice(None))
-    torch.save(found, f"{folder}/{rank()}.pt")
+    torch.save(found_by(SHARES[rank()], 2), f"{folder}/{rank()}.pt")
 
 
 def test_two_workers_learn_and_score_like_one(tmp_path):
@@ -158,27 +158,15 @@ def test_two_workers_learn_and_score_like_one(tmp_path):
     assert shapes[0]["visual"] != shapes[1]["visual"]
     assert shapes[0]["text"] != shapes[1]["text"]
     run_workers(worker, str(tmp_path))
-    expected = {}
-    for aggregator in AGGREGATORS:
-        found = learn(model_of(aggregator=aggregator), [*SHARES[0], *SHARES[1]], 1)
-        expected |= {f"{aggregator}/{k}": x for k, x in found.items()}
-    expected["scores"] = score_of(model_of())(slice(None), slice(None))
+    expected = found_by([*SHARES[0], *SHARES[1]], 1)
     for two in (torch.load(tmp_path / f"{i}.pt", weights_only=True) for i in (0, 1)):
         assert two.keys() == expected.keys()
         for name, x in expected.items():
             torch.testing.assert_close(two[name], x, **CLOSE, msg=name)
 
 
-CAPTIONS = [
-    f"a {who} is {what}"
-    for who in ("man", "woman", "dog")
-    for what in (
-        "running in a park",
-        "playing with a red ball",
-        "sleeping",
-        "eating an apple and drinking water",
-    )
-]
+DEEDS = ["running in a park", "playing with a red ball", "sleeping", "eating an apple and drinking water"]
+CAPTIONS = [f"a {who} is {what}" for who in ("man", "woman", "dog") for what in DEEDS]
 SPEC = "hgr(verbs=2, nouns=3, dropout=0.1)"
 
 
@@ -193,11 +181,8 @@ def test_captions_and_frames_are_learnt():
     numbers = torch.arange(12)
     videos = {"visual": frames_BNF, "visual_mask": mask_BN}
     texts = inputs.batch(numbers.numpy())
-    parts = Parts(
-        run,
-        visual=lambda: Frames({"dim": 24}, width=16, dropout=0.0),
-        text=lambda: BiGRU(assets, width=16, embedding=8),
-    )
+    visual, text = Frames({"dim": 24}, width=16, dropout=0.0), BiGRU(assets, width=16, embedding=8)
+    parts = Parts(run, visual=lambda: visual, text=lambda: text)
     model = retrieval_model(run, parts)
     optimizer, losses = torch.optim.Adam(model.parameters(), lr=1e-2), []
     for _ in range(60):
@@ -258,13 +243,8 @@ def test_what_does_not_fit_is_refused(spec, changes, message):
 @pytest.mark.parametrize("side", ["visual", "text"])
 def test_an_encoder_with_a_global_feature_is_refused(side):
     parts = MadeUpParts()
-    make = getattr(parts, side)
-
-    def with_global_feature() -> Encoder:
-        encoder = make()
-        encoder.global_width = 8
-        return encoder
-
-    setattr(parts, side, with_global_feature)
+    encoder = getattr(parts, side)()
+    encoder.global_width = 8
+    setattr(parts, side, lambda: encoder)
     with pytest.raises(InputError, match="no place for a global feature"):
         HGR(parts)

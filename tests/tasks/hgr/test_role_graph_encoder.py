@@ -59,10 +59,8 @@ def explicit(
             sends = edge_VV[:, 0] if root and target == 0 else edge_VV[target]
             sources = [source for source in node if sends[source]]
             query_E = layer.query.weight @ x_D + layer.query.bias
-            powers = [
-                (query_E @ (layer.key.weight @ node[source]) / len(query_E) ** 0.5).exp()
-                for source in sources
-            ]
+            keys = [layer.key.weight @ node[source] for source in sources]
+            powers = [(query_E @ key_E / len(query_E) ** 0.5).exp() for key_E in keys]
             total_D = sum((p * node[s] for p, s in zip(powers, sources, strict=True)), 0 * x_D)
             message[target] = layer.context.weight @ (total_D / sum(powers) if sources else total_D)
         sentence = [layer_norm(layer, x_D + message[0]) for x_D in sentence]
@@ -109,10 +107,8 @@ def test_as_published_the_graph_leaves_the_sentence_alone():
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
 def test_nothing_of_an_unused_slot_reaches_anything(dtype):
-    graph, given = (
-        graph_of(dtype),
-        {k: x.to(dtype) if x.is_floating_point() else x for k, x in made_up().items()},
-    )
+    graph = graph_of(dtype)
+    given = {name: x.to(dtype) if x.is_floating_point() else x for name, x in made_up().items()}
     used_BP = given["span_BPL"].any(dim=2)
     other = given | {
         "role_BP": given["role_BP"].masked_fill(~used_BP, 9),

@@ -22,13 +22,8 @@ from polypool.tasks.similarities.vectors import real_vectors
 def trained(tmp_path_factory) -> TrainedModel:
     folder = tmp_path_factory.mktemp("late")
     run = make_corpus(folder, train=64, test=40)
-    run = replace(
-        run,
-        aggregator="late",
-        text_aggregator="late(factor=2)",
-        optim=replace(run.optim, epochs=2),
-        task="image_text(chunk=16)",
-    )
+    pooled = {"aggregator": "late", "text_aggregator": "late(factor=2)", "task": "image_text(chunk=16)"}
+    run = replace(run, **pooled, optim=replace(run.optim, epochs=2))
     trainer = trainer_of(run, folder / "log")
     trainer.train()
     return TrainedModel(run=run, adapter=trainer.adapter, model=trainer.model.eval())

@@ -95,11 +95,8 @@ def weights_of(run) -> dict[str, np.ndarray]:
     adapter, model = built(run)
     found = attended(model, caption_pairs(adapter.data("test"), count=3))
     assert not found or rank() == 0
-    return {
-        f"{run.aggregator} {number} {side}": weight_KN
-        for number, it in enumerate(found)
-        for side, weight_KN in it.weights.items()
-    }
+    weights = [(number, side, x) for number, it in enumerate(found) for side, x in it.weights.items()]
+    return {f"{run.aggregator} {number} {side}": weight_KN for number, side, weight_KN in weights}
 
 
 def worker(folder: str, runs) -> None:

@@ -41,10 +41,8 @@ def test_whole_is_one_gallery_and_asks_only_for_blocks(recorded):
     assert result.metrics["rsum"] == pytest.approx(float(recorded["folds/full_rsum"]))
     np.testing.assert_array_equal(result.ranks_i2t, recorded["folds/i2t_ranks"])
     np.testing.assert_array_equal(result.ranks_t2i, recorded["folds/t2i_ranks"])
-    assert (result.ties, result.chance) == (
-        0,
-        pytest.approx(RetrievalGallery.of(slice(0, 100), np.repeat(np.arange(100), 5)).chance()),
-    )
+    chance = RetrievalGallery.of(slice(0, 100), np.repeat(np.arange(100), 5)).chance()
+    assert (result.ties, result.chance) == (0, pytest.approx(chance))
 
 
 def test_scores_are_computed_once_and_never_held_together():
@@ -96,12 +94,6 @@ def test_an_ensemble_is_the_mean_of_scores():
     together = evaluate_protocol(whole, mean_score([blocks_of(one), blocks_of(two)]), owner_T, 20)
     assert together.metrics == evaluate_protocol(whole, blocks_of((one + two) / 2), owner_T, 20).metrics
     assert mean_score([blocks_of(one.half())] * 3)(slice(0, 2), slice(0, 3)).dtype == torch.float32
-
-
-def test_ties_are_counted_and_ranked_in_the_middle():
-    flat = blocks_of(torch.zeros(20, 20))
-    result = evaluate_protocol(protocol_named("whole"), flat, np.arange(20), 20)
-    assert (result.ties, result.metrics["i2t/meanr"]) == (40, 10.5)
 
 
 def test_a_split_of_the_wrong_size_is_told_what_fits():
