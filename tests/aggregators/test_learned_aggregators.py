@@ -68,11 +68,7 @@ def sequential(x_ND: Tensor, p: dict[str, Tensor]) -> Tensor:
             heads = []
             for head in range(2):
                 scores = [query_HE[head] @ key_HE[head] / math.sqrt(3) for _, key_HE, _ in parts]
-                heads.append(
-                    sum(
-                        a * value_HE[head] for a, (_, _, value_HE) in zip(softmax(scores), parts, strict=True)
-                    )
-                )
+                heads.append(mixed(softmax(scores), [value_HE[head] for _, _, value_HE in parts]))
             between.append(y_D + linear(p, f"{layer}.out", torch.cat(heads)))
         new = []
         for y_D in between:

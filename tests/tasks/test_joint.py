@@ -37,13 +37,8 @@ def run(tmp_path_factory) -> Run:
     folder = tmp_path_factory.mktemp("joint")
     pairs = replace(make_corpus(folder / "pairs"), text=TEXT)
     asked = replace(make_questions(folder / "asked", seed=1), text=TEXT)
-    return replace(
-        join(pairs=(0.4, pairs), vqa=(0.6, asked), optim=replace(pairs.optim, epochs=4)),
-        recipe="tiny_joint",
-        aggregator="gpo",
-        log_every=1,
-        figures=False,
-    )
+    run = join(pairs=(0.4, pairs), vqa=(0.6, asked), optim=replace(pairs.optim, epochs=4))
+    return replace(run, recipe="tiny_joint", aggregator="gpo", log_every=1, figures=False)
 
 
 def order(weights: tuple[float, ...] = (0.5, 0.3, 0.2), sizes: tuple[int, ...] = (70, 33, 18)) -> JointOrder:

@@ -39,12 +39,9 @@ def test_the_official_files_of_the_validation_split_have_the_known_counts(shared
     images = sorted({int(name[13:-4]) for name in own.values()})
     place = {id: at for at, id in enumerate(images)}
     owner = sorted((place[int(name[13:-4])], text.rpartition(":")[2]) for text, name in own.items())
-    answers = right_answers(
-        ratings,
-        image_ids=[str(id) for id in images],
-        caption_ids=[id for _, id in owner],
-        owner_T=np.array([at for at, _ in owner]),
-    )
+    names, captions = [str(id) for id in images], [id for _, id in owner]
+    owner_T = np.array([at for at, _ in owner])
+    answers = right_answers(ratings, image_ids=names, caption_ids=captions, owner_T=owner_T)
     counts = {direction: positives.count_Q for direction, positives in answers.of.items()}
     assert [len(counts[direction]) for direction in DIRECTIONS] == [5000, 25000, 25000, 5000]
     assert answers.unknown == 0
@@ -57,12 +54,8 @@ def test_the_official_files_of_the_validation_split_have_the_known_counts(shared
 
 
 def test_ids_are_numbers_of_files_and_sentences(tmp_path, capsys):
-    sits, sts, sis = (
-        (caption(648388), image(391895), "1.8"),
-        (caption(1), caption(22), 5),
-        (image(42), image(7), 0),
-    )
-    write_csvs(tmp_path, sits=[sits], sts=[sts], sis=[sis])
+    sits, sts = (caption(648388), image(391895), "1.8"), (caption(1), caption(22), 5)
+    write_csvs(tmp_path, sits=[sits], sts=[sts], sis=[(image(42), image(7), 0)])
     found = read_cxc(tmp_path, "test")
     told = "not as many as published (Crisscrossed Captions, test): sits 1 of 44,833 ratings, sts 1 of 44,045 ratings"
     assert capsys.readouterr().out.startswith(f"{tmp_path}: {told}")
@@ -167,11 +160,8 @@ def run(home):
     """A run on captions with ids, and the ratings and right answers of its test split."""
     made = make_corpus(home)
     corpus = Corpus.open(made.data.corpus)
-    items = [
-        replace(item, caption_ids=tuple(f"{item.id}{k}" for k in range(3)))
-        for split in corpus.splits
-        for item in corpus.items(split)
-    ]
+    items = [item for split in corpus.splits for item in corpus.items(split)]
+    items = [replace(item, caption_ids=tuple(f"{item.id}{k}" for k in range(3))) for item in items]
     write_corpus(home / "named", items, source={"made": "by a test"})
     assert [item.id for item in items if item.split == "test"] == IDS
     write_csvs(

@@ -99,11 +99,8 @@ def test_words_are_aligned_by_their_characters(words, others, expected):
 
 
 def test_a_graph_over_other_words_keeps_its_nodes():
-    one = RoleGraph(
-        words=("he", "can't", "sing."),
-        nodes=(Node(role="V", words=(2,)), Node(role="ARGM-MOD", words=(1,))),
-        edges=((0, 1),),
-    )
+    nodes = Node(role="V", words=(2,)), Node(role="ARGM-MOD", words=(1,))
+    one = RoleGraph(words=("he", "can't", "sing."), nodes=nodes, edges=((0, 1),))
     moved = over_words(one, ["he", "ca", "n't", "sing", "."])
     assert [node.words for node in moved.nodes] == [(3, 4), (1, 2)]
     assert moved.edges == one.edges

@@ -108,11 +108,8 @@ def test_means_by_type(recorded):
 
 
 def test_names_of_groups():
-    found = global_pool(
-        np.array([1, 0, 0.5]),
-        answer_types=["", "yes/no", "un@answerable"],
-        question_types=["what's", "what's", ""],
-    )
+    kinds, starts = ["", "yes/no", "un@answerable"], ["what's", "what's", ""]
+    found = global_pool(np.array([1, 0, 0.5]), answer_types=kinds, question_types=starts)
     assert found == {"accuracy": 50, "yes_no": 0, "answer/un_answerable": 50, "type/what_s": 50}
     assert global_pool(np.array([1.0])) == {"accuracy": 100}
 

@@ -99,14 +99,8 @@ def test_what_cannot_be_made_is_refused(make, message):
 
 
 def test_priors():
-    questions = [
-        "What color is it?",
-        "what  Color, now",
-        "What color is that?",
-        "Is it new?",
-        "is it old",
-        "Is he?",
-    ]
+    questions = ["What color is it?", "what  Color, now", "What color is that?"]
+    questions += ["Is it new?", "is it old", "Is he?"]
     prior = AnswerPrior(questions, ["red", "blue", "red", "yes", "no", "yes"])
     assert prior.most_frequent == "red"  # as frequent as yes, and first in the alphabet
     asked = ["WHAT COLOR?", "is it", "Is he here?", "Who?", "", "What colorful"]
@@ -116,7 +110,5 @@ def test_priors():
 
 def test_a_file_has_the_answers_in_the_order_of_the_questions():
     content = results_file(["7", "3000001"], ["yes", "café"])
-    assert json.loads(content) == [
-        {"question_id": 7, "answer": "yes"},
-        {"question_id": 3000001, "answer": "café"},
-    ]
+    rows = [(row["question_id"], row["answer"]) for row in json.loads(content)]
+    assert rows == [(7, "yes"), (3000001, "café")]

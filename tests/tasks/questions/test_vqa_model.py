@@ -52,12 +52,9 @@ def explicit_pool(model: VQAModel, spec: str, branch, own: torch.Tensor, other: 
     """Return the vector of one set of any size, by the formula of its aggregator."""
     if spec.startswith("score_attention"):
         return score_attention_of(branch.aggregator, own, other).mean(dim=0)
-    return {
-        "mean": own.sum(dim=0) / len(own),
-        "max": own.max(dim=0).values,
-        "logsumexp(average=False)": own.exp().sum(dim=0).log(),
-        "cls": own[0],
-    }[spec]
+    if spec == "logsumexp(average=False)":
+        return own.exp().sum(dim=0).log()
+    return {"mean": own.sum(dim=0) / len(own), "max": own.max(dim=0).values, "cls": own[0]}[spec]
 
 
 def explicit(model: VQAModel, spec: str, cross: str, fusion: str, one: dict) -> torch.Tensor:

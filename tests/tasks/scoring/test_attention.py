@@ -73,12 +73,8 @@ def test_the_weights_are_those_of_each_pair_alone_and_the_model_is_as_before(tin
 
 
 def test_weights_of_channels_are_averaged_and_context_takes_part(tiny):
-    adapter, model = built(
-        tiny[0],
-        aggregator="score_attention(k=2, heads=2)",
-        text_aggregator="softpool",
-        similarity="smooth_chamfer",
-    )
+    parts = {"aggregator": "score_attention(k=2, heads=2)", "text_aggregator": "softpool"}
+    adapter, model = built(tiny[0], **parts, similarity="smooth_chamfer")
     model.eval()
     for it in attended(model, caption_pairs(adapter.data("test"), count=3)):
         batch = it.batch

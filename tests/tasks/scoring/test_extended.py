@@ -70,12 +70,8 @@ class Case:
         return Extended(image_to_caption=of_images, caption_to_image=of_captions | unasked)
 
     def asked(self, extended: Extended | None = None):
-        return queries_of(
-            extended or self.extended(),
-            image_ids=self.image_ids,
-            caption_ids=self.caption_ids,
-            owner_T=self.owner_T,
-        )
+        ids = {"image_ids": self.image_ids, "caption_ids": self.caption_ids}
+        return queries_of(extended or self.extended(), **ids, owner_T=self.owner_T)
 
     def rows(self, direction: str) -> np.ndarray:
         return (self.sim_NG if direction == "i2t" else self.sim_NG.T).numpy()

@@ -76,11 +76,8 @@ def test_msrvtt_skips_and_lists_what_is_bad(tmp_path):
         msrvtt_video(1, "holdout"),
         msrvtt_video(0, "test"),
         msrvtt_video(2, "validate"),
-        msrvtt_video(3, None),
-        {"id": 4},
-        "not an object",
-        msrvtt_video(5),
     ]
+    videos += [msrvtt_video(3, None), {"id": 4}, "not an object", msrvtt_video(5)]
     sentences = [
         msrvtt_sentence(1, 0),
         msrvtt_sentence(0, 0, caption=7),
@@ -161,11 +158,8 @@ def whole(folder: Path, count: int = 30) -> Path:
 
 def test_1ka_lists_and_a_held_out_part(tmp_path):
     data = whole(tmp_path)
-    train, test = csvs(
-        tmp_path,
-        train=[f"video{i}" for i in range(20)],
-        test=[f'ret{i},msr{i},video{i},"in {i}, a dog runs"' for i in (27, 25, 26)],
-    )
+    tested = [f'ret{i},msr{i},video{i},"in {i}, a dog runs"' for i in (27, 25, 26)]
+    train, test = csvs(tmp_path, train=[f"video{i}" for i in range(20)], test=tested)
     files = ("msrvtt-1ka", "--json", data, "--train", train, "--test", test)
     out, corpus, skipped = corpus_of(tmp_path / "a", *files, "--val", 5)
     for told in (

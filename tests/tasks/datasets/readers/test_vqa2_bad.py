@@ -59,15 +59,9 @@ def test_bad_questions_are_skipped_and_listed(tmp_path):
 
 
 def test_bad_annotations_are_skipped_and_listed(tmp_path):
-    annotations = [
-        told(1, 1),
-        told(5, 5),
-        told(5, 5),
-        told(11, 11, multiple_choice_answer=None),
-        told("8", 8),
-        "no object",
-        {"question_id": 1, "image_id": 1},
-    ]
+    unlabelled = told(11, 11, multiple_choice_answer=None)
+    annotations = [told(1, 1), told(5, 5), told(5, 5), unlabelled, told("8", 8), "no object"]
+    annotations += [{"question_id": 1, "image_id": 1}]
     questions = [asked(number, number) for number in (1, 5, 11)]
     _, corpus, found = skipped(tmp_path, questions, annotations)
     assert of(corpus) == {"test": ["1", "5"]}
@@ -88,12 +82,8 @@ def test_bad_annotations_are_skipped_and_listed(tmp_path):
 def test_bad_answers_are_skipped_and_listed(tmp_path):
     answers = ["café"] * 3 + [7, None, "", " ", "\ud83d"] + ["x y "] * 4
     twelve = told(12, 12)["answers"][:1] * 12
-    annotations = [
-        told(4, 4, answers),
-        told(6, 6, ["", " "]),
-        told(10, 10, [3, None]),
-        told(12, 12, answers=["cat"]) | {"answers": twelve},
-    ]
+    annotations = [told(4, 4, answers), told(6, 6, ["", " "]), told(10, 10, [3, None])]
+    annotations += [told(12, 12, answers=["cat"]) | {"answers": twelve}]
     questions = [asked(number, number) for number in (4, 6, 10, 12)]
     said, corpus, found = skipped(tmp_path, questions, annotations)
     assert "2 questions have not 10 answers (1 with 7, 1 with 12)" in said

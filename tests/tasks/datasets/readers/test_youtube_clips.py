@@ -19,13 +19,8 @@ def test_msvd_descriptions_and_lists(tmp_path):
         b"bad_2_3 caf\xe9\n"
         b"__KkyLWV1HA_0_9 someone is singing"
     )
-    options = write_msvd(
-        tmp_path,
-        lines,
-        train="-4wsuPCjDBc_5_15\nmute_3_4\n",
-        val="__KkyLWV1HA_0_9\n-4wsuPCjDBc_5_15\n",
-        test="\nbad_2_3\n",
-    )
+    lists = {"train": "-4wsuPCjDBc_5_15\nmute_3_4\n", "val": "__KkyLWV1HA_0_9\n-4wsuPCjDBc_5_15\n"}
+    options = write_msvd(tmp_path, lines, **lists, test="\nbad_2_3\n")
     (tmp_path / "clips").mkdir()
     for clip in ("-4wsuPCjDBc_5_15", "__KkyLWV1HA_0_9", "bad_2_3", "mute_3_4"):
         (tmp_path / "clips" / f"{clip}.avi").touch()
@@ -71,10 +66,8 @@ def test_vatex_without_lists_says_that_the_split_is_its_own(tmp_path):
 @pytest.mark.parametrize("form", ["txt", "json", "npy"])
 def test_vatex_with_lists(tmp_path, form):
     options = write_vatex(tmp_path, vatex_entries(0, 2), vatex_entries(100, 6))
-    lists = {
-        "val": [vatex_name(103), vatex_name(101), vatex_name(104)],
-        "test": [vatex_name(100), vatex_name(104), vatex_name(9), vatex_name(100)],
-    }
+    numbers = {"val": [103, 101, 104], "test": [100, 104, 9, 100]}
+    lists = {split: [vatex_name(number) for number in of] for split, of in numbers.items()}
     paths = {split: tmp_path / f"{split}.{form}" for split in lists}
     for split, ids in lists.items():
         if form == "npy":
@@ -94,12 +87,9 @@ def test_vatex_with_lists(tmp_path, form):
         f"id {vatex_name(105)}": "a validation video that neither list has",
     }
     assert run("vatex", *options, *test)[0] == 1
-    assert corpus_of(tmp_path / "out", "vatex", *options, *test)[1].splits == {
-        "train": 2,
-        "val": 4,
-        "test": 2,
-    }
-    assert corpus_of(tmp_path / "out", "vatex", *options, *val)[1].splits == {"train": 2, "val": 3, "test": 3}
+    for given, val_test in ((test, {"val": 4, "test": 2}), (val, {"val": 3, "test": 3})):
+        corpus = corpus_of(tmp_path / "out", "vatex", *options, *given)[1]
+        assert corpus.splits == {"train": 2, **val_test}
 
 
 def test_vatex_skips_and_lists_what_is_bad(tmp_path):
@@ -118,11 +108,8 @@ def test_vatex_skips_and_lists_what_is_bad(tmp_path):
     assert "skipped 9:" in out
     assert corpus.splits == {"train": 3, "val": 1, "test": 1}
     assert corpus.items("train")[2].captions == ("fine",)
-    file, form, second = (
-        "vatex_training_v1.0.json",
-        "not of the expected form: a video",
-        "duplicate id; the first is kept",
-    )
+    form, second = "not of the expected form: a video", "duplicate id; the first is kept"
+    file = "vatex_training_v1.0.json"
     assert sorted(skipped) == sorted(
         [
             (f"{file}, entry 2", f"{form} whose enCap is missing or no list"),

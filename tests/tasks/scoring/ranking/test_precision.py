@@ -23,11 +23,8 @@ def of_order(order: list[int], right: set[int], total: int) -> tuple[float, floa
 def of_scores(scores: list[float], right: set[int], total: int) -> np.ndarray:
     """The mean of the definitions over all orders that the scores allow."""
     best_first = sorted(scores, reverse=True)
-    orders = [
-        list(order)
-        for order in permutations(range(len(scores)))
-        if [scores[item] for item in order] == best_first
-    ]
+    every = [list(order) for order in permutations(range(len(scores)))]
+    orders = [order for order in every if [scores[item] for item in order] == best_first]
     return np.mean([of_order(order, right, total) for order in orders], axis=0)
 
 
