@@ -83,12 +83,9 @@ def gcn(x_ND: Tensor, p: dict[str, Tensor]) -> Tensor:
     for layer in ("layers.0", "layers.1"):
         new = []
         for x_D in x_ND:
-            sent_D = sum(
-                (linear(p, f"{layer}.receive", x_D) @ linear(p, f"{layer}.send", y_D))
-                / len(x_ND)
-                * linear(p, f"{layer}.message", y_D)
-                for y_D in x_ND
-            )
+            received = linear(p, f"{layer}.receive", x_D)
+            shares = [received @ linear(p, f"{layer}.send", y_D) / len(x_ND) for y_D in x_ND]
+            sent_D = mixed(shares, [linear(p, f"{layer}.message", y_D) for y_D in x_ND])
             new.append(x_D + linear(p, f"{layer}.update", sent_D))
         x_ND = torch.stack(new)
     return (x_ND / x_ND.norm(dim=1, keepdim=True)).mean(dim=0)

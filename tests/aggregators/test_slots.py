@@ -47,18 +47,16 @@ def test_the_recorded_numbers(golden, case, padding):
     out, residual, weight_BKN = module(wide, mask, global_feature_BS=torch.zeros(len(x), 16))
     np.testing.assert_allclose(residual.detach(), z[f"{case}/slots"], atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(out, residual, msg="the norm of a zero global_feature is its bias, zero")
-    np.testing.assert_allclose(
-        weight_BKN.detach()[..., : x.shape[1]], z[f"{case}/attn_layer3"].mean(axis=1).astype("f4"), atol=1e-6
-    )
+    recorded = z[f"{case}/attn_layer3"].mean(axis=1).astype("f4")
+    np.testing.assert_allclose(weight_BKN.detach()[..., : x.shape[1]], recorded, atol=1e-6)
     if f"{case}/cot" not in z:
         return
     (residual * torch.from_numpy(z[f"{case}/cot"])).sum().backward()
     np.testing.assert_allclose(x.grad, z[f"{case}/grad_features"], atol=5e-5, rtol=1e-4)
     parameters = dict(module.named_parameters())
     for ours, theirs in names.items():
-        np.testing.assert_allclose(
-            parameters[ours].grad, z[f"{case}/grad_param/{theirs}"], atol=5e-5, rtol=1e-4
-        )
+        recorded = z[f"{case}/grad_param/{theirs}"]
+        np.testing.assert_allclose(parameters[ours].grad, recorded, atol=5e-5, rtol=1e-4)
 
 
 def test_the_recorded_position_codes(golden):

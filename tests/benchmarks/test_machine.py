@@ -48,9 +48,8 @@ def temporary(monkeypatch):
 
 
 def test_an_x86_names_its_first_processor_and_the_sets_that_matter(tmp_path):
-    found = Machine.here(
-        write(tmp_path, proc__cpuinfo=X86, proc__meminfo="MemTotal:   16000000 kB\nMemFree: 1 kB\n")
-    )
+    memory = "MemTotal:   16000000 kB\nMemFree: 1 kB\n"
+    found = Machine.here(write(tmp_path, proc__cpuinfo=X86, proc__meminfo=memory))
     assert found.cpu == "Intel(R) Xeon(R) Platinum 8375C CPU @ 2.90GHz"
     assert found.sets == ("AVX", "AVX2", "FMA", "AVX-512F", "AVX-512 BF16")
     assert found.memory_GB == pytest.approx(16.384)

@@ -71,10 +71,8 @@ def test_samples_depend_on_seed_and_epoch_and_not_on_batch_mates(run):
 def test_evaluation_does_not_depend_on_how_it_is_cut_into_batches(run):
     torch.manual_seed(0)
     model = TASKS.build(run.task, run).model()
-    scores = [
-        TASKS.build(f"image_text(chunk={chunk})", run).scorer(model, "test")(slice(None), slice(None))
-        for chunk in (3, 64)
-    ]
+    adapters = [TASKS.build(f"image_text(chunk={chunk})", run) for chunk in (3, 64)]
+    scores = [adapter.scorer(model, "test")(slice(None), slice(None)) for adapter in adapters]
     assert scores[0].shape == (20, 40)
     torch.testing.assert_close(*scores)
 

@@ -62,9 +62,8 @@ def test_batches_are_of_one_task_each_as_often_as_its_weight_says():
     for index_B in batches(joint, 4):
         assert len(index_B) == 8
         assert len({member_of(index_B[[i]], joint.sizes) for i in range(8)}) == 1
-    first, second = (
-        [member_of(b, joint.sizes) for b in joint.batches(e * joint.epoch_samples)] for e in (0, 1)
-    )
+    epochs = [joint.batches(e * joint.epoch_samples) for e in (0, 1)]
+    first, second = ([member_of(b, joint.sizes) for b in epoch] for epoch in epochs)
     assert first != second
 
 

@@ -60,9 +60,8 @@ def test_a_small_corpus_is_learnt(changes, epochs, tmp_path):
     assert results["accuracy"].mean() * 100 == pytest.approx(metrics["accuracy"])
     questions = adapter.corpus.questions("test")
     assert results["question_id"].tolist() == [q.id for q in questions]
-    explicit = HumanAnswers([q.answers for q in questions]).accuracy(
-        results["prediction"].tolist(), version="2017"
-    )
+    people = HumanAnswers([q.answers for q in questions])
+    explicit = people.accuracy(results["prediction"].tolist(), version="2017")
     assert 100 * explicit.mean() == pytest.approx(metrics["accuracy_2017"])
     assert ((results["confidence"] > 0) & (results["confidence"] <= 1)).all()
     said = json.loads((tmp_path / "evaluation" / "vqa_test_results.json").read_text())
@@ -110,18 +109,16 @@ def test_targets_are_soft_or_hard(run):
 
 
 def test_answers_come_from_train_alone_where_that_is_asked_for(run):
-    both, train = (
-        TASKS.build(f"vqa(min_count=12, answers='{splits}')", run) for splits in ("train+val", "train")
-    )
+    tasks = [f"vqa(min_count=12, answers='{splits}')" for splits in ("train+val", "train")]
+    both, train = (TASKS.build(task, run) for task in tasks)
     assert set(train.vocabulary.answers) < set(both.vocabulary.answers)
     labels = [q.label for q in train.corpus.questions("train")]
     assert set(train.vocabulary.answers) == {label for label in labels if labels.count(label) >= 12}
 
 
 def test_a_batch_is_made_of_its_questions(run):
-    augmented = derive(
-        run, data={"visual_augment": "drop(p=0.5)", "text_augment": "mask_replace_delete(p=0.5)"}
-    )
+    augments = {"visual_augment": "drop(p=0.5)", "text_augment": "mask_replace_delete(p=0.5)"}
+    augmented = derive(run, data=augments)
     data = TASKS.build(augmented.task, augmented).data("train")
     index_B = np.array([5, 3, 4, 60])
     whole, later = (data.batch(index_B, seed=0, epoch=epoch) for epoch in (0, 1))

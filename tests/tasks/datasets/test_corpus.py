@@ -34,9 +34,8 @@ def test_items_come_back_in_order(tmp_path, monkeypatch):
 def test_the_file_is_plain_arrow(tmp_path):
     write_corpus(tmp_path, [item("a", "c1", "c2", path="a.jpg")], source={})
     with pa.ipc.open_file(tmp_path / "corpus.arrow") as file:
-        assert file.read_all().to_pylist() == [
-            {"id": "a", "split": "train", "path": "a.jpg", "captions": ["c1", "c2"], "caption_ids": []}
-        ]
+        row = {"id": "a", "split": "train", "path": "a.jpg", "captions": ["c1", "c2"], "caption_ids": []}
+        assert file.read_all().to_pylist() == [row]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus.arrow", "corpus.json"]
 
 

@@ -37,9 +37,8 @@ def test_the_score_is_the_mean_of_three_levels_of_frames_and_nodes():
         for sets, slots in ((video.verb, slice(0, 2)), (video.noun, slice(2, 5)))
     )
     assert text.phrase_BPD.shape == (4, 5, 8)
-    torch.testing.assert_close(
-        model.score_batch(batch).sim_VT, (cosines + verbs + nouns) / 3, rtol=0, atol=1e-7
-    )
+    sim_VT = model.score_batch(batch).sim_VT
+    torch.testing.assert_close(sim_VT, (cosines + verbs + nouns) / 3, rtol=0, atol=1e-7)
 
 
 @pytest.mark.parametrize("aggregator", AGGREGATORS)
@@ -213,9 +212,8 @@ def test_captions_with_graphs_are_made_with_the_parameters_of_the_spec():
 
 
 def test_a_spec_builds_it():
-    model = MODELS.build(
-        "hgr(verbs=3, nouns=2, root_messages=True, sharpness=2.5, dropout=0.1)", MadeUpParts()
-    )
+    spec = "hgr(verbs=3, nouns=2, root_messages=True, sharpness=2.5, dropout=0.1)"
+    model = MODELS.build(spec, MadeUpParts())
     assert (model.verbs, model.sharpness) == (3, 2.5)
     assert model.text.graph.root_messages
     assert model.text.graph.layers[0].dropout.p == 0.1

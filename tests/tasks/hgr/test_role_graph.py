@@ -35,9 +35,8 @@ def test_the_recorded_inputs(golden, tmp_path, capsys):
     graphs = json.loads(str(z["graph_json"]))
     path = tmp_path / "graphs.json"
     path.write_text(json.dumps({sentence: [nodes, edges] for sentence, nodes, edges in graphs}))
-    captions = RoleCaptions(
-        [sentence for sentence, _, _ in graphs], GoldenTokenizer(list(z["words"])), graphs=str(path), limit=12
-    )
+    sentences, tokenizer = [sentence for sentence, _, _ in graphs], GoldenTokenizer(list(z["words"]))
+    captions = RoleCaptions(sentences, tokenizer, graphs=str(path), limit=12)
     batch = captions.batch(np.arange(len(graphs)))
     mask = batch["text_mask"].numpy()
     np.testing.assert_array_equal(mask.sum(axis=1), z["sent_lens"])

@@ -86,10 +86,8 @@ def test_values_and_gradients_are_those_of_the_definition(k, layers, root):
             expected[1] = expected[1].index_put((torch.tensor(b), torch.tensor(slot)), x_D)
     for ours, wanted in zip((sentence_BKD, phrase_BPD), expected, strict=True):
         torch.testing.assert_close(ours, wanted, rtol=0, atol=1e-12)
-    ours, wanted = (
-        torch.autograd.grad(a.sin().sum() + b.sin().sum(), sources, allow_unused=True)
-        for a, b in ((sentence_BKD, phrase_BPD), expected)
-    )
+    sums = [a.sin().sum() + b.sin().sum() for a, b in ((sentence_BKD, phrase_BPD), expected)]
+    ours, wanted = (torch.autograd.grad(total, sources, allow_unused=True) for total in sums)
     for ours_x, wanted_x in zip(ours, wanted, strict=True):
         torch.testing.assert_close(ours_x, wanted_x, rtol=1e-9, atol=1e-10)
 
@@ -156,9 +154,8 @@ def test_frames_are_mapped_linearly():
 def test_frames_are_standardised_where_that_is_asked_for():
     assets = {"dim": 2, "statistics": {"mean": [1.0, -1.0], "std": [2.0, 0.5]}}
     plain, brought = Frames(assets, width=4).eval(), Frames(assets, width=4, standardise=True).eval()
-    brought.load_state_dict(
-        plain.state_dict() | {k: x for k, x in brought.state_dict().items() if k.endswith("_F")}
-    )
+    statistics = {k: x for k, x in brought.state_dict().items() if k.endswith("_F")}
+    brought.load_state_dict(plain.state_dict() | statistics)
     x_BNF, mask_BN = torch.tensor([[[3.0, -0.5]]]), torch.ones(1, 1, dtype=torch.bool)
     torch.testing.assert_close(brought(x_BNF, mask_BN)[0], plain(torch.ones(1, 1, 2), mask_BN)[0])
     with pytest.raises(InputError, match="statistics"):

@@ -86,9 +86,8 @@ def test_words_are_masked_replaced_and_deleted_in_the_shares_of_the_code():
 
 def test_delete_only_deletes():
     subword_P, word_P, caption_P = words(20_000)
-    out_P, stay_P = AUGMENTATIONS.build("delete(p=0.2)")(
-        subword_P, word_P, caption_P, draw, mask_subword=4, vocabulary=99
-    )
+    delete = AUGMENTATIONS.build("delete(p=0.2)")
+    out_P, stay_P = delete(subword_P, word_P, caption_P, draw, mask_subword=4, vocabulary=99)
     assert np.array_equal(out_P, subword_P)
     assert abs((~stay_P).mean() - 0.2) < 0.01
 

@@ -83,9 +83,8 @@ def test_how_unsure_the_model_is_stands_beside_the_ranks_of_each_item_and_captio
     found = trained[0].evaluate().per_query
     for name, side in (("image_uncertainty", split.visual), ("caption_uncertainty", split.text)):
         np.testing.assert_allclose(found[name], side[:, 1].double().exp().sum(dim=1), rtol=1e-5)
-    plain = SplitEmbeddings(
-        visual=split.visual[:, 0], text=split.text[:, 0], similarity=torch.nn.CosineSimilarity()
-    )
+    means = {"visual": split.visual[:, 0], "text": split.text[:, 0]}
+    plain = SplitEmbeddings(**means, similarity=torch.nn.CosineSimilarity())
     plain.similarity.of_distributions = False
     assert plain.uncertainty() is None
 
@@ -97,9 +96,8 @@ def test_it_is_searched_exactly_and_refuses_what_searches_vectors(trained, split
     score_V = split(slice(0, 40), slice(3, 4)).flatten()
     ids = model.adapter.data("test").item_ids
     assert [hit.id for hit in hits] == ids[score_V.argsort(descending=True)[:5].numpy()].tolist()
-    assert [hit.score for hit in hits] == pytest.approx(
-        score_V.sort(descending=True).values[:5].tolist(), abs=1e-5
-    )
+    best_V = score_V.sort(descending=True).values[:5]
+    assert [hit.score for hit in hits] == pytest.approx(best_V.tolist(), abs=1e-5)
     for method in ("two-pass", "faiss"):
         with pytest.raises(InputError, match=f"--index {method} .* makes distributions; choose exact"):
             model.search(text, index=method)
@@ -123,9 +121,8 @@ def test_a_saved_model_scores_what_it_scored_and_its_geometry_is_that_of_means(r
     for side, embedding in (("visual", found.visual), ("text", found.text)):
         sum_B = embedding[:, 1].double().exp().sum(dim=1)
         assert numbers[f"uncertainty/{side}"] == pytest.approx(float(sum_B.mean()), rel=1e-5)
-        assert numbers[f"uncertainty_deviation/{side}"] == pytest.approx(
-            float(sum_B.std(correction=0)), rel=1e-4
-        )
+        deviation = float(sum_B.std(correction=0))
+        assert numbers[f"uncertainty_deviation/{side}"] == pytest.approx(deviation, rel=1e-4)
     assert not [name for name in numbers if name.startswith(("variance", "log_variance"))]
     assert not [*ablated(found)]
 

@@ -61,14 +61,12 @@ def test_analyses_count_no_vector_that_is_not_there(trained, split):
     owner_T = trained.pairs("test", "be tried").owner_T
     visual, text = sets(split.visual), sets(split.text)
     distances = [torch.cdist(visual[v], t).square().mean() for v, t in zip(owner_T, text, strict=True)]
-    assert alignment(split.visual, split.text, owner_T) == pytest.approx(
-        float(sum(distances)) / len(text), abs=1e-5
-    )
+    mean = float(sum(distances)) / len(text)
+    assert alignment(split.visual, split.text, owner_T) == pytest.approx(mean, abs=1e-5)
     x_ND = torch.cat(visual)
     potential_P = torch.pdist(x_ND).square().mul(-2).exp()
-    assert uniformity(split.visual, split.text)["visual"] == pytest.approx(
-        float(potential_P.mean().log()), abs=1e-4
-    )
+    expected = float(potential_P.mean().log())
+    assert uniformity(split.visual, split.text)["visual"] == pytest.approx(expected, abs=1e-4)
     variance = sum(1 - float(x_KD.mean(dim=0).norm()) for x_KD in visual) / len(visual)
     assert variance_of(split.visual)["variance"] == pytest.approx(variance, abs=1e-5)
     assert not [*ablated(split)]

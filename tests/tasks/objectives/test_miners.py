@@ -61,9 +61,8 @@ def explicit(
             else:
                 logits = [pair / TEMPERATURE, *((score + MARGIN) / TEMPERATURE for score in negatives)]
                 costs.append(torch.stack(logits).exp().sum().log() - pair / TEMPERATURE)
-        total.append(
-            sum(costs) / (count if mean else 1) if objective == "triplet" else sum(costs) / len(costs)
-        )
+        shared = (count if mean else 1) if objective == "triplet" else len(costs)
+        total.append(sum(costs) / shared)
     return sum(total) if objective == "triplet" else sum(total) / 2
 
 

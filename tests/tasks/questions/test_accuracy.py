@@ -117,10 +117,9 @@ def test_names_of_groups():
 STEPS = {
     "punctuation": without_punctuation,
     "digit_article": with_digits,
-    "composed_2021": normalise,
-    "composed_2017": normalise,
     "vocabulary_answer": vocabulary_answer,
 }
+STEPS |= dict.fromkeys(("composed_2021", "composed_2017"), normalise)
 
 
 @pytest.mark.parametrize("key", STEPS)

@@ -23,9 +23,8 @@ class Matrices:
     """Scores from whole matrices; notes the largest block it was asked for."""
 
     def __init__(self, between_NG, images_NN, captions_GG) -> None:
-        self.between_NG, self.images_NN, self.captions_GG = (
-            torch.as_tensor(x) for x in (between_NG, images_NN, captions_GG)
-        )
+        self.between_NG, self.images_NN = torch.as_tensor(between_NG), torch.as_tensor(images_NN)
+        self.captions_GG = torch.as_tensor(captions_GG)
 
     def __call__(self, images: slice, captions: slice) -> torch.Tensor:
         return self.between_NG[images, captions]
@@ -57,9 +56,8 @@ class Case:
             "sts": draw(self.caption_ids, self.caption_ids, 40),
             "sis": draw(self.image_ids[:9], self.image_ids[:9], 12),
         }
-        self.score = Matrices(
-            rng.random((self.n, self.g)), rng.random((self.n, self.n)), rng.random((self.g, self.g))
-        )
+        sizes = (self.n, self.g), (self.n, self.n), (self.g, self.g)
+        self.score = Matrices(*(rng.random(size) for size in sizes))
 
     @property
     def ratings(self) -> Ratings:
@@ -81,11 +79,12 @@ class Case:
 
     def rank(self, direction: str, query: int, *, self_score: float | None = None) -> float:
         """The place of the best right answer when the gallery is sorted; the item itself has a score or is out."""
+        of_images, of_captions = self.score.images_NN, self.score.captions_GG
         rows = {
+            "t2t": of_captions,
+            "i2i": of_images,
             "i2t": self.score.between_NG,
             "t2i": self.score.between_NG.T,
-            "t2t": self.score.captions_GG,
-            "i2i": self.score.images_NN,
         }
         scores = dict(enumerate(rows[direction][query].tolist()))
         if direction in ("t2t", "i2i"):
@@ -99,9 +98,8 @@ class Case:
         return [self.rank(direction, query, **options) for query in range(queries)]
 
     def evaluate(self, score: object = None):
-        answers = right_answers(
-            self.ratings, image_ids=self.image_ids, caption_ids=self.caption_ids, owner_T=self.owner_T
-        )
+        ids = {"image_ids": self.image_ids, "caption_ids": self.caption_ids}
+        answers = right_answers(self.ratings, **ids, owner_T=self.owner_T)
         return evaluate_crisscrossed(score or self.score, answers)
 
 

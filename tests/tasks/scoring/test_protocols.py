@@ -72,9 +72,8 @@ def test_val_1k_takes_the_first_images_or_all(images, used):
     sim_VT = torch.rand(images, 2 * images, generator=torch.Generator().manual_seed(0))
     result = evaluate_protocol(protocol_named("val-1k"), blocks_of(sim_VT), owner_T, images)
     assert (len(result.ranks_i2t), len(result.ranks_t2i)) == (used, 2 * used)
-    alone = evaluate_protocol(
-        protocol_named("whole"), blocks_of(sim_VT[:used, : 2 * used]), owner_T[: 2 * used], used
-    )
+    first = blocks_of(sim_VT[:used, : 2 * used])
+    alone = evaluate_protocol(protocol_named("whole"), first, owner_T[: 2 * used], used)
     assert result.metrics == alone.metrics
 
 
@@ -143,9 +142,8 @@ def test_a_shared_caption_stands_in_the_gallery_once():
 
 def test_the_directions_of_videos_have_their_own_names():
     sim_VT = torch.eye(3)
-    metrics = evaluate_protocol(
-        protocol_named("whole"), blocks_of(sim_VT), np.arange(3), 3, directions=("v2t", "t2v")
-    ).metrics
+    whole, directions = protocol_named("whole"), ("v2t", "t2v")
+    metrics = evaluate_protocol(whole, blocks_of(sim_VT), np.arange(3), 3, directions=directions).metrics
     assert metrics["v2t/R1"] == metrics["t2v/R1"] == 100
     assert "i2t/R1" not in metrics
 

@@ -86,9 +86,8 @@ def test_butd_cut_within_the_last_features(tmp_path):
     x_ND = RANDOM.standard_normal((36, 8))
     (tmp_path / "a.tsv").write_text(line(1, x_ND) + line(2, x_ND)[:-41])
     ingested("butd", "--tsv", tmp_path / "a.tsv", "--dim", 8, "--out", tmp_path / "out", "--allow-skipped")
-    assert reasons(tmp_path / "out") == [
-        ("a.tsv:2 (id 2)", "features of another size than boxes x 8 x 4 bytes")
-    ]
+    why = "features of another size than boxes x 8 x 4 bytes"
+    assert reasons(tmp_path / "out") == [("a.tsv:2 (id 2)", why)]
 
 
 def test_butd_of_the_wrong_width_or_missing_exits_with_2(tmp_path, monkeypatch):

@@ -14,13 +14,11 @@ def official(folder: Path) -> tuple[Path, Path]:
     """The official pair of files: four videos to train on, one to validate, two to test, captions out of order."""
     splits = ["train"] * 4 + ["validate"]
     sentences = [msrvtt_sentence(3 * of + i, of) for i in (2, 0, 1) for of in (4, 1, 0, 3, 2)]
-    first = write_msrvtt(
-        folder / "train_val_videodatainfo.json", [msrvtt_video(i, s) for i, s in enumerate(splits)], sentences
-    )
+    videos = [msrvtt_video(i, s) for i, s in enumerate(splits)]
+    first = write_msrvtt(folder / "train_val_videodatainfo.json", videos, sentences)
     tested = [msrvtt_sentence(15 + 3 * of + i, 5 + of) for of in (1, 0) for i in range(3)]
-    return first, write_msrvtt(
-        folder / "test_videodatainfo.json", [msrvtt_video(5, "test"), msrvtt_video(6, "test")], tested
-    )
+    videos = [msrvtt_video(5, "test"), msrvtt_video(6, "test")]
+    return first, write_msrvtt(folder / "test_videodatainfo.json", videos, tested)
 
 
 def test_msrvtt_official_pair_and_merged_file(tmp_path):
@@ -170,9 +168,8 @@ def test_1ka_lists_and_a_held_out_part(tmp_path):
         assert told in out
     assert corpus.splits == {"train": 15, "val": 5, "test": 3}
     tested = corpus.items("test")
-    assert [(item.id, item.captions, item.caption_ids) for item in tested] == [
-        (f"video{i}", (f"in {i}, a dog runs",), (f"ret{i}",)) for i in (27, 25, 26)
-    ]
+    found = [(item.id, item.captions, item.caption_ids) for item in tested]
+    assert found == [(f"video{i}", (f"in {i}, a dog runs",), (f"ret{i}",)) for i in (27, 25, 26)]
     assert corpus.items("train")[0].caption_ids in {(str(2 * i), str(2 * i + 1)) for i in range(20)}
     unused = {f"id video{i}": "a video that neither list has" for i in (20, 21, 22, 23, 24, 28, 29)}
     assert dict(skipped) == unused

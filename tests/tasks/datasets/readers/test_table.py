@@ -15,11 +15,8 @@ from polypool.tasks.datasets.questions import QuestionCorpus
 from polypool.tasks.datasets.splits import RandomSplits, split_called
 
 PICTURES = 12
-ROWS = [
-    {"image": f"pictures/{n}.png", "caption": text}
-    for n in range(PICTURES)
-    for text in (f"the picture {n}", f"a photograph, number {n}")
-]
+TEXTS = [(f"the picture {n}", f"a photograph, number {n}") for n in range(PICTURES)]
+ROWS = [{"image": f"pictures/{n}.png", "caption": text} for n, texts in enumerate(TEXTS) for text in texts]
 
 
 @pytest.fixture
@@ -57,9 +54,7 @@ def test_every_form_makes_the_same_corpus(name, folder):
     assert "guessed: image: the column 'image'" in said
     assert "guessed: text: the column 'caption'" in said
     assert ("guessed: fields are separated by ';'" in said) == ("semicolon" in name)
-    assert captions(corpus) == {
-        f"pictures/{n}.png": (f"the picture {n}", f"a photograph, number {n}") for n in range(PICTURES)
-    }
+    assert captions(corpus) == {f"pictures/{n}.png": texts for n, texts in enumerate(TEXTS)}
     assert {split: len(corpus.items(split)) for split in corpus.splits} == {"train": 10, "val": 1, "test": 1}
     assert all(corpus.image_path(item).is_file() for item in corpus.items("train"))
 

@@ -47,9 +47,8 @@ def test_the_official_files(tmp_path):
         answers=("cat",) * 7 + ("the cat", "dog", "dog"),
         label="cat",
     )
-    assert corpus.questions("test2015")[0] == Question(
-        id="9000", split="test2015", image_id="900", question="What is it 9000?"
-    )
+    unanswered = Question(id="9000", split="test2015", image_id="900", question="What is it 9000?")
+    assert corpus.questions("test2015")[0] == unanswered
     assert [image.id for image in corpus.items("test")] == ["100", "101", "102"]
     assert sorted(corpus.ids.to_pylist()) == sorted([*map(str, [*range(20), 100, 101, 102, 900, 901])])
 
@@ -70,10 +69,8 @@ def test_the_held_out_images_depend_on_the_seed_alone(tmp_path):
 
 
 def test_a_val_split_of_ones_own_is_left_alone():
-    entries = [
-        Question(id=str(i), split="val" if i == 3 else "train", image_id=str(i), question="x")
-        for i in range(9)
-    ]
+    splits = ["val" if i == 3 else "train" for i in range(9)]
+    entries = [Question(id=str(i), split=s, image_id=str(i), question="x") for i, s in enumerate(splits)]
     assert list(hold_out(entries, fraction=0.5, seed=0)) == entries
     with pytest.raises(InputError, match="expected a fraction"):
         list(hold_out(entries, fraction=1, seed=0))
@@ -97,9 +94,8 @@ def test_images_are_found_by_number(tmp_path):
     found = corpus.questions("test")
     assert [each.path for each in found] == kept
     assert all(corpus.image_path(each).is_file() for each in [*found, *corpus.items("test")])
-    assert reasons(out, "questions.skipped.jsonl") == [
-        ("question 3, image 10", f"no such image in {tmp_path / 'images'}")
-    ]
+    lost = ("question 3, image 10", f"no such image in {tmp_path / 'images'}")
+    assert reasons(out, "questions.skipped.jsonl") == [lost]
     (tmp_path / "empty").mkdir()
     for place, message in (
         ("none", "no such folder"),

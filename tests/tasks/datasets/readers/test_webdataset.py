@@ -38,10 +38,8 @@ def samples(numbers: range) -> list[tuple[str, bytes | str]]:
 def test_samples_of_all_shards_become_files_with_captions(tmp_path):
     first = shard(tmp_path / "a.tar", samples(range(6)))
     told = [json.dumps({"caption": ["one", f"two {n}"], "url": "x"}) for n in range(6)]
-    second = shard(
-        tmp_path / "b.tar.gz",
-        [each for n in range(6) for each in ((f"in/{n}.JSON", told[n]), (f"in/{n}.PNG", picture(90 + n)))],
-    )
+    files = [each for n in range(6) for each in ((f"in/{n}.JSON", told[n]), (f"in/{n}.PNG", picture(90 + n)))]
+    second = shard(tmp_path / "b.tar.gz", files)
     said, corpus, _ = corpus_of(tmp_path / "out", *words(tmp_path, first, second))
     assert "splits are random: train/val/test 80/10/10, seed 0" in said
     assert dict(corpus.splits) == {"train": 10, "val": 1, "test": 1}

@@ -33,9 +33,8 @@ def drawn(
 ) -> tuple[list[set[int]], Positives, np.ndarray]:
     """Right answers of some queries, and R, which is larger for every other query."""
     rng = np.random.default_rng(seed)
-    right = [
-        set(rng.choice(gallery, rng.integers(1, most + 1), replace=False).tolist()) for _ in range(queries)
-    ]
+    sizes = rng.integers(1, most + 1, queries)
+    right = [set(rng.choice(gallery, size, replace=False).tolist()) for size in sizes]
     pairs = np.array([(query, item) for query, items in enumerate(right) for item in items])
     positives = Positives.from_pairs(*pairs.T, queries=queries, gallery=gallery)
     return right, positives, np.array([len(items) + query % 2 for query, items in enumerate(right)])
