@@ -196,12 +196,10 @@ def test_1ka_skips_what_is_bad_and_never_trains_on_the_test(tmp_path):
     assert corpus.splits["test"] == 1
     used = {item.id for split in ("train", "val") for item in corpus.items(split)}
     assert used == {"video0", "video1", "video2"}
+    left = "a training video that the test set has; it is left to the test set"
     for case in [
         ("train.csv, line 4, id video0", "duplicate id; the first is kept"),
-        (
-            "train.csv, line 5, id video5",
-            "a training video that the test set has; it is left to the test set",
-        ),
+        ("train.csv, line 5, id video5", left),
         ("train.csv, line 6, id video77", "a listed video that the annotations do not have"),
         ("train.csv, line 7, id ", "a row without a video_id"),
         ("test.csv, line 3, id ", "a row without a video_id"),
