@@ -1,7 +1,5 @@
 """The lock: what `pyproject.toml` asks for is pinned with hashes, and no registry is named."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 
@@ -53,7 +51,6 @@ def test_what_is_asked_for_is_pinned_within_its_range():
 
 
 def hold(requirements: list[str], pinned: dict[str, tuple[set[str], list[str]]]) -> None:
-    """Assert that each of these is pinned, to versions in its range."""
     for requirement in map(Requirement, requirements):
         name = canonicalize_name(requirement.name)
         assert name in pinned, f"{requirement.name} is in no lock: run `make lock UPGRADE=`"

@@ -38,6 +38,11 @@ def sorted_sum(x_BND: Tensor, weight: Tensor, mask_BN: Tensor) -> Tensor:
         ValueError: weights whose shape does not fit, or parts on different devices.
     """
     check_sets(x_BND, mask_BN)
+    return sum_of_checked(x_BND, weight, mask_BN)
+
+
+def sum_of_checked(x_BND: Tensor, weight: Tensor, mask_BN: Tensor) -> Tensor:
+    """Return `sorted_sum` of sets that `check_sets` has passed, as those of an aggregator's forward."""
     weight_BNC = (weight if weight.dim() == 3 else weight[..., None]).expand(x_BND.shape[0], -1, -1)
     if weight_BNC.shape[1] != x_BND.shape[1] or weight_BNC.shape[2] not in (1, x_BND.shape[2]):
         raise ValueError(f"weights {tuple(weight.shape)} do not fit sets {tuple(x_BND.shape)}")

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from polypool.aggregators.positions import encode_ranks
 from polypool.aggregators.random_sets import random_sets
+from polypool.aggregators.ranks import gpo as module
 from polypool.aggregators.ranks.gpo import GPO
 from polypool.infra.errors import InputError
 from polypool.infra.registry import AGGREGATORS
@@ -116,6 +117,43 @@ def test_a_size_is_decoded_once(monkeypatch):
     monkeypatch.setattr(gpo.gru, "forward", lambda x_SNC, size_S: sizes.append(size_S.tolist()) or x_SNC)
     gpo(*random_sets([5, 1, 9, 5, 1, 1], 6))
     assert sizes == [[1, 5, 9]]
+
+
+def test_without_gradients_a_size_is_decoded_once_for_all_calls(monkeypatch):
+    gpo, sizes = GPO(6), []
+    monkeypatch.setattr(gpo.gru, "forward", lambda x_SNC, size_S: sizes.append(size_S.tolist()) or x_SNC)
+    monkeypatch.setattr(module, "KEPT", 15)
+    for batch in ([5], [9, 1], [1, 5], [9], [9, 7], [5]):
+        with torch.inference_mode():
+            gpo(*random_sets(batch, 6))
+    assert sizes == [[5], [1, 9], [7], [5]], "of 7 with 5, 1 and 9 there are too many, so 9 and 7 are left"
+
+
+CHANGES = {
+    "in place": lambda gpo: [parameter.detach().mul_(2) for parameter in gpo.parameters()],
+    "by data": lambda gpo: [parameter.data.mul_(2) for parameter in gpo.parameters()],
+    "loaded": lambda gpo: gpo.load_state_dict({name: 2 * x for name, x in gpo.state_dict().items()}),
+    "one alone": lambda gpo: [*gpo.parameters()][-1].data.mul_(2),
+    "replaced": lambda gpo: [setattr(x, "data", 2 * x) for x in gpo.parameters()],
+    "another type": lambda gpo: gpo.double(),
+    "rounded": lambda gpo: gpo.bfloat16().float(),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("spec", ["gpo", "gpo(decoder=interpolate, per_channel=True)"])
+def test_kept_weights_are_those_of_the_parameters(spec, change):
+    torch.manual_seed(0)
+    gpo, (x_BND, mask_BN) = AGGREGATORS.build(spec, 6), random_sets([5, 1, 9], 6)
+    torch.nn.init.normal_([*gpo.parameters()][-1])
+    with torch.no_grad():
+        before = gpo(x_BND, mask_BN).weights
+        before.zero_()  # what is returned is the caller's
+        before = gpo(x_BND, mask_BN).weights
+        CHANGES[change](gpo)
+        after = gpo(x_BND, mask_BN).weights
+    assert not torch.equal(after, before.to(after.dtype))
+    torch.testing.assert_close(after, gpo(x_BND, mask_BN).weights.detach(), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """Every field of every file that is read back, with a value of another type: refused by file and field, or right."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from copy import deepcopy

@@ -1,5 +1,3 @@
-"""Stores in object storage: the same sets, no more bytes than are wanted, and nothing that is damaged."""
-
 from __future__ import annotations
 
 import functools
@@ -115,22 +113,16 @@ def test_a_request_that_was_cancelled_is_made_by_who_needs_it(bucket, tmp_path, 
 def test_threads_and_stores_share_what_each_has_fetched(bucket, tmp_path):
     large(tmp_path / "large", 16)
     url = bucket.put(tmp_path / "large", "large")
-    stores = [FeatureStore.open(url) for _ in range(4)]
     begin, rows = threading.Barrier(4), np.arange(16)
-    done: list[torch.Tensor] = []
 
-    def read(store: FeatureStore) -> None:
+    def read(store: FeatureStore) -> torch.Tensor:
         begin.wait()
-        done.append(store.padded(rows)[0])
+        return store.padded(rows)[0]
 
-    threads = [threading.Thread(target=read, args=[store]) for store in stores]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as pool:
+        done = [*pool.map(read, [FeatureStore.open(url) for _ in range(4)])]
     assert all(torch.equal(x_BND, done[0]) for x_BND in done)
     ranges = [each.range for each in bucket.asked("shard-00000.arrow")]
-    assert len(done) == 4
     assert len(ranges) == len(set(ranges))
 
 

@@ -1,5 +1,3 @@
-"""Unfinished stores: drafts that are resumed, and little memory for each of millions of sets."""
-
 from __future__ import annotations
 
 import random
@@ -119,17 +117,6 @@ def test_an_open_shard_is_written_as_arrays_of_the_same_sets_are(tmp_path):
         )
         paths = [tmp_path / f"{number}.{kind}" for kind in ("open", "arrays")]
         assert paths[0].read_bytes() == paths[1].read_bytes()
-
-
-def test_an_open_shard_knows_when_it_is_full():
-    shard = OpenShard(dim=2, dtype="float32", rows=3)
-    assert shard.has_room(8), "a set larger than a shard has one to itself"
-    shard.put("first", np.zeros((2, 2)))
-    assert shard.has_room(1)
-    assert not shard.has_room(2)
-    shard.clear()
-    assert shard.put("large", np.ones((8, 2))).shape == (8, 2)
-    assert not shard.has_room(1)
 
 
 def test_a_writer_holds_few_bytes_of_each_set_beside_its_vectors(tmp_path):

@@ -169,13 +169,6 @@ def test_a_gap_in_the_shards_or_a_lost_journal_is_refused(tmp_path):
             store_writer(tmp_path / name)
 
 
-def test_a_complete_store_is_not_written_over(folder, sets):
-    before = contents(folder)
-    with pytest.raises(InputError, match="complete store; remove this folder"):
-        write(folder, sets)
-    assert contents(folder) == before
-
-
 def test_an_exception_leaves_finished_shards_and_no_manifest(tmp_path, sets):
     with pytest.raises(ZeroDivisionError), store_writer(tmp_path) as writer:  # noqa: PT012
         fill(writer, sets)

@@ -1,7 +1,5 @@
 """Logs of a run while MLflow is away: kept, in order, and sent when it is back."""
 
-from __future__ import annotations
-
 import json
 import math
 import socket
@@ -68,7 +66,7 @@ def mlflow() -> Recorder:
 
 
 @pytest.fixture
-def opened(tmp_path: Path, mlflow: Recorder) -> Callable[[], Outbox]:
+def opened(tmp_path, mlflow) -> Callable[[], Outbox]:
     return lambda: Outbox(tmp_path / "outbox", lambda: mlflow)
 
 

@@ -1,5 +1,3 @@
-"""The pictures of a comparison, and the critical difference that one of them shows."""
-
 from __future__ import annotations
 
 import itertools
@@ -55,28 +53,22 @@ def test_figures_are_drawn_for_few_and_many_long_names(count, tmp_path):
         with Image.open(path) as image:
             assert len(image.convert("RGB").getcolors(maxcolors=1 << 20)) > 10
             edge = np.asarray(image.convert("L"))
-            assert min(edge[0].min(), edge[-1].min(), edge[:, 0].min(), edge[:, -1].min()) == 255, (
-                "nothing is cut"
-            )
+        lowest = min(edge[0].min(), edge[-1].min(), edge[:, 0].min(), edge[:, -1].min())
+        assert lowest == 255, "nothing is cut"
 
 
 @pytest.mark.parametrize("steps", [(17.0, 21.5), (19.9, 20.1), (12.0, 23.0), (20.0, 45.0), (3.0, 900.0)])
 def test_an_axis_of_costs_shows_two_numbers_at_least(steps):
-    runs = [
-        run(name, metrics={"whole/rsum": 60.0, "cost/step": cost})
-        for name, cost in zip("ab", steps, strict=True)
-    ]
-    (group,) = blocks_of(*runs)
+    costs = ({"whole/rsum": 60.0, "cost/step": cost} for cost in steps)
+    (group,) = blocks_of(*(run(name, metrics=of) for name, of in zip("ab", costs, strict=True)))
     figure = new_figure(9.5, 3.0)
     panel = figure.subplots()
     draw_points(panel, group, "step", group.rows)
     figure.draw_without_rendering()
-    low, high = panel.get_xlim()
-    axis = panel.xaxis
+    (low, high), axis = panel.get_xlim(), panel.xaxis
     ticks = [*axis.get_major_ticks(), *axis.get_minor_ticks()]
-    assert (
-        len({t.label1.get_text() for t in ticks if t.label1.get_text() and low <= t.get_loc() <= high}) >= 2
-    )
+    shown = {tick.label1.get_text() for tick in ticks if low <= tick.get_loc() <= high}
+    assert len(shown - {""}) >= 2
 
 
 def over_k(*values: int, text: str = "") -> list:

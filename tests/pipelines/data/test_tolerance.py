@@ -1,5 +1,3 @@
-"""Messages and exit codes of `ingest` for damaged and doubtful input."""
-
 from __future__ import annotations
 
 import json
@@ -119,27 +117,23 @@ def karpathy(folder: Path, ids: list[dict[str, Any]]) -> tuple[int, str, str]:
     return run("karpathy", *words)
 
 
-def test_cocoids_that_are_null_give_way_to_imgids_and_are_told(tmp_path):
+def test_cocoids_that_are_null_give_way_to_imgids_and_are_told_and_the_two_never_mixed(tmp_path):
+    def ids() -> list[str]:
+        return [item.id for item in Corpus.open(tmp_path / "out").items("train")]
+
     code, said, _ = karpathy(tmp_path, [{"cocoid": None, "imgid": number} for number in range(3)])
-    assert code == 0
-    assert [item.id for item in Corpus.open(tmp_path / "out").items("train")] == ["0", "1", "2"]
-    assert (
-        "3 x its cocoid is null, and its imgid is taken as its id: f.json, image 0; f.json, image 1" in said
-    )
+    assert (code, ids()) == (0, ["0", "1", "2"])
+    told = "3 x its cocoid is null, and its imgid is taken as its id: f.json, image 0; f.json, image 1"
+    assert told in said
     assert "not as many as published (Flickr30K, Karpathy's splits): train 3 of 29,000 items" in said
-
-
-def test_cocoids_and_imgids_are_never_mixed(tmp_path):
     numbered = [{"cocoid": 100 + number, "imgid": number} for number in range(40)]
     numbered[3]["cocoid"] = None
     del numbered[5]["cocoid"]
     code, said, _ = karpathy(tmp_path, numbered)
-    assert code == 0
+    assert (code, ids()) == (0, [str(100 + number) for number in range(40) if number not in (3, 5)])
     assert (
         "2 x not of the expected form: an image whose cocoid is missing or no whole number or string" in said
     )
-    ids = [item.id for item in Corpus.open(tmp_path / "out").items("train")]
-    assert ids == [str(100 + number) for number in range(40) if number not in (3, 5)]
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,3 @@
-"""The application under load: many requests at once, pictures requested again, and slow or broken clients."""
-
 from __future__ import annotations
 
 import contextlib
@@ -13,7 +11,7 @@ from urllib.parse import urlencode
 
 import pytest
 from programs import soon
-from searchable import get, ids, serving, text_page, untrained
+from searchable import get, ids, serving, untrained
 
 from polypool.pipelines.figures.pages.thumbnails import Thumbnails
 from polypool.pipelines.models.search.queries import Query
@@ -224,15 +222,3 @@ def test_what_is_not_http_is_refused(page, sent, caplog):
         answer = received(odd)
     assert answer.split(b" ")[1] in (b"400", b"403", b"404", b"411"), answer[:100]
     assert not caplog.records, "no traceback"
-
-
-def test_a_head_without_end_is_not_taken_in(page):
-    with opened(page) as endless:
-        endless.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nX: ")
-        taken = 0
-        with contextlib.suppress(OSError):
-            while taken < 64 << 20:
-                taken += endless.send(b"x" * 65536)
-        assert received(endless)[:12] in (b"HTTP/1.1 400", b"")
-    assert taken < 64 << 20
-    assert text_page(page)[0] == 200

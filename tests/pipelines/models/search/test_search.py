@@ -1,7 +1,5 @@
 """Trained models asked: by text, by file, by id; every kind of model, against the scores of its own split."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import replace
 
