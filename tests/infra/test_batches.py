@@ -1,5 +1,3 @@
-"""Requests for batches that are announced ahead."""
-
 from __future__ import annotations
 
 from concurrent.futures import Future

@@ -1,5 +1,3 @@
-"""Files that are missing, and disks that are full or may not be written."""
-
 from __future__ import annotations
 
 import errno

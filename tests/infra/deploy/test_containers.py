@@ -1,5 +1,3 @@
-"""The image and the services: every name in them is one that is read, and what belongs together agrees."""
-
 from __future__ import annotations
 
 import fnmatch

@@ -1,5 +1,3 @@
-"""Commands that write one folder at once: the second is refused, and the first one's data stay whole."""
-
 from __future__ import annotations
 
 import threading

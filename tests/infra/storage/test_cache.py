@@ -1,5 +1,3 @@
-"""Whole files of object storage in the cache: fetched once, gone on with, named by nobody, within the bound."""
-
 from __future__ import annotations
 
 import errno

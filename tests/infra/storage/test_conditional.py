@@ -1,5 +1,3 @@
-"""The age of files in object storage."""
-
 from __future__ import annotations
 
 from datetime import UTC, datetime

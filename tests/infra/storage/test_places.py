@@ -49,11 +49,7 @@ def test_a_url_of_object_storage(given, meant):
     assert (str(found / "a.json"), (found / "a.json").name) == (f"{meant}/a.json", "a.json")
 
 
-NOT_READ, NO_PASSWORD, NO_SETTINGS = (
-    "nothing is read from",
-    "holds no user and no password",
-    "holds no settings",
-)
+NO_PASSWORD, NO_SETTINGS = "holds no user and no password", "holds no settings"
 
 
 @pytest.mark.parametrize(
@@ -61,7 +57,7 @@ NOT_READ, NO_PASSWORD, NO_SETTINGS = (
     [
         (
             "http://host/data",
-            r"^http://host/data: nothing is read from or written to http://; give a path of this",
+            "http://host/data: nothing is read from or written to http://; give a path of this",
         ),
         ("file://host/data", "names no file of this machine"),
         ("s3://", "names no bucket"),
@@ -72,12 +68,12 @@ NOT_READ, NO_PASSWORD, NO_SETTINGS = (
         ("hf://hidden:hidden@datasets/data", NO_PASSWORD),
         ("https://user:hidden@host/data", NO_PASSWORD),
         ("s3://bucket/data?access_key=a&secret_key=hidden", NO_SETTINGS),
-        ("https://host/data?signature=hidden", NOT_READ),
+        ("https://host/data?signature=hidden", "nothing is read from"),
     ],
 )
 def test_a_url_that_is_refused_shows_no_secrets(given, why):
     for use in (place, lambda given: Data(dataset="mine", corpus="data", features=str(given))):
-        with pytest.raises(InputError, match=why.removeprefix("^")) as refused:
+        with pytest.raises(InputError, match=why) as refused:
             use(given)
         assert "hidden" not in str(refused.value)
 

@@ -1,5 +1,3 @@
-"""A store that was damaged is refused with a message wherever the damage is; none of it is used, nothing crashes."""
-
 from __future__ import annotations
 
 import json

@@ -1,5 +1,3 @@
-"""A store on systems that differ: without advice, files of another user, files in memory, few open files."""
-
 from __future__ import annotations
 
 import gc

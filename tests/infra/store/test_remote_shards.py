@@ -1,5 +1,3 @@
-"""Stores in object storage: the same sets, no more bytes than are wanted, and nothing that is damaged."""
-
 from __future__ import annotations
 
 import functools

@@ -1,5 +1,3 @@
-"""Stores written to object storage: the same files, never half a store, and an interrupted one goes on."""
-
 from __future__ import annotations
 
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""Unfinished stores: drafts that are resumed, and little memory for each of millions of sets."""
-
 from __future__ import annotations
 
 import random

@@ -1,5 +1,3 @@
-"""Comparing over tasks: the grid, ranks, what is missing, and the verb."""
-
 from __future__ import annotations
 
 import math

@@ -1,5 +1,3 @@
-"""Comparisons of two rows: significant differences, and the cost of each row."""
-
 from __future__ import annotations
 
 import math

@@ -1,5 +1,3 @@
-"""The pictures of a comparison, and the critical difference that one of them shows."""
-
 from __future__ import annotations
 
 import itertools

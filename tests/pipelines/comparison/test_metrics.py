@@ -1,5 +1,3 @@
-"""Tasks whose metrics are not those of the built-in ones: errors, F1, mean average precision."""
-
 from __future__ import annotations
 
 import json

@@ -1,5 +1,3 @@
-"""Runs of MLflow in TensorBoard's files and in what W&B's client is given."""
-
 from __future__ import annotations
 
 import struct

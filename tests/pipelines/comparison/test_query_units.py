@@ -1,5 +1,3 @@
-"""Scores of queries by units, against explicit loops, and the files of arrays that hold them."""
-
 from __future__ import annotations
 
 import zipfile

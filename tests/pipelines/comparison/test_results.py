@@ -1,5 +1,3 @@
-"""Results in files, and tables of Markdown files that are written from them."""
-
 from __future__ import annotations
 
 import math

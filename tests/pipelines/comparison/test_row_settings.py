@@ -1,5 +1,3 @@
-"""Rows of one table differ in nothing that their names do not say."""
-
 from __future__ import annotations
 
 from dataclasses import replace

@@ -1,5 +1,3 @@
-"""Intervals over seeds and queries: how often they hold what is true, Holm's correction, what more seeds show."""
-
 from __future__ import annotations
 
 import math

@@ -1,5 +1,3 @@
-"""The public data sets: every command can be typed, every recipe's data is listed, and what is here is found."""
-
 from __future__ import annotations
 
 import dataclasses

@@ -1,5 +1,3 @@
-"""Messages and exit codes of `ingest` for damaged and doubtful input."""
-
 from __future__ import annotations
 
 import json

@@ -1,5 +1,3 @@
-"""The service over HTTP, without Ray: its addresses, what it refuses and how it says so."""
-
 from __future__ import annotations
 
 import asyncio

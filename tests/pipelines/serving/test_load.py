@@ -1,5 +1,3 @@
-"""The application under load: many requests at once, pictures requested again, and slow or broken clients."""
-
 from __future__ import annotations
 
 import contextlib

@@ -1,5 +1,3 @@
-"""The page over plain HTTP: results, pictures and uploads, and what a stranger might send."""
-
 from __future__ import annotations
 
 import base64

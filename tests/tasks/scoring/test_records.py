@@ -32,12 +32,8 @@ def test_chance_is_0_and_the_best_100_in_either_direction(metric, values):
 
 
 def test_what_is_not_known_has_no_place_between():
-    for metric in (
-        Metric(name="x", best=1.0),
-        Metric(name="x", chance=1.0),
-        Metric(name="x", best=2.0, chance=2.0),
-    ):
-        assert math.isnan(metric.chance_normalised(1.5))
+    for known in ({"best": 1.0}, {"chance": 1.0}, {"best": 2.0, "chance": 2.0}):
+        assert math.isnan(Metric(name="x", **known).chance_normalised(1.5))
 
 
 def test_metrics_come_back_as_they_were():

@@ -1,5 +1,3 @@
-"""Regions of a detector go into a store with their boxes, and are those of a new file, too."""
-
 from __future__ import annotations
 
 from functools import partial

@@ -1,5 +1,3 @@
-"""Listing of the items to describe: each once, and none is kept by the process that lists."""
-
 from __future__ import annotations
 
 import tracemalloc

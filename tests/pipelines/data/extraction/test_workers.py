@@ -1,5 +1,3 @@
-"""Batches sent to Ray workers, and rows returned: in order, as there is room, whatever dies."""
-
 from __future__ import annotations
 
 import gc

@@ -1,5 +1,3 @@
-"""The page of attention: its colours, shades and bars, and markup of untrusted text."""
-
 from __future__ import annotations
 
 import base64

@@ -1,5 +1,3 @@
-"""Examples of retrieval against rankings written out, and the pages that show them."""
-
 from __future__ import annotations
 
 import re
@@ -259,6 +257,7 @@ def worker(folder: str, run: Run) -> None:
     torch.save(pairs_found(TASKS.build(run.task, run)), f"{folder}/{rank()}.pt")
 
 
+@pytest.mark.slow
 def test_two_workers_find_what_one_finds(tmp_path):
     run = make_corpus(tmp_path / "tiny", train=8, val=4, test=12)
     run_workers(worker, str(tmp_path), run)
