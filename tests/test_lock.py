@@ -8,13 +8,9 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from places import ROOT
 
-LOCKS = (
-    "requirements.lock",
-    "requirements-cpu.lock",
-    "requirements-cuda.lock",
-    "requirements-docs.lock",
-    "infra/deploy/postgres.lock",
-)
+LOCKS = [f"requirements{kind}.lock" for kind in ("", "-cpu", "-cuda", "-docs")] + [
+    "infra/deploy/postgres.lock"
+]
 TORCH = re.search(r"^TORCH := torch==(\S+)$", (ROOT / "Makefile").read_text(), re.M)[1]
 
 

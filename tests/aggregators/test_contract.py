@@ -153,11 +153,7 @@ class ByVectorAndGlobal(ByVector):
         if context.all_pairs:
             return pool_all_pairs(self.forward, x_BND, mask_BN, context, global_feature_BS=global_feature_BS)
         pooled = super().forward(x_BND, mask_BN, context=context)
-        return (
-            pooled
-            if global_feature_BS is None
-            else pooled._replace(vectors=pooled.vectors + global_feature_BS)
-        )
+        return pooled if global_feature_BS is None else plus(pooled, global_feature_BS)
 
 
 def test_a_context_that_is_one_vector_keeps_the_contract():

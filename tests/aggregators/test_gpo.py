@@ -75,11 +75,8 @@ def scores(gpo: GPO, ordered_ND: Tensor) -> Tensor:
                 (1 - part) * learned_VC[low] + part * learned_VC[min(low + 1, len(learned_VC) - 1)]
             )
         return torch.stack(weights).log()
-    x_NC = (
-        encode_ranks(size, gpo.positions, dtype=torch.float64)
-        if gpo.index is None
-        else gpo.index.weight[:size]
-    )
+    codes_NC = encode_ranks(size, gpo.positions, dtype=torch.float64)
+    x_NC = codes_NC if gpo.index is None else gpo.index.weight[:size]
     if gpo.feature_conditioned:
         x_NC = torch.cat((x_NC, ordered_ND), dim=1)
     module = gpo.get_submodule(gpo.decoder)
@@ -170,10 +167,8 @@ def test_weights_of_sizes_are_those_of_sets(spec):
 
 def test_fresh_interpolated_weights_are_a_mean():
     x_BND, mask_BN = random_sets([5, 1, 40], 6)
-    torch.testing.assert_close(
-        AGGREGATORS.build("gpo(decoder=interpolate)", 6)(x_BND, mask_BN).vectors,
-        AGGREGATORS.build("mean", 6)(x_BND, mask_BN).vectors,
-    )
+    pooled, mean = (AGGREGATORS.build(s, 6)(x_BND, mask_BN) for s in ("gpo(decoder=interpolate)", "mean"))
+    torch.testing.assert_close(pooled.vectors, mean.vectors)
 
 
 def test_gpo_has_the_size_and_the_names_of_the_authors_code():

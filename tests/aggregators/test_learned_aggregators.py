@@ -68,11 +68,7 @@ def sequential(x_ND: Tensor, p: dict[str, Tensor]) -> Tensor:
             heads = []
             for head in range(2):
                 scores = [query_HE[head] @ key_HE[head] / math.sqrt(3) for _, key_HE, _ in parts]
-                heads.append(
-                    sum(
-                        a * value_HE[head] for a, (_, _, value_HE) in zip(softmax(scores), parts, strict=True)
-                    )
-                )
+                heads.append(mixed(softmax(scores), [value_HE[head] for _, _, value_HE in parts]))
             between.append(y_D + linear(p, f"{layer}.out", torch.cat(heads)))
         new = []
         for y_D in between:
@@ -87,12 +83,9 @@ def gcn(x_ND: Tensor, p: dict[str, Tensor]) -> Tensor:
     for layer in ("layers.0", "layers.1"):
         new = []
         for x_D in x_ND:
-            sent_D = sum(
-                (linear(p, f"{layer}.receive", x_D) @ linear(p, f"{layer}.send", y_D))
-                / len(x_ND)
-                * linear(p, f"{layer}.message", y_D)
-                for y_D in x_ND
-            )
+            received = linear(p, f"{layer}.receive", x_D)
+            shares = [received @ linear(p, f"{layer}.send", y_D) / len(x_ND) for y_D in x_ND]
+            sent_D = mixed(shares, [linear(p, f"{layer}.message", y_D) for y_D in x_ND])
             new.append(x_D + linear(p, f"{layer}.update", sent_D))
         x_ND = torch.stack(new)
     return (x_ND / x_ND.norm(dim=1, keepdim=True)).mean(dim=0)

@@ -14,13 +14,14 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import cycle, pairwise
 from pathlib import Path
 from random import Random
 from statistics import median
+from typing import Any
 
 import tyro
 
@@ -49,63 +50,47 @@ class Place:
     random: Random
 
 
-def worker_killed(at: Place) -> str:
-    """Kill a worker."""
-    at.random.choice(_workers(at)).kill()
-    return ""
+def worker_killed(at: Place) -> None:
+    worker_of(at).kill()
 
 
-def driver_killed(at: Place) -> str:
-    """Kill the driver."""
+def driver_killed(at: Place) -> None:
     os.kill(at.job.driver(), signal.SIGKILL)
-    return ""
 
 
-def node_lost(at: Place) -> str:
-    """Lose a node; another one comes."""
+def node_lost(at: Place) -> None:
     at.cluster.lose_node()
     at.cluster.add_node()
-    return ""
 
 
 def job_stopped(at: Place) -> str:
-    """Stop the job, and submit the same command again."""
     at.job.stop()
     at.job.wait_for(lambda: False, "the end of a job that was stopped")
     at.job.submit()
     return "the same command again"
 
 
-def mlflow_away(at: Place) -> str:
-    """Kill the server of MLflow, and start it again after some seconds."""
+def mlflow_away(at: Place) -> None:
     at.server.kill()
     time.sleep(at.random.uniform(2, 8))
     at.server.start()
-    return ""
 
 
-def worker_halted(at: Place) -> str:
-    """Halt a worker for some seconds."""
-    worker = at.random.choice(_workers(at))
+def worker_halted(at: Place) -> None:
+    worker = worker_of(at)
     worker.suspend()
     time.sleep(at.random.uniform(2, 8))
     worker.resume()
-    return ""
 
 
-def _workers(at: Place) -> Sequence:
-    """Return the workers, of which there are none where the run has just ended."""
-    workers = at.cluster.workers()
-    if not workers:
-        raise NoneThereError
-    return workers
+def worker_of(at: Place) -> Any:
+    """Return a worker, of which there are none where the run has just ended."""
+    if workers := at.cluster.workers():
+        return at.random.choice(workers)
+    raise ProcessLookupError
 
 
-class NoneThereError(RuntimeError):
-    """There is nothing that the fault could meet."""
-
-
-KINDS: dict[str, Callable[[Place], str]] = {
+KINDS: dict[str, Callable[[Place], str | None]] = {
     "a worker killed": worker_killed,
     "the driver killed": driver_killed,
     "a node lost, another comes": node_lost,
@@ -113,13 +98,13 @@ KINDS: dict[str, Callable[[Place], str]] = {
     "MLflow's server away for 2 to 8 seconds": mlflow_away,
     "a worker halted for 2 to 8 seconds": worker_halted,
 }
-"""Each does its harm, and returns what a person has typed; empty where that is nothing."""
+"""Each does its harm, and returns what a person has typed, if anything."""
 
 
 def meet(kind: str, at: Place) -> str | None:
     """Let a fault happen; return what was typed, None where nothing was there any more."""
-    with suppress(NoneThereError, ProcessLookupError):
-        return KINDS[kind](at)
+    with suppress(ProcessLookupError):
+        return KINDS[kind](at) or ""
     return None
 
 

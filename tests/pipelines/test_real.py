@@ -27,11 +27,8 @@ def home(shared, tmp_path_factory):
         patch.setenv("POLYPOOL_HOME", str(folder))
         patch.delenv("RAY_ADDRESS", raising=False)
         patch.delenv("MLFLOW_TRACKING_URI", raising=False)
-        captions, corpus, features = (
-            raw / "dataset_coco_mini.json",
-            folder / data.corpus,
-            folder / data.features,
-        )
+        corpus, features = folder / data.corpus, folder / data.features
+        captions = raw / "dataset_coco_mini.json"
         words = ["--json", str(captions), "--images", str(raw), "--out", str(corpus)]
         printed = verb("ingest", "karpathy", *words)
         assert "test 1,064, val 195, train 1,359" in printed

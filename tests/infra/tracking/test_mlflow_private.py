@@ -29,18 +29,9 @@ def test_the_checks_of_names_take_the_name_alone(check):
     assert sum(parameter.default is parameter.empty for parameter in parameters) == 1
 
 
-@pytest.mark.parametrize(
-    ("name", "alias", "message"),
-    [
-        ("", "best", "--alias best needs a registered model"),
-        ("a/b", "", "--registered-name 'a/b': Invalid model name"),
-        ("a", "v1", "--alias 'v1': Version alias name 'v1' is reserved"),
-        ("a", "a b", "--alias 'a b': Invalid alias name"),
-    ],
-)
-def test_names_that_mlflow_does_not_allow_are_refused(name, alias, message):
-    with pytest.raises(InputError, match=message):
-        private.check_names(name, alias)
+def test_an_alias_needs_a_registered_model():
+    with pytest.raises(InputError, match="--alias best needs a registered model"):
+        private.check_names("", "best")
     private.check_names("", "")
     private.check_names("a", "best")
 

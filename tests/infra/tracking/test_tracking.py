@@ -149,9 +149,7 @@ def test_unknown_and_deleted_things_are_named(uri, home):
     ):
         with pytest.raises(InputError, match=message):
             Tracker.attach(uri, run_id)
-    with pytest.raises(
-        InputError, match=r"unknown experiment 'polypol'. Did you mean 'polypool'\? Choices: D"
-    ):
+    with pytest.raises(InputError, match=r"unknown experiment 'polypol'. Did you mean 'polypool'\?"):
         find_runs(uri, "polypol")
     with pytest.raises(InputError, match='Invalid value "i2t/R@1"'):
         tracker.log({"i2t/R@1": 1.0}, step=0)
@@ -256,9 +254,7 @@ def test_provenance_takes_the_commit_of_the_home_where_the_code_is_a_copy(tmp_pa
     monkeypatch.setenv("POLYPOOL_COMMIT", "5" * 40)
     assert provenance(tmp_path)["git_commit"] == "5" * 40, "of the copy, not of the home beside it"
     monkeypatch.setenv("POLYPOOL_COMMIT", "HEAD")
-    with pytest.raises(
-        InputError, match="POLYPOOL_COMMIT must be what `git rev-parse HEAD` prints, not 'HEAD'"
-    ):
+    with pytest.raises(InputError, match="must be what `git rev-parse HEAD` prints, not 'HEAD'"):
         provenance(tmp_path)
     monkeypatch.delenv("POLYPOOL_COMMIT")
     (tmp_path / "file").write_text("two")

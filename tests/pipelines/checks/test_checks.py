@@ -43,9 +43,7 @@ def test_a_name_of_two_kinds_needs_the_kind():
 
 def test_encoders_of_transformers_are_checked_from_a_folder(tmp_path):
     bert, vit = save_bert(tmp_path / "bert"), save_vit(tmp_path / "vit")
-    with pytest.raises(
-        InputError, match=r"'bert' is the name of several parts; .* --kind encoder or backbone"
-    ):
+    with pytest.raises(InputError, match=r"several parts; .* --kind encoder or backbone"):
         failures(f"bert(width=6, name={bert!r})")
     assert failures(f"bert(width=6, name={bert!r})", kind="encoder") == []
     assert failures(f"patches(width=6, size=32, name={vit!r})") == []

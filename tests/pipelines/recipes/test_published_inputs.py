@@ -41,11 +41,8 @@ def dropped(spec: str, size: int) -> tuple[float, float]:
 @pytest.mark.parametrize("name", RUNS)
 def test_captions_lose_as_much_in_training(name):
     run, setting, _ = recipe(name)
-    words, elements, spec = (
-        setting["words_augmented"],
-        setting.get("texts_dropped", {}),
-        run.data.text_augment,
-    )
+    words, elements = setting["words_augmented"], setting.get("texts_dropped", {})
+    spec = run.data.text_augment
     assert bool(words or elements) == bool(spec)
     if words:
         assert word_fates(spec) == pytest.approx(words, abs=0.002)

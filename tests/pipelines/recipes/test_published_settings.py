@@ -64,12 +64,8 @@ def longest(values: Mapping[str, float], name: str, *, default: float) -> float:
 
 def epoch_steps(run: Run, setting: Setting) -> int:
     """Return the steps of an epoch as the loop counts them."""
-    order = Order(
-        size=FILE["samples"][run.data.dataset][setting["sample"]],
-        batch=run.optim.batch,
-        unit=run.epoch_unit,
-        seed=0,
-    )
+    size = FILE["samples"][run.data.dataset][setting["sample"]]
+    order = Order(size=size, batch=run.optim.batch, unit=run.epoch_unit, seed=0)
     return order.epoch_steps
 
 

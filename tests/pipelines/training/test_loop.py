@@ -42,12 +42,8 @@ def test_training_learns_keeps_the_best_and_tests_it_once(whole):
     assert costs["test/score"] == log.rows[-1][1]["whole/score"]
     assert [name for _, row in log.rows for name in row if name.startswith("whole/")] == ["whole/score"]
     assert log.rows[-1][1]["whole/score"] == pytest.approx(max(dev))
-    assert {path.name for path in (folder / "model").iterdir()} == {
-        "model.safetensors",
-        "run.json",
-        "assets.json",
-    }
-    assert {path.name for path in (folder / "per_query").iterdir()} == {"whole.npz", "whole.json"}
+    files = {path.name for part in ("model", "per_query") for path in (folder / part).iterdir()}
+    assert files == {"model.safetensors", "run.json", "assets.json", "whole.npz", "whole.json"}
     read = metrics_from(log.tagged, "whole", run="this one", read=lambda name: (folder / name).read_bytes())
     assert [metric.name for metric in read] == ["score"]
     assert len(log.history("train/loss")) == 7  # 15 steps, every second one

@@ -51,12 +51,8 @@ def questions(tmp_path_factory, models) -> Run:
 def models(tmp_path_factory) -> dict[str, str]:
     folder = tmp_path_factory.mktemp("models")
     clip = save_clip(folder / "clip", width=10, layers=12)  # as wide as the corpus's features
-    return {
-        "bert": save_bert(folder / "bert"),
-        "patches": save_vit(folder / "vit"),
-        "clip_text": clip,
-        "openai/clip-vit-base-patch32": clip,
-    }
+    bert, vit = save_bert(folder / "bert"), save_vit(folder / "vit")
+    return {"bert": bert, "patches": vit, "clip_text": clip, "openai/clip-vit-base-patch32": clip}
 
 
 @pytest.fixture(autouse=True)

@@ -69,12 +69,8 @@ def test_the_list_says_how_far_each_is_and_who_is_at_work(made, monkeypatch, cap
     assert of["ended"].endswith(" s")
     assert lines[-1].startswith("1 of them shown as running is trained by nobody: --mark-dead")
     listed = {row["run_id"]: row for row in json.loads(said(monkeypatch, capsys, "--json"))}
-    assert {listed[tracker.run_id]["behind"] for tracker in made.values()} == {
-        "alive",
-        "nobody",
-        "unknown",
-        "",
-    }
+    behind = {listed[tracker.run_id]["behind"] for tracker in made.values()}
+    assert behind == {"alive", "nobody", "unknown", ""}
     alive = listed[made["alive"].run_id]
     assert (alive["epoch"], alive["epochs"], alive["holder"]["process"]) == (2, 3, here.process)
     assert 0 <= alive["age"] < 600

@@ -70,14 +70,9 @@ def test_questions_come_back_in_order(tmp_path, monkeypatch):
 
 
 def test_one_id_may_be_in_both_test_splits_but_not_twice(tmp_path):
-    given = [
-        question(1, 1),
-        question(1, 1, "val"),
-        blind(2, 2, "test2015"),
-        blind(2, 2, "test-dev"),
-        blind(2, 2, "test-dev"),
-        Skipped(where="line 2", why="torn"),
-    ]
+    given = [question(1, 1), question(1, 1, "val")]
+    given += [blind(2, 2, split) for split in ("test2015", "test-dev", "test-dev")]
+    given += [Skipped(where="line 2", why="torn")]
     summary = write_questions(tmp_path, given, source={}, tolerance=Tolerance(allow_skipped=True))
     assert summary.splits == {"train": 1, "test2015": 1, "test-dev": 1}
     reasons = {why: reason["count"] for why, reason in summary.skipped["reasons"].items()}
@@ -87,9 +82,8 @@ def test_one_id_may_be_in_both_test_splits_but_not_twice(tmp_path):
 
 def test_images_come_once(corpus):
     opened = QuestionCorpus.open(corpus)
-    assert [(image.id, image.split) for image in opened.items("train")] == [
-        (str(i), "train") for i in range(3)
-    ]
+    found = [(image.id, image.split) for image in opened.items("train")]
+    assert found == [(str(i), "train") for i in range(3)]
     assert [image.id for image in opened.items("test2015")] == ["4", "5"]
     assert opened.ids.to_pylist() == [str(i) for i in range(6)]
 
@@ -106,12 +100,8 @@ def test_one_door_to_either_corpus(corpus, tmp_path):
         open_corpus(tmp_path)
 
 
-@pytest.fixture
-def here(monkeypatch) -> list[str]:
-    return in_this_process(monkeypatch)
-
-
-def test_extract_describes_each_image_once(corpus, tmp_path, here):
+def test_extract_describes_each_image_once(corpus, tmp_path, monkeypatch):
+    in_this_process(monkeypatch)
     extract(corpus=corpus, out=tmp_path / "cells", backbone="cells(grid=2)", dtype="float32")
     store = FeatureStore.open(tmp_path / "cells")
     assert store.ids.to_pylist() == ["0", "1", "2", "3", "4", "5"]

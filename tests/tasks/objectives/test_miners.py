@@ -28,11 +28,7 @@ def scored(name: str) -> tuple[Tensor, Tensor, Tensor]:
 def adopt_k(sim_VT: Tensor, row_T: Tensor, positive_VT: Tensor, candidates: int) -> int:
     sim_VT = sim_VT.detach()
     pairs = [float(sim_VT[row, column]) for column, row in enumerate(row_T)]
-    others = [
-        1.0 if positive_VT[v, t] else math.exp(-float(sim_VT[v, t]))
-        for v in range(sim_VT.shape[0])
-        for t in range(sim_VT.shape[1])
-    ]
+    others = (-sim_VT).exp().masked_fill(positive_VT, 1.0).flatten().tolist()
     maturity = sum(pairs) / len(pairs) + sum(others) / len(others)
     return min(max(int(candidates * math.cos(maturity**1.25)) + 1, 1), candidates - 1)
 
@@ -65,9 +61,8 @@ def explicit(
             else:
                 logits = [pair / TEMPERATURE, *((score + MARGIN) / TEMPERATURE for score in negatives)]
                 costs.append(torch.stack(logits).exp().sum().log() - pair / TEMPERATURE)
-        total.append(
-            sum(costs) / (count if mean else 1) if objective == "triplet" else sum(costs) / len(costs)
-        )
+        shared = (count if mean else 1) if objective == "triplet" else len(costs)
+        total.append(sum(costs) / shared)
     return sum(total) if objective == "triplet" else sum(total) / 2
 
 

@@ -19,9 +19,8 @@ from polypool.tasks.objectives.objective import Objective, batch_positives, pair
 
 
 def scores(rows: int, columns: int, seed: int = 0) -> torch.Tensor:
-    return (
-        torch.rand(rows, columns, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) * 2 - 1
-    )
+    generator = torch.Generator().manual_seed(seed)
+    return torch.rand(rows, columns, generator=generator, dtype=torch.float64) * 2 - 1
 
 
 @pytest.mark.parametrize("case", ["early", "mid", "collapsed", "b1"])

@@ -211,11 +211,8 @@ def test_what_somebody_trains_is_left_to_them_and_what_nobody_trains_goes_on(run
         lease = somebody.submit(take_run, Tracker.attach(uri, alive)).result()
         found = match_trials(uri, trials, records_of(uri, "polypool"), home=tmp_path)
         lease.release()
-    assert [(each.state, each.run_id) for each in found] == [
-        ("running", alive),
-        ("unfinished", dead),
-        ("new", ""),
-    ]
+    expected = [("running", alive), ("unfinished", dead), ("new", "")]
+    assert [(each.state, each.run_id) for each in found] == expected
     assert found[0].note == f"process {os.getpid()} on {Holder.this().host} is at work"
     assert found[2].note == f"run {elsewhere} may be it, and at work elsewhere: its folder is not here"
     plan = Plan(matches=tuple(found))
@@ -250,12 +247,8 @@ def test_trials_are_matched_by_tags_and_settings(run, tmp_path):
     killed = ended("tiny gpo seed 0", "RUNNING", **{SWEEP: "s"})
     stopped = ended("tiny gpo seed 1", "KILLED", **{SWEEP: "s", STOPPED: "after epoch 2 of 6"})
     found = match_trials(uri, trials, records_of(uri, "polypool"), home=tmp_path)
-    assert [each.state for each in found] == [
-        "finished",
-        *("new", "new", "new"),
-        *("unfinished", "stopped"),
-        *("new", "new"),
-    ]
+    states = ["finished", *["new"] * 3, "unfinished", "stopped", *["new"] * 2]
+    assert [each.state for each in found] == states
     assert (found[4].run_id, found[5].run_id, found[5].stopped) == (killed, stopped, "after epoch 2 of 6")
     plan = Plan(matches=tuple(found))
     assert plan.summary() == (

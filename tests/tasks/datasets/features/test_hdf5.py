@@ -31,9 +31,8 @@ def test_hdf5_with_ids_in_every_form(tmp_path, form, monkeypatch):
     features = RANDOM.standard_normal((5, 3, 8)).astype(np.float32)
     ids = [9, 7, 5, 3, 1]
     inside = {"inside": np.array(ids), "inside-text": np.array([str(id) for id in ids], "S")}
-    path = write_hdf5(
-        tmp_path, image_features=features, **({"image_ids": inside[form]} if form in inside else {})
-    )
+    given = {"image_ids": inside[form]} if form in inside else {}
+    path = write_hdf5(tmp_path, image_features=features, **given)
     if form == "map":
         rows = {str(id): row for row, id in reversed(list(enumerate(ids)))}
         (tmp_path / "ids.json").write_text(json.dumps(rows))
@@ -63,12 +62,11 @@ def test_hdf5_adaptive_layout(tmp_path):
     assert np.array_equal(found["a"], features[4:10])
     assert np.array_equal(found["b"], features[0:3])
     skipped = {one.where: one.why for one in entries if isinstance(one, Skipped)}
+    beyond, torn = "an id whose row is not one of 0 to 4", "pos_boxes beyond the vectors, or empty"
     assert skipped == {
-        "id f": "an id whose row is not one of 0 to 4",
-        "id h": "an id whose row is not one of 0 to 4",
+        **dict.fromkeys(("id f", "id h"), beyond),
         "id g": "an id whose row has another id already",
-        "train.hdf5, row 3 (id d)": "pos_boxes beyond the vectors, or empty",
-        "train.hdf5, row 4 (id e)": "pos_boxes beyond the vectors, or empty",
+        **dict.fromkeys(("train.hdf5, row 3 (id d)", "train.hdf5, row 4 (id e)"), torn),
     }
 
 
@@ -120,13 +118,8 @@ def test_boxes_become_a_column(tmp_path, adaptive, monkeypatch):
     spans = {"pos_boxes": np.array([[9, 12], [0, 3], [3, 6], [6, 9]])} if adaptive else {}
     of_row = [3, 0, 1, 2] if adaptive else [0, 1, 2, 3]  # which of the arrays a row of the file is
     flat = (12, -1) if adaptive else (4, 3, -1)
-    path = write_hdf5(
-        tmp_path,
-        image_features=features.reshape(flat),
-        spatial_features=spatial.reshape(flat),
-        image_ids=np.arange(4),
-        **spans,
-    )
+    arrays = {"image_features": features.reshape(flat), "spatial_features": spatial.reshape(flat)}
+    path = write_hdf5(tmp_path, **arrays, image_ids=np.arange(4), **spans)
     ingested("hdf5", "--file", path, "--out", tmp_path / "out", "--dtype", "float32")
     store = FeatureStore.open(tmp_path / "out")
     assert store.columns == {"boxes": 4}
@@ -146,8 +139,7 @@ def test_what_is_no_box_of_each_element_is_left_out_and_said(tmp_path, spatial):
         tmp_path, image_features=RANDOM.random((4, 3, 8)), spatial_features=spatial, image_ids=np.arange(4)
     )
     code, _, said = run("hdf5", "--file", path, "--out", tmp_path / "out")
-    assert code == 0
-    assert "which is no box of each element; it is left out" in said
+    assert (code, "which is no box of each element; it is left out" in said) == (0, True)
     assert FeatureStore.open(tmp_path / "out").columns == {}
 
 
@@ -200,7 +192,7 @@ OTHERS = "the data of image_features are in other files, which are not read"
         (lambda f: f.update(image_features=h5py.SoftLink("/image_features")), LINK),
         (
             lambda f: f.update(image_features=np.full(FULL, b"a")),
-            "'image_features' holds |S1 of shape (3, 2, 4), expected numbers",
+            "holds |S1 of shape (3, 2, 4), expected num",
         ),
         (
             lambda f: f.update(image_features=ONES, image_ids=np.array([1.5, np.nan, np.inf])),
@@ -249,7 +241,6 @@ def test_a_link_in_a_group_is_not_followed_and_a_group_is(tmp_path):
 def test_features_packed_well_are_read(tmp_path):
     with h5py.File(tmp_path / "features.h5", "w") as file:
         file["image_ids"] = np.array([7, 8, 9])
-        file.create_dataset(
-            "image_features", data=np.ones((3, 4000, 64), "f4"), chunks=(1, 4000, 64), compression="gzip"
-        )
+        packed = {"chunks": (1, 4000, 64), "compression": "gzip"}
+        file.create_dataset("image_features", data=np.ones((3, 4000, 64), "f4"), **packed)
     ingested("hdf5", "--file", tmp_path / "features.h5", "--out", tmp_path / "out")

@@ -47,9 +47,8 @@ def test_the_official_files(tmp_path):
         answers=("cat",) * 7 + ("the cat", "dog", "dog"),
         label="cat",
     )
-    assert corpus.questions("test2015")[0] == Question(
-        id="9000", split="test2015", image_id="900", question="What is it 9000?"
-    )
+    unanswered = Question(id="9000", split="test2015", image_id="900", question="What is it 9000?")
+    assert corpus.questions("test2015")[0] == unanswered
     assert [image.id for image in corpus.items("test")] == ["100", "101", "102"]
     assert sorted(corpus.ids.to_pylist()) == sorted([*map(str, [*range(20), 100, 101, 102, 900, 901])])
 
@@ -70,10 +69,8 @@ def test_the_held_out_images_depend_on_the_seed_alone(tmp_path):
 
 
 def test_a_val_split_of_ones_own_is_left_alone():
-    entries = [
-        Question(id=str(i), split="val" if i == 3 else "train", image_id=str(i), question="x")
-        for i in range(9)
-    ]
+    splits = ["val" if i == 3 else "train" for i in range(9)]
+    entries = [Question(id=str(i), split=s, image_id=str(i), question="x") for i, s in enumerate(splits)]
     assert list(hold_out(entries, fraction=0.5, seed=0)) == entries
     with pytest.raises(InputError, match="expected a fraction"):
         list(hold_out(entries, fraction=1, seed=0))
@@ -84,36 +81,21 @@ def test_a_val_split_of_ones_own_is_left_alone():
 
 
 def test_images_are_found_by_number(tmp_path):
-    for name in (
-        "train2014/COCO_train2014_000000000007.jpg",
-        "val2014/COCO_val2014_000000000007.jpg",
-        "8.PNG",
-        "deep/er/scene_9.jpeg",
-        "10.txt",
-        "x.jpg",
-    ):
+    kept = ["val2014/COCO_val2014_000000000007.jpg", "8.PNG", "deep/er/scene_9.jpeg", "x.jpg"]
+    for name in (*kept, "train2014/COCO_train2014_000000000007.jpg", "10.txt"):
         (tmp_path / "images" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "images" / name).touch()
-    numbers = [7, 8, 9, 10, "x"]
-    pairs = list(enumerate(numbers))
-    files = [
-        write(tmp_path, "val2014", "questions", [asked(*pair) for pair in pairs]),
-        write(tmp_path, "val2014", "annotations", [told(*pair) for pair in pairs]),
-    ]
+    pairs = list(enumerate([7, 8, 9, 10, "x"]))
+    entries = {"questions": [asked(*pair) for pair in pairs], "annotations": [told(*pair) for pair in pairs]}
+    files = [write(tmp_path, "val2014", *entry) for entry in entries.items()]
     out = tmp_path / "out"
     ingested("vqa2", *arguments(files), "--images", tmp_path / "images", "--out", out, "--allow-skipped")
     corpus = QuestionCorpus.open(out)
     found = corpus.questions("test")
-    assert [each.path for each in found] == [
-        "val2014/COCO_val2014_000000000007.jpg",
-        "8.PNG",
-        "deep/er/scene_9.jpeg",
-        "x.jpg",
-    ]
+    assert [each.path for each in found] == kept
     assert all(corpus.image_path(each).is_file() for each in [*found, *corpus.items("test")])
-    assert reasons(out, "questions.skipped.jsonl") == [
-        ("question 3, image 10", f"no such image in {tmp_path / 'images'}")
-    ]
+    lost = ("question 3, image 10", f"no such image in {tmp_path / 'images'}")
+    assert reasons(out, "questions.skipped.jsonl") == [lost]
     (tmp_path / "empty").mkdir()
     for place, message in (
         ("none", "no such folder"),
