@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import pickle
+import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -9,10 +11,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
+from places import ROOT
 from stores import DIM, SHARD_BYTES, write
 
 from polypool.infra.errors import InputError
-from polypool.infra.store import FeatureStore
+from polypool.infra.store import FeatureStore, StoreWriter
 from polypool.infra.store.shard import MappedShard, map_shard
 
 
@@ -134,3 +137,35 @@ def test_a_pickled_store_is_its_path(folder):
     data = pickle.dumps(store)
     assert len(data) < 1000
     assert np.array_equal(pickle.loads(data)[5], store[5])
+
+
+READ_ALL = """
+import sys
+import numpy as np
+from polypool.infra.store import FeatureStore, StoreWriter
+
+def own():
+    lines = open("/proc/self/status").read().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon"))
+
+for folder in sys.argv[1:]:
+    store = FeatureStore.open(folder)
+    store.padded(np.arange(16))
+    before = own()
+    for start in range(0, len(store), 16):
+        store.padded(np.arange(start, min(start + 16, len(store))))
+    print(own() - before)
+"""
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_store(tmp_path):
+    x_ND = np.random.default_rng(0).standard_normal((16, 512)).astype(np.float16)
+    for count in (300, 3000):
+        with StoreWriter(tmp_path / str(count), dim=512, source={}, shard_bytes=8 << 20) as writer:
+            for i in range(count):
+                writer.add(str(i), x_ND)
+    command = [sys.executable, "-c", READ_ALL, str(tmp_path / "300"), str(tmp_path / "3000")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+    small, large = (int(line) for line in done.stdout.split())
+    assert large - small < 4096  # kB; the stores differ by 43,000

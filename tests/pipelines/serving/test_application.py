@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import random
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -226,3 +227,28 @@ def test_all_that_is_sent_at_once_is_bounded(words):
     third, first, later = asyncio.run(ask_thrice())
     assert (third.status, third.body["error"]) == (503, "too much is sent at once; try again in a moment")
     assert [answer.status for answer in (*first, later)] == [200, 200, 200]
+
+
+def test_damaged_bodies_are_refused_or_answered_and_nothing_else(words):
+    async def answer(rows):
+        return [{"embedding": np.zeros(2)}] * len(rows)
+
+    app = application(words.described, words.settings, SimpleNamespace(answer=answer, check=answer))
+    whole = json.dumps({"rows": [{"text": "a dög \u1234"}, {"features": SET}, {"image": "aGk="}], "k": 2})
+    chance, statuses = random.Random(0), set()
+    for _ in range(400):
+        body = bytearray(whole.encode())
+        for _ in range(chance.randrange(1, 4)):
+            place = chance.randrange(len(body))
+            change = chance.randrange(3)
+            if change == 0:
+                body[place] = chance.randrange(256)
+            elif change == 1:
+                del body[place : place + chance.randrange(1, 30)]
+            else:
+                body[place:place] = chance.choice([b"[", b"{", b'"', b"null", b"1e999", b"-", b"\\u", b","])
+        status, _, found = ask(app, chance.choice(["/embed", "/search"]), bytes(body))
+        assert status in (200, 400), (status, bytes(body))
+        assert found.keys() == ({"rows"} if status == 200 else {"error"})
+        statuses.add(status)
+    assert 400 in statuses

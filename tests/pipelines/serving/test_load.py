@@ -222,3 +222,15 @@ def test_what_is_not_http_is_refused(page, sent, caplog):
         answer = received(odd)
     assert answer.split(b" ")[1] in (b"400", b"403", b"404", b"411"), answer[:100]
     assert not caplog.records, "no traceback"
+
+
+def test_a_head_without_end_is_not_taken_in(page):
+    with opened(page) as endless:
+        endless.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nX: ")
+        taken = 0
+        with contextlib.suppress(OSError):
+            while taken < 64 << 20:
+                taken += endless.send(b"x" * 65536)
+        assert received(endless)[:12] in (b"HTTP/1.1 400", b"")
+    assert taken < 64 << 20
+    assert get(page, "/")[0] == 200
