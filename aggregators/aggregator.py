@@ -222,9 +222,10 @@ def check_sets(x_BND: Tensor, mask_BN: Tensor) -> None:
             f"shape {tuple(x_BND.shape[:2])}, one value for every element"
         )
     if mask_BN.device.type == "cpu" and not traced():
-        empty_B = ~mask_BN.any(dim=1)
-        if empty_B.any():
+        filled_B = mask_BN.numpy().any(axis=1)  # of small batches, sooner than torch's
+        if not filled_B.all():
+            empty_B = ~filled_B
             raise InputError(
                 f"{int(empty_B.sum())} of {len(empty_B)} sets have no element, the first is number "
-                f"{int(empty_B.int().argmax())} of the batch (from 0); leave it out, or keep at least one element"
+                f"{int(empty_B.argmax())} of the batch (from 0); leave it out, or keep at least one element"
             )

@@ -20,9 +20,9 @@ SHARED = Path(__file__).resolve().parents[2] / "shared"
 IN_ONE_RAY = (
     "test_train.py",
     "test_sweep.py",
-    "test_extract.py",
     "test_extract_videos.py",
-    "test_serving.py",
+    "test_workers.py",
+    "test_cluster.py",
 )
 """Files that share a Ray, which takes ten seconds to start: one process runs them all, and first."""
 
@@ -127,6 +127,27 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.setenv("POLYPOOL_HOME", str(folder))
         patch.delenv("MLFLOW_TRACKING_URI", raising=False)
         yield folder
+
+
+@pytest.fixture
+def new_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty POLYPOOL_HOME for one test."""
+    monkeypatch.setenv("POLYPOOL_HOME", str(tmp_path))
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def without_ray() -> Iterator[None]:
+    """Let the runs of a test file train in this process, and no Ray begin."""
+    import in_process
+
+    from polypool.pipelines.training import launch
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(launch, "fit", in_process.fit)
+        patch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,5 @@
 """The lock: what `pyproject.toml` asks for is pinned with hashes, and no registry is named."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 
@@ -10,13 +8,9 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from places import ROOT
 
-LOCKS = (
-    "requirements.lock",
-    "requirements-cpu.lock",
-    "requirements-cuda.lock",
-    "requirements-docs.lock",
-    "infra/deploy/postgres.lock",
-)
+LOCKS = [f"requirements{kind}.lock" for kind in ("", "-cpu", "-cuda", "-docs")] + [
+    "infra/deploy/postgres.lock"
+]
 TORCH = re.search(r"^TORCH := torch==(\S+)$", (ROOT / "Makefile").read_text(), re.M)[1]
 
 
@@ -53,7 +47,6 @@ def test_what_is_asked_for_is_pinned_within_its_range():
 
 
 def hold(requirements: list[str], pinned: dict[str, tuple[set[str], list[str]]]) -> None:
-    """Assert that each of these is pinned, to versions in its range."""
     for requirement in map(Requirement, requirements):
         name = canonicalize_name(requirement.name)
         assert name in pinned, f"{requirement.name} is in no lock: run `make lock UPGRADE=`"

@@ -1,7 +1,5 @@
 """The wheel: its files, and its use in a folder whose modules have the names of our folders."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -12,13 +10,14 @@ from zipfile import ZipFile
 
 import pytest
 from places import ROOT
+from programs import begin, end
 
 FOLDERS = ("aggregators", "encoders", "infra", "pipelines", "polypool", "tasks")
 TOP = ("pyproject.toml", "setup.py", "README.md", "LICENSE")
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def installed(tmp_path_factory) -> Path:
     """The folder that a wheel of this tree is unpacked into, as into site-packages."""
     tree, made = tmp_path_factory.mktemp("tree"), tmp_path_factory.mktemp("made")
     for file in TOP:
@@ -34,7 +33,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory) -> Path:
     """A user's folder, whose own modules would break any import of ours under their names."""
     made = tmp_path_factory.mktemp("user")
     (made / "infra").mkdir()
@@ -45,17 +44,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(installed: Path, folder: Path, *words: str) -> str:
     """Run Python in the user's folder with the unpacked wheel alone; return what it printed."""
-    env = {
-        **os.environ,
-        "PYTHONPATH": str(installed),
-        "POLYPOOL_HOME": str(folder / "home"),
-        "COLUMNS": "200",
-    }
-    done = subprocess.run(
-        [sys.executable, *words], cwd=folder, env=env, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-    return done.stdout
+    own = {"PYTHONPATH": str(installed), "POLYPOOL_HOME": str(folder / "home"), "COLUMNS": "200"}
+    code, printed, errors = end(begin(*words, folder=folder, env=os.environ | own))
+    assert code == 0, printed[-2000:] + errors[-4000:]
+    return printed
 
 
 def test_it_adds_one_name_with_every_file_of_the_packages(installed):
@@ -77,7 +69,6 @@ def test_it_works_where_a_user_has_modules_of_the_same_names(installed, folder):
     shown = run(installed, folder, "-c", "import polypool.tasks.run as run; print(run.__file__)")
     assert shown.strip() == str(installed / "polypool/tasks/run.py")
     assert "coco_region_bigru" in run(installed, folder, "-m", "polypool", "train", "--list")
-    assert "search" in run(installed, folder, "-m", "polypool", "--help")
     run(installed, folder, "-m", "polypool", "check", "mean")
 
 

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 
 from polypool.aggregators.aggregator import Aggregator, Pooled
 from polypool.aggregators.positions import encode_ranks
 from polypool.aggregators.ranks.fspool import stretch
-from polypool.aggregators.ranks.sorted_sum import sort_descending, sorted_sum
+from polypool.aggregators.ranks.kernels import native
+from polypool.aggregators.ranks.shared_gru import SharedGRU
+from polypool.aggregators.ranks.sorted_sum import sort_descending, sum_of_checked
+from polypool.infra.compute.device import traced
 from polypool.infra.compute.gru import GRU
 from polypool.infra.errors import InputError, unknown
 from polypool.infra.registry import AGGREGATORS
+
+KEPT = 1 << 22
+"""Most weights of sizes that are kept between calls without gradients: every size up to 2,896, or for each of 1,024
+channels, up to 90."""
 
 
 @AGGREGATORS.register("gpo")
@@ -64,7 +74,7 @@ class GPO(Aggregator):
             raise ValueError(f"positions must be an even number of at least 2, not {positions}")
         self.positions, self.temperature = positions, temperature
         self.per_channel, self.feature_conditioned = per_channel, feature_conditioned
-        self._last: tuple[list[Tensor], Tensor] | None = None
+        self._kept: tuple[list[Tensor], dict[int, Tensor]] = [], {}
         channels = dim if per_channel else 1
         self.decoder = ""
         if decoder == "interpolate":
@@ -95,11 +105,11 @@ class GPO(Aggregator):
 
     def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
         """Return the `(B, D)` pooled vectors and the weights over ranks `(B, N)`; `(B, N, D)` with `per_channel`."""
-        with torch.autocast(
-            x_BND.device.type, enabled=False
-        ):  # bfloat16 would change weights by several per cent
+        device = x_BND.device.type
+        autocast = torch.is_autocast_enabled(device)  # bfloat16 would change weights by several per cent
+        with torch.autocast(device, enabled=False) if autocast else nullcontext():
             weight = self._weights(x_BND, mask_BN)
-        return Pooled(sorted_sum(x_BND, weight, mask_BN), weights=weight)
+        return Pooled(sum_of_checked(x_BND, weight, mask_BN), weights=weight)
 
     def _weights(self, x_BND: Tensor, mask_BN: Tensor) -> Tensor:
         size_B, padded = mask_BN.sum(dim=1), mask_BN.shape[1]
@@ -109,25 +119,40 @@ class GPO(Aggregator):
         if torch.jit.is_tracing():  # an exported graph knows no sizes, and has the weights of each set
             weight = self._decode(size_B, None, padded) if self.decoder else self._stretch(size_B, padded)
             return weight if self.per_channel else weight.squeeze(-1)
-        size_S, set_B = size_B.unique(return_inverse=True)
-        weight = self._of_sizes(size_S)
-        rest = weight.new_zeros(len(size_S), padded - weight.shape[1], *weight.shape[2:])
-        return torch.cat((weight, rest), dim=1).index_select(0, set_B)
-
-    def _of_sizes(self, size_S: Tensor) -> Tensor:
-        """Return `size_weights`; without gradients, those of the last call where sizes and parameters are the same."""
         if torch.is_grad_enabled() or torch.compiler.is_compiling():
-            return self.size_weights(size_S)
-        now = [size_S, *self.parameters()]
-        if self._last is None or not all(map(_same, self._last[0], now)):
-            self._last = [part.detach().clone() for part in now], self.size_weights(size_S)
-        return self._last[1]
+            size_S, set_B = size_B.unique(return_inverse=True)
+            weight = self.size_weights(size_S).index_select(0, set_B)
+        else:
+            each = self._kept_weights(size_B.tolist())
+            weight = each[0][None].clone() if len(each) == 1 else pad_sequence(each, batch_first=True)
+        if weight.shape[1] == padded:
+            return weight
+        rest = weight.new_zeros(len(weight), padded - weight.shape[1], *weight.shape[2:])
+        return torch.cat((weight, rest), dim=1)
+
+    def _kept_weights(self, sizes: list[int]) -> list[Tensor]:
+        """Return the weights of each size, without gradients; those met before, as long as no parameter changes.
+
+        Values are compared, as not every change counts as a new version of a tensor.
+        """
+        now = [*self.parameters()]
+        before, kept = self._kept
+        if len(before) != len(now) or not all(map(_same, before, now)):
+            before, kept = [parameter.detach().clone() for parameter in now], {}
+        new = sorted({*sizes} - kept.keys())
+        if new:
+            weight = self.size_weights(torch.tensor(new, device=now[0].device))
+            kept = kept | {size: weight[row, :size].clone() for row, size in enumerate(new)}
+            if sum(weight.numel() for weight in kept.values()) > KEPT:
+                kept = {size: kept[size] for size in {*sizes}}
+            self._kept = before, kept  # at once: other threads find parameters and their weights
+        return [kept[size] for size in sizes]
 
     def _decode(self, size_S: Tensor, sorted_SND: Tensor | None, longest: int) -> Tensor:
         """Return the `(S, longest, 1 or D)` weights of sets of some sizes, or of sorted features."""
-        x_SNC = self._encodings(longest).expand(size_S.shape[0], -1, -1)
+        x_SNC = self._encodings(longest)[None]
         if sorted_SND is not None:
-            x_SNC = torch.cat((x_SNC, sorted_SND.to(x_SNC.dtype)), dim=-1)
+            x_SNC = torch.cat((x_SNC.expand(len(sorted_SND), -1, -1), sorted_SND.to(x_SNC.dtype)), dim=-1)
         size_S = size_S.to(x_SNC.device)
         score_SNC = self.linear(self.get_submodule(self.decoder)(x_SNC, size_S)) / self.temperature
         return score_SNC.masked_fill(_beyond(size_S, longest), float("-inf")).softmax(dim=1)
@@ -144,7 +169,8 @@ class GPO(Aggregator):
         weight = self.linear.weight
         if self.index is None:
             wide = torch.promote_types(weight.dtype, torch.float32)
-            return encode_ranks(longest, self.positions, device=weight.device, dtype=wide).to(weight.dtype)
+            encode = encode_ranks if traced() else _encoded
+            return encode(longest, self.positions, device=weight.device, dtype=wide).to(weight.dtype)
         if longest > self.index.num_embeddings:
             raise InputError(
                 f"a set has {longest} elements, and gpo has learned encodings of {self.index.num_embeddings} ranks; "
@@ -155,6 +181,13 @@ class GPO(Aggregator):
 
 def _same(a: Tensor, b: Tensor) -> bool:
     return a.device == b.device and a.dtype == b.dtype and torch.equal(a, b)
+
+
+@lru_cache(maxsize=16)
+def _encoded(length: int, dim: int, *, device: torch.device, dtype: torch.dtype) -> Tensor:
+    """Return `encode_ranks`, computed once; also for gradients where a call without any came first."""
+    with torch.inference_mode(False):
+        return encode_ranks(length, dim, device=device, dtype=dtype)
 
 
 def _beyond(size_S: Tensor, longest: int) -> Tensor:
@@ -173,7 +206,10 @@ class GRUDecoder(GRU):
 
     def forward(self, x_SNC: Tensor, size_S: Tensor) -> Tensor:
         """Return the states `(S, N, hidden)`."""
-        state_SN2H, _ = super().forward(x_SNC, size_S)
+        if len(x_SNC) == 1 and x_SNC.device.type == "cpu" and x_SNC.dtype in native.TYPES and not traced():
+            weights = [weight for direction in self.weights for weight in direction]
+            return SharedGRU.apply(x_SNC[0], size_S, *weights)
+        state_SN2H, _ = super().forward(x_SNC.expand(size_S.shape[0], -1, -1), size_S)
         return state_SN2H.mean(dim=2)
 
 
@@ -194,7 +230,7 @@ class Transformer(nn.TransformerEncoderLayer):
     def forward(self, x_SNC: Tensor, size_S: Tensor) -> Tensor:
         """Return the states `(S, N, C)`."""
         beyond_SN = torch.arange(x_SNC.shape[1], device=x_SNC.device) >= size_S[:, None]
-        return super().forward(x_SNC, src_key_padding_mask=beyond_SN)
+        return super().forward(x_SNC.expand(len(beyond_SN), -1, -1), src_key_padding_mask=beyond_SN)
 
 
 class MLP(nn.Sequential):
@@ -212,5 +248,6 @@ class MLP(nn.Sequential):
 
 
 DECODERS: dict[str, Any] = {"bigru": GRUDecoder, "transformer": Transformer, "mlp": MLP}
-"""The generators of tables 8 and 11: each turns encodings `(S, N, C)` and the sets' sizes `(S,)`, on any device, into
-states `(S, N, decoder.width)`, of which those beyond a set's size are not used. GPO keeps it under its own `name`."""
+"""The generators of tables 8 and 11: each turns encodings `(S, N, C)`, S being 1 where all sets share them, and the
+sets' sizes `(S,)`, on any device, into states `(S, N, decoder.width)`, of which those beyond a set's size are not used.
+One that ignores sizes may leave S at 1. GPO keeps it under its own `name`."""

@@ -7,15 +7,20 @@ import os
 import shutil
 import time
 from collections.abc import Callable
-from functools import lru_cache
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache, partial
 from types import ModuleType
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from polypool.aggregators.aggregator import check_sets
 from polypool.aggregators.ranks.kernels import native
 from polypool.infra.compute.device import traced
+
+PAD = 1 << 31
+"""Added to a pad's place, so that it comes after the NaN whose bits are its own."""
 
 
 def sorted_sum(x_BND: Tensor, weight: Tensor, mask_BN: Tensor) -> Tensor:
@@ -38,6 +43,11 @@ def sorted_sum(x_BND: Tensor, weight: Tensor, mask_BN: Tensor) -> Tensor:
         ValueError: weights whose shape does not fit, or parts on different devices.
     """
     check_sets(x_BND, mask_BN)
+    return sum_of_checked(x_BND, weight, mask_BN)
+
+
+def sum_of_checked(x_BND: Tensor, weight: Tensor, mask_BN: Tensor) -> Tensor:
+    """Return `sorted_sum` of sets that `check_sets` has passed, as those of an aggregator's forward."""
     weight_BNC = (weight if weight.dim() == 3 else weight[..., None]).expand(x_BND.shape[0], -1, -1)
     if weight_BNC.shape[1] != x_BND.shape[1] or weight_BNC.shape[2] not in (1, x_BND.shape[2]):
         raise ValueError(f"weights {tuple(weight.shape)} do not fit sets {tuple(x_BND.shape)}")
@@ -52,9 +62,9 @@ def sorted_sum(x_BND: Tensor, weight: Tensor, mask_BN: Tensor) -> Tensor:
 
 def _sorted_sum(x_BND: Tensor, weight_BNC: Tensor, mask_BN: Tensor) -> Tensor:
     """Sum with torch alone, for weights in the precision of the sums."""
-    sorted_BND = _sort_descending(x_BND, mask_BN).to(weight_BNC.dtype)
     weight_BNC = weight_BNC.masked_fill(~_real_ranks(mask_BN)[..., None], 0.0)
-    return (sorted_BND * weight_BNC).sum(dim=1).to(x_BND.dtype)
+    sorted_BDN = _sort_descending(x_BND, mask_BN).to(weight_BNC.dtype)
+    return (sorted_BDN * weight_BNC.transpose(1, 2)).sum(dim=2).to(x_BND.dtype)
 
 
 def sort_descending(x_BND: Tensor, mask_BN: Tensor) -> Tensor:
@@ -71,7 +81,7 @@ def sort_descending(x_BND: Tensor, mask_BN: Tensor) -> Tensor:
     kernels = _kernels(x_BND, wide)
     if kernels is not None:
         return kernels.SortDescending.apply(x_BND.to(wide), mask_BN).to(x_BND.dtype)
-    return _sort_descending(x_BND, mask_BN)
+    return _sort_descending(x_BND, mask_BN).transpose(1, 2)
 
 
 def _kernels(x_BND: Tensor, dtype: torch.dtype) -> ModuleType | None:
@@ -136,10 +146,34 @@ def _cuda() -> ModuleType | None:
 
 
 def _sort_descending(x_BND: Tensor, mask_BN: Tensor) -> Tensor:
-    """Sort with torch, along the last axis of a copy: that is several times faster than along the middle one."""
-    x_BDN = x_BND.masked_fill(~mask_BN[..., None], float("-inf")).transpose(1, 2).contiguous()
-    sorted_BND = x_BDN.sort(dim=-1, descending=True).values.transpose(1, 2)
-    return sorted_BND.masked_fill(~_real_ranks(mask_BN)[..., None], 0.0)
+    """Return `(B, D, N)`, sorted along the last axis of a copy: several times faster than along the middle one."""
+    x_BDN = x_BND.transpose(1, 2).contiguous()
+    if x_BDN.device.type == "cpu" and x_BDN.dtype != torch.float64 and not traced():
+        sorted_BDN = x_BDN.gather(-1, _descending(x_BDN.detach(), mask_BN))
+    else:
+        x_BDN = x_BDN.masked_fill(~mask_BN[:, None], float("-inf"))
+        sorted_BDN = x_BDN.sort(dim=-1, descending=True).values
+    return sorted_BDN.masked_fill(~_real_ranks(mask_BN)[:, None], 0.0)
+
+
+def _descending(x_BDN: Tensor, mask_BN: Tensor) -> Tensor:
+    """Return the places `(B, D, N)` of the real values from the largest down, then those of the pads.
+
+    numpy sorts integers several times faster than torch sorts values and places: each value's bits in the order of the
+    values, above its place. A NaN without a sign comes first, one with a sign last.
+    """
+    bits_BDN = x_BDN.float().view(torch.int32)
+    order_BDN = (bits_BDN >> 31).bitwise_and_(0x7FFFFFFF).bitwise_not_().bitwise_xor_(bits_BDN)
+    order_BDN.masked_fill_(~mask_BN[:, None], torch.iinfo(torch.int32).max)
+    place_BN = torch.arange(x_BDN.shape[2]) + (~mask_BN * PAD)
+    key_BDN = order_BDN.long().bitwise_left_shift_(32).bitwise_or_(place_BN[:, None])
+    rows, threads = key_BDN.flatten(0, 1).numpy(), torch.get_num_threads()
+    if threads == 1 or rows.size < native.SMALL:
+        rows.sort(axis=-1)
+    else:
+        with ThreadPoolExecutor(threads) as pool:
+            list(pool.map(partial(np.ndarray.sort, axis=-1), np.array_split(rows, threads)))
+    return key_BDN.bitwise_and_(PAD - 1)
 
 
 def _real_ranks(mask_BN: Tensor) -> Tensor:

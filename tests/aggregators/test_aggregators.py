@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 from places import ROOT
-from torch import Tensor, nn
+from torch import Tensor
 
-from polypool.aggregators.aggregator import Aggregator, Context, Pooled
+from polypool.aggregators.aggregator import Aggregator, Context
 from polypool.aggregators.contract import check_aggregator
 from polypool.aggregators.random_sets import random_inputs, random_sets
 from polypool.infra.errors import InputError
@@ -81,12 +81,6 @@ def test_against_the_definition(spec):
         np.testing.assert_allclose(out_D, explicit_pool(spec, x_ND[mask_N].numpy(), state), atol=1e-12)
 
 
-def test_kmax_gradient_is_shared_by_the_k_largest():
-    x_BND = torch.tensor([[[3.0], [1.0], [2.0], [0.0]]], requires_grad=True)
-    AGGREGATORS.build("kmax(k=2)", 1)(x_BND, torch.ones(1, 4, dtype=torch.bool)).vectors.sum().backward()
-    assert x_BND.grad.flatten().tolist() == [0.5, 0.0, 0.5, 0.0]
-
-
 def call(module: Aggregator, x_BND: Tensor, mask_BN: Tensor) -> Tensor:
     """Call any aggregator; one that needs a context gets a harmless one."""
     context = None if module.context == "none" else Context(*random_sets([3] * len(x_BND), 8))
@@ -128,46 +122,6 @@ def test_a_smooth_maximum_does_not_overflow():
     mask_BN = torch.ones(1, 3, dtype=torch.bool)
     for spec in ("logsumexp", "softpool", "gem"):
         assert AGGREGATORS.build(spec, 1).half()(x_BND, mask_BN).vectors.isfinite().all(), spec
-
-
-def test_logsumexp_lies_between_mean_and_max():
-    x_BND, mask_BN = random_sets([5, 3], 6)
-    for sharpness, other in ((1e-3, "mean"), (1e3, "max")):
-        out_BD, other_BD = (
-            AGGREGATORS.build(spec, 6)(x_BND, mask_BN).vectors
-            for spec in (f"logsumexp(sharpness={sharpness})", other)
-        )
-        torch.testing.assert_close(out_BD, other_BD, atol=5e-3, rtol=0)
-
-
-class ByColumn(Aggregator):
-    """Weighs by the column an element stands in, holes included."""
-
-    symmetric = False
-
-    def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
-        weight_BN = (mask_BN / torch.arange(1, mask_BN.shape[1] + 1)).to(x_BND.dtype)
-        return Pooled(torch.einsum("bnd,bn->bd", x_BND.masked_fill(~mask_BN[..., None], 0.0), weight_BN))
-
-
-class MaskedLate(Aggregator):
-    """Hides the pads after a linear map: the result is right and the map's gradient is not."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(4, 4)
-
-    def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
-        return Pooled(self.linear(x_BND).masked_fill(~mask_BN[..., None], float("-inf")).amax(dim=1))
-
-
-@pytest.mark.parametrize(
-    ("broken", "message"), [(ByColumn, "a hole in the mask"), (MaskedLate, "NaN under the mask")]
-)
-def test_the_contract_finds_what_is_broken(broken, message):
-    torch.manual_seed(0)
-    with pytest.raises(AssertionError, match=message):
-        check_aggregator(broken(), 4)
 
 
 def test_the_list_has_a_row_for_every_aggregator_with_what_it_needs_and_its_weights():

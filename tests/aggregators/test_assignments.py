@@ -13,12 +13,8 @@ from polypool.infra.registry import AGGREGATORS
 def netvlad(x_ND: Tensor, p: Weights) -> Tensor:
     x = [unit(x_D) for x_D in x_ND]
     shares = [softmax(list(linear(p, "assign", x_D))) for x_D in x]
-    return torch.stack(
-        [
-            unit(sum(share[k] * (x_D - centre_D) for share, x_D in zip(shares, x, strict=True)))
-            for k, centre_D in enumerate(p["centre_KD"])
-        ]
-    )
+    moved = [[x_D - centre_D for x_D in x] for centre_D in p["centre_KD"]]
+    return torch.stack([unit(mixed([share[k] for share in shares], moved[k])) for k in range(len(moved))])
 
 
 def batch_norm(p: Weights, name: str, x: Tensor) -> Tensor:
@@ -89,14 +85,8 @@ def test_sinkhorns_plan_meets_the_masses(elements_last):
     mask_BN = torch.arange(9) < torch.tensor([[9], [4]])
     mass_BK, mass_B = torch.tensor([[1.0, 2.0, 6.0], [0.5, 1.5, 2.0]]), torch.tensor([1.0, 1.0])
     for iterations, other in ((1, 1.0), (200, 1e-5)):
-        plan_BKN = sinkhorn(
-            100 * x_BKN / 40,
-            mask_BN,
-            mass_BK=mass_BK,
-            mass_B=mass_B,
-            iterations=iterations,
-            elements_last=elements_last,
-        )
+        given = {"mass_BK": mass_BK, "mass_B": mass_B, "iterations": iterations}
+        plan_BKN = sinkhorn(100 * x_BKN / 40, mask_BN, **given, elements_last=elements_last)
         assert (plan_BKN.transpose(1, 2)[~mask_BN] == 0).all()
         off_centres = (plan_BKN.sum(dim=2) - mass_BK).abs().max()
         off_elements = (plan_BKN.sum(dim=1)[mask_BN] - 1).abs().max()

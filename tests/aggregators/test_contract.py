@@ -81,9 +81,35 @@ class TakesAnything(Mean):
         return nn.Module.__call__(self, x_BND, mask_BN)
 
 
+class ByColumn(Aggregator):
+    """Weighs by the column an element stands in, holes included."""
+
+    symmetric = False
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+
+    def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
+        weight_BN = (mask_BN / torch.arange(1, mask_BN.shape[1] + 1)).to(x_BND.dtype)
+        return Pooled(torch.einsum("bnd,bn->bd", x_BND.masked_fill(~mask_BN[..., None], 0.0), weight_BN))
+
+
+class MaskedLate(Aggregator):
+    """Hides the pads after a linear map: the result is right and the map's gradient is not."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(dim, dim)
+
+    def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
+        return Pooled(self.linear(x_BND).masked_fill(~mask_BN[..., None], float("-inf")).amax(dim=1))
+
+
 @pytest.mark.parametrize(
     ("broken", "message"),
     [
+        (ByColumn, "a hole in the mask"),
+        (MaskedLate, "NaN under the mask"),
         (ContextPadsRead, "padding changes|under the mask changes|not finite"),
         (ContextMatesRead, "batch mates change"),
         (ContextOrderRead, "the order matters"),
@@ -127,11 +153,7 @@ class ByVectorAndGlobal(ByVector):
         if context.all_pairs:
             return pool_all_pairs(self.forward, x_BND, mask_BN, context, global_feature_BS=global_feature_BS)
         pooled = super().forward(x_BND, mask_BN, context=context)
-        return (
-            pooled
-            if global_feature_BS is None
-            else pooled._replace(vectors=pooled.vectors + global_feature_BS)
-        )
+        return pooled if global_feature_BS is None else plus(pooled, global_feature_BS)
 
 
 def test_a_context_that_is_one_vector_keeps_the_contract():

@@ -51,10 +51,8 @@ def test_elements_or_the_means_of_wards_clusters(spec, kept):
         expected = ward(x_ND[:size], kept(size))
         assert len(real_KD) == len(expected) == kept(size)
         torch.testing.assert_close(real_KD, torch.stack(expected))
-        ours, theirs = (
-            torch.autograd.grad((part @ weight_D).square().sum(), x_BND, retain_graph=True)
-            for part in (real_KD, torch.stack(expected))
-        )
+        sums = [(part @ weight_D).square().sum() for part in (real_KD, torch.stack(expected))]
+        ours, theirs = (torch.autograd.grad(total, x_BND, retain_graph=True) for total in sums)
         torch.testing.assert_close(ours, theirs)
 
 

@@ -64,9 +64,9 @@ def test_another_type_source_processor_or_compiler_is_another_file(compiled, mon
     assert build(torch.float64)
     assert files() == 2
     source = tmp_path / "other.c"
-    source.write_text(native.SOURCE.read_text() + "\n")
+    source.write_text(native.SOURCES[0].read_text() + "\n")
     with monkeypatch.context() as patch:
-        patch.setattr(native, "SOURCE", source)
+        patch.setattr(native, "SOURCES", (source, *native.SOURCES[1:]))
         assert files() == 3
     with monkeypatch.context() as patch:
         patch.setattr(native.platform, "machine", lambda: "another")

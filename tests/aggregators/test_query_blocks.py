@@ -63,14 +63,9 @@ def boq(x_ND: Tensor, p: Weights) -> Tensor:
     for block in ("blocks.0", "blocks.1"):
         layer = f"{block}.layer"
         x = [norm(p, f"{layer}.norm1", x_D + packed(x_D, x, p, f"{layer}.self_attn")) for x_D in x]
-        x = [
-            norm(
-                p,
-                f"{layer}.norm2",
-                x_D + linear(p, f"{layer}.linear2", linear(p, f"{layer}.linear1", x_D).clamp(min=0)),
-            )
-            for x_D in x
-        ]
+        inner = [linear(p, f"{layer}.linear1", x_D).clamp(min=0) for x_D in x]
+        got = [x_D + linear(p, f"{layer}.linear2", y_D) for x_D, y_D in zip(x, inner, strict=True)]
+        x = [norm(p, f"{layer}.norm2", x_D) for x_D in got]
         queries = list(p[f"{block}.query_1QD"][0])
         queries = [
             norm(p, f"{block}.norm_query", q_D + packed(q_D, queries, p, f"{block}.among")) for q_D in queries

@@ -80,22 +80,6 @@ def test_against_the_formula(params):
     )
 
 
-@pytest.mark.parametrize("k", [1, 2])
-def test_every_set_with_every_context(k):
-    torch.manual_seed(0)
-    module = ScoreAttention(8, k=k, heads=2)
-    x_QND, mask_QN = random_sets([4, 1, 3], 8)
-    z_GMD, z_mask_GM = random_sets([2, 5, 1, 3], 8, seed=9)
-    context = Context(z_GMD, z_mask_GM)
-    out = module(x_QND, mask_QN, context=context._replace(all_pairs=True))
-    assert out.vectors.shape == ((3, 4, 8) if k == 1 else (3, 4, k, 8))
-    assert out.weights.shape == (3, 4, k, 4)
-    for q in range(3):
-        expected = module(x_QND[[q] * 4], mask_QN[[q] * 4], context=context)
-        torch.testing.assert_close(out.vectors[q], expected.vectors)
-        torch.testing.assert_close(out.weights[q], expected.weights)
-
-
 def test_weights_are_those_of_the_pooling():
     torch.manual_seed(0)
     module = ScoreAttention(8, k=2, heads=2)

@@ -19,12 +19,8 @@ def mean(vectors: list[Tensor]) -> Tensor:
 
 def tokenlearner(x_ND: Tensor, p: Weights) -> Tensor:
     inner = [gelu(linear(p, "score.1", norm(p, "score.0", x_D, 1e-6))) for x_D in x_ND]
-    return torch.stack(
-        [
-            sum(a * x_D for a, x_D in zip(softmax([score_H @ y_H for y_H in inner]), x_ND, strict=True))
-            for score_H in p["score.3.weight"]
-        ]
-    )
+    shares = [softmax([score_H @ y_H for y_H in inner]) for score_H in p["score.3.weight"]]
+    return torch.stack([mixed(share, x_ND) for share in shares])
 
 
 def laps(x_ND: Tensor, p: Weights, text_MD: Tensor) -> Tensor:

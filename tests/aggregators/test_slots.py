@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from explicit import hold_to_formula, softmax, trained
+from explicit import hold_to_formula, mixed, norm, softmax, trained
 from torch import Tensor
 
 from polypool.aggregators.positions import encode_grid, encode_line
@@ -47,18 +47,16 @@ def test_the_recorded_numbers(golden, case, padding):
     out, residual, weight_BKN = module(wide, mask, global_feature_BS=torch.zeros(len(x), 16))
     np.testing.assert_allclose(residual.detach(), z[f"{case}/slots"], atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(out, residual, msg="the norm of a zero global_feature is its bias, zero")
-    np.testing.assert_allclose(
-        weight_BKN.detach()[..., : x.shape[1]], z[f"{case}/attn_layer3"].mean(axis=1).astype("f4"), atol=1e-6
-    )
+    recorded = z[f"{case}/attn_layer3"].mean(axis=1).astype("f4")
+    np.testing.assert_allclose(weight_BKN.detach()[..., : x.shape[1]], recorded, atol=1e-6)
     if f"{case}/cot" not in z:
         return
     (residual * torch.from_numpy(z[f"{case}/cot"])).sum().backward()
     np.testing.assert_allclose(x.grad, z[f"{case}/grad_features"], atol=5e-5, rtol=1e-4)
     parameters = dict(module.named_parameters())
     for ours, theirs in names.items():
-        np.testing.assert_allclose(
-            parameters[ours].grad, z[f"{case}/grad_param/{theirs}"], atol=5e-5, rtol=1e-4
-        )
+        recorded = z[f"{case}/grad_param/{theirs}"]
+        np.testing.assert_allclose(parameters[ours].grad, recorded, atol=5e-5, rtol=1e-4)
 
 
 def test_the_recorded_position_codes(golden):
@@ -69,24 +67,22 @@ def test_the_recorded_position_codes(golden):
     np.testing.assert_allclose(grid[0], z["dive2d_d16_h3_w4"], atol=2e-6)
 
 
-def layer_norm(x: Tensor, norm: torch.nn.LayerNorm) -> Tensor:
-    spread = ((x - x.mean()) ** 2).mean()
-    return (x - x.mean()) / torch.sqrt(spread + norm.eps) * norm.weight + norm.bias
+def layer_norm(x_D: Tensor, layer: torch.nn.LayerNorm) -> Tensor:
+    return norm({".weight": layer.weight, ".bias": layer.bias}, "", x_D, layer.eps)
 
 
 def explicit(module: Slots, x_NC: Tensor, summary_W: Tensor) -> Tensor:
     """Eq. 1 to 5 of the paper for one set, loop by loop, with keys and values as written there."""
     count = len(x_NC)
     x_NC = torch.stack([layer_norm(x, module.element_norm) for x in x_NC])
-    places = [[2 * math.pi * (n + 1) / (count + 1e-6)] * len(x_NC[0]) for n in range(count)]
-    codes = [
-        [(math.cos if c % 2 else math.sin)(t / 10_000 ** ((c - c % 2) / len(row))) for c, t in enumerate(row)]
-        for row in places
-    ]
-    key_NH = [
-        module.key.weight @ (x + torch.tensor(code, dtype=x.dtype) * module.positions)
-        for x, code in zip(x_NC, codes, strict=True)
-    ]
+    width = len(x_NC[0])
+
+    def code(n: int, c: int) -> float:
+        place = 2 * math.pi * (n + 1) / (count + 1e-6) / 10_000 ** ((c - c % 2) / width)
+        return (math.cos if c % 2 else math.sin)(place)
+
+    code_NC = torch.tensor([[code(n, c) for c in range(width)] for n in range(count)], dtype=x_NC.dtype)
+    key_NH = [module.key.weight @ x for x in x_NC + code_NC * module.positions]
     value_NH = [module.value.weight @ x for x in x_NC]
     slots, width = list(module.slots), len(key_NH[0]) // module.heads
     for _ in range(module.iterations):
@@ -98,12 +94,8 @@ def explicit(module: Slots, x_NC: Tensor, summary_W: Tensor) -> Tensor:
                 share = [softmax(row) for row in logits]
             else:
                 share = [*zip(*(softmax(list(column)) for column in zip(*logits, strict=True)), strict=True)]
-            heads.append(
-                [
-                    sum(a * v[part] for a, v in zip(row, value_NH, strict=True)) / (sum(row) + 1e-7)
-                    for row in share
-                ]
-            )
+            values = [v[part] for v in value_NH]
+            heads.append([mixed(row, values) / (sum(row) + 1e-7) for row in share])
         for k, of_heads in enumerate(zip(*heads, strict=True)):
             slots[k] = slots[k] + module.out[0](torch.cat(of_heads))
             inner = module.feed[1](layer_norm(slots[k], module.feed[0]))

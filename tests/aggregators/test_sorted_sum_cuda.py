@@ -50,9 +50,8 @@ def test_sorted_values_agree_with_the_cpu(dim):
 def test_equal_elements_have_ranks_of_their_own():
     x_BND = torch.tensor([2.0, 1.0, 2.0, 2.0], device=DEVICE).reshape(1, 4, 1).requires_grad_()
     weight_BNC = torch.tensor([0.4, 0.3, 0.2, 0.1], device=DEVICE).reshape(1, 4, 1)
-    cuda.SortedSum.apply(
-        x_BND, weight_BNC, torch.ones(1, 4, dtype=torch.bool, device=DEVICE)
-    ).sum().backward()
+    mask_BN = torch.ones(1, 4, dtype=torch.bool, device=DEVICE)
+    cuda.SortedSum.apply(x_BND, weight_BNC, mask_BN).sum().backward()
     torch.testing.assert_close(x_BND.grad.flatten().cpu(), torch.tensor([0.4, 0.1, 0.3, 0.2]))
 
 

@@ -15,14 +15,8 @@ from polypool.infra.tracking import Tracker, find_runs, tracking_uri
 
 def explicit(pattern: str, size: int) -> list[float]:
     """A pattern's weights, rank by rank from 1 as the paper counts."""
-    weight = {
-        "A": lambda k: 1.0,
-        "M-1": lambda k: float(k <= 1),
-        "M-10": lambda k: float(k <= 10),
-        "T-50%": lambda k: float(k <= math.ceil(size / 2)),
-        "L": lambda k: float(size - k),
-    }[pattern]
-    weights = [weight(k) for k in range(1, size + 1)]
+    most = {"A": size, "M-1": 1, "M-10": 10, "T-50%": math.ceil(size / 2)}
+    weights = [float(size - k if pattern == "L" else k <= most[pattern]) for k in range(1, size + 1)]
     return [w / sum(weights) for w in weights]
 
 
@@ -81,13 +75,8 @@ def test_training_repeats_itself():
 def results() -> Results:
     rmse_DZPR = np.array([[[[0.01, 0.03], [0.0, 0.0]]], [[[0.001, 0.001], [0.002, 0.002]]]])
     published_DZP = np.array([[[0.05, 0.002]], [[0.0, 0.012]]])
-    return Results(
-        designs=("plain", "a + b"),
-        sizes={"seen": range(20, 101)},
-        patterns=("A", "T-50%"),
-        rmse_DZPR=rmse_DZPR,
-        published_DZP=published_DZP,
-    )
+    names = {"designs": ("plain", "a + b"), "sizes": {"seen": range(20, 101)}, "patterns": ("A", "T-50%")}
+    return Results(**names, rmse_DZPR=rmse_DZPR, published_DZP=published_DZP)
 
 
 def test_the_table_sets_numbers_beside_the_published_ones():
@@ -119,13 +108,6 @@ def test_the_published_table_is_that_of_the_paper():
     assert averages[experiment.OURS] == pytest.approx(0.131 / 15)
     for design in experiment.DESIGNS.values():
         assert np.shape(design.published) == (3, 5)
-
-
-@pytest.fixture
-def home(tmp_path, monkeypatch):
-    monkeypatch.setenv("POLYPOOL_HOME", str(tmp_path))
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    return tmp_path
 
 
 @pytest.mark.slow

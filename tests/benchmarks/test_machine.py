@@ -48,9 +48,8 @@ def temporary(monkeypatch):
 
 
 def test_an_x86_names_its_first_processor_and_the_sets_that_matter(tmp_path):
-    found = Machine.here(
-        write(tmp_path, proc__cpuinfo=X86, proc__meminfo="MemTotal:   16000000 kB\nMemFree: 1 kB\n")
-    )
+    memory = "MemTotal:   16000000 kB\nMemFree: 1 kB\n"
+    found = Machine.here(write(tmp_path, proc__cpuinfo=X86, proc__meminfo=memory))
     assert found.cpu == "Intel(R) Xeon(R) Platinum 8375C CPU @ 2.90GHz"
     assert found.sets == ("AVX", "AVX2", "FMA", "AVX-512F", "AVX-512 BF16")
     assert found.memory_GB == pytest.approx(16.384)
@@ -70,14 +69,8 @@ def test_a_machine_that_says_nothing_is_unknown(tmp_path, monkeypatch):
     found = Machine.here(tmp_path)
     assert (found.cpu, found.sets, found.memory_GB, found.read_ahead_kB) == ("unknown", None, None, None)
     assert (found.compiler, found.load) == ("none", None)
-    for part in (
-        "unknown,",
-        "cores (unknown)",
-        "memory unknown",
-        "read-ahead unknown",
-        "compiler none",
-        "load unknown",
-    ):
+    assert "unknown, " in str(found)
+    for part in ("cores (unknown)", "memory unknown", "read-ahead unknown", "compiler none", "load unknown"):
         assert part in str(found)
 
 

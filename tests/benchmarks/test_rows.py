@@ -99,11 +99,8 @@ def test_training_stops_after_the_steps_that_were_asked_for(tmp_path):
     watch = watched.train(run, steps=3, device=torch.device("cpu"))
     assert [len(times) for times in (watch.began, watch.scored, watch.ended)] == [4, 3, 4]
     assert len(watch.batches) >= 4
-    times = [
-        time
-        for step in zip(watch.ended, watch.began, [*watch.scored, math.inf], strict=True)
-        for time in step
-    ]
+    steps = zip(watch.ended, watch.began, [*watch.scored, math.inf], strict=True)
+    times = [time for step in steps for time in step]
     assert times == sorted(times)
 
 

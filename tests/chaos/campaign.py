@@ -10,15 +10,18 @@ for bit, as one run in MLflow that has every number once.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import cycle, pairwise
 from pathlib import Path
 from random import Random
 from statistics import median
+from typing import Any
 
 import tyro
 
@@ -29,13 +32,80 @@ from mlflow_server import Server  # noqa: E402 (found where the line above looks
 from safetensors.torch import load_file  # noqa: E402
 
 from chaos.cluster import Cluster, Job, two_nodes  # noqa: E402
-from chaos.faults import KINDS, Place, meet  # noqa: E402
 from polypool.infra.process.command import command  # noqa: E402
 from polypool.infra.tracking import Tracker, find_runs  # noqa: E402
 from polypool.pipelines.data.demonstration import PREPARE, DemoOptions  # noqa: E402
 
 _SETTINGS = ("--workers", "2", "--cpus", "1", "--retries", "5", "--log-every", "1", "--checkpoint-every", "2")
 _LONGEST_DELAY = 2.0  # seconds between a checkpoint and the fault after it
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """What can go wrong: the cluster, the run on it, the server that records it; and what decides how."""
+
+    cluster: Cluster
+    job: Job
+    server: Server
+    random: Random
+
+
+def worker_killed(at: Place) -> None:
+    worker_of(at).kill()
+
+
+def driver_killed(at: Place) -> None:
+    os.kill(at.job.driver(), signal.SIGKILL)
+
+
+def node_lost(at: Place) -> None:
+    at.cluster.lose_node()
+    at.cluster.add_node()
+
+
+def job_stopped(at: Place) -> str:
+    at.job.stop()
+    at.job.wait_for(lambda: False, "the end of a job that was stopped")
+    at.job.submit()
+    return "the same command again"
+
+
+def mlflow_away(at: Place) -> None:
+    at.server.kill()
+    time.sleep(at.random.uniform(2, 8))
+    at.server.start()
+
+
+def worker_halted(at: Place) -> None:
+    worker = worker_of(at)
+    worker.suspend()
+    time.sleep(at.random.uniform(2, 8))
+    worker.resume()
+
+
+def worker_of(at: Place) -> Any:
+    """Return a worker, of which there are none where the run has just ended."""
+    if workers := at.cluster.workers():
+        return at.random.choice(workers)
+    raise ProcessLookupError
+
+
+KINDS: dict[str, Callable[[Place], str | None]] = {
+    "a worker killed": worker_killed,
+    "the driver killed": driver_killed,
+    "a node lost, another comes": node_lost,
+    "the job stopped (SIGTERM), submitted again": job_stopped,
+    "MLflow's server away for 2 to 8 seconds": mlflow_away,
+    "a worker halted for 2 to 8 seconds": worker_halted,
+}
+"""Each does its harm, and returns what a person has typed, if anything."""
+
+
+def meet(kind: str, at: Place) -> str | None:
+    """Let a fault happen; return what was typed, None where nothing was there any more."""
+    with suppress(ProcessLookupError):
+        return KINDS[kind](at) or ""
+    return None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,44 +6,23 @@ import json
 import os
 import signal
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
-import torch
 from corpora import make_corpus
 from safetensors.torch import load_file
-from toy import FolderLog, SilentBar
+from toy import same_weights, train_undisturbed
 from workers import run_workers
 
 from chaos.cluster import Job, two_nodes
-from polypool.infra.registry import TASKS
 from polypool.infra.tracking import Tracker, tracking_uri
-from polypool.pipelines.training.loop import Trainer
 from polypool.pipelines.training.recording import tags
-from polypool.tasks.run import Run, from_json, to_json
+from polypool.tasks.run import Run, to_json
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
 
-def undisturbed(description: str, folder: str) -> None:
-    """Train a run in processes that nobody kills."""
-    run = from_json(json.loads(description))
-    log = FolderLog(Path(folder))
-    trainer = Trainer(
-        run,
-        TASKS.build(run.task, run),
-        log=log if torch.distributed.get_rank() == 0 else None,
-        report=lambda metrics, made: None,
-        device=torch.device("cpu"),
-        bar=SilentBar,
-    )
-    trainer.train()
-    if trainer.log is not None:
-        (Path(folder) / "loss.json").write_text(json.dumps(log.history("train/loss")))
-
-
 @pytest.fixture
-def run(home: Path) -> Run:
+def run(home) -> Run:
     made = make_corpus(home)
     optim = replace(made.optim, epochs=9)
     return replace(made, cpus=1, workers=2, retries=3, log_every=1, figures=False, optim=optim)
@@ -74,10 +53,10 @@ def test_a_run_survives_its_worker_its_node_and_its_driver(run, home, tmp_path):
         job.wait_for(lambda: False, "its end")
         assert job.state == "SUCCEEDED", job.log()
         assert job.log().count("was killed (SIGKILL) and is begun again") == 1
-    run_workers(undisturbed, json.dumps(to_json(run)), str(tmp_path))
+    run_workers(train_undisturbed, json.dumps(to_json(run)), str(tmp_path))
     ours = load_file(tracker.download("model") / "model.safetensors")
     theirs = load_file(tmp_path / "model" / "model.safetensors")
-    assert all(ours[name].equal(theirs[name]) for name in theirs)
+    assert same_weights(ours, theirs)
     assert tracker.status() == "FINISHED"
     logged = [(step, value) for _, value, _, step in tracker.points_of("train/loss")]
     assert logged == [tuple(pair) for pair in json.loads((tmp_path / "loss.json").read_text())], "each once"

@@ -25,11 +25,8 @@ from polypool.infra.registry import KINDS
 
 FOLDERS = ("aggregators", "benchmarks", "docs", "encoders", "infra", "pipelines", "tasks", "tests")
 GENERATED = ROOT / "docs/aggregators"
-FILES = sorted(
-    path
-    for path in [*ROOT.glob("*.md"), *(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.md"))]
-    if GENERATED not in path.parents
-)
+PAGES = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*.md")]
+FILES = sorted(path for path in [*ROOT.glob("*.md"), *PAGES] if GENERATED not in path.parents)
 PARSER = MarkdownIt().enable("table")
 
 
@@ -67,9 +64,8 @@ def test_links_lead_to_files_and_sections(path):
 def test_every_page_is_two_clicks_from_the_front_page():
     front = ROOT / "docs/index.md"
     one = {target for target, _ in links(front)} | {front}
-    two = one | {
-        target for page in one if page.suffix == ".md" and page.exists() for target, _ in links(page)
-    }
+    pages = [page for page in one if page.suffix == ".md" and page.exists()]
+    two = one | {target for page in pages for target, _ in links(page)}
     api = {path for path in FILES if path.is_relative_to(ROOT / "docs/api")}  # by its own table of contents
     assert {path for path in FILES if path.is_relative_to(ROOT / "docs")} - api <= two
 

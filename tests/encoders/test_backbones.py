@@ -1,5 +1,5 @@
-from __future__ import annotations
-
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +8,9 @@ import torch
 from pictures import MODES, noise
 from PIL import Image
 from safetensors.torch import load_file, save_file
+from skimage.color import rgb2lab
 
+from polypool.encoders.backbones.cells import Cells
 from polypool.encoders.backbones.hub import from_hub
 from polypool.infra.errors import InputError
 from polypool.infra.pictures.opening import rgb
@@ -27,19 +29,12 @@ def test_transparency_is_white_and_sixteen_bits_become_eight():
 
 
 @pytest.fixture(scope="module")
-def vit(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from transformers import ViTConfig, ViTImageProcessorPil, ViTModel
-
-    folder = tmp_path_factory.mktemp("vit")
-    torch.manual_seed(0)
-    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
-    ViTModel(ViTConfig(**sizes, image_size=32, patch_size=8)).save_pretrained(folder)
-    ViTImageProcessorPil(size={"height": 32, "width": 32}).save_pretrained(folder)
-    return folder
+def vit(towers) -> Path:
+    return towers["vit"]
 
 
 @pytest.fixture(scope="module")
-def resnet(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def resnet(tmp_path_factory) -> Path:
     from transformers import ConvNextImageProcessorPil, ResNetConfig, ResNetModel
 
     folder = tmp_path_factory.mktemp("resnet")
@@ -49,52 +44,15 @@ def resnet(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-TINY = {
-    "hidden_size": 16,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "image_size": 32,
-    "patch_size": 8,
-}
-
-
-@pytest.fixture(scope="module")
-def towers(tmp_path_factory) -> dict[str, Path]:
-    """Tiny CLIP, SigLIP and DINOv2 models, the first two with their text half, as on the hub."""
-    import transformers as tf
-
-    root = tmp_path_factory.mktemp("towers")
-    torch.manual_seed(0)
-    vision = TINY | {"intermediate_size": 32}
-    text = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
-    text |= {"vocab_size": 20, "max_position_embeddings": 8, "bos_token_id": 0, "eos_token_id": 1}
-    square = {"height": 32, "width": 32}
-    cropped = {"size": {"shortest_edge": 32}, "crop_size": square}
-    models = {
-        "clip": tf.CLIPModel(tf.CLIPConfig(text_config=text, vision_config=vision, projection_dim=8)),
-        "siglip": tf.SiglipModel(tf.SiglipConfig(text_config=text, vision_config=vision)),
-        "dinov2": tf.Dinov2Model(tf.Dinov2Config(**TINY)),
-        "registers": tf.Dinov2WithRegistersModel(tf.Dinov2WithRegistersConfig(**TINY)),
-    }
-    processors = {
-        "clip": tf.CLIPImageProcessorPil(**cropped),
-        "siglip": tf.SiglipImageProcessorPil(size=square),
-        "dinov2": tf.BitImageProcessorPil(**cropped),
-        "registers": tf.BitImageProcessorPil(**cropped),
-    }
-    for name, model in models.items():
-        scrambled = {
-            key: torch.randn_like(x) * 0.2 for key, x in model.state_dict().items() if x.is_floating_point()
-        }
-        model.load_state_dict(model.state_dict() | scrambled)
-        model.save_pretrained(root / name)
-        processors[name].save_pretrained(root / name)
-    return {name: root / name for name in models}
-
-
 @pytest.mark.parametrize(
     ("name", "kind", "before"),
-    [("clip", "clip", 1), ("siglip", "siglip", 0), ("dinov2", "dinov2", 1), ("registers", "dinov2", 5)],
+    [
+        ("vit", "vit", 1),
+        ("clip", "clip", 1),
+        ("siglip", "siglip", 0),
+        ("dinov2", "dinov2", 1),
+        ("registers", "dinov2", 5),
+    ],
 )
 def test_towers_give_the_patches_of_their_last_layer(towers, name, kind, before):
     from transformers import AutoImageProcessor, AutoModel
@@ -148,43 +106,16 @@ def test_a_machine_without_bfloat16_is_told_that_it_is_slow(towers, monkeypatch,
     assert ("slower" in half.note) == slow
 
 
-def test_a_grid_without_cells_is_refused(towers):
-    with pytest.raises(InputError, match="grid must be at least 1, not 0"):
-        BACKBONES.build(f"siglip(name={str(towers['siglip'])!r}, grid=0)")
-
-
-def test_towers_take_images_of_every_mode_and_size(towers):
-    images = [Image.new(mode, size) for mode in MODES for size in [(1, 1), (3, 40)]]
-    for kind in ("clip", "siglip", "dinov2"):
-        features = BACKBONES.build(f"{kind}(name={str(towers[kind])!r})")(images)
-        assert {x_ND.shape for x_ND in features} == {(16, 16)}
-        assert all(np.isfinite(x_ND).all() for x_ND in features)
-
-
-@pytest.mark.parametrize("kind", ["clip", "siglip", "dinov2"])
-def test_a_tower_of_another_kind_is_refused(towers, vit, kind):
-    for other in [vit, *(towers[name] for name in ("clip", "siglip", "dinov2") if name != kind)]:
-        with pytest.raises(InputError, match=other.name):
-            BACKBONES.build(f"{kind}(name={str(other)!r})")
-
-
-def test_siglip_has_no_class_token_to_ask_for(towers):
-    with pytest.raises(InputError, match="unknown parameter of backbone 'siglip': 'cls'"):
-        BACKBONES.build(f"siglip(name={str(towers['siglip'])!r}, cls=True)")
-
-
-def test_vit_gives_the_patches_and_on_request_the_class_token(vit):
-    from transformers import ViTImageProcessorPil, ViTModel
-
-    image = noise()
-    pixels = ViTImageProcessorPil.from_pretrained(vit)([image], return_tensors="pt")["pixel_values"]
-    with torch.no_grad():
-        expected = ViTModel.from_pretrained(vit).eval()(pixels).last_hidden_state[0].numpy()
-    patches, whole = (BACKBONES.build(f"vit(name={str(vit)!r}, cls={cls})") for cls in (False, True))
-    assert patches.dim == 16
-    np.testing.assert_allclose(patches([image])[0], expected[1:], rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(whole([image])[0], expected, rtol=1e-4, atol=1e-5)
-    assert patches([image])[0].dtype == np.float32
+@pytest.mark.parametrize(
+    ("parameter", "message"),
+    [
+        ("grid=0", "grid must be at least 1, not 0"),
+        ("cls=True", "unknown parameter of backbone 'siglip': 'cls'"),
+    ],
+)
+def test_what_a_tower_does_not_have_is_refused(towers, parameter, message):
+    with pytest.raises(InputError, match=message):
+        BACKBONES.build(f"siglip(name={str(towers['siglip'])!r}, {parameter})")
 
 
 def test_resnet_gives_the_cells_of_the_last_map(resnet):
@@ -210,16 +141,18 @@ def test_resnet_squeezes_the_whole_image_where_a_size_is_given(resnet):
     assert np.abs(plain - marked)[:8].max() > 1e-3
 
 
-def test_images_of_every_mode_and_size_go_through_one_batch(vit, resnet):
+@pytest.mark.parametrize("kind", ["vit", "clip", "siglip", "dinov2", "resnet"])
+def test_images_of_every_mode_and_size_go_through_one_batch(towers, resnet, kind):
     images = [Image.new(mode, size) for mode in MODES for size in [(1, 1), (3, 40), (40, 3)]]
-    for spec, cells in ((f"vit(name={str(vit)!r})", 16), (f"resnet(name={str(resnet)!r})", 16)):
-        assert {x_ND.shape[0] for x_ND in BACKBONES.build(spec)(images)} == {cells}
+    features = BACKBONES.build(f"{kind}(name={str((towers | {'resnet': resnet})[kind])!r})")(images)
+    assert {len(x_ND) for x_ND in features} == {16}
+    assert all(np.isfinite(x_ND).all() for x_ND in features)
 
 
 def test_images_whose_preprocessed_sizes_differ(resnet, tmp_path):
     from transformers import ViTImageProcessorPil
 
-    copy(resnet, tmp_path)
+    shutil.copytree(resnet, tmp_path, dirs_exist_ok=True)
     ViTImageProcessorPil(do_resize=False).save_pretrained(tmp_path)
     backbone = BACKBONES.build(f"resnet(name={str(tmp_path)!r})")
     small, large = backbone([noise(32, 32), noise(64, 32)])
@@ -233,14 +166,9 @@ def test_the_description_names_the_weights(vit, tmp_path):
     assert first == BACKBONES.build(spec.format(str(vit))).describe()
     weights = load_file(vit / "model.safetensors")
     weights["layernorm.bias"] += 1
-    copy(vit, tmp_path)
+    shutil.copytree(vit, tmp_path, dirs_exist_ok=True)
     save_file(weights, tmp_path / "model.safetensors", {"format": "pt"})
     assert first["sha256"] != BACKBONES.build(spec.format(str(tmp_path))).describe()["sha256"]
-
-
-def copy(source: Path, target: Path) -> None:
-    for path in source.iterdir():
-        (target / path.name).write_bytes(path.read_bytes())
 
 
 def without_weights(folder: Path) -> None:
@@ -248,29 +176,18 @@ def without_weights(folder: Path) -> None:
     (folder / "model.safetensors").unlink()
 
 
+def with_weights(change: Callable[[dict[str, torch.Tensor]], object]) -> Callable[[Path], None]:
+    def damage(folder: Path) -> None:
+        weights = load_file(folder / "model.safetensors")
+        change(weights)
+        save_file(weights, folder / "model.safetensors", {"format": "pt"})
+
+    return damage
+
+
 def with_cut_weights(folder: Path) -> None:
     path = folder / "model.safetensors"
     path.write_bytes(path.read_bytes()[:2000])
-
-
-def with_missing_weights(folder: Path) -> None:
-    weights = load_file(folder / "model.safetensors")
-    del weights["layernorm.weight"]
-    save_file(weights, folder / "model.safetensors", {"format": "pt"})
-
-
-def with_other_shapes(folder: Path) -> None:
-    weights = load_file(folder / "model.safetensors")
-    weights["layernorm.weight"] = torch.zeros(3)
-    save_file(weights, folder / "model.safetensors", {"format": "pt"})
-
-
-def without_preprocessing(folder: Path) -> None:
-    (folder / "preprocessor_config.json").unlink()
-
-
-def with_cut_config(folder: Path) -> None:
-    (folder / "config.json").write_text('{"model_type": "vi')
 
 
 @pytest.mark.parametrize(
@@ -278,14 +195,15 @@ def with_cut_config(folder: Path) -> None:
     [
         without_weights,
         with_cut_weights,
-        with_missing_weights,
-        with_other_shapes,
-        without_preprocessing,
-        with_cut_config,
+        with_weights(lambda weights: weights.pop("layernorm.weight")),
+        with_weights(lambda weights: weights.update({"layernorm.weight": torch.zeros(3)})),
+        lambda folder: (folder / "preprocessor_config.json").unlink(),
+        lambda folder: (folder / "config.json").write_text('{"model_type": "vi'),
     ],
+    ids=["no weights", "cut weights", "a missing weight", "another shape", "no preprocessing", "cut config"],
 )
 def test_a_damaged_folder_is_one_clear_message(vit, tmp_path, damage):
-    copy(vit, tmp_path)
+    shutil.copytree(vit, tmp_path, dirs_exist_ok=True)
     damage(tmp_path)
     with pytest.raises(InputError, match=r"model\.safetensors and preprocessor_config\.json") as error:
         BACKBONES.build(f"vit(name={str(tmp_path)!r})")
@@ -293,11 +211,20 @@ def test_a_damaged_folder_is_one_clear_message(vit, tmp_path, damage):
     assert "\n" not in str(error.value)
 
 
-def test_a_model_of_another_kind_is_refused(vit, resnet):
-    with pytest.raises(InputError, match="expected a vision transformer"):
-        BACKBONES.build(f"vit(name={str(resnet)!r})")
-    with pytest.raises(InputError, match="expected a ResNet"):
-        BACKBONES.build(f"resnet(name={str(vit)!r})")
+@pytest.mark.parametrize(
+    ("kind", "others"),
+    [
+        ("vit", ["resnet"]),
+        ("resnet", ["vit"]),
+        ("clip", ["vit", "siglip", "dinov2"]),
+        ("siglip", ["vit", "clip", "dinov2"]),
+        ("dinov2", ["vit", "clip", "siglip"]),
+    ],
+)
+def test_a_model_of_another_kind_is_refused(towers, resnet, kind, others):
+    for other in others:
+        with pytest.raises(InputError, match=other):
+            BACKBONES.build(f"{kind}(name={str((towers | {'resnet': resnet})[other])!r})")
 
 
 def test_a_folder_that_is_not_there_is_not_asked_of_the_hub(tmp_path):
@@ -314,3 +241,83 @@ def test_without_a_connection_the_message_says_what_to_do(monkeypatch, tmp_path)
     with pytest.raises(InputError, match="HF_HOME") as error:
         from_hub(AutoModel, "google/vit-base-patch16-224")
     assert "local folder with config.json" in str(error.value)
+
+
+MEAN, DEVIATION, EDGES = slice(0, 3), slice(3, 6), slice(6, 14)
+COVARIANCE, TEXTURE, CONTRAST, PLACE = slice(14, 17), slice(17, 27), slice(27, 41), slice(41, 43)
+
+
+def halves(left: tuple[int, int, int], right: tuple[int, int, int]) -> Image.Image:
+    image = Image.new("RGB", (64, 64), left)
+    image.paste(right, (32, 0, 64, 64))
+    return image
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("size", [(1, 1), (2, 300), (50, 40)])
+def test_cells_take_any_mode_and_size(mode, size):
+    (x_ND,) = Cells()([Image.new(mode, size)])
+    assert x_ND.shape == (49, Cells.dim)
+    assert x_ND.dtype == np.float32
+    assert np.isfinite(x_ND).all()
+
+
+def test_cells_of_one_colour_have_its_lab_values_and_nothing_else():
+    (x_ND,) = Cells(grid=3)([Image.new("RGB", (30, 30), (200, 30, 90))])
+    lab = rgb2lab(np.array([[[200, 30, 90]]], np.uint8))[0, 0]
+    np.testing.assert_allclose(x_ND[:, MEAN], np.tile(lab, (9, 1)), rtol=1e-5)
+    for part in (DEVIATION, EDGES, COVARIANCE, CONTRAST):
+        np.testing.assert_allclose(x_ND[:, part], 0, atol=1e-4)
+
+
+def test_cells_colour_moments_against_numpy():
+    cells = Cells(grid=2, pixels=8)
+    image = noise(16, 16)
+    (x_ND,) = cells([image])
+    lab_PC = rgb2lab(np.asarray(image))[8:, :8].reshape(-1, 3)  # row 1, column 0
+    np.testing.assert_allclose(x_ND[2, MEAN], lab_PC.mean(0), rtol=1e-5)
+    np.testing.assert_allclose(x_ND[2, DEVIATION], lab_PC.std(0), rtol=1e-5)
+    expected = np.cov(lab_PC.T, bias=True)[[0, 0, 1], [1, 2, 2]] / 10
+    np.testing.assert_allclose(x_ND[2, COVARIANCE], expected, rtol=1e-4)
+
+
+def test_cells_are_in_rows_and_know_their_place():
+    (x_ND,) = Cells(grid=4)([halves((0, 0, 0), (255, 255, 255))])
+    light_GG = x_ND[:, 0].reshape(4, 4)
+    assert (light_GG[:, :2] < 1).all()
+    assert (light_GG[:, 2:] > 99).all()
+    np.testing.assert_allclose(x_ND[:, PLACE][[0, 3, 12]], [[-1, -1], [-1, 1], [1, -1]])
+    assert (Cells(grid=1)([noise()])[0][:, PLACE] == 0).all()
+
+
+@pytest.mark.parametrize(("across", "expected"), [(True, 0), (False, 4)])
+def test_edges_fall_into_the_bin_of_their_direction(across, expected):
+    wave = np.tile(128 + 100 * np.sin(np.arange(96) / 3), (96, 1)).astype(np.uint8)
+    image = Image.fromarray(wave if across else wave.T)
+    (x_ND,) = Cells(grid=2, pixels=48)([image])
+    energy = x_ND[:, EDGES] ** 2
+    assert (energy[:, expected] > 0.99 * energy.sum(axis=1)).all()
+
+
+def test_texture_is_the_root_of_a_distribution():
+    (x_ND,) = Cells()([noise()])
+    np.testing.assert_allclose((x_ND[:, TEXTURE] ** 2).sum(axis=1), 1, rtol=1e-5)
+
+
+def test_contrast_is_against_the_cells_around():
+    (x_ND,) = Cells(grid=7)([noise()])
+    around = x_ND[:, MEAN].reshape(7, 7, 3)[0:5, 0:5].mean(axis=(0, 1))  # about row 2, column 2
+    np.testing.assert_allclose(x_ND[16, CONTRAST][:3], x_ND[16, MEAN] - around, rtol=1e-3, atol=1e-3)
+
+
+def test_cells_do_not_depend_on_the_batch():
+    images = [noise(seed=seed) for seed in range(3)]
+    together = Cells()(images)
+    for image, x_ND in zip(images, together, strict=True):
+        np.testing.assert_array_equal(Cells()([image])[0], x_ND)
+
+
+@pytest.mark.parametrize("spec", ["cells(grid=0)", "cells(pixels=1)", "cells(gird=7)"])
+def test_cells_refuse_bad_parameters(spec):
+    with pytest.raises(InputError, match="cells"):
+        BACKBONES.build(spec)

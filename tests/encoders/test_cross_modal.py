@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 import torch
 from formulas import cross_modal_of
@@ -81,17 +79,6 @@ def test_padding_and_what_lies_under_the_masks_change_nothing(value):
     for x, mask in ((v_wild, v_mask), (t_wild, t_mask)):
         assert (x.grad[~mask] == 0).all()
         assert x.grad[mask].isfinite().all()
-
-
-def test_batch_mates_change_nothing():
-    model = made(heads=2)
-    v, v_mask, t, t_mask = sets()
-    together = model(v, v_mask, t, t_mask)[::2]
-    for b, (n, m) in enumerate(zip(V_SIZES, T_SIZES, strict=True)):
-        one = slice(b, b + 1)
-        alone = model(v[one, :n], v_mask[one, :n], t[one, :m], t_mask[one, :m])[::2]
-        torch.testing.assert_close(alone[0][0], together[0][b, :n], rtol=0, atol=1e-12)
-        torch.testing.assert_close(alone[1][0], together[1][b, :m], rtol=0, atol=1e-12)
 
 
 def test_dropout_works_in_training_alone():

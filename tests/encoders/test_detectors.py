@@ -1,7 +1,5 @@
 """Detectors as backbones: small random models of each kind, held to transformers' own reading of their outputs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -20,7 +18,7 @@ QUERIES = {"detr": 9, "rtdetr": 12, "owlv2": 16}
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def folders(tmp_path_factory) -> dict[str, Path]:
     root = tmp_path_factory.mktemp("detectors")
     return {kind: write_detector(kind, root / kind) for kind in KINDS}
 
@@ -47,10 +45,8 @@ def as_transformers_reads(
         if kind == "owlv2":
             map_BHWD, _ = model.image_embedder(pixels["pixel_values"])
             x_BQD = map_BHWD.flatten(1, 2)
-            found = SimpleNamespace(
-                logits=model.objectness_predictor(x_BQD)[..., None],
-                pred_boxes=model.box_predictor(x_BQD, map_BHWD),
-            )
+            logits = model.objectness_predictor(x_BQD)[..., None]
+            found = SimpleNamespace(logits=logits, pred_boxes=model.box_predictor(x_BQD, map_BHWD))
             vector_BQD = model.class_predictor(x_BQD)[1]
         else:
             found = model(**pixels)
@@ -58,9 +54,8 @@ def as_transformers_reads(
     if kind == "rtdetr":  # whose function ranks pairs of query and class
         score_Q = found.logits[0].sigmoid().amax(dim=-1)
         centre_Q4 = found.pred_boxes[0]
-        box_Q4 = torch.cat(
-            [centre_Q4[:, :2] - centre_Q4[:, 2:] / 2, centre_Q4[:, :2] + centre_Q4[:, 2:] / 2], dim=1
-        )
+        middle_Q2, half_Q2 = centre_Q4[:, :2], centre_Q4[:, 2:] / 2
+        box_Q4 = torch.cat([middle_Q2 - half_Q2, middle_Q2 + half_Q2], dim=1)
         box_Q4 = box_Q4 * torch.tensor([image.width, image.height] * 2)
     else:
         (read,) = processor.post_process_object_detection(found, threshold=-1.0, target_sizes=size)

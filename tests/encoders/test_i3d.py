@@ -1,32 +1,25 @@
-"""The network of I3D against the published table and explicit formulas."""
-
-from __future__ import annotations
+"""I3D: its network against the published table and formulas; its windows over a video as a backbone."""
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from i3d_weights import units
+from PIL import Image
 
-from polypool.encoders.backbones.inception import I3D, MaxPool, Unit, pad_same
+from polypool.encoders.backbones.inception import I3D, pad_same
 from polypool.infra.errors import InputError
-
-
-def test_parameters_are_those_of_the_published_table():
-    convolutions = sum(inputs * outputs * kernel**3 for inputs, outputs, kernel in units().values())
-    scales = sum(2 * outputs for _, outputs, _ in units().values())
-    network = I3D()
-    counts = {name: x.numel() for name, x in network.named_parameters()}
-    classifier = counts.pop("logits.conv3d.weight") + counts.pop("logits.conv3d.bias")
-    assert sum(counts.values()) == convolutions + scales == 12_287_264
-    assert classifier == 400 * 1024 + 400
+from polypool.infra.registry import BACKBONES
 
 
 def test_names_and_shapes_are_the_published_ones(weights):
     expected = {name: x.shape for name, x in weights.items() if not name.endswith("num_batches_tracked")}
-    assert {name: x.shape for name, x in I3D().state_dict().items()} == expected
+    network = I3D()
+    assert {name: x.shape for name, x in network.state_dict().items()} == expected
+    sizes = {name: x.numel() for name, x in network.named_parameters()}
+    assert sum(size for name, size in sizes.items() if "logits" not in name) == 12_287_264
 
 
 def explicit_pads(size: int, kernel: int, stride: int) -> tuple[int, int]:
@@ -43,53 +36,6 @@ def test_padding_is_tensorflow_s(kernel, stride, size):
     padded = pad_same(torch.ones(1, 1, size, 1, 1), (kernel, 1, 1), (stride, 1, 1))[0, 0, :, 0, 0]
     before, after = explicit_pads(size, kernel, stride)
     assert padded.tolist() == [0.0] * before + [1.0] * size + [0.0] * after
-
-
-def test_each_dimension_has_its_own_padding():
-    padded = pad_same(torch.ones(1, 1, 4, 5, 6), (3, 2, 7), (2, 2, 1))
-    assert padded.shape[2:] == (5, 6, 12)
-    assert padded[0, 0, 4].sum() == 0
-    assert padded[0, 0, :, 5].sum() == 0
-    assert padded[0, 0, 0, 0].tolist() == [0.0] * 3 + [1.0] * 6 + [0.0] * 3
-
-
-def same_conv(x: np.ndarray, w: np.ndarray, stride: int) -> np.ndarray:
-    """Convolve `(C, T, H, W)` with `(O, C, K, K, K)` by loops over the outputs."""
-    kernel, sizes = w.shape[-1], x.shape[1:]
-    x = np.pad(x, [(0, 0), *(explicit_pads(size, kernel, stride) for size in sizes)])
-    out = np.empty((len(w), *(math.ceil(size / stride) for size in sizes)))
-    for t, h, v in np.ndindex(out.shape[1:]):
-        t0, h0, v0 = t * stride, h * stride, v * stride
-        part = x[:, t0 : t0 + kernel, h0 : h0 + kernel, v0 : v0 + kernel]
-        out[:, t, h, v] = (w * part).sum(axis=(1, 2, 3, 4))
-    return out
-
-
-@pytest.mark.parametrize(
-    ("kernel", "stride", "sizes"), [(7, 2, (5, 8, 9)), (3, 1, (2, 3, 4)), (1, 1, (1, 2, 3))]
-)
-def test_a_unit_is_convolution_normalisation_and_relu(kernel, stride, sizes):
-    torch.manual_seed(0)
-    unit = Unit(2, 3, kernel=kernel, stride=stride).double()
-    unit.load_state_dict({name: torch.rand_like(x) + 0.1 for name, x in unit.state_dict().items()})
-    x_CTHW = torch.randn(2, *sizes, dtype=torch.float64)
-    y = same_conv(x_CTHW.numpy(), unit.conv3d.weight.detach().numpy(), stride)
-    by_channel = {name: x.detach().numpy()[:, None, None, None] for name, x in unit.bn.state_dict().items()}
-    y = (y - by_channel["running_mean"]) / np.sqrt(by_channel["running_var"] + 1e-3)
-    y = np.maximum(y * by_channel["weight"] + by_channel["bias"], 0)
-    np.testing.assert_allclose(unit(x_CTHW[None])[0].detach().numpy(), y, rtol=1e-10, atol=1e-12)
-
-
-@pytest.mark.parametrize("sizes", [(4, 6, 7), (1, 1, 1), (5, 5, 5)])
-def test_pooling_takes_the_largest_of_what_is_there(sizes):
-    x_THW = np.random.default_rng(0).random(sizes)
-    got = MaxPool((3, 3, 3), (2, 2, 2))(torch.from_numpy(x_THW)[None, None])[0, 0].numpy()
-    starts = [[i * 2 - explicit_pads(size, 3, 2)[0] for i in range(math.ceil(size / 2))] for size in sizes]
-    assert got.shape == tuple(map(len, starts))
-    for place in np.ndindex(got.shape):
-        at = [starts[dim][i] for dim, i in enumerate(place)]
-        part = x_THW[tuple(slice(max(0, a), a + 3) for a in at)]
-        assert got[place] == part.max()
 
 
 def reference_map(weights: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
@@ -143,14 +89,13 @@ def test_the_last_map_is_that_of_the_paper_s_layers(network, weights, sizes):
     np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4 * float(expected.max()))
 
 
-def test_features_are_means_over_two_steps_and_all_places(network):
-    x = torch.rand(1, 3, 24, 224, 224) * 2 - 1
+def test_features_are_means_over_two_steps_and_all_places(network, monkeypatch):
+    map_BCTHW = torch.randn(1, 1024, 3, 7, 7)
+    monkeypatch.setattr(network, "last_map", lambda pixels: map_BCTHW)
     with torch.no_grad():
-        map_CTHW = network.last_map(x)[0].double()
-        features = network(x)
+        features = network(torch.empty(0))
         scores = network.scores(features)
-    assert map_CTHW.shape == (1024, 3, 7, 7)
-    step_CT = map_CTHW.mean(dim=(2, 3))
+    step_CT = map_BCTHW[0].double().mean(dim=(2, 3))
     expected_TC = torch.stack([(step_CT[:, 0] + step_CT[:, 1]) / 2, (step_CT[:, 1] + step_CT[:, 2]) / 2])
     assert features.shape == (1, 2, 1024)
     np.testing.assert_allclose(features[0], expected_TC, rtol=1e-4, atol=1e-5)
@@ -159,9 +104,8 @@ def test_features_are_means_over_two_steps_and_all_places(network):
 
 
 def test_other_numbers_of_classes_load(weights, tmp_path):
-    torch.save(
-        weights | {name: x[:157] for name, x in weights.items() if "logits" in name}, tmp_path / "charades.pt"
-    )
+    fewer = {name: x[:157] for name, x in weights.items() if "logits" in name}
+    torch.save(weights | fewer, tmp_path / "charades.pt")
     assert I3D.load(tmp_path / "charades.pt").logits.conv3d.bias.shape == (157,)
 
 
@@ -181,3 +125,115 @@ def test_files_of_other_networks_are_refused_with_a_list(weights, tmp_path):
     torch.save({}, path)
     with pytest.raises(InputError, match="missing Conv3d_1a_7x7"):
         I3D.load(path)
+
+
+class Steps:
+    """In the network's place: the mean of the first channel over every 8 frames, then of two neighbours."""
+
+    def __call__(self, pixels_B3THW: torch.Tensor) -> torch.Tensor:
+        self.seen = pixels_B3THW
+        step_T = pixels_B3THW[0, 0].mean(dim=(1, 2)).reshape(-1, 8).mean(dim=1)
+        return ((step_T[1:] + step_T[:-1]) / 2)[None, :, None].expand(1, -1, 1024)
+
+
+def grey(value: int) -> Image.Image:
+    return Image.new("RGB", (256, 256), (value,) * 3)
+
+
+@pytest.mark.parametrize("window", [16, 24, 64])
+@pytest.mark.parametrize("count", [1, 8, 9, 15, 16, 17, 24, 25, 63, 64, 65, 72, 73, 120, 121, 150])
+def test_windows_give_as_many_steps_as_the_whole_video(path, monkeypatch, window, count):
+    backbone = built(path, window=window, monkeypatch=monkeypatch)
+    features_TD = backbone(grey(number) for number in range(count))
+    filled = [min(number, count - 1) for number in range(max(16, -(-count // 8) * 8))]
+    step_T = np.array(filled).reshape(-1, 8).mean(axis=1) / 127.5 - 1
+    expected_T = (step_T[1:] + step_T[:-1]) / 2
+    assert features_TD.shape == (max(1, math.ceil(count / 8) - 1), 1024)
+    np.testing.assert_allclose(features_TD[:, 0], expected_T, atol=1e-5)
+
+
+def built(path: Path, *, monkeypatch: pytest.MonkeyPatch, **sizes: int):
+    """Return the backbone with `Steps` as its network."""
+    monkeypatch.setattr(I3D, "load", classmethod(lambda cls, path: torch.nn.Identity()))
+    backbone = BACKBONES.get("i3d")(weights=str(path), **sizes)
+    backbone._network = Steps()
+    return backbone
+
+
+def test_windows_of_another_stride(path, monkeypatch):
+    backbone = built(path, window=32, stride=32, monkeypatch=monkeypatch)
+    apart = backbone(grey(number) for number in range(64))
+    assert len(apart) == 2 * 3  # the mean over frames 24 to 39 is left out
+    backbone = built(path, window=32, stride=8, monkeypatch=monkeypatch)
+    assert len(backbone(grey(number) for number in range(48))) == 3 * 3
+
+
+def test_no_more_than_a_window_is_held(path, monkeypatch):
+    backbone, ahead = built(path, window=16, monkeypatch=monkeypatch), []
+    network, given = backbone._network, 0
+
+    def frames():
+        nonlocal given
+        for number in range(100):
+            given += 1
+            yield grey(number)
+
+    def counted(pixels):
+        ahead.append((given, pixels.shape[2]))
+        return network(pixels)
+
+    backbone._network = counted
+    backbone(frames())
+    assert [at for at, _ in ahead][:3] == [17, 25, 33]
+    assert {length for _, length in ahead} == {16}
+
+
+def test_frames_are_resized_cropped_and_scaled(path, monkeypatch):
+    backbone = built(path, window=16, monkeypatch=monkeypatch)
+    image = Image.new("RGB", (1024, 512), (255, 0, 51))
+    image.paste((0, 0, 0), (0, 0, 512 - 460, 512))  # 26 of 512 columns at the new size: outside the middle
+    image.paste((0, 255, 0), (0, 0, 1024, 16))  # 8 of 256 rows: outside too
+    backbone([image])
+    seen = backbone._network.seen
+    assert seen.shape == (1, 3, 16, 224, 224)
+    np.testing.assert_allclose(seen[0, :, 0].amin(dim=(1, 2)), [1, -1, 51 / 127.5 - 1], atol=1e-6)
+    np.testing.assert_allclose(seen[0, :, 0].amax(dim=(1, 2)), [1, -1, 51 / 127.5 - 1], atol=1e-6)
+    for size in [(64, 48), (48, 64), (1, 1), (224, 300)]:
+        backbone([Image.new("L", size)])
+        assert backbone._network.seen.shape == (1, 3, 16, 224, 224)
+
+
+def test_the_backbone_runs_the_network(path, network):
+    backbone = BACKBONES.build(f"i3d(weights={str(path)!r}, window=16)")
+    noise = np.random.default_rng(0).integers(0, 256, (16, 224, 256, 3), np.uint8)
+    resized = [Image.fromarray(x).resize((293, 256), Image.Resampling.BILINEAR) for x in noise]
+    middle = np.stack(resized)[:, 16:240, 34:258]
+    with torch.inference_mode():
+        expected = network((torch.from_numpy(middle).permute(3, 0, 1, 2)[None] / 127.5 - 1).float())[0]
+    features_TD = backbone(map(Image.fromarray, noise))
+    assert (features_TD.shape, features_TD.dtype, backbone.dim) == ((1, 1024), np.float32, 1024)
+    np.testing.assert_allclose(features_TD, expected, rtol=1e-3, atol=1e-4)
+    about = backbone.describe()
+    assert (about["backbone"], about["window"], about["stride"]) == ("i3d", 16, 8)
+    assert about["weights"] == "rgb_imagenet.pt"
+    assert len(about["sha256"]) == 64
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ("", "weights"),
+        ("weights='none.pt'", "no weights at none.pt"),
+        ("weights='none.pt', window=20", "multiples of 8"),
+        ("weights='none.pt', window=8", "at least 16"),
+        ("weights='none.pt', stride=72", "no larger than it"),
+        ("weights='none.pt', stride=0", "multiples of 8"),
+    ],
+)
+def test_bad_parameters_are_one_message(parameters, message):
+    with pytest.raises(InputError, match=message):
+        BACKBONES.build(f"i3d({parameters})")
+
+
+def test_a_set_of_no_frames_is_empty(path, monkeypatch):
+    assert built(path, monkeypatch=monkeypatch)(iter([])).shape == (0, 1024)

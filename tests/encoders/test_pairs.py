@@ -1,9 +1,6 @@
 """CLIP and SigLIP as pairs: scores and embeddings against transformers' own whole models, on small random ones."""
 
-from __future__ import annotations
-
 import string
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -63,7 +60,7 @@ def text_half(kind: str, folder: str, captions: list[str], **params) -> tuple[Te
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_scores_are_those_of_the_whole_model(folders, kind: str) -> None:
+def test_scores_are_those_of_the_whole_model(folders, kind):
     folder, images = folders[kind], [noise(40, 32), noise(32, 50), noise(33, 33)]
     model, processor = whole(folder)
     with torch.no_grad():
@@ -92,7 +89,7 @@ def test_scores_are_those_of_the_whole_model(folders, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("width", [None, 6])
-def test_tokens_are_the_last_states_through_a_map(folders, kind: str, width: int | None) -> None:
+def test_tokens_are_the_last_states_through_a_map(folders, kind, width):
     encoder, batch = text_half(kind, folders[kind], CAPTIONS, width=width)
     model, _ = whole(folders[kind])
     tokens = theirs(kind, folders[kind], CAPTIONS)
@@ -110,7 +107,7 @@ def test_tokens_are_the_last_states_through_a_map(folders, kind: str, width: int
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_long_texts_are_cut_as_in_pretraining(tmp_path: Path, kind: str) -> None:
+def test_long_texts_are_cut_as_in_pretraining(tmp_path, kind):
     folder = {"clip": save_clip, "siglip": save_siglip}[kind](tmp_path / kind, longest=8)
     captions = ["a dog", "the dog and the cat and the house and the boat and the car"]
     encoder, batch = text_half(kind, folder, captions, pooled=True)
@@ -130,7 +127,7 @@ def test_long_texts_are_cut_as_in_pretraining(tmp_path: Path, kind: str) -> None
     assert x_BND.shape[:2] == mask_BN.shape == (2, 8 if kind == "clip" else 7)
 
 
-def test_a_clip_reads_the_end_of_a_text_at_each_length(tmp_path: Path) -> None:
+def test_a_clip_reads_the_end_of_a_text_at_each_length(tmp_path):
     encoder, _ = text_half("clip", save_clip(tmp_path / "clip", longest=6), ["a"])
     for size in range(2, 10):
         token_BL = torch.arange(10, 20)[None].masked_fill(torch.arange(10) >= size, 0)
@@ -141,7 +138,7 @@ def test_a_clip_reads_the_end_of_a_text_at_each_length(tmp_path: Path) -> None:
         assert (mask_BN.sum(), last_B.tolist()) == (read, [read - 1])
 
 
-def test_a_siglip_reads_text_end_and_pads(tmp_path: Path) -> None:
+def test_a_siglip_reads_text_end_and_pads(tmp_path):
     """The pads of SigLIP 2 are not its end token."""
     kind, folder = ENCODERS.get("siglip_text"), save_siglip(tmp_path / "siglip", longest=6)
     assets = kind.prepare([], name=folder)
@@ -156,13 +153,13 @@ def test_a_siglip_reads_text_end_and_pads(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("params", ["", ", pooled=True", ", width=6", ", width=6, pooled=True"])
-def test_they_keep_the_promises_of_encoders(folders, kind: str, params: str) -> None:
+def test_they_keep_the_promises_of_encoders(folders, kind, params):
     for check in EncoderChecks(f"{kind}_text(name={folders[kind]!r}{params})").checks():
         check.run()
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_they_are_rebuilt_without_their_folder(folders, kind: str) -> None:
+def test_they_are_rebuilt_without_their_folder(folders, kind):
     encoder, batch = text_half(kind, folders[kind], CAPTIONS)
     encoder_kind = type(encoder)
     again = encoder_kind(encoder_kind.prepare(CAPTIONS, name=folders[kind]), name="not/there")
@@ -171,7 +168,7 @@ def test_they_are_rebuilt_without_their_folder(folders, kind: str) -> None:
         assert one.equal(other)
 
 
-def test_a_siglip_reads_lower_case_without_punctuation_and_a_siglip_2_with_it(folders) -> None:
+def test_a_siglip_reads_lower_case_without_punctuation_and_a_siglip_2_with_it(folders):
     kind = ENCODERS.get("siglip_text")
     assets = kind.prepare(CAPTIONS, name=folders["siglip"])
     shouted, said = kind.tokenizer(assets).encode([" The  DOG's, boat! ", "the dogs boat"])
@@ -182,7 +179,7 @@ def test_a_siglip_reads_lower_case_without_punctuation_and_a_siglip_2_with_it(fo
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_another_model_is_refused(folders, tmp_path: Path, kind: str) -> None:
+def test_another_model_is_refused(folders, tmp_path, kind):
     other = folders["siglip" if kind == "clip" else "clip"]
     with pytest.raises(InputError, match=f"kind of text half in {other}"):
         ENCODERS.get(f"{kind}_text").prepare([], name=other)
@@ -197,13 +194,13 @@ def test_another_model_is_refused(folders, tmp_path: Path, kind: str) -> None:
         ENCODERS.build(f"{kind}_text(name={folders[kind]!r}, width=0)", assets)
 
 
-def test_an_embedding_of_the_whole_image_has_no_cells(folders) -> None:
+def test_an_embedding_of_the_whole_image_has_no_cells(folders):
     for more in ("cls=True", "grid=2"):
         with pytest.raises(InputError, match="leave out cls and grid"):
             BACKBONES.build(f"clip(name={folders['clip']!r}, pooled=True, {more})")
 
 
-def test_stored_features_are_a_set_as_they_are() -> None:
+def test_stored_features_are_a_set_as_they_are():
     for check in EncoderChecks("stored").checks():
         if "gradients" not in check.what:  # there is nothing to learn
             check.run()

@@ -1,6 +1,6 @@
-from __future__ import annotations
-
+import json
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -58,55 +58,26 @@ def test_smoothing_before_making_smaller_averages_what_is_left_out():
 def test_a_part_is_cut_where_the_numbers_say():
     image = noise(20, 41)
     for u, flip in (
-        ((0.0, 0.0, 0.0, 0.9), False),
-        ((0.5, 0.999, 0.25, 0.1), True),
-        ((1.0, 0.3, 0.3, 0.5), False),
+        ((0.0, 0.0, 0.0, 0.51), False),
+        ((0.5, 0.999, 0.25, 0.49), True),
+        ((0.999, 0.3, 0.3, 0.9), False),
+        ((0.25, 0.7, 0.999, 0.1), True),
     ):
         ratio = 0.6 + 0.4 * u[0]
         height, width = int(20 * ratio), int(41 * ratio)
         left, top = int(u[1] * (41 - width + 1)), int(u[2] * (20 - height + 1))
         part = Image.fromarray(image[top : top + height, left : left + width])
-        expected = plain().square(part)
-        np.testing.assert_array_equal(
-            plain().square(Image.fromarray(image), u), expected[:, ::-1] if flip else expected
-        )
-
-
-def test_parts_and_mirroring_are_as_frequent_as_they_should_be():
-    """A picture whose red is its column and whose green is its row shows where each part came from."""
-    side, count = 100, 2000
-    place = np.zeros((side, side, 3), np.uint8)
-    place[..., 0], place[..., 1] = np.arange(side), np.arange(side)[:, None]
-    u = uniform(0, np.arange(count)[:, None], np.arange(4))
-    corners = [
-        plain(size=100).square(Image.fromarray(place), each)[[0, 0, -1, -1], [0, -1, 0, -1]] for each in u
-    ]
-    x, y = np.array(corners)[..., 0], np.array(corners)[..., 1]
-    flipped = x[:, 0] > x[:, 1]
-    ratio = (np.abs(x[:, 1] - x[:, 0]) + 1) / side
-    assert flipped.mean() == pytest.approx(0.5, abs=0.04)
-    np.testing.assert_allclose(ratio, (y[:, 2] - y[:, 0] + 1) / side, atol=1e-6)  # one ratio for both sides
-    assert ratio.min() >= 0.6
-    assert ratio.max() > 0.98
-    assert ratio.mean() == pytest.approx(0.795, abs=0.01)  # sides are rounded down
-    left, room = np.minimum(x[:, 0], x[:, 1]), 1 - ratio
-    far = room > 0.1
-    share = left[far] / (side * room[far])
-    assert share.mean() == pytest.approx(0.5, abs=0.03)
-    assert share.min() < 0.05
-    assert share.max() == pytest.approx(1, abs=0.01)  # the last position is reached too
-    assert abs(np.corrcoef(left[far], y[far, 0])[0, 1]) < 0.25  # the ratio is common, the rest is not
+        expected = plain().square(part)[:, :: -1 if flip else 1]
+        np.testing.assert_array_equal(plain().square(Image.fromarray(image), u), expected)
 
 
 def test_colours_are_those_of_the_network():
     image = np.array([[[10, 100, 200]]], np.uint8)
     cnn = ENCODERS.get("cnn")
+    imagenet = [(10 / 255 - 0.485) / 0.229, (100 / 255 - 0.456) / 0.224, (200 / 255 - 0.406) / 0.225]
     for transform, expected in (
         (cnn.transform({}, size=32), [200 - 102.9801, 100 - 115.9465, 10 - 122.7717]),
-        (
-            cnn.transform({}, name="resnet152", size=32),
-            [(10 / 255 - 0.485) / 0.229, (100 / 255 - 0.456) / 0.224, (200 / 255 - 0.406) / 0.225],
-        ),
+        (cnn.transform({}, name="resnet152", size=32), imagenet),
     ):
         pixels = transform(Image.fromarray(image))
         assert pixels.shape == (3, 32, 32)
@@ -167,3 +138,70 @@ def test_a_broken_image_is_named(files):
     files[3].unlink()
     with pytest.raises(InputError, match=r"3\.png: no such file"):
         data.batch(np.array([3]), sample_B=np.array([3]), draw=None)
+
+
+BEFORE = {"vit": 1, "clip": 1, "siglip": 0, "dinov2": 1, "registers": 5}
+
+
+def build(folder: Path, **params):
+    kind = ENCODERS.get("patches")
+    params = {"name": str(folder), **params}
+    assets = json.loads(json.dumps(kind.prepare(**params)))  # as a checkpoint keeps them
+    inside = ", ".join(f"{key}={value!r}" for key, value in params.items())
+    encoder = ENCODERS.build(f"patches({inside})", assets)
+    return encoder, kind.transform(assets, **params)
+
+
+@pytest.mark.parametrize("name", BEFORE)
+def test_patches_are_the_last_states_of_the_published_model(towers, name):
+    from transformers import AutoModel
+
+    encoder, transform = build(towers[name], width=6, size=32)
+    encoder.load_pretrained()
+    assert (encoder.reads, encoder.width, transform.size, transform.cells) == ("pixels", 6, 32, 16)
+    whole = AutoModel.from_pretrained(towers[name]).eval()
+    pixels, mask_BN = torch.randn(2, 3, 32, 32), torch.rand(2, 16) > 0.3
+    state_BLH = getattr(whole, "vision_model", whole)(pixels).last_hidden_state
+    x_BND, mask = encoder.eval()(pixels, mask_BN)
+    assert state_BLH.shape[1] == BEFORE[name] + 16
+    assert mask is mask_BN
+    torch.testing.assert_close(x_BND, encoder.fc(state_BLH[:, BEFORE[name] :]), rtol=1e-4, atol=1e-5)
+    if BEFORE[name]:
+        longer, transform = build(towers[name], width=6, size=32, class_token=True)
+        assert transform.cells == 17
+        longer.load_state_dict(encoder.state_dict())
+        x_BND = longer.eval()(pixels, torch.ones(2, 17, dtype=torch.bool))[0]
+        expected_BLH = torch.cat((state_BLH[:, :1], state_BLH[:, BEFORE[name] :]), dim=1)
+        torch.testing.assert_close(x_BND, encoder.fc(expected_BLH), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", BEFORE)
+def test_every_weight_has_a_gradient_and_any_size_will_do(towers, name):
+    encoder, transform = build(towers[name], width=6, size=48)
+    assert transform.cells == 36
+    x_BND, _ = encoder.train()(torch.randn(2, 3, 48, 48), torch.ones(2, 36, dtype=torch.bool))
+    assert x_BND.shape == (2, 36, 6)
+    (x_BND * torch.randn_like(x_BND)).sum().backward()
+    assert [key for key, p in encoder.named_parameters() if p.grad is None] == []
+
+
+def test_colours_are_those_of_the_model(towers):
+    _, transform = build(towers["vit"], size=32)
+    pixels = transform(Image.new("RGB", (90, 50), (51, 102, 255)))
+    expected = np.array([(0.2 - 0.1) / 0.4, (0.4 - 0.2) / 0.5, (1 - 0.3) / 0.6], np.float32)
+    np.testing.assert_allclose(pixels[:, 7, 9], expected, rtol=1e-5)
+    assert pixels.dtype == np.float32
+    assert transform.antialias
+
+
+def test_what_cannot_be_is_refused(towers, tmp_path):
+    from transformers import ConvNextImageProcessorPil, ResNetConfig
+
+    with pytest.raises(InputError, match="multiple of 8"):
+        build(towers["vit"], size=30)
+    with pytest.raises(InputError, match=r"no \[CLS\] token"):
+        build(towers["siglip"], class_token=True)
+    ResNetConfig().save_pretrained(tmp_path)
+    ConvNextImageProcessorPil().save_pretrained(tmp_path)
+    with pytest.raises(InputError, match=r"'resnet'.*Choices: clip_vision_model, dinov2"):
+        build(tmp_path)

@@ -1,5 +1,3 @@
-"""Requests for batches that are announced ahead."""
-
 from __future__ import annotations
 
 from concurrent.futures import Future
@@ -9,7 +7,7 @@ import numpy as np
 from polypool.infra.batches import announced
 
 
-def test_requests_for_what_is_not_read_are_cancelled() -> None:
+def test_requests_for_what_is_not_read_are_cancelled():
     requests: list[Future] = []
 
     class Source:

@@ -1,5 +1,3 @@
-"""Records read from JSON, only where every field fits."""
-
 from __future__ import annotations
 
 import json

@@ -1,5 +1,3 @@
-"""Files that are missing, and disks that are full or may not be written."""
-
 from __future__ import annotations
 
 import errno
@@ -7,7 +5,7 @@ import os
 import pickle
 import resource
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +21,7 @@ from polypool.infra.untrusted_arrays import map_array
 
 
 @pytest.mark.parametrize("path", ["x" * 5_000, "a\x00b", "a/" * 3_000])
-def test_a_path_that_no_system_takes_is_no_file(path: str) -> None:
+def test_a_path_that_no_system_takes_is_no_file(path):
     for look in (existing, existing_folder):
         with pytest.raises(InputError, match="no such"):
             look(path, what="something")
@@ -32,12 +30,12 @@ def test_a_path_that_no_system_takes_is_no_file(path: str) -> None:
             make_folder(path)
 
 
-def test_a_file_that_gives_no_bytes_is_told() -> None:
+def test_a_file_that_gives_no_bytes_is_told():
     with pytest.raises(InputError, match="cannot be read: Input/output error; expected something"):
         read_json("/proc/self/mem", what="something")
 
 
-def test_a_link_to_a_folder_above_ends(tmp_path: Path) -> None:
+def test_a_link_to_a_folder_above_ends(tmp_path):
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "one.jpg").touch()
     (tmp_path / "elsewhere" / "b").mkdir(parents=True)
@@ -64,7 +62,7 @@ LARGE = HEADER.replace("2, 4", "4611686018427387904, 4")
         HEADER.replace("<f4", "|V4").replace("2, 4", "1,"),
     ],
 )
-def test_a_damaged_header_of_an_array_ends_in_one_message(tmp_path: Path, header: str) -> None:
+def test_a_damaged_header_of_an_array_ends_in_one_message(tmp_path, header):
     path = tmp_path / "x.npy"
     text = header.encode() + b"\n"
     path.write_bytes(b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + bytes(32))
@@ -73,7 +71,7 @@ def test_a_damaged_header_of_an_array_ends_in_one_message(tmp_path: Path, header
         map_array(path, what="features")
 
 
-def test_text_beyond_unicode_is_refused(tmp_path: Path) -> None:
+def test_text_beyond_unicode_is_refused(tmp_path):
     np.save(tmp_path / "x.npy", np.array(["abc", "é"]))
     assert map_array(tmp_path / "x.npy", what="ids").tolist() == ["abc", "é"]
     data = bytearray((tmp_path / "x.npy").read_bytes())
@@ -104,9 +102,7 @@ def small_files() -> Iterator[None]:
     ],
 )
 @pytest.mark.usefixtures("small_files")
-def test_whoever_writes_a_disk_that_is_full_is_understood(
-    write: Callable[[Path], object], tmp_path: Path
-) -> None:
+def test_whoever_writes_a_disk_that_is_full_is_understood(write, tmp_path):
     with pytest.raises(Exception) as full:  # noqa: PT011 (each library has its own)
         write(tmp_path / "file")
     why = disk_fault(full.value, tmp_path / "not there" / "yet")
@@ -144,14 +140,14 @@ DENIED = "cannot be written: Permission denied; make it writable"
         (KeyError(28), None),
     ],
 )
-def test_a_fault_of_the_disk_is_told_from_all_others(error: Exception, message: str | None) -> None:
+def test_a_fault_of_the_disk_is_told_from_all_others(error, message):
     if message is None:
         error.__cause__ = error  # a ring ends
     assert disk_fault(error, Path("/mine")) == message
 
 
 @pytest.mark.usefixtures("small_files")
-def test_a_journal_that_could_not_be_written_goes_on_where_it_ended(tmp_path: Path) -> None:
+def test_a_journal_that_could_not_be_written_goes_on_where_it_ended(tmp_path):
     journal = Journal(tmp_path, lambda: pytest.fail("nobody is asked"))
 
     def log_much() -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 from polypool.infra.text_tables import Table, aligned, as_latex, as_markdown, as_text
 
 
-def test_numbers_stand_right_and_labels_left_and_blanks_after_numbers_keep_their_place() -> None:
+def test_numbers_stand_right_and_labels_left_and_blanks_after_numbers_keep_their_place():
     lines = aligned(
         ["name", "a\nscore", "b"], [["x", "1.0*", "[0, 1]"], ["long name", "10.0 ", ""]], width=60
     )
@@ -16,20 +16,20 @@ def test_numbers_stand_right_and_labels_left_and_blanks_after_numbers_keep_their
     ]
 
 
-def test_the_first_column_alone_is_wrapped_to_fit() -> None:
+def test_the_first_column_alone_is_wrapped_to_fit():
     lines = aligned(["name", "score"], [["slots of men " + "y" * 30, "12.345 ± 0.001"]], width=30)
     assert max(map(len, lines)) <= 30
     assert "12.345 ± 0.001" in lines[2]
     assert "".join("".join(lines[2:]).split()).count("y") == 30
 
 
-def test_columns_can_be_set_left_and_rows_left_out() -> None:
+def test_columns_can_be_set_left_and_rows_left_out():
     lines = aligned(["a", "b", "c"], [["x", "1", "note"], ["y", "22", "n"]], width=60, left=(0, 2))
     assert lines[2:] == ["x   1  note", "y  22  n"]
     assert aligned(["a", "b"], [], width=60)[0] == "a  b"
 
 
-def test_wide_tables_go_on_below_and_stay_within_120_columns() -> None:
+def test_wide_tables_go_on_below_and_stay_within_120_columns():
     header = ("aggregator", *(f"task_{k}\ndata set {k}" for k in range(12)))
     table = Table(
         title="wide", header=header, rows=((("slots(k=4, heads=2), " * 3), *["100.0 ± 10.0"] * 12),), label=32
@@ -41,7 +41,7 @@ def test_wide_tables_go_on_below_and_stay_within_120_columns() -> None:
     assert as_markdown(table).splitlines()[2].count("|") == 14
 
 
-def test_latex_is_escaped() -> None:
+def test_latex_is_escaped():
     rows = (("kmax(k=5), a_b & c%", "-1.0* [-2.0, +3.0]"),)
     text = as_latex(Table(title="t_1", header=("a", "b"), rows=rows, best=frozenset({(0, 1)})))
     assert r"\texttt{kmax(k=5), a\_b \& c\%}" in text

@@ -1,5 +1,3 @@
-"""Pickles of plain values and arrays are read by any protocol; all else is refused, and nothing is run."""
-
 from __future__ import annotations
 
 import datetime

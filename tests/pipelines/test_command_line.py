@@ -1,11 +1,9 @@
-from __future__ import annotations
-
+import os
 import re
-import subprocess
-import sys
 
 import pytest
 from places import ROOT
+from programs import begin, end
 from verbs import called
 
 from polypool.__main__ import verbs
@@ -13,7 +11,7 @@ from polypool.infra.errors import InputError
 from polypool.infra.registry import BACKBONES, RECIPES
 from polypool.pipelines.commands.extract import extract
 from polypool.pipelines.commands.train import Resume, parse
-from polypool.pipelines.recipes.arguments import recipe_list
+from polypool.pipelines.recipes.arguments import read_run, recipe_list
 
 
 def test_a_recipe_is_read_with_its_overrides():
@@ -35,11 +33,9 @@ def test_a_recipe_is_read_with_its_overrides():
         (["coco_mini", "--recipe", "other"], "--recipe"),
     ],
 )
-def test_a_wrong_override_says_what_is_right_and_ends_with_2(words, message, capsys):
-    with pytest.raises(SystemExit) as ended:
-        parse(words)
-    assert ended.value.code == 2
-    assert message in capsys.readouterr().err
+def test_a_wrong_override_says_what_is_right_and_ends_with_2(words, message):
+    code, _, said = called("train", *words)
+    assert (code, message in said) == (2, True), said
 
 
 @pytest.mark.parametrize("word", ["--help", "--list"])
@@ -113,13 +109,14 @@ def test_bad_input_is_one_message_and_code_2(words, message, nowhere):
     assert (code, message in error) == (2, True), error
 
 
-def test_a_process_ends_with_the_message_alone(nowhere, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    command = [sys.executable, "-m", "polypool", "train", "coco_region_bigru"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 2, done.stderr
-    assert "no such file" in done.stderr, "found by a child of `train`"
-    assert "Traceback" not in done.stderr
+@pytest.mark.slow
+def test_a_process_ends_with_the_message_alone(nowhere, tmp_path):
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    process = begin("-m", "polypool", "train", "coco_region_bigru", folder=tmp_path, env=environment)
+    code, _, said = end(process)
+    assert code == 2, said
+    assert "no such file" in said, "found by a child of `train`"
+    assert "Traceback" not in said
 
 
 @pytest.mark.parametrize("verb", sorted(verbs()))
@@ -134,3 +131,39 @@ def test_the_help_of_every_verb_says_what_its_defaults_mean(verb):
 def test_the_help_of_extract_names_every_backbone():
     described = " ".join(extract.__doc__.split()).partition("backbone: ")[2].partition(" dtype: ")[0]
     assert all(re.search(rf"\b{name}\b", described) for name in BACKBONES.names())
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["extract", "--corpus", "ftp://host/x", "--out", "features"],
+        ["extract", "--corpus", "corpus", "--out", "ftp://host/x"],
+        ["ingest", "karpathy", "--json", "ftp://host/x", "--images", ".", "--out", "corpus"],
+        ["ingest", "karpathy", "--json", "here.json", "--images", "ftp://host/x", "--out", "corpus"],
+        ["ingest", "verify", "--store", "ftp://host/x"],
+        ["ingest", "vse-infinity", "ftp://host/x"],
+        ["export", "0" * 32, "--out", "ftp://host/x"],
+        ["compare", "--out", "ftp://host/x.csv"],
+        ["compare", "--latex", "ftp://host/x.tex"],
+        ["search", "0" * 32, "--image", "ftp://host/x.jpg"],
+        ["compare", "tables", "ftp://host/x.md"],
+    ],
+)
+def test_a_url_that_cannot_be_served_is_one_line_and_code_2(words, tmp_path, monkeypatch):
+    monkeypatch.setenv("POLYPOOL_HOME", str(tmp_path))
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "here.json").write_text('{"dataset": "mine", "images": []}')
+    code, _, said = called(*words)
+    assert (code, said.count("\n")) == (2, 1), said
+    assert said.startswith("error: ftp://host/x"), said
+    assert "s3://" in said
+    assert [path.name for path in tmp_path.iterdir()] == ["here.json"]
+
+
+@pytest.mark.parametrize("flag", ["--data.features", "--data.corpus"])
+def test_a_run_that_cannot_have_its_data_is_refused_with_its_flags(flag, capsys):
+    with pytest.raises(SystemExit) as ended:
+        read_run("coco_mini", [flag, "ftp://host/x"])
+    assert ended.value.code == 2
+    assert "ftp://host/x: nothing is read" in capsys.readouterr().err

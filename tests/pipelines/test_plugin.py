@@ -1,7 +1,5 @@
 """A package of somebody else's: installed by pip, and used without a line changed here."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import os
@@ -12,12 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 from textwrap import dedent
 
-import in_process
 import numpy as np
 import pytest
 from corpora import make_corpus
 from kept import keep_run
 from places import TESTS
+from programs import begin, end
 from verbs import called
 
 from polypool.infra.errors import InputError
@@ -169,11 +167,8 @@ def plugged(site, monkeypatch):
 
 
 @pytest.fixture
-def home(tmp_path, monkeypatch, plugged):
-    monkeypatch.setenv("POLYPOOL_HOME", str(tmp_path))
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    monkeypatch.setattr(start, "fit", in_process.fit)
-    return tmp_path
+def home(new_home, plugged, without_ray):
+    return new_home
 
 
 @pytest.fixture
@@ -193,7 +188,7 @@ def said(home):
 
 
 def test_every_verb_takes_its_task_or_says_in_a_line_why_not(home, said):
-    retrieval = make_corpus(home)
+    retrieval = make_corpus(home, train=24, val=12, test=20)
     assert "error" not in said("check", "first_word", "--recipe", "first_words", "--aggregator", "median")
     trained = [said("train", "first_words", "--aggregator", name) for name in ("median", "mean")]
     ours, theirs = (re.search(r"^run (\w+) finished", out, re.MULTILINE)[1] for out in trained)
@@ -211,9 +206,8 @@ def test_every_verb_takes_its_task_or_says_in_a_line_why_not(home, said):
     scores = [m.adapter.scorer(m.model, "test")(slice(None), slice(None)) for m in models]
     expected = 100 * (((scores[0] + scores[1]) / 2).argmax(dim=1) == data.word).float().mean().item()
     assert re.search(rf"word_recall +{expected:.2f}", together)
-    assert "cannot be analysed: Classifier has no embeddings" in said(
-        "evaluate", ours, "--embeddings", refused=True
-    )
+    unanalysed = said("evaluate", ours, "--embeddings", refused=True)
+    assert "cannot be analysed: Classifier has no embeddings" in unanalysed
     assert "cannot be searched: its adapter has no visual_dim" in said("search", ours, "a dog", refused=True)
 
     uri = tracking_uri(home)
@@ -266,12 +260,10 @@ def test_what_is_broken_in_it_is_named_and_the_rest_works(plugged):
     assert lines["mean"].endswith("  built in")
     assert "CANNOT BE USED" in lines["broken"]
     assert "RuntimeError: it needs a licence" in lines["broken"]
-    assert (
-        "built in and word-pool 1.2 (word_pool.parts:Median); CANNOT BE USED: two aggregators" in lines["gpo"]
-    )
-    with pytest.raises(
-        InputError, match=r"plugged in as 'broken' by word-pool.*RuntimeError: it needs a licence"
-    ):
+    twice = "built in and word-pool 1.2 (word_pool.parts:Median); CANNOT BE USED: two aggregators"
+    assert twice in lines["gpo"]
+    licence = r"plugged in as 'broken' by word-pool.*RuntimeError: it needs a licence"
+    with pytest.raises(InputError, match=licence):
         AGGREGATORS.build("broken", 4)
     with pytest.raises(InputError, match=r"two aggregators are called 'gpo': built in and word-pool"):
         list(check("gpo"))
@@ -287,10 +279,9 @@ def verb(site: Path, name: str, *words: str, code: int = 0, **more: str) -> str:
     """Give a command in a process of its own, check its exit code, and return what it printed."""
     given = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "MLFLOW_"))}
     given |= {"PYTHONPATH": os.pathsep.join([str(TESTS.parent), str(site)]), **more}
-    command = [sys.executable, "-m", "polypool", name, *words]
-    done = subprocess.run(command, env=given, capture_output=True, text=True, check=False)
-    assert done.returncode == code, done.stderr
-    return done.stdout + done.stderr
+    found, out, err = end(begin("-m", "polypool", name, *words, env=given))
+    assert found == code, err
+    return out + err
 
 
 def test_a_new_process_finds_it(site):
@@ -301,21 +292,22 @@ def test_a_new_process_finds_it(site):
 
 @pytest.mark.slow
 def test_its_recipe_is_swept_with_its_aggregator(home, plugged):
-    make_corpus(home)
+    make_corpus(home, train=24, val=12, test=20)
     start.start(derive(RECIPES.get("first_words")(), aggregator="mean", optim={"epochs": 1}))
     words = "--recipes first_words --aggregators median mean --optim.epochs 1 --cpus 1"
     said = verb(plugged, "sweep", *words.split(), POLYPOOL_HOME=str(home))
     assert "2 trials, 1 of them finished before and skipped; 1 to train" in said
     assert "first_words median seed 0: done" in said
-    assert re.search(r"^median +1 +\d", said, re.MULTILINE)
-    assert re.search(r"^mean +1 +\d", said, re.MULTILINE)
+    assert all(re.search(rf"^{name} +1 +\d", said, re.MULTILINE) for name in ("median", "mean"))
     swept = next(run for run in find_runs(tracking_uri(home), "polypool") if "sweep" in run.tags)
     assert (swept.status, swept.tags["aggregator"]) == ("FINISHED", "median")
     assert swept.tags["task"] == "first_word"
 
 
 def test_a_run_with_its_encoder_and_aggregator_is_searched(home):
-    run = replace(make_corpus(home), visual="halves(width=16)", aggregator="median")
+    run = replace(
+        make_corpus(home, train=24, val=12, test=20), visual="halves(width=16)", aggregator="median"
+    )
     shown = search(run_id=keep_run(run), query="a dog and a cat", k=3).splitlines()
     assert [line.split()[0] for line in shown[1:4]] == ["1", "2", "3"]
     asked = replace(RECIPES.get("first_words")(), aggregator="median")

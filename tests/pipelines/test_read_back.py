@@ -1,7 +1,5 @@
 """Every field of every file that is read back, with a value of another type: refused by file and field, or right."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from copy import deepcopy
@@ -174,7 +172,7 @@ NAMES = (
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_field_of_another_type_is_named_or_right(name: str, files: dict[str, File]) -> None:
+def test_a_field_of_another_type_is_named_or_right(name, files):
     file, wrong, tried = files[name], [], 0
     file.read(file.values)
     for number, at in enumerate(places(file.values)):

@@ -1,27 +1,21 @@
 """The whole way on real photographs, as a user goes it: about five minutes, run by `make test-real`."""
 
-from __future__ import annotations
-
-import subprocess
-import sys
+import os
 
 import pytest
 from places import ROOT
+from programs import begin, end
 
 from polypool.infra.registry import RECIPES
 from polypool.infra.tracking import find_runs, tracking_uri
 
 
 def verb(name: str, *words: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "polypool", name, *words],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
+    code, printed, errors = end(
+        begin("-m", "polypool", name, *words, env=os.environ | {"PYTHONPATH": str(ROOT)})
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    assert code == 0, printed + errors
+    return printed
 
 
 @pytest.fixture(scope="module")
@@ -33,14 +27,10 @@ def home(shared, tmp_path_factory):
         patch.setenv("POLYPOOL_HOME", str(folder))
         patch.delenv("RAY_ADDRESS", raising=False)
         patch.delenv("MLFLOW_TRACKING_URI", raising=False)
-        captions, corpus, features = (
-            raw / "dataset_coco_mini.json",
-            folder / data.corpus,
-            folder / data.features,
-        )
-        printed = verb(
-            "ingest", "karpathy", "--json", str(captions), "--images", str(raw), "--out", str(corpus)
-        )
+        corpus, features = folder / data.corpus, folder / data.features
+        captions = raw / "dataset_coco_mini.json"
+        words = ["--json", str(captions), "--images", str(raw), "--out", str(corpus)]
+        printed = verb("ingest", "karpathy", *words)
         assert "test 1,064, val 195, train 1,359" in printed
         printed = verb("extract", "--corpus", str(corpus), "--backbone", "cells", "--out", str(features))
         assert "2,618 images" in printed

@@ -1,35 +1,36 @@
-"""Runs on corpora and features in object storage are those on the same data here."""
+"""Corpora, features and models in object storage: read as those here, and written by verbs."""
 
-from __future__ import annotations
-
+import json
 import shutil
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
-import in_process
+import numpy as np
 import pytest
+import torch
 from corpora import make_corpus, make_questions
+from kept import keep_run
 from object_storage import KEYS, Bucket, Fault, cut
 from searchable import with_texts
 from tiny_models import save_bert
+from verbs import exit_code, run, sets_of
 
+import polypool
 from polypool.infra.errors import InputError
+from polypool.infra.storage import cache, remote
 from polypool.infra.tracking import Tracker, tracking_uri
+from polypool.pipelines.commands import export
+from polypool.pipelines.models.exporting import export as export_model
 from polypool.pipelines.models.trained import load
 from polypool.pipelines.training import launch
-from polypool.tasks.datasets.corpus import Corpus
+from polypool.tasks.datasets.corpus import Corpus, Item, Tolerance, write_corpus
 from polypool.tasks.datasets.open_corpora import open_corpus
 from polypool.tasks.run import Run
 
 
 @pytest.fixture(autouse=True)
-def no_ray(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(launch, "fit", in_process.fit)
-    monkeypatch.setattr(launch, "ray_beside", nullcontext)
-    monkeypatch.setenv("POLYPOOL_HOME", str(tmp_path / "home"))
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    (tmp_path / "home").mkdir()
+def here(without_ray, new_home, monkeypatch) -> None:
+    monkeypatch.chdir(new_home)
 
 
 def moved(run: Run, bucket: Bucket) -> Run:
@@ -41,9 +42,7 @@ def moved(run: Run, bucket: Bucket) -> Run:
     return replace(run, data=replace(data, **urls))
 
 
-def test_a_run_on_remote_data_ends_as_one_on_local_data(
-    bucket: Bucket, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_on_remote_data_ends_as_one_on_local_data(bucket, tmp_path, capsys, monkeypatch):
     bert = save_bert(tmp_path / "tiny-bert")
     monkeypatch.chdir(tmp_path)  # where search finds it by its name
     corpus = make_corpus(tmp_path / "data", train=16, val=4, test=6)
@@ -55,7 +54,7 @@ def test_a_run_on_remote_data_ends_as_one_on_local_data(
     bucket.server.faults.append(fault)
     remote = launch.start(moved(run, bucket))
     assert fault.times == 0
-    uri = tracking_uri(tmp_path / "home")
+    uri = tracking_uri(tmp_path)
     here, there = (Tracker.attach(uri, run_id, running=False) for run_id in (local, remote))
     for name in ("whole/rsum", "dev/rsum", "train/loss"):
         assert here.metrics()[name] == there.metrics()[name]
@@ -64,7 +63,7 @@ def test_a_run_on_remote_data_ends_as_one_on_local_data(
     model = load(remote)
     assert model.evaluate().metrics["rsum"] == there.metrics()["whole/rsum"]
     assert [hit.id for hit in model.search("a dog", k=3)] == found
-    written = [path for path in (tmp_path / "home").rglob("*") if path.is_file()]
+    written = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert len(written) > 10
     secret = KEYS["AWS_SECRET_ACCESS_KEY"]
     assert not [path for path in written if secret.encode() in path.read_bytes()]
@@ -72,7 +71,7 @@ def test_a_run_on_remote_data_ends_as_one_on_local_data(
     assert secret not in said.out + said.err
 
 
-def test_corpora_of_both_kinds_are_opened_by_their_url(bucket: Bucket, tmp_path: Path) -> None:
+def test_corpora_of_both_kinds_are_opened_by_their_url(bucket, tmp_path):
     for make in (make_corpus, make_questions):
         run = make(tmp_path / make.__name__, train=4, val=2, test=2)
         here, url = open_corpus(run.data.corpus), bucket.put(Path(run.data.corpus), f"{make.__name__}/corpus")
@@ -82,7 +81,7 @@ def test_corpora_of_both_kinds_are_opened_by_their_url(bucket: Bucket, tmp_path:
         assert there.items("train") == here.items("train")
 
 
-def test_a_corpus_that_comes_cut_or_other_than_written(bucket: Bucket, tmp_path: Path) -> None:
+def test_a_corpus_that_comes_cut_or_other_than_written(bucket, tmp_path):
     run = make_corpus(tmp_path / "data", train=4, val=2, test=2)
     url = bucket.put(Path(run.data.corpus), "corpus")
     bucket.server.faults.append(Fault(spoil=lambda body: [bytes(len(body))], key="corpus.arrow", times=2))
@@ -97,3 +96,72 @@ def test_a_corpus_that_comes_cut_or_other_than_written(bucket: Bucket, tmp_path:
     bucket.server.faults.append(Fault(key="corpus.json", status="403 Forbidden", method="HEAD", times=99))
     with pytest.raises(InputError, match=r"may not be read: .* Credentials are taken from the environment"):
         Corpus.open(url)
+
+
+LOOSE = Tolerance(allow_skipped=True)
+
+
+def items(word: str) -> list[Item]:
+    return [Item(id=str(n), split="train", captions=(f"{word} {n}", "")) for n in range(3)]
+
+
+def test_a_corpus_is_written_and_replaced(bucket, tmp_path):
+    url = f"{bucket.url}/corpus"
+    bucket.server.faults.append(Fault(method="PUT", key="corpus.json", times=remote.ATTEMPTS))
+    with pytest.raises(InputError, match=r"corpus.json: cannot be written"):
+        write_corpus(url, items("nil"), source={}, tolerance=LOOSE)
+    assert bucket.keys("corpus") == ["corpus/corpus.arrow", "corpus/corpus.skipped.jsonl"]
+    for word in ("one", "two"):  # of one size
+        write_corpus(url, items(word), source={}, tolerance=LOOSE)
+        write_corpus(tmp_path / word, items(word), source={}, tolerance=LOOSE)
+        assert Corpus.open(url).items("train") == Corpus.open(tmp_path / word).items("train")
+    names = ["corpus.arrow", "corpus.json", "corpus.skipped.jsonl"]
+    assert bucket.keys("corpus") == [f"corpus/{name}" for name in names]
+    assert all(bucket.read(f"corpus/{name}") == (tmp_path / "two" / name).read_bytes() for name in names)
+
+
+def test_ingest_writes_a_store_and_says_where(bucket, tmp_path):
+    (tmp_path / "arrays").mkdir()
+    for n in range(3):
+        np.save(tmp_path / "arrays" / f"{n}.npy", np.full((2, 4), n, np.float32))
+    write_corpus(f"{bucket.url}/corpus", items("one"), source={}, tolerance=LOOSE)
+    url, corpus = f"{bucket.url}/data/store", ["--corpus", f"{bucket.url}/corpus"]
+    code, out, err = run("arrays", "--dir", tmp_path / "arrays", "--out", url, *corpus)
+    assert code == 0, err
+    assert f"{url}: 3 sets" in out
+    assert json.loads(bucket.read("data/store/unmatched.json")) == {"captions only": [], "features only": []}
+    assert {id: x_ND[0, 0] for id, x_ND in sets_of(url).items()} == {"0": 0, "1": 1, "2": 2}
+    assert run("verify", "--store", url)[0] == 0
+    code, _, err = run("arrays", "--dir", tmp_path / "arrays", "--out", url)
+    assert code == 2
+    assert f"error: {url}: is complete" in err
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith("s3")]
+    assert not [*(cache.folder() / "writing").iterdir()]
+
+
+def test_a_model_is_exported_loaded_and_cached(bucket, tmp_path, capsys):
+    run_id, url = keep_run(make_corpus(tmp_path, train=8, val=2, test=2)), f"{bucket.url}/models/mine"
+    fault = Fault(method="PUT", key="model.safetensors")
+    bucket.server.faults.append(fault)
+    assert exit_code(export.main, run_id, "--out", url) == 0
+    assert fault.times == 0
+    said = capsys.readouterr().out
+    assert f"written to {url}" in said
+    assert f"pp.load('{url}')" in said
+    export_model(run_id, tmp_path / "here")
+    names = sorted(path.name for path in (tmp_path / "here").iterdir())
+    assert [key.rpartition("/")[2] for key in bucket.keys("models")] == names
+    sets, texts = [np.ones((2, 10), np.float32)], ["a dog"]
+    expected = polypool.load(tmp_path / "here").scores(sets, texts)
+    assert torch.equal(polypool.load(url).scores(sets, texts), expected)
+    asked = len(bucket.asked("model.safetensors"))
+    assert torch.equal(polypool.load(url).scores(sets, texts), expected)
+    assert len(bucket.asked("model.safetensors")) == asked
+    with pytest.raises(InputError, match="exists already"):
+        export_model(run_id, Path(url))
+    bucket.system.delete_file(f"{bucket.name}/models/mine/run.json")
+    with pytest.raises(InputError, match=rf"{url}/run.json: no such file"):
+        polypool.load(url)
+    assert all(
+        KEYS["AWS_SECRET_ACCESS_KEY"].encode() not in bucket.read(key) for key in bucket.keys("models")
+    )

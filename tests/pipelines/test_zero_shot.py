@@ -1,11 +1,7 @@
 """Pretrained pairs without training: from pictures to a run beside trained ones, in the scores of the whole model."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from pathlib import Path
 
-import in_process
 import numpy as np
 import pytest
 import torch
@@ -17,7 +13,6 @@ from polypool.infra.store import StoreWriter
 from polypool.infra.tracking import tracking_uri
 from polypool.pipelines.comparison.comparison import compare
 from polypool.pipelines.models.trained import load_run
-from polypool.pipelines.training import launch
 from polypool.pipelines.training.launch import start
 from polypool.tasks.datasets.corpus import Item, write_corpus
 from polypool.tasks.run import Data, Optim, Run
@@ -27,27 +22,13 @@ WORDS = ("dog", "cat", "car", "tree", "boat", "bird")
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("home")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("POLYPOOL_HOME", str(folder))
-        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
-        patch.setattr(launch, "fit", in_process.fit)
-        yield folder
-
-
-@pytest.fixture(scope="module")
-def pairs(home) -> dict[str, Run]:
+def pairs(home, without_ray) -> dict[str, Run]:
     """A run of each kind, without training, on clips of one to four frames."""
     rng = np.random.default_rng(0)
-    items = [
-        Item(
-            id=str(i),
-            split=split,
-            captions=(f"a {WORDS[i % 6]} and the {WORDS[i % 5]}", f"one {WORDS[i % 6]}"),
-        )
-        for i, split in enumerate(["train"] * 8 + ["val"] * 6 + ["test"] * 12)
-    ]
+    items = []
+    for i, split in enumerate(["train"] * 8 + ["val"] * 6 + ["test"] * 12):
+        captions = (f"a {WORDS[i % 6]} and the {WORDS[i % 5]}", f"one {WORDS[i % 6]}")
+        items.append(Item(id=str(i), split=split, captions=captions))
     write_corpus(home / "corpus", items, source={"made": "by a test"})
     made = {}
     for kind, save in (("clip", save_clip), ("siglip", save_siglip)):
@@ -57,20 +38,12 @@ def pairs(home) -> dict[str, Run]:
             for item in items:
                 writer.add(item.id, rng.normal(size=(rng.integers(1, 5), backbone.dim)).astype(np.float32))
             writer.close(statistics_of=[item.id for item in items[:8]])
-        made[kind] = Run(
-            recipe="pair",
-            task="video_text",
-            data=Data(dataset="clips", corpus="corpus", features=f"{kind}-features", captions=2),
-            visual="stored(unit=True)",
-            text=f"{kind}_text(name={name!r}, pooled=True)",
-            aggregator="mean",
-            protocol="whole",
-            objective="infonce",
-            optim=Optim(epochs=0, batch=4, schedule="cosine"),
-            experiment=f"of {kind}",
-            cpus=1,
-            retries=0,
-        )
+        data = Data(dataset="clips", corpus="corpus", features=f"{kind}-features", captions=2)
+        optim = Optim(epochs=0, batch=4, schedule="cosine")
+        parts = {"visual": "stored(unit=True)", "text": f"{kind}_text(name={name!r}, pooled=True)"}
+        run = Run(recipe="pair", task="video_text", data=data, **parts, protocol="whole", optim=optim)
+        run = replace(run, aggregator="mean", objective="infonce", experiment=f"of {kind}")
+        made[kind] = replace(run, cpus=1, retries=0)
     return made
 
 
@@ -95,7 +68,7 @@ def expected_scores(kind: str, run_id: str) -> np.ndarray:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_run_without_training_scores_as_the_whole_model_does(home: Path, pairs, kind: str) -> None:
+def test_a_run_without_training_scores_as_the_whole_model_does(home, pairs, kind):
     run = pairs[kind]
     run_id = start(run)
     trained = load_run(run_id)
@@ -105,9 +78,8 @@ def test_a_run_without_training_scores_as_the_whole_model_does(home: Path, pairs
     assert expected_VT.std() > 0.05
     logged = trained.tracker.metrics()
     name = Spec.parse(run.text).params["name"]
-    stored = with_texts(
-        run, home / f"{kind}-texts", f"{kind}_text(name={name!r}, pooled=True)", dtype="float32"
-    )
+    spec = f"{kind}_text(name={name!r}, pooled=True)"
+    stored = with_texts(run, home / f"{kind}-texts", spec, dtype="float32")
     stored = replace(stored, text="stored", data=replace(stored.data, text_augment=""))
     adapter = TASKS.build(stored.task, stored)
     of_stored_VT = adapter.scorer(adapter.model(), "test")(slice(None), slice(None)).numpy()
@@ -116,7 +88,7 @@ def test_a_run_without_training_scores_as_the_whole_model_does(home: Path, pairs
     assert logged["whole/t2v/R1"] == pytest.approx(100 * np.mean(best_T == np.repeat(np.arange(12), 2)))
 
 
-def test_it_stands_beside_a_trained_run_and_says_so(home: Path, pairs) -> None:
+def test_it_stands_beside_a_trained_run_and_says_so(home, pairs):
     run = replace(pairs["clip"], experiment="beside")
     start(run)
     start(replace(run, optim=replace(run.optim, epochs=1, lr=1e-3)))

@@ -16,6 +16,7 @@ import pytest
 from polypool.infra.errors import InputError
 from polypool.pipelines.data.extraction import job
 from polypool.pipelines.data.extraction.workers import Batch, Row
+from polypool.tasks.datasets.corpus import Item, write_corpus
 
 
 class Noting:
@@ -72,6 +73,17 @@ def interrupted(*, after: int) -> Iterator[None]:
 def bytes_of(folder: Path) -> dict[str, bytes]:
     """Return what all files below a folder hold, by their paths."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def corpus_of_files(folder: Path, files: Path, names: list[str]) -> Path:
+    """Write a corpus of some files, every fourth one to test on; return its folder."""
+    splits = ("train", "train", "train", "test")
+    items = [
+        Item(id=Path(name).stem, split=splits[at % 4], captions=("a",), path=name)
+        for at, name in enumerate(names)
+    ]
+    write_corpus(folder, items, source={"made": "by a test"}, images=files)
+    return folder
 
 
 def in_this_process(monkeypatch, *, threads: int = 1) -> list[str]:

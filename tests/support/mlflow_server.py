@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -56,14 +55,6 @@ class Server:
                 if self._process.poll() is not None or time.monotonic() > limit:
                     raise RuntimeError(self._log.read_text()[-2000:]) from None
                 time.sleep(0.1)
-
-    def hang(self) -> None:
-        """Let it take requests, and answer none."""
-        self._process.send_signal(signal.SIGSTOP)
-
-    def wake(self) -> None:
-        """Let it go on with the requests that it has taken, whoever still waits for them."""
-        self._process.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
         """End it without a word."""

@@ -14,6 +14,7 @@ from unittest.mock import patch
 import numpy as np
 
 from polypool.infra.store import FeatureStore
+from polypool.tasks.datasets.corpus import Corpus
 
 
 def exit_code(main: Callable[[], None], *words: object) -> int:
@@ -45,6 +46,12 @@ def ingested(*arguments: object) -> str:
     code, out, err = run(*arguments)
     assert code == 0, err
     return out
+
+
+def corpus_of(out: Path, *arguments: object) -> tuple[str, Corpus, list[tuple[str, str]]]:
+    """Call `ingest` into a folder, whatever is skipped; return what was printed, the corpus, and what was skipped."""
+    said = ingested(*arguments, "--out", out, "--allow-skipped")
+    return said, Corpus.open(out), reasons(out, "corpus.skipped.jsonl")
 
 
 def refused(message: str, *arguments: object, code: int = 2, lines: int | None = None) -> None:

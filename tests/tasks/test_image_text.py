@@ -64,20 +64,15 @@ def test_samples_depend_on_seed_and_epoch_and_not_on_batch_mates(run):
         size = int(alone[f"{key}_mask"].sum())
         assert int(together[f"{key}_mask"][1].sum()) == size
         assert torch.equal(together[key][1, :size], alone[key][0, :size])
-    changed = [
-        data.batch(np.arange(96), seed=seed, epoch=epoch)["text"] for seed, epoch in ((1, 2), (1, 3), (2, 2))
-    ]
-    assert not torch.equal(changed[0], changed[1])
-    assert not torch.equal(changed[0], changed[2])
+    first, *others = (data.batch(np.arange(96), seed=s, epoch=e)["text"] for s, e in ((1, 2), (1, 3), (2, 2)))
+    assert not any(torch.equal(first, other) for other in others)
 
 
 def test_evaluation_does_not_depend_on_how_it_is_cut_into_batches(run):
     torch.manual_seed(0)
     model = TASKS.build(run.task, run).model()
-    scores = [
-        TASKS.build(f"image_text(chunk={chunk})", run).scorer(model, "test")(slice(None), slice(None))
-        for chunk in (3, 64)
-    ]
+    adapters = [TASKS.build(f"image_text(chunk={chunk})", run) for chunk in (3, 64)]
+    scores = [adapter.scorer(model, "test")(slice(None), slice(None)) for adapter in adapters]
     assert scores[0].shape == (20, 40)
     torch.testing.assert_close(*scores)
 
@@ -86,9 +81,8 @@ def test_without_augmentation_a_batch_is_what_evaluation_sees(run):
     plain = replace(run, data=replace(run.data, visual_augment="", text_augment=""))
     data = TASKS.build(run.task, plain).data("val")
     batch = data.batch(np.array([5]), seed=0, epoch=0)
-    assert torch.equal(
-        batch["visual"], next(iter(data.items(8)))[1]["visual"][2:3, : batch["visual"].shape[1]]
-    )
+    evaluated = next(iter(data.items(8)))[1]["visual"]
+    assert torch.equal(batch["visual"], evaluated[2:3, : batch["visual"].shape[1]])
 
 
 @pytest.mark.parametrize(
@@ -104,15 +98,12 @@ def test_without_augmentation_a_batch_is_what_evaluation_sees(run):
         ({"aggregator": "late", "similarity": "cosine"}, "similarities of sets: .*maxsim"),
         (
             {"aggregator": "late", "similarity": "chamfer"},
-            "sets of one size, and late makes sets of any.*: maxsim",
+            "sets of one size, and late makes .* any.*: maxsim",
         ),
         ({"text_aggregator": "late", "regularisers": ("mmd(weight=1.0)",)}, "look at sets of one size"),
         ({"similarity": "cosin"}, "Did you mean 'cosine'"),
         ({"aggregator": "slots(k=2, width=8)", "text_aggregator": "mean"}, "same width"),
-        (
-            {"text": "words(width=16, embedding=8, min_count=1)", "aggregator": "mean"},
-            "no place for a global feature",
-        ),
+        ({"text": "words(width=16, embedding=8, min_count=1)"}, "no place for a global feature"),
         ({"regularisers": ("mmd(wieght=1.0)",)}, "Did you mean 'weight'"),
         ({"cross": "cross_modal(heads=3)"}, "shared evenly by 3 heads"),
         ({"task": "image_text(dev_protocol='val')"}, "val-1k"),

@@ -37,13 +37,8 @@ def run(tmp_path_factory) -> Run:
     folder = tmp_path_factory.mktemp("joint")
     pairs = replace(make_corpus(folder / "pairs"), text=TEXT)
     asked = replace(make_questions(folder / "asked", seed=1), text=TEXT)
-    return replace(
-        join(pairs=(0.4, pairs), vqa=(0.6, asked), optim=replace(pairs.optim, epochs=4)),
-        recipe="tiny_joint",
-        aggregator="gpo",
-        log_every=1,
-        figures=False,
-    )
+    run = join(pairs=(0.4, pairs), vqa=(0.6, asked), optim=replace(pairs.optim, epochs=4))
+    return replace(run, recipe="tiny_joint", aggregator="gpo", log_every=1, figures=False)
 
 
 def order(weights: tuple[float, ...] = (0.5, 0.3, 0.2), sizes: tuple[int, ...] = (70, 33, 18)) -> JointOrder:
@@ -67,9 +62,8 @@ def test_batches_are_of_one_task_each_as_often_as_its_weight_says():
     for index_B in batches(joint, 4):
         assert len(index_B) == 8
         assert len({member_of(index_B[[i]], joint.sizes) for i in range(8)}) == 1
-    first, second = (
-        [member_of(b, joint.sizes) for b in joint.batches(e * joint.epoch_samples)] for e in (0, 1)
-    )
+    epochs = [joint.batches(e * joint.epoch_samples) for e in (0, 1)]
+    first, second = ([member_of(b, joint.sizes) for b in epoch] for epoch in epochs)
     assert first != second
 
 
@@ -177,9 +171,8 @@ def test_every_task_is_learnt_scored_and_kept_by_itself(run, trained, tmp_path):
         assert f"metrics/{alone.protocol}" in " ".join(log.tagged) or log.tagged
         kept = from_json(json.loads((log.folder / "model/run.json").read_text()))
         assert kept == alone
-        again = TASKS.build(
-            kept.task, kept, assets=json.loads((log.folder / "model/assets.json").read_text())
-        )
+        assets = json.loads((log.folder / "model/assets.json").read_text())
+        again = TASKS.build(kept.task, kept, assets=assets)
         other = again.model()
         load_weights(other, log.folder / "model/model.safetensors")
         assert again.evaluate(other, "test", alone.protocol).metrics == test.members[name].metrics
@@ -187,9 +180,8 @@ def test_every_task_is_learnt_scored_and_kept_by_itself(run, trained, tmp_path):
 
 def test_losses_are_logged_by_task(trained):
     rows = [row for _, row in trained.log.rows if "train/loss" in row]
-    by_task = {name: sum(f"train/{name}/loss" in row for row in rows) for name in ("pairs", "vqa")}
-    assert by_task["pairs"] == 4 * trained.order.steps_of_each[0]
-    assert by_task["vqa"] == 4 * trained.order.steps_of_each[1]
+    by_task = [sum(f"train/{name}/loss" in row for row in rows) for name in ("pairs", "vqa")]
+    assert by_task == [4 * steps for steps in trained.order.steps_of_each[:2]]
     assert all(row["train/loss"] == row.get("train/pairs/loss", row.get("train/vqa/loss")) for row in rows)
 
 
@@ -216,12 +208,8 @@ def test_a_joint_run_is_described_whole(run):
 
 def test_members_have_the_settings_of_the_joint_run(run):
     for name, member in member_runs(run).items():
-        assert (member.aggregator, member.optim, member.seed, member.jointly) == (
-            "gpo",
-            run.optim,
-            0,
-            run.task,
-        )
+        kept = (member.aggregator, member.optim, member.seed, member.jointly)
+        assert kept == ("gpo", run.optim, 0, run.task)
         assert member.data == run.members[name].data
         assert member.recipe == run.recipe == "tiny_joint", "by which a table tells it from one alone"
     assert {member.recipe for member in member_runs(replace(run, recipe="")).values()} == {"joint"}
@@ -302,15 +290,10 @@ def test_each_task_becomes_a_run_of_its_own_in_mlflow_once(run, home):
         joint = records["joint"].metrics
         assert joint[f"joint/{name}/{metric}"] == record.metrics[f"{of.protocol}/{metric}"]
     assert send_members(run_folder(home, tracker.run_id), tracker) == ""
-    read = {
-        name: {
-            (of.dataset.name, of.dataset.digest)
-            for of in Tracker.attach(tracking_uri(home), record.run_id, running=False)
-            ._call("get_run")
-            .inputs.dataset_inputs
-        }
-        for name, record in records.items()
-    }
+    read = {}
+    for name, record in records.items():
+        kept = Tracker.attach(tracking_uri(home), record.run_id, running=False)._call("get_run")
+        read[name] = {(of.dataset.name, of.dataset.digest) for of in kept.inputs.dataset_inputs}
     assert read["joint"] == read["pairs"] | read["vqa"]
     assert read["pairs"] != read["vqa"]
     assert all(read.values())

@@ -76,15 +76,8 @@ def test_what_makes_no_sense_is_refused_when_it_is_made(cls, values, message):
 
 
 def test_bounds_themselves_are_allowed():
-    optim = Optim(
-        lr=1,
-        clip=0,
-        warmup_steps=0,
-        decay=1,
-        weight_decay=0,
-        milestones=(),
-        lr_factors=(("a", 0), ("a.b", 2)),
-    )
+    factors = (("a", 0), ("a.b", 2))
+    optim = Optim(lr=1, clip=0, warmup_steps=0, decay=1, weight_decay=0, milestones=(), lr_factors=factors)
     assert replace(toy_run(), seed=2**63 - 1, retries=0, log_every=1, cpus=1, optim=optim, workers=2)
     assert Data(dataset="x", corpus="", captions=1, max_frames=0, max_words=0)
 
@@ -105,10 +98,8 @@ def test_a_run_of_a_version_that_had_amsgrad_as_a_setting_is_read_back_as_it_was
     before = json.dumps(values)
     assert from_json(values) == replace(toy_run(), optim=replace(toy_run().optim, optimiser=optimiser))
     assert json.dumps(values) == before
-    assert renamed_params({"optim.amsgrad": str(amsgrad), "seed": "0"}) == {
-        "optim.optimiser": optimiser,
-        "seed": "0",
-    }
+    now = {"optim.optimiser": optimiser, "seed": "0"}
+    assert renamed_params({"optim.amsgrad": str(amsgrad), "seed": "0"}) == now
     assert renamed_params({"seed": "0"}) == {"seed": "0"}
 
 

@@ -28,13 +28,11 @@ def run(tmp_path_factory):
 @pytest.mark.parametrize(
     "changes",
     [
-        {"aggregator": "mean"},
         {"aggregator": "gpo"},
         {"aggregator": "attention", "model": "hgr(verbs=2, nouns=4)"},
-        {"aggregator": "gpo", "model": "hgr(verbs=2, nouns=4)"},
         {"aggregator": "slots(k=2, heads=2, head_width=8, iterations=2)", "model": "hgr(verbs=2, nouns=4)"},
     ],
-    ids=["vsepp", "vse-infinity", "hgr", "hgr-infinity", "hgr-of-sets"],
+    ids=["vse-infinity", "hgr", "hgr-of-sets"],
 )
 def test_a_tiny_corpus_is_learnt(run, changes, tmp_path):
     run = replace(run, **changes)
@@ -89,8 +87,7 @@ def test_metrics_follow_from_the_queries_where_scores_are_equal_and_captions_sha
     assert {metric.name for metric in (flat.primary, *flat.others)} == {*flat.metrics} - {"ties"}
 
 
-@pytest.mark.parametrize("sizes", [(2, 3, 4), (9, 20, 21)])
-def test_more_frames_than_the_limit_are_thinned_out_evenly(run, sizes):
+def test_more_frames_than_the_limit_are_thinned_out_evenly(run):
     data = TASKS.build(run.task, run).data("train")
     full = TASKS.build(run.task, derive(run, data={"max_frames": 0, "visual_augment": ""})).data("train")
     thin = TASKS.build(run.task, derive(run, data={"visual_augment": ""})).data("train")
@@ -102,11 +99,12 @@ def test_more_frames_than_the_limit_are_thinned_out_evenly(run, sizes):
     drawn = data.batch(index_B, seed=0, epoch=0)["visual_mask"].sum(dim=1)
     assert (drawn <= cut["visual_mask"].sum(dim=1)).all()
     assert (drawn < cut["visual_mask"].sum(dim=1)).any()
-    for size in sizes:
-        chosen = choose_frames(size, 20)
-        assert len(chosen) == min(size, 20)
-        assert chosen[0] == 0
-        assert chosen[-1] == size - 1
+
+
+@pytest.mark.parametrize("size", [2, 9, 20, 21])
+def test_the_first_and_the_last_frame_are_among_those_that_are_chosen(size):
+    chosen = choose_frames(size, 20)
+    assert (len(chosen), chosen[0], chosen[-1]) == (min(size, 20), 0, size - 1)
 
 
 def test_frames_are_those_that_were_recorded(golden):
@@ -144,15 +142,12 @@ def use(run):
 
 def test_a_corpus_of_photographs_and_one_of_videos_share_everything(run):
     """The same features under both tasks give the same scores; only the names of the metrics differ."""
-    torch.manual_seed(0)
-    as_images = derive(run, task="image_text")
-    found = {}
-    for each in (run, as_images):
+    found = []
+    for each in (run, derive(run, task="image_text")):
         adapter = TASKS.build(each.task, each)
         torch.manual_seed(0)
-        found[each.task] = adapter.evaluate(adapter.model(), "test", "whole").metrics
-    assert found["video_text"]["v2t/R5"] == found["image_text"]["i2t/R5"]
-    assert found["video_text"]["rsum"] == found["image_text"]["rsum"]
+        found.append(adapter.evaluate(adapter.model(), "test", "whole").metrics)
+    assert (found[0]["v2t/R5"], found[0]["rsum"]) == (found[1]["i2t/R5"], found[1]["rsum"])
 
 
 def test_recipes_of_a_table_differ_only_where_they_should():

@@ -41,13 +41,16 @@ def trained(run, folder):
 
 
 @pytest.mark.parametrize(
-    "changes",
-    [{"aggregator": "mean"}, {"aggregator": "score_attention(k=2, heads=2)", **CROSS, "figures": False}],
+    ("changes", "epochs"),
+    [
+        ({"aggregator": "mean"}, 10),
+        ({"aggregator": "score_attention(k=2, heads=2)", **CROSS, "figures": False}, 4),
+    ],
     ids=["mean", "score attention"],
 )
-def test_a_small_corpus_is_learnt(changes, tmp_path):
+def test_a_small_corpus_is_learnt(changes, epochs, tmp_path):
     run = make_questions(tmp_path / "data", train=100)
-    run = derive(run, **changes, optim={"epochs": 10})
+    run = derive(run, **changes, optim={"epochs": epochs})
     adapter, _, log = trained(run, tmp_path)
     metrics = {name.removeprefix("vqa/"): value for name, value in log.rows[-1][1].items()}
     assert metrics["accuracy"] > metrics["prior_accuracy"] + 4
@@ -57,9 +60,8 @@ def test_a_small_corpus_is_learnt(changes, tmp_path):
     assert results["accuracy"].mean() * 100 == pytest.approx(metrics["accuracy"])
     questions = adapter.corpus.questions("test")
     assert results["question_id"].tolist() == [q.id for q in questions]
-    explicit = HumanAnswers([q.answers for q in questions]).accuracy(
-        results["prediction"].tolist(), version="2017"
-    )
+    people = HumanAnswers([q.answers for q in questions])
+    explicit = people.accuracy(results["prediction"].tolist(), version="2017")
     assert 100 * explicit.mean() == pytest.approx(metrics["accuracy_2017"])
     assert ((results["confidence"] > 0) & (results["confidence"] <= 1)).all()
     said = json.loads((tmp_path / "evaluation" / "vqa_test_results.json").read_text())
@@ -99,30 +101,24 @@ def test_the_loss_is_the_sum_over_answers_and_the_mean_over_questions(run):
 
 def test_targets_are_soft_or_hard(run):
     index_B = np.arange(9)
-    soft, hard = (
-        TASKS.build(f"vqa(min_count=1, targets={kind})", run)
-        .data("train")
-        .batch(index_B, seed=0, epoch=0)["target"]
-        for kind in ("soft", "hard")
-    )
+    tasks = [TASKS.build(f"vqa(min_count=1, targets={kind})", run) for kind in ("soft", "hard")]
+    soft, hard = (task.data("train").batch(index_B, seed=0, epoch=0)["target"] for task in tasks)
     assert sorted(soft[0][soft[0] > 0].tolist()) == pytest.approx([0.3, 1.0])
     assert hard.sum(dim=1).tolist() == [1.0] * 9
     assert torch.equal(soft.argmax(dim=1), hard.argmax(dim=1))
 
 
 def test_answers_come_from_train_alone_where_that_is_asked_for(run):
-    both, train = (
-        TASKS.build(f"vqa(min_count=12, answers='{splits}')", run) for splits in ("train+val", "train")
-    )
+    tasks = [f"vqa(min_count=12, answers='{splits}')" for splits in ("train+val", "train")]
+    both, train = (TASKS.build(task, run) for task in tasks)
     assert set(train.vocabulary.answers) < set(both.vocabulary.answers)
     labels = [q.label for q in train.corpus.questions("train")]
     assert set(train.vocabulary.answers) == {label for label in labels if labels.count(label) >= 12}
 
 
 def test_a_batch_is_made_of_its_questions(run):
-    augmented = derive(
-        run, data={"visual_augment": "drop(p=0.5)", "text_augment": "mask_replace_delete(p=0.5)"}
-    )
+    augments = {"visual_augment": "drop(p=0.5)", "text_augment": "mask_replace_delete(p=0.5)"}
+    augmented = derive(run, data=augments)
     data = TASKS.build(augmented.task, augmented).data("train")
     index_B = np.array([5, 3, 4, 60])
     whole, later = (data.batch(index_B, seed=0, epoch=epoch) for epoch in (0, 1))
@@ -261,31 +257,27 @@ def rewritten(run, folder, change):
 
 def test_what_training_needs_is_looked_for_first(run, tmp_path):
     def build(name, change):
-        wrong = rewritten(run, tmp_path / name, change)
+        wrong = rewritten(run, tmp_path / name, lambda all: [new for q in all if (new := change(q))])
         return TASKS.build(wrong.task, wrong)
 
     silent = {"answers": (), "label": ""}
     for split in ("train", "val"):
         with pytest.raises(InputError, match=f"split '{split}' have no answers"):
-            build(
-                split, lambda all, split=split: [replace(q, **silent) if q.split == split else q for q in all]
-            )
+            build(split, lambda q, split=split: replace(q, **silent) if q.split == split else q)
         with pytest.raises(InputError, match=f"no questions in the split '{split}'"):
-            build(f"no {split}", lambda all, split=split: [q for q in all if q.split != split])
+            build(f"no {split}", lambda q, split=split: q if q.split != split else None)
     with pytest.raises(InputError, match="1 of 48 questions of the split 'val' have no answers"):
-        build("one", lambda all: [replace(q, **silent) if q.id == "491" else q for q in all])
+        build("one", lambda q: replace(q, **silent) if q.id == "491" else q)
     with pytest.raises(InputError, match="1 of 20 images of the split 'test' have no features, such as 999"):
-        build("new image", lambda all: [replace(q, image_id="999") if q.image_id == "64" else q for q in all])
+        build("new image", lambda q: replace(q, image_id="999") if q.image_id == "64" else q)
 
 
 def test_features_of_images_that_nobody_asks_about_are_left_alone(run, tmp_path):
     fewer = rewritten(run, tmp_path, lambda all: [q for q in all if q.image_id not in ("3", "70")])
     adapter = TASKS.build(fewer.task, fewer)
     assert len(adapter.data("test")) == 57
-    evaluated, store = (
-        adapter.data("test").evaluation_batch(np.array([18])),
-        FeatureStore.open(run.data.features),
-    )
+    evaluated = adapter.data("test").evaluation_batch(np.array([18]))
+    store = FeatureStore.open(run.data.features)
     assert adapter.corpus.questions("test")[18].image_id == "71"
     expected = torch.from_numpy(np.array(store[int(store.rows(["71"])[0])]))
     assert torch.equal(evaluated["visual"][0][evaluated["visual_mask"][0]], expected)

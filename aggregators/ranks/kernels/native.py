@@ -1,4 +1,4 @@
-"""The sorted weighted sum on the CPU: a small C file, built with the machine's own compiler when first needed.
+"""Pooling by rank on the CPU: two small C files, built with the machine's own compiler when first needed.
 
 The compiled file is kept in the user's cache (`~/.cache/polypool`, or below `XDG_CACHE_HOME`) for later processes.
 """
@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-SOURCE = Path(__file__).with_name("sorted_sum.c")
+SOURCES = tuple(Path(__file__).with_name(name) for name in ("sorted_sum.c", "shared_gru.c"))
 TYPES = {torch.float32: ("float", "int"), torch.float64: ("double", "long long")}
 THREADS = ("-fopenmp",), ()
 PROCESSOR = ("-march=native", "-mno-avx512f"), ("-mcpu=native",), ()
@@ -48,16 +48,18 @@ def library(dtype: torch.dtype) -> ctypes.CDLL | None:
     if dtype not in TYPES or not compiler or not shutil.which(compiler[0]):
         return None
     real, integer = TYPES[dtype]
-    command = [*compiler, "-O3", "-shared", "-fPIC", f"-DREAL={real}", f"-DINT={integer}", str(SOURCE)]
+    command = [*compiler, "-O3", "-shared", "-fPIC", f"-DREAL={real}", f"-DINT={integer}"]
     try:
         loaded = _load(command)
     except (OSError, subprocess.CalledProcessError) as error:
-        logging.getLogger(__name__).info("sorting without compiled code: %s", error)
+        logging.getLogger(__name__).info("pooling by rank without compiled code: %s", error)
         return None
     pointer, count = ctypes.c_void_p, ctypes.c_long
     common = [*[pointer] * 3, *[count] * 7, ctypes.c_int]
     loaded.weighted_sum.argtypes = [*common, pointer]
     loaded.gradients.argtypes = [*common, *[pointer] * 3]
+    for procedure, more in ((loaded.shared_states, 4), (loaded.shared_gradients, 5)):
+        procedure.argtypes, procedure.restype = [pointer, *[count] * 3, *[pointer] * more], None
     return loaded
 
 
@@ -111,21 +113,24 @@ def _load(command: Sequence[str]) -> ctypes.CDLL:
 
 def _key(command: Sequence[str]) -> str:
     """Return a name for what a command makes here: code for this very processor, by this very compiler."""
-    version = subprocess.run([*command[:-1], "--version"], capture_output=True).stdout
+    version = subprocess.run([*command, "--version"], capture_output=True).stdout
     info = Path("/proc/cpuinfo")
     processor = (
         info.read_text().partition("\n\n")[0].splitlines() if info.exists() else [platform.processor()]
     )
     able = [line for line in processor if line.startswith(("flags", "Features", "model name"))] or processor
-    parts = [*command[:-1], *sum(FLAGS, ()), version.decode(errors="replace"), platform.machine(), *able]
-    return hashlib.sha256("\0".join(parts).encode() + SOURCE.read_bytes()).hexdigest()[:24]
+    parts = [*command, *sum(FLAGS, ()), version.decode(errors="replace"), platform.machine(), *able]
+    sources = b"".join(source.read_bytes() for source in SOURCES)
+    return hashlib.sha256("\0".join(parts).encode() + sources).hexdigest()[:24]
 
 
 def _compile(command: Sequence[str], folder: Path) -> Path:
     """Return the compiled file, made with the first flags that the compiler takes."""
     built = folder / "sorted_sum.so"
     for flags in FLAGS:
-        done = subprocess.run([*command, *flags, "-o", str(built)], capture_output=True)
+        done = subprocess.run(
+            [*command, *flags, *map(str, SOURCES), "-lm", "-o", str(built)], capture_output=True
+        )
         if done.returncode == 0:
             return built
     raise subprocess.CalledProcessError(done.returncode, done.args, done.stdout, done.stderr)

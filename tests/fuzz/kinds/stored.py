@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -36,18 +36,13 @@ def _read_store(folder: Path) -> int:
     """Read a store as training does; what is read without a word is what was written."""
     store = FeatureStore.open(folder / "store")
     ids = store.ids.to_pylist()
-    expect(len(ids) == len(store), f"{len(ids)} ids of {len(store)} sets")
+    expect(sorted(ids) == sorted(_SETS) and len(ids) == len(store), f"the ids {ids} of {len(store)} sets")
     rows = store.rows(ids)
     sizes, (x_BND, mask_BN) = store.sizes(rows), store.padded(rows)
     for row, id in enumerate(ids):
-        expect(id in _SETS, f"the id {id!r}")
-        expect(np.array_equal(store[row], _SETS[id]), f"{id} is not what was stored")
-        expect(
-            np.array_equal(x_BND[row][mask_BN[row]].numpy(), _SETS[id]),
-            f"{id}, padded, is not what was stored",
-        )
+        for x_ND in (store[row], x_BND[row][mask_BN[row]].numpy()):
+            expect(np.array_equal(x_ND, _SETS[id]), f"{id} is not what was stored")
         expect(sizes[row] == len(_SETS[id]), f"{id} has another size")
-    expect(len(set(ids)) == len(ids) == len(_SETS), f"{len(ids)} sets of {len(_SETS)}")
     return 0
 
 
@@ -76,19 +71,16 @@ def _corpus(folder: Path) -> None:
     shutil.move(folder / "more" / "questions", folder / "questions")
 
 
-def _read_corpus(name: str) -> Callable[[Path], int]:
-    def read(folder: Path) -> int:
-        corpus = open_corpus(folder / name)
-        rows = corpus.questions if isinstance(corpus, QuestionCorpus) else corpus.items
-        held = [row for split in corpus.splits for row in rows(split)]
-        for split, count in corpus.splits.items():
-            expect(len(rows(split)) == count, f"{split} has {len(rows(split))} rows, {count} are said")
-        expect(len(held) == len(corpus._table), f"{len(held)} rows of {len(corpus._table)}")
-        expect(len(corpus.ids) > 0 and corpus.digest != "", "no ids")
-        Path(corpus.image_folder)
-        return 0
-
-    return read
+def _read_corpus(folder: Path, *, name: str) -> int:
+    corpus = open_corpus(folder / name)
+    rows = corpus.questions if isinstance(corpus, QuestionCorpus) else corpus.items
+    held = [row for split in corpus.splits for row in rows(split)]
+    for split, count in corpus.splits.items():
+        expect(len(rows(split)) == count, f"{split} has {len(rows(split))} rows, {count} are said")
+    expect(len(held) == len(corpus._table), f"{len(held)} rows of {len(corpus._table)}")
+    expect(len(corpus.ids) > 0 and corpus.digest != "", "no ids")
+    Path(corpus.image_folder)
+    return 0
 
 
 def _run(folder: Path) -> None:
@@ -110,10 +102,8 @@ def _written_run(folder: Path) -> None:
 
 def _read_written_run(folder: Path) -> int:
     run = read_run_file(folder / "run.yaml")
-    expect(
-        from_json(json.loads(json.dumps(to_json(run)))) == run,
-        "a run that is not itself when written and read",
-    )
+    again = from_json(json.loads(json.dumps(to_json(run))))
+    expect(again == run, "a run that is not itself when written and read")
     return 0
 
 
@@ -163,8 +153,10 @@ KINDS = [
     Kind(name="store's manifest", make=_store, read=_read_store, damaged={"store/manifest.json": "json"}),
     Kind(name="store's shards", make=_store, read=_read_store, damaged=_SHARDS),
     Kind(name="unfinished store", make=_unfinished, read=_goes_on, damaged=_UNFINISHED),
-    Kind(name="corpus", make=_corpus, read=_read_corpus("corpus"), damaged=_KEPT),
-    Kind(name="corpus of questions", make=_corpus, read=_read_corpus("questions"), damaged=_ASKED),
+    Kind(name="corpus", make=_corpus, read=partial(_read_corpus, name="corpus"), damaged=_KEPT),
+    Kind(
+        name="corpus of questions", make=_corpus, read=partial(_read_corpus, name="questions"), damaged=_ASKED
+    ),
     Kind(name="run.json", make=_run, read=_read_run, damaged={"run.json": "json"}),
     Kind(name="run in YAML", make=_written_run, read=_read_written_run, damaged={"run.yaml": "raw"}),
     Kind(name="metrics of a run", make=_records, read=_read_tag, damaged={"tag.json": "json"}),

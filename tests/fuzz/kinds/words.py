@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -30,11 +30,9 @@ _GRAPHS = {
 
 
 def _glove(folder: Path) -> None:
-    lines = [
-        f"{word} " + " ".join(f"{i + j / 7:.4f}" for j in range(4))
-        for i, word in enumerate(("a", "dog", ". .", "é"))
-    ]
-    (folder / "glove.txt").write_text("\n".join(lines) + "\n", "utf-8")
+    numbers = [" ".join(f"{i + j / 7:.4f}" for j in range(4)) for i in range(4)]
+    lines = [f"{word} {row}\n" for word, row in zip(("a", "dog", ". .", "é"), numbers, strict=True)]
+    (folder / "glove.txt").write_text("".join(lines), "utf-8")
 
 
 def _read_glove(folder: Path) -> int:
@@ -51,16 +49,11 @@ def _ids(folder: Path) -> None:
     np.save(folder / "ids.npy", np.array(_IDS))
 
 
-def _read_ids(name: str) -> Callable[[Path], int]:
-    def read(folder: Path) -> int:
-        if name == "rows.json":
-            pairs = read_id_rows(folder / name)
-            expect(all(isinstance(id, str) for id, _ in pairs), "an id that is no text")
-        else:
-            expect(all(isinstance(id, str) for id in read_ids(folder / name)), "an id that is no text")
-        return 0
-
-    return read
+def _read_ids(folder: Path, *, name: str) -> int:
+    path = folder / name
+    ids = [id for id, _ in read_id_rows(path)] if name == "rows.json" else read_ids(path)
+    expect(all(isinstance(id, str) for id in ids), "an id that is no text")
+    return 0
 
 
 def _graphs(folder: Path) -> None:
@@ -123,7 +116,7 @@ _FORMS = {"ids.txt": "lines", "ids.json": "json", "rows.json": "json", "ids.npy"
 KINDS = [
     Kind(name="GloVe", make=_glove, read=_read_glove, damaged={"glove.txt": "lines"}),
     *(
-        Kind(name=f"ids, {name}", make=_ids, read=_read_ids(name), damaged={name: form})
+        Kind(name=f"ids, {name}", make=_ids, read=partial(_read_ids, name=name), damaged={name: form})
         for name, form in _FORMS.items()
     ),
     Kind(name="role graphs", make=_graphs, read=_read_graphs, damaged={"graphs.json": "json"}),

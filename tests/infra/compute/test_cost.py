@@ -1,5 +1,3 @@
-"""Cost of work, in processor time and in units of a probe timed beside it."""
-
 from __future__ import annotations
 
 import time

@@ -1,5 +1,3 @@
-"""The GRU of padded sets is torch's: the same states and gradients, whatever the sizes and their order."""
-
 from __future__ import annotations
 
 import pytest

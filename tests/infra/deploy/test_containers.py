@@ -1,13 +1,9 @@
-"""The image and the services: every name in them is one that is read, and what belongs together agrees."""
-
 from __future__ import annotations
 
 import fnmatch
 import os
 import re
 import shlex
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -21,6 +17,7 @@ from mlflow.cli import cli as mlflow_cli
 from mlflow.server.security_utils import is_allowed_host_header
 from packaging.requirements import Requirement
 from places import ROOT
+from programs import begin, end
 from ray.scripts.scripts import cli as ray_cli
 
 DEPLOY = ROOT / "infra/deploy"
@@ -129,16 +126,13 @@ def test_variables_are_those_that_the_code_reads_and_secrets_are_asked_for():
 def test_the_bucket_is_made_once(s3_server):
     told = SERVICES["bucket"]["environment"]
     env = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
-    env |= (
-        {name: told[name] for name in told} | object_storage.KEYS | {"AWS_ENDPOINT_URL": s3_server.endpoint}
-    )
+    env |= told | object_storage.KEYS | {"AWS_ENDPOINT_URL": s3_server.endpoint}
     python, *arguments = words("bucket")
     assert python == "python"
     bucket = urlsplit(SERVICES["mlflow"]["environment"]["MLFLOW_ARTIFACTS_DESTINATION"]).netloc
     arguments[-1] += f"print(s3.head_bucket(Bucket={bucket!r})['ResponseMetadata']['HTTPStatusCode'])"
     for _ in range(2):
-        done = subprocess.run([sys.executable, *arguments], env=env, capture_output=True, text=True)
-        assert done.stdout == "200\n", done.stderr
+        assert end(begin(*arguments, env=env))[:2] == (0, "200\n")
 
 
 def let_through(path: str) -> bool:

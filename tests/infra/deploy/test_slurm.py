@@ -84,14 +84,8 @@ class Job:
 
     def begin(self, *words: str, **env: str) -> subprocess.Popen:
         with (self.folder / "output").open("ab") as output:
-            process = subprocess.Popen(
-                ["bash", str(SCRIPT), *words],
-                cwd=self.folder,
-                env=self.env | env,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-            )
+            to = {"stdout": output, "stderr": output, "start_new_session": True}
+            process = subprocess.Popen(["bash", SCRIPT, *words], cwd=self.folder, env=self.env | env, **to)
         self.begun.append(process)
         return process
 
@@ -151,10 +145,9 @@ def test_another_cluster_has_other_names_folders_and_variables(job):
     other = {
         "SLURM_JOB_NODELIST": "node[01-03]",
         "SLURM_JOB_NAME": "a job; of 'many' words",
-        "SLURM_CPUS_ON_NODE": "12",
         "SLURM_JOB_ID": "41",
-        "POLYPOOL_HOME": str(place),
     }
+    other |= {"SLURM_CPUS_ON_NODE": "12", "POLYPOOL_HOME": str(place)}
     assert job.end("train", "coco", **other) == 0, job.said
     head, others = job.log("srun")
     assert "--nodelist=node01" in head
@@ -198,26 +191,25 @@ def test_at_the_time_limit_the_driver_is_told_then_the_job_queued_again_and_goes
     assert job.log("scontrol").count(["requeue", "1234567"]) == 1
 
 
-def test_a_job_that_somebody_ends_is_not_queued_again(job):
-    (job.folder / "endless").touch()
-    process = job.begin("sweep", "--recipes", "coco")
-    job.wait_until_it_trains()
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(120) == 143, job.said
-    assert job.log("python")[-1][3:] == ["polypool", "sweep", "--recipes", "coco"]
-    assert job.log(str(job.bin / "python")) == [["TERM"]]
-    assert ["requeue", "1234567"] not in job.log("scontrol")
-
-
-def test_a_job_that_cannot_be_queued_again_says_so(job):
-    for name in ("endless", "no requeue"):
+@pytest.mark.parametrize(
+    ("words", "files", "number", "code"),
+    [
+        (["sweep", "--recipes", "coco"], ["endless"], signal.SIGTERM, 143),
+        (["train", "resume", "12ab"], ["endless", "no requeue"], signal.SIGUSR1, 1),
+    ],
+    ids=["somebody ends it", "it cannot be queued again"],
+)
+def test_a_job_that_is_not_queued_again_ends_its_driver(job, words, files, number, code):
+    for name in files:
         (job.folder / name).touch()
-    process = job.begin("train", "resume", "12ab")
+    process = job.begin(*words)
     job.wait_until_it_trains()
-    process.send_signal(signal.SIGUSR1)
-    assert process.wait(120) == 1
-    assert "cannot be queued again" in job.said
-    assert job.log("python")[-1][3:] == ["polypool", "train", "resume", "12ab"]
+    process.send_signal(number)
+    assert process.wait(120) == code, job.said
+    assert job.log("python")[-1][3:] == ["polypool", *words]
+    assert job.log(str(job.bin / "python")) == [["TERM"]]
+    assert (["requeue", "1234567"] in job.log("scontrol")) == (number == signal.SIGUSR1)
+    assert ("cannot be queued again" in job.said) == (code == 1)
 
 
 def test_a_head_that_ends_ends_the_job(job):

@@ -37,7 +37,7 @@ def held_by(folder: Url, holder: Holder, token: str = "t", processes: str = "pid
     remote.upload(json.dumps(record).encode(), folder / in_bucket.NAME)
 
 
-def test_one_of_many_has_it_and_the_others_are_told_who(folder: Url) -> None:
+def test_one_of_many_has_it_and_the_others_are_told_who(folder):
     barrier = threading.Barrier(4)
 
     def take() -> BucketLease | HeldError:
@@ -60,9 +60,7 @@ def test_one_of_many_has_it_and_the_others_are_told_who(folder: Url) -> None:
 
 
 @pytest.mark.parametrize("before", [True, False])
-def test_of_two_that_read_at_once_the_second_to_write_is_refused(
-    before: bool, folder: Url, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_two_that_read_at_once_the_second_to_write_is_refused(before, folder, monkeypatch):
     if before:
         BucketLease.take(folder, of="a").release()
     read, others = conditional.read, list[BucketLease]()
@@ -86,9 +84,7 @@ def _take_and_die(url: str) -> None:
     os._exit(0)
 
 
-def test_a_dead_process_of_this_machine_holds_nothing_and_others_until_they_expire(
-    folder: Url, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_dead_process_of_this_machine_holds_nothing_and_others_until_they_expire(folder, monkeypatch):
     process = multiprocessing.get_context("spawn").Process(target=_take_and_die, args=[str(folder)])
     process.start()
     process.join()
@@ -105,9 +101,7 @@ def test_a_dead_process_of_this_machine_holds_nothing_and_others_until_they_expi
     BucketLease.take(folder, of="a").release()
 
 
-def test_a_holder_that_was_away_notices_its_loss(
-    folder: Url, bucket: Bucket, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_holder_that_was_away_notices_its_loss(folder, bucket, monkeypatch, capsys):
     monkeypatch.setattr(in_bucket, "BEAT_SECONDS", 0.02)
     mine = BucketLease.take(folder, of="run 1 is held")
     fault = Fault(method="PUT", key="lease.json", times=remote.ATTEMPTS)
@@ -125,7 +119,7 @@ def test_a_holder_that_was_away_notices_its_loss(
     refuse_lost(folder, "theirs", of="it was left as it is")
 
 
-def test_a_lost_answer_is_no_other_holder(folder: Url, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_answer_is_no_other_holder(folder, monkeypatch):
     put, lost = conditional._put, []
 
     def losing(url: Url, data: bytes, condition: dict[str, str]) -> str | None:
@@ -141,9 +135,7 @@ def test_a_lost_answer_is_no_other_holder(folder: Url, monkeypatch: pytest.Monke
     assert len(lost) == 2
 
 
-def test_where_conditions_are_ignored_signs_of_life_decide(
-    folder: Url, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_where_conditions_are_ignored_signs_of_life_decide(folder, monkeypatch, capsys):
     put = conditional._put
     monkeypatch.setattr(conditional, "_put", lambda url, data, condition: put(url, data, {}))
     monkeypatch.setattr(in_bucket, "BEAT_SECONDS", 0.02)
@@ -158,7 +150,7 @@ def test_where_conditions_are_ignored_signs_of_life_decide(
     refuse_lost(folder, "theirs", of="it was left as it is")
 
 
-def test_a_new_file_is_deleted_on_withdrawal(folder: Url, bucket: Bucket) -> None:
+def test_a_new_file_is_deleted_on_withdrawal(folder, bucket):
     BucketLease.take(folder, of="a").withdraw()
     assert bucket.keys() == []
     BucketLease.take(folder, of="a").release()
@@ -170,9 +162,7 @@ def test_a_new_file_is_deleted_on_withdrawal(folder: Url, bucket: Bucket) -> Non
     ("status", "error", "message"),
     [("403 Forbidden", InputError, "may not be read"), ("503 Slow Down", AwayError, "tried 6 times")],
 )
-def test_storage_that_refuses_or_is_away_is_said(
-    status: str, error: type, message: str, folder: Url, bucket: Bucket
-) -> None:
+def test_storage_that_refuses_or_is_away_is_said(status, error, message, folder, bucket):
     bucket.server.faults.append(Fault(times=100, status=status))
     with pytest.raises(error, match=message) as raised:
         BucketLease.take(folder, of="a")

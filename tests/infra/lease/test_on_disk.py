@@ -1,5 +1,3 @@
-"""Leases: who comes second is told who is at work, and what a killed holder had is free."""
-
 from __future__ import annotations
 
 import errno
@@ -73,7 +71,7 @@ def leave(folder: Path, *, boot: str, age: float) -> Path:
     return path
 
 
-def test_the_second_process_is_told_who_the_first_is_and_a_killed_one_holds_nothing(tmp_path: Path) -> None:
+def test_the_second_process_is_told_who_the_first_is_and_a_killed_one_holds_nothing(tmp_path):
     with another_process(tmp_path) as first:
         with pytest.raises(HeldError) as refused:
             lease_folder(tmp_path)
@@ -93,7 +91,7 @@ def test_the_second_process_is_told_who_the_first_is_and_a_killed_one_holds_noth
     assert not (tmp_path / NAME).exists()
 
 
-def test_a_thread_may_take_again_what_it_has_and_another_may_not(tmp_path: Path) -> None:
+def test_a_thread_may_take_again_what_it_has_and_another_may_not(tmp_path):
     outer = lease_folder(tmp_path)
     with lease_folder(tmp_path / "." / "sub" / ".."):
         assert isinstance(in_another_thread(tmp_path), HeldError)
@@ -117,26 +115,20 @@ def test_a_thread_may_take_again_what_it_has_and_another_may_not(tmp_path: Path)
         (Holder.this().boot, 0, False),
     ],
 )
-def test_another_machine_is_judged_by_its_last_sign_of_life(
-    boot: str, age: float, held: bool, tmp_path: Path
-) -> None:
+def test_another_machine_is_judged_by_its_last_sign_of_life(boot, age, held, tmp_path):
     path = leave(tmp_path, boot=boot, age=age)
     assert (holder_of(path) is not None) == held
-    if held:
-        with pytest.raises(
-            HeldError, match=rf"process 7 on far .* last seen {age:.0f}.? seconds ago; if it is"
-        ):
-            lease_folder(tmp_path)
-        assert holder_of(path).host == "far"
-        assert path.stat().st_mtime < path.stat().st_ctime + 1 - age, "who is refused touches nothing"
-    else:
+    if not held:
         with lease_folder(tmp_path):
             assert holder_of(path).process == os.getpid()
+        return
+    with pytest.raises(HeldError, match=rf"process 7 on far .* last seen {age:.0f}.? seconds ago; if it is"):
+        lease_folder(tmp_path)
+    assert holder_of(path).host == "far"
+    assert path.stat().st_mtime < path.stat().st_ctime + 1 - age, "who is refused touches nothing"
 
 
-def test_a_disk_that_became_read_only_ends_nothing_but_the_lease(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_that_became_read_only_ends_nothing_but_the_lease(tmp_path, monkeypatch):
     def refuse(*_: object, **__: object) -> None:
         raise OSError(errno.EROFS, "Read-only file system")
 
@@ -153,7 +145,7 @@ def test_a_disk_that_became_read_only_ends_nothing_but_the_lease(
         lease_folder(tmp_path)
 
 
-def test_what_is_held_is_touched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_held_is_touched(tmp_path, monkeypatch):
     with lease_folder(tmp_path) as lease:
         os.utime(lease.path, (1, 1))
         lease.touch()
@@ -161,9 +153,7 @@ def test_what_is_held_is_touched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         assert any(thread.name == "lease" for thread in threading.enumerate())
 
 
-def test_a_file_system_without_locks_is_said_once_and_signs_of_life_decide(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_system_without_locks_is_said_once_and_signs_of_life_decide(tmp_path, monkeypatch, capsys):
     def none(handle: int, how: int) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
@@ -180,7 +170,7 @@ def test_a_file_system_without_locks_is_said_once_and_signs_of_life_decide(
     assert said.count("has no locks (No locks available)") == said.count("\n") == 1
 
 
-def test_a_dead_child_is_forgotten_where_no_lock_tells(tmp_path: Path) -> None:
+def test_a_dead_child_is_forgotten_where_no_lock_tells(tmp_path):
     path = tmp_path / NAME
     for of in ({"process": 6}, {"boot": "another"}, {"host": "far"}):
         path.write_text(json.dumps(asdict(replace(Holder.this(), **{"process": 7} | of))))
@@ -192,9 +182,7 @@ def test_a_dead_child_is_forgotten_where_no_lock_tells(tmp_path: Path) -> None:
     free_of_dead(path, 7)
 
 
-def test_a_file_that_its_holder_removed_meanwhile_is_no_lock(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_its_holder_removed_meanwhile_is_no_lock(tmp_path, monkeypatch):
     path, lock, times = tmp_path / "file", fcntl.flock, []
 
     def removed_before(handle: int, how: int) -> None:
@@ -211,7 +199,7 @@ def test_a_file_that_its_holder_removed_meanwhile_is_no_lock(
 
 
 @pytest.mark.parametrize("content", ["", "{", "[" * 9000, '{"host": 1}'])
-def test_a_lease_that_says_nothing_is_held_by_its_lock_alone(content: str, tmp_path: Path) -> None:
+def test_a_lease_that_says_nothing_is_held_by_its_lock_alone(content, tmp_path):
     (tmp_path / NAME).write_text(content)
     with lease_folder(tmp_path) as lease:
         lease.path.write_text(content)

@@ -1,12 +1,9 @@
-"""Commands that write one folder at once: the second is refused, and the first one's data stay whole."""
-
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -45,7 +42,7 @@ def meanwhile(work: Callable[[Callable[[], None]], object]) -> Iterator[None]:
         done.result()
 
 
-def test_two_corpora_into_one_folder(tmp_path: Path) -> None:
+def test_two_corpora_into_one_folder(tmp_path):
     def first(pause: Callable[[], None]) -> None:
         def slowly() -> Iterator[Item]:
             yield from items("dog")
@@ -60,7 +57,7 @@ def test_two_corpora_into_one_folder(tmp_path: Path) -> None:
     assert Corpus.open(tmp_path / "out").ids[0].as_py() == "cat-train"
 
 
-def test_two_stores_into_one_folder(tmp_path: Path) -> None:
+def test_two_stores_into_one_folder(tmp_path):
     ones = np.ones((2, 3), np.float16)
 
     def first(pause: Callable[[], None]) -> None:
@@ -84,7 +81,7 @@ def test_two_stores_into_one_folder(tmp_path: Path) -> None:
     assert not (tmp_path / "other" / ".lock").exists()
 
 
-def test_two_exports_into_one_folder(home: Path, tmp_path: Path) -> None:
+def test_two_exports_into_one_folder(home, tmp_path):
     run_id = keep_run(make_corpus(home))
 
     def first(pause: Callable[[], None]) -> None:
@@ -97,7 +94,7 @@ def test_two_exports_into_one_folder(home: Path, tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
-def test_two_files_of_one_name(tmp_path: Path) -> None:
+def test_two_files_of_one_name(tmp_path):
     path = tmp_path / "results.csv"
 
     def first(pause: Callable[[], None]) -> None:

@@ -1,5 +1,3 @@
-"""Work beside this process: what comes of it, and that nothing of it is left."""
-
 from __future__ import annotations
 
 import os

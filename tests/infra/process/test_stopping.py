@@ -1,5 +1,3 @@
-"""Commands that are asked to end: what they print, their exit code, and what they undo."""
-
 from __future__ import annotations
 
 import os

@@ -1,5 +1,3 @@
-"""Work that is begun again when its process dies: how often, after what, and how the watching process ends."""
-
 from __future__ import annotations
 
 import os
@@ -65,24 +63,24 @@ def tries(folder: Path) -> list[str]:
     return (folder / "tries").read_text().split(";")[:-1]
 
 
-def test_work_is_begun_again_as_long_as_it_progresses_and_finds_what_was_kept(tmp_path):
-    code, out, err = ended(
-        tmp_path,
-        """
+PROGRESSES = """
 if number < 6:
     if number % 2:
         attempt.keep("not this")
         attempt.keep(f"kept {number}")
     progress.write_text(str(number))
     kill()
-""",
-    )
+"""
+
+
+def test_work_is_begun_again_as_long_as_it_progresses_and_finds_what_was_kept(tmp_path):
+    code, out, err = ended(tmp_path, PROGRESSES)
     assert (code, out) == (0, "the work alone comes here\n")
     assert tries(tmp_path) == ["", "kept 1", "kept 1", "kept 3", "kept 3", "kept 5"]
-    said = (
-        "note: the process at work was killed (SIGKILL) and is begun again now: 1 in a row without progress"
+    again = (
+        "was killed (SIGKILL) and is begun again now: 1 in a row without progress, of which 1 are tried again"
     )
-    assert err == f"{said}, of which 1 are tried again\n" * 5
+    assert err == f"note: the process at work {again}\n" * 5
     assert len({*(tmp_path / "dead").read_text().split()}) == 5
 
 

@@ -1,17 +1,15 @@
-from __future__ import annotations
-
 import asyncio
+import os
 import re
 import secrets
 import signal
 import subprocess
-import sys
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from places import ROOT
-from programs import soon
+from programs import begin, soon
 from ray._private import ray_constants
 
 from polypool.infra import paths
@@ -74,7 +72,6 @@ def soon_gone(words: str) -> bool:
 
 
 def job(head: JobServer, code: str, *, env: dict[str, str] | None = None) -> list[str]:
-    """Return the lines of a job's output."""
     shown: list[str] = []
     asyncio.run(head.run(["python", "-c", code], folder=ROOT, env=env or {}, show=shown.append))
     return shown
@@ -110,9 +107,7 @@ def test_a_head_ends_when_its_owner_is_terminated():
         "from polypool.infra.ray.jobs import private_head\n@command\ndef main():\n"
         "    with private_head(cpus=1) as head: print(head.address, flush=True); input()\nmain()"
     )
-    owner = subprocess.Popen(
-        [sys.executable, "-c", code], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
+    owner = begin("-c", code, stdin=subprocess.PIPE, env=os.environ | {"PYTHONPATH": str(ROOT)})
     folder = folder_of(owner.stdout.readline().rstrip())
     owner.send_signal(signal.SIGTERM)
     assert owner.wait(60) == 128 + signal.SIGTERM
@@ -164,14 +159,12 @@ KIB = 1024
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path, monkeypatch) -> Path:
     """A folder of 60 KiB, for a server that takes 50."""
     monkeypatch.setattr(ray_constants, "DASHBOARD_CLIENT_MAX_SIZE", 50 * KIB)
     (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "features").write_bytes(bytes(20 * KIB))
-    (tmp_path / "data" / "captions").write_bytes(bytes(10 * KIB))
-    (tmp_path / "weights").write_bytes(bytes(25 * KIB))
-    (tmp_path / "code").write_bytes(bytes(5 * KIB))
+    for name, size in {"data/features": 20, "data/captions": 10, "weights": 25, "code": 5}.items():
+        (tmp_path / name).write_bytes(bytes(size * KIB))
     return tmp_path
 
 

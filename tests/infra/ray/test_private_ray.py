@@ -1,7 +1,5 @@
 """A Ray of a process's own: it begins beside other work, and ends with its owner, however that ends."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -66,14 +64,18 @@ def test_a_session_is_that_which_began_and_leaves_no_process_behind():
         with ray_session() as again:
             assert ray.is_initialized()
         print(session == again, session, cores)
-    """.strip()
-    process = owner(inside)
-    code, said, errors = end(process)
-    assert code == 0, errors
-    pids, text = said.splitlines()
+    """
+    pids, text = said_by(owner(inside.strip())).splitlines()
     assert text == f"True {Session(private=True, shared=False)} 1.0"
     assert len(pids.split()) > 5
     assert alive([int(pid) for pid in pids.split()]) == []
+
+
+def said_by(process: subprocess.Popen) -> str:
+    """Return what a process printed, which has to succeed."""
+    code, said, errors = end(process)
+    assert code == 0, errors
+    return said
 
 
 LISTENING = """
@@ -93,11 +95,9 @@ LISTENING = """
 @pytest.mark.slow
 @pytest.mark.parametrize("early", [True, False])
 def test_nobody_on_another_machine_reaches_any_part_of_it(early):
-    process = owner(LISTENING.format(early=early).strip())
-    code, said, errors = end(process)
-    assert code == 0, errors
-    assert len(said.split()) > 5
-    assert set(said.split()) <= {"127.0.0.1", "::ffff:127.0.0.1", "::1"}
+    places = said_by(owner(LISTENING.format(early=early).strip())).split()
+    assert len(places) > 5
+    assert set(places) <= {"127.0.0.1", "::ffff:127.0.0.1", "::1"}
 
 
 @pytest.mark.slow
@@ -114,10 +114,8 @@ def test_a_cluster_that_runs_here_is_named(tmp_path):
             note.write_text(address)
             process = owner('raise InputError("such is the input")', RAY_TMPDIR=str(tmp_path))
             _, _, errors = end(process)
-            note_said = (
-                f"note: a Ray runs at {address}; RAY_ADDRESS={address} makes a command use it" in errors
-            )
-            assert (note_said, errors.count("\n")) == (answers, 1 + answers)
+            told = f"note: a Ray runs at {address}; RAY_ADDRESS={address} makes a command use it"
+            assert (told in errors, errors.count("\n")) == (answers, 1 + answers)
 
 
 @pytest.mark.slow
@@ -133,13 +131,7 @@ def test_an_error_beside_its_start_leaves_no_process_behind():
 
 @pytest.mark.slow
 def test_it_ends_though_its_owner_is_killed():
-    process = owner(
-        """
-        with ray_session():
-            tell()
-            time.sleep(600)
-    """.strip()
-    )
+    process = owner("with ray_session(): tell(); time.sleep(600)")
     pids = [int(pid) for pid in process.stdout.readline().split()]
     assert len(alive(pids)) > 5, process.communicate()[1]
     process.send_signal(signal.SIGKILL)
@@ -152,9 +144,8 @@ def test_one_that_does_not_begin_says_why(tmp_path, monkeypatch):
     program.write_text("raise SystemExit('no room for ' + __import__('sys').argv[1])")
     monkeypatch.setattr(private, "_PROGRAM", program)
     begun = PrivateRay(cpus=3, dashboard=True)
-    with pytest.raises(
-        StartError, match=r"(?s)Ray did not start; its output ends with:\nno room for (.*)"
-    ) as error:
+    why = r"(?s)Ray did not start; its output ends with:\nno room for (.*)"
+    with pytest.raises(StartError, match=why) as error:
         _ = begun.address
     options = json.loads(str(error.value).partition("no room for ")[2])
     assert options == {"num_cpus": 3, "include_dashboard": True, "dashboard_host": "127.0.0.1"}
@@ -192,14 +183,10 @@ def test_one_that_is_slow_is_started_again(tmp_path, monkeypatch, capsys, needed
 @pytest.mark.slow
 def test_nothing_begins_where_there_is_a_cluster():
     """In a process of its own: others of this one may have left a session open."""
-    process = owner(
-        """
+    inside = """
         assert started_by(os.getpid()) == []
-        with ray_session():
-            pass
-    """.strip(),
-        RAY_ADDRESS="127.0.0.1:9",
-    )
-    code, said, errors = end(process)
+        with ray_session(): pass
+    """
+    code, said, errors = end(owner(inside.strip(), RAY_ADDRESS="127.0.0.1:9"))
     assert (code, said) == (2, "")
     assert errors.startswith("error: no Ray cluster answers at RAY_ADDRESS=127.0.0.1:9")

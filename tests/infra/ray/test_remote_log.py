@@ -1,7 +1,5 @@
 """Logs that workers send to the driver's machine: in order, without waiting, and losses are reported."""
 
-from __future__ import annotations
-
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
@@ -46,7 +44,7 @@ class Queue:
 
 
 @pytest.fixture
-def queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Queue:
+def queue(tmp_path, monkeypatch) -> Queue:
     def wait(futures: list[Future], *, timeout: float, num_returns: int = 1) -> tuple[list, list]:
         assert (timeout, num_returns) == (0, len(futures))
         done = [future for future in futures if future.done()]

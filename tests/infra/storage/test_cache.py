@@ -1,5 +1,3 @@
-"""Whole files of object storage in the cache: fetched once, gone on with, named by nobody, within the bound."""
-
 from __future__ import annotations
 
 import errno
@@ -32,7 +30,7 @@ def file(bucket: Bucket, tmp_path: Path) -> tuple[Url, Path]:
     return place(bucket.put(path.parent, "far")) / path.name, path
 
 
-def test_a_cut_download_goes_on_where_it_stopped(file: tuple[Url, Path], bucket: Bucket) -> None:
+def test_a_cut_download_goes_on_where_it_stopped(file, bucket):
     url, path = file
     fetch_third = Fault(spoil=cut(10), key=url.name, times=0)
     bucket.server.faults.append(fetch_third)
@@ -54,7 +52,7 @@ def test_a_cut_download_goes_on_where_it_stopped(file: tuple[Url, Path], bucket:
     assert [each.range for each in bucket.asked(url.name)[asked:]] == ["bytes=2000-2999", "bytes=3000-3499"]
 
 
-def test_a_file_that_changed_is_another_one(file: tuple[Url, Path], bucket: Bucket) -> None:
+def test_a_file_that_changed_is_another_one(file, bucket):
     url, path = file
     assert cache.whole(url).read_bytes() == path.read_bytes()
     asked = len(bucket.asked(url.name))
@@ -65,7 +63,7 @@ def test_a_file_that_changed_is_another_one(file: tuple[Url, Path], bucket: Buck
     assert cache.whole(url).read_bytes() == path.read_bytes()
 
 
-def test_a_file_of_other_bytes_is_refused_and_not_kept(file: tuple[Url, Path]) -> None:
+def test_a_file_of_other_bytes_is_refused_and_not_kept(file):
     with pytest.raises(
         InputError, match=r"data\.bin: its bytes are not those that were written \(SHA-256 differs\)"
     ):
@@ -79,7 +77,7 @@ def _fetch(url: Url, go: Path) -> bytes:
     return cache.whole(url).read_bytes()
 
 
-def test_processes_fetch_a_file_once(file: tuple[Url, Path], bucket: Bucket, tmp_path: Path) -> None:
+def test_processes_fetch_a_file_once(file, bucket, tmp_path):
     url, path = file
     with multiprocessing.get_context("spawn").Pool(2) as pool:
         results = [pool.apply_async(_fetch, (url, tmp_path / "go")) for _ in range(2)]
@@ -88,9 +86,7 @@ def test_processes_fetch_a_file_once(file: tuple[Url, Path], bucket: Bucket, tmp
     assert len(bucket.asked(url.name)) == 1  # of 3,500 bytes, in a process that fetches more at once
 
 
-def test_the_oldest_files_make_room_unless_they_are_new(
-    bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_oldest_files_make_room_unless_they_are_new(bucket, tmp_path, monkeypatch):
     monkeypatch.setenv("POLYPOOL_CACHE_GB", str(100_000 / 1e9))
     (tmp_path / "many").mkdir()
     for number in range(4):
@@ -107,7 +103,7 @@ def test_the_oldest_files_make_room_unless_they_are_new(
 
 
 @pytest.mark.parametrize("said", ["0", "-1", "many", "inf", "nan"])
-def test_a_bound_that_is_none_is_refused(said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bound_that_is_none_is_refused(said, monkeypatch):
     monkeypatch.setenv("POLYPOOL_CACHE_GB", said)
     with pytest.raises(
         InputError, match=f"POLYPOOL_CACHE_GB must be a number above 0, such as 100, not '{said}'"
@@ -115,7 +111,7 @@ def test_a_bound_that_is_none_is_refused(said: str, monkeypatch: pytest.MonkeyPa
         cache.max_bytes()
 
 
-def test_a_full_disk_is_told_with_what_to_do(tmp_path: Path) -> None:
+def test_a_full_disk_is_told_with_what_to_do(tmp_path):
     with (
         pytest.raises(InputError, match="set POLYPOOL_CACHE to a folder on a larger disk"),
         cache.no_space_explained(tmp_path / "x"),
@@ -125,7 +121,7 @@ def test_a_full_disk_is_told_with_what_to_do(tmp_path: Path) -> None:
         raise OSError(errno.EIO, "other")
 
 
-def test_a_cache_is_a_folder_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cache_is_a_folder_of_this_machine(monkeypatch):
     monkeypatch.setenv("POLYPOOL_CACHE", "s3://bucket/cache")
     with pytest.raises(InputError, match="s3://bucket/cache: POLYPOOL_CACHE must be on this machine"):
         cache.folder()

@@ -1,17 +1,13 @@
-"""The age of files in object storage."""
-
 from __future__ import annotations
 
 from datetime import UTC, datetime
 from io import BytesIO
 
-import pytest
-
 from polypool.infra.storage import conditional
 from polypool.infra.storage.places import Url
 
 
-def test_the_age_of_a_file_is_by_the_clock_of_the_storage(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_age_of_a_file_is_by_the_clock_of_the_storage(monkeypatch):
     answer = {
         "Body": BytesIO(b"x"),
         "ETag": '"etag"',

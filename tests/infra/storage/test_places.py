@@ -28,7 +28,7 @@ from polypool.tasks.run import Data
         ("", "."),
     ],
 )
-def test_a_path_of_this_machine(given: str | Path, meant: str) -> None:
+def test_a_path_of_this_machine(given, meant):
     assert local(given) == place(given) == Path(meant)
 
 
@@ -42,18 +42,14 @@ def test_a_path_of_this_machine(given: str | Path, meant: str) -> None:
         ("hf://datasets/me/coco@main/regions", "hf://datasets/me/coco@main/regions"),
     ],
 )
-def test_a_url_of_object_storage(given: str | Path, meant: str) -> None:
+def test_a_url_of_object_storage(given, meant):
     found = place(given)
     assert str(found) == meant
     assert place(found) is found
     assert (str(found / "a.json"), (found / "a.json").name) == (f"{meant}/a.json", "a.json")
 
 
-NOT_READ, NO_PASSWORD, NO_SETTINGS = (
-    "nothing is read from",
-    "holds no user and no password",
-    "holds no settings",
-)
+NO_PASSWORD, NO_SETTINGS = "holds no user and no password", "holds no settings"
 
 
 @pytest.mark.parametrize(
@@ -61,7 +57,7 @@ NOT_READ, NO_PASSWORD, NO_SETTINGS = (
     [
         (
             "http://host/data",
-            r"^http://host/data: nothing is read from or written to http://; give a path of this",
+            "http://host/data: nothing is read from or written to http://; give a path of this",
         ),
         ("file://host/data", "names no file of this machine"),
         ("s3://", "names no bucket"),
@@ -72,12 +68,12 @@ NOT_READ, NO_PASSWORD, NO_SETTINGS = (
         ("hf://hidden:hidden@datasets/data", NO_PASSWORD),
         ("https://user:hidden@host/data", NO_PASSWORD),
         ("s3://bucket/data?access_key=a&secret_key=hidden", NO_SETTINGS),
-        ("https://host/data?signature=hidden", NOT_READ),
+        ("https://host/data?signature=hidden", "nothing is read from"),
     ],
 )
-def test_a_url_that_is_refused_shows_no_secrets(given: str | Path, why: str) -> None:
+def test_a_url_that_is_refused_shows_no_secrets(given, why):
     for use in (place, lambda given: Data(dataset="mine", corpus="data", features=str(given))):
-        with pytest.raises(InputError, match=why.removeprefix("^")) as refused:
+        with pytest.raises(InputError, match=why) as refused:
             use(given)
         assert "hidden" not in str(refused.value)
 
@@ -103,9 +99,7 @@ URL = "ftp://host/data"
     ],
 )
 @pytest.mark.parametrize("kind", [str, Path])
-def test_every_door_refuses_a_url_and_makes_nothing(
-    use, kind: type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_door_refuses_a_url_and_makes_nothing(use, kind, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match="ftp://") as refused:
         use(kind(URL))
@@ -113,13 +107,13 @@ def test_every_door_refuses_a_url_and_makes_nothing(
     assert not [*tmp_path.iterdir()]
 
 
-def test_a_home_is_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_home_is_a_folder(monkeypatch):
     monkeypatch.setenv("POLYPOOL_HOME", "s3://bucket/home")
     with pytest.raises(InputError, match=r"s3://bucket/home: POLYPOOL_HOME, .* must be on this machine"):
         home()
 
 
-def test_a_file_url_is_written_and_read(tmp_path: Path) -> None:
+def test_a_file_url_is_written_and_read(tmp_path):
     url = f"file://{tmp_path}/a/store"
     with StoreWriter(url, dim=2, dtype="float32", source={}) as writer:
         writer.add("a", np.ones((3, 2), np.float32))

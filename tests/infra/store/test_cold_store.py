@@ -7,7 +7,6 @@ import mmap
 import os
 import resource
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -77,7 +76,7 @@ def cold(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_batch_reads_its_sets_and_little_around_them_and_so_does_opening(cold: Path) -> None:
+def test_a_batch_reads_its_sets_and_little_around_them_and_so_does_opening(cold):
     rows = np.random.default_rng(1).permutation(SETS)[:40]
     before, waited = read_from_disk(), waits()
     x_BND, _ = FeatureStore.open(cold).padded(rows)
@@ -85,17 +84,7 @@ def test_a_batch_reads_its_sets_and_little_around_them_and_so_does_opening(cold:
     assert waits() - waited < len(rows) / 2  # not for any of a set's ten pages, but for the first sets'
 
 
-def test_ids_offsets_and_checks_are_read_in_one_go(tmp_path: Path) -> None:
-    with StoreWriter(tmp_path, dim=1, source={}) as writer:
-        for number in range(20_000):  # 40 pages of ids and more, 40 of offsets; vectors; 40 of checks
-            writer.add(f"{number:08d}", np.ones((1, 1)))
-    forget(tmp_path)
-    store, waited = FeatureStore.open(tmp_path), waits()
-    assert len(store.ids) == 20_000
-    assert waits() - waited < 20
-
-
-def test_a_set_is_read_in_one_go_and_what_is_not_fetched_without_anything_around_it(cold: Path) -> None:
+def test_a_set_is_read_in_one_go_and_what_is_not_fetched_without_anything_around_it(cold):
     store = FeatureStore.open(cold)
     shard, row = store.place(300)
     size, before = shard.view(row).nbytes, read_from_disk()
@@ -112,7 +101,7 @@ def statistics_of_all(store: FeatureStore) -> None:
     statistics(lambda: [shard], ids=store.ids.to_pylist(), dim=DIM)
 
 
-def test_all_of_a_large_set_is_fetched(tmp_path: Path) -> None:
+def test_all_of_a_large_set_is_fetched(tmp_path):
     write_store(tmp_path, sets=3, size=6000)  # 12 MB each
     path = tmp_path / "shard-00000.arrow"
     forget(tmp_path)
@@ -126,7 +115,7 @@ def test_all_of_a_large_set_is_fetched(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("read", [FeatureStore.verify, statistics_of_all])
-def test_who_reads_all_of_a_store_does_not_wait_for_each_page(cold: Path, read: Callable) -> None:
+def test_who_reads_all_of_a_store_does_not_wait_for_each_page(cold, read):
     store, before, waited = FeatureStore.open(cold), read_from_disk(), waits()
     read(store)
     assert read_from_disk() - before > SETS * SIZE * DIM * 2

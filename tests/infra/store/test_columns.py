@@ -1,5 +1,3 @@
-"""Extra columns of a store: the same sets, row by row, complete or absent."""
-
 from __future__ import annotations
 
 import shutil

@@ -1,5 +1,3 @@
-"""A store that was damaged is refused with a message wherever the damage is; none of it is used, nothing crashes."""
-
 from __future__ import annotations
 
 import json
@@ -49,15 +47,15 @@ def flipped(path: Path, *, step: int) -> list[tuple[int, str]]:
     return outcomes
 
 
-def test_a_flipped_bit_anywhere_in_a_shard_is_refused(small: Path) -> None:
+def test_a_flipped_bit_anywhere_in_a_shard_is_refused(small):
     path = small / "shard-00000.arrow"
-    outcomes = flipped(path, step=3)
-    assert len(outcomes) == 2 * -(-path.stat().st_size // 3)
+    outcomes = flipped(path, step=5)
+    assert len(outcomes) == 2 * -(-path.stat().st_size // 5)
     assert Counter(outcome for _, outcome in outcomes) == {"refused": len(outcomes)}
 
 
-def test_a_flipped_bit_anywhere_in_the_manifest_is_refused_or_changes_nothing(small: Path) -> None:
-    counts = Counter(outcome for _, outcome in flipped(small / "manifest.json", step=3))
+def test_a_flipped_bit_anywhere_in_the_manifest_is_refused_or_changes_nothing(small):
+    counts = Counter(outcome for _, outcome in flipped(small / "manifest.json", step=5))
     assert set(counts) <= {"refused", "the same"}
     assert counts["the same"] < 0.05 * counts["refused"]  # blanks
 
@@ -68,20 +66,16 @@ def version_1(tmp_path: Path) -> Path:
     return shutil.copytree(Path(__file__).with_name("version1"), tmp_path / "store")
 
 
-def test_a_flipped_bit_in_a_store_without_checks_is_used_in_ids_offsets_and_values_alone(
-    version_1: Path,
-) -> None:
+def test_a_flipped_bit_in_a_store_without_checks_is_used_in_ids_offsets_and_values_alone(version_1):
     path = version_1 / "shard-00000.arrow"
-    found = flipped(path, step=2)
+    found = flipped(path, step=3)
     assert {outcome for _, outcome in found} <= {"refused", "the same", "used"}
     data, values = path.read_bytes(), (np.arange(4) / 8).astype("<f2").tobytes()
     buffers = range(data.index(b"id0id1") - 24, data.index(values) + 7 * 4 * 2)
     assert {place for place, outcome in found if outcome == "used"} <= {*buffers}
 
 
-def test_a_store_without_checks_is_read_as_before_and_says_so(
-    version_1: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_store_without_checks_is_read_as_before_and_says_so(version_1, capsys):
     store = FeatureStore.open(version_1)
     assert not store.manifest.checked
     assert store.rows(["id4"]).tolist() == [4]
@@ -96,7 +90,7 @@ def test_a_store_without_checks_is_read_as_before_and_says_so(
         FeatureStore.open(version_1).verify()
 
 
-def test_padded_refuses_a_damaged_set_whether_all_of_it_is_kept_or_a_part(small: Path) -> None:
+def test_padded_refuses_a_damaged_set_whether_all_of_it_is_kept_or_a_part(small):
     path = small / "shard-00000.arrow"
     row = int(FeatureStore.open(small).sizes(np.arange(7)).argmax())
     damage_last_number_of(path, make_sets(7)[f"id{row}"])
@@ -119,7 +113,7 @@ def damage_last_number_of(path: Path, x_ND: np.ndarray) -> None:
     flip(path, path.read_bytes().index(data) + len(data) - 2)
 
 
-def test_damage_found_in_the_thread_that_loads_reaches_who_trains(small: Path) -> None:
+def test_damage_found_in_the_thread_that_loads_reaches_who_trains(small):
     damage_last_number_of(small / "shard-00000.arrow", make_sets(7)["id4"])
 
     class Sets:
@@ -137,7 +131,7 @@ def test_damage_found_in_the_thread_that_loads_reaches_who_trains(small: Path) -
         list(load(Sets(), order, 0, torch.device("cpu")))
 
 
-def test_a_set_is_checked_once(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_set_is_checked_once(small, monkeypatch):
     calls = []
     monkeypatch.setattr(shard, "check_of", lambda x_ND, real=shard.check_of: calls.append(1) or real(x_ND))
     store = FeatureStore.open(small)
@@ -147,7 +141,7 @@ def test_a_set_is_checked_once(small: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert len(calls) == 7
 
 
-def test_verify_lists_every_damaged_file_and_set(folder: Path, sets: dict[str, np.ndarray]) -> None:
+def test_verify_lists_every_damaged_file_and_set(folder, sets):
     store = FeatureStore.open(folder)
     first, third = store._first[1], store._first[2]
     for row, file in ((first, 1), (first + 1, 1), (third, 2)):
@@ -163,7 +157,7 @@ def test_verify_lists_every_damaged_file_and_set(folder: Path, sets: dict[str, n
         assert what in line
 
 
-def test_verify_finds_values_that_are_not_finite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verify_finds_values_that_are_not_finite(tmp_path, monkeypatch):
     monkeypatch.setattr(StoreWriter, "_refuse", lambda *_: None)  # a writer with a bug
     sets = make_sets(3)
     sets["id1"][0, 5] = np.inf
@@ -172,7 +166,7 @@ def test_verify_finds_values_that_are_not_finite(tmp_path: Path, monkeypatch: py
         FeatureStore.open(tmp_path).verify()
 
 
-def test_a_writer_with_a_bug_is_found_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_writer_with_a_bug_is_found_out(tmp_path, monkeypatch):
     def wrong(path: Path, *, offsets: np.ndarray, **others: Any) -> None:
         write_shard(path, offsets=np.r_[offsets[:-2], offsets[-1:] - 1, offsets[-1:] - 1], **others)
 
@@ -188,7 +182,7 @@ def test_a_writer_with_a_bug_is_found_out(tmp_path: Path, monkeypatch: pytest.Mo
         FeatureStore.open(tmp_path / "ids").verify()
 
 
-def test_shards_and_manifests_of_other_stores_are_refused(tmp_path: Path) -> None:
+def test_shards_and_manifests_of_other_stores_are_refused(tmp_path):
     for name, seed in {"a": 0, "b": 0}.items():
         sets = make_sets(7, seed=seed)
         write(tmp_path / name, {id: x_ND + (name == "b") for id, x_ND in sets.items()})
@@ -199,7 +193,7 @@ def test_shards_and_manifests_of_other_stores_are_refused(tmp_path: Path) -> Non
             FeatureStore.open(tmp_path / "c").rows(["id0"])
 
 
-def test_a_shard_cut_short_after_the_store_was_opened_is_refused(small: Path) -> None:
+def test_a_shard_cut_short_after_the_store_was_opened_is_refused(small):
     store, path = FeatureStore.open(small), small / "shard-00000.arrow"
     path.write_bytes(path.read_bytes()[:-10])
     with pytest.raises(InputError, match=r"shard-00000\.arrow: has [\d,]+ bytes, not"):
@@ -217,14 +211,14 @@ def test_a_shard_cut_short_after_the_store_was_opened_is_refused(small: Path) ->
         (r'"shards"', '"shreds"', r"unknown field 'shreds'\. Did you mean 'shards'"),
     ],
 )
-def test_a_manifest_of_another_form_is_refused(folder: Path, old: str, new: str, message: str) -> None:
+def test_a_manifest_of_another_form_is_refused(folder, old, new, message):
     path = folder / "manifest.json"
     path.write_text(re.sub(old, new, path.read_text()))
     with pytest.raises(InputError, match=message):
         FeatureStore.open(folder)
 
 
-def test_a_file_that_is_missing_or_cut_short_is_found_at_once(folder: Path) -> None:
+def test_a_file_that_is_missing_or_cut_short_is_found_at_once(folder):
     def refused(message: str, place: Path = folder) -> None:
         with pytest.raises(InputError, match=message):
             FeatureStore.open(place)
@@ -276,9 +270,7 @@ WITHOUT_AN_ID = pa.array(["id0", None, "id2", "id3"])
         ),
     ],
 )
-def test_an_arrow_file_that_is_no_shard_is_refused(
-    version_1: Path, batches: Any, options: dict, message: str
-) -> None:
+def test_an_arrow_file_that_is_no_shard_is_refused(version_1, batches, options, message):
     rewritten(version_1, lambda batch: [batch])
     assert FeatureStore.open(version_1)[3].tolist() == [[3, 3.125, 3.25, 3.375]]
     rewritten(version_1, batches, **options)
@@ -286,7 +278,7 @@ def test_an_arrow_file_that_is_no_shard_is_refused(
         FeatureStore.open(version_1)[3]
 
 
-def test_a_manifest_whose_parts_do_not_fit_together_is_refused(small: Path) -> None:
+def test_a_manifest_whose_parts_do_not_fit_together_is_refused(small):
     manifest = FeatureStore.open(small).manifest
     with pytest.raises(InputError, match=r"shards\[0\]\.check is missing"):
         replace(manifest, shards=(replace(manifest.shards[0], check=""),))

@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import pickle
-import subprocess
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,16 +9,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
-from places import ROOT
 from stores import DIM, SHARD_BYTES, write
 
 from polypool.infra.errors import InputError
-from polypool.infra.store import FeatureStore, StoreWriter
+from polypool.infra.store import FeatureStore
 from polypool.infra.store.shard import MappedShard, map_shard
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
-def test_what_is_read_is_what_was_written(tmp_path: Path, sets: dict[str, np.ndarray], dtype: str) -> None:
+def test_what_is_read_is_what_was_written(tmp_path, sets, dtype):
     manifest = write(tmp_path / "store", sets, dtype=dtype)
     store = FeatureStore.open(tmp_path / "store")
     assert len(manifest.shards) > 3
@@ -34,7 +31,7 @@ def test_what_is_read_is_what_was_written(tmp_path: Path, sets: dict[str, np.nda
     store.verify()
 
 
-def test_the_files_are_plain_arrow_of_bounded_size(folder: Path) -> None:
+def test_the_files_are_plain_arrow_of_bounded_size(folder):
     shards = FeatureStore.open(folder).manifest.shards
     kind = "large_list<item: fixed_size_list<item: halffloat>[12]"
     for shard in shards:
@@ -46,7 +43,7 @@ def test_the_files_are_plain_arrow_of_bounded_size(folder: Path) -> None:
     assert names == ["manifest.json", *(shard.file for shard in shards)]
 
 
-def test_views_lie_in_the_mapped_file(folder: Path) -> None:
+def test_views_lie_in_the_mapped_file(folder):
     store = FeatureStore.open(folder)
     x_ND = store[7]
     address, mapped = x_ND.__array_interface__["data"][0], []
@@ -60,7 +57,7 @@ def test_views_lie_in_the_mapped_file(folder: Path) -> None:
     assert not store._shard(0).offsets.flags.owndata
 
 
-def test_rows_follow_the_ids_asked_for(folder: Path, sets: dict[str, np.ndarray]) -> None:
+def test_rows_follow_the_ids_asked_for(folder, sets):
     store = FeatureStore.open(folder)
     wanted = ["id31", "id0", "id31", "id17"]
     rows = store.rows(wanted)
@@ -71,7 +68,7 @@ def test_rows_follow_the_ids_asked_for(folder: Path, sets: dict[str, np.ndarray]
         store.rows(["nobody", "id3", "noone"])
 
 
-def test_rows_outside_the_store_are_refused(folder: Path) -> None:
+def test_rows_outside_the_store_are_refused(folder):
     store = FeatureStore.open(folder)
     for row in (-1, len(store)):
         with pytest.raises(IndexError):
@@ -80,7 +77,7 @@ def test_rows_outside_the_store_are_refused(folder: Path) -> None:
             store.sizes(np.array([row]))
 
 
-def test_padded_is_the_sets_and_zeros(folder: Path, sets: dict[str, np.ndarray]) -> None:
+def test_padded_is_the_sets_and_zeros(folder, sets):
     store = FeatureStore.open(folder)
     rows = np.random.default_rng(1).permutation(len(sets))[:16]
     np.full((16, 8, DIM), np.nan, "float16")  # freed memory that must not shine through the pads
@@ -94,7 +91,7 @@ def test_padded_is_the_sets_and_zeros(folder: Path, sets: dict[str, np.ndarray])
         assert (x_ND[~mask_N] == 0).all()
 
 
-def test_padded_keeps_the_elements_asked_for(folder: Path) -> None:
+def test_padded_keeps_the_elements_asked_for(folder):
     store = FeatureStore.open(folder)
     rows = np.flatnonzero(store.sizes(np.arange(len(store))) >= 4)[:2]
     mask = np.zeros(store.sizes(rows)[1], bool)
@@ -107,15 +104,13 @@ def test_padded_keeps_the_elements_asked_for(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("keep", [[], [99], [-1], np.zeros(3, bool)])
-def test_padded_refuses_to_keep_nothing_or_what_is_not_there(folder: Path, keep: object) -> None:
+def test_padded_refuses_to_keep_nothing_or_what_is_not_there(folder, keep):
     store = FeatureStore.open(folder)
     with pytest.raises(ValueError, match=r"mask of|at least one element"):
         store.padded(np.array([0]), keep=[np.asarray(keep, None if len(keep) else int)])
 
 
-def test_many_threads_map_a_shard_once_and_read_the_same(
-    folder: Path, sets: dict[str, np.ndarray], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_threads_map_a_shard_once_and_read_the_same(folder, sets, monkeypatch):
     mapped = []
 
     def slowly(path: Path, *args: object, **options: object) -> MappedShard:
@@ -133,41 +128,9 @@ def test_many_threads_map_a_shard_once_and_read_the_same(
     assert len(mapped) == len(store.manifest.shards)
 
 
-def test_a_pickled_store_is_its_path(folder: Path) -> None:
+def test_a_pickled_store_is_its_path(folder):
     store = FeatureStore.open(folder)
     store[0]
     data = pickle.dumps(store)
     assert len(data) < 1000
     assert np.array_equal(pickle.loads(data)[5], store[5])
-
-
-READ_ALL = """
-import sys
-import numpy as np
-from polypool.infra.store import FeatureStore
-
-def own():
-    lines = open("/proc/self/status").read().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon"))
-
-for folder in sys.argv[1:]:
-    store = FeatureStore.open(folder)
-    store.padded(np.arange(16))
-    before = own()
-    for start in range(0, len(store), 16):
-        store.padded(np.arange(start, min(start + 16, len(store))))
-    print(own() - before)
-"""
-
-
-@pytest.mark.slow
-def test_memory_does_not_grow_with_the_store(tmp_path: Path) -> None:
-    x_ND = np.random.default_rng(0).standard_normal((16, 512)).astype(np.float16)
-    for count in (300, 3000):
-        with StoreWriter(tmp_path / str(count), dim=512, source={}, shard_bytes=8 << 20) as writer:
-            for i in range(count):
-                writer.add(str(i), x_ND)
-    command = [sys.executable, "-c", READ_ALL, str(tmp_path / "300"), str(tmp_path / "3000")]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
-    small, large = (int(line) for line in done.stdout.split())
-    assert large - small < 4096  # kB; the stores differ by 43,000

@@ -23,7 +23,7 @@ def judge(findings: Findings, folder: Path, *, rows: dict[str, int], parts: int 
     findings.judge(folder, tolerance=Tolerance(**how), rows=(rows, "items"), parts=(parts, "captions"))
 
 
-def test_a_twentieth_is_let_pass_and_no_more(tmp_path: Path) -> None:
+def test_a_twentieth_is_let_pass_and_no_more(tmp_path):
     judge(lost(5), tmp_path, rows={"train": 95})
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(TooMuchSkipped, match=r"6 of 100 items \(6\.0%\) were left out") as caught:
@@ -38,7 +38,7 @@ def test_a_twentieth_is_let_pass_and_no_more(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["corpus.skipped.jsonl"]
 
 
-def test_a_small_split_may_not_be_lost_in_a_large_data_set(tmp_path: Path) -> None:
+def test_a_small_split_may_not_be_lost_in_a_large_data_set(tmp_path):
     judge(lost(2, split="test"), tmp_path, rows={"train": 1000, "test": 38})
     with pytest.raises(TooMuchSkipped, match=r"3 of 40 items of test \(7\.5%\)"):
         judge(lost(3, split="test"), tmp_path, rows={"train": 1000, "test": 37})
@@ -46,7 +46,7 @@ def test_a_small_split_may_not_be_lost_in_a_large_data_set(tmp_path: Path) -> No
         judge(lost(3, split="val"), tmp_path, rows={"train": 1000})
 
 
-def test_parts_are_counted_for_themselves_and_what_nothing_asked_for_not_at_all(tmp_path: Path) -> None:
+def test_parts_are_counted_for_themselves_and_what_nothing_asked_for_not_at_all(tmp_path):
     judge(lost(5, part=True), tmp_path, rows={"train": 5}, parts=95)
     with pytest.raises(TooMuchSkipped, match=r"6 of 100 captions \(6\.0%\)"):
         judge(lost(6, part=True), tmp_path, rows={"train": 1000}, parts=94)
@@ -56,7 +56,7 @@ def test_parts_are_counted_for_themselves_and_what_nothing_asked_for_not_at_all(
         assert findings.skipped["count"] == 50
 
 
-def test_strictness_refuses_what_is_flagged(tmp_path: Path) -> None:
+def test_strictness_refuses_what_is_flagged(tmp_path):
     findings = Findings()
     findings.add(Flagged(where="id 1", why="odd"))
     judge(findings, tmp_path, rows={"train": 1})
@@ -69,7 +69,7 @@ def test_strictness_refuses_what_is_flagged(tmp_path: Path) -> None:
     judge(lost(0), tmp_path, rows={"train": 1}, strict=True)
 
 
-def test_what_cannot_be_printed_is_shown_as_an_escape() -> None:
+def test_what_cannot_be_printed_is_shown_as_an_escape():
     findings = Findings()
     findings.add(Skipped(where="a\udcff\x1b[2J\n é", why="torn"))
     assert describe(findings.skipped) == "skipped 1:\n  1 x torn: a\\udcff\\x1b[2J é"
@@ -86,7 +86,7 @@ def test_what_cannot_be_printed_is_shown_as_an_escape() -> None:
         ("x" * 1001, "an id of more than 1,000 characters"),
     ],
 )
-def test_ids(tmp_path: Path, id: str, why: str | None) -> None:
+def test_ids(tmp_path, id, why):
     assert wrong_id(id) == why
     with StoreWriter(tmp_path, dim=2, source={}) as writer:
         assert writer.offer(id, np.ones((1, 2)), where="here") == why

@@ -1,5 +1,3 @@
-"""A store on systems that differ: without advice, files of another user, files in memory, few open files."""
-
 from __future__ import annotations
 
 import gc
@@ -30,9 +28,7 @@ def refuse(*arguments: object) -> None:
 
 
 @pytest.mark.parametrize("advice", ["missing", "refused"])
-def test_without_advice_the_same_is_read_and_checked(
-    small: Path, monkeypatch: pytest.MonkeyPatch, advice: str
-) -> None:
+def test_without_advice_the_same_is_read_and_checked(small, monkeypatch, advice):
     names = ("MADV_RANDOM", "MADV_SEQUENTIAL")
     if advice == "missing":
         monkeypatch.delattr(os, "posix_fadvise", raising=False)
@@ -55,7 +51,7 @@ def test_without_advice_the_same_is_read_and_checked(
 
 
 @pytest.mark.skipif(not hasattr(os, "seteuid"), reason="this system has other rights")
-def test_a_store_that_may_not_be_written_is_read(sets: dict[str, np.ndarray]) -> None:
+def test_a_store_that_may_not_be_written_is_read(sets):
     with tempfile.TemporaryDirectory() as name:  # pytest's folders are closed to other users
         folder, user = Path(name) / "store", os.geteuid()
         write(folder, sets)
@@ -88,13 +84,13 @@ def few_files() -> Iterator[int]:
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_more_shards_than_a_process_may_have_files_are_read(tmp_path: Path, few_files: int) -> None:
+def test_more_shards_than_a_process_may_have_files_are_read(tmp_path, few_files):
     sets = make_sets(90)
     assert len(write(tmp_path / "store", sets, shard_bytes=1).shards) > 60
     assert_reads(FeatureStore.open(tmp_path / "store"), sets)
 
 
-def test_the_limit_of_open_files_is_raised_as_far_as_needed(few_files: int) -> None:
+def test_the_limit_of_open_files_is_raised_as_far_as_needed(few_files):
     allow_files(1500)
     raised = resource.getrlimit(resource.RLIMIT_NOFILE)
     assert 3000 < raised[0] < 4000
@@ -106,7 +102,7 @@ def test_the_limit_of_open_files_is_raised_as_far_as_needed(few_files: int) -> N
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="this system does not list open files")
-def test_files_are_closed_once_nothing_needs_them(folder: Path) -> None:
+def test_files_are_closed_once_nothing_needs_them(folder):
     def opened() -> int:
         return sum(
             str(folder) in os.readlink(path) for path in Path("/proc/self/fd").iterdir() if path.is_symlink()
@@ -124,7 +120,7 @@ def test_files_are_closed_once_nothing_needs_them(folder: Path) -> None:
     assert opened() == 0
 
 
-def test_a_file_that_cannot_be_mapped_is_closed_again(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_mapped_is_closed_again(tmp_path):
     (tmp_path / "empty").touch()
     before = len(os.listdir("/proc/self/fd")) if Path("/proc/self/fd").exists() else 0
     for _ in range(3):
@@ -134,9 +130,7 @@ def test_a_file_that_cannot_be_mapped_is_closed_again(tmp_path: Path) -> None:
     assert before == (len(os.listdir("/proc/self/fd")) if before else 0)
 
 
-def test_advice_is_in_whole_pages_and_pieces_that_every_disk_heeds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_advice_is_in_whole_pages_and_pieces_that_every_disk_heeds(tmp_path, monkeypatch):
     (tmp_path / "file").write_bytes(bytes(2_000_000))
     file, asked = MappedFile(tmp_path / "file"), []
     monkeypatch.setattr(os, "POSIX_FADV_WILLNEED", "read", raising=False)
@@ -150,7 +144,7 @@ def test_advice_is_in_whole_pages_and_pieces_that_every_disk_heeds(
     assert set(kinds) == {"read"}
 
 
-def test_what_lies_beyond_the_file_is_not_fetched(tmp_path: Path) -> None:
+def test_what_lies_beyond_the_file_is_not_fetched(tmp_path):
     (tmp_path / "file").write_bytes(b"abc")
     file = MappedFile(tmp_path / "file")
     file.fetch(1 << 60, 1 << 62)  # in no time

@@ -1,5 +1,3 @@
-"""Stores in object storage: the same sets, no more bytes than are wanted, and nothing that is damaged."""
-
 from __future__ import annotations
 
 import functools
@@ -30,7 +28,7 @@ def url(bucket: Bucket, folder: Path) -> str:
     return bucket.put(folder, "data/store")
 
 
-def test_a_remote_store_is_the_same_store(url: str, folder: Path, bucket: Bucket) -> None:
+def test_a_remote_store_is_the_same_store(url, folder, bucket):
     here, there = FeatureStore.open(folder), FeatureStore.open(url)
     assert len(here.manifest.shards) > 3
     assert [each.key for each in bucket.asked()] == [f"/{bucket.name}/data/store/manifest.json"]
@@ -57,7 +55,7 @@ def large(folder: Path, count: int = 64, width: int = 512) -> dict[str, np.ndarr
     return sets
 
 
-def test_few_sets_cost_few_bytes_and_none_the_second_time(bucket: Bucket, tmp_path: Path) -> None:
+def test_few_sets_cost_few_bytes_and_none_the_second_time(bucket, tmp_path):
     sets = large(tmp_path / "large")
     url, size = bucket.put(tmp_path / "large", "large"), next(iter(sets.values())).nbytes
     store = FeatureStore.open(url)
@@ -76,7 +74,7 @@ def test_few_sets_cost_few_bytes_and_none_the_second_time(bucket: Bucket, tmp_pa
     assert sum(path.stat().st_blocks * 512 for path in cache.folder().glob("shards/*")) < 8 * size
 
 
-def test_what_was_announced_is_not_asked_for_again(bucket: Bucket, tmp_path: Path) -> None:
+def test_what_was_announced_is_not_asked_for_again(bucket, tmp_path):
     sets = large(tmp_path / "large", 12)
     store = FeatureStore.open(bucket.put(tmp_path / "large", "large"))
     rows, answer = store.rows([f"id{n}" for n in range(0, 12, 2)]), threading.Event()
@@ -96,9 +94,7 @@ def test_what_was_announced_is_not_asked_for_again(bucket: Bucket, tmp_path: Pat
     assert not store.fetch_ahead(rows)
 
 
-def test_a_request_that_was_cancelled_is_made_by_who_needs_it(
-    bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_request_that_was_cancelled_is_made_by_who_needs_it(bucket, tmp_path, monkeypatch):
     sets, cancelled = large(tmp_path / "large", 10), []
     store = FeatureStore.open(bucket.put(tmp_path / "large", "large"))
     rows, finish = store.rows([f"id{n}" for n in range(0, 10, 2)]), remote_shards.finish
@@ -114,25 +110,19 @@ def test_a_request_that_was_cancelled_is_made_by_who_needs_it(
     assert cancelled
 
 
-def test_threads_and_stores_share_what_each_has_fetched(bucket: Bucket, tmp_path: Path) -> None:
+def test_threads_and_stores_share_what_each_has_fetched(bucket, tmp_path):
     large(tmp_path / "large", 16)
     url = bucket.put(tmp_path / "large", "large")
-    stores = [FeatureStore.open(url) for _ in range(4)]
     begin, rows = threading.Barrier(4), np.arange(16)
-    done: list[torch.Tensor] = []
 
-    def read(store: FeatureStore) -> None:
+    def read(store: FeatureStore) -> torch.Tensor:
         begin.wait()
-        done.append(store.padded(rows)[0])
+        return store.padded(rows)[0]
 
-    threads = [threading.Thread(target=read, args=[store]) for store in stores]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as pool:
+        done = [*pool.map(read, [FeatureStore.open(url) for _ in range(4)])]
     assert all(torch.equal(x_BND, done[0]) for x_BND in done)
     ranges = [each.range for each in bucket.asked("shard-00000.arrow")]
-    assert len(done) == 4
     assert len(ranges) == len(set(ranges))
 
 
@@ -148,8 +138,8 @@ FAULTS: dict[str, Callable[[], Fault]] = {
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_an_answer_that_is_spoilt_is_asked_for_again_and_then_one_clear_error(
-    name: str, url: str, folder: Path, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    name, url, folder, bucket, monkeypatch
+):
     row_B = np.arange(len(FeatureStore.open(folder)))
     expected = FeatureStore.open(folder).padded(row_B)[0]
     fault, stays = FAULTS[name](), FAULTS[name]()
@@ -168,7 +158,7 @@ def test_an_answer_that_is_spoilt_is_asked_for_again_and_then_one_clear_error(
     assert fault.times == 0
 
 
-def test_a_set_that_comes_damaged_is_not_kept(bucket: Bucket, tmp_path: Path) -> None:
+def test_a_set_that_comes_damaged_is_not_kept(bucket, tmp_path):
     sets = large(tmp_path / "large", 3)
     url = bucket.put(tmp_path / "large", "large")
     store = FeatureStore.open(url)
@@ -184,7 +174,7 @@ def test_a_set_that_comes_damaged_is_not_kept(bucket: Bucket, tmp_path: Path) ->
     assert np.array_equal(FeatureStore.open(url)[2], sets["id2"])
 
 
-def test_damage_in_storage_and_in_the_cache_is_told_apart(url: str, bucket: Bucket, folder: Path) -> None:
+def test_damage_in_storage_and_in_the_cache_is_told_apart(url, bucket, folder):
     store = FeatureStore.open(url)
     x_ND = store[0].copy()
     (kept,) = cache.folder().glob("shards/*")
@@ -200,9 +190,7 @@ def test_damage_in_storage_and_in_the_cache_is_told_apart(url: str, bucket: Buck
         FeatureStore.open(url).ids.to_pylist()
 
 
-def test_a_manifest_cannot_name_places_or_take_another_stores_shards(
-    url: str, bucket: Bucket, folder: Path
-) -> None:
+def test_a_manifest_cannot_name_places_or_take_another_stores_shards(url, bucket, folder):
     store = FeatureStore.open(url)
     expected = store[0].copy()
     text = bucket.read("data/store/manifest.json").decode()
@@ -216,7 +204,7 @@ def test_a_manifest_cannot_name_places_or_take_another_stores_shards(
     assert not [*cache.folder().parent.glob("**/outside*")]
 
 
-def test_what_is_missing_or_of_another_size_is_named(url: str, bucket: Bucket, folder: Path) -> None:
+def test_what_is_missing_or_of_another_size_is_named(url, bucket, folder):
     def refused(message: str) -> None:
         with pytest.raises(InputError, match=message):
             FeatureStore.open(url).ids.to_pylist()
@@ -233,16 +221,14 @@ def test_what_is_missing_or_of_another_size_is_named(url: str, bucket: Bucket, f
         refused(why)
 
 
-def test_the_cache_keeps_to_its_bound_and_readers_go_on(
-    bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_cache_keeps_to_its_bound_and_readers_go_on(bucket, tmp_path, monkeypatch):
     sets = {id: np.tile(x_ND, (60, 1)) for id, x_ND in make_sets(200).items()}
     shards = write(tmp_path / "many", sets, shard_bytes=64 << 10).shards
     most = sum(shard.bytes for shard in shards) // 3
     monkeypatch.setenv("POLYPOOL_CACHE_GB", str(most / 1e9))
     store = FeatureStore.open(bucket.put(tmp_path / "many", "many"))
     held = store[0]
-    for row_B in np.random.default_rng(0).permutation(200).reshape(20, 10):
+    for row_B in np.random.default_rng(0).permutation(200).reshape(20, 10)[:12]:
         x_BND, mask_BN = store.padded(row_B)
         for x_ND, mask_N, row in zip(x_BND.numpy(), mask_BN.numpy(), row_B, strict=True):
             assert np.array_equal(x_ND[mask_N], sets[f"id{row}"].astype(np.float16))
@@ -251,7 +237,7 @@ def test_the_cache_keeps_to_its_bound_and_readers_go_on(
     assert bucket.server.sent > 2 * most
 
 
-def test_a_shard_that_the_cache_deleted_is_let_go_of(url: str) -> None:
+def test_a_shard_that_the_cache_deleted_is_let_go_of(url):
     store = FeatureStore.open(url)
     held, shard = store[0], weakref.ref(store._mapped[0])
     (kept,) = cache.folder().glob("shards/*")

@@ -1,5 +1,3 @@
-"""Stores written to object storage: the same files, never half a store, and an interrupted one goes on."""
-
 from __future__ import annotations
 
 from pathlib import Path
@@ -37,9 +35,7 @@ def waiting() -> list[Path]:
     return [*(cache.folder() / "writing").glob("*")]
 
 
-def test_a_store_is_written_as_it_would_be_here(
-    bucket: Bucket, folder: Path, sets: dict[str, np.ndarray]
-) -> None:
+def test_a_store_is_written_as_it_would_be_here(bucket, folder, sets):
     for place in (f"{bucket.url}/store", folder / "here"):
         with store_writer(place) as to:
             fill(to, sets)
@@ -52,9 +48,7 @@ def test_a_store_is_written_as_it_would_be_here(
         writer(bucket)
 
 
-def test_an_interrupted_writer_is_unreadable_and_goes_on(
-    bucket: Bucket, folder: Path, sets: dict[str, np.ndarray]
-) -> None:
+def test_an_interrupted_writer_is_unreadable_and_goes_on(bucket, folder, sets):
     first = writer(bucket)
     fill(first, few(sets))
     first._release()
@@ -73,9 +67,7 @@ def test_an_interrupted_writer_is_unreadable_and_goes_on(
     assert not waiting()
 
 
-def test_what_was_begun_elsewhere_is_refused(
-    bucket: Bucket, sets: dict[str, np.ndarray], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_what_was_begun_elsewhere_is_refused(bucket, sets, monkeypatch, tmp_path):
     fill(writer(bucket), few(sets))
     monkeypatch.setenv("POLYPOOL_CACHE", str(tmp_path / "another"))
     with pytest.raises(
@@ -86,9 +78,7 @@ def test_what_was_begun_elsewhere_is_refused(
 
 
 @pytest.mark.parametrize("name", ["shard-00001.arrow", "manifest.json", "writing.json"])
-def test_a_write_that_fails_is_tried_again_and_then_one_error_and_goes_on(
-    name: str, bucket: Bucket, sets: dict[str, np.ndarray], folder: Path
-) -> None:
+def test_a_write_that_fails_is_tried_again_and_then_one_error_and_goes_on(name, bucket, sets, folder):
     lost = Fault(method="PUT", key=name, status="200 OK")
     bucket.server.faults += [Fault(method="PUT", key=name, times=1), lost]
     url = f"{bucket.url}/store"
@@ -107,9 +97,7 @@ def test_a_write_that_fails_is_tried_again_and_then_one_error_and_goes_on(
     assert there(bucket) == contents(folder)
 
 
-def test_what_waits_here_of_a_store_that_is_complete_there_goes(
-    bucket: Bucket, sets: dict[str, np.ndarray], folder: Path
-) -> None:
+def test_what_waits_here_of_a_store_that_is_complete_there_goes(bucket, sets, folder):
     writer(bucket)._release()
     assert waiting()
     bucket.put(folder, "store")
@@ -118,7 +106,7 @@ def test_what_waits_here_of_a_store_that_is_complete_there_goes(
     assert not waiting()
 
 
-def test_small_stores_of_one_name_do_not_meet(bucket: Bucket) -> None:
+def test_small_stores_of_one_name_do_not_meet(bucket):
     for below, seed in (("a", 0), ("b", 1)):
         write(f"{bucket.url}/{below}/store", make_sets(3, seed=seed))
     assert len({FeatureStore.open(f"{bucket.url}/{below}/store").digest for below in "ab"}) == 2

@@ -1,10 +1,7 @@
-"""Unfinished stores: drafts that are resumed, and little memory for each of millions of sets."""
-
 from __future__ import annotations
 
 import random
 import tracemalloc
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -27,9 +24,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("drafts", [False, True])
 @pytest.mark.parametrize("count", [0, 1, 5, 23, 40])
-def test_a_killed_writer_is_resumed_byte_for_byte(
-    folder: Path, sets: dict[str, np.ndarray], monkeypatch: pytest.MonkeyPatch, drafts: bool, count: int
-) -> None:
+def test_a_killed_writer_is_resumed_byte_for_byte(folder, sets, monkeypatch, drafts, count):
     other = folder.parent / "other"
     monkeypatch.setattr(unfinished, "DRAFT_SECONDS", 0.0 if drafts else 60.0)
     crash_after(other, sets, count)
@@ -44,7 +39,7 @@ def test_a_killed_writer_is_resumed_byte_for_byte(
     assert contents(other) == contents(folder), "byte for byte, and nothing is left over"
 
 
-def test_it_is_kept_once_a_minute(folder: Path, sets: dict[str, np.ndarray], monkeypatch) -> None:
+def test_it_is_kept_once_a_minute(folder, sets, monkeypatch):
     now = [0.0]
     monkeypatch.setattr(unfinished.time, "monotonic", lambda: now[0])
     path = folder.parent / "other" / DRAFT
@@ -62,9 +57,7 @@ def test_it_is_kept_once_a_minute(folder: Path, sets: dict[str, np.ndarray], mon
     assert not path.exists()
 
 
-def test_a_damaged_one_or_one_whose_shard_was_finished_is_dropped(
-    folder: Path, sets: dict[str, np.ndarray], at_once
-) -> None:
+def test_a_damaged_one_or_one_whose_shard_was_finished_is_dropped(folder, sets, at_once):
     other = folder.parent / "other"
     crash_after(other, sets, 5)
     whole = (other / DRAFT).read_bytes()
@@ -86,7 +79,7 @@ def test_a_damaged_one_or_one_whose_shard_was_finished_is_dropped(
     assert contents(again) == contents(folder)
 
 
-def test_what_is_odd_about_its_sets_is_not_forgotten(tmp_path: Path, at_once) -> None:
+def test_what_is_odd_about_its_sets_is_not_forgotten(tmp_path, at_once):
     zeros, ones = np.zeros((2, DIM), np.float32), np.ones((2, DIM), np.float32)
     crash_after(tmp_path / "store", {"empty": zeros, "full": ones}, 2)
     with store_writer(tmp_path / "store") as writer:
@@ -96,7 +89,7 @@ def test_what_is_odd_about_its_sets_is_not_forgotten(tmp_path: Path, at_once) ->
     assert "empty" in (tmp_path / "store" / "warnings.jsonl").read_text()
 
 
-def test_another_job_begins_without_it(tmp_path: Path, sets: dict[str, np.ndarray], at_once) -> None:
+def test_another_job_begins_without_it(tmp_path, sets, at_once):
     crash_after(tmp_path / "store", sets, 3)
     assert (tmp_path / "store" / DRAFT).exists()
     writer = StoreWriter(tmp_path / "store", dim=DIM, source={"made": "elsewhere"})
@@ -104,7 +97,7 @@ def test_another_job_begins_without_it(tmp_path: Path, sets: dict[str, np.ndarra
     assert not (tmp_path / "store" / DRAFT).exists()
 
 
-def test_an_open_shard_is_written_as_arrays_of_the_same_sets_are(tmp_path: Path) -> None:
+def test_an_open_shard_is_written_as_arrays_of_the_same_sets_are(tmp_path):
     names = ["a", "größer", "图片 7", "x" * 1000]
     for number, taken in enumerate((names, names[:1], names[::-1])):
         shard = OpenShard(dim=DIM, dtype="float16", rows=9)
@@ -126,18 +119,7 @@ def test_an_open_shard_is_written_as_arrays_of_the_same_sets_are(tmp_path: Path)
         assert paths[0].read_bytes() == paths[1].read_bytes()
 
 
-def test_an_open_shard_knows_when_it_is_full() -> None:
-    shard = OpenShard(dim=2, dtype="float32", rows=3)
-    assert shard.has_room(8), "a set larger than a shard has one to itself"
-    shard.put("first", np.zeros((2, 2)))
-    assert shard.has_room(1)
-    assert not shard.has_room(2)
-    shard.clear()
-    assert shard.put("large", np.ones((8, 2))).shape == (8, 2)
-    assert not shard.has_room(1)
-
-
-def test_a_writer_holds_few_bytes_of_each_set_beside_its_vectors(tmp_path: Path) -> None:
+def test_a_writer_holds_few_bytes_of_each_set_beside_its_vectors(tmp_path):
     count, x_ND = 6_000, np.ones((1, 1), np.float32)
     ours = [tracemalloc.Filter(True, f"{ROOT}/infra/*")]
 
@@ -160,7 +142,7 @@ def test_a_writer_holds_few_bytes_of_each_set_beside_its_vectors(tmp_path: Path)
     )
 
 
-def test_ids_of_finished_shards_stay_taken(tmp_path: Path) -> None:
+def test_ids_of_finished_shards_stay_taken(tmp_path):
     sets = make_sets(30)
     with store_writer(tmp_path / "new") as writer:
         fill(writer, sets)
@@ -181,9 +163,7 @@ def test_ids_of_finished_shards_stay_taken(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 7])
-def test_statistics_are_the_same_however_many_ids_are_looked_for_at_a_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int
-) -> None:
+def test_statistics_are_the_same_however_many_ids_are_looked_for_at_a_time(tmp_path, monkeypatch, chunk):
     sets = make_sets(40)
     chosen = [*list(sets)[3:30:2], "skipped", "id3"]
     write(tmp_path / "usual", sets, statistics_of=chosen)

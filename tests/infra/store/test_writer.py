@@ -4,7 +4,6 @@ import errno
 import json
 import os
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -30,7 +29,7 @@ from polypool.infra.store.statistics import Moments
         (np.full((2, DIM), "x"), "expected numbers of shape"),
     ],
 )
-def test_a_set_that_cannot_be_stored_names_its_id(tmp_path: Path, x: np.ndarray, why: str) -> None:
+def test_a_set_that_cannot_be_stored_names_its_id(tmp_path, x, why):
     writer = StoreWriter(tmp_path, dim=DIM, source={})
     with pytest.raises(InputError, match=f"'bad': .*{why}"):
         writer.add("bad", x)
@@ -47,7 +46,7 @@ def test_a_set_that_cannot_be_stored_names_its_id(tmp_path: Path, x: np.ndarray,
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
-def test_zeros_that_say_nothing_are_counted(tmp_path: Path, dtype: str) -> None:
+def test_zeros_that_say_nothing_are_counted(tmp_path, dtype):
     x = np.zeros((2, DIM), np.float32)
     half = np.r_["0,2", np.full((1, DIM), 1e-9), np.ones((1, DIM))]
     given = {
@@ -72,7 +71,7 @@ def test_zeros_that_say_nothing_are_counted(tmp_path: Path, dtype: str) -> None:
     assert len((tmp_path / "warnings.jsonl").read_text().splitlines()) == flagged["count"]
 
 
-def test_a_set_larger_than_a_shard_has_one_to_itself_and_integers_are_numbers_too(tmp_path: Path) -> None:
+def test_a_set_larger_than_a_shard_has_one_to_itself_and_integers_are_numbers_too(tmp_path):
     sets = make_sets(3)
     sets["id1"] = np.full((SHARD_BYTES // (DIM * 2) + 50, DIM), 255, np.uint8)
     manifest = write(tmp_path, sets)
@@ -80,7 +79,7 @@ def test_a_set_larger_than_a_shard_has_one_to_itself_and_integers_are_numbers_to
     assert np.array_equal(FeatureStore.open(tmp_path)[1], sets["id1"])
 
 
-def test_nothing_to_store_is_an_error(tmp_path: Path) -> None:
+def test_nothing_to_store_is_an_error(tmp_path):
     writer = StoreWriter(tmp_path, dim=2, source={})
     writer.note(Skipped(where="line 1", why="bad luck"))
     with pytest.raises(InputError, match="1 x bad luck: line 1"):
@@ -93,9 +92,7 @@ def test_nothing_to_store_is_an_error(tmp_path: Path) -> None:
         StoreWriter(tmp_path, dim=2, dtype="flaot16", source={})
 
 
-def test_a_shard_that_the_journal_does_not_know_is_written_again(
-    folder: Path, sets: dict[str, np.ndarray]
-) -> None:
+def test_a_shard_that_the_journal_does_not_know_is_written_again(folder, sets):
     other = folder.parent / "other"
     crash_after(other, sets, 23)
     path = other / "writing.json"
@@ -114,7 +111,7 @@ def test_a_shard_that_the_journal_does_not_know_is_written_again(
     assert contents(other) == contents(folder)
 
 
-def test_a_finished_shard_that_changed_is_not_built_upon(folder: Path, sets: dict[str, np.ndarray]) -> None:
+def test_a_finished_shard_that_changed_is_not_built_upon(folder, sets):
     other = folder.parent / "other"
     crash_after(other, sets, 35)
     path = other / "shard-00001.arrow"
@@ -129,7 +126,7 @@ def test_a_finished_shard_that_changed_is_not_built_upon(folder: Path, sets: dic
     assert contents(other) == contents(folder)
 
 
-def test_a_damaged_journal_is_refused_or_changes_nothing(folder: Path, sets: dict[str, np.ndarray]) -> None:
+def test_a_damaged_journal_is_refused_or_changes_nothing(folder, sets):
     crash_after(folder.parent / "crashed", sets, 23)
     data, refused = (folder.parent / "crashed" / "writing.json").read_bytes(), {}
     for place in range(0, len(data), 11):
@@ -154,7 +151,7 @@ def test_a_damaged_journal_is_refused_or_changes_nothing(folder: Path, sets: dic
         ({"source": {"made": "elsewhere"}}, "source was .*here.*, is .*elsewhere"),
     ],
 )
-def test_another_job_does_not_go_on_with_it(tmp_path: Path, options: dict, message: str) -> None:
+def test_another_job_does_not_go_on_with_it(tmp_path, options, message):
     crash_after(tmp_path, make_sets(), 23)
     before = contents(tmp_path)
     with pytest.raises(InputError, match=f"another job .*{message}.*remove this folder"):
@@ -162,7 +159,7 @@ def test_another_job_does_not_go_on_with_it(tmp_path: Path, options: dict, messa
     assert contents(tmp_path) == before
 
 
-def test_a_gap_in_the_shards_or_a_lost_journal_is_refused(tmp_path: Path) -> None:
+def test_a_gap_in_the_shards_or_a_lost_journal_is_refused(tmp_path):
     crash_after(tmp_path / "a", make_sets(), 35)
     shutil.copytree(tmp_path / "a", tmp_path / "b")
     (tmp_path / "a" / "shard-00001.arrow").unlink()
@@ -172,14 +169,7 @@ def test_a_gap_in_the_shards_or_a_lost_journal_is_refused(tmp_path: Path) -> Non
             store_writer(tmp_path / name)
 
 
-def test_a_complete_store_is_not_written_over(folder: Path, sets: dict[str, np.ndarray]) -> None:
-    before = contents(folder)
-    with pytest.raises(InputError, match="complete store; remove this folder"):
-        write(folder, sets)
-    assert contents(folder) == before
-
-
-def test_an_exception_leaves_finished_shards_and_no_manifest(tmp_path: Path, sets: dict) -> None:
+def test_an_exception_leaves_finished_shards_and_no_manifest(tmp_path, sets):
     with pytest.raises(ZeroDivisionError), store_writer(tmp_path) as writer:  # noqa: PT012
         fill(writer, sets)
         _ = 1 / 0
@@ -188,9 +178,7 @@ def test_an_exception_leaves_finished_shards_and_no_manifest(tmp_path: Path, set
     assert "manifest.json" not in names
 
 
-def test_no_space_left_says_what_is_needed_and_leaves_nothing(
-    tmp_path: Path, sets: dict[str, np.ndarray], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_space_left_says_what_is_needed_and_leaves_nothing(tmp_path, sets, monkeypatch):
     def full(handle: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -205,7 +193,7 @@ def test_no_space_left_says_what_is_needed_and_leaves_nothing(
     FeatureStore.open(tmp_path).verify()
 
 
-def test_statistics_are_those_of_the_chosen_sets(tmp_path: Path, sets: dict[str, np.ndarray]) -> None:
+def test_statistics_are_those_of_the_chosen_sets(tmp_path, sets):
     chosen = list(sets)[3:30:2]
     manifest = write(tmp_path, sets, statistics_of=[*chosen, "an id that was skipped"])
     stored = np.concatenate([sets[id] for id in chosen]).astype(np.float16).astype(np.float64)
@@ -216,7 +204,7 @@ def test_statistics_are_those_of_the_chosen_sets(tmp_path: Path, sets: dict[str,
     np.testing.assert_allclose(found["std"], stored.std(0), rtol=1e-13)
 
 
-def test_moments_survive_a_mean_that_dwarfs_the_spread() -> None:
+def test_moments_survive_a_mean_that_dwarfs_the_spread():
     x = np.random.default_rng(0).standard_normal((5000, 3)) * 1e-3 + 1e6
     moments = Moments(3)
     for start in range(0, 5000, 7):

@@ -1,7 +1,5 @@
 """The runs of an SQLite file, as they are read and as MLflow gives them."""
 
-from __future__ import annotations
-
 import math
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -23,7 +21,7 @@ def begin(uri: str, home: Path, name: str, *, experiment: str = "many", **params
 
 
 @pytest.fixture(scope="module")
-def uri(tmp_path_factory: pytest.TempPathFactory) -> str:
+def uri(tmp_path_factory) -> str:
     """A store with runs of every kind, in a folder whose name SQLite and URIs could misread."""
     home = tmp_path_factory.mktemp("100% of #runs")
     uri = f"sqlite:///{home / 'mlflow.db'}"
@@ -51,7 +49,7 @@ def uri(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+def asked(monkeypatch) -> Iterator[list[str]]:
     """The stores that MLflow was asked about."""
     uris, connect = [], module.connect
     monkeypatch.setattr(module, "connect", lambda uri, **more: uris.append(uri) or connect(uri, **more))

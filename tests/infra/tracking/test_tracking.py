@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import gc
 import json
 import os
@@ -7,12 +5,14 @@ import socket
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from places import ROOT
+from programs import begin, end
 
 from polypool.infra.errors import InputError
 from polypool.infra.tracking import (
@@ -36,28 +36,16 @@ t.log({"m": 1.0}, step=0); t.finish()
 
 
 @pytest.fixture(scope="module")
-def race(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[subprocess.Popen], list[str]]:
-    """Two processes that started together on a database that did not exist, in a folder with a space."""
-    home = tmp_path_factory.mktemp("my project")
-    command = [sys.executable, "-c", TRAIN, str(home)]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    jobs = [subprocess.Popen(command, cwd=ROOT, **pipes) for _ in range(2)]
-    return home, jobs, [job.communicate(timeout=300)[0] for job in jobs]
+def home(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("my project")
 
 
 @pytest.fixture(scope="module")
-def home(race: tuple[Path, list[subprocess.Popen], list[str]]) -> Path:
-    return race[0]
-
-
-@pytest.fixture(scope="module")
-def uri(home: Path) -> str:
+def uri(home) -> str:
     return f"sqlite:///{home}/mlflow.db"
 
 
-def start(
-    uri: str, home: Path, *, name: str = "a run", experiment: str = "polypool", **params: object
-) -> Tracker:
+def start(uri, home, *, name="a run", experiment="polypool", **params: object) -> Tracker:
     return Tracker.start(experiment, uri=uri, home=home, name=name, tags={"kind": "train"}, params=params)
 
 
@@ -66,11 +54,18 @@ def record(uri: str, run_id: str, *, experiment: str = "polypool") -> RunRecord:
     return found
 
 
-def test_two_processes_may_start_on_a_new_store_at_once(race, uri):
-    _, jobs, said = race
-    assert [job.returncode for job in jobs] == [0, 0], said
-    assert said == ["", ""], "MLflow is not quiet"
-    assert len(find_runs(uri, "race")) == 2
+@pytest.mark.slow
+def test_two_processes_may_start_on_a_new_store_at_once(tmp_path):
+    jobs = [begin("-c", TRAIN, str(tmp_path), env=os.environ | {"PYTHONPATH": str(ROOT)}) for _ in range(2)]
+    assert [end(job) for job in jobs] == [(0, "", "")] * 2, "MLflow is not quiet"
+    assert len(find_runs(f"sqlite:///{tmp_path}/mlflow.db", "race")) == 2
+
+
+def test_two_threads_may_start_on_a_new_store_at_once(tmp_path):
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    with ThreadPoolExecutor(2) as threads:
+        runs = [*threads.map(lambda name: start(uri, tmp_path, name=name, experiment="race"), ("one", "two"))]
+    assert {run.run_id for run in find_runs(uri, "race", finished=False)} == {run.run_id for run in runs}
 
 
 def test_a_run_is_created_continued_and_ended(uri, home):
@@ -86,12 +81,8 @@ def test_a_run_is_created_continued_and_ended(uri, home):
     again.tags({"seed": "0"})
     again.finish()
     found = record(uri, tracker.run_id)
-    assert (found.name, found.status, found.tags["kind"], found.tags["seed"]) == (
-        "gpo seed 0",
-        "FINISHED",
-        "train",
-        "0",
-    )
+    assert (found.name, found.status) == ("gpo seed 0", "FINISHED")
+    assert {"kind": "train", "seed": "0"}.items() <= found.tags.items()
     assert found.metrics == again.metrics() == {"train/loss": 1.0, "whole/i2t/R1": 10.0}
     assert found.params == {"optim.lr": "0.001", "optim.milestones": "[15]", "text": "", "none": "None"}
     assert found.started <= found.ended <= time.time()
@@ -128,9 +119,8 @@ def test_artifacts_come_back(uri, home, tmp_path):
     assert home / "mlartifacts" in tracker.download("model").parents
     assert tracker.read_json("long_params.json") == {"words": "x" * 7000}
     assert record(uri, tracker.run_id).params == {"words": "see long_params.json", "short": "y"}
-    with pytest.raises(
-        InputError, match=r"unknown artifact .* 'modle'. Did you mean 'model'\? Choices: copy, long"
-    ):
+    unknown = r"unknown artifact .* 'modle'. Did you mean 'model'\? Choices: copy, long"
+    with pytest.raises(InputError, match=unknown):
         tracker.download("modle")
     with pytest.raises(InputError, match="unknown artifact"):
         tracker.download("model/none.bin")
@@ -152,15 +142,14 @@ def test_many_params_and_pages_of_runs(uri, home, monkeypatch):
 
 def test_unknown_and_deleted_things_are_named(uri, home):
     tracker = start(uri, home, name="the one")
-    with pytest.raises(
-        InputError, match=f"no run '{tracker.run_id[:8]}'.*The nearest runs:\n  {tracker.run_id}  the one$"
+    part = tracker.run_id[:8]
+    for run_id, message in (
+        (part, f"no run '{part}'.*The nearest runs:\n  {tracker.run_id}  the one$"),
+        ("x", r"no run 'x'.*The latest runs:\n  [0-9a-f]{32}  the one\n"),
     ):
-        Tracker.attach(uri, tracker.run_id[:8])
-    with pytest.raises(InputError, match=r"no run 'x'.*The latest runs:\n  [0-9a-f]{32}  the one\n"):
-        Tracker.attach(uri, "x")
-    with pytest.raises(
-        InputError, match=r"unknown experiment 'polypol'. Did you mean 'polypool'\? Choices: Default"
-    ):
+        with pytest.raises(InputError, match=message):
+            Tracker.attach(uri, run_id)
+    with pytest.raises(InputError, match=r"unknown experiment 'polypol'. Did you mean 'polypool'\?"):
         find_runs(uri, "polypol")
     with pytest.raises(InputError, match='Invalid value "i2t/R@1"'):
         tracker.log({"i2t/R@1": 1.0}, step=0)
@@ -169,10 +158,9 @@ def test_unknown_and_deleted_things_are_named(uri, home):
         Tracker.attach(uri, tracker.run_id)
     gone = start(uri, home, experiment="gone")
     tracker._client.delete_experiment(tracker._client.get_run(gone.run_id).info.experiment_id)
-    with pytest.raises(InputError, match=r"experiment 'gone' .* was deleted; use another name"):
-        start(uri, home, experiment="gone")
-    with pytest.raises(InputError, match=r"experiment 'gone' .* was deleted; use another name"):
-        find_runs(uri, "gone")
+    for use in (lambda: start(uri, home, experiment="gone"), lambda: find_runs(uri, "gone")):
+        with pytest.raises(InputError, match=r"experiment 'gone' .* was deleted; use another name"):
+            use()
 
 
 def test_stores_that_cannot_be_used_are_refused_at_once(home, tmp_path):
@@ -195,9 +183,8 @@ def test_a_server_that_does_not_answer_is_told_within_seconds(home, monkeypatch)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
         began = time.monotonic()
-        with pytest.raises(
-            InputError, match=rf"no MLflow server answers at http://127.0.0.1:{port}: Read timed out"
-        ):
+        silence = rf"no MLflow server answers at http://127.0.0.1:{port}: Read timed out"
+        with pytest.raises(InputError, match=silence):
             start(f"http://127.0.0.1:{port}", home)
     with pytest.raises(InputError, match="Connection refused; start it, or set MLFLOW_TRACKING_URI"):
         find_runs(f"http://127.0.0.1:{port}", "polypool")
@@ -238,10 +225,8 @@ def test_an_experiment_that_was_there_gets_what_the_ui_opens_it_by(uri, home):
     start(uri, home, experiment="earlier")
     tags = client.get_experiment(number).tags
     assert tags["mlflow.experimentKind"] == "mine"
-    assert (
-        "metrics.`test/chance_normalised`"
-        in json.loads(tags["mlflow.sharedViewState.polypool"])["selectedColumns"]
-    )
+    columns = json.loads(tags["mlflow.sharedViewState.polypool"])["selectedColumns"]
+    assert "metrics.`test/chance_normalised`" in columns
     assert to_see(uri, "earlier").endswith("&viewStateShareKey=polypool")
 
 
@@ -269,9 +254,7 @@ def test_provenance_takes_the_commit_of_the_home_where_the_code_is_a_copy(tmp_pa
     monkeypatch.setenv("POLYPOOL_COMMIT", "5" * 40)
     assert provenance(tmp_path)["git_commit"] == "5" * 40, "of the copy, not of the home beside it"
     monkeypatch.setenv("POLYPOOL_COMMIT", "HEAD")
-    with pytest.raises(
-        InputError, match="POLYPOOL_COMMIT must be what `git rev-parse HEAD` prints, not 'HEAD'"
-    ):
+    with pytest.raises(InputError, match="must be what `git rev-parse HEAD` prints, not 'HEAD'"):
         provenance(tmp_path)
     monkeypatch.delenv("POLYPOOL_COMMIT")
     (tmp_path / "file").write_text("two")
@@ -311,9 +294,8 @@ def test_files_of_a_server_are_copied_once_and_a_missing_one_is_told_from_a_fail
 
     artifacts = Artifacts(uri)
     artifacts.__dict__["_client"] = Server()
-    of = RunRecord(
-        run_id="r1", name="", status="FINISHED", started=0.0, ended=1.0, tags={}, params={}, metrics={}
-    )
+    times = {"status": "FINISHED", "started": 0.0, "ended": 1.0}
+    of = RunRecord(run_id="r1", name="", **times, tags={}, params={}, metrics={})
     of = replace(of, artifacts="mlflow-artifacts:/0/r1/artifacts")
     path = artifacts.path(of, "kept/run.json")
     assert path.read_text() == "r1"

@@ -1,5 +1,3 @@
-"""Files that are damaged, cut, no videos, or made to have another file read."""
-
 from __future__ import annotations
 
 from pathlib import Path

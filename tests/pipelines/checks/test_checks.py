@@ -1,8 +1,6 @@
-from __future__ import annotations
-
 import re
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 
 import pytest
 from corpora import make_corpus, make_questions
@@ -16,6 +14,7 @@ from polypool.pipelines.commands import check as module
 from polypool.pipelines.training.prepare import prepare
 
 
+@cache
 def failures(name: str, **options) -> list[str]:
     return [f"{o.what}: {o.message}" for o in check(name, **options) if not o.passed]
 
@@ -44,9 +43,7 @@ def test_a_name_of_two_kinds_needs_the_kind():
 
 def test_encoders_of_transformers_are_checked_from_a_folder(tmp_path):
     bert, vit = save_bert(tmp_path / "bert"), save_vit(tmp_path / "vit")
-    with pytest.raises(
-        InputError, match=r"'bert' is the name of several parts; .* --kind encoder or backbone"
-    ):
+    with pytest.raises(InputError, match=r"several parts; .* --kind encoder or backbone"):
         failures(f"bert(width=6, name={bert!r})")
     assert failures(f"bert(width=6, name={bert!r})", kind="encoder") == []
     assert failures(f"patches(width=6, size=32, name={vit!r})") == []
@@ -121,7 +118,7 @@ def test_a_broken_part_fails_with_advice(name, message):
         ("regulariser", "polypool.tasks.objectives.regularisers.Regulariser"),
     ],
 )
-def test_a_part_has_to_derive_from_the_base_of_its_kind(kind: str, base: str) -> None:
+def test_a_part_has_to_derive_from_the_base_of_its_kind(kind, base):
     with pytest.raises(InputError, match=f"is the class Identity, expected a class that derives from {base}"):
         list(check("torch.nn:Identity", kind=kind))
 

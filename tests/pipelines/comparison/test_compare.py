@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from records import SIX, begun, blocks_of, run, scores, three_tasks
@@ -35,7 +34,7 @@ def compared(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Comparison]:
     return of
 
 
-def test_rows_hold_mean_and_sample_deviation_and_the_best_comes_first(compared) -> None:
+def test_rows_hold_mean_and_sample_deviation_and_the_best_comes_first(compared):
     runs = [
         *(run("mean", seed, 54.0 + 6 * seed) for seed in range(3)),
         run("gpo", 0, 66.0),
@@ -54,7 +53,7 @@ def test_rows_hold_mean_and_sample_deviation_and_the_best_comes_first(compared) 
     assert len({len(line) for line in (header, rule, gpo, mean)}) == 1
 
 
-def test_other_protocols_tasks_and_data_never_share_a_block(compared) -> None:
+def test_other_protocols_tasks_and_data_never_share_a_block(compared):
     of = {"coco-5k": 300.0, "coco-1k-5fold": 400.0, "dev": 1.0, "val-1k": 2.0}
     both = {name: value for protocol, rsum in of.items() for name, value in scores(protocol, rsum).items()}
     runs = [
@@ -81,7 +80,7 @@ def test_other_protocols_tasks_and_data_never_share_a_block(compared) -> None:
     assert (only.title, only.rows[0].mean("rsum")) == ("image_text · coco · val-1k", 2.0)
 
 
-def test_rows_are_told_apart_by_recipe_text_aggregator_and_kind(compared) -> None:
+def test_rows_are_told_apart_by_recipe_text_aggregator_and_kind(compared):
     runs = [run("gpo", text_aggregator="mean"), run("gpo + gpo", kind="ensemble"), run("gpo", model="hgr")]
     for others, expected in (
         (runs, {"gpo", "gpo, text mean", "ensemble: gpo + gpo", "gpo in hgr"}),
@@ -90,7 +89,7 @@ def test_rows_are_told_apart_by_recipe_text_aggregator_and_kind(compared) -> Non
         assert {row.label for row in compared(run("gpo"), *others).groups[0].rows} == expected
 
 
-def test_what_is_left_out_or_odd_is_said(compared) -> None:
+def test_what_is_left_out_or_odd_is_said(compared):
     found = compared(
         run("gpo", 0, 50.0, ended=1.0),
         run("gpo", 0, 60.0, ended=3.0),
@@ -112,7 +111,7 @@ def test_what_is_left_out_or_odd_is_said(compared) -> None:
     assert all(note in found.text() and f"- {note}" in found.markdown() for note in found.notes)
 
 
-def test_the_metric_can_be_chosen(compared) -> None:
+def test_the_metric_can_be_chosen(compared):
     runs = [run("gpo", rsum=60.0), run("max", rsum=50.0)]
     (group,) = compared(*runs, metric="i2t/medr").groups
     assert [row.label for row in group.rows] == ["gpo", "max"], "a low median rank is a good one"
@@ -137,12 +136,12 @@ MANY = [run(name, seed) for name in ("gpo", "kmax(k=2)", "mean") for seed in (0,
         (MANY, {"recipes": ("mini2",)}, "unknown recipe of the experiment 'mini2'"),
     ],
 )
-def test_what_is_not_there_is_an_error(compared, runs, options, message) -> None:
+def test_what_is_not_there_is_an_error(compared, runs, options, message):
     with pytest.raises(InputError, match=message):
         compared(*runs, **options)
 
 
-def test_long_names_keep_the_table_within_120_columns_and_markdown_whole() -> None:
+def test_long_names_keep_the_table_within_120_columns_and_markdown_whole():
     label = "adpool(per_channel=True, relu=False, width=1024), text kmax(k=5) | x"
     values = dict.fromkeys(("rsum", *SIX, "train s"), (300.0, 310.5))
     rows = (Row(label=label, seeds=("0", "1"), values=values), Row(label="max", seeds=("0",), values={}))
@@ -159,7 +158,7 @@ def test_long_names_keep_the_table_within_120_columns_and_markdown_whole() -> No
     assert markdown[-1] == "| `max` | 1 |" + f" {NONE} |" * 8
 
 
-def test_requested_aggregators_and_recipes_are_the_only_ones(compared) -> None:
+def test_requested_aggregators_and_recipes_are_the_only_ones(compared):
     (group,) = compared(*MANY, aggregators=("kmax(k = 2)", "gpo")).groups
     assert {row.label for row in group.rows} == {"gpo", "kmax(k=2)"}
     runs = [run("gpo", recipe="mine"), run("gpo", 1), run("max", recipe="mine")]
@@ -167,9 +166,7 @@ def test_requested_aggregators_and_recipes_are_the_only_ones(compared) -> None:
     assert {row.label: row.seeds for row in group.rows} == {"gpo": ("0",), "max": ("0",)}
 
 
-def test_the_verb_prints_and_keeps_a_comparison(
-    tmp_path: Path, home: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_verb_prints_and_keeps_a_comparison(tmp_path, home, capsys):
     uri, table = tracking_uri(home), tmp_path / "out" / "table.md"
     for aggregator, rsum in (("gpo", 60.0), ("mean", 50.0)):
         made = run(aggregator, rsum=rsum)
@@ -198,9 +195,7 @@ def test_the_verb_prints_and_keeps_a_comparison(
     assert "Did you mean 'polypool'?" in capsys.readouterr().err
 
 
-def test_a_figure_that_cannot_be_drawn_fails_the_run_that_was_to_keep_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compared
-) -> None:
+def test_a_figure_that_cannot_be_drawn_fails_the_run_that_was_to_keep_it(tmp_path, monkeypatch, compared):
     def draw(groups: object) -> None:
         raise InputError("no room")
 
@@ -212,7 +207,7 @@ def test_a_figure_that_cannot_be_drawn_fails_the_run_that_was_to_keep_it(
     assert kept.status == "FAILED"
 
 
-def test_latex_is_escaped_and_balanced() -> None:
+def test_latex_is_escaped_and_balanced():
     groups = blocks_of(*three_tasks(), run("kmax(k=5), a_b & c%"))
     text = Comparison(experiment="x", groups=groups, notes=("50 % of it",)).latex()
     assert text.startswith("% needs \\usepackage{booktabs}\n% 50 % of it\n")
@@ -224,7 +219,7 @@ def test_latex_is_escaped_and_balanced() -> None:
     assert all("±" not in line and "\u2013" not in line for line in body)
 
 
-def test_published_numbers_stand_under_their_block() -> None:
+def test_published_numbers_stand_under_their_block():
     made = run("gpo")
     made.params.update(published='{"full/rsum": 174.7}', source="A paper, table 4")
     (group,) = blocks_of(made)
@@ -232,7 +227,7 @@ def test_published_numbers_stand_under_their_block() -> None:
     assert table(blocks_of(run("max"))[0]).notes == ()
 
 
-def test_the_table_of_scores_has_a_line_for_each_row() -> None:
+def test_the_table_of_scores_has_a_line_for_each_row():
     record = columns([of for of in results(blocks_of(*three_tasks())) if of.decides])
     assert {len(column) for column in record.values()} == {9}
     assert record["aggregator"][:3] == ["gpo", "mean", "max"]

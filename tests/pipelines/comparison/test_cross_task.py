@@ -1,11 +1,8 @@
-"""Comparing over tasks: the grid, ranks, what is missing, and the verb."""
-
 from __future__ import annotations
 
 import math
 import os
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -25,7 +22,7 @@ from polypool.tasks.adapter import Metric
 from polypool.tasks.scoring.records import queries_json
 
 
-def test_chance_normalised_scores_and_ranks_are_those_of_the_formulas() -> None:
+def test_chance_normalised_scores_and_ranks_are_those_of_the_formulas():
     found = grid(*three_tasks())
     assert [column.title for column in found.columns] == [
         ("image_text", "coco_mini", "whole", "rsum"),
@@ -51,7 +48,7 @@ def costly(made: RunRecord, step: float, weights: float) -> RunRecord:
     return replace(made, metrics=made.metrics | {"cost/step": step, "weights/aggregators": weights})
 
 
-def test_costs_are_beside_the_scores() -> None:
+def test_costs_are_beside_the_scores():
     runs = [
         *(costly(run("mean", seed), step, 0.0) for seed, step in enumerate((30.0, 50.0))),
         costly(vqa("mean", 0, 40.0), 20.0, 0.0),
@@ -75,7 +72,7 @@ def test_costs_are_beside_the_scores() -> None:
     assert grid(*free).steps == {}
 
 
-def test_one_task_has_no_grid_and_protocols_have_a_column_each() -> None:
+def test_one_task_has_no_grid_and_protocols_have_a_column_each():
     both = scores("coco-5k", 300.0) | scores("coco-1k-5fold", 400.0)
     coco = [run(name, dataset="coco", protocol="coco-5k", metrics=both) for name in ("mean", "max", "gpo")]
     assert grid(*coco) is None
@@ -89,7 +86,7 @@ def test_one_task_has_no_grid_and_protocols_have_a_column_each() -> None:
     assert found.mean("mean") == pytest.approx((100 * (300 - 3.2) / 596.8 + 12.5) / 2)
 
 
-def test_recipes_and_models_have_columns_of_their_own() -> None:
+def test_recipes_and_models_have_columns_of_their_own():
     runs = [run("gpo"), run("gpo", recipe="bert"), run("gpo", recipe="bert", model="hgr")]
     found = grid(*runs, vqa("gpo", 0, 30.0), run("gpo + gpo", kind="ensemble"))
     assert [column.title for column in found.columns] == [
@@ -101,7 +98,7 @@ def test_recipes_and_models_have_columns_of_their_own() -> None:
     assert found.aggregators == ("gpo",)
 
 
-def test_aggregators_that_a_task_lacks_and_small_columns_count_in_no_mean() -> None:
+def test_aggregators_that_a_task_lacks_and_small_columns_count_in_no_mean():
     names = ("mean", "max", "gpo", "lip", "gem")
     runs = [run(name, rsum=50.0 + at) for at, name in enumerate(names)]
     runs += [vqa(name, 0, 40.0 + at) for at, name in enumerate(names[:4])]
@@ -123,7 +120,7 @@ def test_aggregators_that_a_task_lacks_and_small_columns_count_in_no_mean() -> N
     assert "normalised" not in as_text(tables.across(apart))
 
 
-def test_missing_seeds_are_said() -> None:
+def test_missing_seeds_are_said():
     _, notes = arranged([run("gpo", 0), run("gpo", 1), run("max", 0), run("mean", 2)], experiment="x")
     assert notes == (
         "image_text · coco_mini · whole: seeds are missing, so rows are means over different ones: gpo 2; max 1, 2; "
@@ -131,9 +128,7 @@ def test_missing_seeds_are_said() -> None:
     )
 
 
-def test_the_verb_compares_tasks_with_their_queries(
-    tmp_path: Path, home: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_verb_compares_tasks_with_their_queries(tmp_path, home, capsys):
     uri = tracking_uri(home)
     for at, aggregator in enumerate(("gpo", "mean")):
         image, metrics = retrieval(40, seed=1, shift=at)

@@ -1,5 +1,3 @@
-"""Comparisons of two rows: significant differences, and the cost of each row."""
-
 from __future__ import annotations
 
 import math
@@ -52,7 +50,7 @@ def lines_of(table: Table) -> dict[str, str]:
     return {line.split()[0]: line for line in as_text(table).splitlines() if line.strip()}
 
 
-def test_significant_differences_are_told_from_others_and_missing_files_are_said() -> None:
+def test_significant_differences_are_told_from_others_and_missing_files_are_said():
     kept = Kept()
     runs = [kept.record("gpo", seed, 0.0) for seed in SEEDS]
     runs += [kept.record("max", seed, 0.1, draw=50) for seed in SEEDS]  # not the same a little worse
@@ -94,7 +92,7 @@ def test_significant_differences_are_told_from_others_and_missing_files_are_said
     assert "needs" in replace(found, detect=10.0).text()
 
 
-def test_of_one_seed_it_is_said_that_seeds_cannot_be_judged() -> None:
+def test_of_one_seed_it_is_said_that_seeds_cannot_be_judged():
     kept = Kept()
     runs = [kept.record("gpo", 0, 0.0), kept.record("max", 0, 0.3, draw=50), kept.record("mean", 0, 1.5)]
     found = judged_rows(kept, runs)
@@ -109,7 +107,7 @@ def test_of_one_seed_it_is_said_that_seeds_cannot_be_judged() -> None:
     assert "what seeds can show" not in text
 
 
-def test_pairs_of_one_seed_among_others_are_told_apart() -> None:
+def test_pairs_of_one_seed_among_others_are_told_apart():
     kept = Kept()
     runs = [kept.record("gpo", seed, 0.0) for seed in SEEDS] + [kept.record("mean", 0, 1.5)]
     (group,) = judged_rows(kept, runs).groups
@@ -119,7 +117,7 @@ def test_pairs_of_one_seed_among_others_are_told_apart() -> None:
     assert "over seeds (where both rows have two) and queries (60" in differences(group).legend[0]
 
 
-def test_rows_scored_on_other_queries_or_with_other_values_are_left_out() -> None:
+def test_rows_scored_on_other_queries_or_with_other_values_are_left_out():
     kept = Kept()
     runs = [kept.record(name, 0, 0.1 * at) for at, name in enumerate(("gpo", "max", "mean"))]
     kept.queries[runs[1].run_id] = renamed(kept.queries[runs[1].run_id], np.arange(1, 61).astype(str))
@@ -130,7 +128,7 @@ def test_rows_scored_on_other_queries_or_with_other_values_are_left_out() -> Non
     assert "mean (whole) is not compared by its queries: its queries give rsum" in found.notes[1]
 
 
-def test_costs_are_logged_ones_or_follow_from_the_specs() -> None:
+def test_costs_are_logged_ones_or_follow_from_the_specs():
     def given(metrics=(), params=(), **tags) -> RunRecord:
         made = run("gpo", metrics={"whole/rsum": 60.0, **dict(metrics)}, **tags)
         return replace(made, params={**made.params, **dict(params)})
@@ -149,7 +147,7 @@ def test_costs_are_logged_ones_or_follow_from_the_specs() -> None:
     assert "step: processor time of a training step, in products of two 512 x 512 matrices" in table.legend[0]
 
 
-def test_what_passed_on_the_clock_is_no_cost() -> None:
+def test_what_passed_on_the_clock_is_no_cost():
     old = {
         "whole/rsum": 60.0,
         "time/step_ms": 1945.0,

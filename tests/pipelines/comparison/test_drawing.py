@@ -1,11 +1,8 @@
-"""The pictures of a comparison, and the critical difference that one of them shows."""
-
 from __future__ import annotations
 
 import itertools
 import math
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,7 +19,7 @@ from polypool.pipelines.figures.style import apart, new_figure
 from polypool.tasks.scoring.described import RSUM
 
 
-def test_the_critical_difference_is_that_of_the_paper() -> None:
+def test_the_critical_difference_is_that_of_the_paper():
     # Demsar 2006, section 3.2.2: four classifiers on 14 data sets; 1.25 by its table 5(a), q = 2.569
     assert critical_difference(4, 14) == pytest.approx(1.25, abs=0.005)
     assert critical_difference(4, 14) == pytest.approx(2.569 * math.sqrt(4 * 5 / (6 * 14)), abs=1e-3)
@@ -32,7 +29,7 @@ def test_the_critical_difference_is_that_of_the_paper() -> None:
     assert cliques(ranks, 9.0) == [(0, 4)]
 
 
-def test_too_few_tasks_or_aggregators_have_no_critical_difference(tmp_path: Path) -> None:
+def test_too_few_tasks_or_aggregators_have_no_critical_difference(tmp_path):
     assert why_not(grid(*three_tasks())) == ""
     assert "two tasks" in why_not(None)
     two = grid(*(made for made in three_tasks() if made.tags["aggregator"] != "gpo"))
@@ -44,7 +41,7 @@ def test_too_few_tasks_or_aggregators_have_no_critical_difference(tmp_path: Path
 
 
 @pytest.mark.parametrize("count", [4, pytest.param(20, marks=pytest.mark.slow)])
-def test_figures_are_drawn_for_few_and_many_long_names(count: int, tmp_path: Path) -> None:
+def test_figures_are_drawn_for_few_and_many_long_names(count, tmp_path):
     names = ["gpo", *(f"slots(k={k}, iterations=4, heads=2, head_width=96)" for k in range(1, count))]
     runs = [run(name, rsum=50.0 + at) for at, name in enumerate(names)]
     runs += [vqa(name, 0, 30.0 + at % 7) for at, name in enumerate(names)]
@@ -56,28 +53,22 @@ def test_figures_are_drawn_for_few_and_many_long_names(count: int, tmp_path: Pat
         with Image.open(path) as image:
             assert len(image.convert("RGB").getcolors(maxcolors=1 << 20)) > 10
             edge = np.asarray(image.convert("L"))
-            assert min(edge[0].min(), edge[-1].min(), edge[:, 0].min(), edge[:, -1].min()) == 255, (
-                "nothing is cut"
-            )
+        lowest = min(edge[0].min(), edge[-1].min(), edge[:, 0].min(), edge[:, -1].min())
+        assert lowest == 255, "nothing is cut"
 
 
 @pytest.mark.parametrize("steps", [(17.0, 21.5), (19.9, 20.1), (12.0, 23.0), (20.0, 45.0), (3.0, 900.0)])
-def test_an_axis_of_costs_shows_two_numbers_at_least(steps: tuple[float, float]) -> None:
-    runs = [
-        run(name, metrics={"whole/rsum": 60.0, "cost/step": cost})
-        for name, cost in zip("ab", steps, strict=True)
-    ]
-    (group,) = blocks_of(*runs)
+def test_an_axis_of_costs_shows_two_numbers_at_least(steps):
+    costs = ({"whole/rsum": 60.0, "cost/step": cost} for cost in steps)
+    (group,) = blocks_of(*(run(name, metrics=of) for name, of in zip("ab", costs, strict=True)))
     figure = new_figure(9.5, 3.0)
     panel = figure.subplots()
     draw_points(panel, group, "step", group.rows)
     figure.draw_without_rendering()
-    low, high = panel.get_xlim()
-    axis = panel.xaxis
+    (low, high), axis = panel.get_xlim(), panel.xaxis
     ticks = [*axis.get_major_ticks(), *axis.get_minor_ticks()]
-    assert (
-        len({t.label1.get_text() for t in ticks if t.label1.get_text() and low <= t.get_loc() <= high}) >= 2
-    )
+    shown = {tick.label1.get_text() for tick in ticks if low <= tick.get_loc() <= high}
+    assert len(shown - {""}) >= 2
 
 
 def over_k(*values: int, text: str = "") -> list:
@@ -85,7 +76,7 @@ def over_k(*values: int, text: str = "") -> list:
     return [run(f"kmax(k={k})", seed, rsum=50.0 + k + seed, **more) for k in values for seed in (0, 2)]
 
 
-def test_a_parameter_of_which_three_values_were_tried_has_a_curve(tmp_path: Path) -> None:
+def test_a_parameter_of_which_three_values_were_tried_has_a_curve(tmp_path):
     runs = [*over_k(10, 2, 5), run("gpo", rsum=57.0), run("slots(k=4)"), run("slots(k=2, iterations=3)")]
     (group,) = blocks_of(*runs)
     ((parameter, curves),) = curves_of(group).items()
@@ -104,7 +95,7 @@ def test_a_parameter_of_which_three_values_were_tried_has_a_curve(tmp_path: Path
     assert "parameters.png" in [path.name for path in draw_all([group], None, tmp_path)]
 
 
-def test_a_curve_joins_rows_that_differ_in_nothing_else() -> None:
+def test_a_curve_joins_rows_that_differ_in_nothing_else():
     assert not curves_of(*blocks_of(*over_k(1, 2), run("mean")))
     assert not curves_of(*blocks_of(*over_k(1, 2), *over_k(3, text="mean")))
     (curves,) = curves_of(*blocks_of(*over_k(1, 2, 3, text="mean"), *over_k(4))).values()
@@ -112,7 +103,7 @@ def test_a_curve_joins_rows_that_differ_in_nothing_else() -> None:
     assert not curves_of(*blocks_of(*over_k(1, 2), *(run(f"gem(p={p})") for p in ("'a'", True, 3))))
 
 
-def test_names_beside_a_panel_keep_apart_and_stay_near() -> None:
+def test_names_beside_a_panel_keep_apart_and_stay_near():
     np.testing.assert_allclose(apart(np.array([5.0, 1.0, 9.0]), 2.0), [5, 1, 9])
     np.testing.assert_allclose(apart(np.array([4.0, 4.0, 1.0]), 2.0), [3, 5, 1])
     np.testing.assert_allclose(
@@ -126,7 +117,7 @@ def test_names_beside_a_panel_keep_apart_and_stay_near() -> None:
     assert np.isclose(place_R.mean(), y_R.mean())
 
 
-def test_pairs_are_means_over_seeds() -> None:
+def test_pairs_are_means_over_seeds():
     names = ("mean", "max", "kmax(k=2)")
     runs = [
         replace(toy_run(), aggregator=v, text_aggregator="" if v == t else t, seed=seed)

@@ -1,5 +1,3 @@
-"""Runs of MLflow in TensorBoard's files and in what W&B's client is given."""
-
 from __future__ import annotations
 
 import struct
@@ -68,9 +66,7 @@ def tensorboard(out: Path, *words: str) -> int:
     return exit_code(verb.main, "mirror", "tensorboard", "--out", out, "--experiment", "mirrored", *words)
 
 
-def test_curves_figures_settings_and_results_are_in_a_folder_of_the_run(
-    made: dict[str, Tracker], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_curves_figures_settings_and_results_are_in_a_folder_of_the_run(made, tmp_path, capsys):
     assert tensorboard(tmp_path / "out") == 0
     said = capsys.readouterr().out
     assert "2 runs have something new; 1 still running" in said
@@ -95,7 +91,7 @@ def test_curves_figures_settings_and_results_are_in_a_folder_of_the_run(
     assert b"checkpoint_every" not in begin.plugin_data.content
 
 
-def test_again_it_adds_what_is_new_and_leaves_what_is_whole(made: dict[str, Tracker], tmp_path: Path) -> None:
+def test_again_it_adds_what_is_new_and_leaves_what_is_whole(made, tmp_path):
     assert tensorboard(tmp_path) == 0
     ended = tmp_path / f"ended_a_b-{made['ended'].run_id[:8]}"
     before = {path: path.stat().st_ino for path in ended.iterdir()}
@@ -111,9 +107,7 @@ def test_again_it_adds_what_is_new_and_leaves_what_is_whole(made: dict[str, Trac
     assert [step for step, _ in scalars(ended, "train/loss")] == [0, 10, 20, 30, 50]
 
 
-def test_a_run_is_followed_to_its_end(
-    made: dict[str, Tracker], home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_is_followed_to_its_end(made, home, tmp_path, monkeypatch):
     looks = []
 
     def meanwhile(seconds: float) -> None:
@@ -152,9 +146,7 @@ class Client:
         return run
 
 
-def test_wandb_gets_the_same_under_the_same_id(
-    made: dict[str, Tracker], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wandb_gets_the_same_under_the_same_id(made, tmp_path, monkeypatch):
     client = Client()
     monkeypatch.setitem(sys.modules, "wandb", client)
     words = ("wandb", "--project", "p", "--out", tmp_path, "--experiment", "mirrored", made["ended"].run_id)
@@ -180,14 +172,7 @@ def test_wandb_gets_the_same_under_the_same_id(
         (("tensorboard", "--out", "x", "--experiment", "mirorred"), "mirrored"),
     ],
 )
-def test_what_cannot_be_is_said(
-    made: dict[str, Tracker],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    words: tuple[str, ...],
-    message: str,
-) -> None:
+def test_what_cannot_be_is_said(made, tmp_path, monkeypatch, capsys, words, message):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, "wandb", None)
     more = () if "--experiment" in words else ("--experiment", "mirrored")

@@ -1,10 +1,7 @@
-"""Scores of queries by units, against explicit loops, and the files of arrays that hold them."""
-
 from __future__ import annotations
 
 import zipfile
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,7 +14,7 @@ from polypool.tasks.adapter import QueryMean, QueryMetric
 
 
 @pytest.mark.parametrize("modality", ["image", "video"])
-def test_metrics_follow_from_the_units(modality: str) -> None:
+def test_metrics_follow_from_the_units(modality):
     queries, metrics = retrieval(modality=modality)
     letter = modality[0]
     for name in ("rsum", f"{letter}2t/R1", f"t2{letter}/R10", f"t2{letter}/meanr"):
@@ -34,7 +31,7 @@ def test_metrics_follow_from_the_units(modality: str) -> None:
     assert any(0 < x < 1 for x in arrays[f"t2{letter}_R5"])
 
 
-def test_accuracies_are_by_the_unit_that_the_run_names() -> None:
+def test_accuracies_are_by_the_unit_that_the_run_names():
     queries, value = answers()
     units = queries.units("accuracy", value)
     assert (units.kind, len(units.ids)) == ("images with their questions", 10)
@@ -42,7 +39,7 @@ def test_accuracies_are_by_the_unit_that_the_run_names() -> None:
     assert units.sum_Pn[0, 3] == pytest.approx(100 * queries.arrays["accuracy"][15:20].sum())
 
 
-def test_queries_that_were_not_asked_count_in_no_mean() -> None:
+def test_queries_that_were_not_asked_count_in_no_mean():
     arrays = {"id": np.array(["a", "b", "b", "c"]), "score": np.array([1.0, np.nan, 3.0, np.nan])}
     mean = QueryMean(scores=("score",), units="id", offset=1.0)
     queries = Queries(arrays=arrays, metrics=(QueryMetric(name="m", means=(mean,), units="things"),))
@@ -66,14 +63,14 @@ def test_queries_that_were_not_asked_count_in_no_mean() -> None:
         ("i2t/R5", {"i2t_R5": np.full(30, np.nan)}, "none of its queries has a i2t_R5"),
     ],
 )
-def test_what_cannot_be_joined_is_refused(metric, changed, message) -> None:
+def test_what_cannot_be_joined_is_refused(metric, changed, message):
     queries, _ = retrieval()
     arrays = {name: x for name, x in {**queries.arrays, **changed}.items() if x is not None}
     with pytest.raises(InputError, match=message):
         replace(queries, arrays=arrays).units(metric, 1.0)
 
 
-def test_units_add_up_to_the_metric_as_resampling_them_does() -> None:
+def test_units_add_up_to_the_metric_as_resampling_them_does():
     rng = np.random.default_rng(3)
     count_Pn = np.stack([np.ones(150, int), rng.integers(0, 6, 150)])
     sum_Pn = np.stack([rng.random(150), rng.random(150) * count_Pn[1]]) * [[100], [300]]
@@ -91,7 +88,7 @@ def test_units_add_up_to_the_metric_as_resampling_them_does() -> None:
     assert 150 * (units.score - without) == pytest.approx(units.added_n[place] - units.score, rel=0.06)
 
 
-def test_a_file_that_is_cut_short_or_not_numpys_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_cut_short_or_not_numpys_is_refused(tmp_path):
     arrays = retrieval()[0].arrays
     np.savez_compressed(tmp_path / "whole.npz", **arrays)
     stored = StoredArrays(tmp_path / "whole.npz")
@@ -109,7 +106,7 @@ def test_a_file_that_is_cut_short_or_not_numpys_is_refused(tmp_path: Path) -> No
         StoredArrays(tmp_path / "other.npz")["x"]
 
 
-def test_arrays_come_back_in_every_form_that_numpy_writes(tmp_path: Path) -> None:
+def test_arrays_come_back_in_every_form_that_numpy_writes(tmp_path):
     rng = np.random.default_rng(0)
     arrays = {
         "columns": np.asfortranarray(rng.random((3, 4))),
@@ -132,7 +129,7 @@ def test_arrays_come_back_in_every_form_that_numpy_writes(tmp_path: Path) -> Non
         stored["fields"]  # longer than numpy reads of what it does not know
 
 
-def test_arrays_that_are_alike_are_unpacked_once_and_others_are_not_taken_for_them(tmp_path: Path) -> None:
+def test_arrays_that_are_alike_are_unpacked_once_and_others_are_not_taken_for_them(tmp_path):
     ids, scores = np.array(["a", "b", "c"]), np.arange(3.0)
     for n in range(3):
         np.savez_compressed(tmp_path / f"{n}.npz", ids=ids, scores=scores + n)
@@ -145,7 +142,7 @@ def test_arrays_that_are_alike_are_unpacked_once_and_others_are_not_taken_for_th
 
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
-def test_a_byte_that_changed_is_seen_wherever_it_is(tmp_path: Path, save) -> None:
+def test_a_byte_that_changed_is_seen_wherever_it_is(tmp_path, save):
     arrays = {"ids": np.array(["a", "b"]), "scores": np.arange(2.0)}
     save(tmp_path / "whole.npz", **arrays)
     whole, path = (tmp_path / "whole.npz").read_bytes(), tmp_path / "changed.npz"

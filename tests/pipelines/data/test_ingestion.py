@@ -20,7 +20,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "in"
 
 
-def test_ids_are_checked_against_a_corpus(folder: Path, tmp_path: Path) -> None:
+def test_ids_are_checked_against_a_corpus(folder, tmp_path):
     items = [Item(id=str(i), split="train", captions=("a",)) for i in range(3, 14)]
     write_corpus(tmp_path / "corpus", items, source={})
     out = ingested("arrays", "--dir", folder, "--out", tmp_path / "out", "--corpus", tmp_path / "corpus")
@@ -30,14 +30,14 @@ def test_ids_are_checked_against_a_corpus(folder: Path, tmp_path: Path) -> None:
     assert listed == {"captions only": ["10", "11", "12", "13"], "features only": ["0", "1", "2"]}
 
 
-def test_a_missing_corpus_is_noticed_before_the_work(folder: Path, tmp_path: Path) -> None:
+def test_a_missing_corpus_is_noticed_before_the_work(folder, tmp_path):
     words = ("arrays", "--dir", folder, "--out", tmp_path / "out", "--corpus", tmp_path / "x")
     refused("corpus.json: no such file", *words)
     assert not (tmp_path / "out").exists()
     refused("cannot make this folder", *words[:4], folder / "0.npy" / "out")
 
 
-def test_verify_good_and_bad(folder: Path, tmp_path: Path) -> None:
+def test_verify_good_and_bad(folder, tmp_path):
     run("arrays", "--dir", folder, "--out", tmp_path / "out")
     out = ingested("verify", "--store", tmp_path / "out")
     assert "good: 10 sets, 20 vectors of 4 x float16" in out
@@ -46,7 +46,7 @@ def test_verify_good_and_bad(folder: Path, tmp_path: Path) -> None:
     refused(f"error: {shard}: its ids, offsets or checks changed", "verify", "--store", tmp_path / "out")
 
 
-def test_wrong_usage_exits_with_2() -> None:
+def test_wrong_usage_exits_with_2():
     code, out, err = run("karpathy", "--jsn", "x")
     assert code == 2
     assert "--json" in err + out

@@ -1,19 +1,16 @@
-"""The public data sets: every command can be typed, every recipe's data is listed, and what is here is found."""
-
 from __future__ import annotations
 
 import dataclasses
 import pickle
 import shlex
-import sys
 from pathlib import Path
 
 import pytest
+from verbs import called
 
 from polypool.infra.errors import InputError, MissingError
 from polypool.infra.files import existing, existing_folder
 from polypool.infra.registry import READERS, RECIPES
-from polypool.pipelines.commands import data, ingest
 from polypool.pipelines.data.public_sets import DEPTH, SETS, found_below, report, summary, where_published
 from polypool.pipelines.recipes import Ensemble
 from polypool.tasks.datasets import FeatureReader
@@ -49,7 +46,7 @@ def test_every_public_recipe_has_its_data_set():
     assert corpora - rendered - small <= {f"data/{name}" for name in SETS}
 
 
-def test_files_are_found_where_archives_leave_them(tmp_path, capsys, monkeypatch):
+def test_files_are_found_where_archives_leave_them(tmp_path):
     nested = tmp_path / "a" / "caption_datasets"
     nested.mkdir(parents=True)
     (nested / "dataset_coco.json").touch()
@@ -69,36 +66,18 @@ def test_files_are_found_where_archives_leave_them(tmp_path, capsys, monkeypatch
     shown = report("coco", SETS["coco"], found)
     assert f"here: {nested / 'dataset_coco.json'}" in shown
     assert "not here: http://images.cocodataset.org/zips/val2014.zip, 6 GB" in shown
-    monkeypatch.setattr(sys, "argv", ["data", "--folder", str(tmp_path)])
-    data.main()
-    assert "coco        COCO captions, in Karpathy's splits: 2 of 3 files here" in capsys.readouterr().out
-    for words, message in (
-        (["cocoo"], "Did you mean 'coco'"),
-        (["--folder", str(tmp_path / "no")], "no such folder"),
-    ):
-        monkeypatch.setattr(sys, "argv", ["data", *words])
-        with pytest.raises(SystemExit) as ended:
-            data.main()
-        assert ended.value.code == 2
-        assert message in capsys.readouterr().err
+    _, shown, _ = called("data", "--folder", tmp_path)
+    assert "coco        COCO captions, in Karpathy's splits: 2 of 3 files here" in shown
+    refusals = [(["cocoo"], "Did you mean 'coco'"), (["--folder", tmp_path / "no"], "no such folder")]
+    for words, message in refusals:
+        code, _, said = called("data", *words)
+        assert (code, message in said) == (2, True)
 
 
-def test_ingest_says_where_a_missing_file_is_to_be_had(tmp_path, monkeypatch, capsys):
-    words = [
-        "ingest",
-        "karpathy",
-        "--json",
-        str(tmp_path / "dataset_coco.json"),
-        "--images",
-        ".",
-        "--out",
-        str(tmp_path / "o"),
-    ]
-    monkeypatch.setattr(sys, "argv", words)
-    with pytest.raises(SystemExit) as ended:
-        ingest.main()
-    assert ended.value.code == 2
-    said = capsys.readouterr().err
+def test_ingest_says_where_a_missing_file_is_to_be_had(tmp_path):
+    files = ("--json", tmp_path / "dataset_coco.json", "--images", ".", "--out", tmp_path / "o")
+    code, _, said = called("ingest", "karpathy", *files)
+    assert code == 2
     assert "no such file" in said
     assert "polypool data coco says where it can be had" in said
     assert where_published(Path("mine.json")) == ""

@@ -7,7 +7,6 @@ import logging
 import math
 import re
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -53,14 +52,14 @@ def is_drawn(image: Image.Image) -> bool:
     return image.format == "PNG" and image.width > 500 and 0.01 < (pixels < 250).mean() < 0.9
 
 
-def test_sizes_that_are_shown() -> None:
+def test_sizes_that_are_shown():
     sizes = ([*range(1, 101)], [36] * 63 + [10], [7, 7, 9, 9], [4], [])
     assert [*map(typical, sizes)] == [[10, 50, 90], [36], [7, 9], [4], []]
     assert [most_frequent([5, 9, 9, 5, 3]), most_frequent([5, 5, 9])] == [9, 5]
 
 
 @pytest.mark.parametrize("spec", ["gpo", "max", "kmax(k=2)"])
-def test_weights_of_ranks_are_those_of_each_size(spec: str) -> None:
+def test_weights_of_ranks_are_those_of_each_size(spec):
     watched = watched_of(spec)
     curves = curves_of(watched)
     assert [(curve.size, curve.sets) for curve in curves] == [(3, 2), (5, 3), (9, 1)]
@@ -75,7 +74,7 @@ def test_weights_of_ranks_are_those_of_each_size(spec: str) -> None:
         assert curves[1].mean_N.tolist() == [0.5, 0.5, 0, 0, 0]
 
 
-def test_with_channels_mean_and_percentiles_are_over_sets_and_channels() -> None:
+def test_with_channels_mean_and_percentiles_are_over_sets_and_channels():
     watched = watched_of("softpool")
     curve = next(curve for curve in curves_of(watched) if curve.size == 5)
     x_BND = random_inputs(SIZES, module=watched.aggregator, dim=DIM).x_BND.double().numpy()
@@ -96,7 +95,7 @@ def test_with_channels_mean_and_percentiles_are_over_sets_and_channels() -> None
 
 
 @pytest.mark.parametrize("spec", ["slots(k=3, heads=2, head_width=4)", "score_attention(k=2, heads=2)"])
-def test_of_embeddings_the_most_frequent_size_is_shown(spec: str) -> None:
+def test_of_embeddings_the_most_frequent_size_is_shown(spec):
     watched = watched_of(spec)
     curves = curves_of(watched)
     weights = [watched.weights(seen)[0, ..., 0].numpy() for seen in watched.seen if seen.size == 5]
@@ -106,7 +105,7 @@ def test_of_embeddings_the_most_frequent_size_is_shown(spec: str) -> None:
         np.testing.assert_allclose(curve.mean_N, sum(weight[k] for weight in weights) / 3, atol=1e-6)
 
 
-def test_weights_need_not_sum_to_one_nor_be_there() -> None:
+def test_weights_need_not_sum_to_one_nor_be_there():
     assert not any(curve.sums_to_one for curve in curves_of(watched_of("conv1d")))
     assert curves_of(watched_of("logsumexp")) == []
     for spec in ("gpo", "slots", "mean"):
@@ -119,7 +118,7 @@ EVERY = [pytest.param(n, marks=() if n in FAST else pytest.mark.slow) for n, _ i
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_every_aggregator_is_drawn(name: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_every_aggregator_is_drawn(name, caplog):
     watched = watched_of(name)
     figures = drawn(watched)
     weighs = watched.weights(watched.seen[0]) is not None and name not in ("max", "kmax", "mean", "cls")
@@ -131,7 +130,7 @@ def test_every_aggregator_is_drawn(name: str, caplog: pytest.LogCaptureFixture) 
     assert not caplog.records
 
 
-def test_a_panel_for_each_aggregator() -> None:
+def test_a_panel_for_each_aggregator():
     of_four = (watched_of(spec, [40, 40]) for spec in ("gpo", "lip", "fspool", "score_attention(k=2)"))
     image = drawn(*of_four)["pooling.png"]
     assert is_drawn(image)
@@ -142,7 +141,7 @@ def test_a_panel_for_each_aggregator() -> None:
 
 
 @pytest.mark.parametrize("count", [6, 8])
-def test_names_of_many_embeddings_lie_above_their_curves(count: int) -> None:
+def test_names_of_many_embeddings_lie_above_their_curves(count):
     figure = new_figure(5.4, 4.0)
     (panel,) = figure.subplots(1, 1, squeeze=False).flat
     for k in range(count):
@@ -154,7 +153,7 @@ def test_names_of_many_embeddings_lie_above_their_curves(count: int) -> None:
     assert count < box.y0 < box.y1 < panel.get_ylim()[1]
 
 
-def test_names() -> None:
+def test_names():
     places = ["visual.aggregator", "text.first.aggregator", "", "fusion.pool"]
     found = [name_of(watched_of("mean", place=place)) for place in places]
     assert found == ["visual: Mean", "text.first: Mean", "Mean", "fusion.pool: Mean"]
@@ -182,9 +181,7 @@ class Odd(Aggregator):
         ("over", lambda x: x, r"must be 'elements', 'ranks' or 'embeddings', not 'channels'"),
     ],
 )
-def test_weights_that_cannot_be_had_are_a_warning(
-    wrong: str, weights: Callable, message: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_weights_that_cannot_be_had_are_a_warning(wrong, weights, message, caplog):
     odd = watched_of(Odd(wrong, weights), place="text.aggregator")
     caplog.clear()
     with caplog.at_level(logging.WARNING):
@@ -200,7 +197,7 @@ def made(*embeddings: list[list[float]]) -> Watched:
     return Watched("text.aggregator", AGGREGATORS.build(f"pie(k={len(embeddings[0])})", DIM), seen)
 
 
-def test_variance_is_that_of_vectors_of_unit_length_in_any_precision_and_of_few_sets() -> None:
+def test_variance_is_that_of_vectors_of_unit_length_in_any_precision_and_of_few_sets():
     # at a right angle, opposite, and the same but for their lengths
     spread = spread_of(made([[3.0, 0], [0, 5.0]], [[2.0, 0], [-7.0, 0]], [[0.5, 0.5], [4.0, 4.0]]))
     expected = [1 - math.sqrt(0.5), 1.0, 0.0]
@@ -213,7 +210,7 @@ def test_variance_is_that_of_vectors_of_unit_length_in_any_precision_and_of_few_
     assert is_drawn(drawn(one)["variance.png"])
 
 
-def test_single_vectors_have_no_variance_and_infinite_ones_are_a_warning(caplog) -> None:
+def test_single_vectors_have_no_variance_and_infinite_ones_are_a_warning(caplog):
     assert spread_of(watched_of("mean")) is None
     watched = made([[math.nan, 0], [0, 1.0]])
     with caplog.at_level(logging.WARNING):
@@ -221,7 +218,7 @@ def test_single_vectors_have_no_variance_and_infinite_ones_are_a_warning(caplog)
     assert any("the embeddings of the aggregator text: PIE" in it.getMessage() for it in caplog.records)
 
 
-def test_what_is_known_of_a_history() -> None:
+def test_what_is_known_of_a_history():
     step_S, value_S = known([(10, 3.0), (20, math.nan), (30, math.inf), (40, 1.5)])
     assert (step_S.tolist(), value_S.tolist()) == ([10, 40], [3.0, 1.5])
     assert wide(np.array([8.0, 1.0, 3.0]))
@@ -245,17 +242,13 @@ FLAT = [(1, 1.0), (2, 1.0)]
     ],
     ids=["all", "one value", "no negatives", "nothing finite"],
 )
-def test_negatives_are_drawn_where_they_were_logged(
-    histories: dict[str, list[tuple[int, float]]], shown: bool
-) -> None:
+def test_negatives_are_drawn_where_they_were_logged(histories, shown):
     figures = drawn(**histories)
     assert figures.keys() == ({"negatives.png"} if shown else set())
     assert all(map(is_drawn, figures.values()))
 
 
-def test_a_figure_that_fails_is_told_and_costs_no_other(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_figure_that_fails_is_told_and_costs_no_other(tmp_path, caplog):
     def gone(name: str) -> list[tuple[int, float]]:
         raise OSError("the server is gone")
 

@@ -1,12 +1,11 @@
-"""A run as a folder of its own: exported, moved, and used where neither its data nor MLflow is."""
+"""Trained models of runs and folders: exported, loaded, used where neither their data nor MLflow is, or damaged."""
 
-from __future__ import annotations
-
+import inspect
 import re
 import shutil
-import subprocess
-import sys
+import textwrap
 from dataclasses import replace
+from itertools import takewhile
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +14,7 @@ import torch
 from corpora import make_corpus, make_questions
 from kept import keep_run
 from places import ROOT
+from programs import begin, end
 from safetensors.torch import load_file, save_file
 from searchable import with_pictures
 
@@ -22,8 +22,11 @@ from polypool.infra.errors import InputError
 from polypool.infra.registry import TASKS
 from polypool.infra.tracking import Tracker, tracking_uri
 from polypool.pipelines.models.exporting import export
-from polypool.pipelines.models.trained import load
-from polypool.tasks.run import to_json
+from polypool.pipelines.models.trained import load, load_run
+from polypool.pipelines.training import launch as start
+from polypool.pipelines.training import recording
+from polypool.tasks.datasets.corpus import write_corpus
+from polypool.tasks.run import Run, to_json
 
 
 def exported_without_data(run, home: Path, folders: tuple[str, ...]):
@@ -88,9 +91,8 @@ def test_questions_are_answered_as_by_the_run(new_home):
     sets = [np.array(adapter.store[row]) for row in rows]
     model = exported_without_data(run, new_home, ("questions", "features"))
     found = model.answers(sets, [q.question for q in questions])
-    assert [answer for answer, _ in found] == [
-        adapter.vocabulary.answers[n] for n in probability_QA.argmax(1)
-    ]
+    best = [adapter.vocabulary.answers[n] for n in probability_QA.argmax(1)]
+    assert [answer for answer, _ in found] == best
     np.testing.assert_allclose([share for _, share in found], probability_QA.amax(1), rtol=1e-5)
     with pytest.raises(InputError, match="an image for each question"):
         model.answers(sets, ["what?"])
@@ -104,16 +106,10 @@ def test_the_lines_of_the_readme_run_without_mlflow_ray_and_data(new_home):
     (lines,) = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
     assert len([line for line in lines.splitlines() if line]) == 5
     check = "import sys\nassert not {'mlflow', 'ray'} & set(sys.modules)"
-    done = subprocess.run(
-        [sys.executable, "-c", f"{lines}\n{check}"],
-        cwd=new_home / "out",
-        env={"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert re.fullmatch(r"tensor\(\[\[-?\d\.\d+\]\]\)\n", done.stdout)
+    env = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    code, said, errors = end(begin("-c", f"{lines}\n{check}", folder=new_home / "out", env=env))
+    assert code == 0, errors
+    assert re.fullmatch(r"tensor\(\[\[-?\d\.\d+\]\]\)\n", said)
 
 
 def test_the_readme_names_what_describes_new_pictures(new_home):
@@ -123,13 +119,8 @@ def test_the_readme_names_what_describes_new_pictures(new_home):
 
 
 @pytest.fixture(scope="module")
-def loaded(tmp_path_factory):
-    """An exported model."""
-    folder = tmp_path_factory.mktemp("home")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("POLYPOOL_HOME", str(folder))
-        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
-        return exported_without_data(make_corpus(folder), folder, ())
+def loaded(home):
+    return exported_without_data(make_corpus(home, train=8, val=4, test=4), home, ())
 
 
 @pytest.mark.parametrize(
@@ -154,26 +145,125 @@ def test_what_cannot_be_exported_or_loaded_is_said(new_home):
     unfinished = Tracker.start("polypool", tags={"kind": "train"}, **start).run_id
     with pytest.raises(InputError, match=f"has no model: it ended before .*train resume {unfinished}"):
         export(unfinished, new_home / "out")
-    table = Tracker.start("polypool", tags={"kind": "comparison"}, **start).run_id
-    with pytest.raises(
-        InputError, match="has no model: it is the summary of a comparison or a sweep; give one"
-    ):
-        export(table, new_home / "out")
-    with pytest.raises(InputError, match=f"(?s)no run '0000'.*{table}"):
+    with pytest.raises(InputError, match=f"(?s)no run '0000'.*{unfinished}"):
         export("0000", new_home / "out")
     run_id = keep_run(run)
     with pytest.raises(InputError, match="exists already"):
         export(run_id, new_home / "corpus")
     assert not (new_home / "out").exists()
     export(run_id, new_home / "out")
-    assert sorted(path.name for path in (new_home / "out").iterdir()) == [
-        "README.md",
-        "assets.json",
-        "model.safetensors",
-        "run.json",
-    ]
+    files = {path.name for path in (new_home / "out").iterdir()}
+    assert files == {"README.md", "assets.json", "model.safetensors", "run.json"}
     (new_home / "out" / "assets.json").unlink()
     with pytest.raises(InputError, match=r"assets\.json: no such file"):
         load(new_home / "out")
     with pytest.raises(InputError, match="no such folder"):
         load(new_home / "nowhere")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return make_corpus(tmp_path_factory.mktemp("corpus"), train=16, val=10, test=12)
+
+
+def record(home, run, **tags) -> Tracker:
+    given = {"uri": tracking_uri(home), "home": home, "name": "made", "params": to_json(run)}
+    return Tracker.start("polypool", tags=recording.tags(run) | tags, **given)
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("comparison", "it is the summary of a comparison or a sweep; give one of the runs that it compares"),
+        ("ensemble", "it is an ensemble; give one of its members, which its parameter `members` names"),
+        ("synthetic", "it is that of a synthetic experiment; give a run that was trained on a corpus"),
+        ("", "it was not made by polypool, as it has no tag `kind`; give a run that was trained"),
+        ("other", "it is of kind 'other' and was not trained here; give a run that was"),
+    ],
+)
+def test_a_run_that_no_training_made_is_named_with_what_to_give(run, home, kind, message):
+    made = record(home, run, kind=kind)
+    made.text("compare.md", "a table")
+    with pytest.raises(InputError) as error:
+        load_run(made.run_id)
+    assert str(error.value) == f"run {made.run_id} has no model: {message}"
+
+
+def test_a_run_that_ended_early_goes_on_and_one_whose_model_was_deleted_is_repeated(run, home):
+    made = record(home, run)
+    with pytest.raises(InputError, match=f"has no model: .* `polypool train resume {made.run_id}`"):
+        load_run(made.run_id)
+    made.log({"dev/rsum": 50.0}, step=1)
+    with pytest.raises(InputError, match=f"artifact was deleted; `polypool train rerun {made.run_id}`"):
+        load_run(made.run_id)
+
+
+def test_a_model_that_is_not_whole_is_said(run, home):
+    run_id = keep_run(run)
+    folder = home / "mlartifacts" / run_id / "artifacts" / "model"
+    whole = home / "whole"
+    shutil.copytree(folder, whole)
+    for name, text, message in (
+        ("assets.json", None, rf"model: assets\.json of the model of run {run_id} is missing"),
+        ("run.json", "{", r"run\.json: not valid JSON"),
+        ("model.safetensors", "x", r"cannot read the weights .*model\.safetensors"),
+    ):
+        if text is None:
+            (folder / name).unlink()
+        else:
+            (folder / name).write_text(text)
+        with pytest.raises(InputError, match=message):
+            load_run(run_id)
+        shutil.copy(whole / name, folder / name)
+    assert load_run(run_id).run.aggregator == "mean"
+
+
+def test_a_run_and_its_exported_folder_are_one_model(run, home, monkeypatch):
+    run_id = keep_run(replace(run, data=replace(run.data, text_augment="")))
+    export(run_id, home / "same")
+    monkeypatch.chdir(home)
+    trained, folder, path = load(run_id), load("same"), load(home / "same")
+    assert trained.tracker.run_id == run_id
+    assert folder.tracker is None
+    adapter = trained.adapter
+    pairs, ids = adapter.data("test"), [item.id for item in adapter.corpus.items("test")]
+    sets = [np.array(adapter.store[int(row)]) for row in adapter.store.rows(ids)]
+    sim_VT = adapter.scorer(trained.model, "test")(slice(None), slice(None))
+    for model in (trained, folder, path):
+        torch.testing.assert_close(model.scores(sets, pairs.texts), sim_VT)
+        hits = model.search(pairs.texts[5], k=3)
+        assert [hit.id for hit in hits] == [ids[n] for n in sim_VT[:, 5].argsort(descending=True)[:3]]
+    assert trained.open_search() is trained.open_search()
+    assert trained.open_search("val") is not trained.open_search()
+    assert len(trained.search(pairs.texts[5], split="val")) == 10
+    expected = adapter.evaluate(trained.model, "val", "whole").metrics
+    assert folder.evaluate(split="val").metrics == expected
+    assert folder.evaluate().metrics != expected
+    with pytest.raises(InputError, match="k must be at least 1"):
+        trained.search("a dog", k=0)
+    with pytest.raises(InputError, match=r"no such folder"):
+        load(home / "gone")
+    with pytest.raises(InputError, match=r"no run 'gone'"):
+        load("gone")
+
+
+def test_what_a_model_cannot_do_is_said_in_a_line(run, home, tmp_path):
+    pairs = load(keep_run(replace(run, aggregator="score_attention(heads=2)")))
+    with pytest.raises(InputError, match=r"a PairEncoder .* looks at every pair; `scores` compares them"):
+        pairs.encode_text(["a dog"])
+    answering = load(keep_run(make_questions(tmp_path)))
+    with pytest.raises(InputError, match="answers questions; ask one with `answers`"):
+        answering.search("a dog")
+    with pytest.raises(InputError, match="cannot answer questions: its adapter has no choices, prob"):
+        pairs.answers([np.ones((2, 10))], ["what is it?"])
+
+
+@pytest.mark.usefixtures("without_ray")
+def test_a_corpus_and_a_run_from_nothing_are_trained_as_their_documentation_shows(home, monkeypatch):
+    names: dict[str, object] = {}
+    monkeypatch.chdir(home)
+    for documented in (write_corpus, Run):
+        lines = inspect.getdoc(documented).partition("::\n")[2].splitlines()
+        code = takewhile(lambda line: not line or line.startswith("    "), lines)
+        exec(textwrap.dedent("\n".join(code)), names)
+    assert load(start.start(names["run"])).search("picture 3", k=2)

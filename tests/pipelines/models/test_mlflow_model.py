@@ -1,20 +1,13 @@
 """An exported model in MLflow: kept with its scores, registered, loaded by MLflow alone, and served over HTTP."""
 
-from __future__ import annotations
-
 import base64
 import json
 import os
-import signal
 import subprocess
 import sys
-import time
-import urllib.request
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from urllib.error import HTTPError, URLError
 
 import numpy as np
 import pandas as pd
@@ -28,7 +21,6 @@ from PIL import Image
 from tiny_models import save_vit
 from verbs import called
 
-from polypool.infra.ray.jobs import free_ports
 from polypool.infra.registry import TASKS
 from polypool.infra.tracking import Tracker, tracking_uri
 from polypool.pipelines.models.exporting import export_to_mlflow
@@ -38,7 +30,7 @@ from polypool.tasks.scoring.records import VERSION_TAG
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def home(tmp_path_factory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("served")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("POLYPOOL_HOME", str(folder))
@@ -47,26 +39,25 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def run(home: Path) -> Run:
+def run(home) -> Run:
     return make_corpus(home)
 
 
 @pytest.fixture(scope="module")
-def kept(home: Path, run: Run) -> str:
+def kept(home, run) -> str:
     """A run with scores and data, whose model is to be served."""
     run_id = keep_run(run)
     tracker = Tracker.attach(tracking_uri(home), run_id, running=False)
     tracker.inputs(TASKS.build(run.task, run).sources())
     tracker.tags({f"{VERSION_TAG}whole": "1", f"{VERSION_TAG}val/whole": "1"})
     tracker.log({"whole/rsum": 1.0, "train/loss": 5.0}, step=1)
-    tracker.log(
-        {"whole/rsum": 60.0, "test/score": 60.0, "dev/best_rsum": 50.0, "val/whole/rsum": 40.0}, step=2
-    )
+    scores = {"whole/rsum": 60.0, "test/score": 60.0, "dev/best_rsum": 50.0, "val/whole/rsum": 40.0}
+    tracker.log(scores, step=2)
     return run_id
 
 
 @pytest.fixture(scope="module")
-def model(kept: str) -> str:
+def model(kept) -> str:
     return export_to_mlflow(kept, registered_name="shapes", alias="champion")[0]
 
 
@@ -75,34 +66,25 @@ def features() -> list[np.ndarray]:
     return [np.random.default_rng(n).random((3 + n, 10), dtype=np.float32) for n in range(2)]
 
 
-def test_scores_are_those_of_the_exported_model(
-    home: Path, kept: str, model: str, features: list[np.ndarray]
-) -> None:
+def test_scores_are_those_of_the_exported_model(home, kept, model, features):
     trained = load(kept)
     served = load_model("models:/shapes@champion")
     texts = ["a dog and a cat", "a red car"]
-    rows = pd.DataFrame(
-        {"features": [*(x_NF.tolist() for x_NF in features), None, None], "text": [None, None, *texts]}
-    )
-    found = served.predict(rows)
+    sets = [x_NF.tolist() for x_NF in features]
+    found = served.predict(pd.DataFrame({"features": [*sets, None, None], "text": [None, None, *texts]}))
     assert found["score"].isna().all()
     vectors = np.array(found["embedding"].tolist(), dtype=np.float32)
     np.testing.assert_allclose(vectors[:2], trained.encode_visual(features), rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(vectors[2:], trained.encode_text(texts), rtol=1e-5, atol=1e-6)
-    pairs = pd.DataFrame({"features": [x_NF.tolist() for x_NF in features], "text": texts})
-    scores = served.predict(pairs)["score"].astype(float)
+    scores = served.predict(pd.DataFrame({"features": sets, "text": texts}))["score"].astype(float)
     np.testing.assert_allclose(scores, np.diag(trained.scores(features, texts)), rtol=1e-5, atol=1e-6)
     assert served.metadata.model_id == model.removeprefix("models:/")
     assert served.metadata.run_id == kept
-    assert [(of.name, of.required) for of in served.metadata.get_input_schema()] == [
-        ("features", False),
-        ("text", False),
-    ]
+    schema = [(of.name, of.required) for of in served.metadata.get_input_schema()]
+    assert schema == [("features", False), ("text", False)]
 
 
-def test_the_model_has_the_scores_of_its_run_on_their_data(
-    home: Path, run: Run, kept: str, model: str
-) -> None:
+def test_the_model_has_the_scores_of_its_run_on_their_data(home, run, kept, model):
     client = Tracker.attach(tracking_uri(home), kept, running=False)._client
     found = client.get_logged_model(model.removeprefix("models:/"))
     assert (found.status, found.source_run_id, found.name) == ("READY", kept, run.recipe)
@@ -123,7 +105,7 @@ def test_the_model_has_the_scores_of_its_run_on_their_data(
     assert (int(version.version), version.run_id, version.source) == (1, kept, model)
 
 
-def test_the_alias_goes_on_to_the_next_version(home: Path, kept: str, model: str) -> None:
+def test_the_alias_goes_on_to_the_next_version(home, kept, model):
     words = ("--mlflow", "--registered-name", "shapes", "--alias", "champion")
     _, said, _ = called("export", kept, *words)
     assert "registered as version 2 of shapes, champion" in said
@@ -143,12 +125,12 @@ def test_the_alias_goes_on_to_the_next_version(home: Path, kept: str, model: str
         (["--mlflow", "--registered-name", "a/b"], "--registered-name 'a/b': Invalid model name"),
     ],
 )
-def test_what_cannot_be_registered_is_said(kept: str, words, message) -> None:
+def test_what_cannot_be_registered_is_said(kept, words, message):
     code, _, error = called("export", kept, *words)
     assert (code, message in error) == (2, True), error
 
 
-def test_a_model_carries_this_project_as_one_package(model: str) -> None:
+def test_a_model_carries_this_project_as_one_package(model):
     code = Path(download_artifacts(model)) / "code"
     assert [path.name for path in code.iterdir()] == ["polypool"]
     parts = {"aggregators", "encoders", "infra", "pipelines", "tasks", "__init__.py"}
@@ -167,27 +149,22 @@ def test_a_model_carries_this_project_as_one_package(model: str) -> None:
         ({"features": None, "text": None}, "row 0 has neither an image or video nor a text"),
     ],
 )
-def test_rows_that_do_not_fit_are_the_clients_error(model: str, row, message) -> None:
+def test_rows_that_do_not_fit_are_the_clients_error(model, row, message):
     with pytest.raises(MlflowException, match=message) as error:
         load_model(model).predict(pd.DataFrame([row]))
     assert error.value.error_code == "INVALID_PARAMETER_VALUE"
 
 
 @pytest.mark.parametrize(
-    "change",
-    [
-        {"aggregator": "slots(k=2, heads=2, head_width=8)"},
-        {"aggregator": "score_attention(heads=2)"},
-    ],
-    ids=["sets", "pairs"],
+    "aggregator", ["slots(k=2, heads=2, head_width=8)", "score_attention(heads=2)"], ids=["sets", "pairs"]
 )
-def test_models_of_sets_and_of_pairs_are_served(run: Run, change, features: list[np.ndarray]) -> None:
-    run_id = keep_run(replace(run, **change))
+def test_models_of_sets_and_of_pairs_are_served(run, aggregator, features):
+    run_id = keep_run(replace(run, aggregator=aggregator))
     served, trained = load_model(export_to_mlflow(run_id)[0]), load(run_id)
     row = {"features": features[0].tolist(), "text": "a dog and a cat"}
     (score,) = served.predict(pd.DataFrame([row]))["score"]
     assert score == pytest.approx(float(trained.scores(features[:1], [row["text"]])), rel=1e-5)
-    if "slots" in change["aggregator"]:
+    if "slots" in aggregator:
         (vectors,) = served.predict(pd.DataFrame([{**row, "text": None}]))["embedding"]
         np.testing.assert_allclose(vectors, trained.encode_visual(features[:1])[0], rtol=1e-5, atol=1e-6)
     else:
@@ -195,7 +172,7 @@ def test_models_of_sets_and_of_pairs_are_served(run: Run, change, features: list
             served.predict(pd.DataFrame([{"features": row["features"]}]))
 
 
-def test_questions_are_answered(home: Path, tmp_path: Path) -> None:
+def test_questions_are_answered(home, tmp_path):
     folder = tmp_path / "questions"
     folder.mkdir()
     run_id = keep_run(make_questions(folder))
@@ -209,80 +186,22 @@ def test_questions_are_answered(home: Path, tmp_path: Path) -> None:
     np.testing.assert_allclose(found["probability"], [share for _, share in expected], rtol=1e-5)
 
 
-def test_pictures_come_in_base64(home: Path, tmp_path: Path) -> None:
+def test_pictures_come_in_base64(home, tmp_path):
     made = make_corpus(tmp_path / "corpus", images=tmp_path / "images", train=4, val=2, test=2)
     visual = f"patches(name='{save_vit(tmp_path / 'vit')}', width=8, size=32)"
-    data = replace(made.data, visual_augment="", text_augment="")
-    run_id = keep_run(
-        replace(made, visual=visual, text="bigru(width=8, embedding=8, min_count=1)", data=data)
+    data, text = (
+        replace(made.data, visual_augment="", text_augment=""),
+        "bigru(width=8, embedding=8, min_count=1)",
     )
+    run_id = keep_run(replace(made, visual=visual, text=text, data=data))
     served, trained = load_model(export_to_mlflow(run_id)[0]), load(run_id)
     file = tmp_path / "a.png"
     Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 50, 3), dtype=np.uint8)).save(file)
-    rows = pd.DataFrame(
-        {"image": [base64.b64encode(file.read_bytes()).decode(), None], "text": [None, "a dog"]}
-    )
-    found = served.predict(rows)["embedding"]
+    image = base64.b64encode(file.read_bytes()).decode()
+    found = served.predict(pd.DataFrame({"image": [image, None], "text": [None, "a dog"]}))["embedding"]
     np.testing.assert_allclose(found[0], trained.encode_visual([file])[0], rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(found[1], trained.encode_text(["a dog"])[0], rtol=1e-5, atol=1e-6)
     with pytest.raises(MlflowException, match="row 0: 'image' must be the image's file in base64"):
         served.predict(pd.DataFrame({"image": ["no base64!"], "text": [None]}))
     with pytest.raises(MlflowException, match=r"^row 0: does not decode as an image"):
         served.predict(pd.DataFrame({"image": [base64.b64encode(b"no picture").decode()], "text": [None]}))
-
-
-@pytest.mark.real  # two processes that import torch: half a minute
-def test_mlflow_serves_it_over_http(
-    home: Path, kept: str, model: str, features: list[np.ndarray], tmp_path: Path
-) -> None:
-    (port,) = free_ports(1)
-    words = f"models serve -m models:/shapes@champion --env-manager local --port {port}".split()
-    with (tmp_path / "said").open("w") as said:
-        server = subprocess.Popen(
-            [sys.executable, "-m", "mlflow", *words],
-            cwd=tmp_path,  # where no module of this project is found
-            env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
-            stdout=said,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    try:
-        wait_for(f"http://127.0.0.1:{port}/ping", server)
-        rows = [
-            {"features": features[0].tolist(), "text": None},
-            {"features": features[1].tolist(), "text": "a dog and a cat"},
-        ]
-        found = ask(port, {"dataframe_records": rows})["predictions"]
-        trained = load(kept)
-        np.testing.assert_allclose(
-            found[0]["embedding"], trained.encode_visual(features[:1])[0], rtol=1e-5, atol=1e-6
-        )
-        expected = float(trained.scores(features[1:], ["a dog and a cat"]))
-        assert found[1] == {"embedding": None, "score": pytest.approx(expected, rel=1e-5)}
-        with pytest.raises(HTTPError) as error:
-            ask(port, {"dataframe_records": [{"features": [[1.0] * 9], "text": None}]})
-        assert error.value.code == 400
-        assert "expected (elements, 10)" in error.value.read().decode()
-    finally:
-        os.killpg(server.pid, signal.SIGTERM)
-        server.wait(30)
-
-
-def wait_for(url: str, server: subprocess.Popen) -> None:
-    limit = time.monotonic() + 180
-    while time.monotonic() < limit:
-        assert server.poll() is None, "it ended"
-        with suppress(URLError), urllib.request.urlopen(url, timeout=5):
-            return
-        time.sleep(0.3)
-    raise TimeoutError(url)
-
-
-def ask(port: int, what: object) -> dict:
-    request = urllib.request.Request(
-        f"http://127.0.0.1:{port}/invocations",
-        data=json.dumps(what).encode(),
-        headers={"Content-Type": "application/json"},
-    )
-    with urllib.request.urlopen(request, timeout=60) as answer:
-        return json.load(answer)

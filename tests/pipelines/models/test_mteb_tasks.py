@@ -1,7 +1,5 @@
 """mteb's own runner on tasks of its own format, held in memory: what both define alike is the same number."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +21,7 @@ NONE = ("reference", "date", "domains", "task_subtypes", "license", "annotations
 
 
 @pytest.fixture(autouse=True)
-def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def offline(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
 
@@ -33,22 +31,17 @@ def task(name: str, category: str, modalities: list[str], data: dict[str, Any]) 
     from mteb.abstasks.retrieval import AbsTaskRetrieval
     from mteb.abstasks.task_metadata import TaskMetadata
 
+    what = {"name": name, "description": "held in memory", "dataset": {"path": "held", "revision": "1"}}
+    what |= {"type": "Any2AnyRetrieval", "category": category, "modalities": modalities}
+    how = {"eval_splits": ["test"], "eval_langs": ["eng-Latn"], "main_score": "ndcg_at_10"}
+    how |= {
+        "prompt": {"query": "Find what belongs to this."},
+        "sample_creation": "created",
+        "bibtex_citation": "",
+    }
+
     class Held(AbsTaskRetrieval):
-        metadata = TaskMetadata(
-            name=name,
-            description="held in memory",
-            dataset={"path": "held", "revision": "1"},
-            type="Any2AnyRetrieval",
-            category=category,
-            eval_splits=["test"],
-            eval_langs=["eng-Latn"],
-            main_score="ndcg_at_10",
-            modalities=modalities,
-            prompt={"query": "Find what belongs to this."},
-            sample_creation="created",
-            bibtex_citation="",
-            **dict.fromkeys(NONE),
-        )
+        metadata = TaskMetadata(**what, **how, **dict.fromkeys(NONE))
 
         def load_data(self, **_: Any) -> None:
             self.dataset = {"default": {"test": data | {"top_ranked": None}}}
@@ -82,7 +75,6 @@ def both_directions(model: MtebModel) -> list[Any]:
 
 
 def evaluated(model: MtebModel, cache: Any = None) -> list[dict[str, float]]:
-    """Return the scores of both directions."""
     results = mteb.evaluate(model, both_directions(model), cache=cache, show_progress_bar=False)
     return [result.scores["test"][0] for result in results.task_results]
 
@@ -114,7 +106,7 @@ def distinct(run: Run, folder: Path) -> Run:
     ],
     ids=["vectors", "sets", "sets of any size", "distributions"],
 )
-def test_the_recalls_of_mteb_are_ours(tmp_path: Path, change: dict[str, str], kind: str) -> None:
+def test_the_recalls_of_mteb_are_ours(tmp_path, change, kind):
     run = distinct(with_pictures(tmp_path, train=8, val=4, test=16), tmp_path)
     model = mteb_model(export_run(replace(run, **change), tmp_path))
     assert (model.mteb_model_meta.model_type, model.mteb_model_meta.embed_dim) == ([kind], 16)
@@ -128,7 +120,7 @@ def test_the_recalls_of_mteb_are_ours(tmp_path: Path, change: dict[str, str], ki
         assert scores["recall_at_20"] == 1.0 or direction == "i2t"
 
 
-def test_videos_come_as_files_and_are_decoded_here(tmp_path: Path) -> None:
+def test_videos_come_as_files_and_are_decoded_here(tmp_path):
     model = mteb_model(export_run(distinct(with_clips(tmp_path), tmp_path), tmp_path))
     ours = model.trained.evaluate("whole").metrics
     assert ours["ties"] == 0
@@ -138,7 +130,7 @@ def test_videos_come_as_files_and_are_decoded_here(tmp_path: Path) -> None:
     model.close()
 
 
-def test_results_are_kept_by_name_and_weights(tmp_path: Path) -> None:
+def test_results_are_kept_by_name_and_weights(tmp_path):
     from mteb.models import EncoderProtocol, SearchProtocol
     from mteb.models.model_meta import ScoringFunction
 
@@ -166,7 +158,7 @@ def test_results_are_kept_by_name_and_weights(tmp_path: Path) -> None:
     assert mteb_model(folders[0], name="me/mine").mteb_model_meta.name == "me/mine"
 
 
-def test_what_the_model_cannot_read_is_refused_by_mteb(tmp_path: Path) -> None:
+def test_what_the_model_cannot_read_is_refused_by_mteb(tmp_path):
     model = mteb_model(export_run(with_pictures(tmp_path, train=8, val=4, test=4), tmp_path))
     audio = datasets.Dataset.from_dict({"id": ["a"], "audio": ["b"]})
     data = {"queries": audio, "corpus": audio, "relevant_docs": {"a": {"a": 1}}}

@@ -1,17 +1,14 @@
 """Released models: files made to the authors' shape become runs, and nothing in a file is ever run."""
 
-from __future__ import annotations
-
 import json
 import os
 from argparse import Namespace
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from corpora import NOUNS, make_corpus
-from PIL import Image
+from pictures import noise
 from released_models import (
     DIM,
     WORDS,
@@ -36,22 +33,16 @@ from polypool.pipelines.models.released_parts import read_release
 from polypool.pipelines.models.trained import TrainedModel, load_run
 
 
-@pytest.fixture(scope="module")
-def home(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("home")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("POLYPOOL_HOME", str(folder))
-        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
-        make_corpus(folder / "data", images=folder / "images", dim=DIM)
-        rng = np.random.default_rng(0)
-        for i in range(84):
-            pixels = rng.integers(0, 255, (40, 50, 3), dtype=np.uint8)
-            Image.fromarray(pixels).save(folder / "images" / f"{i}.png")
-        row = {word: number for number, word in enumerate(WORDS)}
-        idx2word = {str(number): word for word, number in row.items()}
-        vocab = {"word2idx": row, "idx2word": idx2word, "idx": len(WORDS)}
-        (folder / "vocab.json").write_text(json.dumps(vocab))
-        yield folder
+@pytest.fixture(scope="module", autouse=True)
+def made(home):
+    """A corpus of pictures in the home, and the words of a model."""
+    make_corpus(home / "data", images=home / "images", dim=DIM, train=6, val=3, test=10)
+    for number in range(19):
+        noise(50, 40, seed=number).save(home / "images" / f"{number}.png")
+    row = {word: number for number, word in enumerate(WORDS)}
+    idx2word = {str(number): word for word, number in row.items()}
+    vocab = {"word2idx": row, "idx2word": idx2word, "idx": len(WORDS)}
+    (home / "vocab.json").write_text(json.dumps(vocab))
 
 
 @pytest.fixture
@@ -63,6 +54,10 @@ def tiny_network(monkeypatch):
 
 def places(home: Path) -> list[object]:
     return ["--corpus", home / "data" / "corpus", "--features", home / "data" / "features"]
+
+
+def vocab(home: Path) -> list[object]:
+    return ["--vocab", home / "vocab.json"]
 
 
 def converted(home: Path, path: Path, *more: object) -> TrainedModel:
@@ -86,7 +81,7 @@ def embeddings(trained: TrainedModel) -> tuple[Tensor, Tensor, object]:
 def test_regions_and_a_bigru(home, tmp_path, old, parallel):
     path = tmp_path / "model_best.pth"
     weights = save(path, regions(), bigru(), old=old, parallel=parallel)
-    trained = converted(home, path, "--vocab", home / "vocab.json")
+    trained = converted(home, path, *vocab(home))
     run = trained.run
     assert (run.visual, run.text) == ("regions(width=16)", "bigru(width=16, embedding=8, split=treebank)")
     assert (run.aggregator, run.text_aggregator) == ("gpo(positions=4, hidden=6)", "")
@@ -132,8 +127,6 @@ def test_a_grid_and_bert(home, tmp_path, tiny_network, source, network):
         states = text["bert"](input_ids=token_L[mask_L][None]).last_hidden_state[0]
         theirs = pooled(text["linear"](states), weights, "txt_enc.gpool")
         torch.testing.assert_close(ours_text[number], theirs, atol=1e-5, rtol=1e-5)
-    found = run_evaluation.evaluate([trained], protocols=["whole"], split="test")[0]
-    assert 0 <= found.metrics["rsum"] <= 600
 
 
 class Bomb:
@@ -149,7 +142,7 @@ def test_code_in_a_file_is_refused_and_not_run(home, tmp_path, old):
     path, marker = tmp_path / "model_best.pth", tmp_path / "ran"
     save(path, regions(), bigru(), old=old, bomb=Bomb(marker))
     said = ".mkdir, which is neither a tensor nor plain data"
-    refused(said, "vse-infinity", path, *places(home), "--vocab", home / "vocab.json")
+    refused(said, "vse-infinity", path, *places(home), *vocab(home))
     assert not marker.exists()
     torch.load(path, weights_only=False)
     assert marker.exists(), "the file would have run code"
@@ -165,16 +158,20 @@ def test_a_file_cut_short(home, tmp_path, old, share):
     refused("fetch it again", "vse-infinity", path, *places(home))
 
 
-def test_files_that_are_something_else(home, tmp_path):
+@pytest.mark.parametrize(
+    ("held", "said"),
+    [
+        ({"base": {}, "top": {}}, "found base, top"),
+        ([1], "found list"),
+        ({"model": [{}, {}]}, "found model"),
+        (None, "model_best.pth: no such file"),
+    ],
+)
+def test_files_that_are_something_else(home, tmp_path, held, said):
     path = tmp_path / "model_best.pth"
-    for held, found in (
-        ({"base": {}, "top": {}}, "base, top"),
-        ([1], "list"),
-        ({"model": [{}, {}]}, "model"),
-    ):
+    if held:
         torch.save(held, path)
-        refused(f"found {found}", "vse-infinity", path, *places(home))
-    refused("none.pth: no such file", "vse-infinity", tmp_path / "none.pth", *places(home))
+    refused(said, "vse-infinity", path, *places(home))
 
 
 def change(path: Path, edit) -> None:
@@ -209,14 +206,14 @@ def test_another_architecture(home, tmp_path, edit, said):
     path = tmp_path / "model_best.pth"
     save(path, regions(), bigru())
     change(path, edit)
-    refused(said, "vse-infinity", path, *places(home), "--vocab", home / "vocab.json")
+    refused(said, "vse-infinity", path, *places(home), *vocab(home))
 
 
-def test_an_unknown_backbone(home, tmp_path, tiny_network):
+@pytest.mark.parametrize("said", ["'imagenet_res50'", "detector, imagenet_res152, imagenet_resnext, wsl"])
+def test_an_unknown_backbone(home, tmp_path, tiny_network, said):
     path = tmp_path / "model_best.pth"
     save(path, grid(), bigru(), backbone_source="imagenet_res50")
-    for said in ("'imagenet_res50'", "detector, imagenet_res152, imagenet_resnext, wsl"):
-        refused(said, "vse-infinity", path, *places(home), "--vocab", home / "vocab.json")
+    refused(said, "vse-infinity", path, *places(home), *vocab(home))
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,9 @@
 """Every recipe's sets, words and parts against what papers and their codes print, by calling what training calls."""
 
-from __future__ import annotations
-
 import functools
 import math
+import re
+import shlex
 from collections.abc import Callable
 
 import numpy as np
@@ -12,8 +12,10 @@ import torch
 from published import RUNS, SETTINGS, recipe
 from torch import Tensor
 
-from polypool.infra.registry import AGGREGATORS, AUGMENTATIONS, ENCODERS, Spec
+from polypool.infra.registry import AGGREGATORS, AUGMENTATIONS, ENCODERS, RECIPES, Spec
 from polypool.infra.spec import changed
+from polypool.pipelines.recipes import msrvtt, vse_infinity
+from polypool.pipelines.recipes.arguments import read_config
 from polypool.tasks.inputs.augmentations import draw_for
 
 
@@ -39,11 +41,8 @@ def dropped(spec: str, size: int) -> tuple[float, float]:
 @pytest.mark.parametrize("name", RUNS)
 def test_captions_lose_as_much_in_training(name):
     run, setting, _ = recipe(name)
-    words, elements, spec = (
-        setting["words_augmented"],
-        setting.get("texts_dropped", {}),
-        run.data.text_augment,
-    )
+    words, elements = setting["words_augmented"], setting.get("texts_dropped", {})
+    spec = run.data.text_augment
     assert bool(words or elements) == bool(spec)
     if words:
         assert word_fates(spec) == pytest.approx(words, abs=0.002)
@@ -118,3 +117,29 @@ def test_parts_that_papers_are_exact_about(name):
             torch.zeros(1, 3, 1), torch.ones(1, 3, dtype=torch.bool)
         )
         assert float(pooled.vectors) == pytest.approx(math.log(3) if setting["logsumexp"] == "sum" else 0.0)
+
+
+def offered(doc: str) -> list[str]:
+    return shlex.split(" ".join(re.findall(r"^ {4}(--.*)$", doc, flags=re.MULTILINE)))
+
+
+@pytest.mark.parametrize("name", ["msrvtt_vse_infinity", "vatex_vse_infinity"])
+def test_videos_may_be_trained_as_vse_infinity_trains_images(name):
+    run, images = read_config(name, offered(msrvtt.__doc__)), vse_infinity.coco_region_bigru()
+    assert (run.optim.clip, run.optim.weight_decay) == (images.optim.clip, 1e-4)
+    assert run.objective == "triplet(margin=0.2)"
+    assert run.text == "bigru(glove='data/glove.42B.300d.txt')"
+    assert (run.visual, run.data.max_words) == ("frames(dropout=0.0)", 0)
+    assert (run.optim.epochs, run.optim.batch, run.optim.lr) == (35, 128, 1e-4)
+
+
+def test_videos_may_be_trained_without_size_augmentation():
+    flags = re.search(r"`(--data.visual-augment.*)`", msrvtt.msrvtt_vse_infinity.__doc__)[1]
+    run = read_config("msrvtt_vse_infinity", shlex.split(flags))
+    assert (run.data.visual_augment, run.data.text_augment) == ("", "")
+
+
+def test_a_resnet_of_imagenet_may_run_in_caffes_layout():
+    flags = re.search(r"`(--visual .*)`", vse_infinity.with_grid.__doc__)[1]
+    run = read_config("coco_resnet152_bigru", shlex.split(flags))
+    assert run.visual == changed(RECIPES.get("coco_resnet152_bigru")().visual, layout="caffe")

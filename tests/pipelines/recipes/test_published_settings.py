@@ -1,7 +1,5 @@
 """Every recipe's rates, batches and negatives against what papers and their codes print, as training applies them."""
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Mapping
@@ -57,7 +55,6 @@ def test_an_ensemble_has_its_members(name):
 
 
 def longest(values: Mapping[str, float], name: str, *, default: float) -> float:
-    """Return the value of the longest beginning of a name."""
     fitting = [beginning for beginning in values if name.startswith(beginning)]
     return values[max(fitting, key=len)] if fitting else default
 
@@ -67,12 +64,8 @@ def longest(values: Mapping[str, float], name: str, *, default: float) -> float:
 
 def epoch_steps(run: Run, setting: Setting) -> int:
     """Return the steps of an epoch as the loop counts them."""
-    order = Order(
-        size=FILE["samples"][run.data.dataset][setting["sample"]],
-        batch=run.optim.batch,
-        unit=run.epoch_unit,
-        seed=0,
-    )
+    size = FILE["samples"][run.data.dataset][setting["sample"]]
+    order = Order(size=size, batch=run.optim.batch, unit=run.epoch_unit, seed=0)
     return order.epoch_steps
 
 

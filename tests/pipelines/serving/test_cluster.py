@@ -93,7 +93,7 @@ def replicas() -> dict[str, int]:
     return {replica.replica_id: replica.pid for replica in there if replica.state == "RUNNING"}
 
 
-def test_answers_are_the_models(address: str, trained: TrainedModel) -> None:
+def test_answers_are_the_models(address, trained):
     features = np.random.default_rng(0).random((3, trained.adapter.visual_dim), dtype=np.float32)
     picture = trained.adapter.corpus.image_path(trained.adapter.corpus.items("test")[0])
     rows = [{"text": "a dog"}, {"features": features.tolist()}]
@@ -116,7 +116,7 @@ def test_answers_are_the_models(address: str, trained: TrainedModel) -> None:
     assert ask(address, "/answer", {"rows": rows})[0] == 404
 
 
-def test_the_page_is_that_of_one_process(address: str, trained: TrainedModel) -> None:
+def test_the_page_is_that_of_one_process(address, trained):
     with urlopen(Request(f"{address}/?q=a+dog", headers={"Accept": "text/html"}), timeout=120) as answer:
         html = answer.read().decode()
     hits = trained.open_search().find(Query(text="a dog"), 10)
@@ -126,7 +126,7 @@ def test_the_page_is_that_of_one_process(address: str, trained: TrainedModel) ->
         assert answer.headers["Content-Type"] == "image/jpeg"
 
 
-def test_too_many_are_told_to_come_again(address: str) -> None:
+def test_too_many_are_told_to_come_again(address):
     body = {"rows": [{"text": text} for text in TEXTS * 2]}
     answers: list[tuple[int, Any]] = []
     with ThreadPoolExecutor(100) as pool:
@@ -142,7 +142,7 @@ def test_too_many_are_told_to_come_again(address: str) -> None:
     assert ask(address, "/health")[0] == 200
 
 
-def test_a_replica_that_dies_loses_no_request(address: str, trained: TrainedModel) -> None:
+def test_a_replica_that_dies_loses_no_request(address, trained):
     expected, stop = np.asarray(trained.encode_text(TEXTS)), Event()
 
     def keep_asking(start: int) -> list[tuple[int, int, Any]]:
@@ -176,7 +176,7 @@ def test_a_replica_that_dies_loses_no_request(address: str, trained: TrainedMode
     assert ask(address, "/embed", {"rows": [{"text": TEXTS[0]}]})[0] == 200
 
 
-def test_services_do_not_get_in_each_others_way(address: str, settings: Settings) -> None:
+def test_services_do_not_get_in_each_others_way(address, settings):
     port = urlsplit(address).port
 
     def begin(name: str, route: str, settings: Settings = settings) -> None:

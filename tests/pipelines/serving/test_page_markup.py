@@ -1,5 +1,3 @@
-"""Markup in every value that a page shows, of images, of videos and of questions: it is text, never markup."""
-
 from __future__ import annotations
 
 from dataclasses import replace

@@ -1,5 +1,3 @@
-"""Answers of a service: those of the model, whoever shares the batch, whatever the model is."""
-
 from __future__ import annotations
 
 import shutil

@@ -1,5 +1,3 @@
-"""The verb: settings from its command line, what it refuses before anything starts, and what it prints."""
-
 from __future__ import annotations
 
 import json

@@ -1,17 +1,14 @@
 """Runs whose batches pass in chunks end with the weights of runs whose batches pass whole."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from corpora import make_corpus, make_questions
 from torch import Tensor
-from toy import FolderReport, same_weights, trainer
+from toy import FolderReport, same_weights, trainer_of
 from workers import run_workers
 
 from polypool.infra.checks import run_checks
@@ -29,56 +26,18 @@ TEXT = "bigru(width=16, embedding=8, min_count=1, ends=False, dropout=0.2)"
 
 def captions(folder: Path, **optim: object) -> Run:
     run = make_corpus(folder, train=18, val=6, test=6)
-    return derive(
-        run,
-        visual="frames(width=16, dropout=0.2)",
-        text="bigru(width=16, embedding=8, min_count=1, dropout=0.2)",
-        figures=False,
-        log_every=2,
-        optim={"epochs": 2, "batch": 12, "lr": 1e-2, **optim},
-    )
+    text = "bigru(width=16, embedding=8, min_count=1, dropout=0.2)"
+    run = derive(run, visual="frames(width=16, dropout=0.2)", text=text, figures=False, log_every=2)
+    return derive(run, optim={"epochs": 2, "batch": 12, "lr": 1e-2, **optim})
 
 
 def trained(run: Run, folder: Path) -> tuple[dict[str, Tensor], list[float]]:
-    whole = trainer(run, folder)
+    whole = trainer_of(run, folder)
     whole.train()
     return whole.model.state_dict(), [loss for _, loss in whole.log.history("train/loss")]
 
 
-def run_both(worker: Callable[[str], None], folder: Path) -> Callable[[str], Any]:
-    """Run one worker, then two, each with a folder; return what reads the file that one left."""
-    for count in (1, 2):
-        for number in range(count):
-            (folder / f"{count}-{number}").mkdir()
-        run_workers(worker, str(folder), world=count)
-    return lambda name: torch.load(folder / f"{name}.pt", weights_only=True)
-
-
-def in_double_precision(folder: str) -> None:
-    torch.set_default_dtype(torch.float64)
-    here = Path(folder) / f"{world()}-{rank()}"
-    found = {}
-    for chunk in (5, 2) if world() > 1 else (0, 5):
-        run = replace(captions(here / f"data{chunk}", chunk=chunk), workers=world())
-        found[chunk] = trained(run, here / f"log{chunk}")
-    torch.save(found, f"{folder}/{world()}-{rank()}.pt")
-
-
-@pytest.mark.slow
-def test_chunks_and_workers_change_nothing_but_rounding(tmp_path):
-    read = run_both(in_double_precision, tmp_path)
-    one = read("1-0")
-    weights, losses = one[0]
-    assert len(losses) == 3
-    others = [one[5], *read("2-0").values(), read("2-1")[2]]
-    for found, found_losses in others:
-        assert found_losses == pytest.approx(losses, rel=1e-7)
-        # zeros that Adam divides by the root of zeros are taken apart by rounding
-        torch.testing.assert_close(found, weights, rtol=1e-5, atol=1e-6)
-
-
 def together(folder: Path, *, chunk: int) -> Run:
-    """Captions and questions, trained together."""
     pairs = replace(captions(folder / "pairs"), text=TEXT)
     asked = replace(make_questions(folder / "asked", train=8, val=4, test=4), text=TEXT)
     asked = derive(asked, visual="frames(width=16, dropout=0.2)")
@@ -87,17 +46,34 @@ def together(folder: Path, *, chunk: int) -> Run:
     return replace(run, recipe="tiny_joint", aggregator="mean", log_every=1, figures=False)
 
 
-def joint_in_double_precision(folder: str) -> None:
+KINDS = {"captions": (captions, (0, 5), (5, 2)), "joint": (together, (0,), (4,))}
+"""How a run is made, and the chunks of one worker and of two."""
+
+
+def in_double_precision(folder: str, kind: str) -> None:
     torch.set_default_dtype(torch.float64)
     here = Path(folder) / f"{world()}-{rank()}"
-    run = replace(together(here / "data", chunk=4 if world() > 1 else 0), workers=world())
-    torch.save(trained(run, here / "log")[0], f"{folder}/{world()}-{rank()}.pt")
+    make, *chunks = KINDS[kind]
+    found = {}
+    for chunk in chunks[world() - 1]:
+        run = replace(make(here / f"data{chunk}", chunk=chunk), workers=world())
+        found[chunk] = trained(run, here / f"log{chunk}")
+    torch.save(found, f"{folder}/{world()}-{rank()}.pt")
 
 
-def test_tasks_trained_together_in_chunks_by_two_workers_learn_as_whole_by_one(tmp_path):
-    read = run_both(joint_in_double_precision, tmp_path)
-    for name in ("2-0", "2-1"):
-        torch.testing.assert_close(read(name), read("1-0"), rtol=1e-5, atol=1e-6)
+@pytest.mark.parametrize("kind", [pytest.param("captions", marks=pytest.mark.slow), "joint"])
+def test_chunks_and_workers_change_nothing_but_rounding(tmp_path, kind):
+    for count in (1, 2):
+        for number in range(count):
+            (tmp_path / f"{count}-{number}").mkdir()
+        run_workers(in_double_precision, str(tmp_path), kind, world=count)
+    one, *two = (torch.load(tmp_path / f"{name}.pt", weights_only=True) for name in ("1-0", "2-0", "2-1"))
+    weights, losses = one.pop(0)
+    for found, found_losses in [*one.values(), *two[0].values(), *two[1].values()]:
+        assert found_losses == pytest.approx(losses, rel=1e-7)
+        # zeros that Adam divides by the root of zeros are taken apart by rounding
+        torch.testing.assert_close(found, weights, rtol=1e-5, atol=1e-6)
+    assert len(losses) == (3 if kind == "captions" else len(losses))
 
 
 @pytest.mark.parametrize("kind", ["captions", pytest.param("questions", marks=pytest.mark.slow)])
@@ -108,37 +84,41 @@ def test_a_run_in_chunks_that_was_killed_goes_on_to_the_same_weights(tmp_path, k
         run = derive(run, optim={"chunk": 5, "epochs": 1, "batch": 8}, figures=False)
         run = derive(run, visual="frames(width=16, dropout=0.2)")
     run = replace(run, checkpoint_every=1)
-    whole = trainer(run, tmp_path / "whole")
+    whole = trainer_of(run, tmp_path / "whole")
     whole.train()
     report = FolderReport(fail_after=2)
     with pytest.raises(KeyboardInterrupt):
-        trainer(run, tmp_path / "part", report).train()
+        trainer_of(run, tmp_path / "part", report).train()
     torch.manual_seed(123)
-    again = trainer(run, tmp_path / "part")
+    again = trainer_of(run, tmp_path / "part")
     again.resume(report.last)
     again.train()
     assert same_weights(again.model.state_dict(), whole.model.state_dict())
 
 
-def test_what_normalises_by_the_batch_or_cannot_be_cut_is_refused_before_it_starts(tmp_path):
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({}, ""),
+        ({"visual": "grid(width=16)"}, ""),
+        ({"visual": "regions(width=16)", "optim": {"chunk": 0}}, ""),
+        (
+            {"visual": "regions(width=16)"},
+            "--optim.chunk 4: visual.encoder.norm normalise by statistics of the batch.*--visual grid",
+        ),
+        (
+            {"task": "template_task:CaptionWord", "visual": "grid(width=16)", "protocol": "caption_word"},
+            "--optim.chunk 4: CaptionWord has no `passes` that cut its batches",
+        ),
+        ({"optim": {"chunk": -1}}, "--optim.chunk must be at least 0, not -1"),
+    ],
+)
+def test_what_normalises_by_the_batch_or_cannot_be_cut_is_refused_before_it_starts(
+    tmp_path, changes, message
+):
     run = captions(tmp_path, chunk=4)
-    assert prepare(run).run == run
-    with pytest.raises(InputError) as error:
-        prepare(derive(run, visual="regions(width=16)"))
-    assert str(error.value).startswith(
-        "--optim.chunk 4: visual.encoder.norm normalise by statistics of the batch"
-    )
-    assert "--visual grid" in str(error.value)
-    assert prepare(derive(run, visual="grid(width=16)"))
-    assert prepare(derive(run, visual="regions(width=16)", optim={"chunk": 0}))
-    with pytest.raises(
-        InputError, match=r"--optim.chunk 4: CaptionWord has no `passes` that cut its batches"
-    ):
-        prepare(
-            derive(run, task="template_task:CaptionWord", visual="grid(width=16)", protocol="caption_word")
-        )
-    with pytest.raises(InputError, match=r"--optim.chunk must be at least 0, not -1"):
-        derive(run, optim={"chunk": -1})
+    with pytest.raises(InputError, match=message) if message else nullcontext():
+        prepare(derive(run, **changes))
 
 
 class InHalves(VQA):
@@ -146,9 +126,8 @@ class InHalves(VQA):
 
     def passes(self, model, batch, *, epoch, chunk):
         for first in range(0, len(batch["target"]), chunk):
-            terms = self.loss(
-                model, {name: x[first : first + chunk] for name, x in batch.items()}, epoch=epoch
-            )
+            part = {name: x[first : first + chunk] for name, x in batch.items()}
+            terms = self.loss(model, part, epoch=epoch)
             yield Pass(loss=terms["loss"], terms=terms)
 
 

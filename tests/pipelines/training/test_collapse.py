@@ -1,17 +1,16 @@
 """A run that has collapsed says so in its first epoch, once, and what to change; one that learns does not."""
 
-from __future__ import annotations
-
 import math
 import re
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 from corpora import make_corpus, make_questions
-from toy import FolderLog, Toy, toy_run, trainer
+from toy import FolderLog, Toy, toy_run, trainer_of
 
 from polypool.infra.registry import OBJECTIVES, TASKS
 from polypool.pipelines.recipes import derive, join
@@ -25,66 +24,52 @@ from polypool.tasks.objectives.objective import batch_positives
 from polypool.tasks.run import Data, Optim, Run
 
 
-def trained(run: Run, folder: Path) -> FolderLog:
-    loop = trainer(run, folder)
+def trained(run: Run, folder: Path, capsys) -> tuple[FolderLog, str]:
+    loop = trainer_of(run, folder)
     loop.train()
-    return loop.log
+    return loop.log, capsys.readouterr().err
 
 
 def captions(folder: Path, **changes: object) -> Run:
     return derive(make_corpus(folder), figures=False, log_every=2, **changes)
 
 
-COLLAPSING = {
-    "hardest negatives at a high rate": {
-        "objective": "triplet(warmup_epochs=0)",
-        "optim": {"lr": 0.3, "epochs": 1, "batch": 8, "warmup_steps": 0},
-    },
-    "a rate of 1, infonce": {
-        "objective": "infonce",
-        "optim": {"lr": 1.0, "epochs": 1, "batch": 8, "warmup_steps": 0, "clip": 0.0},
-    },
-}
-
-
-@pytest.mark.parametrize("changes", COLLAPSING.values(), ids=COLLAPSING.keys())
-def test_a_run_that_collapses_says_so_once_in_its_first_epoch(tmp_path, capsys, changes):
-    log = trained(captions(tmp_path / "data", **changes), tmp_path / "log")
-    said = capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("objective", "lr", "optim"),
+    [("triplet(warmup_epochs=0)", 0.3, {}), ("infonce", 1.0, {"clip": 0.0})],
+    ids=["hardest negatives at a high rate", "a rate of 1"],
+)
+def test_a_run_that_collapses_says_so_once_in_its_first_epoch(tmp_path, capsys, objective, lr, optim):
+    optim |= {"lr": lr, "epochs": 1, "batch": 8, "warmup_steps": 0}
+    run = captions(tmp_path / "data", objective=objective, optim=optim)
+    log, said = trained(run, tmp_path / "log", capsys)
     assert said.count("warning: the model has collapsed: ") == 1
-    assert COLLAPSED in log.tagged
     assert log.tagged[COLLAPSED] in said
-    assert log.tagged[COLLAPSED].startswith("step 12, epoch 1.00: pairs score ")
-    for part in (
-        " more than others, scores deviate by ",
-        "where all scores are equal",
-        " at first); the embeddings of ",
-    ):
-        assert part in log.tagged[COLLAPSED]
-    lr = changes["optim"]["lr"]
+    assert re.match(
+        r"step 12, epoch 1\.00: pairs score .* more than others, scores deviate by .*"
+        r"where all scores are equal.* at first\); the embeddings of ",
+        log.tagged[COLLAPSED],
+    )
     assert f"To do: a smaller learning rate (--optim.lr {lr / 10:.2g}, now {lr:.2g}), or a warm-up" in said
 
 
 @pytest.mark.parametrize("objective", ["triplet", "infonce(learned=True)", "adopt", "siglip"])
 def test_a_run_that_learns_says_nothing(tmp_path, capsys, objective):
     run = captions(tmp_path / "data", objective=objective, optim={"epochs": 2, "batch": 8})
-    log = trained(run, tmp_path / "log")
+    log, said = trained(run, tmp_path / "log", capsys)
     assert COLLAPSED not in log.tagged
-    assert "collapsed" not in capsys.readouterr().err
+    assert "collapsed" not in said
     assert {"train/score_deviation", "train/visual_variance", "train/text_variance"} <= log.rows[0][1].keys()
 
 
-def test_questions_that_all_have_one_answer_as_surely_are_a_collapse(tmp_path, capsys):
+def test_questions_that_all_have_one_answer_as_surely_are_a_collapse(tmp_path):
     run = make_questions(tmp_path / "data", train=8, val=4, test=4)
-    run = derive(run, figures=False, optim={"epochs": 1, "batch": 8})
     adapter = TASKS.build(run.task, run)
     assert isinstance(adapter, Watchful)
-    learnt = adapter.evaluate(adapter.model(), "val", "vqa")
-    assert adapter.collapse_of(learnt) is None
     model = adapter.model()
+    assert adapter.collapse_of(adapter.evaluate(model, "val", "vqa")) is None
     torch.nn.init.zeros_(model.classifier.weight)
-    blind = adapter.evaluate(model, "val", "vqa")
-    (symptom,) = adapter.collapse_of(blind).symptoms
+    (symptom,) = adapter.collapse_of(adapter.evaluate(model, "val", "vqa")).symptoms
     assert re.fullmatch(r"every question is answered '\w+', each as surely", symptom)
 
 
@@ -127,22 +112,14 @@ MEANS = {
 FIRST = {"visual_variance": 0.05, "text_variance": 0.1}
 
 
-def found(
-    spec: str = "triplet",
-    *,
-    first: dict[str, float] = FIRST,
-    items: int = 8,
-    texts_each: int = 1,
-    epoch: float = 1.0,
-    **means: float,
-) -> Collapse | None:
+def found(spec="triplet", *, first=FIRST, items=8, texts_each=1, epoch=1.0, **means) -> Collapse | None:
     model = SimpleNamespace(objective=OBJECTIVES.build(spec), regularisers=[])
     data = Data(dataset="d", corpus="c", sample="image", captions=texts_each)
     run = Run(data=data, visual="regions", text="bigru", protocol="whole", optim=Optim(batch=items))
     return collapse(model, MEANS | means, run, first=first, epoch=epoch, modality="video")
 
 
-def test_scores_alike_with_the_loss_of_equal_ones_are_a_collapse():
+def test_a_collapse_has_its_symptoms_and_what_to_do():
     assert found().symptoms == (
         "pairs score 0.0001 more than others, scores deviate by 0.001, and the objective strives for differences of "
         "0.2",
@@ -152,37 +129,46 @@ def test_scores_alike_with_the_loss_of_equal_ones_are_a_collapse():
     )
     assert "(0.05" not in found(first={}).symptoms[2]
     assert "; all ranks are tied" in found(score_deviation=0.0, positive_similarity=0.99).symptoms[0]
-    assert found().advice == (
-        "all negatives in the first epochs (triplet(warmup_epochs=2))",
-        "negatives=semi_hard",
-    )
+    first_epochs = "all negatives in the first epochs (triplet(warmup_epochs=2))"
+    assert found().advice == (first_epochs, "negatives=semi_hard")
     assert found(epoch=0.0, loss=2 * 8 * 7 * 0.2).advice == ("infonce in its place (--objective infonce)",)
-    assert found(score_deviation=0.0099)
-    assert found(score_deviation=0.0101) is None
-    assert found("triplet(margin=0)", loss=0.0) is None
 
 
-def test_what_tells_pairs_from_others_or_has_left_the_plateau_has_not_collapsed():
-    assert found(positive_similarity=0.99019)
-    assert found(positive_similarity=0.99021) is None
-    assert found(positive_similarity=0.98), "pairs that are less alike than others have learnt nothing"
-    assert found(loss=3.2 * 0.91)
-    assert found(loss=3.2 * 0.89) is None
-    assert found(loss=3.2 * 2)
-    assert found(score_deviation=math.nan) is None
-    assert found(loss=math.nan) is None
-    assert found(items=4, texts_each=2)
-    assert found(items=8, texts_each=2) is None
+WIDE = {"score_deviation": 0.05}
+VISUAL, TEXT = MEANS["visual_variance"], MEANS["text_variance"]
 
 
-@pytest.mark.parametrize("side", ["visual_variance", "text_variance"])
-def test_a_side_that_has_shrunk_to_a_point_is_a_collapse_though_the_other_s_scores_differ(side):
-    wide = {"score_deviation": 0.05}
-    assert found(**wide) is None
-    assert found(**wide, first={side: MEANS[side] / 0.14})
-    assert found(**wide, first={side: MEANS[side] / 0.16}) is None
-    assert found(**wide, first={}) is None
-    assert found(**wide, first={side: 1.0}, positive_similarity=1.01) is None, "pairs are told from others"
+@pytest.mark.parametrize(
+    ("collapsed", "changes"),
+    [
+        (True, {"score_deviation": 0.0099}),
+        (False, {"score_deviation": 0.0101}),
+        (False, {"score_deviation": math.nan}),
+        (False, {"spec": "triplet(margin=0)", "loss": 0.0}),
+        (True, {"positive_similarity": 0.99019}),
+        (False, {"positive_similarity": 0.99021}),
+        (True, {"positive_similarity": 0.98}),  # pairs that are less alike than others have learnt nothing
+        (True, {"loss": 3.2 * 0.91}),
+        (False, {"loss": 3.2 * 0.89}),
+        (True, {"loss": 3.2 * 2}),
+        (False, {"loss": math.nan}),
+        (True, {"items": 4, "texts_each": 2}),
+        (False, {"items": 8, "texts_each": 2}),
+        # a side that has shrunk to a point, though the other's scores differ
+        (False, WIDE),
+        (True, WIDE | {"first": {"visual_variance": VISUAL / 0.14}}),
+        (False, WIDE | {"first": {"visual_variance": VISUAL / 0.16}}),
+        (True, WIDE | {"first": {"text_variance": TEXT / 0.14}}),
+        (False, WIDE | {"first": {"text_variance": TEXT / 0.16}}),
+        (False, WIDE | {"first": {}}),
+        (
+            False,
+            WIDE | {"first": {"text_variance": 1.0}, "positive_similarity": 1.01},
+        ),  # pairs are told apart
+    ],
+)
+def test_what_tells_pairs_from_others_or_has_left_the_plateau_has_not_collapsed(collapsed, changes):
+    assert (found(**changes) is not None) == collapsed
 
 
 def test_the_variance_is_the_mean_squared_distance_from_the_mean():
@@ -210,25 +196,32 @@ def watch(adapter, *, epoch_steps: int = 40, **optim: object) -> CollapseWatch:
 
 
 def steps_of(one: CollapseWatch, *, each: int, times: int, at_end: bool = False) -> list[str]:
-    return [
-        one.trained(None, {}, steps=each, step=each * number, at_end=at_end) for number in range(1, times + 1)
-    ]
+    steps = [{"steps": each, "step": each * number} for number in range(1, times + 1)]
+    return [one.trained(None, {}, **step, at_end=at_end) for step in steps]
 
 
-def test_it_is_said_after_half_an_epoch_of_steps_in_a_row_and_never_again():
-    said = steps_of(watch(Sure(toy_run())), each=5, times=8)
-    assert [bool(text) for text in said] == [False] * 3 + [True] + [False] * 4
-    assert said[3] == (
+@pytest.mark.parametrize(
+    ("epoch_steps", "looks", "said_at"),
+    [
+        (40, {"each": 5, "times": 8}, 3),  # half an epoch of steps in a row, and never again
+        (40, {"each": 9, "times": 1, "at_end": True}, None),
+        (40, {"each": 10, "times": 1, "at_end": True}, 0),  # of which the last quarter is enough
+        (40, {"each": 0, "times": 1, "at_end": True}, None),
+        (2, {"each": 2, "times": 6}, 4),  # few steps are no evidence, however short an epoch
+        (2, {"each": 1, "times": 4, "at_end": True}, 2),
+    ],
+)
+def test_a_collapse_is_said_once_after_enough_steps(epoch_steps, looks, said_at):
+    said = steps_of(watch(Sure(toy_run()), epoch_steps=epoch_steps), **looks)
+    assert [number for number, text in enumerate(said) if text] == ([] if said_at is None else [said_at])
+
+
+def test_what_is_said_of_a_collapse_names_the_step_and_what_to_change():
+    assert steps_of(watch(Sure(toy_run())), each=20, times=1) == [
         "step 20, epoch 0.50: it looks so. To do: a smaller learning rate (--optim.lr 0.01, now 0.1), or a warm-up "
         "(--optim.warmup-steps 500), or something else"
-    )
-    warm = watch(Sure(toy_run()), warmup_steps=3).trained(None, {}, steps=20, step=20, at_end=False)
-    assert "warm-up" not in warm
-
-
-def test_at_the_end_of_an_epoch_its_last_quarter_is_enough():
-    assert not any(steps_of(watch(Sure(toy_run())), each=9, times=1, at_end=True))
-    assert all(steps_of(watch(Sure(toy_run())), each=10, times=1, at_end=True))
+    ]
+    assert "warm-up" not in steps_of(watch(Sure(toy_run()), warmup_steps=3), each=20, times=1)[0]
     one = watch(Sure(toy_run()))
     assert not one.trained(None, {}, steps=10, step=40, at_end=False)
     assert one.trained(None, {}, steps=0, step=40, at_end=True), "logged just now"
@@ -243,14 +236,6 @@ def test_steps_between_that_look_well_begin_the_count_anew():
     assert not one.trained(None, {}, steps=40, step=240, at_end=True), "the last of them looked well"
 
 
-def test_few_steps_are_no_evidence_however_short_an_epoch():
-    said = steps_of(watch(Sure(toy_run()), epoch_steps=2), each=2, times=6)
-    assert [bool(text) for text in said] == [False] * 4 + [True, False]
-    said = steps_of(watch(Sure(toy_run()), epoch_steps=2), each=1, times=4, at_end=True)
-    assert [bool(text) for text in said] == [False] * 2 + [True, False]
-    assert not watch(Sure(toy_run())).trained(None, {}, steps=0, step=0, at_end=True)
-
-
 def test_a_task_that_knows_no_collapse_is_not_watched():
     empty = Evaluation(protocol="dev", metrics={}, primary=Metric(name="score"))
     one = watch(Toy(toy_run()))
@@ -261,7 +246,7 @@ def test_a_task_that_knows_no_collapse_is_not_watched():
 def test_the_first_step_and_the_last_ones_of_an_epoch_are_looked_at(tmp_path):
     run = replace(toy_run(figures=False), log_every=1000)
     adapter = Sure(run)
-    loop = trainer(run, tmp_path, adapter=adapter)
+    loop = trainer_of(run, tmp_path, adapter=adapter)
     loop.train()
     assert loop.log.tagged[COLLAPSED].startswith("step 5, epoch 1.00: it looks so")
     assert adapter.seen == [pytest.approx(0.8)]
@@ -269,21 +254,19 @@ def test_the_first_step_and_the_last_ones_of_an_epoch_are_looked_at(tmp_path):
 
 
 def test_a_task_of_several_that_has_collapsed_is_named(tmp_path):
-    pairs, asked = make_corpus(tmp_path / "pairs"), make_questions(tmp_path / "asked")
     text = "bigru(width=16, embedding=8, min_count=1, ends=False)"
-    run = join(
-        pairs=(0.5, replace(pairs, text=text)), vqa=(0.5, replace(asked, text=text)), optim=pairs.optim
+    pairs, asked = (
+        replace(make(tmp_path / make.__name__), text=text) for make in (make_corpus, make_questions)
     )
+    run = join(pairs=(0.5, pairs), vqa=(0.5, asked), optim=pairs.optim)
     adapter = TASKS.build(run.task, run)
     model = adapter.model()
-    loss = math.log(pairs.optim.batch)
-    means = {f"pairs/{name}": value for name, value in (MEANS | {"loss": loss}).items()}
-    found = adapter.collapse(model, means | {"loss": 1.0}, first={}, epoch=0.0)
-    assert found.symptoms[0].startswith("pairs: pairs score 0.0001 more than others")
-    assert adapter.collapse(model, {"vqa/loss": 1.0, "loss": 1.0}, first={}, epoch=0.0) is None
-    assert adapter.collapse(model, means | {"pairs/loss": 0.1}, first={}, epoch=0.0) is None
-    blind = adapter.adapters["vqa"].model()
-    torch.nn.init.zeros_(blind.classifier.weight)
-    model.members["vqa"].load_state_dict(blind.state_dict())
+    means = {f"pairs/{name}": value for name, value in MEANS.items()}
+    means |= {"pairs/loss": math.log(pairs.optim.batch), "loss": 1.0}
+    found = partial(adapter.collapse, model, first={}, epoch=0.0)
+    assert found(means).symptoms[0].startswith("pairs: pairs score 0.0001 more than others")
+    assert found({"vqa/loss": 1.0, "loss": 1.0}) is None
+    assert found(means | {"pairs/loss": 0.1}) is None
+    torch.nn.init.zeros_(model.members["vqa"].classifier.weight)
     (symptom,) = adapter.collapse_of(adapter.evaluate(model, "val", "joint")).symptoms
     assert symptom.startswith("vqa: every question is answered")

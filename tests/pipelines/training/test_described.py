@@ -1,19 +1,15 @@
 """Descriptions of a run in MLflow: its data sets, its source and its settings in words."""
 
-from __future__ import annotations
-
 import json
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import nullcontext
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import in_process
 import pytest
 from corpora import make_corpus
 
@@ -29,26 +25,17 @@ from polypool.pipelines.training import launch
 from polypool.pipelines.training.recording import Described
 from polypool.tasks.run import Run, to_json
 
-
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    folder = tmp_path_factory.mktemp("described")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("POLYPOOL_HOME", str(folder))
-        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
-        patch.setattr(launch, "fit", in_process.fit)
-        patch.setattr(launch, "ray_beside", nullcontext)
-        yield folder
+pytestmark = pytest.mark.usefixtures("without_ray")
 
 
 @pytest.fixture(scope="module")
-def run(home: Path) -> Run:
-    made = make_corpus(home)
+def run(home, without_ray) -> Run:
+    made = make_corpus(home, train=16, val=8, test=8)
     return replace(made, optim=replace(made.optim, epochs=1), figures=False, text_aggregator="max")
 
 
 @pytest.fixture(scope="module")
-def trained(run: Run) -> str:
+def trained(run) -> str:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["polypool train", "tiny", "--data.corpus", "a/b"])
         return launch.start(run)
@@ -59,7 +46,6 @@ def shown(home: Path, run_id: str) -> Any:
 
 
 def inputs(home: Path, run_id: str) -> dict[str, SimpleNamespace]:
-    """Return what a run reads, by name."""
     found = {}
     for each in shown(home, run_id).inputs.dataset_inputs:
         of, tags = each.dataset, {tag.key: tag.value for tag in each.tags}
@@ -72,26 +58,22 @@ def inputs(home: Path, run_id: str) -> dict[str, SimpleNamespace]:
     return found
 
 
-def test_a_run_names_each_split_and_store_that_it_reads(home: Path, run: Run, trained: str) -> None:
+def test_a_run_names_each_split_and_store_that_it_reads(home, run, trained):
     found, tags = inputs(home, trained), shown(home, trained).data.tags
-    assert {name: of.context for name, of in found.items()} == {
-        "tiny/train": "train",
-        "tiny/val": "val",
-        "tiny/test": "test",
-        "tiny/features": "features",
-    }
-    assert {of.digest for name, of in found.items() if name != "tiny/features"} == {tags["data.corpus"][:36]}
-    assert found["tiny/features"].digest == tags["data.features"][:36]
-    assert found["tiny/test"].at == ("local", {"uri": run.data.corpus})
-    assert found["tiny/features"].at == ("local", {"uri": run.data.features})
-    for split in ("train", "val", "test"):
-        assert found[f"tiny/{split}"].profile == {"images": int(tags[f"data.images_{split}"])}
+    splits = {name: found.get(f"tiny/{name}") for name in ("train", "val", "test", "features")}
+    assert {f"tiny/{name}" for name in splits} == found.keys()
+    for name, of in splits.items():
+        corpus = name != "features"
+        assert of.context == name
+        assert of.digest == tags["data.corpus" if corpus else "data.features"][:36]
+        assert of.at == ("local", {"uri": run.data.corpus if corpus else run.data.features})
+        assert of.profile == ({"images": int(tags[f"data.images_{name}"])} if corpus else {"sets": 32})
     again = Source(name="tiny/test", digest=tags["data.corpus"], place="elsewhere", context="x")
     Tracker.attach(tracking_uri(home), trained, running=False).inputs([again])
     assert inputs(home, trained)["tiny/test"].context == "test"
 
 
-def test_runs_are_filtered_by_what_they_read(home: Path, trained: str) -> None:
+def test_runs_are_filtered_by_what_they_read(home, trained):
     client = Tracker.attach(tracking_uri(home), trained, running=False)._client
     experiment = client.get_experiment_by_name("polypool")
     assert experiment.tags["mlflow.experimentKind"] == "custom_model_development"
@@ -100,7 +82,7 @@ def test_runs_are_filtered_by_what_they_read(home: Path, trained: str) -> None:
     assert not client.search_runs([experiment.experiment_id], "dataset.name = 'tiny/none'")
 
 
-def test_a_run_says_what_it_is_in_words_and_what_it_came_from(home: Path, run: Run, trained: str) -> None:
+def test_a_run_says_what_it_is_in_words_and_what_it_came_from(home, run, trained):
     tags = shown(home, trained).data.tags
     assert tags["mlflow.runName"] == f"{run.recipe} mean, text max seed 0".strip()
     assert tags["mlflow.source.name"] == "train tiny --data.corpus ..."
@@ -125,12 +107,12 @@ def test_a_run_says_what_it_is_in_words_and_what_it_came_from(home: Path, run: R
         ("", "notebook.py"),
     ],
 )
-def test_the_source_of_a_run_has_no_slash_at_which_the_ui_cuts(command, name, monkeypatch) -> None:
+def test_the_source_of_a_run_has_no_slash_at_which_the_ui_cuts(command, name, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["/home/me/notebook.py", "x"])
     assert source_tags(command)["mlflow.source.name"] == name
 
 
-def test_what_a_run_is_started_by_is_kept_as_json_with_its_data(run: Run) -> None:
+def test_what_a_run_is_started_by_is_kept_as_json_with_its_data(run):
     source = Source(name="a", digest="b", place="s3://c/d", context="train", profile={"images": 3})
     described = Described.of(run, [source])
     plain = json.loads(json.dumps({**vars(described), "sources": [vars(source)]}))
@@ -140,7 +122,7 @@ def test_what_a_run_is_started_by_is_kept_as_json_with_its_data(run: Run) -> Non
     assert from_plain(Described, earlier, where="x").sources == ()
 
 
-def test_an_ensemble_reads_the_split_that_it_is_scored_on(home: Path, run: Run, monkeypatch) -> None:
+def test_an_ensemble_reads_the_split_that_it_is_scored_on(home, run, monkeypatch):
     RECIPES.names()
     monkeypatch.setitem(RECIPES._parts, "one", lambda: replace(run, recipe="one"))
     together = run_evaluation.start_ensemble(Ensemble(members=("one", "one"), protocol="whole"))
@@ -151,7 +133,7 @@ def test_an_ensemble_reads_the_split_that_it_is_scored_on(home: Path, run: Run, 
     assert {shown(home, each).data.tags["mlflow.parentRunId"] for each in members} == {together}
 
 
-def test_a_place_in_object_storage_is_named_by_its_kind(home: Path, run: Run) -> None:
+def test_a_place_in_object_storage_is_named_by_its_kind(home, run):
     uri = tracking_uri(home)
     made = Tracker.start("places", uri=uri, home=home, name="n", tags={}, params=to_json(run))
     made.inputs([Source(name="far", digest="0" * 64, place="s3://bucket/coco", context="train")])
@@ -161,9 +143,7 @@ def test_a_place_in_object_storage_is_named_by_its_kind(home: Path, run: Run) ->
         made.inputs([Source(name="x" * 501, digest="0", place="a", context="train")])
 
 
-def test_system_metrics_are_logged_where_they_are_asked_for(
-    home: Path, run: Run, trained: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_system_metrics_are_logged_where_they_are_asked_for(home, run, trained, monkeypatch):
     name = "system/cpu_utilization_percentage"
     assert not [metric for metric in shown(home, trained).data.metrics if metric.startswith("system/")]
     monkeypatch.setenv("MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING", "true")
@@ -181,7 +161,7 @@ def test_system_metrics_are_logged_where_they_are_asked_for(
         launch.start(replace(run, seed=8))
 
 
-def test_measurements_end_where_they_cannot_be_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_measurements_end_where_they_cannot_be_kept(monkeypatch):
     monkeypatch.setenv("MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING", "true")
     monkeypatch.setenv("MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL", "0.01")
     steps = []

@@ -1,7 +1,5 @@
 """Whole runs from image files: trained with a frozen first epoch, rebuilt from a checkpoint, scored."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +11,7 @@ from corpora import NOUNS, make_corpus
 from PIL import Image
 from safetensors.torch import load_file
 from tiny_models import save_vit
-from toy import trainer
+from toy import trainer_of
 
 from polypool.encoders.visual.cnn import NETWORKS
 from polypool.encoders.visual.resnet import ResNet
@@ -21,6 +19,7 @@ from polypool.infra.errors import InputError
 from polypool.infra.registry import TASKS
 from polypool.pipelines.training.checkpoints.format import load_weights
 from polypool.pipelines.training.loop import Trainer
+from polypool.tasks.adapter import Evaluation, TaskAdapter
 from polypool.tasks.datasets.corpus import Corpus
 from polypool.tasks.run import Run
 
@@ -49,7 +48,7 @@ def from_pixels(run: Run, visual: str, part: str, *, frozen: float, epochs: int)
 
 
 def trained(run: Run, folder: Path) -> Trainer:
-    made = trainer(run, folder)
+    made = trainer_of(run, folder)
     made.before = {name: x.clone() for name, x in made.model.state_dict().items()}
     made.train()
     return made
@@ -74,14 +73,21 @@ def test_a_cnn_is_frozen_for_an_epoch_learns_and_needs_its_file_no_more(pictures
     assert metrics["whole/rsum"] > 1.5 * metrics["test/chance"]
 
     (tmp_path / "net.pth").unlink()
-    assets = json.loads((tmp_path / "log" / "model" / "assets.json").read_text())
-    again = TASKS.build(run.task, run, assets=assets)
-    model = again.model(pretrained=False)
-    load_weights(model, tmp_path / "log" / "model" / "model.safetensors")
-    found = again.evaluate(model, "test", "whole")
+    again, found = rebuilt(run, tmp_path)
     assert found.metrics["rsum"] == pytest.approx(metrics["whole/rsum"])
     with pytest.raises(InputError, match="no weights at"):
         again.model()
+
+
+def rebuilt(run: Run, folder: Path) -> tuple[TaskAdapter, Evaluation]:
+    """Return the adapter of a logged run, made of its assets, and what its model of the logged weights scores."""
+    assets = json.loads((folder / "log" / "model" / "assets.json").read_text())
+    again = TASKS.build(run.task, run, assets=assets)
+    with torch.device("meta"):
+        again.model(pretrained=False)
+    model = again.model(pretrained=False)
+    load_weights(model, folder / "log" / "model" / "model.safetensors")
+    return again, again.evaluate(model, "test", "whole")
 
 
 def test_patches_train_and_are_rebuilt_without_the_hub(pictures, tmp_path):
@@ -100,13 +106,7 @@ def test_patches_train_and_are_rebuilt_without_the_hub(pictures, tmp_path):
 
     for path in (tmp_path / "vit").iterdir():
         path.unlink()
-    assets = json.loads((tmp_path / "log" / "model" / "assets.json").read_text())
-    again = TASKS.build(run.task, run, assets=assets)
-    with torch.device("meta"):
-        again.model(pretrained=False)
-    model = again.model(pretrained=False)
-    load_weights(model, tmp_path / "log" / "model" / "model.safetensors")
-    found = again.evaluate(model, "test", "whole")
+    _, found = rebuilt(run, tmp_path)
     assert found.metrics["rsum"] == pytest.approx(loop.log.rows[-1][1]["whole/rsum"])
 
 

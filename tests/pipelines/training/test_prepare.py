@@ -1,15 +1,10 @@
 """Settings that do not fit are refused before anything is tracked and before Ray starts."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 from corpora import make_corpus, make_questions
 
-from polypool.infra import paths
 from polypool.infra.errors import InputError
 from polypool.infra.registry import RECIPES
 from polypool.pipelines.models.run_evaluation import start_ensemble
@@ -20,16 +15,16 @@ from polypool.tasks.run import Run
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+def run(tmp_path_factory) -> Run:
     return make_corpus(tmp_path_factory.mktemp("captions"))
 
 
 @pytest.fixture(scope="module")
-def questions(tmp_path_factory: pytest.TempPathFactory) -> Run:
+def questions(tmp_path_factory) -> Run:
     return make_questions(tmp_path_factory.mktemp("questions"))
 
 
-def test_what_fits_is_prepared(run: Run, questions: Run) -> None:
+def test_what_fits_is_prepared(run, questions):
     assert prepare(run).run == run
     freeze = {"lr_factors": (("visual", 0.1),), "freeze": (("text.encoder", 1.0),)}
     assert prepare(derive(run, optim=freeze))
@@ -40,14 +35,8 @@ def test_what_fits_is_prepared(run: Run, questions: Run) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (
-            {"fusion": "product"},
-            "'image_text' does not use --fusion 'product'; leave it out, which means 'concat'",
-        ),
-        (
-            {"protocol": "coco-5k"},
-            "'coco-5k' is defined on 5,000 items and 25,000 captions, and this split has 20",
-        ),
+        ({"fusion": "product"}, "does not use --fusion 'product'; leave it out, which means 'concat'"),
+        ({"protocol": "coco-5k"}, "defined on 5,000 items and 25,000 captions, and this split has 20"),
         ({"protocol": "val-1k"}, "'val-1k' is for the split 'val'"),
         ({"optim": {"batch": 1}}, "the training split has 48, and --optim.batch is 1"),
         ({"optim": {"batch": 97}}, "the training split has 96 samples, fewer than one batch of 97"),
@@ -58,25 +47,18 @@ def test_what_fits_is_prepared(run: Run, questions: Run) -> None:
         ({"objective": "triplet(margin=-1)"}, "margin must be"),
     ],
 )
-def test_what_does_not_fit_is_refused_before_anything_starts(
-    run: Run, changes: dict[str, Any], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("POLYPOOL_HOME", str(tmp_path))
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+def test_what_does_not_fit_is_refused_before_anything_starts(run, changes, message, new_home):
     with pytest.raises(InputError) as error:
         start(derive(run, **changes))
     assert message in str(error.value)
-    assert not [*paths.home().iterdir()], "no store was made"
+    assert not [*new_home.iterdir()], "no store was made"
 
 
 @pytest.mark.parametrize(
-    ("changes", "flag"),
-    [({"sample": "image"}, "--data.sample 'image'"), ({"captions": 2}, "--data.captions 2")],
+    ("changes", "flag"), [({"sample": "image"}, "sample 'image'"), ({"captions": 2}, "captions 2")]
 )
-def test_questions_have_no_use_for_how_captions_are_drawn(
-    questions: Run, changes: dict[str, Any], flag: str
-) -> None:
-    with pytest.raises(InputError, match=f"does not use {flag}; leave it out"):
+def test_questions_have_no_use_for_how_captions_are_drawn(questions, changes, flag):
+    with pytest.raises(InputError, match=f"does not use --data.{flag}; leave it out"):
         prepare(derive(questions, data=changes))
 
 
@@ -90,22 +72,20 @@ def test_questions_have_no_use_for_how_captions_are_drawn(
         ({"train": 1}, "the training split has 1"),
     ],
 )
-def test_splits_that_cannot_be_scored_are_refused(
-    sizes: dict[str, int], message: str, tmp_path: Path
-) -> None:
+def test_splits_that_cannot_be_scored_are_refused(sizes, message, tmp_path):
     run = make_corpus(tmp_path, **sizes)
     with pytest.raises(InputError, match=message):
         prepare(run)
 
 
-def test_a_split_of_the_wrong_size_is_refused_before_it_is_encoded(run: Run) -> None:
+def test_a_split_of_the_wrong_size_is_refused_before_it_is_encoded(run):
     adapter = prepare(run)
     for protocol in ("f30k-1k", "val-1k"):
         with pytest.raises(InputError, match=f"protocol '{protocol}' is"):
             adapter.evaluate(None, "test", protocol)
 
 
-def test_a_task_that_names_no_unused_settings_uses_all(run: Run) -> None:
+def test_a_task_that_names_no_unused_settings_uses_all(run):
     run = replace(
         run, task="template_task:CaptionWord", objective="triplet", fusion="product", protocol="caption_word"
     )
@@ -120,18 +100,11 @@ def test_a_task_that_names_no_unused_settings_uses_all(run: Run) -> None:
     ],
 )
 def test_an_ensemble_is_refused_before_its_first_member_is_trained(
-    run: Run,
-    second: dict[str, Any],
-    protocol: str,
-    message: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("POLYPOOL_HOME", str(tmp_path))
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    run, second, protocol, message, new_home, monkeypatch
+):
     RECIPES.names()
     for name, member in (("one", run), ("two", derive(run, **second))):
         monkeypatch.setitem(RECIPES._parts, name, lambda member=member: member)
     with pytest.raises(InputError, match=message):
         start_ensemble(Ensemble(members=("one", "two"), protocol=protocol))
-    assert not [*tmp_path.iterdir()]
+    assert not [*new_home.iterdir()]

@@ -1,7 +1,5 @@
 """Every recipe, with its own parts made small: built, trained two steps, evaluated."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import math
@@ -16,27 +14,17 @@ from PIL import Image
 from places import ROOT
 from searchable import with_texts
 from tiny_models import save_bert, save_clip, save_vit
-from toy import FolderLog, FolderReport, SilentBar
+from toy import trainer_of
 
 from polypool.encoders.visual.cnn import NETWORKS
 from polypool.infra.registry import AGGREGATORS, CROSS_ENCODERS, ENCODERS, MODELS, RECIPES, TASKS, Spec
 from polypool.infra.spec import changed
 from polypool.pipelines.recipes import Ensemble, derive
-from polypool.pipelines.training.loop import Trainer
 from polypool.tasks.run import Run, from_json, to_json
 from polypool.tasks.scoring.protocols import PROTOCOLS
 
-SMALL = {
-    "width": 16,
-    "embedding": 8,
-    "min_count": 1,
-    "glove": "",
-    "weights": "",
-    "size": 32,
-    "heads": 2,
-    "graphs": "",
-    "head_width": 4,
-}
+SMALL = {"width": 16, "embedding": 8, "min_count": 1, "size": 32, "heads": 2, "head_width": 4}
+SMALL |= {"glove": "", "weights": "", "graphs": ""}
 RUNS = [name for name in RECIPES.names() if isinstance(RECIPES.get(name)(), Run)]
 ENSEMBLES = [name for name in RECIPES.names() if name not in RUNS]
 
@@ -63,12 +51,8 @@ def questions(tmp_path_factory, models) -> Run:
 def models(tmp_path_factory) -> dict[str, str]:
     folder = tmp_path_factory.mktemp("models")
     clip = save_clip(folder / "clip", width=10, layers=12)  # as wide as the corpus's features
-    return {
-        "bert": save_bert(folder / "bert"),
-        "patches": save_vit(folder / "vit"),
-        "clip_text": clip,
-        "openai/clip-vit-base-patch32": clip,
-    }
+    bert, vit = save_bert(folder / "bert"), save_vit(folder / "vit")
+    return {"bert": bert, "patches": vit, "clip_text": clip, "openai/clip-vit-base-patch32": clip}
 
 
 @pytest.fixture(autouse=True)
@@ -89,10 +73,8 @@ def small(registry, text: str, models: dict[str, str]) -> str:
         given["positions"] = (1, 1)  # the cells of 32 pixels
     if registry is AGGREGATORS and "width" not in spec.params:
         given.pop("width", None)  # the aggregator's is that of its elements
-    if (
-        "width" in given
-        and spec.params.get("width", registry.get(spec.name).__init__.__kwdefaults__["width"]) is None
-    ):
+    defaults = {p.name: p.default for p in known} | spec.params
+    if "width" in given and defaults["width"] is None:
         given.pop("width")  # the model's own
     if spec.name in models:
         given["name"] = models.get(spec.params.get("name", ""), models[spec.name])
@@ -100,22 +82,16 @@ def small(registry, text: str, models: dict[str, str]) -> str:
 
 
 def shrunk(run: Run, corpus: Run, models: dict[str, str]) -> Run:
-    """Return the recipe on the tiny corpus: one epoch of two steps."""
     asks, by_image = run.protocol == "vqa", run.data.sample == "image"
-    stores = {
-        name: getattr(corpus.data, name) if getattr(run.data, name) else "" for name in ("features", "texts")
-    }
+    stores = {name: getattr(run.data, name) and getattr(corpus.data, name) for name in ("features", "texts")}
     batch = 24 if asks else 8 if by_image else 16
+    parts = {"visual": ENCODERS, "text": ENCODERS, "model": MODELS, "cross": CROSS_ENCODERS}
+    parts |= {"aggregator": AGGREGATORS, "text_aggregator": AGGREGATORS}
     return derive(
         run,
+        **{part: small(registry, getattr(run, part), models) for part, registry in parts.items()},
         task=changed(run.task, min_count=1) if asks else run.task,
         data={"corpus": corpus.data.corpus, "captions": 2} | stores,
-        visual=small(ENCODERS, run.visual, models),
-        text=small(ENCODERS, run.text, models),
-        model=small(MODELS, run.model, models),
-        cross=small(CROSS_ENCODERS, run.cross, models),
-        aggregator=small(AGGREGATORS, run.aggregator, models),
-        text_aggregator=small(AGGREGATORS, run.text_aggregator, models),
         protocol="vqa" if asks else "whole",
         optim={"epochs": 1, "batch": batch, "warmup_steps": 1},
         log_every=1,
@@ -148,9 +124,9 @@ def test_a_joint_recipe_trains_each_of_its_tasks(name, corpus, questions, models
         for key, member in run.members.items()
     }
     run = derive(run, members=members, optim={"epochs": 1, "batch": 16}, log_every=1, figures=False)
-    log, adapter = FolderLog(tmp_path), TASKS.build(run.task, run)
-    cpu = torch.device("cpu")
-    Trainer(run, adapter, log=log, report=FolderReport(), device=cpu, bar=SilentBar).train()
+    trainer = trainer_of(run, tmp_path)
+    trainer.train()
+    log = trainer.log
     logged = {key for _, row in log.rows for key in row}
     assert {f"train/{key}/loss" for key in members} | {"joint/mean"} <= logged
     assert {*log.members} == {*members}
@@ -164,52 +140,41 @@ def test_a_recipe_trains_two_steps_and_is_evaluated(name, trained, corpus, quest
     if kind(recipe) in trained:  # another data set, or other numbers
         assert [*adapter.model().state_dict()] == trained[kind(recipe)]
         return
-    log = FolderLog(tmp_path)
     told = TASKS.build(run.task, run, assets=json.loads(json.dumps(adapter.assets)))  # as workers are
     ours, theirs = (each.data("train").batch(np.arange(3), seed=1, epoch=2) for each in (adapter, told))
     assert ours.keys() == theirs.keys()
     assert all(torch.equal(value, theirs[key]) for key, value in ours.items())
-    trainer = Trainer(run, adapter, log=log, report=FolderReport(), device=torch.device("cpu"), bar=SilentBar)
+    trainer = trainer_of(run, tmp_path, adapter=adapter)
     before = {key: value.clone() for key, value in trainer.model.state_dict().items()}
     trained[kind(recipe)] = [*before]
     trainer.train()
     assert trainer.step == 2
-    losses = [row["train/loss"] for _, row in log.rows if "train/loss" in row]
+    losses = trainer.log.history("train/loss")
     assert len(losses) == 2
-    assert all(math.isfinite(loss) for loss in losses)
-    assert log.rows[-1][1][f"{run.protocol}/{adapter.primary.name}"] >= 0
+    assert all(math.isfinite(loss) for _, loss in losses)
+    assert trainer.log.rows[-1][1][f"{run.protocol}/{adapter.primary.name}"] >= 0
     assert any(not torch.equal(value, before[key]) for key, value in trainer.model.state_dict().items())
+
+
+EXAMPLES, ATTENTION = "whole_test_examples.html", "test_attention.html"
 
 
 @pytest.mark.parametrize(
     ("name", "pictures"),
     {
-        "coco_2ad_region_bigru": {"pooling.png", "negatives.png", "whole_test_examples.html"},
-        "coco_wsl_bert": {"pooling.png", "whole_test_examples.html"},
-        "coco_dive_region_bigru": {
-            "pooling.png",
-            "variance.png",
-            "whole_test_examples.html",
-            "test_attention.html",
-        },
-        "coco_scoreattn_k2": {
-            "pooling.png",
-            "variance.png",
-            "whole_test_examples.html",
-            "test_attention.html",
-        },
-        "msrvtt_hgr": {"pooling.png", "whole_test_examples.html", "test_attention.html"},
-        "vqa2_scoreattn_k5": {"pooling.png", "variance.png", "vqa_test_examples.html", "test_attention.html"},
+        "coco_2ad_region_bigru": {"negatives.png", EXAMPLES},
+        "coco_wsl_bert": {EXAMPLES},
+        "coco_dive_region_bigru": {"variance.png", EXAMPLES, ATTENTION},
+        "coco_scoreattn_k2": {"variance.png", EXAMPLES, ATTENTION},
+        "msrvtt_hgr": {EXAMPLES, ATTENTION},
+        "vqa2_scoreattn_k5": {"variance.png", "vqa_test_examples.html", ATTENTION},
     }.items(),
 )
 def test_a_recipe_leaves_its_pictures(name, pictures, corpus, questions, models, tmp_path):
     recipe = RECIPES.get(name)()
     run = shrunk(recipe, questions if recipe.protocol == "vqa" else corpus, models)
-    run = replace(run, figures=True)
-    log, cpu = FolderLog(tmp_path), torch.device("cpu")
-    adapter = TASKS.build(run.task, run)
-    Trainer(run, adapter, log=log, report=FolderReport(), device=cpu, bar=SilentBar).train()
-    assert {path.name for path in (tmp_path / "figures").iterdir()} == pictures
+    trainer_of(replace(run, figures=True), tmp_path).train()
+    assert {path.name for path in (tmp_path / "figures").iterdir()} == {"pooling.png", *pictures}
 
 
 @pytest.mark.parametrize("name", RUNS)
@@ -230,13 +195,15 @@ def test_an_ensemble_is_made_of_recipes_on_one_corpus(name):
     assert ensemble.published
 
 
+METRICS = {"rsum", "accuracy", *(f"{d}/R{k}" for d in ("i2t", "t2i") for k in (1, 5, 10))}
+LOGGED = {f"{protocol}/{metric}" for protocol in (*PROTOCOLS, "vqa", "test-dev/vqa") for metric in METRICS}
+
+
 @pytest.mark.parametrize("name", RUNS + ENSEMBLES)
 def test_published_numbers_belong_to_metrics_that_a_run_has(name):
     recipe = RECIPES.get(name)()
     assert bool(recipe.published) == bool(recipe.source)
-    protocols = {*PROTOCOLS, "vqa", "test-dev/vqa"}
-    metrics = {"rsum", "accuracy", *(f"{d}/R{k}" for d in ("i2t", "t2i") for k in (1, 5, 10))}
-    assert {*recipe.published} <= {f"{protocol}/{metric}" for protocol in protocols for metric in metrics}
+    assert {*recipe.published} <= LOGGED
     for metric, value in recipe.published.items():
         assert 0 < value < (600 if metric.endswith("rsum") else 100)
 
@@ -255,9 +222,6 @@ def test_published_numbers_are_printed_in_their_paper(name):
     recipe = RECIPES.get(name)()
     text = (ROOT / "../shared/papers" / PAPERS[recipe.source.partition(",")[0]]).read_text()
     rows = [re.findall(r"\d+\.\d+", line) for line in text.splitlines()]
-    for metric, value in recipe.published.items():
-        written = [number for row in rows for number in row]
-        written += [
-            f"{sum(map(float, row)):.2f}" for row in rows if len(row) == 6
-        ]  # an RSUM that is not printed
-        assert any(float(number) == value for number in written), (metric, value)
+    written = {float(number) for row in rows for number in row}
+    written |= {round(sum(map(float, row)), 2) for row in rows if len(row) == 6}  # RSUMs that are not printed
+    assert {*recipe.published.values()} <= written

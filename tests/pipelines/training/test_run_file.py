@@ -1,7 +1,5 @@
 """`train RECIPE --run-id-file FILE`: the same command, given again, goes on with the run that it began."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -20,9 +18,10 @@ from polypool.tasks.run import Run
 
 
 @pytest.fixture(scope="module")
-def run(home: Path) -> Run:
-    made = make_corpus(home)
-    return replace(made, cpus=1, experiment="noted", optim=replace(made.optim, epochs=1))
+def run(home) -> Run:
+    made = make_corpus(home, train=16, val=8, test=8)
+    optim = replace(made.optim, epochs=1)
+    return replace(made, cpus=1, experiment="noted", optim=optim, figures=False)
 
 
 pytestmark = pytest.mark.usefixtures("without_ray")
@@ -36,9 +35,7 @@ def count(home: Path) -> int:
     return len(find_runs(tracking_uri(home), "noted", finished=False))
 
 
-def test_the_same_command_goes_on_with_the_run_that_it_began(
-    run: Run, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_same_command_goes_on_with_the_run_that_it_began(run, home, tmp_path, monkeypatch):
     file = tmp_path / "a folder" / "run id"
 
     def stopped(run: Run, tracker: Tracker, **_: object) -> None:
@@ -59,9 +56,7 @@ def test_the_same_command_goes_on_with_the_run_that_it_began(
     assert count(home) == begun
 
 
-def test_a_file_is_for_one_run_alone(
-    run: Run, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_is_for_one_run_alone(run, home, tmp_path, monkeypatch, capsys):
     file = tmp_path / "id"
     run_id = train(run, file).run_id
     begun = count(home)
@@ -80,7 +75,7 @@ def test_a_file_is_for_one_run_alone(
 
 
 @pytest.mark.parametrize("held", [b"", b"run 12ab", b"\xff" * 32, b"0" * 32 + b" " * 4000 + b"1"])
-def test_a_file_that_holds_no_id_is_refused_and_kept(run: Run, tmp_path: Path, held: bytes) -> None:
+def test_a_file_that_holds_no_id_is_refused_and_kept(run, tmp_path, held):
     file = tmp_path / "id"
     file.write_bytes(held)
     with pytest.raises(InputError, match=r"id: holds no id of a run"):
@@ -88,16 +83,14 @@ def test_a_file_that_holds_no_id_is_refused_and_kept(run: Run, tmp_path: Path, h
     assert file.read_bytes() == held
 
 
-def test_a_run_that_is_not_there_is_not_begun_anew(run: Run, home: Path, tmp_path: Path) -> None:
+def test_a_run_that_is_not_there_is_not_begun_anew(run, home, tmp_path):
     train(replace(run, seed=9))  # so that there is a record of runs
     (tmp_path / "id").write_text("0" * 32)
     with pytest.raises(InputError, match="0" * 32):
         train(run, tmp_path / "id")
 
 
-def test_the_flag_stands_anywhere_and_relative_files_lie_in_the_home(
-    home: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_flag_stands_anywhere_and_relative_files_lie_in_the_home(home, capsys):
     for words in (["--run-id-file", "a b", "coco_mini"], ["coco_mini", "--run-id-file=a b"]):
         assert take_run_id_file(words) == (home / "a b", ["coco_mini"])
     rest = ["coco_mini", "--optim.lr", "-1e-4", "--seed", "1"]

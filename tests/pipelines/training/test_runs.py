@@ -1,29 +1,29 @@
 """The list of runs, and what becomes of those whose process is dead."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 from toy import toy_run
 
 from polypool.infra.errors import InputError
-from polypool.infra.lease.on_disk import Holder
+from polypool.infra.lease.on_disk import NAME, Holder
 from polypool.infra.tracking import Tracker, tracking_uri
 from polypool.pipelines.commands import runs as module
 from polypool.pipelines.comparison import run_list
 from polypool.pipelines.training import launch
+from polypool.pipelines.training.driver import Driver, Resume
 from polypool.pipelines.training.recording import COLLAPSED, tags
 from polypool.pipelines.training.run_folder import run_folder, take_run
 from polypool.tasks.run import to_params
 
 
 @pytest.fixture
-def made(home: Path) -> Iterator[dict[str, Tracker]]:
+def made(home) -> Iterator[dict[str, Tracker]]:
     """Runs of an experiment of its own: one that is trained now, a dead one, one of elsewhere, and one that ended."""
     made = {}
     with ThreadPoolExecutor(1) as somebody:
@@ -51,9 +51,7 @@ def said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *w
     return capsys.readouterr().out
 
 
-def test_the_list_says_how_far_each_is_and_who_is_at_work(
-    made: dict[str, Tracker], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_list_says_how_far_each_is_and_who_is_at_work(made, monkeypatch, capsys):
     lines = said(monkeypatch, capsys).splitlines()
     (header,) = (line for line in lines if line.startswith("run "))
     assert header.split() == ["run", "state", "recipe", "aggregator", "seed", "epoch", "age", "trained", "by"]
@@ -71,20 +69,14 @@ def test_the_list_says_how_far_each_is_and_who_is_at_work(
     assert of["ended"].endswith(" s")
     assert lines[-1].startswith("1 of them shown as running is trained by nobody: --mark-dead")
     listed = {row["run_id"]: row for row in json.loads(said(monkeypatch, capsys, "--json"))}
-    assert {listed[tracker.run_id]["behind"] for tracker in made.values()} == {
-        "alive",
-        "nobody",
-        "unknown",
-        "",
-    }
+    behind = {listed[tracker.run_id]["behind"] for tracker in made.values()}
+    assert behind == {"alive", "nobody", "unknown", ""}
     alive = listed[made["alive"].run_id]
     assert (alive["epoch"], alive["epochs"], alive["holder"]["process"]) == (2, 3, here.process)
     assert 0 <= alive["age"] < 600
 
 
-def test_the_dead_are_marked_and_nobody_else(
-    made: dict[str, Tracker], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_dead_are_marked_and_nobody_else(made, monkeypatch, capsys):
     here = sorted(run_folder(Path.cwd(), "").glob("*"))
     out = said(monkeypatch, capsys, "--mark-dead")
     assert out.startswith(f"run {made['dead'].run_id}: no process trains it, now KILLED\n\n")
@@ -94,9 +86,7 @@ def test_the_dead_are_marked_and_nobody_else(
     assert sorted(run_folder(Path.cwd(), "").glob("*")) == here, "nothing is made but in the home"
 
 
-def test_a_run_that_ended_while_mlflow_was_away_ends_as_it_did(
-    made: dict[str, Tracker], home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_ended_while_mlflow_was_away_ends_as_it_did(made, home, monkeypatch):
     def nobody(*_: object, **__: object) -> None:
         raise InputError("nobody answers")
 
@@ -107,7 +97,7 @@ def test_a_run_that_ended_while_mlflow_was_away_ends_as_it_did(
     assert run_list.mark_dead(tracking_uri(home), found, home=home) == {made["dead"].run_id: "FINISHED"}
 
 
-def test_one_that_is_gone_on_with_meanwhile_is_left_alone(made: dict[str, Tracker], home: Path) -> None:
+def test_one_that_is_gone_on_with_meanwhile_is_left_alone(made, home):
     found = run_list.list_runs(tracking_uri(home), "several", home=home)
     with ThreadPoolExecutor(1) as somebody:
         lease = somebody.submit(take_run, made["dead"]).result()
@@ -116,11 +106,31 @@ def test_one_that_is_gone_on_with_meanwhile_is_left_alone(made: dict[str, Tracke
     assert made["dead"].status() == "RUNNING"
 
 
-def test_an_experiment_that_there_is_not_is_one_line(
-    made: dict[str, Tracker], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_experiment_that_there_is_not_is_one_line(made, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["runs", "--experiment", "severall"])
     with pytest.raises(SystemExit) as ended:
         module.main()
     assert ended.value.code == 2
     assert "Did you mean 'several'" in capsys.readouterr().err
+
+
+def test_what_a_dead_driver_left_is_put_in_order(home):
+    tracker = Tracker.start("given up", uri=tracking_uri(home), home=home, name="n", tags={}, params={})
+    folder = run_folder(home, tracker.run_id)
+    driver = Driver(work=Resume(run_id=tracker.run_id, trust=("a.module",)))
+    assert driver.progress("") is driver.progress(tracker.run_id) is None
+    assert driver.died("", 7) == ""
+    folder.mkdir(parents=True)
+    latest = {"latest_checkpoint_result": {"checkpoint_dir_name": "checkpoint_1"}}
+    (folder / "checkpoint_manager_snapshot.json").write_text(json.dumps(latest))
+    assert driver.progress(tracker.run_id) == "checkpoint_1"
+    (folder / NAME).write_text(json.dumps(asdict(replace(Holder.this(), process=7))))
+    again = f"polypool train resume {tracker.run_id} --trust a.module"
+    assert driver.died(tracker.run_id, 7) == again
+    assert not (folder / NAME).exists()
+    driver.given_up(tracker.run_id)
+    assert tracker.status() == "FAILED"
+    tracker.finish("FINISHED")
+    driver.given_up(tracker.run_id)
+    assert tracker.status() == "FINISHED"
+    driver.given_up("")

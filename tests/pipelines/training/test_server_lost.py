@@ -1,20 +1,14 @@
 """Training on while MLflow's server is gone, and what it gets when it is back."""
 
-from __future__ import annotations
-
 import os
-import subprocess
-import sys
-import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 import torch
 from mlflow_server import Server
-from places import ROOT
+from programs import begin, end
 from safetensors.torch import load_file
-from toy import FolderReport, toy_run, trainer
+from toy import FolderReport, toy_run, trainer_of
 
 from polypool.infra.errors import InputError
 from polypool.infra.tracking import Outbox, Tracker, tracking_uri
@@ -24,7 +18,7 @@ from polypool.pipelines.training.recording import tags
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
+def server(tmp_path) -> Iterator[Server]:
     made = Server(tmp_path)
     made.start()
     yield made
@@ -45,9 +39,7 @@ class Losing(FolderReport):
 
 
 @pytest.mark.slow
-def test_training_goes_on_without_the_server_which_gets_all_when_it_is_back(
-    server: Server, tmp_path: Path
-) -> None:
+def test_training_goes_on_without_the_server_which_gets_all_when_it_is_back(server, tmp_path):
     run = toy_run(figures=False)
     tracker = Tracker.start("e", uri=server.uri, home=tmp_path, name="n", tags={}, params={})
 
@@ -56,7 +48,7 @@ def test_training_goes_on_without_the_server_which_gets_all_when_it_is_back(
         return Outbox(tmp_path / "outbox", attach)
 
     log, report = outbox(), Losing(server.kill)
-    loop = trainer(run, tmp_path, report, log=log)
+    loop = trainer_of(run, tmp_path, report, log=log)
     loop.train()
     log.close()
     assert report.count == run.optim.epochs
@@ -77,42 +69,7 @@ def test_training_goes_on_without_the_server_which_gets_all_when_it_is_back(
     assert tracker.download("per_query/whole.npz").exists()
 
 
-@pytest.mark.slow
-def test_a_server_that_hangs_is_not_waited_for_and_gets_each_number_once(
-    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
-    run = toy_run(figures=False)
-    tracker = Tracker.start("e", uri=server.uri, home=tmp_path, name="n", tags={}, params={})
-    log = Outbox(tmp_path / "outbox", lambda: tracker)
-    tried = threading.Event()
-    call = Tracker._call
-
-    def noted(self: Tracker, method: str, *args: object, **options: object) -> object:
-        try:
-            return call(self, method, *args, **options)
-        except InputError:
-            tried.set()
-            raise
-
-    monkeypatch.setattr(Tracker, "_call", noted)
-    loop = trainer(run, tmp_path, Losing(server.hang), log=log)
-    loop.train()
-    assert tried.wait(60), "no request was sent meanwhile"
-    log.close(0.1)
-    assert log.unsent
-    server.wake()
-    monkeypatch.undo()
-    later = Outbox(tmp_path / "outbox", lambda: Tracker.attach(server.uri, tracker.run_id, running=False))
-    later.close()
-    assert (later.unsent, later.refused) == (0, 0)
-    points = tracker._call("get_metric_history", "train/loss")
-    assert [point.step for point in points] == list(range(2, loop.step + 1, run.log_every))
-
-
-def test_the_end_of_a_run_that_mlflow_does_not_take_is_said_and_sent_by_resume(
-    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_end_of_a_run_that_mlflow_does_not_take_is_said_and_sent_by_resume(home, monkeypatch, capsys):
     run = toy_run()
     uri = tracking_uri(home)
     tracker = Tracker.start("e", uri=uri, home=home, name="n", tags=tags(run), params={})
@@ -137,7 +94,8 @@ def test_the_end_of_a_run_that_mlflow_does_not_take_is_said_and_sent_by_resume(
     assert capsys.readouterr().err == ""
 
 
-def test_what_is_fetched_from_a_server_is_gone_with_its_process(server: Server, tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_what_is_fetched_from_a_server_is_gone_with_its_process(server, tmp_path):
     tracker = Tracker.start("e", uri=server.uri, home=tmp_path, name="n", tags={}, params={})
     tracker.json("model/run.json", {"seed": 7})
     (tmp_path / "temporary").mkdir()
@@ -146,13 +104,6 @@ from polypool.infra.tracking import Tracker
 tracker = Tracker.attach({server.uri!r}, {tracker.run_id!r}, running=False)
 print(tracker.read_json("model/run.json"), tracker.download("model").is_relative_to({str(tmp_path)!r}))
 """
-    done = subprocess.run(
-        [sys.executable, "-c", fetch],
-        env=os.environ | {"TMPDIR": str(tmp_path / "temporary")},
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout == "{'seed': 7} True\n"
+    code, said, errors = end(begin("-c", fetch, env=os.environ | {"TMPDIR": str(tmp_path / "temporary")}))
+    assert (code, said) == (0, "{'seed': 7} True\n"), errors
     assert [*(tmp_path / "temporary").iterdir()] == []

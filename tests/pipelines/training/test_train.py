@@ -1,13 +1,12 @@
 """Training through Ray and MLflow, as a user does it."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,14 +19,15 @@ from places import ROOT
 from ray.exceptions import RayActorError
 from ray.train import WorkerGroupError
 from safetensors.torch import load_file
+from toy import same_weights
 
 from polypool.infra import paths
 from polypool.infra.errors import FaultError, InputError
 from polypool.infra.process import stopping
 from polypool.infra.process.stopping import Stopped, stoppable
 from polypool.infra.ray.private import started_by
-from polypool.infra.ray.session import ray_session
-from polypool.infra.tracking import Tracker, find_runs, tracking_uri
+from polypool.infra.ray.session import Session, ray_session
+from polypool.infra.tracking import RunRecord, Tracker, find_runs, tracking_uri
 from polypool.pipelines.commands import train as verb
 from polypool.pipelines.commands.train import show
 from polypool.pipelines.models import run_evaluation
@@ -37,13 +37,13 @@ from polypool.pipelines.training.launch import resume, start
 from polypool.pipelines.training.recording import tags
 from polypool.tasks.run import from_json, to_json
 
-pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("one_ray")]
+pytestmark = pytest.mark.ray
 
 
 @pytest.fixture(scope="module")
 def run(home):
     """A run on one core, whose weights then do not depend on where it is trained."""
-    return replace(make_corpus(home), cpus=1)
+    return replace(make_corpus(home), cpus=1, figures=False)
 
 
 @pytest.fixture(scope="module")
@@ -58,10 +58,12 @@ def finished(run) -> str:
     return run_id
 
 
-@pytest.fixture(scope="module")
-def distributed(run) -> str:
-    """A run of two workers, or one where there is room for no more: Ray asks how many at every turn."""
-    return start(replace(run, workers=2, min_workers=1))
+@pytest.fixture
+def no_cluster(monkeypatch):
+    """In Ray's place, a session of two cores that starts no process."""
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    monkeypatch.setattr(on_ray, "ray_session", lambda: nullcontext(Session(private=True, shared=False)))
+    monkeypatch.setattr("ray.cluster_resources", lambda: {"CPU": 2.0})
 
 
 def attached(run_id: str) -> Tracker:
@@ -72,53 +74,41 @@ def best_weights(run_id: str) -> dict[str, torch.Tensor]:
     return load_file(attached(run_id).download("model") / "model.safetensors")
 
 
-def test_a_run_of_two_workers_is_tracked_whole(distributed, run, home):
-    (record,) = [r for r in find_runs(tracking_uri(home), "polypool") if r.run_id == distributed]
+def last_run(home: Path) -> RunRecord:
+    return find_runs(tracking_uri(home), "polypool", finished=False)[0]
+
+
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)], ids=["here", "on Ray"])
+def test_a_run_is_tracked_whole_and_evaluated_again_to_the_same_numbers(workers, run, home, request):
+    if workers:  # or one where there is room for no more: Ray asks how many at every turn
+        request.getfixturevalue("one_ray")
+        of = replace(run, workers=workers, min_workers=1)
+        run_id = start(of)
+    else:
+        of, run_id = run, request.getfixturevalue("finished")
+    (record,) = [r for r in find_runs(tracking_uri(home), "polypool") if r.run_id == run_id]
     expected = {"kind": "train", "task": "image_text", "dataset": "tiny", "aggregator": "mean", "seed": "0"}
+    expected |= {"protocol": "whole", "protocol_version.whole": "1"}
     assert expected.items() <= record.tags.items()
-    assert record.tags["protocol"] == "whole"
-    assert record.tags["protocol_version.whole"] == "1"
     assert len(record.tags["data.features"]) == len(record.tags["data.corpus"]) == 64
     assert record.params["optim.lr"] == "0.02"
     assert record.metrics["whole/rsum"] > 2 * record.metrics["test/chance"]
     assert {"dev/rsum", "dev/best_rsum", "train/loss", "time/train_seconds"} <= record.metrics.keys()
-    tracker = Tracker.attach(tracking_uri(home), distributed, running=False)
-    assert from_json(tracker.read_json("run.json")) == replace(run, workers=2, min_workers=1)
-
-
-@pytest.mark.slow
-def test_a_run_without_an_epoch_scores_the_model_that_it_begins_with(run):
-    at_once = replace(run, optim=replace(run.optim, epochs=0), seed=3)
-    made = keep_run(at_once)
-    run_id = start(at_once)
-    logged = attached(run_id).metrics()
-    expected = run_evaluation.evaluate([load_run(made)], protocols=["whole"], split="test")[0]
-    assert logged["whole/rsum"] == pytest.approx(expected.metrics["rsum"])
-    assert logged["dev/best_rsum"] == logged["dev/rsum"]
-    assert logged["weights/all"] > 0
-    assert not {"train/loss", "cost/step", "time/step_ms"} & logged.keys()
-    for name, weight in best_weights(made).items():
-        assert weight.equal(best_weights(run_id)[name])
-    assert resume(run_id) == run_id
-
-
-def test_a_finished_run_is_evaluated_again_to_the_same_numbers(distributed):
-    trained = load_run(distributed)
-    found = run_evaluation.evaluate([trained], protocols=["whole"], split="test")[0]
-    logged = trained.tracker.metrics()
-    assert found.metrics["rsum"] == pytest.approx(logged["whole/rsum"])
-    assert found.metrics["i2t/meanr"] == pytest.approx(logged["whole/i2t/meanr"])
+    assert from_json(attached(run_id).read_json("run.json")) == of
+    found = run_evaluation.evaluate([load_run(run_id)], protocols=["whole"], split="test")[0]
+    for name in ("rsum", "i2t/meanr"):
+        assert found.metrics[name] == pytest.approx(record.metrics[f"whole/{name}"])
 
 
 def test_an_ensemble_is_the_mean_of_score_matrices(finished, run):
-    other = keep_run(replace(run, seed=1))
-    members = [load_run(finished), load_run(other)]
+    members = [load_run(run_id) for run_id in (finished, keep_run(replace(run, seed=1)))]
     found = run_evaluation.evaluate(members, protocols=["whole"], split="test")[0]
     first, second = (m.adapter.scorer(m.model, "test")(slice(None), slice(None)) for m in members)
     expected = members[0].adapter.evaluate_scores(lambda r, c: ((first + second) / 2)[r, c], "test", "whole")
     assert found.metrics == pytest.approx(expected.metrics)
 
 
+@pytest.mark.usefixtures("one_ray")
 @pytest.mark.slow
 def test_a_worker_killed_again_and_again_goes_on_and_ends_with_the_weights_of_an_undisturbed_run(
     finished, run, home, capfd
@@ -128,17 +118,16 @@ def test_a_worker_killed_again_and_again_goes_on_and_ends_with_the_weights_of_an
     objective = f"faulty:KilledOften(runs={runs_folder!r}, markers={markers!r}, epochs=[1.4, 3.4, 3.4])"
     with pytest.raises(RuntimeError, match="train resume"):
         start(replace(run, objective=objective, checkpoint_every=2, retries=1))
-    (record, *_) = find_runs(tracking_uri(home), "polypool", finished=False)
+    record = last_run(home)
     assert record.status == "FAILED"
-    assert all(Path(marker).exists() for marker in markers), (
-        "a checkpoint lies between the first two, and none after"
-    )
+    # a checkpoint lies between the first two, and none after
+    assert all(Path(marker).exists() for marker in markers)
     assert capfd.readouterr().err.count("begins again from its last checkpoint, now: 1 in a row") == 2
     assert resume(record.run_id) == record.run_id
-    ours, theirs = best_weights(record.run_id), best_weights(finished)
-    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    assert same_weights(best_weights(record.run_id), best_weights(finished))
 
 
+@pytest.mark.usefixtures("one_ray")
 @pytest.mark.slow
 def test_sigterm_leaves_a_checkpoint_with_which_the_run_goes_on(finished, run, home, capfd):
     objective = f"faulty:StoppedOnce(runs={str(home / 'runs')!r}, epoch=2.4, process={os.getpid()})"
@@ -146,7 +135,7 @@ def test_sigterm_leaves_a_checkpoint_with_which_the_run_goes_on(finished, run, h
     with pytest.raises(KeyboardInterrupt), stoppable():
         start(replace(run, objective=objective))
     assert stopping.report_stop() == 143
-    (record, *_) = find_runs(tracking_uri(home), "polypool", finished=False)
+    record = last_run(home)
     assert record.status == "KILLED"
     said = capfd.readouterr().err
     assert said.endswith(
@@ -157,16 +146,22 @@ def test_sigterm_leaves_a_checkpoint_with_which_the_run_goes_on(finished, run, h
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(launch, "fit", in_process.fit)
         assert resume(record.run_id) == record.run_id
-    ours, theirs = best_weights(record.run_id), best_weights(finished)
-    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    assert same_weights(best_weights(record.run_id), best_weights(finished))
 
 
 @pytest.mark.parametrize(
-    ("asked", "state"),
-    [(Path.touch, "KILLED"), (lambda stop: stop.parent.rmdir(), "KILLED"), (str, "FAILED")],
+    ("asked", "error", "raised", "state"),
+    [
+        (Path.touch, WorkerGroupError("they are gone", {0: RuntimeError("killed")}), Stopped, "KILLED"),
+        (lambda stop: stop.parent.rmdir(), WorkerGroupError("gone", {0: RuntimeError()}), Stopped, "KILLED"),
+        (str, WorkerGroupError("they are gone", {0: RuntimeError("killed")}), RuntimeError, "FAILED"),
+        (str, RayActorError(), FaultError, "FAILED"),
+    ],
+    ids=["asked to stop", "its sweep is over", "not asked to", "Ray ended, which another try may survive"],
 )
-def test_workers_that_are_ended_with_a_run_that_was_asked_to_stop_are_no_failure(
-    asked, state, run, home, tmp_path, monkeypatch
+@pytest.mark.usefixtures("no_cluster")
+def test_the_end_of_workers_is_a_failure_unless_the_run_was_asked_to_stop(
+    asked, error, raised, state, run, home, tmp_path, monkeypatch
 ):
     stop = tmp_path / "sweep" / "stop"
     stop.parent.mkdir()
@@ -174,25 +169,12 @@ def test_workers_that_are_ended_with_a_run_that_was_asked_to_stop_are_no_failure
     class Trainer:
         def fit(self) -> None:
             asked(stop)
-            raise WorkerGroupError("they are gone", {0: RuntimeError("killed")})
+            raise error
 
     monkeypatch.setattr(on_ray, "_trainer", lambda *_, **__: Trainer())
-    with pytest.raises(Stopped if state == "KILLED" else RuntimeError):
+    with pytest.raises(raised, match="Ray ended under the run; `polypool" if raised is FaultError else None):
         start(run, stop=stop)
-    (record, *_) = find_runs(tracking_uri(home), "polypool", finished=False)
-    assert record.status == state
-
-
-def test_the_end_of_ray_is_a_fault_that_another_try_may_survive(run, home, monkeypatch):
-    class Trainer:
-        def fit(self) -> None:
-            raise RayActorError
-
-    monkeypatch.setattr(on_ray, "_trainer", lambda *_, **__: Trainer())
-    with pytest.raises(FaultError, match=r"Ray ended under the run; `polypool train resume"):
-        start(run)
-    (record, *_) = find_runs(tracking_uri(home), "polypool", finished=False)
-    assert record.status == "FAILED"
+    assert last_run(home).status == state
 
 
 @pytest.mark.slow
@@ -225,12 +207,11 @@ def test_ctrl_c_leaves_no_process_behind_and_says_what_to_type(run, home):
 
 
 def samples(folder: Path) -> int:
-    """Return how many samples the checkpoint of a run has seen."""
     (progress,) = folder.glob("checkpoint_*/progress.json")
     return json.loads(progress.read_text())["samples"]
 
 
-def test_a_run_goes_on_only_where_it_has_something_left_to_do_and_to_go_on_with(finished, home, capsys):
+def test_a_finished_run_is_left_as_it_is(finished, home, capsys):
     (before,) = [r for r in find_runs(tracking_uri(home), "polypool") if r.run_id == finished]
     work = driver.Driver(work=driver.Resume(run_id=finished))
     show(verb.watched(work, retries=work.retries))
@@ -238,51 +219,26 @@ def test_a_run_goes_on_only_where_it_has_something_left_to_do_and_to_go_on_with(
     assert said.startswith(f"run {finished} had finished before, and is left as it is\n  test/chance ")
     assert before in find_runs(tracking_uri(home), "polypool")
 
-    folder = home / "runs" / finished
-    attached(finished).finish("KILLED")
-    (checkpoint,) = folder.glob("checkpoint_*")
-    (checkpoint / "state.pt").rename(folder / "state.pt")
-    with pytest.raises(
-        InputError, match=rf"{checkpoint.name} lacks state.pt.*polypool train rerun {finished}`"
-    ):
-        resume(finished)
-    folder.rename(home / "elsewhere")
-    with pytest.raises(InputError, match=f"there is no checkpoint in {folder}. Bring the folder back"):
-        resume(finished)
-    (home / "elsewhere").rename(folder)
-    (folder / "state.pt").rename(checkpoint / "state.pt")
-    assert attached(finished).status() == "KILLED", "it was not begun"
-    attached(finished).finish()
 
-
+@pytest.mark.usefixtures("no_cluster")
 def test_more_workers_than_cores_are_refused(run):
-    with pytest.raises(InputError, match="4 workers need as many cores"):
+    with pytest.raises(InputError, match="4 workers need as many cores, and the cluster has 2"):
         start(replace(run, workers=4))
 
 
+@pytest.mark.usefixtures("no_cluster")
 def test_a_server_that_does_not_answer_is_said_before_training(run, monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
     with pytest.raises(InputError, match=r"127\.0\.0\.1:9"):
         start(run)
 
 
-def test_a_job_server_is_no_cluster_address(monkeypatch):
+@pytest.mark.parametrize(
+    ("address", "message"),
+    [("http://127.0.0.1:8265", "ray job submit"), ("127.0.0.1:9", "no Ray cluster answers")],
+)
+def test_a_job_server_or_a_dead_address_is_no_cluster(address, message, monkeypatch):
     monkeypatch.setattr("ray.is_initialized", lambda: False)
-    monkeypatch.setenv("RAY_ADDRESS", "http://127.0.0.1:8265")
-    with pytest.raises(InputError, match="ray job submit"), ray_session():
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    with pytest.raises(InputError, match=message), ray_session():
         pass
-
-
-def test_a_dead_cluster_address_is_said_at_once(monkeypatch):
-    monkeypatch.setattr("ray.is_initialized", lambda: False)
-    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:9")
-    with pytest.raises(InputError, match="no Ray cluster answers"), ray_session():
-        pass
-
-
-@pytest.mark.slow
-def test_a_run_begins_with_the_weights_of_another(finished, run, capfd):
-    again = start(replace(run, init=finished, optim=replace(run.optim, epochs=0)))
-    assert f"weights are those of run {finished}" in capfd.readouterr().out
-    ours, theirs = best_weights(again), best_weights(finished)
-    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)

@@ -44,9 +44,8 @@ def pictures(count: int, *, seed: int = 0) -> np.ndarray:
 def panned(count: int) -> np.ndarray:
     """Return frames `(T, H, W, 3)` of a picture that moves, so that coded frames build on each other."""
     land = pictures(1)[0].astype(int)
-    return (
-        np.stack([np.roll(land, 3 * n, axis=1) + n % 7 for n in range(count)]).clip(0, 255).astype(np.uint8)
-    )
+    moved = np.stack([np.roll(land, 3 * n, axis=1) + n % 7 for n in range(count)])
+    return moved.clip(0, 255).astype(np.uint8)
 
 
 def write_clip(

@@ -1,7 +1,5 @@
 """Training with all that a user's run has but Ray: the body of a worker, in this process."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Tracked runs that were never trained: what evaluation needs of one, in a second."""
 
-from __future__ import annotations
-
 import tempfile
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 The values are in `published_settings.toml`, and nothing of them is read from the project.
 """
 
-from __future__ import annotations
-
 import functools
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -45,8 +43,20 @@ class Made(NamedTuple):
     shapes: dict[str, list[int]]
 
 
+PARTS = ("task", "visual", "text", "model", "cross", "aggregator", "text_aggregator", "similarity", "fusion")
+_MADE: dict[tuple[object, ...], Made] = {}
+"""By what a model is made of: recipes of several data sets share it."""
+
+
 def made(run: Run) -> Made:
     """Return the recipe's own model, whose parameters have their names and one number each; and their shapes."""
+    parts = (*(getattr(run, part) for part in PARTS), run.objective, run.regularisers, run.protocol == "vqa")
+    if parts not in _MADE:
+        _MADE[parts] = _made(run)
+    return _MADE[parts]
+
+
+def _made(run: Run) -> Made:
     from transformers import BertConfig, CLIPTextConfig, CLIPVisionConfig, ViTConfig
 
     of_clip = "clip" in Spec.parse(run.visual).params.get("name", "")
@@ -61,9 +71,8 @@ def made(run: Run) -> Made:
     features = {"dim": 2048, "statistics": {"mean": [0.0] * 2048, "std": [1.0] * 2048}}
     visual = kinds.get(Spec.parse(run.visual).name, features)
     text = kinds.get(Spec.parse(run.text).name, {"words": ["a", "dog"]})
-    parts = Parts(
-        run, visual=lambda: ENCODERS.build(run.visual, visual), text=lambda: ENCODERS.build(run.text, text)
-    )
+    build = ENCODERS.build
+    parts = Parts(run, visual=lambda: build(run.visual, visual), text=lambda: build(run.text, text))
     with torch.device("meta"):
         model = vqa_model(run, parts, answers=3129) if run.protocol == "vqa" else retrieval_model(run, parts)
     shapes = {name: list(parameter.shape) for name, parameter in model.named_parameters()}

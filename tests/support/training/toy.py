@@ -1,7 +1,6 @@
 """A small retrieval task in memory, whole enough to train: sets, words, batch normalisation, augmentation."""
 
-from __future__ import annotations
-
+import json
 import shutil
 import tempfile
 from collections.abc import Mapping
@@ -14,6 +13,7 @@ from torch import Tensor, nn
 
 from polypool.encoders.text.bigru import BiGRU
 from polypool.encoders.visual.stored import Regions
+from polypool.infra.compute.dist import rank
 from polypool.infra.registry import AGGREGATORS, AUGMENTATIONS, OBJECTIVES, TASKS
 from polypool.pipelines.training.checkpoints.format import Snapshot
 from polypool.pipelines.training.loop import Trainer
@@ -22,15 +22,16 @@ from polypool.tasks.inputs.augmentations import draw_for
 from polypool.tasks.inputs.texts import Captions
 from polypool.tasks.models.branch import Branch
 from polypool.tasks.models.dual_encoder import DualEncoder
-from polypool.tasks.run import Data, Optim, Run
+from polypool.tasks.run import Data, Optim, Run, from_json
 from polypool.tasks.similarities.similarity import Cosine
 
 WORDS = [f"w{i}" for i in range(20)]
 
 
 def toy_run(**changes: Any) -> Run:
-    optim = Optim(epochs=3, batch=8, lr=1e-2, schedule="cosine", warmup_steps=2, **changes.pop("optim", {}))
-    base = {"aggregator": "gpo", "objective": "triplet", "log_every": 2}
+    optim = {"epochs": 3, "batch": 8, "lr": 1e-2, "schedule": "cosine", "warmup_steps": 2}
+    optim = Optim(**optim | changes.pop("optim", {}))
+    base = {"aggregator": "gpo", "objective": "triplet", "log_every": 2, "figures": False}
     data = Data(
         dataset="toy", corpus="", features="", visual_augment="drop", text_augment="mask_replace_delete"
     )
@@ -65,13 +66,8 @@ class ToyData:
         visual = nn.utils.rnn.pad_sequence(sets, batch_first=True)
         mask = torch.arange(visual.shape[1]) < torch.tensor([len(x) for x in sets])[:, None]
         item = torch.from_numpy(self.item_B[index_B])
-        return {
-            "visual": visual,
-            "visual_mask": mask,
-            **captions,
-            "item": item,
-            "row": torch.arange(len(item)),
-        }
+        row = torch.arange(len(item))
+        return {"visual": visual, "visual_mask": mask, **captions, "item": item, "row": row}
 
 
 class Toy(TaskAdapter):
@@ -91,11 +87,9 @@ class Toy(TaskAdapter):
         return self._data
 
     def model(self, *, pretrained: bool = True) -> DualEncoder:
-        visual, text = (
-            Regions({"dim": 6}, width=16),
-            BiGRU({"words": WORDS}, width=16, embedding=8, dropout=0.2),
-        )
-        branches = (Branch(e, AGGREGATORS.build(self.run.aggregator, 16)) for e in (visual, text))
+        text = BiGRU({"words": WORDS}, width=16, embedding=8, dropout=0.2)
+        encoders = Regions({"dim": 6}, width=16), text
+        branches = (Branch(encoder, AGGREGATORS.build(self.run.aggregator, 16)) for encoder in encoders)
         return DualEncoder(*branches, Cosine(), OBJECTIVES.build(self.run.objective))
 
     def loss(self, model: nn.Module, batch: dict[str, Tensor], *, epoch: float) -> dict[str, Tensor]:
@@ -106,13 +100,9 @@ class Toy(TaskAdapter):
         with torch.no_grad():
             batch = self._data.batch(np.arange(30), seed=9, epoch=9)
             sim = model.score(model.encode_visual(batch), model.encode_text(batch))
-        score = sim.diagonal().mean() - sim.mean()
-        return Evaluation(
-            protocol=protocol,
-            metrics={"score": float(score)},
-            primary=self.primary,
-            per_query={"query": np.arange(30)},
-        )
+        metrics = {"score": float(sim.diagonal().mean() - sim.mean())}
+        per_query = {"query": np.arange(30)}
+        return Evaluation(protocol=protocol, metrics=metrics, primary=self.primary, per_query=per_query)
 
 
 class FolderLog:
@@ -141,7 +131,7 @@ class FolderLog:
     def download(self, artifact_path: str) -> Path:
         return self.folder / artifact_path
 
-    def member(self, name: str, described: Mapping[str, Any]) -> FolderLog:
+    def member(self, name: str, described: Mapping[str, Any]) -> "FolderLog":
         self.members[name] = FolderLog(self.folder / "members" / name)
         return self.members[name]
 
@@ -177,25 +167,6 @@ class Taken:
             (folder / name).write_bytes(content)
 
 
-def trainer_of(
-    run: Run,
-    folder: Path,
-    *,
-    adapter: TaskAdapter | None = None,
-    report: FolderReport | None = None,
-    log: Any = None,
-) -> Trainer:
-    """Return a trainer of a run in this process, on the CPU."""
-    return Trainer(
-        run,
-        adapter or TASKS.build(run.task, run),
-        log=log or FolderLog(folder),
-        report=report or FolderReport(),
-        device=torch.device("cpu"),
-        bar=SilentBar,
-    )
-
-
 class SilentBar:
     """A progress bar without output."""
 
@@ -205,7 +176,7 @@ class SilentBar:
     def close(self) -> None: ...
 
 
-def trainer(
+def trainer_of(
     run: Run,
     folder: Path,
     report: FolderReport | None = None,
@@ -216,14 +187,20 @@ def trainer(
     """Return the loop of a run on the CPU, which logs into a folder; of the toy task where the run is its own."""
     if adapter is None:
         adapter = Toy(run) if run.recipe == "toy" else TASKS.build(run.task, run)
-    return Trainer(
-        run,
-        adapter,
-        log=log or FolderLog(folder),
-        report=report or FolderReport(),
-        device=torch.device("cpu"),
-        bar=SilentBar,
-    )
+    log, report = log or FolderLog(folder), report or FolderReport()
+    return Trainer(run, adapter, log=log, report=report, device=torch.device("cpu"), bar=SilentBar)
+
+
+def train_undisturbed(description: str, folder: str) -> None:
+    """Train a described run in workers that nobody kills; the first leaves its model and its losses in a folder."""
+    run = from_json(json.loads(description))
+    trainer = trainer_of(run, Path(folder), report=lambda metrics, snapshot: None)
+    log = trainer.log
+    if rank() > 0:
+        trainer.log = None
+    trainer.train()
+    if rank() == 0:
+        (Path(folder) / "loss.json").write_text(json.dumps(log.history("train/loss")))
 
 
 def same_weights(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> bool:

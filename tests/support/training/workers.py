@@ -1,7 +1,5 @@
 """Processes that meet over gloo, for the tests that compare several workers with one."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 import traceback
@@ -12,6 +10,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+
+from polypool.pipelines.training.loop import Trainer
 
 _RUNNING: list[tuple[mp.Process, Connection]] = []
 """They import torch and the project once, and serve all tests of this process."""
@@ -41,7 +41,9 @@ def run_workers(function: Callable[..., None], *arguments: Any, world: int = 2) 
 
 def _start() -> tuple[mp.Process, Connection]:
     ours, theirs = mp.Pipe()
-    process = mp.get_context("spawn").Process(target=_serve, args=(theirs,), daemon=True)
+    context = mp.get_context("forkserver")
+    context.set_forkserver_preload([Trainer.__module__])  # imported once for all
+    process = context.Process(target=_serve, args=(theirs,), daemon=True)
     process.start()
     theirs.close()
     return process, ours

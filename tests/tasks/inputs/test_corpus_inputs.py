@@ -62,9 +62,8 @@ def test_what_has_no_features_is_an_error_before_the_run_or_left_out_of_every_sp
     assert "left_out_val" not in described
     assert not [name for name in full.describe() if "left_out" in name]
     kept = adapter.data("train")
-    assert (
-        len(kept) == len(full.data("train")) * adapter.corpus.splits["train"] // full.corpus.splits["train"]
-    )
+    share = adapter.corpus.splits["train"] / full.corpus.splits["train"]
+    assert len(kept) == len(full.data("train")) * share
     adapter.evaluate(adapter.model(), "test", run.protocol)
 
 
@@ -89,13 +88,10 @@ def test_tables_say_which_runs_are_incomplete():
             run_id="a", name="", status="FINISHED", started=0, ended=0, tags=tags, params={}, metrics={}
         )
 
-    runs = [
-        record(images_test="20"),
-        record(left_out_test="3", left_out_train="1"),
-        record(left_out_test="3"),
-    ]
+    lacking = record(left_out_test="3", left_out_train="1")
+    runs = [record(images_test="20"), lacking, record(left_out_test="3")]
     assert [*left_out_notes("t", runs[:1])] == []
-    assert [*left_out_notes("t", [*runs, runs[1]])] == [
+    assert [*left_out_notes("t", [*runs, lacking])] == [
         "t: INCOMPLETE, what has no features or file is left out of 2 of 4 runs: test lacks 3, train lacks 1",
         "t: INCOMPLETE, what has no features or file is left out of 1 of 4 runs: test lacks 3",
     ]
@@ -151,24 +147,17 @@ def test_stored_texts_are_what_a_frozen_bert_makes(task, tmp_path, bert):
     in_loop, by_store = (TASKS.build(each.task, each) for each in (run, stored))
     torch.manual_seed(0)
     models = in_loop.model(), by_store.model()
-    kept = {
-        key: value
-        for key, value in models[0].state_dict().items()
-        if not key.startswith("text.encoder.bert.")
-    }
+    state = models[0].state_dict().items()
+    kept = {key: value for key, value in state if not key.startswith("text.encoder.bert.")}
     models[1].load_state_dict(kept)  # the same names, all of them
-    scores = [
-        adapter.scorer(model, "test")(slice(0, None), slice(0, None))
-        for adapter, model in zip((in_loop, by_store), models, strict=True)
+    scorers = [
+        adapter.scorer(model, "test") for adapter, model in zip((in_loop, by_store), models, strict=True)
     ]
+    scores = [scorer(slice(0, None), slice(0, None)) for scorer in scorers]
     assert scores[0].std() > 1e-3
-    torch.testing.assert_close(scores[0], scores[1], atol=1e-5, rtol=0)
+    torch.testing.assert_close(*scores, atol=1e-5, rtol=0)
     if task != "vqa":
-        texts = [
-            adapter.scorer(model, "test").text
-            for adapter, model in zip((in_loop, by_store), models, strict=True)
-        ]
-        torch.testing.assert_close(texts[0], texts[1], atol=1e-5, rtol=0)
+        torch.testing.assert_close(*(scorer.text for scorer in scorers), atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("task", TASKS_OF)
@@ -220,12 +209,10 @@ def test_texts_that_are_not_in_the_store_are_counted_and_named(tmp_path, bert):
     assert command in message
 
 
+UNCHANGED = "does not change stored features"
 CHANGES = [
-    ({"data": {"text_augment": "mask_replace_delete(p=0.2)"}}, "does not change stored features"),
-    (
-        {"data": {"text_augment": "delete"}},
-        "does not change stored features, which the text encoder 'stored_text'",
-    ),
+    ({"data": {"text_augment": "mask_replace_delete(p=0.2)"}}, UNCHANGED),
+    ({"data": {"text_augment": "delete"}}, f"{UNCHANGED}, which the text encoder 'stored_text'"),
     (
         {"text": "bigru(width=16)"},
         "'drop(p=0.2)' does not change words, which the text encoder 'bigru' reads",

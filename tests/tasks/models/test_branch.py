@@ -117,6 +117,9 @@ def batch() -> dict[str, torch.Tensor]:
     return {"visual": visual, "visual_mask": visual_mask, "text": text, "text_mask": text_mask}
 
 
+WEIGHED = {"aggregator": "by_vector:ByVector", "text_aggregator": "mean"}
+
+
 def test_retrieval_where_the_text_s_vector_weighs_the_elements_of_an_image():
     trust_modules("by_vector")
     run = toy_run(aggregator="by_vector:ByVector", text_aggregator="mean")

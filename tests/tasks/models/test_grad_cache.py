@@ -47,10 +47,8 @@ def dual(**changes: Any) -> RetrievalModel:
     """A small model without batch normalisation, in double precision, with dropout on both sides."""
     torch.manual_seed(0)
     run = toy_run(**changes)
-    visual, text = (
-        Frames({"dim": 6}, width=8, dropout=0.3),
-        BiGRU({"words": WORDS}, width=8, embedding=4, dropout=0.2),
-    )
+    visual = Frames({"dim": 6}, width=8, dropout=0.3)
+    text = BiGRU({"words": WORDS}, width=8, embedding=4, dropout=0.2)
     return retrieval_model(run, Parts(run, visual=lambda: visual, text=lambda: text)).double()
 
 

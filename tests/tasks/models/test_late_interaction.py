@@ -22,13 +22,8 @@ from polypool.tasks.similarities.vectors import real_vectors
 def trained(tmp_path_factory) -> TrainedModel:
     folder = tmp_path_factory.mktemp("late")
     run = make_corpus(folder, train=64, test=40)
-    run = replace(
-        run,
-        aggregator="late",
-        text_aggregator="late(factor=2)",
-        optim=replace(run.optim, epochs=2),
-        task="image_text(chunk=16)",
-    )
+    pooled = {"aggregator": "late", "text_aggregator": "late(factor=2)", "task": "image_text(chunk=16)"}
+    run = replace(run, **pooled, optim=replace(run.optim, epochs=2))
     trainer = trainer_of(run, folder / "log")
     trainer.train()
     return TrainedModel(run=run, adapter=trainer.adapter, model=trainer.model.eval())
@@ -47,11 +42,9 @@ def test_a_split_is_scored_as_its_sets_are_one_by_one(split):
     assert isinstance(split.similarity, MaxSim)
     visual, text = sets(split.visual), sets(split.text)
     assert len({len(x) for x in visual}) > 1
+    sims = [[x @ y.T for y in text[:20]] for x in visual[:10]]
     expected_VT = torch.tensor(
-        [
-            [((x @ y.T).amax(1).mean() + (x @ y.T).amax(0).mean()).item() / 2 for y in text[:20]]
-            for x in visual[:10]
-        ]
+        [[float(s.amax(1).mean() + s.amax(0).mean()) / 2 for s in row] for row in sims]
     )
     torch.testing.assert_close(split(slice(0, 10), slice(0, 20)), expected_VT, atol=1e-5, rtol=0)
 
@@ -68,14 +61,12 @@ def test_analyses_count_no_vector_that_is_not_there(trained, split):
     owner_T = trained.pairs("test", "be tried").owner_T
     visual, text = sets(split.visual), sets(split.text)
     distances = [torch.cdist(visual[v], t).square().mean() for v, t in zip(owner_T, text, strict=True)]
-    assert alignment(split.visual, split.text, owner_T) == pytest.approx(
-        float(sum(distances)) / len(text), abs=1e-5
-    )
+    mean = float(sum(distances)) / len(text)
+    assert alignment(split.visual, split.text, owner_T) == pytest.approx(mean, abs=1e-5)
     x_ND = torch.cat(visual)
     potential_P = torch.pdist(x_ND).square().mul(-2).exp()
-    assert uniformity(split.visual, split.text)["visual"] == pytest.approx(
-        float(potential_P.mean().log()), abs=1e-4
-    )
+    expected = float(potential_P.mean().log())
+    assert uniformity(split.visual, split.text)["visual"] == pytest.approx(expected, abs=1e-4)
     variance = sum(1 - float(x_KD.mean(dim=0).norm()) for x_KD in visual) / len(visual)
     assert variance_of(split.visual)["variance"] == pytest.approx(variance, abs=1e-5)
     assert not [*ablated(split)]

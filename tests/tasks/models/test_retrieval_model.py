@@ -66,20 +66,28 @@ def trainer(run, folder, report=None) -> Trainer:
         ("infonce(temperature=0.07, learned=True)", {"log_scale"}),
         ("siglip", {"log_scale", "bias"}),
         ("pcmepp", {"scale", "bias"}),
-        (f"{__name__}:Margin", {"weight", "seen"}),
     ],
 )
-def test_it_is_trained_saved_and_goes_on_after_a_restart(tmp_path, objective, names):
-    trust_specs(objective)
+def test_what_an_objective_learns_is_among_the_weights(objective, names):
+    toy = Toy(toy_run(objective=objective))
+    model = toy.model()
+    model(toy.data("train").batch(np.arange(8), seed=0, epoch=0), epoch=0.0)["loss"].backward()
+    learned = {f"objective.{name}" for name in names}
+    assert {name for name in model.state_dict() if name.startswith("objective.")} == learned
+    assert all(dict(model.named_parameters())[name].grad.abs() > 0 for name in learned)
+
+
+def test_it_is_trained_saved_and_goes_on_after_a_restart(tmp_path):
+    trust_specs(objective := f"{__name__}:Margin")
     run = toy_run(objective=objective, checkpoint_every=2)
     whole = trainer(run, tmp_path / "whole")
     first = {name: x.clone() for name, x in whole.model.state_dict().items()}
     whole.train()
     last = whole.model.objective.state_dict()
-    assert last.keys() == names
+    assert last.keys() == {"weight", "seen"}
     assert not any(torch.equal(first[f"objective.{name}"], x) for name, x in last.items())
     saved = load_file(tmp_path / "whole" / "model" / "model.safetensors")
-    assert {f"objective.{name}" for name in names} <= saved.keys()
+    assert {f"objective.{name}" for name in last} <= saved.keys()
 
     report = FolderReport(fail_after=2)
     with pytest.raises(KeyboardInterrupt):
@@ -154,12 +162,9 @@ class Weighed(DualEncoder):
 
     def __init__(self, parts: Parts, *, gain: float = 1.0) -> None:
         visual, text = parts.visual(), parts.text()
-        branches = (
-            Branch(visual, parts.visual_aggregator(visual.width)),
-            Branch(text, parts.text_aggregator(text.width)),
-        )
-        similarity = parts.similarity(*(branch.aggregator for branch in branches))
-        super().__init__(*branches, similarity, parts.objective(), parts.regularisers())
+        aggregators = parts.visual_aggregator(visual.width), parts.text_aggregator(text.width)
+        branches = Branch(visual, aggregators[0]), Branch(text, aggregators[1])
+        super().__init__(*branches, parts.similarity(*aggregators), parts.objective(), parts.regularisers())
         self.gain = nn.Parameter(torch.tensor(gain))
 
     def score(self, visual: Embeddings, text: Embeddings) -> Tensor:
@@ -178,16 +183,14 @@ def test_a_model_of_ones_own_is_named_by_a_run():
     assert isinstance(model, Weighed)
     model.load_state_dict(plain.state_dict(), strict=False)
     batch = toy.data("train").batch(np.arange(8), seed=0, epoch=0)
-    torch.testing.assert_close(
-        model.eval().score_batch(batch).sim_VT, 3 * plain.eval().score_batch(batch).sim_VT
-    )
+    ours, theirs = (of.eval().score_batch(batch).sim_VT for of in (model, plain))
+    torch.testing.assert_close(ours, 3 * theirs)
     model(batch, epoch=0.0)["loss"].backward()
     assert model.gain.grad.abs() > 0
-    captions = text_inputs(run, ["w1 w2 w3", "w4"], BiGRU.tokenizer({"words": WORDS}))
-    assert captions.batch(np.arange(2))["text_mask"].sum(dim=1).tolist() == [5, 3]
-    limited = replace(run, data=replace(run.data, max_words=1))
-    captions = text_inputs(limited, ["w1 w2 w3", "w4"], BiGRU.tokenizer({"words": WORDS}))
-    assert captions.batch(np.arange(2))["text_mask"].sum(dim=1).tolist() == [3, 3]
+    for most, sizes in ((0, [5, 3]), (1, [3, 3])):
+        limited = replace(run, data=replace(run.data, max_words=most))
+        captions = text_inputs(limited, ["w1 w2 w3", "w4"], BiGRU.tokenizer({"words": WORDS}))
+        assert captions.batch(np.arange(2))["text_mask"].sum(dim=1).tolist() == sizes
 
 
 def test_what_is_no_retrieval_model_is_refused():
@@ -201,20 +204,15 @@ def test_what_is_no_retrieval_model_is_refused():
             build()
 
 
+HGR_TEXT = "bigru(width=16, embedding=8, min_count=1, ends=False)"
 MODELS = {
     "dual encoder": {},
     "pairs": {"aggregator": "score_attention(heads=2)"},
-    "hgr": {
-        "model": "hgr(verbs=2, nouns=2, dropout=0.0)",
-        "text": "bigru(width=16, embedding=8, min_count=1, ends=False)",
-    },
+    "hgr": {"model": "hgr(verbs=2, nouns=2, dropout=0.0)", "text": HGR_TEXT},
 }
-SAMPLES = {
-    # both captions of items 0 and 3; those of item 3 are on two workers
-    "caption": [0, 1, 6, 20, 7, 30, 41, 50],
-    # item 4 on two workers; each comes with its two captions
-    "image": [4, 9, 2, 4],
-}
+# of captions, both of items 0 and 3, those of item 3 on two workers; of images, item 4 on two workers, each with
+# its two captions
+SAMPLES = {"caption": [0, 1, 6, 20, 7, 30, 41, 50], "image": [4, 9, 2, 4]}
 CASES = [(model, sample) for model in MODELS for sample in SAMPLES]
 TEMPERATURE = 0.05  # that of infonce
 

@@ -3,19 +3,13 @@ import math
 import numpy as np
 import pytest
 import torch
+from score_batches import batch, pairs
 
 from polypool.infra.registry import OBJECTIVES
 from polypool.tasks.objectives.adopt import kth_highest, logsumexp_of_highest
-from polypool.tasks.objectives.objective import batch_positives
 
 PAPER = {"rule": "paper", "margin": 0.0, "positive_in_denominator": False, "halve": False}
 CODE = {"rule": "code", "margin": 0.2, "positive_in_denominator": True, "halve": True}
-
-
-def pairs(size: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Rows and positives of a batch of pairs, each of another image."""
-    row_T = torch.arange(size)
-    return row_T, batch_positives(row_T, row_T)
 
 
 def loss_of(sim: torch.Tensor, row_T=None, positive_VT=None, **given) -> dict[str, torch.Tensor]:
@@ -45,8 +39,9 @@ def explicit(sim_VT, row_T, positive_VT, *, leak=False, **given) -> tuple[torch.
             k = int(n * math.cos((align + uniform) ** 1.25)) + 1
         counts.append(min(max(k, 1), n - 1))
         costs = []
+        placed = score.masked_fill(mine, 0.0).tolist()
         for row, column in rows:
-            order = sorted(range(n), key=lambda j: -(0.0 if mine[row, j] else score[row, j].item()))
+            order = sorted(range(n), key=lambda j, line=placed[row]: -line[j])
             chosen = [j for j in order if leak or not mine[row, j]][: counts[-1]]
             logits = [(score[row, j] + given["margin"]) / 0.05 for j in chosen]
             pair = score[row, column] / 0.05
@@ -84,24 +79,11 @@ def test_the_recorded_numbers(golden, case):
     assert (gradient.diagonal() <= 0).all()
 
 
-def batches() -> list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
-    """A batch of pairs with an image that comes twice, and one of 4 images with 2, 1, 3 and 2 captions."""
-    generator = torch.Generator().manual_seed(0)
-    draw = lambda *size: torch.rand(size, generator=generator, dtype=torch.float64) * 0.8 - 0.4  # noqa: E731
-    item = torch.tensor([5, 7, 2, 7, 9, 1])
-    row_T = torch.tensor([0, 0, 1, 2, 2, 2, 3, 3])
-    return [
-        (draw(6, 6) + 0.3 * torch.eye(6), torch.arange(6), batch_positives(item, torch.arange(6))),
-        (draw(4, 8), row_T, batch_positives(torch.arange(4), row_T)),
-        (draw(4, 8) - 0.3, row_T, batch_positives(torch.arange(4), row_T)),
-    ]
-
-
 @pytest.mark.parametrize("given", [{}, PAPER, {"margin": 0.0}, {"halve": False}, {"rule": "paper"}])
-@pytest.mark.parametrize("batch", [0, 1, 2])
-def test_against_the_definition_with_gradients(given, batch):
-    sim, row_T, positive_VT = batches()[batch]
-    sim.requires_grad_()
+@pytest.mark.parametrize(("name", "lower"), [("pairs", 0.0), ("items", 0.0), ("items", 0.3)])
+def test_against_the_definition_with_gradients(given, name, lower):
+    sim, row_T, positive_VT = batch(name)
+    sim = (sim - lower).requires_grad_()
     found = loss_of(sim, row_T, positive_VT, **given)
     expected, counts = explicit(sim, row_T, positive_VT, **given)
     assert found["negatives"].item() == sum(counts) / 2
@@ -140,10 +122,9 @@ def test_exactly_k_count_where_several_tie(k):
         (gradient,) = torch.autograd.grad(found.sum(), x)
         assert gradient.sum(dim).tolist() == pytest.approx([2, 2])
         assert (gradient[x < highest.amin(dim, keepdim=True)] == 0).all()
-        torch.testing.assert_close(
-            kth_highest(x.detach(), torch.tensor(k), dim=dim, spare_VT=torch.empty(x.shape).double()),
-            highest.select(dim, k - 1),
-        )
+        spare = torch.empty(x.shape).double()
+        kth = kth_highest(x.detach(), torch.tensor(k), dim=dim, spare_VT=spare)
+        torch.testing.assert_close(kth, highest.select(dim, k - 1))
 
 
 def test_nothing_is_larger_than_the_scores():

@@ -6,38 +6,29 @@ from types import ModuleType
 
 import pytest
 import torch
+from score_batches import batch
 from torch import Tensor
 
 from polypool.infra.registry import MINERS, OBJECTIVES
 from polypool.infra.spec import trust_specs
 from polypool.pipelines.checks.checking import check, kind_of
 from polypool.tasks.objectives.miners import BatchScores, Chosen, Mined, Miner
-from polypool.tasks.objectives.objective import batch_positives
 
 MARGIN, TEMPERATURE = 0.3, 0.2
 
 
-def batches() -> list[tuple[Tensor, Tensor, Tensor]]:
-    """Pairs with an image that comes twice; 4 images with 2, 1, 3 and 2 captions; the latter with lower scores."""
-    generator = torch.Generator().manual_seed(0)
-    draw = lambda *size: torch.rand(size, generator=generator, dtype=torch.float64) * 0.8 - 0.4  # noqa: E731
-    item, row_T = torch.tensor([5, 7, 2, 7, 9, 1]), torch.tensor([0, 0, 1, 2, 2, 2, 3, 3])
-    own_T = torch.arange(6)
-    return [
-        (draw(6, 6) + 0.3 * torch.eye(6), own_T, batch_positives(item, own_T)),
-        (draw(4, 8), row_T, batch_positives(torch.arange(4), row_T)),
-        (draw(4, 8) - 0.3, row_T, batch_positives(torch.arange(4), row_T)),
-    ]
+def scored(name: str) -> tuple[Tensor, Tensor, Tensor]:
+    """A batch, of which a third has lower scores."""
+    if name == "low":
+        sim_VT, *rest = batch("items")
+        return sim_VT - 0.3, *rest
+    return batch(name)
 
 
 def adopt_k(sim_VT: Tensor, row_T: Tensor, positive_VT: Tensor, candidates: int) -> int:
     sim_VT = sim_VT.detach()
     pairs = [float(sim_VT[row, column]) for column, row in enumerate(row_T)]
-    others = [
-        1.0 if positive_VT[v, t] else math.exp(-float(sim_VT[v, t]))
-        for v in range(sim_VT.shape[0])
-        for t in range(sim_VT.shape[1])
-    ]
+    others = (-sim_VT).exp().masked_fill(positive_VT, 1.0).flatten().tolist()
     maturity = sum(pairs) / len(pairs) + sum(others) / len(others)
     return min(max(int(candidates * math.cos(maturity**1.25)) + 1, 1), candidates - 1)
 
@@ -70,35 +61,34 @@ def explicit(
             else:
                 logits = [pair / TEMPERATURE, *((score + MARGIN) / TEMPERATURE for score in negatives)]
                 costs.append(torch.stack(logits).exp().sum().log() - pair / TEMPERATURE)
-        total.append(
-            sum(costs) / (count if mean else 1) if objective == "triplet" else sum(costs) / len(costs)
-        )
+        shared = (count if mean else 1) if objective == "triplet" else len(costs)
+        total.append(sum(costs) / shared)
     return sum(total) if objective == "triplet" else sum(total) / 2
 
 
-@pytest.mark.parametrize("batch", range(3))
+@pytest.mark.parametrize("name", ["pairs", "items", "low"])
 @pytest.mark.parametrize("spec", ["all", "hard", "hard(k=3)", "semi_hard", "adopt_k"])
 @pytest.mark.parametrize("objective", ["triplet", "triplet of means", "infonce"])
-def test_a_miner_chooses_by_its_definition_in_either_objective(objective, spec, batch):
-    sim_VT, row_T, positive_VT = batches()[batch]
+def test_a_miner_chooses_by_its_definition_in_either_objective(objective, spec, name):
+    sim_VT, row_T, positive_VT = scored(name)
     sim_VT.requires_grad_()
-    name, mean = objective.split()[0], "means" in objective
+    which, mean = objective.split()[0], "means" in objective
     given = {
         "triplet": f"triplet(margin={MARGIN}, negatives={spec}, warmup_epochs=0)",
         "triplet of means": f"triplet(margin={MARGIN}, negatives={spec}, warmup_epochs=0, reduction=mean)",
         "infonce": f"infonce(temperature={TEMPERATURE}, negatives={spec}, margin={MARGIN})",
     }[objective]
     found = OBJECTIVES.build(given)(sim_VT, row_T, positive_VT, epoch=0.0)["loss"]
-    expected = explicit(name, spec, sim_VT, row_T, positive_VT, mean=mean)
+    expected = explicit(which, spec, sim_VT, row_T, positive_VT, mean=mean)
     assert found.item() == pytest.approx(expected.item(), abs=1e-9)
     ours, theirs = (torch.autograd.grad(loss, sim_VT)[0] for loss in (found, expected))
     torch.testing.assert_close(ours, theirs, atol=1e-9, rtol=0)
 
 
-@pytest.mark.parametrize("batch", range(3))
+@pytest.mark.parametrize("name", ["pairs", "items", "low"])
 @pytest.mark.parametrize("rule", ["code", "paper"])
-def test_adopt_is_infonce_of_its_miner(rule, batch):
-    sim_VT, row_T, positive_VT = batches()[batch]
+def test_adopt_is_infonce_of_its_miner(rule, name):
+    sim_VT, row_T, positive_VT = scored(name)
     sim_VT.requires_grad_()
     adopt, infonce = (
         OBJECTIVES.build(spec)(sim_VT, row_T, positive_VT, epoch=0.0)
@@ -115,14 +105,14 @@ def test_adopt_is_infonce_of_its_miner(rule, batch):
 
 
 def test_a_learned_temperature_does_not_change_what_is_chosen():
-    sim_VT, row_T, positive_VT = batches()[0]
+    sim_VT, row_T, positive_VT = scored("pairs")
     specs = [f"infonce(temperature={t}, learned=True, negatives=adopt_k)" for t in (0.05, 1.0)]
     found = [OBJECTIVES.build(spec)(sim_VT, row_T, positive_VT, epoch=0.0)["negatives"] for spec in specs]
     assert found[0] == found[1] == adopt_k(sim_VT, row_T, positive_VT, 6)
 
 
 def test_all_negatives_count_in_the_first_epochs_whatever_the_miner():
-    batch = batches()[1]
+    batch = scored("items")
     late = OBJECTIVES.build("triplet(negatives=adopt_k, warmup_epochs=2)")
     every = OBJECTIVES.build("triplet(negatives=all)")
     assert torch.equal(late(*batch, epoch=1.9)["loss"], every(*batch, epoch=1.9)["loss"])
@@ -165,7 +155,7 @@ def plugin(monkeypatch) -> None:
 
 def test_a_miner_of_ones_own_serves_both_objectives(plugin):
     trust_specs("triplet(negatives=my_miners:Above)")
-    sim_VT, row_T, positive_VT = batches()[1]
+    sim_VT, row_T, positive_VT = scored("items")
     spec = f"triplet(margin={MARGIN}, negatives='my_miners:Above(score=0.1)', warmup_epochs=0)"
     loss = OBJECTIVES.build(spec)(sim_VT, row_T, positive_VT, epoch=0.0)["loss"]
     expected = 0.0

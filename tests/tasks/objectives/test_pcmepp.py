@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from score_batches import BATCHES, batch, pairs
 from torch import Tensor
 from torch.nn.functional import normalize
 
@@ -98,19 +99,10 @@ def test_what_is_no_distribution_is_refused(shape):
         vib(Embeddings(gaussians(3)), Embeddings(plain))
 
 
-# item 7 is drawn twice; then three items with 2, 1 and 3 captions; then nothing but positives
-BATCHES = {
-    "pairs": ([5, 7, 2, 7, 9], [0, 1, 2, 3, 4]),
-    "items": ([4, 1, 6], [0, 0, 1, 2, 2, 2]),
-    "one": ([3], [0, 0]),
-}
-
-
-def batch(name: str) -> tuple[Tensor, Tensor, Tensor]:
-    item_V, row_T = (torch.tensor(numbers) for numbers in BATCHES[name])
-    generator = torch.Generator().manual_seed(3)
-    sim_VT = -4 * torch.rand(len(item_V), len(row_T), generator=generator, dtype=torch.float64)
-    return sim_VT, row_T, batch_positives(item_V, row_T)
+def far(name: str) -> tuple[Tensor, Tensor, Tensor]:
+    """Scores from -4.4 to 0, as minus distances are."""
+    sim_VT, row_T, positive_VT = batch(name)
+    return 4 * (sim_VT - 0.7), row_T, positive_VT
 
 
 def entropy(logit: float, yes: bool) -> float:
@@ -139,36 +131,23 @@ def explicit(sim: np.ndarray, positive: np.ndarray, *, scale: float, bias: float
     ],
 )
 def test_the_objective_is_that_of_the_formula_with_gradients(name, spec, values):
-    sim_VT, row_T, positive_VT = batch(name)
+    sim_VT, row_T, positive_VT = far(name)
     objective = OBJECTIVES.build(spec).double()
     sim_VT.requires_grad_()
     loss = objective(sim_VT, row_T, positive_VT, epoch=0.0)["loss"]
-    loss.backward()
     sim, positive = sim_VT.detach().numpy(), positive_VT.numpy()
     assert loss.item() == pytest.approx(explicit(sim, positive, **values), abs=1e-12)
-    step = 1e-6
-    for learned in ("scale", "bias"):
-        up, down = (explicit(sim, positive, **values | {learned: values[learned] + d}) for d in (step, -step))
-        grad = getattr(objective, learned).grad.item()
-        assert grad == pytest.approx((up - down) / (2 * step), abs=1e-7)
-    for entry in np.ndindex(*sim.shape):
-        up, down = sim.copy(), sim.copy()
-        up[entry] += step
-        down[entry] -= step
-        slope = (explicit(up, positive, **values) - explicit(down, positive, **values)) / (2 * step)
-        assert sim_VT.grad[entry].item() == pytest.approx(slope, abs=1e-6)
+    assert torch.autograd.gradcheck(
+        lambda sim, *_: objective(sim, row_T, positive_VT, epoch=0.0)["loss"],
+        (sim_VT, objective.scale, objective.bias),
+    )
 
 
 def test_pseudo_positives_by_hand():
     """Image 0 is nearer to text 1 than to its own, and as near to text 2; no text is nearer to a foreign image."""
     sim_VT = torch.tensor([[-1.0, -0.5, -1.0], [-2.0, -0.4, -3.0], [-2.0, -3.0, -0.3]])
-    row_T = torch.arange(3)
-    objective, plain = (
-        OBJECTIVES.build("pcmepp(scale=1, bias=0, pseudo=1)"),
-        "pcmepp(scale=1, bias=0, pseudo=0)",
-    )
-    terms = objective(sim_VT, row_T, batch_positives(row_T, row_T), epoch=0.0)
-    alone = OBJECTIVES.build(plain)(sim_VT, row_T, batch_positives(row_T, row_T), epoch=0.0)
+    objective, plain = (OBJECTIVES.build(f"pcmepp(scale=1, bias=0, pseudo={pseudo})") for pseudo in (1, 0))
+    terms, alone = (of(sim_VT, *pairs(3), epoch=0.0) for of in (objective, plain))
     assert terms["pseudo_positives"].item() == pytest.approx((2 / 3 + 0) / 2)
     assert "pseudo_positives" not in alone
     matched = alone["loss"].item() / 2
@@ -176,7 +155,7 @@ def test_pseudo_positives_by_hand():
     assert terms["loss"].item() - alone["loss"].item() == pytest.approx(
         2 * matched + (0.5 + 1.0) / 9, abs=1e-6
     )
-    turned = objective(sim_VT.T, row_T, batch_positives(row_T, row_T), epoch=0.0)
+    turned = objective(sim_VT.T, *pairs(3), epoch=0.0)
     assert turned["loss"].item() == pytest.approx(terms["loss"].item())
 
 
@@ -193,15 +172,13 @@ def test_of_several_positives_the_lowest_score_counts_wherever_it_stands():
 
 def test_the_objective_logs_what_it_learns_and_says_what_it_strives_for():
     objective = OBJECTIVES.build("pcmepp(scale=4, bias=3)")
-    terms = objective(*batch("pairs"), epoch=0.0)
+    terms = objective(*far("pairs"), epoch=0.0)
     assert (terms["scale"].item(), terms["bias"].item()) == (4, 3)
     assert not any(terms[name].requires_grad for name in ("scale", "bias", "pseudo_positives"))
     assert objective.strives_for == pytest.approx(0.25)
     assert objective.advice(epoch=0.0)[1] == "another scale than 4"
-    row_T = torch.arange(4)
-    positive_VT = batch_positives(row_T, row_T)
-    plateau = objective.plateau(-0.5, row_T, positive_VT, epoch=0.0)
-    expected = explicit(np.full((4, 4), -0.5), positive_VT.numpy(), scale=4, bias=3, pseudo=0.1)
+    plateau = objective.plateau(-0.5, *pairs(4), epoch=0.0)
+    expected = explicit(np.full((4, 4), -0.5), np.eye(4, dtype=bool), scale=4, bias=3, pseudo=0.1)
     assert plateau == pytest.approx(expected, rel=1e-6)
 
 

@@ -44,11 +44,8 @@ def explicit(name: str, visual: torch.Tensor, text: torch.Tensor) -> torch.Tenso
 
 
 def of(name: str, encoded: Embeddings, on: str = "residual") -> torch.Tensor:
-    return (
-        encoded.vectors
-        if name == "mmd" or on == "embedding" or encoded.residual is None
-        else encoded.residual
-    )
+    whole = name == "mmd" or on == "embedding" or encoded.residual is None
+    return encoded.vectors if whole else encoded.residual
 
 
 @pytest.mark.parametrize("residual", [True, False])

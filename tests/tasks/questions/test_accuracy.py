@@ -108,11 +108,8 @@ def test_means_by_type(recorded):
 
 
 def test_names_of_groups():
-    found = global_pool(
-        np.array([1, 0, 0.5]),
-        answer_types=["", "yes/no", "un@answerable"],
-        question_types=["what's", "what's", ""],
-    )
+    kinds, starts = ["", "yes/no", "un@answerable"], ["what's", "what's", ""]
+    found = global_pool(np.array([1, 0, 0.5]), answer_types=kinds, question_types=starts)
     assert found == {"accuracy": 50, "yes_no": 0, "answer/un_answerable": 50, "type/what_s": 50}
     assert global_pool(np.array([1.0])) == {"accuracy": 100}
 
@@ -120,10 +117,9 @@ def test_names_of_groups():
 STEPS = {
     "punctuation": without_punctuation,
     "digit_article": with_digits,
-    "composed_2021": normalise,
-    "composed_2017": normalise,
     "vocabulary_answer": vocabulary_answer,
 }
+STEPS |= dict.fromkeys(("composed_2021", "composed_2017"), normalise)
 
 
 @pytest.mark.parametrize("key", STEPS)
@@ -160,10 +156,8 @@ def test_punctuation(answer, expected):
         ("None of an A", "0 of"),
         ("twenty-one someone", "twenty-one someone"),
         ("dont couldnt've couldn'tve ow's'at yall'd've", "don't couldn't've couldn't've 'ow's'at y'all'd've"),
-        (
-            "its well were Ive id've couldntve",
-            "its well were ive id've couldntve",
-        ),  # in no table, or two are missing
+        # in no table, or two are missing
+        ("its well were Ive id've couldntve", "its well were ive id've couldntve"),
         ("somebody'd hes she's let's", "somebodyd he's she's let's"),
     ],
 )

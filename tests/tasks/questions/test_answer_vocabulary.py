@@ -29,13 +29,8 @@ def test_an_answer_needs_nine_questions():
 
 def test_soft_targets_count_raw_answers():
     vocabulary = AnswerVocabulary(["2", "cat", "dog"])
-    answers = [
-        ["cat"] * 1 + ["dog"] * 2 + ["Cat", "the cat", "two"],
-        ["cat"] * 3 + ["2"] * 4,
-        ["bird"] * 10,
-        [],
-        ["dog"] * 12,
-    ]
+    few = ["cat"] * 1 + ["dog"] * 2 + ["Cat", "the cat", "two"]
+    answers = [few, ["cat"] * 3 + ["2"] * 4, ["bird"] * 10, [], ["dog"] * 12]
     targets = vocabulary.soft_targets(answers)
     assert len(targets) == 5
     every = targets.batch(np.arange(5))
@@ -84,51 +79,33 @@ def test_the_recorded_soft_targets(golden, least):
     np.testing.assert_array_equal(vocabulary.soft_targets(answers).batch(np.arange(len(answers))), target_QA)
 
 
-def test_vocabularies_that_cannot_be():
-    with pytest.raises(
-        InputError, match=r"no answer is that of 9 questions or more \(the most frequent, 'x y', of 2\)"
-    ):
-        AnswerVocabulary.build(["x-y", "x y", "c"])
-    with pytest.raises(InputError, match="there are no questions"):
-        AnswerVocabulary.build([])
-    with pytest.raises(InputError, match="min_count=0"):
-        AnswerVocabulary.build(["c"], min_count=0)
-    with pytest.raises(InputError, match="each once"):
-        AnswerVocabulary(["x", "x"])
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: AnswerVocabulary.build(["x-y", "x y", "c"]), r"9 questions .* 'x y', of 2\)"),
+        (lambda: AnswerVocabulary.build([]), "there are no questions"),
+        (lambda: AnswerVocabulary.build(["c"], min_count=0), "min_count=0"),
+        (lambda: AnswerVocabulary(["x", "x"]), "each once"),
+        (lambda: results_file(["x7"], ["yes"]), "the question id 'x7' is no whole number"),
+        (lambda: results_file(["7", "8", "7"], ["yes"] * 3), "1 question ids come twice, such as 7"),
+    ],
+)
+def test_what_cannot_be_made_is_refused(make, message):
+    with pytest.raises(InputError, match=message):
+        make()
 
 
 def test_priors():
-    questions = [
-        "What color is it?",
-        "what  Color, now",
-        "What color is that?",
-        "Is it new?",
-        "is it old",
-        "Is he?",
-    ]
+    questions = ["What color is it?", "what  Color, now", "What color is that?"]
+    questions += ["Is it new?", "is it old", "Is he?"]
     prior = AnswerPrior(questions, ["red", "blue", "red", "yes", "no", "yes"])
     assert prior.most_frequent == "red"  # as frequent as yes, and first in the alphabet
-    assert prior.predict(["WHAT COLOR?", "is it", "Is he here?", "Who?", "", "What colorful"]) == [
-        "red",
-        "no",
-        "yes",
-        "red",
-        "red",
-        "red",
-    ]
+    asked = ["WHAT COLOR?", "is it", "Is he here?", "Who?", "", "What colorful"]
+    assert prior.predict(asked) == ["red", "no", "yes", "red", "red", "red"]
     assert first_words("Why, though?") == ("why", "though")
 
 
 def test_a_file_has_the_answers_in_the_order_of_the_questions():
     content = results_file(["7", "3000001"], ["yes", "café"])
-    assert json.loads(content) == [
-        {"question_id": 7, "answer": "yes"},
-        {"question_id": 3000001, "answer": "café"},
-    ]
-
-
-def test_what_is_not_written():
-    with pytest.raises(InputError, match="the question id 'x7' is no whole number"):
-        results_file(["x7"], ["yes"])
-    with pytest.raises(InputError, match="1 question ids come twice, such as 7"):
-        results_file(["7", "8", "7"], ["yes"] * 3)
+    rows = [(row["question_id"], row["answer"]) for row in json.loads(content)]
+    assert rows == [(7, "yes"), (3000001, "café")]

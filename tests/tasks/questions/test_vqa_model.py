@@ -52,12 +52,9 @@ def explicit_pool(model: VQAModel, spec: str, branch, own: torch.Tensor, other: 
     """Return the vector of one set of any size, by the formula of its aggregator."""
     if spec.startswith("score_attention"):
         return score_attention_of(branch.aggregator, own, other).mean(dim=0)
-    return {
-        "mean": own.sum(dim=0) / len(own),
-        "max": own.max(dim=0).values,
-        "logsumexp(average=False)": own.exp().sum(dim=0).log(),
-        "cls": own[0],
-    }[spec]
+    if spec == "logsumexp(average=False)":
+        return own.exp().sum(dim=0).log()
+    return {"mean": own.sum(dim=0) / len(own), "max": own.max(dim=0).values, "cls": own[0]}[spec]
 
 
 def explicit(model: VQAModel, spec: str, cross: str, fusion: str, one: dict) -> torch.Tensor:
@@ -78,9 +75,8 @@ def explicit(model: VQAModel, spec: str, cross: str, fusion: str, one: dict) -> 
     embeddings = []
     for name, own, other in (("visual", v, t), ("text", t, v)):
         code = explicit_pool(model, spec, getattr(model, name), own, other)
-        embeddings.append(
-            code + linear(f"{name}_feed.outer", linear(f"{name}_feed.inner", code).clamp(min=0))
-        )
+        inner = linear(f"{name}_feed.inner", code).clamp(min=0)
+        embeddings.append(code + linear(f"{name}_feed.outer", inner))
     if fusion == "concat":
         return linear("classifier", torch.cat(embeddings))
     a, b = (
@@ -123,12 +119,9 @@ VECTORS = [name for name in AGGREGATORS.names() if AGGREGATORS.get(name).makes =
 @pytest.mark.parametrize("aggregator", VECTORS)
 @pytest.mark.parametrize("cross", ["", CLS])
 def test_any_aggregator_of_vectors_runs_and_padding_and_batch_mates_change_nothing(cross, aggregator):
-    heads = {
-        "score_attention": "heads=2",
-        "slots": "heads=2, head_width=4",
-        "transformer_set": "heads=2, head_width=4",
-    }
-    aggregator += f"({heads[aggregator]})" if aggregator in heads else ""
+    narrow = "(heads=2, head_width=4)"
+    heads = {"score_attention": "(heads=2)", "slots": narrow, "transformer_set": narrow}
+    aggregator += heads.get(aggregator, "")
     alone = AGGREGATORS.get(aggregator.partition("(")[0]).context != "vector"
     model = made(cross=cross, aggregator=aggregator, text_aggregator="" if alone else "mean")
     batch = batch_of()
@@ -193,12 +186,8 @@ def test_a_new_model_expects_one_answer():
 
 def test_fusions_drop_in_training_alone():
     v, t = torch.randn(40, 8), torch.randn(40, 6)
-    for spec, width in {
-        "concat(dropout=0.5)": 14,
-        "product(dropout=0.5)": 8,
-        "product(width=3, dropout=0.5)": 3,
-    }.items():
-        fusion = FUSIONS.build(spec, 8, 6)
+    for spec, width in (("concat(", 14), ("product(", 8), ("product(width=3, ", 3)):
+        fusion = FUSIONS.build(f"{spec}dropout=0.5)", 8, 6)
         assert fusion.width == width
         assert fusion.eval()(v, t).shape == (40, width)
         assert torch.equal(fusion(v, t), fusion(v, t))

@@ -73,12 +73,8 @@ def test_the_weights_are_those_of_each_pair_alone_and_the_model_is_as_before(tin
 
 
 def test_weights_of_channels_are_averaged_and_context_takes_part(tiny):
-    adapter, model = built(
-        tiny[0],
-        aggregator="score_attention(k=2, heads=2)",
-        text_aggregator="softpool",
-        similarity="smooth_chamfer",
-    )
+    parts = {"aggregator": "score_attention(k=2, heads=2)", "text_aggregator": "softpool"}
+    adapter, model = built(tiny[0], **parts, similarity="smooth_chamfer")
     model.eval()
     for it in attended(model, caption_pairs(adapter.data("test"), count=3)):
         batch = it.batch
@@ -95,11 +91,8 @@ def weights_of(run) -> dict[str, np.ndarray]:
     adapter, model = built(run)
     found = attended(model, caption_pairs(adapter.data("test"), count=3))
     assert not found or rank() == 0
-    return {
-        f"{run.aggregator} {number} {side}": weight_KN
-        for number, it in enumerate(found)
-        for side, weight_KN in it.weights.items()
-    }
+    weights = [(number, side, x) for number, it in enumerate(found) for side, x in it.weights.items()]
+    return {f"{run.aggregator} {number} {side}": weight_KN for number, side, weight_KN in weights}
 
 
 def worker(folder: str, runs) -> None:

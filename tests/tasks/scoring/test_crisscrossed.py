@@ -23,9 +23,8 @@ class Matrices:
     """Scores from whole matrices; notes the largest block it was asked for."""
 
     def __init__(self, between_NG, images_NN, captions_GG) -> None:
-        self.between_NG, self.images_NN, self.captions_GG = (
-            torch.as_tensor(x) for x in (between_NG, images_NN, captions_GG)
-        )
+        self.between_NG, self.images_NN = torch.as_tensor(between_NG), torch.as_tensor(images_NN)
+        self.captions_GG = torch.as_tensor(captions_GG)
 
     def __call__(self, images: slice, captions: slice) -> torch.Tensor:
         return self.between_NG[images, captions]
@@ -49,20 +48,16 @@ class Case:
 
         def draw(first: list[str], second: list[str], count: int) -> list[tuple[str, str, float]]:
             pairs = {(rng.choice(first), rng.choice(second)) for _ in range(count)}
-            return [
-                (a, b, float(rng.choice([1.0, 2.49, 2.5, 2.99, 3.0, 4.5])))
-                for a, b in sorted(pairs)
-                if a != b
-            ]
+            ratings = [1.0, 2.49, 2.5, 2.99, 3.0, 4.5]
+            return [(a, b, float(rng.choice(ratings))) for a, b in sorted(pairs) if a != b]
 
         self.pairs = {
             "sits": draw(self.caption_ids, self.image_ids, 40),
             "sts": draw(self.caption_ids, self.caption_ids, 40),
             "sis": draw(self.image_ids[:9], self.image_ids[:9], 12),
         }
-        self.score = Matrices(
-            rng.random((self.n, self.g)), rng.random((self.n, self.n)), rng.random((self.g, self.g))
-        )
+        sizes = (self.n, self.g), (self.n, self.n), (self.g, self.g)
+        self.score = Matrices(*(rng.random(size) for size in sizes))
 
     @property
     def ratings(self) -> Ratings:
@@ -70,35 +65,26 @@ class Case:
 
     def answers(self, direction: str, query: int) -> set[int]:
         """The right answers of a query, by the rules in words."""
-        found: set[int] = set()
-        images = {id: at for at, id in enumerate(self.image_ids)}
-        captions = {id: at for at, id in enumerate(self.caption_ids)}
+        kind, least = {"t2t": ("sts", 3.0), "i2i": ("sis", 2.5)}.get(direction, ("sits", 3.0))
+        place = {id: at for ids in (self.image_ids, self.caption_ids) for at, id in enumerate(ids)}
+        rated = [(place[a], place[b]) for a, b, rating in self.pairs[kind] if rating >= least]
         if direction in ("i2t", "t2i"):
-            pairs = [(g, int(i)) for g, i in enumerate(self.owner_T)]
-            pairs += [(captions[a], images[b]) for a, b, rating in self.pairs["sits"] if rating >= 3.0]
-            for g, i in pairs:
-                if direction == "i2t" and i == query:
-                    found.add(g)
-                if direction == "t2i" and g == query:
-                    found.add(i)
-        elif direction == "t2t":
+            own = [(g, int(i)) for g, i in enumerate(self.owner_T)]
+            asked, answer = (1, 0) if direction == "i2t" else (0, 1)
+            return {pair[answer] for pair in own + rated if pair[asked] == query}
+        found = {item for pair in rated if query in pair for item in pair}
+        if direction == "t2t":
             found |= {g for g in range(self.g) if self.owner_T[g] == self.owner_T[query]}
-            for a, b, rating in self.pairs["sts"]:
-                if rating >= 3.0 and query in (captions[a], captions[b]):
-                    found |= {captions[a], captions[b]}
-        else:
-            for a, b, rating in self.pairs["sis"]:
-                if rating >= 2.5 and query in (images[a], images[b]):
-                    found |= {images[a], images[b]}
-        return found - {query} if direction in ("t2t", "i2i") else found
+        return found - {query}
 
     def rank(self, direction: str, query: int, *, self_score: float | None = None) -> float:
         """The place of the best right answer when the gallery is sorted; the item itself has a score or is out."""
+        of_images, of_captions = self.score.images_NN, self.score.captions_GG
         rows = {
+            "t2t": of_captions,
+            "i2i": of_images,
             "i2t": self.score.between_NG,
             "t2i": self.score.between_NG.T,
-            "t2t": self.score.captions_GG,
-            "i2i": self.score.images_NN,
         }
         scores = dict(enumerate(rows[direction][query].tolist()))
         if direction in ("t2t", "i2i"):
@@ -112,9 +98,8 @@ class Case:
         return [self.rank(direction, query, **options) for query in range(queries)]
 
     def evaluate(self, score: object = None):
-        answers = right_answers(
-            self.ratings, image_ids=self.image_ids, caption_ids=self.caption_ids, owner_T=self.owner_T
-        )
+        ids = {"image_ids": self.image_ids, "caption_ids": self.caption_ids}
+        answers = right_answers(self.ratings, **ids, owner_T=self.owner_T)
         return evaluate_crisscrossed(score or self.score, answers)
 
 
@@ -194,13 +179,10 @@ def test_no_block_is_larger_than_a_chunk():
             largest = max(largest, len(query) * len(gallery))
             return super().forward(query, gallery)
 
-    ids, names = [str(i) for i in range(n)], [str(g) for g in range(5 * n)]
-    one = rated(("0", "1", 5.0))
-    answers = right_answers(
-        Ratings(sits=one, sts=one, sis=one), image_ids=ids, caption_ids=names, owner_T=owner_T
-    )
-    embeddings = (torch.randn(count, 8, generator=generator) for count in (n, 5 * n))
-    visual, text = embeddings
+    ids, names, one = [str(i) for i in range(n)], [str(g) for g in range(5 * n)], rated(("0", "1", 5.0))
+    ratings = Ratings(sits=one, sts=one, sis=one)
+    answers = right_answers(ratings, image_ids=ids, caption_ids=names, owner_T=owner_T)
+    visual, text = (torch.randn(count, 8, generator=generator) for count in (n, 5 * n))
     found = evaluate_crisscrossed(SplitEmbeddings(visual=visual, text=text, similarity=Watched()), answers)
     assert largest <= 1 << 22 < (5 * n) ** 2
     assert found.metrics["i2i/skipped"] == n - 2

@@ -61,25 +61,17 @@ class Case:
 
     def extended(self, *, unknown: bool = False) -> Extended:
         more = ("1",) if unknown else ()
-        return Extended(
-            image_to_caption={
-                self.image_ids[q]: tuple(self.caption_ids[a] for a in answers) + more
-                for q, answers in self.of["i2t"].items()
-            },
-            caption_to_image={
-                self.caption_ids[q]: tuple(self.image_ids[a] for a in answers) + more
-                for q, answers in self.of["t2i"].items()
-            }
-            | ({"2": ("3",)} if unknown else {}),
+        images, captions = self.image_ids, self.caption_ids
+        of_images, of_captions = (
+            {asked[q]: tuple(found[a] for a in answers) + more for q, answers in self.of[direction].items()}
+            for direction, asked, found in (("i2t", images, captions), ("t2i", captions, images))
         )
+        unasked = {"2": ("3",)} if unknown else {}
+        return Extended(image_to_caption=of_images, caption_to_image=of_captions | unasked)
 
     def asked(self, extended: Extended | None = None):
-        return queries_of(
-            extended or self.extended(),
-            image_ids=self.image_ids,
-            caption_ids=self.caption_ids,
-            owner_T=self.owner_T,
-        )
+        ids = {"image_ids": self.image_ids, "caption_ids": self.caption_ids}
+        return queries_of(extended or self.extended(), **ids, owner_T=self.owner_T)
 
     def rows(self, direction: str) -> np.ndarray:
         return (self.sim_NG if direction == "i2t" else self.sim_NG.T).numpy()
@@ -174,12 +166,9 @@ def test_what_is_not_in_the_split_is_refused():
         InputError, match="none of the 1 queries of ECCV Caption, such as 1, is in this split"
     ):
         case.asked(foreign)
-    lost = Extended(
-        image_to_caption={case.image_ids[4]: ("17", "18")}, caption_to_image={case.caption_ids[0]: ("1",)}
-    )
-    with pytest.raises(
-        InputError, match=f"query {case.image_ids[4]} of ECCV Caption has none .* is 17: ingest"
-    ):
+    image, caption = case.image_ids[4], case.caption_ids[0]
+    lost = Extended(image_to_caption={image: ("17", "18")}, caption_to_image={caption: ("1",)})
+    with pytest.raises(InputError, match=f"query {image} of ECCV Caption has none .* is 17: ingest"):
         case.asked(lost)
     case.sim_NG[case.owner_T[3], 3] = torch.nan
     case.of["t2i"][3] = [1]

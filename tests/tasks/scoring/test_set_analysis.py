@@ -20,6 +20,7 @@ from polypool.tasks.scoring.geometry import (
     variance_of,
 )
 from polypool.tasks.similarities.of_sets import AlignedMean
+from polypool.tasks.similarities.similarity import Similarity
 
 
 def embeddings(*shape: int, seed: int = 0) -> Tensor:
@@ -56,11 +57,8 @@ def test_alignment_is_the_mean_squared_distance_of_pairs(k, m):
 @pytest.mark.parametrize("chunk", [1 << 22, 40, 1])
 def test_uniformity_is_the_log_mean_potential_of_different_vectors(k, chunk, monkeypatch):
     monkeypatch.setattr(geometry, "_CHUNK", chunk)
-    visual, text = (
-        (embeddings(7, k, 5), embeddings(12, k, 5, seed=1))
-        if k
-        else (embeddings(7, 5), embeddings(12, 5, seed=1))
-    )
+    middle = (k,) if k else ()
+    visual, text = embeddings(7, *middle, 5), embeddings(12, *middle, 5, seed=1)
     found = uniformity(visual, text)
     sides = {"visual": vectors(visual), "text": vectors(text)}
     sides["joint"] = np.concatenate([sides["visual"], sides["text"]])
@@ -118,23 +116,20 @@ def test_a_collapsed_set_varies_0_and_an_opposed_one_1():
 
 
 def test_choices_are_one_element_and_all_but_one():
-    assert choices(3) == {
-        "only_1": [0],
-        "only_2": [1],
-        "only_3": [2],
-        "without_1": [1, 2],
-        "without_2": [0, 2],
-        "without_3": [0, 1],
-    }
+    only = {"only_1": [0], "only_2": [1], "only_3": [2]}
+    assert choices(3) == only | {"without_1": [1, 2], "without_2": [0, 2], "without_3": [0, 1]}
     assert choices(2) == {"only_1": [0], "only_2": [1]}
+
+
+def scores(visual: Tensor, text: Tensor, similarity: Similarity) -> dict[tuple[str, str], Tensor]:
+    """Return the scores of four items and eight captions without some elements."""
+    whole = SplitEmbeddings(visual=visual, text=text, similarity=similarity)
+    return {(side, name): of(slice(0, 4), slice(0, 8)) for side, name, of in ablated(whole)}
 
 
 def test_ablated_codes_score_as_their_elements_do():
     visual, text = embeddings(4, 3, 6), embeddings(8, 2, 6, seed=1)
-    cases = {
-        (side, name): of(slice(0, 4), slice(0, 8))
-        for side, name, of in ablated(SplitEmbeddings(visual=visual, text=text, similarity=Overlap()))
-    }
+    cases = scores(visual, text, Overlap())
     assert list(cases) == [("visual", name) for name in choices(3)] + [("text", "only_1"), ("text", "only_2")]
     for q, g in itertools.product(range(4), range(8)):
         product = (visual[q] @ text[g].T).numpy()
@@ -144,20 +139,14 @@ def test_ablated_codes_score_as_their_elements_do():
 
 
 def test_single_vectors_have_nothing_to_leave_out():
-    half = SplitEmbeddings(visual=embeddings(4, 3, 6), text=embeddings(8, 6), similarity=Overlap())
-    assert {side for side, _, _ in ablated(half)} == {"visual"}
-    assert (
-        list(ablated(SplitEmbeddings(visual=embeddings(4, 6), text=embeddings(8, 6), similarity=Overlap())))
-        == []
-    )
+    half = scores(embeddings(4, 3, 6), embeddings(8, 6), Overlap())
+    assert {side for side, _ in half} == {"visual"}
+    assert scores(embeddings(4, 6), embeddings(8, 6), Overlap()) == {}
 
 
 def test_aligned_sets_lose_the_same_element_on_both_sides():
     visual, text = embeddings(4, 3, 6), embeddings(8, 3, 6, seed=1)
-    cases = {
-        (side, name): of(slice(0, 4), slice(0, 8))
-        for side, name, of in ablated(SplitEmbeddings(visual=visual, text=text, similarity=AlignedMean()))
-    }
+    cases = scores(visual, text, AlignedMean())
     assert list(cases) == [("joint", name) for name in choices(3)]
     for q, g in itertools.product(range(4), range(8)):
         place = [float(visual[q, k] @ text[g, k]) for k in range(3)]

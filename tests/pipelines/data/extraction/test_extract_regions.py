@@ -1,5 +1,3 @@
-"""Regions of a detector go into a store with their boxes, and are those of a new file, too."""
-
 from __future__ import annotations
 
 from functools import partial
@@ -7,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from describing import bytes_of, in_this_process, interrupted
+from describing import bytes_of, corpus_of_files, in_this_process, interrupted
 from detectors import write_detector
 from pictures import noise
 from PIL import Image
@@ -21,7 +19,7 @@ from polypool.pipelines.commands import extract as verb
 from polypool.pipelines.data.extraction import job
 from polypool.pipelines.data.extraction.extractors import VideoOptions, Videos
 from polypool.pipelines.data.extraction.file_features import FileFeatures
-from polypool.tasks.datasets.corpus import Corpus, Item, write_corpus
+from polypool.tasks.datasets.corpus import Corpus
 from polypool.tasks.inputs.corpus_inputs import FeatureSource
 from polypool.tasks.scoring.attention_maps import column_of
 
@@ -62,13 +60,9 @@ CORNERS = f"{__name__}:Corners"
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("corpus")
     (folder / "images").mkdir()
-    items = []
     for n in range(12):
         noise(30 + 3 * n, 45, seed=n).save(folder / "images" / f"{n}.png")
-        split = "test" if n % 4 == 3 else "train"
-        items.append(Item(id=str(n), split=split, captions=("a",), path=f"{n}.png"))
-    write_corpus(folder, items, source={"made": "by a test"}, images=folder / "images")
-    return folder
+    return corpus_of_files(folder, folder / "images", [f"{n}.png" for n in range(12)])
 
 
 @pytest.fixture(autouse=True)

@@ -1,5 +1,3 @@
-"""Texts of a corpus as a feature store."""
-
 from __future__ import annotations
 
 from pathlib import Path

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from clips import server, write_bad, write_clip
-from describing import bytes_of, in_this_process
+from describing import bytes_of, corpus_of_files, in_this_process
 from PIL import Image
 from verbs import exit_code, reasons, sets_of
 
@@ -42,12 +42,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for at, length in enumerate(LENGTHS):
         write_clip(videos / f"clip{at}.mp4", length, seed=at)
         names.insert(2 * at, f"clip{at}.mp4")
-    items = [
-        Item(id=Path(name).stem, split="test" if at % 4 == 3 else "train", captions=("a",), path=name)
-        for at, name in enumerate(names)
-    ]
-    write_corpus(folder, items, source={"made": "by a test"}, images=videos)
-    return folder
+    return corpus_of_files(folder, videos, names)
 
 
 @pytest.fixture

@@ -1,8 +1,5 @@
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -39,7 +36,7 @@ VIDEO = {"decoder": "av 16.0.0", "frames": 4, "pool": "mean"}
         ({"extractor": {"backbone": ["cells"]}}, "manifest.json: source must be a mapping"),
     ],
 )
-def test_what_a_manifest_says_wrong_of_its_making_is_named(tmp_path: Path, source: Any, message: str) -> None:
+def test_what_a_manifest_says_wrong_of_its_making_is_named(tmp_path, source, message):
     with StoreWriter(tmp_path, dim=2, source={"extractor": {"backbone": "cells"}} | source) as writer:
         writer.add("a", np.ones((1, 2)))
     path = tmp_path / "video.mp4"
@@ -51,9 +48,7 @@ def test_what_a_manifest_says_wrong_of_its_making_is_named(tmp_path: Path, sourc
 
 
 @pytest.mark.parametrize(("source", "has"), [({}, "images"), ({"video": VIDEO}, "videos")])
-def test_whether_images_or_videos_can_be_described_is_said_before_one_comes(
-    tmp_path: Path, source: dict[str, Any], has: str
-) -> None:
+def test_whether_images_or_videos_can_be_described_is_said_before_one_comes(tmp_path, source, has):
     extractor = Cells(grid=2, pixels=8)
     source = {"extractor": extractor.describe()} | source
     with StoreWriter(tmp_path, dim=extractor.dim, source=source) as writer:

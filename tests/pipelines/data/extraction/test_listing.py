@@ -1,11 +1,8 @@
-"""Listing of the items to describe: each once, and none is kept by the process that lists."""
-
 from __future__ import annotations
 
 import tracemalloc
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,9 +19,7 @@ from polypool.tasks.datasets.open_corpora import open_corpus
 from polypool.tasks.datasets.questions import Question, write_questions
 
 
-def test_the_driver_holds_nothing_of_an_image_that_is_listed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_driver_holds_nothing_of_an_image_that_is_listed(tmp_path, monkeypatch):
     captions = tuple(f"caption {number} of some words about a picture" for number in range(5))
     items = (
         Item(id=f"COCO_train2014_{n:012d}", split="train", captions=captions, path=f"{n}.jpg")
@@ -62,7 +57,7 @@ def test_the_driver_holds_nothing_of_an_image_that_is_listed(
     )
 
 
-def test_an_image_is_listed_once_and_in_order_whatever_splits_are_named(tmp_path: Path) -> None:
+def test_an_image_is_listed_once_and_in_order_whatever_splits_are_named(tmp_path):
     splits, loose = ("train", "val"), Tolerance(allow_skipped=True)
     items = [Item(id=f"{n}", split=splits[n % 2], captions=("a",), path=f"{n}.jpg") for n in range(6)]
     write_corpus(tmp_path / "corpus", items, source={})

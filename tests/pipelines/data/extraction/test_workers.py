@@ -1,5 +1,3 @@
-"""Batches sent to Ray workers, and rows returned: in order, as there is room, whatever dies."""
-
 from __future__ import annotations
 
 import gc
@@ -8,7 +6,6 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from itertools import chain, count, islice
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,7 +27,7 @@ def sizes(number: int, *, most: int, workers: int) -> list[int]:
 @pytest.mark.parametrize("number", [1, 2, 7, 33, 1000])
 @pytest.mark.parametrize("most", [1, 4, 8])
 @pytest.mark.parametrize("workers", [1, 2, 16])
-def test_every_batch_travels_once_and_in_order(number: int, most: int, workers: int) -> None:
+def test_every_batch_travels_once_and_in_order(number, most, workers):
     made = batches(*map(str, range(number)))
     parts = [*portions(iter(made), most=most, workers=workers)]
     assert [batch for part in parts for batch in part] == made
@@ -41,12 +38,12 @@ def test_every_batch_travels_once_and_in_order(number: int, most: int, workers: 
     assert last == [1] * len(last), "each worker ends with a single one"
 
 
-def test_many_travel_together_until_the_end_is_near() -> None:
+def test_many_travel_together_until_the_end_is_near():
     assert sizes(30, most=8, workers=2)[:4] == [7, 5, 4, 3]
     assert sizes(1000, most=8, workers=2)[:120] == [8] * 120
 
 
-def test_as_many_are_asked_for_as_the_end_is_seen_by() -> None:
+def test_as_many_are_asked_for_as_the_end_is_seen_by():
     endless = ({"ids": [str(n)], "paths": [str(n)]} for n in count())
     assert len(next(portions(endless, most=4, workers=3))) == 4
     assert next(endless)["ids"] == ["24"]
@@ -60,7 +57,7 @@ def rows(made: Any, *, block: int = 1, **options: Any) -> Iterator[dict[str, Any
 
 
 @pytest.mark.ray
-def test_rows_come_in_order_though_one_takes_long(capfd: pytest.CaptureFixture) -> None:
+def test_rows_come_in_order_though_one_takes_long(capfd):
     names = ["slow", *map(str, range(40))]
     found = [*rows(batches(*names))]
     assert [row["id"] for row in found] == names
@@ -74,7 +71,7 @@ def test_rows_come_in_order_though_one_takes_long(capfd: pytest.CaptureFixture) 
 
 @pytest.mark.slow
 @pytest.mark.ray
-def test_no_more_is_asked_for_than_is_read() -> None:
+def test_no_more_is_asked_for_than_is_read():
     asked = []
 
     def endless() -> Iterator[Batch]:
@@ -94,7 +91,7 @@ def test_no_more_is_asked_for_than_is_read() -> None:
 
 @pytest.mark.slow
 @pytest.mark.ray
-def test_images_come_in_their_batches_and_videos_all_at_once() -> None:
+def test_images_come_in_their_batches_and_videos_all_at_once():
     made = [{"ids": [f"{n}a", f"{n}b"], "paths": ["/a", "/b"]} for n in range(40)]
     images = [row["together"] for row in rows(made, block=3)]
     assert images == [batch["ids"] for batch in made for _ in batch["ids"]]
@@ -106,9 +103,7 @@ def test_images_come_in_their_batches_and_videos_all_at_once() -> None:
 @pytest.mark.parametrize(
     ("options", "message"), [({}, "bad2 is bad"), ({"lives": -1}, "there is no such backbone")]
 )
-def test_an_error_of_a_worker_is_raised_as_it_was(
-    options: dict[str, Any], message: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_error_of_a_worker_is_raised_as_it_was(options, message, caplog):
     coming = rows(batches("1", "bad2", "bad3", "4", "bad5"), **options)
     with pytest.raises(InputError, match=message) as held:
         list(coming)
@@ -124,7 +119,7 @@ def test_an_error_of_a_worker_is_raised_as_it_was(
 
 @pytest.mark.slow
 @pytest.mark.ray
-def test_what_a_dead_worker_was_at_is_done_again(tmp_path: Path) -> None:
+def test_what_a_dead_worker_was_at_is_done_again(tmp_path):
     names = ["1", "deadly", "3", "4", "5"]
     found = rows(batches(*names), folder=str(tmp_path), lives=1)
     assert [row["id"] for row in found] == names
@@ -133,7 +128,7 @@ def test_what_a_dead_worker_was_at_is_done_again(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.ray
-def test_what_kills_workers_again_and_again_is_named(tmp_path: Path) -> None:
+def test_what_kills_workers_again_and_again_is_named(tmp_path):
     made = [{"ids": ["deadly", "other"], "paths": ["/", "/"]}]
     with pytest.raises(AwayError, match=r"3 times a worker died .* deadly to other, .* smaller --batch"):
         list(rows(made, folder=str(tmp_path), lives=99))

@@ -1,5 +1,3 @@
-"""The page of attention: its colours, shades and bars, and markup of untrusted text."""
-
 from __future__ import annotations
 
 import base64
@@ -29,26 +27,29 @@ from polypool.tasks.scoring.attention_maps import AttentionExample, AttentionExa
 NASTY = "<script>alert('&\"')</script>"
 
 
-def test_cells_of_a_square_with_or_without_a_class_token() -> None:
+def test_cells_of_a_square_with_or_without_a_class_token():
     assert [*map(cells, (49, 197, 5))] == [(7, 0), (14, 1), (2, 1)]
     assert [*map(cells, (0, 1, 2, 3, 6, 30, 51))] == [None] * 7
 
 
-def test_the_warmest_place_lies_over_the_heaviest_cell() -> None:
+def test_the_warmest_place_lies_over_the_heaviest_cell():
     grey = Image.new("RGB", (93, 63), (128, 128, 128))
-    weight_RC = np.zeros((3, 3))
-    weight_RC[0, 2] = 0.5
-    heat_HW = np.asarray(overlay(grey, weight_RC)).astype(int)[..., 0]
-    assert heat_HW[10, 77] == heat_HW.max()
-    for row, column in [(r, c) for r in range(3) for c in range(3) if (r, c) != (0, 2)]:
-        assert heat_HW[21 * row + 10, 31 * column + 15] == heat_HW.min()
+    weight_RC = np.full((3, 3), 0.1)
+    weight_RC[0, 2], weight_RC[1, 1] = 0.5, 0
+    shown_HW3 = np.asarray(overlay(grey, weight_RC)).astype(int)
+    heat_HW, (red, green, blue) = shown_HW3[..., 0], shown_HW3[10, 77]
+    assert red == heat_HW.max()
+    assert min(red, green) > 60 + blue, "yellow where the largest weight lies"
+    red, green, blue = shown_HW3[31, 46]
+    assert red == heat_HW.min()
+    assert blue > 15 + max(red, green), "blue in the middle, where the smallest lies"
     assert heat_HW[10, 62] in range(heat_HW.min() + 1, heat_HW.max()), "colours between two cells are mixed"
     assert overlay(grey, np.full((3, 3), 0.1)) is grey
     pale_HW = np.asarray(overlay(grey, 1 + 0.01 * weight_RC)).astype(int)[..., 0]
     assert 0 < np.abs(pale_HW - 128).max() < 3, "what differs little is hardly coloured"
 
 
-def test_the_middle_is_shown_where_the_backbone_saw_no_more() -> None:
+def test_the_middle_is_shown_where_the_backbone_saw_no_more():
     image = Image.fromarray(np.arange(400 * 200 * 3, dtype=np.uint32).astype(np.uint8).reshape(200, 400, 3))
     crop = {"height": 224, "width": 224}
     clip = {"do_center_crop": True, "size": {"shortest_edge": 224}, "crop_size": crop}
@@ -70,13 +71,9 @@ def test_the_middle_is_shown_where_the_backbone_saw_no_more() -> None:
     assert part_seen(image, {}) is image
 
 
-def test_an_element_of_a_video_is_shown_by_the_frame_at_its_time() -> None:
-    for elements, frames, expected in (
-        (4, 4, [0, 1, 2, 3]),
-        (6, 3, [0, 0, 1, 1, 2, 2]),
-        (2, 5, [1, 3]),
-        (1, 1, [0]),
-    ):
+def test_an_element_of_a_video_is_shown_by_the_frame_at_its_time():
+    cases = ((4, 4, [0, 1, 2, 3]), (6, 3, [0, 0, 1, 1, 2, 2]), (2, 5, [1, 3]), (1, 1, [0]))
+    for elements, frames, expected in cases:
         assert [frame_of(n, elements, frames) for n in range(elements)] == expected
 
 
@@ -105,12 +102,9 @@ def thumbnails(monkeypatch: pytest.MonkeyPatch) -> GreyFrames:
 
 
 def example(**changes: object) -> AttentionExample:
-    usual = {
-        "item": PicturedItem(id="<two>", file=Path("two")),
-        "text": "a <i>dog</i>",
-        "subwords": ("w4", "w5"),
-    }
-    return AttentionExample(**{"visual": None, "words": None} | usual | changes)
+    item = PicturedItem(id="<two>", file=Path("two"))
+    usual = {"item": item, "text": "a <i>dog</i>", "subwords": ("w4", "w5"), "visual": None, "words": None}
+    return AttentionExample(**usual | changes)
 
 
 def page(*examples: AttentionExample, **changes: object) -> str:
@@ -127,7 +121,7 @@ def drawn(html: str) -> list[np.ndarray]:
     return [np.asarray(Image.open(io.BytesIO(data)).convert("RGB")).astype(int) for data in sources]
 
 
-def test_regions_are_drawn_where_their_boxes_are() -> None:
+def test_regions_are_drawn_where_their_boxes_are():
     box_N4 = np.array([[0.0, 0.0, 0.5, 1.0], [0.25, 0.0, 0.75, 0.5], [0.0, 0.0, 0.0, 0.0]])
     weight_RC = region_weights(box_N4, np.array([0.5, 0.3, 0.2]))
     side = len(weight_RC)
@@ -140,26 +134,11 @@ def test_regions_are_drawn_where_their_boxes_are() -> None:
     assert drawn_HW3[20, 5, 0] > drawn_HW3[20, 38, 0] + 50, "warm at the left, cold at the right"
 
 
-def test_weights_that_do_not_add_up_to_one_are_explained() -> None:
-    averaged, gated = np.array([[0.75, 0.25]]), np.array([[0.95, 0.95]])
-    assert "add up to anything" not in page(example(words=averaged, visual=averaged))
-    assert "add up to anything" in page(example(words=gated))
-    assert "add up to anything" in page(example(visual=gated))
-
-
-def test_what_others_wrote_is_escaped() -> None:
+def test_what_others_wrote_is_escaped():
     near = (NearestCaption(text=NASTY, cosine=0.5, own=True),)
-    html = page(
-        example(
-            item=PicturedItem(id=NASTY, file=Path("a")),
-            text=NASTY,
-            visual=np.arange(4.0)[None],
-            words=np.array([[0.25, 0.75]]),
-            subwords=(NASTY, "w"),
-            nearest=near,
-        ),
-        split=NASTY,
-    )
+    seen = {"visual": np.arange(4.0)[None], "words": np.array([[0.25, 0.75]])}
+    item = PicturedItem(id=NASTY, file=Path("a"))
+    html = page(example(item=item, text=NASTY, subwords=(NASTY, "w"), nearest=near, **seen), split=NASTY)
     assert "<script" not in html
     assert html.count("&lt;script&gt;") == 3 + 1 + 1 + 2 + 1
     html = page(example(words=np.array([[0.25, 0.75]])))
@@ -168,20 +147,7 @@ def test_what_others_wrote_is_escaped() -> None:
     assert html.count("<img") == 1, "the image stands there as it is"
 
 
-def test_blue_is_the_smallest_weight_and_yellow_the_largest() -> None:
-    weight_RC = np.array([[0.1, 0.1, 0.4], [0.1, 0.0, 0.1], [0.1, 0.1, 0.1]])
-    (image_HW3,) = drawn(page(example(visual=weight_RC.reshape(1, 9))))
-    red, green, blue = image_HW3[6, 34]
-    assert min(red, green) > 60 + blue, "yellow where the largest weight lies"
-    red, green, blue = image_HW3[20, 20]
-    assert blue > 15 + max(red, green), "blue in the middle, where the smallest lies"
-    warm_HW = image_HW3[..., 0] - image_HW3[..., 2]
-    row, column = np.unravel_index(warm_HW.argmax(), warm_HW.shape)
-    assert row < 14
-    assert column > 26
-
-
-def test_words_are_shaded_as_they_differ_and_bars_are_high_in_proportion_to_weights() -> None:
+def test_words_are_shaded_as_they_differ_and_bars_are_high_in_proportion_to_weights():
     html = page(example(words=np.array([[0.1, 0.4, -0.2]]), subwords=("a", "<b>", "&")))
     assert re.findall(r'--w:([\d.]+)" title="([^"]*)"', html) == [
         ("0.50", "a: 10.0%"),
@@ -198,28 +164,27 @@ def test_words_are_shaded_as_they_differ_and_bars_are_high_in_proportion_to_weig
     assert re.findall(r"<small>(vector \d)</small><span", html) == ["vector 1", "vector 2"]
 
 
-def test_shades_are_parts_of_the_largest_weight() -> None:
+def test_shades_are_parts_of_the_largest_weight_and_what_weighs_alike_has_none():
     assert [it["strength"] for it in shades(np.array([0.1, 0.4, -0.2]))] == pytest.approx([0.25, 1.0, 0.0])
-    assert [it["strength"] for it in shades(np.zeros(2))] == [0.0, 0.0]
-    assert [it["strength"] for it in shades(np.array([-0.3, -0.1]))] == [0.0, 0.0]
+    for weightless in (np.zeros(2), np.array([-0.3, -0.1])):
+        assert [it["strength"] for it in shades(weightless)] == [0.0, 0.0]
     assert [it["pale"] for it in shades(np.array([0.1, 0.4]), [1])] == [True, False]
-
-
-def test_what_weighs_alike_is_not_shaded() -> None:
     assert [it["shade"] for it in shades(np.array([0.1, 0.3, 0.2]))] == pytest.approx([0.0, 1.0, 0.5])
     assert [it["shade"] for it in shades(np.array([0.24, 0.25]))] == pytest.approx([0.0, 0.08])
     for alike in ([0.95, 0.95], [1.0], [0.0, 0.0]):
         assert {it["shade"] for it in shades(np.array(alike))} == {0.0}
     html = page(example(words=np.array([[0.95, 0.95]])))
     assert "where all weigh alike, none is" in html
+    assert "add up to anything" in html
     assert set(re.findall(r"--w:([\d.]+)", html)) == {"0.00"}
 
 
-def test_cells_go_over_the_image_and_regions_beside_it() -> None:
-    token = np.array([[0.6, 0.1, 0.1, 0.1, 0.1]])
-    html = page(example(visual=token))
+def test_cells_go_over_the_image_and_regions_beside_it():
+    html = page(example(visual=np.array([[0.6, 0.1, 0.1, 0.1, 0.1]])))
     assert "class token 60.0%" in html
     assert '<div class="bars">' not in html
+    assert "add up to anything" not in html
+    assert "add up to anything" in page(example(visual=np.array([[0.95, 0.95]])))
     nine = np.arange(9.0)[None] / 36
     html = page(example(visual=nine), backbone=None)
     assert html.count("<img") == 1
@@ -230,7 +195,7 @@ def test_cells_go_over_the_image_and_regions_beside_it() -> None:
     assert gone.count('<div class="bars">') == 1
 
 
-def test_of_a_video_the_heaviest_frames_are_shown_in_time(thumbnails: GreyFrames) -> None:
+def test_of_a_video_the_heaviest_frames_are_shown_in_time(thumbnails):
     weight_KN = np.array([[0.02, 0.3, 0.05, 0.1, 0.2, 0.33]])
     html = page(example(visual=weight_KN), modality="video")
     assert thumbnails.calls == [6]
@@ -239,7 +204,7 @@ def test_of_a_video_the_heaviest_frames_are_shown_in_time(thumbnails: GreyFrames
     assert re.findall(r'<i( class="pale")? style', html) == [' class="pale"', "", ' class="pale"', "", "", ""]
 
 
-def test_a_nearest_caption_of_the_image_itself_is_marked() -> None:
+def test_a_nearest_caption_of_the_image_itself_is_marked():
     near = [NearestCaption(text=text, cosine=1.0, own=own) for text, own in (("<i>a", True), ("b", False))]
     weight_KN = np.stack([np.arange(4.0), np.arange(4.0)[::-1]])
     html = unescape(page(example(visual=weight_KN, nearest=near)))
@@ -252,7 +217,7 @@ def test_a_nearest_caption_of_the_image_itself_is_marked() -> None:
     assert "the nearest caption of the split" in html
 
 
-def test_frames_say_when_they_are_shown() -> None:
+def test_frames_say_when_they_are_shown():
     weight_KN = np.array([[0.1, 0.2, 0.3, 0.15, 0.25]])
     of_frames = {"visual": weight_KN, "seconds": np.array([[0.0], [1.04], [2.0], [3.5], [61.25]])}
     html = page(example(**of_frames), modality="video")

@@ -38,7 +38,7 @@ def draw_told(record: Told) -> dict[str, bytes]:
     return {"told.txt": record.text.encode()}
 
 
-def test_values_are_escaped_and_none_may_be_left_out() -> None:
+def test_values_are_escaped_and_none_may_be_left_out():
     page = templates("polypool.pipelines.figures.pages").get_template("document.html.j2")
     html = page.render(title="<b>'&\"", about="<script>")
     assert "<title>&lt;b&gt;&#39;&amp;&#34;</title>" in html
@@ -47,7 +47,7 @@ def test_values_are_escaped_and_none_may_be_left_out() -> None:
         page.render(title="")
 
 
-def test_an_address_holds_a_jpeg_or_the_very_bytes() -> None:
+def test_an_address_holds_a_jpeg_or_the_very_bytes():
     image = noise()
     source = data_address(image)
     assert source.startswith("data:image/jpeg;base64,")
@@ -61,7 +61,7 @@ def test_an_address_holds_a_jpeg_or_the_very_bytes() -> None:
         assert source == f"data:image/{kind};base64,{base64.b64encode(buffer.getvalue()).decode()}"
 
 
-def test_records_of_others_files_and_nothing_are_drawn() -> None:
+def test_records_of_others_files_and_nothing_are_drawn():
     assert draw(Told(text="a")) == {"told.txt": b"a"}
     assert draw({"a.png": b"1"}) == {"a.png": b"1"}
     assert draw(None) == {}
@@ -71,7 +71,7 @@ def test_records_of_others_files_and_nothing_are_drawn() -> None:
         draw({"a.png": "1"})
 
 
-def test_every_worker_makes_records_and_the_one_with_a_log_draws_them(tmp_path: Path) -> None:
+def test_every_worker_makes_records_and_the_one_with_a_log_draws_them(tmp_path):
     made = []
 
     def record() -> Told:
@@ -91,17 +91,9 @@ NASTY = "<script>alert('&\"')</script>"
 
 
 def example(*, file: Path | None = None, **changes: object) -> AnswerExample:
-    usual = {
-        "id": "7",
-        "question": "What is it?",
-        "kind": "what is",
-        "answers": ("cat",) * 7 + ("dog",) * 3,
-        "prediction": "cat",
-        "confidence": 0.625,
-        "accuracy": 1.0,
-        "image": PicturedItem(id="70", file=file),
-    }
-    return AnswerExample(**usual | changes)
+    usual = {"id": "7", "question": "What is it?", "kind": "what is", "answers": ("cat",) * 7 + ("dog",) * 3}
+    usual |= {"prediction": "cat", "confidence": 0.625, "accuracy": 1.0}
+    return AnswerExample(**usual | {"image": PicturedItem(id="70", file=file)} | changes)
 
 
 def page(*examples: AnswerExample, split: str = "test", accuracy: float | None = 61.25) -> str:
@@ -109,32 +101,27 @@ def page(*examples: AnswerExample, split: str = "test", accuracy: float | None =
     return draw(record)[f"vqa_{split}_examples.html"].decode()
 
 
-def test_everything_is_escaped_and_every_tag_is_closed() -> None:
+def test_everything_is_escaped_every_tag_closed_and_images_are_in_the_page(tmp_path):
     nasty = example(id=NASTY, question=NASTY, kind=NASTY, answers=(NASTY,) * 10, prediction=NASTY)
-    html = page(nasty, example(), split=NASTY)
+    noise().save(tmp_path / "1.png")
+    html = page(nasty, example(file=tmp_path / "1.png"), example(file=tmp_path / "gone.png"), split=NASTY)
     assert "<script" not in html
     assert html.count("&lt;script&gt;") == 7
     assert well_formed(html)
+    assert html.count('src="data:image/jpeg;base64,') == html.count("<img") == 1
+    assert html.count("no image") == 2
 
 
-def test_a_card_tells_answers_with_counts_confidence_and_accuracy() -> None:
+def test_a_card_tells_answers_with_counts_confidence_and_accuracy():
     html = page(example(accuracy=0.3, prediction="dog"))
     assert "1 of 1,200 questions" in html
     assert "The accuracy of all is 61.25%." in html
     assert "cat <small>&times;7</small>, dog <small>&times;3</small>" in html
     assert '<strong class="bad">dog</strong> <small>confidence 62%, accuracy 30%</small>' in html
-    assert '<strong class="good">cat</strong> <small>confidence 62%, accuracy 50%</small>' in page(
-        example(accuracy=0.5)
-    )
+    good = '<strong class="good">cat</strong> <small>confidence 62%, accuracy 50%</small>'
+    assert good in page(example(accuracy=0.5))
     assert "no image" in html
     unanswered = page(example(accuracy=None, answers=()), accuracy=None)
     assert "not asked" in unanswered
     assert "accuracy" not in unanswered
     assert "<strong>cat</strong>" in unanswered
-
-
-def test_images_are_in_the_page(tmp_path: Path) -> None:
-    noise().save(tmp_path / "1.png")
-    html = page(example(file=tmp_path / "1.png"), example(file=tmp_path / "gone.png"))
-    assert html.count('src="data:image/jpeg;base64,') == html.count("<img") == 1
-    assert html.count("no image") == 1

@@ -1,5 +1,3 @@
-"""Examples of retrieval against rankings written out, and the pages that show them."""
-
 from __future__ import annotations
 
 import re
@@ -222,12 +220,8 @@ def test_ratings_of_crisscrossed_captions_decide_what_is_right(run, tmp_path, mo
     write_corpus(tmp_path / "corpus", items, source={}, images=corpus.manifest.images)
     ids = [item.id for item in items if item.split == "test"]
     rated = [(caption(f"{id}{n}"), image(ids[at - 1]), 4) for n in (0, 1) for at, id in enumerate(ids)]
-    folder = write_csvs(
-        tmp_path / "cxc",
-        sits=rated,
-        sts=[(caption(f"{ids[0]}0"), caption(f"{ids[1]}0"), 4)],
-        sis=[(image(ids[0]), image(ids[1]), 4)],
-    )
+    captions, images = (caption(f"{ids[0]}0"), caption(f"{ids[1]}0"), 4), (image(ids[0]), image(ids[1]), 4)
+    folder = write_csvs(tmp_path / "cxc", sits=rated, sts=[captions], sis=[images])
     monkeypatch.setitem(PROTOCOLS, "made-cxc", ScoringProtocol(name="made-cxc", about="", right="cxc"))
     run = replace(run, data=replace(run.data, corpus=str(tmp_path / "corpus")))
     adapter = ImageText(run, cxc=str(folder))
@@ -263,6 +257,7 @@ def worker(folder: str, run: Run) -> None:
     torch.save(pairs_found(TASKS.build(run.task, run)), f"{folder}/{rank()}.pt")
 
 
+@pytest.mark.slow
 def test_two_workers_find_what_one_finds(tmp_path):
     run = make_corpus(tmp_path / "tiny", train=8, val=4, test=12)
     run_workers(worker, str(tmp_path), run)

@@ -1,22 +1,18 @@
 """The best of a gallery: exact whatever the cut, and what is not exact held to a recall of 0.999 at 10."""
 
-from __future__ import annotations
-
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
 from corpora import make_corpus
-from toy import FolderLog, FolderReport, SilentBar
+from toy import trainer_of
 
 from polypool.infra.errors import InputError
-from polypool.infra.registry import SIMILARITIES, TASKS
+from polypool.infra.registry import SIMILARITIES
 from polypool.pipelines.models.search import indices
 from polypool.pipelines.models.search.indices import Exact, Faiss, TwoPass, top_k, top_k_of_parts
 from polypool.pipelines.models.search.queries import Query
 from polypool.pipelines.models.trained import TrainedModel
-from polypool.pipelines.training.loop import Trainer
+from polypool.pipelines.recipes import derive
 
 
 def units(*shape: int, seed: int) -> torch.Tensor:
@@ -99,15 +95,15 @@ def test_a_vector_that_fills_up_a_set_guides_nobody():
 
 def test_two_passes_over_sets_that_were_trained_find_the_ten_best(tmp_path, monkeypatch):
     run = make_corpus(tmp_path, train=64, test=600)
-    run = replace(
-        run, aggregator="slots(k=3, heads=2, head_width=8)", data=replace(run.data, text_augment="")
-    )
-    run = replace(run, similarity="smooth_chamfer", optim=replace(run.optim, epochs=3))
-    adapter = TASKS.build(run.task, run)
-    log, report = FolderLog(tmp_path / "log"), FolderReport()
-    trainer = Trainer(run, adapter, log=log, report=report, device=torch.device("cpu"), bar=SilentBar)
+    sets = {
+        "aggregator": "slots(k=3, heads=2, head_width=8)",
+        "similarity": "smooth_chamfer",
+        "figures": False,
+    }
+    run = derive(run, **sets, data={"text_augment": ""}, optim={"epochs": 3})
+    trainer = trainer_of(run, tmp_path / "log")
     trainer.train()
-    trained = TrainedModel(run=run, adapter=adapter, model=trainer.model.eval())
+    trained = TrainedModel(run=run, adapter=trainer.adapter, model=trainer.model.eval())
     whole, finder = (trained.open_search(index=method) for method in ("exact", "two-pass"))
     index = finder.items_gallery.index
     assert isinstance(index, TwoPass)

@@ -1,7 +1,5 @@
 """Trained models asked: by text, by file, by id; every kind of model, against the scores of its own split."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import replace
 
@@ -24,12 +22,10 @@ from polypool.pipelines.models.search.galleries import EmbeddingGallery, PairGal
 from polypool.pipelines.models.search.queries import Query, QueryReader
 
 WORDS = "bigru(width=16, embedding=8, min_count=1, ends=False)"
+SETS = {"aggregator": "slots(k=2, heads=2, head_width=8)", "similarity": "smooth_chamfer"}
 MODELS = {
     "vectors": ({}, EmbeddingGallery),
-    "sets": (
-        {"aggregator": "slots(k=2, heads=2, head_width=8)", "similarity": "smooth_chamfer"},
-        EmbeddingGallery,
-    ),
+    "sets": (SETS, EmbeddingGallery),
     "pairs": ({"aggregator": "score_attention(heads=2)"}, PairGallery),
     "hgr": ({"model": "hgr(dropout=0.0)", "text": WORDS}, PairGallery),
 }
@@ -51,6 +47,10 @@ def pictures(tmp_path_factory):
 def asked(tmp_path_factory):
     folder = tmp_path_factory.mktemp("asked")
     return folder, with_pictures(folder, questions=True, train=8, val=4, test=6)
+
+
+def assert_scores(hits, expected) -> None:
+    np.testing.assert_allclose([hit.score for hit in hits], expected, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("least", [100, 6])
@@ -75,11 +75,11 @@ def test_two_passes_rank_the_candidates_of_the_probes(tiny, change, least, monke
         candidates = np.argsort(-first_VT[:, column], kind="stable")[:least]
         order = candidates[np.argsort(-sim_VT[candidates, column], kind="stable")][:5]
         hits = finder.find(Query(text=pairs.texts[column]), 5)
-        np.testing.assert_allclose([hit.score for hit in hits], sim_VT[order, column], rtol=1e-4, atol=1e-6)
+        assert_scores(hits, sim_VT[order, column])
     candidates = np.argsort(-first_VT[7], kind="stable")[: 2 * least]
     hits = finder.find(Query(id=pairs.item_ids[7]), 11)
     expected = np.sort(sim_VT[7, candidates])[::-1][:11]
-    np.testing.assert_allclose([hit.score for hit in hits], expected, rtol=1e-4, atol=1e-6)
+    assert_scores(hits, expected)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -93,7 +93,7 @@ def test_results_are_the_order_of_the_splits_scores(tiny, name):
     for column in (0, 7):
         hits = finder.find(Query(text=pairs.texts[column]), 5)
         order = np.argsort(-sim_VT[:, column], kind="stable")[:5]
-        np.testing.assert_allclose([hit.score for hit in hits], sim_VT[order, column], rtol=1e-4, atol=1e-6)
+        assert_scores(hits, sim_VT[order, column])
         if (np.diff(np.sort(sim_VT[:, column])) > 1e-5).all():
             assert [hit.id for hit in hits] == pairs.item_ids[order].tolist()
     queries = [Query(text=text) for text in pairs.texts[:9]]
@@ -102,9 +102,7 @@ def test_results_are_the_order_of_the_splits_scores(tiny, name):
         np.testing.assert_allclose([hit.score for hit in together], alone, rtol=1e-4, atol=1e-6)
     row = 3
     hits = finder.find(Query(id=pairs.item_ids[row]), 6)
-    np.testing.assert_allclose(
-        [hit.score for hit in hits], np.sort(sim_VT[row])[::-1][:6], rtol=1e-4, atol=1e-6
-    )
+    assert_scores(hits, np.sort(sim_VT[row])[::-1][:6])
     for hit in hits:
         at = np.flatnonzero(pairs.item_ids[pairs.owner_T] == hit.id)
         place = next(place for place in at if pairs.texts[place] == hit.caption)

@@ -1,7 +1,5 @@
 """New texts of models that were trained on stored ones: the backbone that the store names describes them."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from dataclasses import replace
@@ -37,12 +35,10 @@ def model_folder(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch, model_folder) -> Path:
+def here(new_home, monkeypatch, model_folder) -> Path:
     """A home, and a current folder in which the backbone is found."""
-    monkeypatch.setenv("POLYPOOL_HOME", str(tmp_path))
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     monkeypatch.chdir(model_folder)
-    return tmp_path
+    return new_home
 
 
 def made(folder: Path, model_folder: Path, *, questions: bool = False) -> Run:
@@ -167,7 +163,6 @@ def test_a_backbone_that_is_not_here_or_not_trusted_is_not_built(here, run, extr
 
 
 def exported(run: Run, out: Path, change: dict) -> Path:
-    """Export a run, and change what its assets say of the store of texts."""
     export(keep_run(run), out)
     assets = json.loads((out / "assets.json").read_text())
     (out / "assets.json").write_text(json.dumps(assets | {"texts": assets["texts"] | change}))

@@ -1,7 +1,6 @@
-"""Checkpoints that are written while training goes on: one at a time, and none counts before it is whole."""
+"""Checkpoints that are written while training goes on, one at a time, and read back where they are whole."""
 
-from __future__ import annotations
-
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -13,6 +12,7 @@ import pytest
 import ray.train
 import torch
 
+from polypool.infra.errors import InputError
 from polypool.pipelines.training.checkpoints import in_storage
 from polypool.pipelines.training.checkpoints.format import Progress, Snapshot, load_checkpoint, snapshot
 from polypool.pipelines.training.checkpoints.in_folder import InFolder, remove_unlisted
@@ -48,7 +48,7 @@ class Uploads:
 
 
 @pytest.fixture
-def uploads(monkeypatch: pytest.MonkeyPatch) -> Iterator[Uploads]:
+def uploads(monkeypatch) -> Iterator[Uploads]:
     uploads = Uploads()
     monkeypatch.setattr(ray.train, "report", uploads)
     yield uploads
@@ -59,7 +59,7 @@ def in_folder(folder: Path) -> InFolder:
     return InFolder(folder=folder, stop=folder / "stop", journal=lambda: None)
 
 
-def test_training_goes_on_and_the_next_one_waits(tmp_path: Path, uploads: Uploads) -> None:
+def test_training_goes_on_and_the_next_one_waits(tmp_path, uploads):
     background, first, second = in_folder(tmp_path), Held(), Held()
     background.report({}, first)
     assert first.begun.wait(60)
@@ -77,9 +77,7 @@ def test_training_goes_on_and_the_next_one_waits(tmp_path: Path, uploads: Upload
     assert sorted(each.name for each in tmp_path.iterdir()) == ["checkpoint_0", "checkpoint_1"]
 
 
-def test_one_that_cannot_be_written_leaves_nothing_and_stops_no_other(
-    tmp_path: Path, uploads: Uploads
-) -> None:
+def test_one_that_cannot_be_written_leaves_nothing_and_stops_no_other(tmp_path, uploads):
     background, broken, whole = in_folder(tmp_path), Held(fails=True), Held()
     for each in (broken, whole):
         each.free.set()
@@ -90,7 +88,7 @@ def test_one_that_cannot_be_written_leaves_nothing_and_stops_no_other(
     assert [each.name for each in tmp_path.iterdir()] == ["checkpoint_1"]
 
 
-def test_what_training_changes_later_is_not_in_it(tmp_path: Path) -> None:
+def test_what_training_changes_later_is_not_in_it(tmp_path):
     model = torch.nn.Linear(3, 2)
     optimizer, progress = torch.optim.AdamW(model.parameters(), lr=0.1), Progress(samples=3)
 
@@ -114,7 +112,7 @@ def test_what_training_changes_later_is_not_in_it(tmp_path: Path) -> None:
     assert all(map(torch.equal, model.parameters(), after)), "the optimiser's moments are those of then, too"
 
 
-def test_what_a_killed_writer_left_is_removed(tmp_path: Path) -> None:
+def test_what_a_killed_writer_left_is_removed(tmp_path):
     (tmp_path / ".checkpoint_2026-01-01").mkdir()
     (tmp_path / "outbox").mkdir()
     remove_unlisted(tmp_path)
@@ -137,21 +135,19 @@ class Sent:
 
 
 @pytest.fixture
-def write(monkeypatch: pytest.MonkeyPatch) -> Sent:
+def write(monkeypatch) -> Sent:
     write = Sent()
     monkeypatch.setattr(in_storage, "write", write)
     return write
 
 
 @pytest.fixture
-def storage(monkeypatch: pytest.MonkeyPatch) -> InStorage:
+def storage(monkeypatch) -> InStorage:
     monkeypatch.setattr(InStorage, "_log", SimpleNamespace(note_checkpoint=lambda name: None))
     return InStorage(run_id="1", at=None, token="t", folder=Path(), queue=None)
 
 
-def test_the_next_one_for_storage_waits_and_ray_is_not_told(
-    uploads: Uploads, write: Sent, storage: InStorage
-) -> None:
+def test_the_next_one_for_storage_waits_and_ray_is_not_told(uploads, write, storage):
     first, second = Held(), Held()
     storage.report({}, None)
     storage.report({}, first)
@@ -167,10 +163,57 @@ def test_the_next_one_for_storage_waits_and_ray_is_not_told(
 
 
 @pytest.mark.parametrize("later", [lambda storage: storage.report({}, Held()), InStorage.close])
-def test_one_that_cannot_be_written_to_storage_is_an_error_of_the_run(
-    later: Callable[[InStorage], None], uploads: Uploads, write: Sent, storage: InStorage
-) -> None:
+def test_one_that_cannot_be_written_to_storage_is_an_error_of_the_run(later, uploads, write, storage):
     write.free.set()
     storage.report({}, Held(fails=True))
     with pytest.raises(OSError, match="No space left"):
         later(storage)
+
+
+def state(width: int = 3) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+    model = torch.nn.Linear(width, 2)
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.ones(1, width)).sum().backward()
+    optimizer.step()
+    return model, optimizer
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("kept")
+    snapshot(*state(), Progress(samples=12, best=0.5, best_epoch=1)).write(folder)
+    return folder
+
+
+def test_a_checkpoint_is_read_back(kept):
+    assert load_checkpoint(kept, *state()) == Progress(samples=12, best=0.5, best_epoch=1)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        (
+            "progress.json",
+            lambda data: data.replace(b"12", b'"12"'),
+            "progress.json: samples must be a whole",
+        ),
+        (
+            "progress.json",
+            lambda data: data.replace(b"12", b"-12"),
+            "progress.json: samples must be at least 0",
+        ),
+        ("progress.json", lambda data: data[:9], "not valid JSON"),
+        (
+            "state.pt",
+            lambda data: data[: len(data) // 2],
+            "state.pt: is damaged, or the state of another model",
+        ),
+        ("state.pt", lambda data: b"", "state.pt: is damaged, or the state of another model"),
+        ("model.safetensors", lambda data: data[:50], "cannot read the weights"),
+    ],
+)
+def test_a_damaged_checkpoint_ends_in_one_message(kept, tmp_path, name, change, message):
+    folder = shutil.copytree(kept, tmp_path / "folder")
+    (folder / name).write_bytes(change((folder / name).read_bytes()))
+    with pytest.raises(InputError, match=message):
+        load_checkpoint(folder, *state())

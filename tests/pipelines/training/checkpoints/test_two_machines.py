@@ -1,7 +1,5 @@
 """Runs whose checkpoints lie in object storage: machines that share no folder go on with each other's."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -14,47 +12,39 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 from corpora import make_corpus
 from object_storage import KEYS, Bucket, Fault, cut
 from places import ROOT, SUPPORT
+from programs import begin
 from safetensors.torch import load_file
-from toy import FolderLog, SilentBar
+from toy import same_weights, train_undisturbed
 from workers import run_workers
 
 from polypool.infra.ray.private import kill, started_by, wait_for
-from polypool.infra.registry import TASKS
 from polypool.infra.storage.places import Url, place
 from polypool.infra.tracking import Tracker, find_runs, tracking_uri
 from polypool.pipelines.training.checkpoints import in_storage as checkpoints
 from polypool.pipelines.training.checkpoints.in_folder import LAST_STORED
-from polypool.pipelines.training.loop import Trainer
-from polypool.tasks.run import Run, from_json, to_json
+from polypool.tasks.run import Run, to_json
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
-TRAIN = """
+COMMAND = """
 import json, sys
 from pathlib import Path
 from polypool.infra.process.command import command
-from polypool.pipelines.training.launch import start
+from polypool.pipelines.training.launch import resume, start
 from polypool.tasks.run import from_json
 
-command(lambda: start(from_json(json.loads(Path(sys.argv[1]).read_text()))))()
+told = sys.argv[1]
+run = lambda: from_json(json.loads(Path(told).read_text()))
+command(lambda: start(run()) if told.endswith("run.json") else resume(told))()
 """
-
-
-RESUME = """
-import sys
-from polypool.infra.process.command import command
-from polypool.pipelines.training.launch import resume
-
-command(lambda: resume(sys.argv[1]))()
-"""
+"""Starts the run of a file, or goes on with the one of an id."""
 
 
 @pytest.fixture
-def machines(tmp_path: Path, bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+def machines(tmp_path, bucket, monkeypatch) -> list[Path]:
     """Homes of two machines, which share a tracking store and object storage; we are at the first."""
     homes = [tmp_path / name for name in ("first", "second")]
     for home in homes:
@@ -67,33 +57,10 @@ def machines(tmp_path: Path, bucket: Bucket, monkeypatch: pytest.MonkeyPatch) ->
     return homes
 
 
-def undisturbed(description: str, folder: str) -> None:
-    """Train a run in processes that nobody kills, without Ray and storage."""
-    run = from_json(json.loads(description))
-    first = torch.distributed.get_rank() == 0
-    trainer = Trainer(
-        run,
-        TASKS.build(run.task, run),
-        log=FolderLog(Path(folder)) if first else None,
-        report=lambda metrics, made: None,
-        device=torch.device("cpu"),
-        bar=SilentBar,
-    )
-    trainer.train()
-    if trainer.log is not None:
-        (Path(folder) / "loss.json").write_text(json.dumps(trainer.log.history("train/loss")))
-
-
 def kill_at_a_checkpoint(run: Run, bucket: Bucket, tmp_path: Path) -> str:
     """Begin a run as a process of its own, kill it with all that it started, and return what it said."""
     (tmp_path / "run.json").write_text(json.dumps(to_json(run)))
-    driver = subprocess.Popen(
-        [sys.executable, "-c", TRAIN, str(tmp_path / "run.json")],
-        cwd=ROOT,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    driver = begin("-c", COMMAND, str(tmp_path / "run.json"), env=os.environ, start_new_session=True)
     limit, whole = time.monotonic() + 300, re.compile(r"/checkpoint_\w+\.json$")
     while not [key for key in bucket.keys("team/runs") if whole.search(key)]:
         assert driver.poll() is None, driver.communicate()[1]
@@ -107,8 +74,8 @@ def kill_at_a_checkpoint(run: Run, bucket: Bucket, tmp_path: Path) -> str:
 
 
 def test_another_machine_goes_on_with_the_run_of_a_killed_one_to_the_same_weights(
-    machines: list[Path], bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    machines, bucket, tmp_path, monkeypatch
+):
     first, second = machines
     run: Run = replace(make_corpus(tmp_path), cpus=1, workers=2, figures=False, log_every=1)
     run = replace(run, optim=replace(run.optim, epochs=8))
@@ -128,7 +95,7 @@ def test_another_machine_goes_on_with_the_run_of_a_killed_one_to_the_same_weight
     monkeypatch.delenv("POLYPOOL_RUNS")
     faults.append(Fault(key="state.pt", times=2, spoil=cut(100)))
     # a process of its own, whose workers know the storage: a Ray that other tests share was begun without it
-    subprocess.run([sys.executable, "-c", RESUME, record.run_id], cwd=ROOT, check=True)
+    subprocess.run([sys.executable, "-c", COMMAND, record.run_id], cwd=ROOT, check=True)
     tracker = Tracker.attach(tracking_uri(first), record.run_id, running=False)
     assert (tracker.status(), epochs(at)) == ("FINISHED", 8)
     assert (second / "runs" / record.run_id / LAST_STORED).read_text() == checkpoints.newest(at)
@@ -138,10 +105,10 @@ def test_another_machine_goes_on_with_the_run_of_a_killed_one_to_the_same_weight
     kept = b"".join(map(bucket.read, bucket.keys())) + said.encode()
     assert not any(secret.encode() in kept for secret in KEYS.values())
 
-    run_workers(undisturbed, json.dumps(to_json(run)), str(tmp_path))
+    run_workers(train_undisturbed, json.dumps(to_json(run)), str(tmp_path))
     ours = load_file(tracker.download("model") / "model.safetensors")
     theirs = load_file(tmp_path / "model" / "model.safetensors")
-    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    assert same_weights(ours, theirs)
     losses = json.loads((tmp_path / "loss.json").read_text())
     assert tracker.history("train/loss") == [tuple(pair) for pair in losses]
     again = tracker._call("get_metric_history", "train/loss")
@@ -149,5 +116,4 @@ def test_another_machine_goes_on_with_the_run_of_a_killed_one_to_the_same_weight
 
 
 def epochs(at: Url) -> float:
-    """Return how many epochs the last whole checkpoint has seen."""
     return int(checkpoints.newest(at).split("_")[1]) / (2 * 48)

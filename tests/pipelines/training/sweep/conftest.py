@@ -1,27 +1,34 @@
 """Fixtures of the tests of sweeps before they start."""
 
-from __future__ import annotations
+from contextlib import nullcontext
 
-from pathlib import Path
-
+import in_process
 import pytest
 from corpora import make_corpus
 
 from polypool.infra.registry import RECIPES
+from polypool.pipelines.training import launch
+from polypool.pipelines.training.sweep import execution
 from polypool.tasks.run import Run
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """A run on a small corpus of its own."""
-    return make_corpus(tmp_path_factory.mktemp("made"))
+def made(tmp_path_factory) -> Run:
+    return make_corpus(tmp_path_factory.mktemp("made"), train=16, val=8, test=12)
 
 
 @pytest.fixture
-def run(made: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+def run(made, new_home, monkeypatch) -> Run:
     """A run that the recipe `tiny` returns, and a home without runs."""
-    monkeypatch.setenv("POLYPOOL_HOME", str(tmp_path))
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     RECIPES.names()
     monkeypatch.setitem(RECIPES._parts, "tiny", lambda: made)
     return made
+
+
+@pytest.fixture
+def one_by_one(monkeypatch):
+    """Train in this process, one trial after the other: for tests of what is decided around the training."""
+    monkeypatch.setattr(launch, "fit", in_process.fit)
+    monkeypatch.setattr(execution, "ray_session", lambda **_: nullcontext())
+    monkeypatch.setattr(execution, "run_side_by_side", in_process.run_one_by_one)
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")

@@ -1,8 +1,6 @@
 """The run that stands for a sweep in MLflow, and whose children the runs are that it begins."""
 
-from __future__ import annotations
-
-from contextlib import nullcontext
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,17 +19,10 @@ from polypool.pipelines.training.sweep import execution
 from polypool.pipelines.training.sweep.parent import Row, best_of, description
 from polypool.pipelines.training.sweep.plan import Plan
 from polypool.pipelines.training.sweep.trials import Match, make_trials
-from polypool.tasks.run import Run
 
-pytestmark = pytest.mark.usefixtures("run")
+pytestmark = pytest.mark.usefixtures("run", "one_by_one")
 FLAGS = ("--cpus", "1", "--optim.epochs", "1", "--no-figures")
 FAILING = "failing_aggregator:Failing"
-
-
-@pytest.fixture(autouse=True)
-def one_by_one(without_ray: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(execution, "ray_session", lambda **_: nullcontext())
-    monkeypatch.setattr(execution, "run_side_by_side", in_process.run_one_by_one)
 
 
 def swept(*aggregators: str, seeds: int = 1) -> bool:
@@ -50,22 +41,14 @@ def parent_of(record: RunRecord) -> str:
     return record.tags.get("mlflow.parentRunId", "")
 
 
-def test_a_sweep_has_its_plan_its_runs_and_the_best_of_them(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_sweep_has_its_plan_its_runs_and_the_best_of_them(tmp_path):
     assert not swept("mean", "max")
     (parent,), trained = recorded(tmp_path)
     assert (parent.status, parent.name) == ("FINISHED", "sweep of tiny, 2 trials")
     assert {parent_of(of) for of in trained.values()} == {parent.run_id}
-    assert parent.params == {
-        "recipes": '["tiny"]',
-        "aggregators": '["mean", "max"]',
-        "text_aggregators": "[]",
-        "seeds": "1",
-        "early_stop": "False",
-        "flags": '["--cpus", "1", "--optim.epochs", "1", "--no-figures"]',
-        "trials": "2",
-    }
+    plan = {"recipes": ["tiny"], "aggregators": ["mean", "max"], "text_aggregators": [], "seeds": 1}
+    plan |= {"early_stop": False, "flags": [*FLAGS], "trials": 2}
+    assert {name: json.loads(value.lower()) for name, value in parent.params.items()} == plan
     best = max(trained.values(), key=lambda of: of.metrics["dev/best_rsum"])
     assert parent.tags["best.tiny"] == best.run_id
     assert parent.metrics == {"best/tiny/rsum": best.metrics["dev/best_rsum"]}
@@ -86,15 +69,11 @@ def test_a_sweep_has_its_plan_its_runs_and_the_best_of_them(
     }
     with pytest.raises(InputError, match="stands for a sweep; give one of its runs"):
         load_run(parent.run_id)
-    capsys.readouterr()
 
 
-def test_a_run_that_was_there_keeps_its_parent_and_another_sweep_notes_it(
-    tmp_path: Path, run: Run, capsys: pytest.CaptureFixture[str]
-) -> None:
-    alone = launch.start(
-        replace(run, aggregator="gpo", cpus=1, optim=replace(run.optim, epochs=1), figures=False)
-    )
+def test_a_run_that_was_there_keeps_its_parent_and_another_sweep_notes_it(tmp_path, run):
+    optim = replace(run.optim, epochs=1)
+    alone = launch.start(replace(run, aggregator="gpo", cpus=1, optim=optim, figures=False))
     swept("mean")
     swept("mean", "gpo", "max")
     (first, second), trained = recorded(tmp_path)
@@ -106,12 +85,9 @@ def test_a_run_that_was_there_keeps_its_parent_and_another_sweep_notes_it(
     ]
     assert alone in rows[1]
     assert second.tags["sweep_plan"] != first.tags["sweep_plan"]
-    capsys.readouterr()
 
 
-def test_a_sweep_that_was_interrupted_goes_on_under_its_parent(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_sweep_that_was_interrupted_goes_on_under_its_parent(tmp_path, monkeypatch):
     def stopped(work, count, *, ended, **_):
         in_process.run_one_by_one(work, 1, ended=ended)
         raise Stopped
@@ -131,12 +107,9 @@ def test_a_sweep_that_was_interrupted_goes_on_under_its_parent(
     Tracker.attach(tracking_uri(tmp_path), again.run_id)  # killed before it could say so
     assert not swept("mean", "max")
     assert recorded(tmp_path)[0][0].status == "FINISHED"
-    capsys.readouterr()
 
 
-def test_a_sweep_fails_where_a_trial_does_and_its_best_is_one_that_ended_well(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_sweep_fails_where_a_trial_does_and_its_best_is_one_that_ended_well(tmp_path):
     assert swept(FAILING, "mean")
     (parent,), trained = recorded(tmp_path)
     assert (parent.status, trained[FAILING].status) == ("FAILED", "FAILED")
@@ -145,21 +118,11 @@ def test_a_sweep_fails_where_a_trial_does_and_its_best_is_one_that_ended_well(
         f"| tiny {FAILING} seed 0 | \u2013 | failed | {trained[FAILING].run_id} |"
         in (parent.tags["mlflow.note.content"])
     )
-    capsys.readouterr()
 
 
-def test_a_long_sweep_is_described_as_far_as_there_is_room() -> None:
-    ended = [
-        Row(
-            name=f"coco gpo seed {seed}",
-            how="trained",
-            run_id=f"{seed:032}",
-            metric="rsum",
-            best=1.0,
-            parent="p",
-        )
-        for seed in range(200)
-    ]
+def test_a_long_sweep_is_described_as_far_as_there_is_room():
+    of = {"how": "trained", "metric": "rsum", "best": 1.0, "parent": "p"}
+    ended = [Row(name=f"coco gpo seed {seed}", run_id=f"{seed:032}", **of) for seed in range(200)]
     text = description(ended, {"coco": ended[3]}, own="p")
     assert len(text) < 5100
     shown = text.count("| coco gpo")
@@ -167,7 +130,7 @@ def test_a_long_sweep_is_described_as_far_as_there_is_room() -> None:
     assert text.endswith(f"and {200 - shown} more, which `trials.json` lists.")
 
 
-def test_the_best_is_one_that_was_trained_to_its_end_by_what_is_better() -> None:
+def test_the_best_is_one_that_was_trained_to_its_end_by_what_is_better():
     trials = make_trials(["tiny"], ["mean", "max", "gpo", "lip"])
     matches = tuple(Match(trial=trial) for trial in trials.all)
     ways = (("stopped after epoch 1 of 3", 9.0), ("trained", 3.0), ("finished before", 5.0), ("failed", 7.0))
@@ -175,8 +138,6 @@ def test_the_best_is_one_that_was_trained_to_its_end_by_what_is_better() -> None
         Row(name=trial.name, how=how, run_id="r", metric="rsum", best=best, parent="")
         for trial, (how, best) in zip(trials.all, ways, strict=True)
     ]
-    best = dict.fromkeys((True, False))
-    for higher in best:
+    for higher, best in ((True, "tiny gpo seed 0"), (False, "tiny max seed 0")):
         metric = replace(trials.metrics["tiny"], higher_is_better=higher)
-        best[higher] = best_of(Plan(matches=matches, metrics={"tiny": metric}), ended)["tiny"].name
-    assert best == {True: "tiny gpo seed 0", False: "tiny max seed 0"}
+        assert best_of(Plan(matches=matches, metrics={"tiny": metric}), ended)["tiny"].name == best

@@ -1,7 +1,5 @@
 """Sweeps through Ray Tune, as a user makes them: what fails, what was done before, what is stopped early."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import sys
@@ -12,30 +10,29 @@ from contextlib import redirect_stdout
 from io import StringIO
 from pathlib import Path
 
-import in_process
 import pytest
 import ray
 from corpora import make_corpus
 
+from polypool.infra.errors import InputError
 from polypool.infra.registry import RECIPES
 from polypool.infra.tracking import RunRecord, Tracker, find_runs, tracking_uri
 from polypool.pipelines.commands import sweep as module
-from polypool.pipelines.training import launch
 from polypool.pipelines.training.run_folder import take_run
-from polypool.pipelines.training.sweep import execution, trials
+from polypool.pipelines.training.sweep import trials
 from polypool.pipelines.training.sweep.execution import ERROR
 from polypool.pipelines.training.sweep.trials import STOPPED, SWEEP
 
-pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("one_ray")]
+pytestmark = pytest.mark.ray
 
-SMALL = ("--cpus", "1", "--optim.epochs", "3")
+SMALL = ("--cpus", "1", "--optim.epochs", "3", "--no-figures")
 FAILING, REFUSING, BLIND = (f"failing_aggregator:{name}" for name in ("Failing", "Refusing", "Blind"))
 RACE = ("--recipes", "tiny", "--experiment", "race", *SMALL, "--aggregators")
 RACERS = ("mean", FAILING, REFUSING, BLIND, "--early-stop", "--concurrent", "2")
 
 
 @pytest.fixture(scope="module")
-def tiny(home: Path) -> Iterator[Path]:
+def tiny(home) -> Iterator[Path]:
     """The home, with a corpus and a recipe for it."""
     run = make_corpus(home)
     RECIPES.names()
@@ -44,15 +41,8 @@ def tiny(home: Path) -> Iterator[Path]:
         yield home
 
 
-@pytest.fixture
-def without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Train in this process, one trial after the other: for tests of what is decided around the training."""
-    monkeypatch.setattr(execution, "run_side_by_side", in_process.run_one_by_one)
-    monkeypatch.setattr(launch, "fit", in_process.fit)
-
-
 @pytest.fixture(scope="module")
-def race(tiny: Path) -> tuple[str, dict[str, RunRecord]]:
+def race(tiny, one_ray) -> tuple[str, dict[str, RunRecord]]:
     """What a sweep says, and its runs by aggregator: one trial that ends well, two that fail, one stopped early."""
     with redirect_stdout(StringIO()) as said:
         code = command(*RACE, *RACERS)
@@ -61,7 +51,6 @@ def race(tiny: Path) -> tuple[str, dict[str, RunRecord]]:
 
 
 def command(*words: str) -> int:
-    """Give a command line and return the exit code."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["polypool sweep", *words])
         try:
@@ -91,7 +80,7 @@ def all_cores_are_free() -> bool:
 
 
 @pytest.mark.slow
-def test_what_fails_stops_nothing(tiny: Path, race: tuple[str, dict[str, RunRecord]]) -> None:
+def test_what_fails_stops_nothing(tiny, race):
     said, found = race
     failed, refused, done = found[FAILING], found[REFUSING], found["mean"]
     assert (failed.status, refused.status, done.status) == ("FAILED", "FAILED", "FINISHED")
@@ -113,7 +102,7 @@ def test_what_fails_stops_nothing(tiny: Path, race: tuple[str, dict[str, RunReco
 
 
 @pytest.mark.slow
-def test_the_worse_half_is_stopped_early_and_kept_apart(race: tuple[str, dict[str, RunRecord]]) -> None:
+def test_the_worse_half_is_stopped_early_and_kept_apart(race):
     said, found = race
     poor = found[BLIND]
     assert poor.status == "KILLED"
@@ -125,10 +114,8 @@ def test_the_worse_half_is_stopped_early_and_kept_apart(race: tuple[str, dict[st
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("without_ray")
-def test_what_was_stopped_stays_so_unless_the_whole_is_asked_for(
-    tiny: Path, race: tuple[str, dict[str, RunRecord]], capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.usefixtures("one_by_one")
+def test_what_was_stopped_stays_so_unless_the_whole_is_asked_for(tiny, race, capsys):
     poor = race[1][BLIND]
     assert command(*RACE, "mean", BLIND, "--early-stop") == 0
     assert "1 stopped early before, left as they are; 0 to train" in capsys.readouterr().out
@@ -138,10 +125,8 @@ def test_what_was_stopped_stays_so_unless_the_whole_is_asked_for(
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("without_ray")
-def test_what_is_done_is_not_done_again_and_what_was_interrupted_goes_on(
-    tiny: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.usefixtures("one_by_one")
+def test_what_is_done_is_not_done_again_and_what_was_interrupted_goes_on(tiny, capsys):
     grid = ("--recipes", "tiny", "--experiment", "pairs", *SMALL)
     assert command(*grid, "--aggregators", FAILING, "mean") == 1
     said = capsys.readouterr().out
@@ -176,12 +161,11 @@ def test_what_is_done_is_not_done_again_and_what_was_interrupted_goes_on(
     assert "tiny max, text mean seed 0  finished, run" in capsys.readouterr().out
 
 
-@pytest.mark.usefixtures("without_ray")
+@pytest.mark.usefixtures("one_by_one")
 @pytest.mark.parametrize("seen", [True, False], ids=["before it starts", "when it would go on with it"])
-def test_a_run_that_another_process_trains_is_left_to_it(
-    seen: bool, tiny: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    grid = ("--recipes", "tiny", "--experiment", f"held {seen}", *SMALL, "--aggregators", "mean")
+def test_a_run_that_another_process_trains_is_left_to_it(seen, tiny, capsys, monkeypatch):
+    grid = ("--recipes", "tiny", "--experiment", f"held {seen}", *SMALL, "--optim.epochs", "1")
+    grid += ("--concurrent", "1", "--aggregators", "mean")
     assert command(*grid) == 0
     capsys.readouterr()
     (run,) = trained(tiny, f"held {seen}").values()
@@ -200,21 +184,21 @@ def test_a_run_that_another_process_trains_is_left_to_it(
     assert (tracker.status(), tracker.tag(SWEEP)) == ("RUNNING", run.tags[SWEEP])
 
 
-def test_wrong_words_end_before_anything_starts(tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ("--recipes", "tiny", "tinny", "--aggregators", "maen", "--experiment", "none")
-    assert command(*words) == 2
+@pytest.mark.parametrize(
+    ("words", "messages"),
+    [
+        (["tinny", "--aggregators", "maen"], ["unknown recipe 'tinny'", "unknown aggregator 'maen'"]),
+        (["--aggregators", "mean", "--seed", "3"], ["--seed: a sweep decides that itself; use --seeds"]),
+        (["--aggregators", "mean", "--optim.epoch", "3"], ["--optim.epochs"]),
+        (
+            ["--aggregators", "mean", "--optim.epochs", "1", "--early-stop"],
+            ["--early-stop needs at least 2 epochs, and tiny has fewer"],
+        ),
+    ],
+)
+def test_wrong_words_end_before_anything_starts(words, messages, tiny, capsys):
+    assert command("--experiment", "none", "--recipes", "tiny", *words) == 2
     said = capsys.readouterr().err
-    assert "unknown recipe 'tinny'" in said
-    assert "unknown aggregator 'maen'" in said
-    fixed = ("--recipes", "tiny", "--aggregators", "mean", "--seed", "3")
-    assert command(*fixed) == 2
-    assert "--seed: a sweep decides that itself; use --seeds" in capsys.readouterr().err
-    unknown = ("--recipes", "tiny", "--aggregators", "mean", "--optim.epoch", "3")
-    assert command(*unknown) == 2
-    assert "--optim.epochs" in capsys.readouterr().err
-    once = ("--recipes", "tiny", "--aggregators", "mean", "--optim.epochs", "1", "--early-stop")
-    assert command(*once) == 2
-    assert "--early-stop needs at least 2 epochs, and tiny has fewer" in capsys.readouterr().err
-    assert "none" not in (tiny / "runs").as_posix()
-    with pytest.raises(Exception, match="unknown experiment 'none'"):
+    assert all(message in said for message in messages)
+    with pytest.raises(InputError, match=r"unknown experiment 'none'|no runs are recorded"):
         find_runs(tracking_uri(tiny), "none")

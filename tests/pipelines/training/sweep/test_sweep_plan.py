@@ -1,41 +1,36 @@
 """A sweep before it starts: its trials, what is done of them, the time, the job lines; no Ray."""
 
-from __future__ import annotations
-
 import os
 import shlex
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from polypool.infra import paths
 from polypool.infra.errors import InputError
+from polypool.infra.lease.on_disk import Holder
 from polypool.infra.registry import RECIPES
 from polypool.infra.text_tables import duration
-from polypool.infra.tracking import RunRecord, tracking_uri
+from polypool.infra.tracking import RunRecord, Tracker, tracking_uri
 from polypool.pipelines.commands.train import parse
 from polypool.pipelines.training.recording import tags
+from polypool.pipelines.training.run_folder import run_folder, take_run
 from polypool.pipelines.training.sweep.execution import alone, last_line
 from polypool.pipelines.training.sweep.plan import Plan, seconds, total
-from polypool.pipelines.training.sweep.trials import make_trials, match_trials
-from polypool.tasks.run import Run
+from polypool.pipelines.training.sweep.trials import STOPPED, SWEEP, make_trials, match_trials, records_of
+from polypool.tasks.run import Run, to_json
 
 
 def record(run: Run, *, status: str = "FINISHED", took: float = 100.0, trained: float = 80.0) -> RunRecord:
-    return RunRecord(
-        run_id="id",
-        name="",
-        status=status,
-        started=1000.0,
-        ended=1000.0 + took,
-        tags=tags(run),
-        params={"optim.epochs": str(run.optim.epochs)},
-        metrics={"time/train_seconds": trained},
-    )
+    of = {"tags": tags(run), "params": {"optim.epochs": str(run.optim.epochs)}}
+    of |= {"metrics": {"time/train_seconds": trained}, "started": 1000.0, "ended": 1000.0 + took}
+    return RunRecord(run_id="id", name="", status=status, **of)
 
 
-def test_the_grid_has_every_combination_once_in_one_spelling(run: Run) -> None:
+def test_the_grid_has_every_combination_once_in_one_spelling(run):
     trials = make_trials(["tiny", "tiny"], ["mean", "kmax( k=2 )", "kmax(k=2)"], seeds=2, experiment="e")
     names = [trial.name for trial in trials.all]
     assert names == [f"tiny {a} seed {seed}" for a in ("mean", "kmax(k=2)") for seed in (0, 1)]
@@ -43,19 +38,19 @@ def test_the_grid_has_every_combination_once_in_one_spelling(run: Run) -> None:
     assert trials.metrics["tiny"].name == "rsum"
 
 
-def test_text_aggregators_make_a_grid_of_pairs(run: Run) -> None:
+def test_text_aggregators_make_a_grid_of_pairs(run):
     trials = make_trials(["tiny"], ["mean", "max"], text_aggregators=["mean", "max"])
     pairs = [(trial.run.aggregator, trial.run.text_aggregator) for trial in trials.all]
     assert pairs == [("mean", ""), ("mean", "max"), ("max", "mean"), ("max", "")]
 
 
-def test_a_recipe_keeps_its_text_aggregator_as_train_does(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_recipe_keeps_its_text_aggregator_as_train_does(run, monkeypatch):
     monkeypatch.setitem(RECIPES._parts, "tiny", lambda: replace(run, text_aggregator="max"))
     (trial,) = make_trials(["tiny"], ["gpo"]).all
     assert trial.run == parse(["tiny", "--aggregator", "gpo"])
 
 
-def test_all_that_is_wrong_is_said_at_once(run: Run) -> None:
+def test_all_that_is_wrong_is_said_at_once(run):
     with pytest.raises(InputError) as error:
         make_trials(["tiny", "tinny"], ["mean", "maen", "kmax(n=3)", "kmax(k"], seeds=0)
     said = str(error.value)
@@ -74,25 +69,16 @@ def test_all_that_is_wrong_is_said_at_once(run: Run) -> None:
 
 
 FLAGS = (
-    "--optim.lr",
-    "1",
-    "--optim.no-drop-last",
-    "--optim.milestones",
-    "3",
-    "5",
-    "--data.visual-augment",
+    *["--optim.lr", "1", "--optim.no-drop-last", "--optim.milestones", "3", "5", "--data.visual-augment"],
     "",
 )
 
 
-def test_flags_mean_what_they_mean_to_train(run: Run) -> None:
+def test_flags_mean_what_they_mean_to_train(run):
     (trial,) = make_trials(["tiny"], ["max"], flags=FLAGS).all
     assert trial.run == parse(["tiny", *FLAGS, "--aggregator", "max"])
-    assert (trial.run.optim.lr, trial.run.optim.drop_last, trial.run.optim.milestones) == (
-        1.0,
-        False,
-        (3.0, 5.0),
-    )
+    optim = trial.run.optim
+    assert (optim.lr, optim.drop_last, optim.milestones) == (1.0, False, (3.0, 5.0))
     assert trial.run.data.visual_augment == ""
 
 
@@ -105,7 +91,7 @@ def test_flags_mean_what_they_mean_to_train(run: Run) -> None:
         (["--recipe", "tiny"], "--recipes"),
     ],
 )
-def test_what_a_sweep_decides_is_no_flag(run: Run, flags: list[str], option: str) -> None:
+def test_what_a_sweep_decides_is_no_flag(run, flags, option):
     with pytest.raises(InputError, match=f"a sweep decides that itself; use {option}$"):
         make_trials(["tiny"], ["mean"], flags=flags)
 
@@ -119,16 +105,14 @@ def test_what_a_sweep_decides_is_no_flag(run: Run, flags: list[str], option: str
         (["epochs=2"], "epochs=2"),
     ],
 )
-def test_a_wrong_flag_ends_the_sweep_with_2(
-    run: Run, flags: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_wrong_flag_ends_the_sweep_with_2(run, flags, message, capsys):
     with pytest.raises(SystemExit) as ended:
         make_trials(["tiny"], ["mean"], flags=flags)
     assert ended.value.code == 2
     assert message in capsys.readouterr().err
 
 
-def test_times_are_those_of_the_same_aggregator_or_else_recipe(run: Run) -> None:
+def test_times_are_those_of_the_same_aggregator_or_else_recipe(run):
     gpo = replace(run, aggregator="gpo")
     records = [record(run, took=50, trained=40), record(gpo), record(gpo, took=120), record(gpo, took=9000)]
     assert seconds(run, records) == 50
@@ -144,7 +128,7 @@ def test_times_are_those_of_the_same_aggregator_or_else_recipe(run: Run) -> None
     assert [duration(t) for t in (None, 4.4, 61, 3720)] == ["unknown", "4 s", "1 min 01 s", "1 h 02 min"]
 
 
-def test_a_dry_run_shows_the_grid_and_lines_that_train_the_same(run: Run) -> None:
+def test_a_dry_run_shows_the_grid_and_lines_that_train_the_same(run):
     trials = make_trials(
         ["tiny"],
         ["mean", "kmax(k=2)"],
@@ -168,7 +152,7 @@ def test_a_dry_run_shows_the_grid_and_lines_that_train_the_same(run: Run) -> Non
     assert "time unknown" in plan.text([], concurrent=1, words=[])
 
 
-def test_one_sweep_of_an_experiment_at_a_time(tmp_path: Path) -> None:
+def test_one_sweep_of_an_experiment_at_a_time(tmp_path):
     def second() -> str:
         with pytest.raises(InputError) as refused, alone(tmp_path, "a b"):
             pass
@@ -181,5 +165,95 @@ def test_one_sweep_of_an_experiment_at_a_time(tmp_path: Path) -> None:
         pass
 
 
-def test_an_error_is_told_by_its_last_line() -> None:
+def test_an_error_is_told_by_its_last_line():
     assert last_line("Traceback\n  File x\nValueError: no\n\n") == "ValueError: no"
+
+
+def keep_run(run: Run, *, settings: Any = None) -> str:
+    """Record a run that was never trained as finished; return its id."""
+    home = paths.home()
+    place = {"uri": tracking_uri(home), "home": home}
+    tracker = Tracker.start(run.experiment, **place, name="made", tags=tags(run), params=to_json(run))
+    tracker.json("run.json", settings or to_json(run))
+    tracker.finish()
+    return tracker.run_id
+
+
+def test_runs_that_do_not_stand_for_a_new_trial_are_named(run, tmp_path):
+    uri = tracking_uri(tmp_path)
+    trials = make_trials(["tiny"], ["mean", "max", "gpo", "lip"]).all
+    keep_run(trials[3].run, settings={"colour": "blue"})
+    failed = keep_run(trials[0].run)
+    Tracker.attach(uri, failed).finish("FAILED")
+    bare = keep_run(trials[1].run)
+    (tmp_path / "mlartifacts" / bare / "artifacts" / "run.json").unlink()
+    found = match_trials(uri, trials, records_of(uri, "polypool"), home=tmp_path)
+    assert [each.state for each in found] == ["new"] * 4
+    first, lost, none, foreign = (each.note for each in found)
+    assert (first, none) == (f"run {failed} failed", "")
+    assert lost.startswith(
+        f"run {bare} may be it, but its settings cannot be used: run {bare} has no artifact run.json"
+    )
+    assert "its settings cannot be used: run.json: unknown field 'colour'" in foreign
+    lines = Plan(matches=tuple(found)).text([], concurrent=1, words=()).splitlines()
+    assert lines[2].endswith(f"tiny mean seed 0  new, time unknown; run {failed} failed")
+    assert lines[4].endswith("time unknown")
+
+
+def test_what_somebody_trains_is_left_to_them_and_what_nobody_trains_goes_on(run, tmp_path):
+    uri = tracking_uri(tmp_path)
+    trials = make_trials(["tiny"], ["mean", "max", "gpo"]).all
+    alive, dead, elsewhere = (keep_run(trial.run) for trial in trials)
+    for run_id in (alive, dead, elsewhere):
+        Tracker.attach(uri, run_id)  # running again
+    run_folder(tmp_path, dead).mkdir(parents=True)
+    with ThreadPoolExecutor(1) as somebody:
+        lease = somebody.submit(take_run, Tracker.attach(uri, alive)).result()
+        found = match_trials(uri, trials, records_of(uri, "polypool"), home=tmp_path)
+        lease.release()
+    expected = [("running", alive), ("unfinished", dead), ("new", "")]
+    assert [(each.state, each.run_id) for each in found] == expected
+    assert found[0].note == f"process {os.getpid()} on {Holder.this().host} is at work"
+    assert found[2].note == f"run {elsewhere} may be it, and at work elsewhere: its folder is not here"
+    plan = Plan(matches=tuple(found))
+    assert [match.run_id for match in plan.to_do] == [dead, ""]
+    assert plan.summary() == (
+        "3 trials; 1 at work now, left to whoever trains them; 1 interrupted before, to go on from the last "
+        "checkpoint; 2 to train"
+    )
+    (again, *_) = match_trials(uri, trials, records_of(uri, "polypool"), home=tmp_path)
+    assert again.state == "unfinished", "whoever held it let go"
+
+
+def test_trials_are_matched_by_tags_and_settings(run, tmp_path):
+    uri = tracking_uri(tmp_path)
+    assert records_of(uri, "polypool") == [], "no store yet"
+    trials = make_trials(["tiny"], ["mean", "max", "gpo", "kmax(k=2)"], seeds=2).all
+    by_name = {trial.name: trial.run for trial in trials}
+    keep_run(replace(by_name["tiny mean seed 0"], cpus=7, log_every=3, text_aggregator="mean"))
+    other = by_name["tiny mean seed 1"]
+    keep_run(replace(other, optim=replace(other.optim, epochs=99)))
+
+    def ended(name: str, status: str, **more: str) -> str:
+        run_id = keep_run(by_name[name])
+        tracker = Tracker.attach(uri, run_id)
+        tracker.tags(more)
+        if status != "RUNNING":
+            tracker.finish(status)
+        return run_id
+
+    ended("tiny max seed 0", "FAILED", **{SWEEP: "s"})
+    ended("tiny max seed 1", "RUNNING")
+    killed = ended("tiny gpo seed 0", "RUNNING", **{SWEEP: "s"})
+    stopped = ended("tiny gpo seed 1", "KILLED", **{SWEEP: "s", STOPPED: "after epoch 2 of 6"})
+    found = match_trials(uri, trials, records_of(uri, "polypool"), home=tmp_path)
+    states = ["finished", *["new"] * 3, "unfinished", "stopped", *["new"] * 2]
+    assert [each.state for each in found] == states
+    assert (found[4].run_id, found[5].run_id, found[5].stopped) == (killed, stopped, "after epoch 2 of 6")
+    plan = Plan(matches=tuple(found))
+    assert plan.summary() == (
+        "8 trials, 1 of them finished before and skipped; 1 interrupted before, to go on from the last checkpoint; "
+        "1 stopped early before, to go on, since --early-stop is not given; 7 to train"
+    )
+    assert len(replace(plan, early_stop=True).to_do) == 6
+    assert records_of(uri, "another") == []

@@ -1,6 +1,5 @@
 import os
 import struct
-import zipfile
 
 import numpy as np
 import pytest
@@ -44,29 +43,24 @@ def test_arrays_of_many_shapes(tmp_path):
         make(folder / name)
     ingested("arrays", "--dir", folder, "--out", tmp_path / "out", "--dtype", "float32", "--allow-skipped")
     found = sets_of(tmp_path / "out")
-    expected = {
-        "a": grid[0],
-        "b": grid[0],
-        "c": grid.reshape(49, 8),
-        "d": grid[1],
-        "e": grid[2],
-        "f": grid[3],
-    }
+    expected = dict(zip("abcdef", [grid[0], grid[0], grid.reshape(49, 8), *grid[1:4]], strict=True))
     assert list(found) == [*expected, "g"]
     for id, x_ND in expected.items():
         assert np.array_equal(found[id], x_ND)
     listed = dict(reasons(tmp_path / "out"))
     assert set(listed) == {*bad, "s.npy, shape (7, 7, 5)"} - {"s.npy"}
-    assert listed["k.npz"] == "2 arrays, none called features or x"
     assert "pickled" in listed["l.npy"]
     assert "pickled" in listed["m.npz"]
-    assert listed["n.npy"] == listed["o.npz"] == listed["p.npy"] == "damaged or cut short"
-    assert listed["q.txt"] == "not a .npy or .npz file"
-    assert listed["s.npy, shape (7, 7, 5)"] == "vectors of another width than 8, which most files have"
-    assert listed["v.npy"] == "vectors of width 0, expected 8"
-    assert listed["w.npy"] == listed["x.npz"] == "a folder, a pipe, or a link that leads nowhere"
-    assert listed["t.npy"] == "an empty set"
-    assert listed["a.npz"] == "duplicate id"
+    assert {
+        "k.npz": "2 arrays, none called features or x",
+        **dict.fromkeys(("n.npy", "o.npz", "p.npy"), "damaged or cut short"),
+        "q.txt": "not a .npy or .npz file",
+        "s.npy, shape (7, 7, 5)": "vectors of another width than 8, which most files have",
+        "v.npy": "vectors of width 0, expected 8",
+        **dict.fromkeys(("w.npy", "x.npz"), "a folder, a pipe, or a link that leads nowhere"),
+        "t.npy": "an empty set",
+        "a.npz": "duplicate id",
+    }.items() <= listed.items()
 
 
 @pytest.mark.parametrize("first", [True, False])
@@ -77,23 +71,19 @@ def test_the_width_is_that_of_most_files_and_the_others_are_listed(tmp_path, fir
     np.savez_compressed(tmp_path / "in" / "2.npz", other=np.ones(1), features=np.ones((8, 2, 3)))
     for number in range(3, 6):
         np.save(tmp_path / "in" / f"{number}.npy", np.full((8, 2, 3), number))
-    with (tmp_path / "in" / "6.npy").open("wb") as file:
-        np.lib.format.write_array(file, np.ones((8, 1, 3)), version=(2, 0))
-    with (tmp_path / "in" / "7.npy").open("wb") as file:
-        np.lib.format.write_array(file, np.ones((6, 7)), version=(3, 0))
+    for name, shape, version in (("6.npy", (8, 1, 3), (2, 0)), ("7.npy", (6, 7), (3, 0))):
+        with (tmp_path / "in" / name).open("wb") as file:
+            np.lib.format.write_array(file, np.ones(shape), version=version)
     options = ["--channels-first"] if first else []
     out = ingested("arrays", "--dir", tmp_path / "in", "--out", tmp_path / "out", "--allow-skipped", *options)
     found, width = sets_of(tmp_path / "out"), 8 if first else 3
-    expected = ["2", "3", "4", "5", "6"] if first else ["0", "2", "3", "4", "5", "6"]
-    assert list(found) == expected
+    assert list(found) == [*("23456" if first else "023456")]
     assert {x_ND.shape[1] for x_ND in found.values()} == {width}
-    listed = dict(reasons(tmp_path / "out"))
     odd = {"1.npz, shape (4, 5)", "7.npy, shape (6, 7)", *(["0.npy, shape (9, 2, 3)"] if first else [])}
-    assert set(listed) == odd
+    assert set(dict(reasons(tmp_path / "out"))) == odd
     assert f"{len(odd)} x vectors of another width than {width}, which most files have: " in out
-    refused(
-        "were left out", "arrays", "--dir", tmp_path / "in", "--out", tmp_path / "strict", *options, code=1
-    )
+    strict = ("--dir", tmp_path / "in", "--out", tmp_path / "strict", *options)
+    refused("were left out", "arrays", *strict, code=1)
 
 
 def test_channels_first():
@@ -130,7 +120,7 @@ def patched(data: bytes, *, flag: int = 0, method: int = 0) -> bytes:
     return bytes(changed)
 
 
-def test_archives_that_are_encrypted_strange_or_endless_are_listed(tmp_path):
+def test_archives_that_are_encrypted_strange_or_endless_are_listed(tmp_path, monkeypatch):
     (tmp_path / "in").mkdir()
     for name in "ab":
         np.save(tmp_path / "in" / f"{name}.npy", np.ones((2, 4), np.float32))
@@ -138,18 +128,14 @@ def test_archives_that_are_encrypted_strange_or_endless_are_listed(tmp_path):
     good = (tmp_path / "good.npz").read_bytes()
     (tmp_path / "in" / "c.npz").write_bytes(patched(good, flag=1))
     (tmp_path / "in" / "d.npz").write_bytes(patched(good, method=97))
-    header = {"descr": "<f4", "fortran_order": False, "shape": (70 << 20, 4)}
-    archive = zipfile.ZipFile(tmp_path / "in" / "e.npz", "w", zipfile.ZIP_DEFLATED)
-    with archive, archive.open("x.npy", "w", force_zip64=True) as entry:
-        np.lib.format.write_array_header_1_0(entry, header)
-        for _ in range(70):
-            entry.write(bytes(16 << 20))
+    monkeypatch.setattr("polypool.tasks.datasets.features.arrays._LARGEST", 1000)
+    np.savez_compressed(tmp_path / "in" / "e.npz", x=np.ones((100, 4), np.float32))
     ingested("arrays", "--dir", tmp_path / "in", "--out", tmp_path / "out", "--allow-skipped")
     assert list(sets_of(tmp_path / "out")) == ["a", "b"]
     assert dict(reasons(tmp_path / "out")) == {
         "c.npz": "damaged or cut short",
         "d.npz": "damaged or cut short",
-        "e.npz": "an array of over 1,073,741,824 bytes, too large for one image or video",
+        "e.npz": "an array of over 1,000 bytes, too large for one image or video",
     }
 
 

@@ -51,28 +51,26 @@ def test_butd_reads_several_files_with_bad_rows(tmp_path):
     assert list(found) == ["0", "1", "2"]
     for id, x_ND in zip(found, xs, strict=False):
         assert np.array_equal(found[id], x_ND)
+    columns, base64 = "not 6 columns, such as a row that is cut short", "features that are not valid base64"
     assert reasons(tmp_path / "out") == [
-        ("a.tsv:2", "not 6 columns, such as a row that is cut short"),
-        ("a.tsv:3 (id 5)", "features that are not valid base64"),
+        ("a.tsv:2", columns),
+        ("a.tsv:3 (id 5)", base64),
         ("a.tsv:4 (id 6)", "features of another size than boxes x 8 x 4 bytes"),
         ("a.tsv:5 (id 7)", "a number of boxes that is not a number"),
         ("a.tsv:6 (id 8)", "NaN or infinite values"),
-        ("a.tsv:7 (id 9)", "features that are not valid base64"),
-        ("a.tsv:8", "not 6 columns, such as a row that is cut short"),
+        ("a.tsv:7 (id 9)", base64),
+        ("a.tsv:8", columns),
         ("a.tsv:9 (id caf\udce9)", "an id that is not valid UTF-8"),
         ("b.tsv:2 (id 0)", "duplicate id"),
-        ("b.tsv:3", "not 6 columns, such as a row that is cut short"),
+        ("b.tsv:3", columns),
     ]
     assert "3 x not 6 columns, such as a row that is cut short: a.tsv:2; a.tsv:8; b.tsv:3" in out
 
 
 def test_boxes_are_a_column_in_fractions_of_the_picture(tmp_path):
     good, boxes = line(1, X_ND, BOX_N4), encode(BOX_N4)
-    bad = [
-        good.replace("640", "0"),
-        good.replace("480", "tall"),
-        *(good.replace(boxes, other) for other in (encode(BOX_N4[:1]), "*", encode(np.full((2, 4), np.inf)))),
-    ]
+    others = (encode(BOX_N4[:1]), "*", encode(np.full((2, 4), np.inf)))
+    bad = [good.replace("640", "0"), good.replace("480", "tall"), *(good.replace(boxes, x) for x in others)]
     rows = [good, *(row.replace("1\t", f"{id}\t", 1) for id, row in enumerate(bad, 2))]
     (tmp_path / "a.tsv").write_text("".join(rows))
     out = ingested("butd", "--tsv", tmp_path / "a.tsv", "--dim", 8, "--out", tmp_path / "out")
@@ -88,9 +86,8 @@ def test_butd_cut_within_the_last_features(tmp_path):
     x_ND = RANDOM.standard_normal((36, 8))
     (tmp_path / "a.tsv").write_text(line(1, x_ND) + line(2, x_ND)[:-41])
     ingested("butd", "--tsv", tmp_path / "a.tsv", "--dim", 8, "--out", tmp_path / "out", "--allow-skipped")
-    assert reasons(tmp_path / "out") == [
-        ("a.tsv:2 (id 2)", "features of another size than boxes x 8 x 4 bytes")
-    ]
+    why = "features of another size than boxes x 8 x 4 bytes"
+    assert reasons(tmp_path / "out") == [("a.tsv:2 (id 2)", why)]
 
 
 def test_butd_of_the_wrong_width_or_missing_exits_with_2(tmp_path, monkeypatch):
@@ -140,19 +137,10 @@ def test_regions_of_both_codes_are_read_with_their_boxes(tmp_path):
 
 
 def test_what_cannot_be_read_is_listed_and_nothing_is_run(tmp_path):
-    items = {
-        "0": mmf(),
-        "1": mmf(features=Runs()),
-        "2": b"no pickle",
-        "3": {"boxes": BOX_N4},
-        "4": mmf(features=X_ND[0]),
-        "5": vilbert(features="*"),
-        "6": vilbert(num_boxes=0),
-        "7": mmf(bbox=BOX_N4[:1]),
-        "8": mmf(image_width=0),
-        "9": mmf(bbox=None),
-    }
-    folder = written(tmp_path / "in", items)
+    items = [mmf(), mmf(features=Runs()), b"no pickle", {"boxes": BOX_N4}, mmf(features=X_ND[0])]
+    items += [vilbert(features="*"), vilbert(num_boxes=0)]
+    items += [mmf(bbox=BOX_N4[:1]), mmf(image_width=0), mmf(bbox=None)]
+    folder = written(tmp_path / "in", {str(key): item for key, item in enumerate(items)})
     out = ingested("lmdb", "--dir", folder, "--out", tmp_path / "out", "--allow-skipped")
     assert "ran" not in out.split()
     assert sorted(sets_of(tmp_path / "out")) == ["0", "7", "8", "9"]

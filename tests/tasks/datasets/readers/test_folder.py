@@ -4,9 +4,7 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
-from verbs import reasons, refused, run
-
-from polypool.tasks.datasets.corpus import Corpus
+from verbs import corpus_of, refused
 
 
 def picture(path: Path, *lines: str) -> None:
@@ -20,9 +18,9 @@ def picture(path: Path, *lines: str) -> None:
 def test_each_line_beside_a_picture_is_a_caption(tmp_path):
     for n in range(10):
         picture(tmp_path / "in" / f"{n % 2}" / f"{n}.png", f"the picture {n}", "", f"number {n}")
-    code, said, error = run("folder", "--dir", tmp_path / "in", "--split", "6/2/2", "--out", tmp_path / "out")
-    assert (code, "splits are random: train/val/test 6/2/2, seed 0" in said) == (0, True), error
-    corpus = Corpus.open(tmp_path / "out")
+    files = "folder", "--dir", tmp_path / "in"
+    said, corpus, _ = corpus_of(tmp_path / "out", *files, "--split", "6/2/2")
+    assert "splits are random: train/val/test 6/2/2, seed 0" in said
     assert dict(corpus.splits) == {"train": 6, "val": 2, "test": 2}
     items = {item.id: item for split in corpus.splits for item in corpus.items(split)}
     assert items["1/3.png"].captions == ("the picture 3", "number 3")
@@ -32,11 +30,12 @@ def test_each_line_beside_a_picture_is_a_caption(tmp_path):
 def test_folders_that_are_called_so_are_the_splits(tmp_path):
     for n, split in enumerate(["training"] * 3 + ["validation"] + ["Test"] * 2):
         picture(tmp_path / "in" / split / f"{n}.png", f"the picture {n}")
-    code, said, _ = run("folder", "--dir", tmp_path / "in", "--out", tmp_path / "out")
-    assert (code, "guessed: the folders test, train, val are the splits" in said) == (0, True)
-    assert dict(Corpus.open(tmp_path / "out").splits) == {"train": 3, "val": 1, "test": 2}
+    files = "folder", "--dir", tmp_path / "in"
+    said, corpus, _ = corpus_of(tmp_path / "out", *files)
+    assert "guessed: the folders test, train, val are the splits" in said
+    assert dict(corpus.splits) == {"train": 3, "val": 1, "test": 2}
     picture(tmp_path / "in" / "more" / "7.png", "one beside the splits")
-    assert "splits are random" in run("folder", "--dir", tmp_path / "in", "--out", tmp_path / "out")[1]
+    assert "splits are random" in corpus_of(tmp_path / "out", *files)[0]
 
 
 def test_what_has_no_text_or_picture_is_listed(tmp_path):
@@ -48,9 +47,9 @@ def test_what_has_no_text_or_picture_is_listed(tmp_path):
     (tmp_path / "in" / "latin.txt").write_bytes(b"caf\xe9")
     picture(tmp_path / "in" / "book.png", "x")
     (tmp_path / "in" / "book.txt").write_text("word " * 300_000)
-    code, said, _ = run("folder", "--dir", tmp_path / "in", "--out", tmp_path / "out", "--allow-skipped")
-    assert (code, "a text beside no picture or video: lonely.txt" in said) == (0, True)
-    assert sorted(reasons(tmp_path / "out", "corpus.skipped.jsonl")) == [
+    said, _, skipped = corpus_of(tmp_path / "out", "folder", "--dir", tmp_path / "in")
+    assert "a text beside no picture or video: lonely.txt" in said
+    assert sorted(skipped) == [
         ("book.txt", "a text of more than 1,048,576 bytes"),
         ("latin.txt", "a text that is not UTF-8"),
         ("silent.png", "no .txt file of its name beside it"),

@@ -6,27 +6,26 @@ import h5py
 import numpy as np
 import pytest
 from annotations import HGR_NAMES, write_hgr
-from verbs import ingested, reasons, refused, run, sets_of
+from verbs import corpus_of, reasons, refused, run, sets_of
 
 from polypool.infra.errors import InputError
-from polypool.tasks.datasets.corpus import Corpus
 from polypool.tasks.datasets.readers.hgr_release import Hgr
 
 RANDOM = np.random.default_rng(0)
+TWINS = "a name that is another one once / is _, so that they cannot be told apart; rename one"
 
 
-def options(captions: Path, splits: Path, out: Path) -> tuple[object, ...]:
-    return "--captions", captions, "--splits", splits, "--out", out
+def files(captions: Path, splits: Path) -> tuple[object, ...]:
+    return "hgr", "--captions", captions, "--splits", splits
 
 
 def test_hgr_captions_and_splits(tmp_path):
-    out = ingested("hgr", *options(*write_hgr(tmp_path), tmp_path / "out"))
+    out, corpus, _ = corpus_of(tmp_path / "out", *files(*write_hgr(tmp_path)))
     assert "6 items (train 3, val 1, test 2), 12 captions" in out
     assert "nothing skipped" in out
-    corpus = Corpus.open(tmp_path / "out")
     assert [item.id for item in corpus.items("train")] == ["tumblr_one", "video2", "video10"]
-    assert corpus.items("test")[1].id == "a_b_c"
-    assert corpus.items("test")[1].captions == ("a/b/c is seen", "someone looks at it")
+    last = corpus.items("test")[1]
+    assert (last.id, last.captions) == ("a_b_c", ("a/b/c is seen", "someone looks at it"))
 
 
 def test_hgr_names_join_whether_they_have_slashes_or_not(tmp_path):
@@ -35,9 +34,7 @@ def test_hgr_names_join_whether_they_have_slashes_or_not(tmp_path):
     (tmp_path / "videos" / "a" / "b").mkdir(parents=True)
     (tmp_path / "videos" / "a" / "b" / "c.mp4").touch()
     (tmp_path / "videos" / "tumblr_one.gif").touch()
-    words = options(captions, splits, tmp_path / "out")
-    ingested("hgr", *words, "--videos", tmp_path / "videos", "--allow-skipped")
-    corpus = Corpus.open(tmp_path / "out")
+    corpus = corpus_of(tmp_path / "out", *files(captions, splits), "--videos", tmp_path / "videos")[1]
     assert [item.path for item in corpus.items("train")] == ["tumblr_one.gif"]
     assert [item.path for item in corpus.items("test")] == ["a/b/c.mp4"]
 
@@ -47,24 +44,19 @@ def test_hgr_skips_and_lists_what_is_bad(tmp_path):
     captions, splits = write_hgr(tmp_path, names, v3="no list", v4=["fine", 3, ""], stray=["a"], v5=[])
     text = captions.read_text()
     captions.write_text(text[:-1] + ', "v1": ["a second time"], "s/t": ["a"], "s_t": ["b"]}')
-    ingested("hgr", *options(captions, splits, tmp_path / "out"), "--allow-skipped")
-    corpus = Corpus.open(tmp_path / "out")
-    assert {split: [it.id for it in corpus.items(split)] for split in corpus.splits} == {
-        "train": ["v1", "v2"],
-        "val": ["v4"],
-    }
+    _, corpus, listed = corpus_of(tmp_path / "out", *files(captions, splits))
+    used = {split: [it.id for it in corpus.items(split)] for split in corpus.splits}
+    assert used == {"train": ["v1", "v2"], "val": ["v4"]}
     assert corpus.items("train")[0].captions[0] == "v1 is seen"
     assert corpus.items("val")[0].captions == ("fine",)
-    twins = "a name that is another one once / is _, so that they cannot be told apart; rename one"
     second = "duplicate id; the first is kept"
-    listed = reasons(tmp_path / "out", "corpus.skipped.jsonl")
     assert sorted(listed) == sorted(
         [
-            ("trn_names.npy, x/y", twins),
-            ("val_names.npy, x_y", twins),
+            ("trn_names.npy, x/y", TWINS),
+            ("val_names.npy, x_y", TWINS),
             ("trn_names.npy, v1", second),
             ("tst_names.npy, v2", second),
-            *((f"ref_captions.json, {name}", twins) for name in ("x/y", "x_y", "s/t", "s_t")),
+            *((f"ref_captions.json, {name}", TWINS) for name in ("x/y", "x_y", "s/t", "s_t")),
             ("ref_captions.json, v1", second),
             ("ref_captions.json, v3", "captions that are not a list"),
             ("ref_captions.json, v4", "a caption that is not a string"),
@@ -83,11 +75,10 @@ def test_hgr_refusals_and_the_advice_on_pickled_names(tmp_path):
         list(Hgr(captions=captions, splits=splits).read().rows)
     advice = str(caught.value).partition("anew as text: python ")[2]
     subprocess.run(f"{sys.executable} {advice}", shell=True, check=True, cwd=tmp_path)
-    ingested("hgr", *options(captions, splits, tmp_path / "out"))
-    assert Corpus.open(tmp_path / "out").items("val")[0].id == "video3"
+    assert corpus_of(tmp_path / "out", *files(captions, splits))[1].items("val")[0].id == "video3"
     captions.write_text('["a"]')
     for message in ("not of the expected form: HGR's ref_captions.json", "no such file", "no such folder"):
-        refused(message, "hgr", *options(captions, splits, tmp_path / "out"))
+        refused(message, *files(captions, splits), "--out", tmp_path / "out")
         if message.startswith("not"):
             (splits / "tst_names.npy").unlink()
         splits = tmp_path / "gone" if message == "no such file" else splits
@@ -106,8 +97,8 @@ def write_frames(folder: Path, names: dict[str, list[str]] = HGR_NAMES) -> dict[
 
 
 def ingest_features(folder: Path, splits: Path, out: Path) -> tuple[int, str, str]:
-    files = ("hgr-features", "--dir", folder, "--splits", splits, "--out", out)
-    return run(*files, "--dtype", "float32", "--allow-skipped")
+    read = ("hgr-features", "--dir", folder, "--splits", splits, "--out", out)
+    return run(*read, "--dtype", "float32", "--allow-skipped")
 
 
 def test_hgr_frames(tmp_path):
@@ -120,8 +111,8 @@ def test_hgr_frames(tmp_path):
     found = sets_of(tmp_path / "store")
     assert list(found) == ["tumblr_one", "video2", "video10", "video3", "video5", "a_b_c"]
     assert all(np.array_equal(x_ND, sets[id]) for id, x_ND in found.items())
-    run("hgr", *options(captions, splits, tmp_path / "out"), "--features", tmp_path / "store")
-    assert set(Corpus.open(tmp_path / "out").ids.to_pylist()) == set(found)
+    corpus = corpus_of(tmp_path / "out", *files(captions, splits), "--features", tmp_path / "store")[1]
+    assert set(corpus.ids.to_pylist()) == set(found)
 
 
 def test_hgr_means(tmp_path):
@@ -155,11 +146,10 @@ def test_hgr_features_that_are_bad(tmp_path):
         file.create_group("e")
     assert ingest_features(tmp_path, splits, tmp_path / "store")[0] == 0
     assert list(sets_of(tmp_path / "store")) == ["a"]
-    twins = "a name that is another one once / is _, so that they cannot be told apart; rename one"
     assert sorted(reasons(tmp_path / "store")) == sorted(
         [
-            ("trn_names.npy, x/y", twins),
-            ("tst_names.npy, x_y", twins),
+            ("trn_names.npy, x/y", TWINS),
+            ("tst_names.npy, x_y", TWINS),
             ("trn_ft.hdf5, b", "an empty set"),
             ("trn_ft.hdf5, c", "not a data set (frames, D)"),
             ("trn_ft.hdf5, d", "NaN or infinite values"),
@@ -174,13 +164,17 @@ def test_hgr_features_that_cannot_be_read(tmp_path):
     _, splits = write_hgr(tmp_path)
     (tmp_path / "in").mkdir()
     folder, out = tmp_path / "in", tmp_path / "store"
-    assert "no features; expected {trn,val,tst}_ft.hdf5" in ingest_features(folder, splits, out)[2]
+
+    def error(folder: Path = folder) -> str:
+        code, _, error = ingest_features(folder, splits, out)
+        assert code == 2
+        return error
+
+    assert "no features; expected {trn,val,tst}_ft.hdf5" in error()
     np.save(folder / "trn_ft.npy", np.ones((2, 8)))
-    assert "shape (2, 8), expected (3, D): a row for each name" in ingest_features(folder, splits, out)[2]
+    assert "shape (2, 8), expected (3, D): a row for each name" in error()
     np.save(folder / "trn_ft.npy", np.array([None] * 3), allow_pickle=True)
-    assert "pickled objects; pickles are not read" in ingest_features(folder, splits, out)[2]
+    assert "pickled objects; pickles are not read" in error()
     (folder / "trn_ft.hdf5").write_bytes(b"\x89HDF")
-    code, _, err = ingest_features(folder, splits, out)
-    assert (code, "cannot be read as HDF5" in err) == (2, True)
-    code, _, err = ingest_features(tmp_path / "gone", splits, out)
-    assert (code, "no such folder" in err) == (2, True)
+    assert "cannot be read as HDF5" in error()
+    assert "no such folder" in error(tmp_path / "gone")

@@ -7,9 +7,7 @@ from typing import Any
 
 import pytest
 from PIL import Image
-from verbs import ingested, reasons, refused
-
-from polypool.tasks.datasets.corpus import Corpus
+from verbs import corpus_of, refused
 
 
 def picture(shade: int, kind: str = "png") -> bytes:
@@ -37,7 +35,7 @@ def rows(count: int, start: int = 0, kind: str = "png") -> list[dict[str, Any]]:
 
 
 def words(folder: Path) -> tuple[object, ...]:
-    return "hf", "--name", folder / "set", "--images", folder / "pictures", "--out", folder / "out"
+    return "hf", "--name", folder / "set", "--images", folder / "pictures"
 
 
 @pytest.fixture(autouse=True)
@@ -48,10 +46,9 @@ def offline(tmp_path, monkeypatch) -> None:
 
 def test_its_splits_pictures_and_captions_become_a_corpus(tmp_path):
     kept(tmp_path / "set", train=rows(6), validation=rows(2, 6, "jpeg"), test=rows(3, 8))
-    said = ingested(*words(tmp_path))
+    said, corpus, _ = corpus_of(tmp_path / "out", *words(tmp_path))
     assert "guessed: text: the column 'captions'" in said
     assert "splits: train, validation, test" in said
-    corpus = Corpus.open(tmp_path / "out")
     assert dict(corpus.splits) == {"train": 6, "val": 2, "test": 3}
     (first, *_) = corpus.items("val")
     assert (first.id, first.captions) == ("validation/0.jpg", ("picture 6", "number 6"))
@@ -60,25 +57,25 @@ def test_its_splits_pictures_and_captions_become_a_corpus(tmp_path):
 
 def test_one_split_of_training_is_divided(tmp_path):
     kept(tmp_path / "set", train=rows(10))
-    assert "splits are random: train/val/test 80/10/10, seed 0" in ingested(*words(tmp_path))
-    assert dict(Corpus.open(tmp_path / "out").splits) == {"train": 8, "val": 1, "test": 1}
+    said, corpus, _ = corpus_of(tmp_path / "out", *words(tmp_path))
+    assert "splits are random: train/val/test 80/10/10, seed 0" in said
+    assert dict(corpus.splits) == {"train": 8, "val": 1, "test": 1}
 
 
 def test_a_row_without_a_picture_is_listed_and_a_column_of_none_refused(tmp_path):
     broken = [{"image": {"bytes": b"no picture", "path": None}, "captions": ["a"], "other": 0}]
     kept(tmp_path / "set", train=[*rows(4), *broken, *rows(4, 4)])
-    ingested(*words(tmp_path), "--allow-skipped", "--split", "6/1/1")
-    assert reasons(tmp_path / "out", "corpus.skipped.jsonl") == [
-        ("train, row 4", "a row without a picture that can be read")
-    ]
-    refused("the column 'other' holds", *words(tmp_path), "--image-column", "other", lines=1)
+    skipped = corpus_of(tmp_path / "out", *words(tmp_path), "--split", "6/1/1")[2]
+    assert skipped == [("train, row 4", "a row without a picture that can be read")]
+    out = ("--out", tmp_path / "out")
+    refused("the column 'other' holds", *words(tmp_path), *out, "--image-column", "other", lines=1)
 
 
 def test_a_name_that_cannot_be_loaded_is_one_line(tmp_path):
     pytest.importorskip("datasets", reason="not installed (pip install 'polypool[hf]')")
-    refused("cannot be loaded by `datasets`", *words(tmp_path), lines=1)
+    refused("cannot be loaded by `datasets`", *words(tmp_path), "--out", tmp_path / "out", lines=1)
 
 
 def test_without_the_package_it_says_how_to_install_it(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
-    refused("pip install 'polypool[hf]'", *words(tmp_path))
+    refused("pip install 'polypool[hf]'", *words(tmp_path), "--out", tmp_path / "out")

@@ -1,26 +1,24 @@
 import pytest
 from annotations import karpathy_entry, write_karpathy
-from verbs import ingested, reasons, refused, run
+from verbs import corpus_of, refused, run
 
-from polypool.tasks.datasets.corpus import Corpus
 from polypool.tasks.datasets.readers.karpathy import Karpathy
 
 
 def test_karpathy_splits_ids_and_paths(tmp_path):
     splits = ["train", "restval", "val", "test", "restval"]
     path = write_karpathy(tmp_path, [karpathy_entry(i, split=split) for i, split in enumerate(splits)])
-    out = ingested("karpathy", "--json", path, "--images", tmp_path / "images", "--out", tmp_path / "out")
+    files = "karpathy", "--json", path, "--images", tmp_path / "images"
+    out, corpus, _ = corpus_of(tmp_path / "out", *files)
     assert "5 items (train 3, val 1, test 1), 25 captions" in out
     assert "nothing skipped" in out
-    corpus = Corpus.open(tmp_path / "out")
     items = corpus.items("train")
     assert [it.id for it in items] == ["1000", "1001", "1004"]
     assert items[1].captions == ("A cat, number 1.",) * 5
     assert items[1].caption_ids == ("5", "6", "7", "8", "9")
     assert corpus.image_path(items[1]).is_file()
-    options = ("--json", path, "--images", tmp_path / "images", "--out", tmp_path / "out", "--keep-restval")
-    ingested("karpathy", *options)
-    assert Corpus.open(tmp_path / "out").splits == {"train": 1, "restval": 2, "val": 1, "test": 1}
+    corpus = corpus_of(tmp_path / "out", *files, "--keep-restval")[1]
+    assert corpus.splits == {"train": 1, "restval": 2, "val": 1, "test": 1}
 
 
 def test_karpathy_flickr_has_imgids_and_one_folder(tmp_path):
@@ -36,10 +34,8 @@ def test_karpathy_flickr_has_imgids_and_one_folder(tmp_path):
 
 def test_karpathy_images_may_be_given_as_the_folder_or_its_parent(tmp_path):
     path = write_karpathy(tmp_path, [karpathy_entry(0)])
-    for images, expected in (
-        ("images", f"val2014/{karpathy_entry(0)['filename']}"),
-        ("images/val2014", karpathy_entry(0)["filename"]),
-    ):
+    name = karpathy_entry(0)["filename"]
+    for images, expected in (("images", f"val2014/{name}"), ("images/val2014", name)):
         (item,) = Karpathy(json=path, images=tmp_path / images).read().rows
         assert item.path == expected
 
@@ -58,10 +54,10 @@ def test_karpathy_skips_and_lists_what_is_bad(tmp_path):
     ]
     path = write_karpathy(tmp_path, entries)
     (tmp_path / "images" / "val2014" / "gone.jpg").unlink()
-    options = ("--json", path, "--images", tmp_path / "images", "--out", tmp_path / "out", "--allow-skipped")
-    out = ingested("karpathy", *options)
-    assert [it.id for it in Corpus.open(tmp_path / "out").items("train")] == ["1000", "1002"]
-    listed = dict(reasons(tmp_path / "out", "corpus.skipped.jsonl"))
+    files = "karpathy", "--json", path, "--images", tmp_path / "images"
+    out, corpus, skipped = corpus_of(tmp_path / "out", *files)
+    assert [it.id for it in corpus.items("train")] == ["1000", "1002"]
+    listed = dict(skipped)
     unknown, form = "unknown split, expected train, restval, val, test", "not of the expected form: "
     assert listed.pop("id 1001, val2014/gone.jpg").startswith("no such image in ")
     assert listed == {
@@ -97,21 +93,16 @@ def test_karpathy_refuses_a_file_that_is_not_one(tmp_path, change, message):
 def test_karpathy_with_no_image_found_exits_with_2(tmp_path):
     path = write_karpathy(tmp_path, [karpathy_entry(0), karpathy_entry(1)])
     code, _, err = run("karpathy", "--json", path, "--images", tmp_path, "--out", tmp_path / "out")
-    assert code == 2
-    assert "nothing usable was found" in err
-    assert "2 x no such image in" in err
-    for missing in (
-        ("--json", tmp_path / "x", "--images", tmp_path),
-        ("--json", path, "--images", tmp_path / "x"),
-    ):
-        refused("no such f", "karpathy", *missing, "--out", tmp_path / "out")
+    assert (code, "nothing usable was found" in err, "2 x no such image in" in err) == (2, True, True)
+    for json, images in ((tmp_path / "x", tmp_path), (path, tmp_path / "x")):
+        refused("no such f", "karpathy", "--json", json, "--images", images, "--out", tmp_path / "out")
 
 
 def test_karpathy_reads_the_real_corpus(shared, tmp_path):
     data = shared / "data" / "coco_mini"
-    out = ingested("karpathy", "--json", data / "dataset_coco_mini.json", "--images", data, "--out", tmp_path)
+    files = "--json", data / "dataset_coco_mini.json", "--images", data
+    out, corpus, _ = corpus_of(tmp_path, "karpathy", *files)
     assert "nothing skipped" in out
-    corpus = Corpus.open(tmp_path)
     assert corpus.splits == {"train": 1359, "val": 195, "test": 1064}
     first = corpus.items("test")[0]
     assert first.id == "42"

@@ -4,42 +4,37 @@ from pathlib import Path
 import numpy as np
 import pytest
 from annotations import msrvtt_sentence, msrvtt_video, write_msrvtt
-from verbs import ingested, reasons, refused, run
+from verbs import corpus_of, refused
 
 from polypool.infra.store import StoreWriter
-from polypool.tasks.datasets.corpus import Corpus
+from polypool.tasks.datasets.corpus import Item
 
 
 def official(folder: Path) -> tuple[Path, Path]:
     """The official pair of files: four videos to train on, one to validate, two to test, captions out of order."""
     splits = ["train"] * 4 + ["validate"]
     sentences = [msrvtt_sentence(3 * of + i, of) for i in (2, 0, 1) for of in (4, 1, 0, 3, 2)]
-    first = write_msrvtt(
-        folder / "train_val_videodatainfo.json", [msrvtt_video(i, s) for i, s in enumerate(splits)], sentences
-    )
+    videos = [msrvtt_video(i, s) for i, s in enumerate(splits)]
+    first = write_msrvtt(folder / "train_val_videodatainfo.json", videos, sentences)
     tested = [msrvtt_sentence(15 + 3 * of + i, 5 + of) for of in (1, 0) for i in range(3)]
-    return first, write_msrvtt(
-        folder / "test_videodatainfo.json", [msrvtt_video(5, "test"), msrvtt_video(6, "test")], tested
-    )
+    videos = [msrvtt_video(5, "test"), msrvtt_video(6, "test")]
+    return first, write_msrvtt(folder / "test_videodatainfo.json", videos, tested)
 
 
 def test_msrvtt_official_pair_and_merged_file(tmp_path):
     pair = official(tmp_path)
-    out = ingested("msrvtt", "--json", *pair, "--out", tmp_path / "out")
+    out, corpus, _ = corpus_of(tmp_path / "out", "msrvtt", "--json", *pair)
     assert "7 items (train 4, val 1, test 2), 21 captions" in out
     assert "nothing skipped" in out
-    corpus = Corpus.open(tmp_path / "out")
     assert [item.id for item in corpus.items("train")] == ["video0", "video1", "video2", "video3"]
-    second = corpus.items("train")[1]
-    assert second.captions == ("a caption 3", "a caption 4", "a caption 5")
-    assert second.caption_ids == ("3", "4", "5")
-    assert second.path == ""
+    captions, ids = ("a caption 3", "a caption 4", "a caption 5"), ("3", "4", "5")
+    second = Item(id="video1", split="train", captions=captions, caption_ids=ids)
+    assert corpus.items("train")[1] == second
     assert corpus.items("test")[1].caption_ids == ("18", "19", "20")
     halves = [json.loads(path.read_text()) for path in pair]
     both = ([entry for half in halves for entry in half[key]] for key in ("videos", "sentences"))
     merged = write_msrvtt(tmp_path / "merged.json", *both)
-    ingested("msrvtt", "--json", merged, "--out", tmp_path / "merged")
-    assert Corpus.open(tmp_path / "merged").digest == corpus.digest
+    assert corpus_of(tmp_path / "merged", "msrvtt", "--json", merged)[1].digest == corpus.digest
 
 
 def test_msrvtt_videos_in_folders_and_features(tmp_path):
@@ -52,31 +47,25 @@ def test_msrvtt_videos_in_folders_and_features(tmp_path):
     with StoreWriter(tmp_path / "store", dim=3, source={}) as writer:
         for i in (0, 1, 2, 6):
             writer.add(f"video{i}", np.ones((2, 3)))
-    out = tmp_path / "out"
-    code, told, _ = run(
-        "msrvtt", "--json", *pair, "--out", out, "--videos", tmp_path / "videos", "--allow-skipped"
-    )
-    assert code == 0
+    out, files = tmp_path / "out", ("msrvtt", "--json", *pair)
+    told, corpus, skipped = corpus_of(out, *files, "--videos", tmp_path / "videos")
     assert "4 items (train 3, test 1)" in told
-    corpus = Corpus.open(out)
     found = [item for split in corpus.splits for item in corpus.items(split)]
     assert [item.path for item in found] == names
     assert all(corpus.image_path(item).is_file() for item in found)
-    where, why = zip(*reasons(out, "corpus.skipped.jsonl"), strict=True)
-    assert where == ("id video3", "id video4", "id video6")
-    assert set(why) == {f"no such video in {tmp_path / 'videos'}"}
+    lost = f"no such video in {tmp_path / 'videos'}"
+    assert skipped == [(f"id video{i}", lost) for i in (3, 4, 6)]
     options = ("--videos", tmp_path / "videos", "--features", tmp_path / "store")
-    ingested("msrvtt", "--json", *pair, "--out", out, *options, "--allow-skipped")
-    assert Corpus.open(out).splits == {"train": 3}
-    assert ("id video5", f"no features in {tmp_path / 'store'}") in reasons(out, "corpus.skipped.jsonl")
-    for option, message in (
-        ("--videos", "no such folder"),
-        ("--features", "no such folder; expected a feature store"),
-    ):
-        refused(message, "msrvtt", "--json", *pair, "--out", out, option, tmp_path / "none")
+    _, corpus, skipped = corpus_of(out, *files, *options)
+    assert corpus.splits == {"train": 3}
+    assert ("id video5", f"no features in {tmp_path / 'store'}") in skipped
     (tmp_path / "empty").mkdir()
-    _, _, err = run("msrvtt", "--json", *pair, "--out", out, "--videos", tmp_path / "empty")
-    assert "holds no videos; expected files that end in .mp4, " in err
+    for option, folder, message in (
+        ("--videos", "none", "no such folder"),
+        ("--features", "none", "no such folder; expected a feature store"),
+        ("--videos", "empty", "holds no videos; expected files that end in .mp4, "),
+    ):
+        refused(message, *files, "--out", out, option, tmp_path / folder)
 
 
 def test_msrvtt_skips_and_lists_what_is_bad(tmp_path):
@@ -85,11 +74,8 @@ def test_msrvtt_skips_and_lists_what_is_bad(tmp_path):
         msrvtt_video(1, "holdout"),
         msrvtt_video(0, "test"),
         msrvtt_video(2, "validate"),
-        msrvtt_video(3, None),
-        {"id": 4},
-        "not an object",
-        msrvtt_video(5),
     ]
+    videos += [msrvtt_video(3, None), {"id": 4}, "not an object", msrvtt_video(5)]
     sentences = [
         msrvtt_sentence(1, 0),
         msrvtt_sentence(0, 0, caption=7),
@@ -103,24 +89,23 @@ def test_msrvtt_skips_and_lists_what_is_bad(tmp_path):
         msrvtt_sentence(7, 2),
     ]
     path = write_msrvtt(tmp_path / "f.json", videos, sentences)
-    out = ingested("msrvtt", "--json", path, "--out", tmp_path / "out", "--allow-skipped")
-    corpus = Corpus.open(tmp_path / "out")
+    out, corpus, skipped = corpus_of(tmp_path / "out", "msrvtt", "--json", path)
     assert corpus.splits == {"train": 1, "val": 1}
     assert corpus.items("train")[0].captions == ("a caption 1",)
-    expected = "expected train, validate, test"
-    assert dict(reasons(tmp_path / "out", "corpus.skipped.jsonl")) == {
+    unknown, form = "unknown split, expected train, validate, test", "not of the expected form: a"
+    assert dict(skipped) == {
         "id video0, f.json, video 2": "duplicate id; the first is kept",
-        "f.json, video 5": "not of the expected form: a video whose video_id is missing or no string",
-        "f.json, video 6": "not of the expected form: a video that is not an object",
-        "f.json, sentence 1": "not of the expected form: a sentence whose caption is missing or no string",
+        "f.json, video 5": f"{form} video whose video_id is missing or no string",
+        "f.json, video 6": f"{form} video that is not an object",
+        "f.json, sentence 1": f"{form} sentence whose caption is missing or no string",
         "f.json, sentence 3": "a sen_id that the video has already; the first is kept",
-        "f.json, sentence 5": "not of the expected form: a sentence whose sen_id is missing or no whole number",
-        "f.json, sentence 6": "not of the expected form: a sentence whose caption is missing or no string",
-        "f.json, sentence 8": "not of the expected form: a sentence that is not an object",
+        "f.json, sentence 5": f"{form} sentence whose sen_id is missing or no whole number",
+        "f.json, sentence 6": f"{form} sentence whose caption is missing or no string",
+        "f.json, sentence 8": f"{form} sentence that is not an object",
         "sentence 2, of the video video99": "a caption of a video that is not listed",
         "id video0, caption 2": "empty caption",
-        'id video1, split "holdout"': f"unknown split, {expected}",
-        "id video3, split null": f"unknown split, {expected}",
+        'id video1, split "holdout"': unknown,
+        "id video3, split null": unknown,
         "id video5, caption 1": "caption that is not valid UTF-8",
         "id video5": "no captions",
     }
@@ -147,10 +132,9 @@ def test_msrvtt_refuses_a_file_that_is_not_one(tmp_path, text, message):
 def test_msrvtt_reads_the_real_corpus(shared, tmp_path):
     data = shared / "data" / "msrvtt_mini"
     files = [data / f"{name}_videodatainfo.json" for name in ("train_val", "test")]
-    out = ingested("msrvtt", "--json", *files, "--videos", data / "videos", "--out", tmp_path)
+    out, corpus, _ = corpus_of(tmp_path, "msrvtt", "--json", *files, "--videos", data / "videos")
     assert "1,200 items (train 900, val 60, test 240), 24,000 captions" in out
     assert "nothing skipped" in out
-    corpus = Corpus.open(tmp_path)
     for split in corpus.splits:
         for item in corpus.items(split):
             assert len(item.captions) == 20
@@ -160,10 +144,8 @@ def test_msrvtt_reads_the_real_corpus(shared, tmp_path):
 
 
 def csvs(folder: Path, *, train: list[str], test: list[str]) -> tuple[Path, Path]:
-    (folder / "train.csv").write_text("video_id\n" + "".join(f"{line}\n" for line in train))
-    (folder / "test.csv").write_text(
-        "key,vid_key,video_id,sentence\n" + "".join(f"{line}\n" for line in test)
-    )
+    (folder / "train.csv").write_text("\n".join(["video_id", *train]))
+    (folder / "test.csv").write_text("\n".join(["key,vid_key,video_id,sentence", *test]))
     return folder / "train.csv", folder / "test.csv"
 
 
@@ -174,29 +156,27 @@ def whole(folder: Path, count: int = 30) -> Path:
 
 def test_1ka_lists_and_a_held_out_part(tmp_path):
     data = whole(tmp_path)
-    train, test = csvs(
-        tmp_path,
-        train=[f"video{i}" for i in range(20)],
-        test=[f'ret{i},msr{i},video{i},"in {i}, a dog runs"' for i in (27, 25, 26)],
-    )
-    files = ("--json", data, "--train", train, "--test", test)
-    out = ingested("msrvtt-1ka", *files, "--out", tmp_path / "a", "--val", 5)
-    assert "23 items (" in out
-    assert "(seed 0); nothing is chosen on the test set" in out
-    assert "1k-A has no validation split: val is 5 videos held out of train.csv" in out
-    corpus = Corpus.open(tmp_path / "a")
+    tested = [f'ret{i},msr{i},video{i},"in {i}, a dog runs"' for i in (27, 25, 26)]
+    train, test = csvs(tmp_path, train=[f"video{i}" for i in range(20)], test=tested)
+    files = ("msrvtt-1ka", "--json", data, "--train", train, "--test", test)
+    out, corpus, skipped = corpus_of(tmp_path / "a", *files, "--val", 5)
+    for told in (
+        "23 items (",
+        "(seed 0); nothing is chosen on the test set",
+        "1k-A has no validation split: val is 5 videos held out of train.csv",
+    ):
+        assert told in out
     assert corpus.splits == {"train": 15, "val": 5, "test": 3}
     tested = corpus.items("test")
-    assert [(item.id, item.captions, item.caption_ids) for item in tested] == [
-        (f"video{i}", (f"in {i}, a dog runs",), (f"ret{i}",)) for i in (27, 25, 26)
-    ]
+    found = [(item.id, item.captions, item.caption_ids) for item in tested]
+    assert found == [(f"video{i}", (f"in {i}, a dog runs",), (f"ret{i}",)) for i in (27, 25, 26)]
     assert corpus.items("train")[0].caption_ids in {(str(2 * i), str(2 * i + 1)) for i in range(20)}
-    unused = dict(reasons(tmp_path / "a", "corpus.skipped.jsonl"))
-    assert unused == {f"id video{i}": "a video that neither list has" for i in (20, 21, 22, 23, 24, 28, 29)}
+    unused = {f"id video{i}": "a video that neither list has" for i in (20, 21, 22, 23, 24, 28, 29)}
+    assert dict(skipped) == unused
 
     def held_out(name: str, *options: object) -> set[str]:
-        ingested("msrvtt-1ka", *files, "--out", tmp_path / name, "--val", 5, *options)
-        return {item.id for item in Corpus.open(tmp_path / name).items("val")}
+        corpus = corpus_of(tmp_path / name, *files, "--val", 5, *options)[1]
+        return {item.id for item in corpus.items("val")}
 
     first = held_out("a")
     assert held_out("c", "--seed", 1) != first
@@ -211,19 +191,15 @@ def test_1ka_skips_what_is_bad_and_never_trains_on_the_test(tmp_path):
         train=["video0", "video1", "video0", "video5", "video77", '""', "video2"],
         test=["k1,m,video5,a cat", "k2,m,,no video", "k3,m,video6", "k4,m,video5,a cat again"],
     )
-    files = ("--json", data, "--train", train, "--test", test, "--out", tmp_path / "out")
-    ingested("msrvtt-1ka", *files, "--val", 1, "--allow-skipped")
-    corpus = Corpus.open(tmp_path / "out")
+    files = ("msrvtt-1ka", "--json", data, "--train", train, "--test", test)
+    _, corpus, listed = corpus_of(tmp_path / "out", *files, "--val", 1)
     assert corpus.splits["test"] == 1
     used = {item.id for split in ("train", "val") for item in corpus.items(split)}
     assert used == {"video0", "video1", "video2"}
-    listed = reasons(tmp_path / "out", "corpus.skipped.jsonl")
+    left = "a training video that the test set has; it is left to the test set"
     for case in [
         ("train.csv, line 4, id video0", "duplicate id; the first is kept"),
-        (
-            "train.csv, line 5, id video5",
-            "a training video that the test set has; it is left to the test set",
-        ),
+        ("train.csv, line 5, id video5", left),
         ("train.csv, line 6, id video77", "a listed video that the annotations do not have"),
         ("train.csv, line 7, id ", "a row without a video_id"),
         ("test.csv, line 3, id ", "a row without a video_id"),
@@ -234,9 +210,8 @@ def test_1ka_skips_what_is_bad_and_never_trains_on_the_test(tmp_path):
         assert case in listed
     for val in (3, -1):
         message = f"val={val}: expected 0 or more, and fewer than the 3 usable training videos"
-        refused(message, "msrvtt-1ka", *files, "--val", val)
-    ingested("msrvtt-1ka", *files, "--val", 0, "--allow-skipped")
-    assert "val" not in Corpus.open(tmp_path / "out").splits
+        refused(message, *files, "--val", val, "--out", tmp_path / "out")
+    assert "val" not in corpus_of(tmp_path / "out", *files, "--val", 0)[1].splits
 
 
 @pytest.mark.parametrize(

@@ -8,18 +8,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from PIL import Image
-from verbs import ingested, reasons, refused, run
+from verbs import corpus_of, ingested, refused, run
 
 from polypool.tasks.datasets.corpus import Corpus
 from polypool.tasks.datasets.questions import QuestionCorpus
 from polypool.tasks.datasets.splits import RandomSplits, split_called
 
 PICTURES = 12
-ROWS = [
-    {"image": f"pictures/{n}.png", "caption": text}
-    for n in range(PICTURES)
-    for text in (f"the picture {n}", f"a photograph, number {n}")
-]
+TEXTS = [(f"the picture {n}", f"a photograph, number {n}") for n in range(PICTURES)]
+ROWS = [{"image": f"pictures/{n}.png", "caption": text} for n, texts in enumerate(TEXTS) for text in texts]
 
 
 @pytest.fixture
@@ -47,22 +44,17 @@ def written(path: Path, rows: list[dict[str, Any]]) -> Path:
     return path
 
 
-def captions(corpus: Path) -> dict[str, tuple[str, ...]]:
-    opened = Corpus.open(corpus)
-    return {item.id: item.captions for split in opened.splits for item in opened.items(split)}
+def captions(corpus: Corpus) -> dict[str, tuple[str, ...]]:
+    return {item.id: item.captions for split in corpus.splits for item in corpus.items(split)}
 
 
 @pytest.mark.parametrize("name", ["a.csv", "semicolon.csv", "a.tsv", "a.jsonl", "a.json", "a.parquet"])
 def test_every_form_makes_the_same_corpus(name, folder):
-    code, said, error = run("table", "--file", written(folder / name, ROWS), "--out", folder / "out")
-    assert code == 0, error
+    said, corpus, _ = corpus_of(folder / "out", "table", "--file", written(folder / name, ROWS))
     assert "guessed: image: the column 'image'" in said
     assert "guessed: text: the column 'caption'" in said
     assert ("guessed: fields are separated by ';'" in said) == ("semicolon" in name)
-    assert captions(folder / "out") == {
-        f"pictures/{n}.png": (f"the picture {n}", f"a photograph, number {n}") for n in range(PICTURES)
-    }
-    corpus = Corpus.open(folder / "out")
+    assert captions(corpus) == {f"pictures/{n}.png": texts for n, texts in enumerate(TEXTS)}
     assert {split: len(corpus.items(split)) for split in corpus.splits} == {"train": 10, "val": 1, "test": 1}
     assert all(corpus.image_path(item).is_file() for item in corpus.items("train"))
 
@@ -75,11 +67,9 @@ def test_captions_may_be_a_list_and_splits_and_ids_columns(folder):
     ]
     named = {"image": "where", "id": "key", "text": "said", "split": "part"}
     columns = [word for part, name in named.items() for word in (f"--{part}-column", name)]
-    table = written(folder / "a.jsonl", rows)
-    places = ("--images", folder / "pictures", "--out", folder / "out")
-    code, said, error = run("table", "--file", table, *columns, *places)
-    assert (code, "guessed" in said) == (0, False), error
-    corpus = Corpus.open(folder / "out")
+    files = ("--file", written(folder / "a.jsonl", rows), "--images", folder / "pictures")
+    said, corpus, _ = corpus_of(folder / "out", "table", *files, *columns)
+    assert "guessed" not in said
     assert sorted(corpus.splits) == ["held-out", "test", "train", "val"]
     (item, *_) = corpus.items("val")
     assert (item.id, item.path, item.captions) == ("101", "1.png", ("first 1", "second 1"))
@@ -92,8 +82,7 @@ def test_questions_with_a_row_for_each_answer(folder):
         for ask in ("this", "that")
         for answer in ("a dog", "a cat", "a dog")
     ]
-    code, said, error = run("table", "--file", written(folder / "a.csv", rows), "--out", folder / "out")
-    assert code == 0, error
+    said = ingested("table", "--file", written(folder / "a.csv", rows), "--out", folder / "out")
     assert "guessed: answer: the column 'answer'" in said
     assert f"{2 * PICTURES} questions" in said
     questions = QuestionCorpus.open(folder / "out").questions("train")
@@ -106,11 +95,10 @@ def test_questions_with_a_row_for_each_answer(folder):
 
 def test_features_alone_need_ids(folder):
     rows = [{"id": f"v{n}", "text": f"clip {n}"} for n in range(PICTURES)]
-    table = written(folder / "a.csv", rows)
-    words = ("table", "--file", table, "--out", folder / "out")
-    refused("say which it is with --image-column: the table has id, text", *words)
-    ingested(*words, "--id-column", "id")
-    assert captions(folder / "out")["v3"] == ("clip 3",)
+    words = ("table", "--file", written(folder / "a.csv", rows))
+    message = "say which it is with --image-column: the table has id, text"
+    refused(message, *words, "--out", folder / "out")
+    assert captions(corpus_of(folder / "out", *words, "--id-column", "id")[1])["v3"] == ("clip 3",)
 
 
 def test_rows_that_cannot_be_used_are_counted_and_listed(folder):
@@ -128,11 +116,10 @@ def test_rows_that_cannot_be_used_are_counted_and_listed(folder):
     ]
     (folder / "a.csv").write_text("\n".join(lines))
     (folder.parent / "away.png").touch()
-    words = ("--file", folder / "a.csv", "--out", folder / "out")
-    code, _, error = run("table", *words)
-    assert (code, "--allow-skipped" in error) == (1, True), "more than a twentieth"
-    said = ingested("table", *words, "--allow-skipped")
-    assert [why for _, why in reasons(folder / "out", "corpus.skipped.jsonl")] == [
+    words = ("table", "--file", folder / "a.csv")
+    refused("--allow-skipped", *words, "--out", folder / "out", code=1)  # more than a twentieth
+    said, corpus, skipped = corpus_of(folder / "out", *words)
+    assert [why for _, why in skipped] == [
         "a row of 2 fields, where the header has 3",
         f"no such file in {folder}",
         "an address, and no path of a file; fetch the files first",
@@ -141,7 +128,7 @@ def test_rows_that_cannot_be_used_are_counted_and_listed(folder):
         "a path that leaves the folder of images",
     ]
     assert "a text of several lines; if it is none, a quote in the file is not closed" in said
-    assert captions(folder / "out")["pictures/5.png"] == ("the picture 5", "two lines")
+    assert captions(corpus)["pictures/5.png"] == ("the picture 5", "two lines")
 
 
 @pytest.mark.parametrize(

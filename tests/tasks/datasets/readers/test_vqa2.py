@@ -47,9 +47,8 @@ def test_the_official_files(tmp_path):
         answers=("cat",) * 7 + ("the cat", "dog", "dog"),
         label="cat",
     )
-    assert corpus.questions("test2015")[0] == Question(
-        id="9000", split="test2015", image_id="900", question="What is it 9000?"
-    )
+    unanswered = Question(id="9000", split="test2015", image_id="900", question="What is it 9000?")
+    assert corpus.questions("test2015")[0] == unanswered
     assert [image.id for image in corpus.items("test")] == ["100", "101", "102"]
     assert sorted(corpus.ids.to_pylist()) == sorted([*map(str, [*range(20), 100, 101, 102, 900, 901])])
 
@@ -57,36 +56,21 @@ def test_the_official_files(tmp_path):
 def test_the_held_out_images_depend_on_the_seed_alone(tmp_path):
     files = official(tmp_path / "in")
     drawn = {}
-    for name, options in {
-        "a": (),
-        "again": (),
-        "seed": ("--seed", 1),
-        "more": ("--dev", 0.5),
-        "none": ("--dev", 0),
-    }.items():
+    given = {"a": (), "again": (), "seed": ("--seed", 1), "more": ("--dev", 0.5), "none": ("--dev", 0)}
+    for name, options in given.items():
         ingested("vqa2", *arguments(files), "--out", tmp_path / name, *options)
         corpus = QuestionCorpus.open(tmp_path / name)
-        drawn[name] = (
-            {image.id for image in corpus.items("val")} if "val" in corpus.splits else set(),
-            corpus.digest,
-        )
+        images = {image.id for image in corpus.items("val")} if "val" in corpus.splits else set()
+        drawn[name] = images, corpus.digest
     assert drawn["a"] == drawn["again"]
     assert drawn["a"][0] != drawn["seed"][0]
-    assert {name: len(images) for name, (images, _) in drawn.items()} == {
-        "a": 1,
-        "again": 1,
-        "seed": 1,
-        "more": 10,
-        "none": 0,
-    }
+    assert [len(images) for images, _ in drawn.values()] == [1, 1, 1, 10, 0]
     assert drawn["a"][0] < drawn["more"][0]
 
 
 def test_a_val_split_of_ones_own_is_left_alone():
-    entries = [
-        Question(id=str(i), split="val" if i == 3 else "train", image_id=str(i), question="x")
-        for i in range(9)
-    ]
+    splits = ["val" if i == 3 else "train" for i in range(9)]
+    entries = [Question(id=str(i), split=s, image_id=str(i), question="x") for i, s in enumerate(splits)]
     assert list(hold_out(entries, fraction=0.5, seed=0)) == entries
     with pytest.raises(InputError, match="expected a fraction"):
         list(hold_out(entries, fraction=1, seed=0))
@@ -97,36 +81,21 @@ def test_a_val_split_of_ones_own_is_left_alone():
 
 
 def test_images_are_found_by_number(tmp_path):
-    for name in (
-        "train2014/COCO_train2014_000000000007.jpg",
-        "val2014/COCO_val2014_000000000007.jpg",
-        "8.PNG",
-        "deep/er/scene_9.jpeg",
-        "10.txt",
-        "x.jpg",
-    ):
+    kept = ["val2014/COCO_val2014_000000000007.jpg", "8.PNG", "deep/er/scene_9.jpeg", "x.jpg"]
+    for name in (*kept, "train2014/COCO_train2014_000000000007.jpg", "10.txt"):
         (tmp_path / "images" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "images" / name).touch()
-    numbers = [7, 8, 9, 10, "x"]
-    pairs = list(enumerate(numbers))
-    files = [
-        write(tmp_path, "val2014", "questions", [asked(*pair) for pair in pairs]),
-        write(tmp_path, "val2014", "annotations", [told(*pair) for pair in pairs]),
-    ]
+    pairs = list(enumerate([7, 8, 9, 10, "x"]))
+    entries = {"questions": [asked(*pair) for pair in pairs], "annotations": [told(*pair) for pair in pairs]}
+    files = [write(tmp_path, "val2014", *entry) for entry in entries.items()]
     out = tmp_path / "out"
     ingested("vqa2", *arguments(files), "--images", tmp_path / "images", "--out", out, "--allow-skipped")
     corpus = QuestionCorpus.open(out)
     found = corpus.questions("test")
-    assert [each.path for each in found] == [
-        "val2014/COCO_val2014_000000000007.jpg",
-        "8.PNG",
-        "deep/er/scene_9.jpeg",
-        "x.jpg",
-    ]
+    assert [each.path for each in found] == kept
     assert all(corpus.image_path(each).is_file() for each in [*found, *corpus.items("test")])
-    assert reasons(out, "questions.skipped.jsonl") == [
-        ("question 3, image 10", f"no such image in {tmp_path / 'images'}")
-    ]
+    lost = ("question 3, image 10", f"no such image in {tmp_path / 'images'}")
+    assert reasons(out, "questions.skipped.jsonl") == [lost]
     (tmp_path / "empty").mkdir()
     for place, message in (
         ("none", "no such folder"),
@@ -150,39 +119,30 @@ def test_the_split_of_a_file(tmp_path, subtype, name, split, expected):
     assert [each.split for each in Vqa2(questions=(path,), split=split).read().rows] == [expected]
 
 
+DAQUAR = [
+    (f"v2_OpenEnded_daquar_{s}2014_questions", f"v2_daquar_{s}2014_annotations") for s in ("train", "val")
+]
+VALID = ("v2_OpenEnded_mscoco_valid_subset_questions", "v2_mscoco_valid_subset_annotations")
+
+
 @pytest.mark.parametrize(
     ("place", "pairs", "questions", "images"),
     [
-        (
-            "daquar_vqa",
-            [
-                ("v2_OpenEnded_daquar_train2014_questions.json", "v2_daquar_train2014_annotations.json"),
-                ("v2_OpenEnded_daquar_val2014_questions.json", "v2_daquar_val2014_annotations.json"),
-            ],
-            {"train": 6795, "test": 5673},
-            True,
-        ),
-        (
-            "vqa2_subset",
-            [("v2_OpenEnded_mscoco_valid_subset_questions.json", "v2_mscoco_valid_subset_annotations.json")],
-            {"train": 8977},
-            False,
-        ),
-        ("vqa2_subset", [("withimages_questions.json", "withimages_annotations.json")], {"train": 127}, True),
+        ("daquar_vqa", DAQUAR, {"train": 6795, "test": 5673}, True),
+        ("vqa2_subset", [VALID], {"train": 8977}, False),
+        ("vqa2_subset", [("withimages_questions", "withimages_annotations")], {"train": 127}, True),
     ],
+    ids=["daquar", "subset", "subset with images"],
 )
 def test_real_files_whole(shared, tmp_path, place, pairs, questions, images):
     folder = shared / "data" / place
-    asks, tells = ([folder / name for name in names] for names in zip(*pairs, strict=True))
+    files = [folder / f"{name}.json" for names in pairs for name in names]
     options = ("--images", folder / "images") if images else ()
-    said = ingested(
-        "vqa2", "--questions", *asks, "--annotations", *tells, *options, "--out", tmp_path / "out"
-    )
-    assert "nothing skipped" in said
+    assert "nothing skipped" in ingested("vqa2", *arguments(files), *options, "--out", tmp_path / "out")
     corpus = QuestionCorpus.open(tmp_path / "out")
-    assert {"train": corpus.splits["train"] + corpus.splits["val"]} | {
-        split: count for split, count in corpus.splits.items() if split not in ("train", "val")
-    } == questions
+    counts = dict(corpus.splits)
+    counts["train"] += counts.pop("val")
+    assert counts == questions
     for split in corpus.splits:
         assert all(len(each.answers) == 10 for each in corpus.questions(split))
         assert not images or all(corpus.image_path(item).is_file() for item in corpus.items(split))

@@ -53,42 +53,28 @@ def test_bad_questions_are_skipped_and_listed(tmp_path):
         ("question 9", "a question, type or label that is not valid UTF-8"),
         ("questions.json, question 4", f"{form} whose question is missing or no string"),
         ("questions.json, question 5", f"{form} that is not an object"),
-        *(
-            (f"questions.json, question {place}", f"{form} whose question_id is missing or no whole number")
-            for place in (6, 7)
-        ),
+        ("questions.json, question 6", f"{form} whose question_id is missing or no whole number"),
+        ("questions.json, question 7", f"{form} whose question_id is missing or no whole number"),
     ]
 
 
 def test_bad_annotations_are_skipped_and_listed(tmp_path):
-    annotations = [
-        told(1, 1),
-        told(5, 5),
-        told(5, 5),
-        told(11, 11, multiple_choice_answer=None),
-        told("8", 8),
-        "no object",
-        {"question_id": 1, "image_id": 1},
-    ]
+    unlabelled = told(11, 11, multiple_choice_answer=None)
+    annotations = [told(1, 1), told(5, 5), told(5, 5), unlabelled, told("8", 8), "no object"]
+    annotations += [{"question_id": 1, "image_id": 1}]
     questions = [asked(number, number) for number in (1, 5, 11)]
     _, corpus, found = skipped(tmp_path, questions, annotations)
     assert of(corpus) == {"test": ["1", "5"]}
-    form = "not of the expected form"
+    file, form = "annotations.json, annotation", "not of the expected form"
     assert found == [
+        (f"{file} 2, question 5", "a second annotation of a question; the first is kept"),
         (
-            "annotations.json, annotation 2, question 5",
-            "a second annotation of a question; the first is kept",
-        ),
-        (
-            "annotations.json, annotation 3, question 11",
+            f"{file} 3, question 11",
             f"{form}: an annotation whose multiple_choice_answer is missing or no string",
         ),
-        (
-            "annotations.json, annotation 4",
-            f"{form}: an annotation whose question_id is missing or no whole number",
-        ),
-        ("annotations.json, annotation 5", f"{form}: no answers"),
-        ("annotations.json, annotation 6", f"{form}: no answers"),
+        (f"{file} 4", f"{form}: an annotation whose question_id is missing or no whole number"),
+        (f"{file} 5", f"{form}: no answers"),
+        (f"{file} 6", f"{form}: no answers"),
         ("question 11", "a question without an annotation"),
     ]
 
@@ -96,12 +82,8 @@ def test_bad_annotations_are_skipped_and_listed(tmp_path):
 def test_bad_answers_are_skipped_and_listed(tmp_path):
     answers = ["café"] * 3 + [7, None, "", " ", "\ud83d"] + ["x y "] * 4
     twelve = told(12, 12)["answers"][:1] * 12
-    annotations = [
-        told(4, 4, answers),
-        told(6, 6, ["", " "]),
-        told(10, 10, [3, None]),
-        told(12, 12, answers=["cat"]) | {"answers": twelve},
-    ]
+    annotations = [told(4, 4, answers), told(6, 6, ["", " "]), told(10, 10, [3, None])]
+    annotations += [told(12, 12, answers=["cat"]) | {"answers": twelve}]
     questions = [asked(number, number) for number in (4, 6, 10, 12)]
     said, corpus, found = skipped(tmp_path, questions, annotations)
     assert "2 questions have not 10 answers (1 with 7, 1 with 12)" in said
@@ -133,6 +115,9 @@ def test_questions_and_annotations_that_do_not_belong_together(tmp_path):
     ]
 
 
+ASKED = json.dumps({"questions": [asked(1, 1)]})
+
+
 @pytest.mark.parametrize(
     ("text", "options", "message"),
     [
@@ -145,11 +130,7 @@ def test_questions_and_annotations_that_do_not_belong_together(tmp_path):
         ('{"data_subtype": "val2014", "questions": []}', (), "nothing usable was found"),
         ('{"questions": []}', ("--split", "tets"), "unknown split 'tets'. Did you mean 'test'?"),
         ('{"questions": []}', ("--split", "test", "val"), "2 splits for 1 files of questions"),
-        (
-            json.dumps({"questions": [asked(1, 1)]}),
-            ("--split", "train"),
-            "has an annotation; give their file, too",
-        ),
+        (ASKED, ("--split", "train"), "has an annotation; give their file, too"),
     ],
 )
 def test_files_that_are_refused(tmp_path, text, options, message):

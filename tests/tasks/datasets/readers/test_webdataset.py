@@ -7,9 +7,7 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
-from verbs import ingested, reasons, refused
-
-from polypool.tasks.datasets.corpus import Corpus
+from verbs import corpus_of, refused
 
 
 def picture(shade: int) -> bytes:
@@ -30,7 +28,7 @@ def shard(path: Path, members: list[tuple[str, bytes | str]]) -> Path:
 
 
 def words(folder: Path, *shards: Path) -> tuple[object, ...]:
-    return "webdataset", "--shards", *shards, "--images", folder / "pictures", "--out", folder / "out"
+    return "webdataset", "--shards", *shards, "--images", folder / "pictures"
 
 
 def samples(numbers: range) -> list[tuple[str, bytes | str]]:
@@ -40,20 +38,17 @@ def samples(numbers: range) -> list[tuple[str, bytes | str]]:
 def test_samples_of_all_shards_become_files_with_captions(tmp_path):
     first = shard(tmp_path / "a.tar", samples(range(6)))
     told = [json.dumps({"caption": ["one", f"two {n}"], "url": "x"}) for n in range(6)]
-    second = shard(
-        tmp_path / "b.tar.gz",
-        [each for n in range(6) for each in ((f"in/{n}.JSON", told[n]), (f"in/{n}.PNG", picture(90 + n)))],
-    )
-    said = ingested(*words(tmp_path, first, second))
+    files = [each for n in range(6) for each in ((f"in/{n}.JSON", told[n]), (f"in/{n}.PNG", picture(90 + n)))]
+    second = shard(tmp_path / "b.tar.gz", files)
+    said, corpus, _ = corpus_of(tmp_path / "out", *words(tmp_path, first, second))
     assert "splits are random: train/val/test 80/10/10, seed 0" in said
-    corpus = Corpus.open(tmp_path / "out")
     assert dict(corpus.splits) == {"train": 10, "val": 1, "test": 1}
     items = {item.id: item for split in corpus.splits for item in corpus.items(split)}
     assert items["a/4.png"].captions == ("the picture 4",)
     assert items["b.tar/in/3.png"].captions == ("one", "two 3")
     assert corpus.image_path(items["b.tar/in/3.png"]).read_bytes() == picture(93)
     before = (tmp_path / "out" / "corpus.arrow").read_bytes()
-    ingested(*words(tmp_path, first, second))
+    corpus_of(tmp_path / "out", *words(tmp_path, first, second))
     assert (tmp_path / "out" / "corpus.arrow").read_bytes() == before, "again, over what is there"
 
 
@@ -73,8 +68,7 @@ def test_what_cannot_be_used_is_listed_and_nothing_leaves_the_folder(tmp_path):
         ("1.txt", "again"),
     ]
     path = shard(tmp_path / "a.tar", samples(range(4)) + odd)
-    ingested(*words(tmp_path, path), "--allow-skipped")
-    assert reasons(tmp_path / "out", "corpus.skipped.jsonl") == [
+    assert corpus_of(tmp_path / "out", *words(tmp_path, path))[2] == [
         ("a.tar, ../away", "a name that leaves the folder of images"),
         ("a.tar, /top", "a name that leaves the folder of images"),
         ("a.tar, alone", "a sample without a picture, jpg, jpeg, png, webp"),
@@ -88,20 +82,17 @@ def test_what_cannot_be_used_is_listed_and_nothing_leaves_the_folder(tmp_path):
     assert (tmp_path / "pictures/a/1.png").read_bytes() == picture(1)
 
 
-@pytest.mark.parametrize("content", [b"no tar file", b""])
-def test_what_is_no_tar_file_is_one_line(content, tmp_path):
-    (tmp_path / "a.tar").write_bytes(content)
-    refused("a.tar: cannot be read as a tar file", *words(tmp_path, tmp_path / "a.tar"), lines=1)
-
-
-def test_a_shard_that_is_cut_short_is_no_corpus(tmp_path):
+@pytest.mark.parametrize("content", [b"no tar file", b"", None], ids=["another", "empty", "cut short"])
+def test_what_is_no_whole_tar_file_is_no_corpus(content, tmp_path):
     path = shard(tmp_path / "a.tar", samples(range(9)))
-    path.write_bytes(path.read_bytes()[:5000])
-    refused("cannot be read as a tar file", *words(tmp_path, path))
+    path.write_bytes(path.read_bytes()[:5000] if content is None else content)
+    files, lines = (*words(tmp_path, path), "--out", tmp_path / "out"), None if content is None else 1
+    refused("a.tar: cannot be read as a tar file", *files, lines=lines)
     assert not [*(tmp_path / "out").glob("*.arrow")]
 
 
 def test_shards_of_one_name_are_refused(tmp_path):
     (tmp_path / "more").mkdir()
     both = [shard(folder / "a.tar", samples(range(1))) for folder in (tmp_path, tmp_path / "more")]
-    refused("several shards are called a; rename all but one", *words(tmp_path, *both))
+    files = (*words(tmp_path, *both), "--out", tmp_path / "out")
+    refused("several shards are called a; rename all but one", *files)

@@ -5,9 +5,7 @@ import json
 import numpy as np
 import pytest
 from annotations import vatex_entries, vatex_name, write_msvd, write_vatex
-from verbs import ingested, reasons, refused, run
-
-from polypool.tasks.datasets.corpus import Corpus
+from verbs import corpus_of, ingested, refused, run
 
 
 def test_msvd_descriptions_and_lists(tmp_path):
@@ -21,24 +19,18 @@ def test_msvd_descriptions_and_lists(tmp_path):
         b"bad_2_3 caf\xe9\n"
         b"__KkyLWV1HA_0_9 someone is singing"
     )
-    options = write_msvd(
-        tmp_path,
-        lines,
-        train="-4wsuPCjDBc_5_15\nmute_3_4\n",
-        val="__KkyLWV1HA_0_9\n-4wsuPCjDBc_5_15\n",
-        test="\nbad_2_3\n",
-    )
+    lists = {"train": "-4wsuPCjDBc_5_15\nmute_3_4\n", "val": "__KkyLWV1HA_0_9\n-4wsuPCjDBc_5_15\n"}
+    options = write_msvd(tmp_path, lines, **lists, test="\nbad_2_3\n")
     (tmp_path / "clips").mkdir()
     for clip in ("-4wsuPCjDBc_5_15", "__KkyLWV1HA_0_9", "bad_2_3", "mute_3_4"):
         (tmp_path / "clips" / f"{clip}.avi").touch()
-    out = ingested("msvd", *options, "--videos", tmp_path / "clips", "--allow-skipped")
+    out, corpus, skipped = corpus_of(tmp_path / "out", "msvd", *options, "--videos", tmp_path / "clips")
     assert "2 items (train 1, val 1), 4 captions" in out
-    corpus = Corpus.open(tmp_path / "out")
     (train,), (val,) = corpus.items("train"), corpus.items("val")
     assert train.captions == ("a squirrel is eating a peanut in it's shell", "#1: a chipmunk eats")
     assert val.captions == ("a man plays", "someone is singing")
     assert corpus.image_path(val) == (tmp_path / "clips").resolve() / "__KkyLWV1HA_0_9.avi"
-    assert dict(reasons(tmp_path / "out", "corpus.skipped.jsonl")) == {
+    assert dict(skipped) == {
         "AllVideoDescriptions.txt, line 7": "a clip name without a caption",
         "id -4wsuPCjDBc_5_15": "duplicate id; the first is kept",
         "id mute_3_4": "no captions",
@@ -58,55 +50,46 @@ def test_msvd_needs_all_its_files(tmp_path, missing):
 
 def test_vatex_without_lists_says_that_the_split_is_its_own(tmp_path):
     options = write_vatex(tmp_path, vatex_entries(0, 6), vatex_entries(100, 8))
-    out = ingested("vatex", *options)
-    assert "14 items (train 6, " in out
-    assert "140 captions" in out
-    assert "NOT the published split" in out
-    assert "seed 0: NOT the published split" in out
-    corpus = Corpus.open(tmp_path / "out")
+    out, corpus, _ = corpus_of(tmp_path / "out", "vatex", *options)
+    for told in ("14 items (train 6, ", "140 captions", "seed 0: NOT the published split"):
+        assert told in out
     assert corpus.splits == {"train": 6, "val": 4, "test": 4}
     assert corpus.items("train")[2].captions == tuple(f"Person 2 says {j}." for j in range(10))
     val = {item.id for item in corpus.items("val")}
     assert val.isdisjoint(item.id for item in corpus.items("test"))
     write_vatex(tmp_path, vatex_entries(0, 6), vatex_entries(100, 8)[::-1])
-    run("vatex", *options)
-    assert {item.id for item in Corpus.open(tmp_path / "out").items("val")} == val
-    run("vatex", *options, "--seed", 1)
-    assert {item.id for item in Corpus.open(tmp_path / "out").items("val")} != val
+    again, other = (corpus_of(tmp_path / "out", "vatex", *options, "--seed", seed)[1] for seed in (0, 1))
+    assert {item.id for item in again.items("val")} == val
+    assert {item.id for item in other.items("val")} != val
 
 
 @pytest.mark.parametrize("form", ["txt", "json", "npy"])
 def test_vatex_with_lists(tmp_path, form):
     options = write_vatex(tmp_path, vatex_entries(0, 2), vatex_entries(100, 6))
-    lists = {
-        "val": [vatex_name(103), vatex_name(101), vatex_name(104)],
-        "test": [vatex_name(100), vatex_name(104), vatex_name(9), vatex_name(100)],
-    }
+    numbers = {"val": [103, 101, 104], "test": [100, 104, 9, 100]}
+    lists = {split: [vatex_name(number) for number in of] for split, of in numbers.items()}
     paths = {split: tmp_path / f"{split}.{form}" for split in lists}
     for split, ids in lists.items():
         if form == "npy":
             np.save(paths[split], np.array(ids, "S" if split == "val" else "U"))
         else:
             paths[split].write_text(json.dumps(ids) if form == "json" else "\n".join(ids))
-    out = ingested(
-        "vatex", *options, "--val-ids", paths["val"], "--test-ids", paths["test"], "--allow-skipped"
-    )
+    val, test = ("--val-ids", paths["val"]), ("--test-ids", paths["test"])
+    out, corpus, skipped = corpus_of(tmp_path / "out", "vatex", *options, *val, *test)
     assert f"val and test are those of val.{form} and test.{form}" in out
     assert "NOT" not in out
-    corpus = Corpus.open(tmp_path / "out")
     assert [item.id for item in corpus.items("val")] == [vatex_name(101), vatex_name(103)]
     assert [item.id for item in corpus.items("test")] == [vatex_name(100), vatex_name(104)]
-    assert dict(reasons(tmp_path / "out", "corpus.skipped.jsonl")) == {
+    assert dict(skipped) == {
         f"id {vatex_name(104)}, val list": "an id of both lists; it stays in test",
         f"id {vatex_name(9)}": "an id of the test list that the validation file does not have",
         f"id {vatex_name(102)}": "a validation video that neither list has",
         f"id {vatex_name(105)}": "a validation video that neither list has",
     }
-    assert run("vatex", *options, "--test-ids", paths["test"])[0] == 1
-    ingested("vatex", *options, "--test-ids", paths["test"], "--allow-skipped")
-    assert Corpus.open(tmp_path / "out").splits == {"train": 2, "val": 4, "test": 2}
-    ingested("vatex", *options, "--val-ids", paths["val"])
-    assert Corpus.open(tmp_path / "out").splits == {"train": 2, "val": 3, "test": 3}
+    assert run("vatex", *options, *test)[0] == 1
+    for given, val_test in ((test, {"val": 4, "test": 2}), (val, {"val": 3, "test": 3})):
+        corpus = corpus_of(tmp_path / "out", "vatex", *options, *given)[1]
+        assert corpus.splits == {"train": 2, **val_test}
 
 
 def test_vatex_skips_and_lists_what_is_bad(tmp_path):
@@ -119,32 +102,27 @@ def test_vatex_skips_and_lists_what_is_bad(tmp_path):
         {"videoID": vatex_name(4), "enCap": ["fine", None, " ", 7]},
         {"videoID": vatex_name(5), "enCap": []},
     ]
-    options = write_vatex(
-        tmp_path, training, [*vatex_entries(100, 2), {"videoID": vatex_name(1), "enCap": ["leaks"]}]
-    )
-    out = ingested("vatex", *options, "--allow-skipped")
+    leaked = {"videoID": vatex_name(1), "enCap": ["leaks"]}
+    options = write_vatex(tmp_path, training, [*vatex_entries(100, 2), leaked])
+    out, corpus, skipped = corpus_of(tmp_path / "out", "vatex", *options)
     assert "skipped 9:" in out
-    corpus = Corpus.open(tmp_path / "out")
     assert corpus.splits == {"train": 3, "val": 1, "test": 1}
     assert corpus.items("train")[2].captions == ("fine",)
-    listed = reasons(tmp_path / "out", "corpus.skipped.jsonl")
-    training_file = "vatex_training_v1.0.json"
-    assert listed.count((f"id {vatex_name(4)}", "a caption that is not a string")) == 2
-    for case in [
-        *(
-            (f"{training_file}, entry {i}", f"not of the expected form: a video {why}")
-            for i, why in (
-                (2, "whose enCap is missing or no list"),
-                (3, "whose videoID is missing or no string"),
-                (4, "that is not an object"),
-            )
-        ),
-        (f"id {vatex_name(0)}, {training_file}, entry 5", "duplicate id; the first is kept"),
-        (f"id {vatex_name(1)}, vatex_validation_v1.0.json, entry 2", "duplicate id; the first is kept"),
-        (f"id {vatex_name(4)}, caption 2", "empty caption"),
-        (f"id {vatex_name(5)}", "no captions"),
-    ]:
-        assert case in listed
+    form, second = "not of the expected form: a video", "duplicate id; the first is kept"
+    file = "vatex_training_v1.0.json"
+    assert sorted(skipped) == sorted(
+        [
+            (f"{file}, entry 2", f"{form} whose enCap is missing or no list"),
+            (f"{file}, entry 3", f"{form} whose videoID is missing or no string"),
+            (f"{file}, entry 4", f"{form} that is not an object"),
+            (f"id {vatex_name(0)}, {file}, entry 5", second),
+            (f"id {vatex_name(1)}, vatex_validation_v1.0.json, entry 2", second),
+            (f"id {vatex_name(4)}", "a caption that is not a string"),
+            (f"id {vatex_name(4)}", "a caption that is not a string"),
+            (f"id {vatex_name(4)}, caption 2", "empty caption"),
+            (f"id {vatex_name(5)}", "no captions"),
+        ]
+    )
 
 
 def test_vatex_refusals(tmp_path):

@@ -23,11 +23,8 @@ def of_order(order: list[int], right: set[int], total: int) -> tuple[float, floa
 def of_scores(scores: list[float], right: set[int], total: int) -> np.ndarray:
     """The mean of the definitions over all orders that the scores allow."""
     best_first = sorted(scores, reverse=True)
-    orders = [
-        list(order)
-        for order in permutations(range(len(scores)))
-        if [scores[item] for item in order] == best_first
-    ]
+    every = [list(order) for order in permutations(range(len(scores)))]
+    orders = [order for order in every if [scores[item] for item in order] == best_first]
     return np.mean([of_order(order, right, total) for order in orders], axis=0)
 
 
@@ -36,9 +33,8 @@ def drawn(
 ) -> tuple[list[set[int]], Positives, np.ndarray]:
     """Right answers of some queries, and R, which is larger for every other query."""
     rng = np.random.default_rng(seed)
-    right = [
-        set(rng.choice(gallery, rng.integers(1, most + 1), replace=False).tolist()) for _ in range(queries)
-    ]
+    sizes = rng.integers(1, most + 1, queries)
+    right = [set(rng.choice(gallery, size, replace=False).tolist()) for size in sizes]
     pairs = np.array([(query, item) for query, items in enumerate(right) for item in items])
     positives = Positives.from_pairs(*pairs.T, queries=queries, gallery=gallery)
     return right, positives, np.array([len(items) + query % 2 for query, items in enumerate(right)])

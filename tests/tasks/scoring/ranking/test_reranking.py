@@ -109,10 +109,8 @@ def test_the_more_are_reranked_the_nearer_the_exact_result():
     """Noise of a fifth hides from the first pass who is best, and from none of 20 who is good."""
     score = scores(noise=0.2)
     exact = evaluate_protocol(protocol_named("whole"), Pairs(score), OWNER_T, ITEMS).metrics
-    found = [
-        evaluate_protocol(protocol_named(f"whole-rerank{k}"), Pairs(score), OWNER_T, ITEMS).metrics
-        for k in (2, 8, 30)
-    ]
+    protocols = [protocol_named(f"whole-rerank{k}") for k in (2, 8, 30)]
+    found = [evaluate_protocol(of, Pairs(score), OWNER_T, ITEMS).metrics for of in protocols]
     away = [abs(metrics["rsum"] - exact["rsum"]) for metrics in found]
     assert away[0] > away[1] > away[2]
     for k, metrics in zip((2, 8, 30), found, strict=True):
@@ -151,9 +149,8 @@ def test_equals_are_taken_in_the_order_of_the_gallery():
 
 
 def test_a_collapsed_model_scores_what_chance_does():
-    flat = evaluate_protocol(
-        protocol_named("whole-rerank10"), Pairs(torch.full((ITEMS, CAPTIONS), 0.25)), OWNER_T, ITEMS
-    )
+    score, protocol = Pairs(torch.full((ITEMS, CAPTIONS), 0.25)), protocol_named("whole-rerank10")
+    flat = evaluate_protocol(protocol, score, OWNER_T, ITEMS)
     for name in ("i2t/R1", "t2i/R1"):
         assert flat.metrics[name] < 3 * flat.chance[name]
 

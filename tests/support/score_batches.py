@@ -1,0 +1,31 @@
+"""Scores of batches in which an item comes twice, or has several captions."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from polypool.tasks.objectives.objective import batch_positives
+
+# the items of the rows, and the row of each caption; the last has nothing but positives
+BATCHES = {
+    "pairs": ([5, 7, 2, 7, 9, 1], [0, 1, 2, 3, 4, 5]),
+    "items": ([4, 1, 6, 8], [0, 0, 1, 2, 2, 2, 3, 3]),
+    "one": ([3], [0, 0]),
+}
+
+
+def batch(name: str) -> tuple[Tensor, Tensor, Tensor]:
+    """Return scores from -0.4 to 0.4 in double precision, those of pairs higher; rows of captions; and positives."""
+    item_V, row_T = (torch.tensor(numbers) for numbers in BATCHES[name])
+    size = len(item_V), len(row_T)
+    sim_VT = 0.8 * torch.rand(size, generator=torch.Generator().manual_seed(0), dtype=torch.float64) - 0.4
+    if name == "pairs":
+        sim_VT += 0.3 * torch.eye(len(item_V))
+    return sim_VT, row_T, batch_positives(item_V, row_T)
+
+
+def pairs(size: int) -> tuple[Tensor, Tensor]:
+    """Return the rows and the positives of a batch of pairs, each of another item."""
+    row_T = torch.arange(size)
+    return row_T, batch_positives(10 + row_T, row_T)
