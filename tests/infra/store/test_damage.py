@@ -49,13 +49,13 @@ def flipped(path: Path, *, step: int) -> list[tuple[int, str]]:
 
 def test_a_flipped_bit_anywhere_in_a_shard_is_refused(small):
     path = small / "shard-00000.arrow"
-    outcomes = flipped(path, step=3)
-    assert len(outcomes) == 2 * -(-path.stat().st_size // 3)
+    outcomes = flipped(path, step=5)
+    assert len(outcomes) == 2 * -(-path.stat().st_size // 5)
     assert Counter(outcome for _, outcome in outcomes) == {"refused": len(outcomes)}
 
 
 def test_a_flipped_bit_anywhere_in_the_manifest_is_refused_or_changes_nothing(small):
-    counts = Counter(outcome for _, outcome in flipped(small / "manifest.json", step=3))
+    counts = Counter(outcome for _, outcome in flipped(small / "manifest.json", step=5))
     assert set(counts) <= {"refused", "the same"}
     assert counts["the same"] < 0.05 * counts["refused"]  # blanks
 
@@ -68,7 +68,7 @@ def version_1(tmp_path: Path) -> Path:
 
 def test_a_flipped_bit_in_a_store_without_checks_is_used_in_ids_offsets_and_values_alone(version_1):
     path = version_1 / "shard-00000.arrow"
-    found = flipped(path, step=2)
+    found = flipped(path, step=3)
     assert {outcome for _, outcome in found} <= {"refused", "the same", "used"}
     data, values = path.read_bytes(), (np.arange(4) / 8).astype("<f2").tobytes()
     buffers = range(data.index(b"id0id1") - 24, data.index(values) + 7 * 4 * 2)

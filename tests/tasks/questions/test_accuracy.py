@@ -156,10 +156,8 @@ def test_punctuation(answer, expected):
         ("None of an A", "0 of"),
         ("twenty-one someone", "twenty-one someone"),
         ("dont couldnt've couldn'tve ow's'at yall'd've", "don't couldn't've couldn't've 'ow's'at y'all'd've"),
-        (
-            "its well were Ive id've couldntve",
-            "its well were ive id've couldntve",
-        ),  # in no table, or two are missing
+        # in no table, or two are missing
+        ("its well were Ive id've couldntve", "its well were ive id've couldntve"),
         ("somebody'd hes she's let's", "somebodyd he's she's let's"),
     ],
 )

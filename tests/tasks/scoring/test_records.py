@@ -74,22 +74,19 @@ def test_queries_come_back_as_they_were():
     )
 
 
+TAGGED = "run r1: the tag metrics.whole"
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (
-            {"higher_is_better": "yes"},
-            r"run r1: the tag metrics.whole: \[0\].higher_is_better must be True or False, not 'yes'",
-        ),
+        ({"higher_is_better": "yes"}, rf"{TAGGED}: \[0\].higher_is_better must be True or False, not 'yes'"),
         ({"best": "600"}, r"\[0\].best must be a finite number, not '600'"),
         ({"best": True}, r"\[0\].best must be a finite number, not True"),
         ({"chance": math.inf}, r"\[0\].chance must be a finite number, not inf"),
         ({"chance": 10**400}, r"\[0\].chance must be a finite number, not 1000"),
         ({"name": 3}, r"\[0\].name must be text, not 3"),
-        (
-            {"bset": 1.0},
-            r"run r1: the tag metrics.whole: unknown field '\[0\].bset'. Did you mean '\[0\].best'\?",
-        ),
+        ({"bset": 1.0}, rf"{TAGGED}: unknown field '\[0\].bset'. Did you mean '\[0\].best'\?"),
     ],
 )
 def test_a_damaged_record_names_run_and_field(changes, message):

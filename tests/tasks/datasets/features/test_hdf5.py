@@ -192,7 +192,7 @@ OTHERS = "the data of image_features are in other files, which are not read"
         (lambda f: f.update(image_features=h5py.SoftLink("/image_features")), LINK),
         (
             lambda f: f.update(image_features=np.full(FULL, b"a")),
-            "'image_features' holds |S1 of shape (3, 2, 4), expected numbers",
+            "holds |S1 of shape (3, 2, 4), expected num",
         ),
         (
             lambda f: f.update(image_features=ONES, image_ids=np.array([1.5, np.nan, np.inf])),

@@ -115,6 +115,9 @@ def test_questions_and_annotations_that_do_not_belong_together(tmp_path):
     ]
 
 
+ASKED = json.dumps({"questions": [asked(1, 1)]})
+
+
 @pytest.mark.parametrize(
     ("text", "options", "message"),
     [
@@ -127,11 +130,7 @@ def test_questions_and_annotations_that_do_not_belong_together(tmp_path):
         ('{"data_subtype": "val2014", "questions": []}', (), "nothing usable was found"),
         ('{"questions": []}', ("--split", "tets"), "unknown split 'tets'. Did you mean 'test'?"),
         ('{"questions": []}', ("--split", "test", "val"), "2 splits for 1 files of questions"),
-        (
-            json.dumps({"questions": [asked(1, 1)]}),
-            ("--split", "train"),
-            "has an annotation; give their file, too",
-        ),
+        (ASKED, ("--split", "train"), "has an annotation; give their file, too"),
     ],
 )
 def test_files_that_are_refused(tmp_path, text, options, message):
