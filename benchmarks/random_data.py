@@ -64,8 +64,10 @@ def feature_store(
     return FeatureStore.open(folder)
 
 
-def caption_corpus(folder: Path, *, images: int, words: int, captions: int = 5, test: int = 2) -> None:
-    """Write a corpus of `images` images for training, 2 for validation and `test` for tests.
+def caption_corpus(
+    folder: Path, *, images: int, words: int, captions: int = 5, val: int = 2, test: int = 2
+) -> None:
+    """Write a corpus of `images` images for training, `val` for validation and `test` for tests.
 
     Each has captions of 8 to 16 of `words` words.
     """
@@ -76,7 +78,7 @@ def caption_corpus(folder: Path, *, images: int, words: int, captions: int = 5, 
 
     items = (
         Item(id=str(number), split=split, captions=tuple(caption() for _ in range(captions)))
-        for number, split in enumerate(["train"] * images + ["val"] * 2 + ["test"] * test)
+        for number, split in enumerate(["train"] * images + ["val"] * val + ["test"] * test)
     )
     write_corpus(folder, items, source={"reader": "benchmark"})
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from benchmarks.comparing.compare import comparing
+from benchmarks.comparing.growth import comparing_many
 from benchmarks.features.cold import against, store_beyond, store_cold
 from benchmarks.features.images import images
 from benchmarks.features.other_formats import LANCE, LMDB, WEBDATASET
@@ -17,14 +18,17 @@ from benchmarks.pooling.gpo import pooling
 from benchmarks.pooling.growth import growth
 from benchmarks.pooling.sorted_sum import sorting
 from benchmarks.run import Benchmark
+from benchmarks.scaling.exponents import exponents
 from benchmarks.scoring.evaluation import evaluation
 from benchmarks.scoring.objectives import adopt, smooth_chamfer
 from benchmarks.scoring.phrases import phrases
 from benchmarks.scoring.ranks import ranks, ranks_in_chunks
 from benchmarks.scoring.reranking import reranking
 from benchmarks.scoring.vqa_accuracy import vqa_metric
+from benchmarks.searching.api import api
 from benchmarks.searching.page import page
 from benchmarks.searching.query import query
+from benchmarks.training.bert import bert_step
 from benchmarks.training.chunked import chunked
 from benchmarks.training.paper import paper_step
 from benchmarks.training.questions import vqa_step
@@ -48,6 +52,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "pooling": pooling,
     "costs": costs,
     "growth": growth,
+    "exponents": exponents,
     "ranks": ranks,
     "chunks": ranks_in_chunks,
     "evaluation": evaluation,
@@ -58,8 +63,11 @@ BENCHMARKS: dict[str, Benchmark] = {
     "vqa_metric": vqa_metric,
     "query": query,
     "page": page,
+    "api": api,
     "compare": comparing,
+    "compare_many": comparing_many,
     "paper_step": paper_step,
+    "bert_step": bert_step,
     "step": step,
     "video_step": video_step,
     "vqa_step": vqa_step,

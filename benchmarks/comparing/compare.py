@@ -47,10 +47,10 @@ def comparing(scale: Scale = "full") -> list[Measurement]:
         client = connect(uri)
 
         def ours(_: int) -> float:
-            before, started = _of_children(), time.perf_counter()
-            _compare(home, uri)
+            before, started = of_children(), time.perf_counter()
+            compare(home, uri)
             clock.append(time.perf_counter() - started)
-            return _of_children() - before
+            return of_children() - before
 
         def reference(number: int) -> float:
             taken = processor_seconds(lambda: one_by_one(client, size.sample, home / str(number)))
@@ -99,7 +99,7 @@ def one_by_one(client: MlflowClient, sample: int, folder: Path) -> list[np.ndarr
     return read
 
 
-def _compare(home: Path, uri: str) -> None:
+def compare(home: Path, uri: str) -> None:
     """Give the command.
 
     Raises:
@@ -112,7 +112,7 @@ def _compare(home: Path, uri: str) -> None:
         raise RuntimeError(f"compare ended with {done.returncode}: {done.stderr[-2000:]}")
 
 
-def _of_children() -> float:
+def of_children() -> float:
     """Return how long the processes that this one has started kept processors busy; those that have ended."""
     of = resource.getrusage(resource.RUSAGE_CHILDREN)
     return of.ru_utime + of.ru_stime

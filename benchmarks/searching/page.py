@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import http.client
 import multiprocessing
+import socket
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from threading import Thread
-from typing import ClassVar
+from typing import Any, ClassVar
 from urllib.parse import urlencode
 
 import numpy as np
@@ -74,7 +75,7 @@ def page(scale: Scale = "full") -> list[Measurement]:
             visual=size.visual,
             text=size.text,
         )
-        with serving(run) as port:
+        with serving(run, serve_polypool) as port:
             ask(port, [text(size, -1)], size.patience)  # what is made once is made
             waited_RQ = np.stack(
                 [
@@ -121,11 +122,16 @@ def text(size: PageSize, number: int) -> str:
 
 
 @contextmanager
-def serving(run: Run) -> Iterator[int]:
-    """Serve the page of a run with random weights from a process of its own; give its port."""
+def serving(run: Run, serve: Callable[[TrainedModel, Connection], None]) -> Iterator[int]:
+    """Serve a run with random weights from a process of its own; give its port.
+
+    Args:
+        run: what is served.
+        serve: answers until the parent closes its end of the connection (`until_closed`).
+    """
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe()
-    process = context.Process(target=_serve, args=(run, there), daemon=True)
+    process = context.Process(target=_started, args=(serve, run, there), daemon=True)
     process.start()
     there.close()
     try:
@@ -138,16 +144,28 @@ def serving(run: Run) -> Iterator[int]:
         process.join()
 
 
-def _serve(run: Run, parent: Connection) -> None:
-    """Serve until the parent closes its end."""
+def _started(serve: Callable[[TrainedModel, Connection], None], run: Run, parent: Connection) -> None:
     torch.manual_seed(run.seed)
     adapter = TASKS.build(run.task, run)
-    trained = TrainedModel(run=run, adapter=adapter, model=adapter.model().eval())
+    serve(TrainedModel(run=run, adapter=adapter, model=adapter.model().eval()), parent)
+
+
+def serve_polypool(trained: TrainedModel, parent: Connection) -> None:
+    """Serve the page and the API."""
     service = Service(trained, Settings(source="benchmark", images=False))
     service.warm()
+    with closing(LocalModel(service, waiting=service.settings.limits.max_queued)) as model:
+        app = application(service.described, service.settings, model)
+        until_closed(lambda listening: Server(app, listening), lambda server: server.serve_forever(), parent)
+
+
+def until_closed(
+    make: Callable[[socket.socket], Any], run: Callable[[Any], None], parent: Connection
+) -> None:
+    """Run a server of uvicorn's, send the parent its port, and end it when the parent closes its end."""
     listening, place = Place(host=HOST, port=0).listen()
-    with listening, closing(LocalModel(service, waiting=service.settings.limits.max_queued)) as model:
-        server = Server(application(service.described, service.settings, model), listening)
+    with listening:
+        server = make(listening)
 
         def stop() -> None:
             parent.poll(None)
@@ -155,7 +173,7 @@ def _serve(run: Run, parent: Connection) -> None:
 
         Thread(target=stop, daemon=True).start()
         parent.send(place.port)
-        server.serve_forever()
+        run(server)
 
 
 def ask(port: int, texts: list[str], patience: float) -> np.ndarray:

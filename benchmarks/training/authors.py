@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from benchmarks.pooling.gpo import usual_way
+from polypool.encoders.text.bert import Bert
 from polypool.infra.batches import Batch
 from polypool.tasks.models.dual_encoder import DualEncoder
 from polypool.tasks.run import Optim
@@ -54,6 +55,8 @@ class AuthorsStep:
     def _captions(self, batch: Batch) -> Tensor:
         token_BL, mask_BL = batch["text"], batch["text_mask"]
         encoder = self.model.text.encoder
+        if isinstance(encoder, Bert):
+            return l2_normalise(usual_way(self.model.text.aggregator, *encoder(token_BL, mask_BL)).vectors)
         packed = pack_padded_sequence(
             encoder.embed(token_BL), mask_BL.sum(dim=1).cpu(), batch_first=True, enforce_sorted=False
         )

@@ -264,7 +264,7 @@ def test_what_grows_beyond_linear_is_seen():
 def test_the_page_is_as_slow_as_for_one_in_a_hundred(monkeypatch):
     waited_Q = np.r_[np.full(197, 0.5), 1.0, 3.0, math.inf]
     monkeypatch.setattr(page, "image_run", lambda *_, **__: None)
-    monkeypatch.setattr(page, "serving", lambda run: nullcontext(0))
+    monkeypatch.setattr(page, "serving", lambda run, serve: nullcontext(0))
     monkeypatch.setattr(page, "ask", lambda port, texts, patience: waited_Q[: len(texts)])
     unanswered, slow = page.page("full")
     assert (unanswered.ours, unanswered.ratio) == (5, 5 / 1000), "five rounds"
