@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import os
 import re
@@ -234,6 +235,8 @@ class Work:
         except Exception as error:  # the other trials go on
             cause = error.__cause__ if isinstance(error, FaultError) and error.__cause__ else error
             return {"error": "".join(traceback.format_exception(cause))}
+        finally:
+            gc.collect()  # models with cycles would stay until their generation is full, in a process for many trials
 
 
 def last_line(error: str) -> str:
