@@ -71,9 +71,27 @@ class ScoreAttention(Aggregator):
     def scores(self, x_BND: Tensor, context_BMD: Tensor, context_mask_BM: Tensor) -> Tensor:
         """Return each element's score by each scorer, `(B, K, N)`; pads hold finite values."""
         key_BMKHE, value_BMKH = self.keys(context_BMD)
-        logit_BKHNM = torch.einsum("bnkhe,bmkhe->bkhnm", self.queries(x_BND), key_BMKHE)
+        logit_BKHNM = self._logits(x_BND, key_BMKHE)
         logit_BKHNM = logit_BKHNM.masked_fill(~context_mask_BM[:, None, None, None], float("-inf"))
         return torch.einsum("bkhnm,bmkh->bkn", logit_BKHNM.softmax(dim=-1), value_BMKH)
+
+    def _logits(self, x_BND: Tensor, key_BMKHE: Tensor) -> Tensor:
+        """Return the products of queries and keys, `(B, K, H, N, M)`.
+
+        q . k is (W x + b) . k = x . (W' k) + b . k: of few answers, fewer products take the keys to the elements.
+        """
+        elements, answers, width = x_BND.shape[1], key_BMKHE.shape[1], self.head_width
+        if answers * (width + elements) >= elements * width:
+            return torch.einsum("bnkhe,bmkhe->bkhnm", self.queries(x_BND), key_BMKHE)
+        split = key_BMKHE.shape[2:]
+        bias_BKHM = torch.einsum("khe,bmkhe->bkhm", self.query.bias.view(split), key_BMKHE)
+        key_SBME, weight_SED = key_BMKHE.flatten(2, 3).unbind(2), self.query.weight.unflatten(0, (-1, width))
+        key_BSMD = torch.stack(
+            [key_BME @ weight_ED for key_BME, weight_ED in zip(key_SBME, weight_SED, strict=True)], dim=1
+        )
+        logit_BNS = x_BND @ key_BSMD.flatten(1, 2).mT
+        logit_BKHNM = logit_BNS.unflatten(2, (*split[:2], answers)).permute(0, 2, 3, 1, 4)
+        return (logit_BKHNM + bias_BKHM[..., None, :]) * width**-0.5
 
     def forward(self, x_BND: Tensor, mask_BN: Tensor, *, context: Context) -> Pooled:
         """Return vectors `(B, D)`, or `(B, K, D)` for more than one scorer, and the weights `(B, K, N)`.

@@ -150,6 +150,14 @@ def test_compiled_code_is_used_where_it_is_faster(monkeypatch):
     assert asked == [*faster], "once for all that are alike"
 
 
+def test_a_measurement_within_a_checkpoint_is_no_part_of_it():
+    def kept_by_checkpoint(x):
+        raise AssertionError
+
+    with torch.autograd.graph.saved_tensors_hooks(kept_by_checkpoint, kept_by_checkpoint):
+        assert sorted_sum._times_faster(torch.float32, 4, 4) > 0
+
+
 @pytest.mark.parametrize(
     "refused", ["-fopenmp", "-march=native -mcpu=native", "-fopenmp -march=native -mcpu=native"]
 )

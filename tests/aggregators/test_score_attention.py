@@ -80,6 +80,23 @@ def test_against_the_formula(params):
     )
 
 
+@pytest.mark.parametrize("answers", [1, 2, 9])
+def test_either_order_of_the_products_follows_the_formula(answers):
+    module, draw = trained("score_attention(k=2, heads=2, kv_div=2)", 16), torch.Generator().manual_seed(0)
+    x_BND, z_BMD = (torch.randn(3, n, 16, generator=draw, dtype=torch.float64) for n in (7, answers))
+    x_BND.requires_grad_(), z_BMD.requires_grad_()
+    real_BN, real_BM = (torch.ones(x.shape[:2], dtype=torch.bool) for x in (x_BND, z_BMD))
+    found = module.double()(x_BND, real_BN, context=Context(z_BMD, real_BM)).vectors
+    wanted = torch.stack([score_attention_of(module, *pair) for pair in zip(x_BND, z_BMD, strict=True)])
+    torch.testing.assert_close(found, wanted)
+    cot, of = (
+        torch.randn(found.shape, generator=draw, dtype=found.dtype),
+        (x_BND, z_BMD, *module.parameters()),
+    )
+    grads = (torch.autograd.grad((vectors * cot).sum(), of) for vectors in (found, wanted))
+    torch.testing.assert_close(*grads)
+
+
 def test_weights_are_those_of_the_pooling():
     torch.manual_seed(0)
     module = ScoreAttention(8, k=2, heads=2)
