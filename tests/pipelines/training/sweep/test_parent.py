@@ -20,7 +20,7 @@ from polypool.pipelines.training.sweep.parent import Row, best_of, description
 from polypool.pipelines.training.sweep.plan import Plan
 from polypool.pipelines.training.sweep.trials import Match, make_trials
 
-pytestmark = pytest.mark.usefixtures("run", "one_by_one")
+pytestmark = pytest.mark.usefixtures("run", "trials_here")
 FLAGS = ("--cpus", "1", "--optim.epochs", "1", "--no-figures")
 FAILING = "failing_aggregator:Failing"
 

@@ -114,7 +114,7 @@ def test_the_worse_half_is_stopped_early_and_kept_apart(race):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("one_by_one")
+@pytest.mark.usefixtures("trials_here")
 def test_what_was_stopped_stays_so_unless_the_whole_is_asked_for(tiny, race, capsys):
     poor = race[1][BLIND]
     assert command(*RACE, "mean", BLIND, "--early-stop") == 0
@@ -125,7 +125,7 @@ def test_what_was_stopped_stays_so_unless_the_whole_is_asked_for(tiny, race, cap
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("one_by_one")
+@pytest.mark.usefixtures("trials_here")
 def test_what_is_done_is_not_done_again_and_what_was_interrupted_goes_on(tiny, capsys):
     grid = ("--recipes", "tiny", "--experiment", "pairs", *SMALL)
     assert command(*grid, "--aggregators", FAILING, "mean") == 1
@@ -161,7 +161,7 @@ def test_what_is_done_is_not_done_again_and_what_was_interrupted_goes_on(tiny, c
     assert "tiny max, text mean seed 0  finished, run" in capsys.readouterr().out
 
 
-@pytest.mark.usefixtures("one_by_one")
+@pytest.mark.usefixtures("trials_here")
 @pytest.mark.parametrize("seen", [True, False], ids=["before it starts", "when it would go on with it"])
 def test_a_run_that_another_process_trains_is_left_to_it(seen, tiny, capsys, monkeypatch):
     grid = ("--recipes", "tiny", "--experiment", f"held {seen}", *SMALL, "--optim.epochs", "1")
