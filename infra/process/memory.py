@@ -45,3 +45,10 @@ def keep_freed_memory() -> None:
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(_MMAP_THRESHOLD, _LARGEST)
         mallopt(_TRIM_THRESHOLD, _FREE)
+
+
+def release_memory() -> None:
+    """Collect garbage and give freed memory back to the system: at the end of a piece of work, with more to come."""
+    gc.collect()
+    with suppress(AttributeError, OSError, TypeError):
+        ctypes.CDLL(None).malloc_trim(0)

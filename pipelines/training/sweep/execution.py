@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import math
 import os
 import re
@@ -18,6 +17,7 @@ from typing import Any, Literal
 from polypool.infra.errors import FaultError, InputError
 from polypool.infra.files import make_folder
 from polypool.infra.lease.on_disk import BEAT_SECONDS, STALE_SECONDS, DiskLease, HeldError
+from polypool.infra.process.memory import release_memory
 from polypool.infra.process.stopping import Stopped, graceful_stop
 from polypool.infra.ray.session import Resources, cores, ray_session
 from polypool.infra.ray.tuning import Ended, Halving, run_side_by_side
@@ -236,7 +236,7 @@ class Work:
             cause = error.__cause__ if isinstance(error, FaultError) and error.__cause__ else error
             return {"error": "".join(traceback.format_exception(cause))}
         finally:
-            gc.collect()  # models with cycles would stay until their generation is full, in a process for many trials
+            release_memory()
 
 
 def last_line(error: str) -> str:
