@@ -27,7 +27,7 @@ class GridSize(Size):
     batches: tuple[int, ...] = (1, 8, 16, 128)
     elements: tuple[int, ...] = (10, 36, 100, 256, 1024)
     width: int = 1024
-    most: int = 1 << 14
+    most: int = 1 << 12
 
 
 class Way(NamedTuple):
