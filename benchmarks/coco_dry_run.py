@@ -36,8 +36,8 @@ from polypool.tasks.run import Run
 
 SETTLED = 5
 """The step after which memory is to stay as it is."""
-GROWTH = 1.05
-"""How many times the memory of the process itself may grow from then on: the longest captions come at any step."""
+GROWTH = 1.1
+"""How many times the memory of the process itself may grow from then on: by 5% until step 20, then by nothing to 40."""
 _HOUR = 3600
 
 

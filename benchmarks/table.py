@@ -31,6 +31,7 @@ from benchmarks.searching.page import page
 from benchmarks.searching.query import query
 from benchmarks.training.bert import bert_step
 from benchmarks.training.chunked import chunked
+from benchmarks.training.grid import grid_step
 from benchmarks.training.paper import paper_step
 from benchmarks.training.questions import vqa_step
 from benchmarks.training.start import start
@@ -70,6 +71,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "compare_many": comparing_many,
     "paper_step": paper_step,
     "bert_step": bert_step,
+    "grid_step": grid_step,
     "step": step,
     "video_step": video_step,
     "vqa_step": vqa_step,

@@ -10,6 +10,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from benchmarks.pooling.gpo import usual_way
 from polypool.encoders.text.bert import Bert
+from polypool.encoders.visual.cnn import CNN
 from polypool.infra.batches import Batch
 from polypool.tasks.models.dual_encoder import DualEncoder
 from polypool.tasks.run import Optim
@@ -48,6 +49,8 @@ class AuthorsStep:
     def _images(self, batch: Batch) -> Tensor:
         x_BNF, mask_BN = batch["visual"], batch["visual_mask"]
         encoder = self.model.visual.encoder
+        if isinstance(encoder, CNN):
+            return l2_normalise(usual_way(self.model.visual.aggregator, *encoder(x_BNF, mask_BN)).vectors)
         hidden_AH = nn.BatchNorm1d.forward(encoder.norm, encoder.down(x_BNF.flatten(0, 1)))
         x_BND = encoder.fc(x_BNF) + encoder.up(hidden_AH.relu()).unflatten(0, mask_BN.shape)
         return l2_normalise(usual_way(self.model.visual.aggregator, x_BND, mask_BN).vectors)

@@ -83,7 +83,7 @@ def test_an_epoch_is_its_steps_and_a_validation(monkeypatch):
     assert "an epoch of 1,000 steps and a validation: 1.00 core-hours; 25 epochs: 25" in text
 
 
-@pytest.mark.parametrize(("last", "grows"), [(104.0, False), (106.0, True)])
+@pytest.mark.parametrize(("last", "grows"), [(109.0, False), (111.0, True)])
 def test_it_ends_with_one_where_memory_grows(last, grows, monkeypatch):
     monkeypatch.setattr(dry.DryRun, "run", lambda self, folder: None)
     monkeypatch.setattr(dry, "trained", lambda run, steps: (None, made_up(last)))
