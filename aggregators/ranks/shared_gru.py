@@ -53,9 +53,7 @@ class SharedGRU(torch.autograd.Function):
 def directions(x_NC: Tensor, size_S: Tensor, *weights: Tensor) -> tuple[Direction, Direction]:
     """Return what reads forwards, as from the end of the reversed sequence, and what reads backwards."""
     x, size, *arrays = (np.ascontiguousarray(part.detach().numpy()) for part in (x_NC, size_S, *weights))
-    return Direction(np.ascontiguousarray(x[::-1]), np.array([len(x)]), *arrays[:4]), Direction(
-        x, size, *arrays[4:]
-    )
+    return Direction(x[::-1].copy(), np.array([len(x)]), *arrays[:4]), Direction(x, size, *arrays[4:])
 
 
 class Direction:
