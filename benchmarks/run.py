@@ -66,6 +66,8 @@ def measure(benchmarks: Mapping[str, Benchmark], report: BenchReport) -> None:
                 report.unmeasured[name] = str(error)
                 _print(f"{name}: not measured: {error}")
             except Exception as error:
+                if isinstance(error.__context__, KeyboardInterrupt):  # a clean-up failed that a signal began
+                    raise error.__context__ from None
                 traceback.print_exc()
                 report.failed[name] = repr(error)
 

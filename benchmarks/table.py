@@ -16,6 +16,7 @@ from benchmarks.features.videos import decoders, videos
 from benchmarks.pooling.costs import costs
 from benchmarks.pooling.gpo import pooling
 from benchmarks.pooling.growth import growth
+from benchmarks.pooling.sizes import gpo_sizes
 from benchmarks.pooling.sorted_sum import sorting
 from benchmarks.run import Benchmark
 from benchmarks.scaling.exponents import exponents
@@ -51,6 +52,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "decoders": decoders,
     "sorted_sum": sorting,
     "pooling": pooling,
+    "gpo_sizes": gpo_sizes,
     "costs": costs,
     "growth": growth,
     "exponents": exponents,

@@ -53,9 +53,7 @@ class SharedGRU(torch.autograd.Function):
 def directions(x_NC: Tensor, size_S: Tensor, *weights: Tensor) -> tuple[Direction, Direction]:
     """Return what reads forwards, as from the end of the reversed sequence, and what reads backwards."""
     x, size, *arrays = (np.ascontiguousarray(part.detach().numpy()) for part in (x_NC, size_S, *weights))
-    return Direction(np.ascontiguousarray(x[::-1]), np.array([len(x)]), *arrays[:4]), Direction(
-        x, size, *arrays[4:]
-    )
+    return Direction(x[::-1].copy(), np.array([len(x)]), *arrays[:4]), Direction(x, size, *arrays[4:])
 
 
 class Direction:
@@ -81,7 +79,7 @@ class Direction:
     def read(self) -> tuple[Array, Array]:
         """Return the states `(S, N + 1, H + 1)`, of which the last is before the first step, and what `back` needs."""
         longest, sets = len(self.x_NC), len(self.size_S)
-        input_NG = self.x_NC @ self.of_input_GC.T
+        input_NG = _product(self.x_NC, self.of_input_GC.T)
         input_NG += self.input_bias_G
         weight_IG = np.vstack((self.of_state_GH.T, self.state_bias_G)).copy()
         state_SNI = np.zeros((sets, longest + 1, self.hidden + 1), self.x_NC.dtype)
@@ -101,10 +99,10 @@ class Direction:
             part_SNK[..., : 3 * hidden].reshape(-1, 3 * hidden),
             state_SNI[:, 1:].reshape(-1, hidden + 1),
         )
-        state_GI = part_AG.T @ past_AI
-        of_input_GC, input_bias_G = input_NG.T @ self.x_NC, input_NG.sum(axis=0)
+        state_GI = _product(part_AG.T, past_AI)
+        of_input_GC, input_bias_G = _product(input_NG.T, self.x_NC), input_NG.sum(axis=0)
         return (
-            input_NG @ self.of_input_GC,
+            _product(input_NG, self.of_input_GC),
             of_input_GC,
             state_GI[:, :hidden],
             input_bias_G,
@@ -120,6 +118,11 @@ class Direction:
             getattr(self.library, name)(
                 self.size_S.ctypes.data, *arrays[-1].shape[:2], self.hidden, *pointers
             )
+
+
+def _product(a: Array, b: Array) -> Array:
+    """Return a @ b, on torch's threads: those of numpy's products would compete with them."""
+    return torch.mm(torch.from_numpy(a), torch.from_numpy(b)).numpy()
 
 
 def states(size_S: Array, input_NG: Array, weight_IG: Array, state_SNI: Array, kept_SNK: Array) -> None:

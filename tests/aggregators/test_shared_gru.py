@@ -24,7 +24,7 @@ def test_states_and_gradients_follow_torch(way, sizes, dtype, tolerance):
     torch.manual_seed(0)
     decoder, whole = GRUDecoder(6, 5).to(dtype), nn.GRU(6, 5, batch_first=True, bidirectional=True).double()
     whole.load_state_dict(decoder.state_dict())
-    x_NC = torch.randn(12, 6, dtype=dtype, requires_grad=True)
+    x_NC = torch.randn(max(sizes), 6, dtype=dtype, requires_grad=True)
     wide_NC = x_NC.detach().double().requires_grad_()
     states_SNH, found, wanted = decoder(x_NC[None], torch.tensor(sizes)), [], []
     for size, found_NH in zip(sizes, states_SNH, strict=True):

@@ -236,14 +236,3 @@ def test_a_nan_of_any_bits_is_among_the_real_values(way, bits):
     x_BND[1, -1, 2] = torch.tensor(bits, dtype=torch.int32).view(torch.float32)
     nan_BD = sorted_sum(x_BND, torch.ones(mask_BN.shape), mask_BN).isnan()
     assert nan_BD.nonzero().tolist() == [[1, 2]]
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_threads_sort_as_one_does(way, monkeypatch, dtype):
-    x_BND, mask_BN = random_sets([5, 9, 7], 50, dtype=dtype)
-    alone_BND = sort_descending(x_BND, mask_BN)
-    monkeypatch.setattr(native, "SMALL", 1)
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
-    assert torch.equal(sort_descending(x_BND, mask_BN), alone_BND)
-    hidden_BND = x_BND.masked_fill(~mask_BN[..., None], -torch.inf).sort(dim=1, descending=True).values
-    assert torch.equal(alone_BND, hidden_BND.masked_fill(hidden_BND == -torch.inf, 0))

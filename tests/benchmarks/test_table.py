@@ -218,3 +218,16 @@ def test_what_is_quick_begins_nothing_when_its_time_is_over(monkeypatch, capsys)
     assert "one: not measured: the time was over" in capsys.readouterr().out
     assert run_main(monkeypatch, "--only", "one") == 0
     assert "not measured" not in capsys.readouterr().out
+
+
+def test_a_clean_up_that_fails_after_a_signal_stops_all_the_same(monkeypatch, capfd):
+    def stopped(scale):
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(60)
+        finally:
+            raise OSError("no such folder")
+
+    monkeypatch.setattr(table, "BENCHMARKS", {"stopped": stopped, "later": lambda scale: [row(name="later")]})
+    assert run_main(monkeypatch) == 128 + signal.SIGTERM
+    assert "later:" not in capfd.readouterr().out
