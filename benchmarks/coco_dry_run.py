@@ -37,7 +37,8 @@ from polypool.tasks.run import Run
 SETTLED = 5
 """The step after which memory is to stay as it is."""
 GROWTH = 1.1
-"""How many times the memory of the process itself may grow from then on: by 5% until step 20, then by nothing to 40."""
+"""How many times the memory of the process itself may grow from then on: by 5 % until step 20, in another run by 6 %
+until step 40."""
 _HOUR = 3600
 
 

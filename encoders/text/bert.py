@@ -9,8 +9,8 @@ from typing import Annotated, Any
 from torch import Tensor, nn
 
 from polypool.encoders.backbones.hub import from_config, from_hub
+from polypool.encoders.elements import map_elements
 from polypool.encoders.encoder import FeatureEncoder, TextEncoder
-from polypool.encoders.rows import map_elements
 from polypool.infra.compute.dropout import by_sample
 from polypool.infra.errors import InputError
 from polypool.infra.fields import at_least

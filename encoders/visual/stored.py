@@ -7,8 +7,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from polypool.encoders.elements import Rows, map_elements
 from polypool.encoders.encoder import FeatureEncoder, xavier_linear
-from polypool.encoders.rows import Rows, map_elements
 from polypool.infra.compute.batchnorm import SetBatchNorm
 from polypool.infra.compute.dropout import Dropout
 from polypool.infra.registry import ENCODERS

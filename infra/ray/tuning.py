@@ -85,8 +85,7 @@ def run_side_by_side(
             reduction_factor=halving.factor,
             stop_last_trials=False,  # the last trials still score the test split
         )
-    # Tune refuses an empty request, and would reserve a core
-    reserved = {"CPU": 0, "memory": 1, **resources}
+    reserved = {"CPU": 0, "memory": 1, **resources}  # Tune refuses an empty request, and would reserve a core
     trainable = tune.with_resources(lambda config: dict(work(config["number"])), reserved)
     tuner = tune.Tuner(
         trainable,
