@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.amp import custom_bwd, custom_fwd
 from torch.autograd.function import once_differentiable
 
 from polypool.aggregators.ranks.kernels import native
@@ -27,6 +28,7 @@ class SharedGRU(torch.autograd.Function):
     """
 
     @staticmethod
+    @custom_fwd(device_type="cpu")
     def forward(ctx: Any, x_NC: Tensor, size_S: Tensor, *weights: Tensor) -> Tensor:
         """Read the sequence once forwards, and backwards from every size's end."""
         ctx.save_for_backward(x_NC, *weights)
@@ -38,6 +40,7 @@ class SharedGRU(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
+    @custom_bwd(device_type="cpu")  # without autocast, as forward
     def backward(ctx: Any, grad_SNH: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradients of the sequence and of the weights."""
         _ = ctx.saved_tensors  # torch refuses those that have changed
