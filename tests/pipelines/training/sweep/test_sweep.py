@@ -7,21 +7,26 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import redirect_stdout
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
 import pytest
 import ray
 from corpora import make_corpus
+from safetensors.torch import load_file
+from toy import same_weights
 
 from polypool.infra.errors import InputError
 from polypool.infra.registry import RECIPES
 from polypool.infra.tracking import RunRecord, Tracker, find_runs, tracking_uri
 from polypool.pipelines.commands import sweep as module
+from polypool.pipelines.training.launch import start
 from polypool.pipelines.training.run_folder import take_run
 from polypool.pipelines.training.sweep import trials
 from polypool.pipelines.training.sweep.execution import ERROR
 from polypool.pipelines.training.sweep.trials import STOPPED, SWEEP
+from polypool.tasks.run import from_json
 
 pytestmark = pytest.mark.ray
 
@@ -111,6 +116,29 @@ def test_the_worse_half_is_stopped_early_and_kept_apart(race):
     assert f"{BLIND} seed 0: after epoch 1 of 3, run {poor.run_id}" in said
     assert "3 runs left out, not finished" in said
     assert all_cores_are_free(), "the workers of what was stopped are gone"
+
+
+@pytest.mark.slow
+def test_trials_in_one_process_after_failures_and_deaths_equal_runs_alone(tiny, one_ray):
+    runs, marker = str(tiny / "runs"), str(tiny / "died")
+    objective = f"faulty:KilledOften(runs={runs!r}, markers={[marker]!r}, epochs=[1.4])"
+    words = ("--recipes", "tiny", "--experiment", "kept", *SMALL, "--retries", "1", "--concurrent", "1")
+    aggregators = ("mean", FAILING, "max", "kmax(k=2)")
+    assert command(*words, "--objective", objective, "--aggregators", *aggregators) == 1
+    assert Path(marker).exists()
+    found = trained(tiny, "kept")
+    assert [found[f"{name}/{name}"].status for name in ("mean", FAILING)] == ["FINISHED", "FAILED"]
+    for name in ("mean", "max", "kmax(k=2)"):
+        record = found[f"{name}/{name}"]
+        settings = Tracker.attach(tracking_uri(tiny), record.run_id, running=False).read_json("run.json")
+        alone = start(replace(from_json(settings), experiment="alone"))
+        ours, theirs = (
+            load_file(
+                Tracker.attach(tracking_uri(tiny), run_id, running=False).download("model/model.safetensors")
+            )
+            for run_id in (record.run_id, alone)
+        )
+        assert same_weights(ours, theirs)
 
 
 @pytest.mark.slow
