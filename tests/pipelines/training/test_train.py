@@ -139,7 +139,7 @@ def test_a_process_killed_while_it_trains_is_followed_by_one_that_ends_the_run(f
     (home / "disturbed.json").write_text(json.dumps(to_json(disturbed)))
     paths = os.pathsep.join(map(str, (ROOT, SUPPORT)))
     done = subprocess.run(
-        [sys.executable, "-m", "polypool", "train", str(home / "disturbed.json")],
+        [sys.executable, "-m", "polypool", "train", str(home / "disturbed.json"), "--trust", "faulty"],
         env=os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
