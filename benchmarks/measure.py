@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import resource
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -170,6 +171,12 @@ def processor_seconds(work: Callable[[], Any]) -> float:
     started = time.process_time()
     work()
     return time.process_time() - started
+
+
+def of_children() -> float:
+    """Return the processor time of all processes that this one started and waited for, in seconds."""
+    of = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return of.ru_utime + of.ru_stime
 
 
 def elapsed(work: Callable[[], Any]) -> float:

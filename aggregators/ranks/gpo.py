@@ -15,15 +15,15 @@ from polypool.aggregators.positions import encode_ranks
 from polypool.aggregators.ranks.fspool import stretch
 from polypool.aggregators.ranks.kernels import native
 from polypool.aggregators.ranks.shared_gru import SharedGRU
-from polypool.aggregators.ranks.sorted_sum import sort_descending, sum_of_checked
+from polypool.aggregators.ranks.sorted_sum import sort_descending, sorted_sum_unchecked
 from polypool.infra.compute.device import traced
 from polypool.infra.compute.gru import GRU
 from polypool.infra.errors import InputError, unknown
 from polypool.infra.registry import AGGREGATORS
 
 KEPT = 1 << 22
-"""Most weights of sizes that are kept between calls without gradients: every size up to 2,896, or for each of 1,024
-channels, up to 90."""
+"""The largest number of weights kept between calls without gradients: enough for all sizes up to 2,896, or up to 90
+with separate weights for each of 1,024 channels."""
 
 
 @AGGREGATORS.register("gpo")
@@ -109,7 +109,7 @@ class GPO(Aggregator):
         autocast = torch.is_autocast_enabled(device)  # bfloat16 would change weights by several per cent
         with torch.autocast(device, enabled=False) if autocast else nullcontext():
             weight = self._weights(x_BND, mask_BN)
-        return Pooled(sum_of_checked(x_BND, weight, mask_BN), weights=weight)
+        return Pooled(sorted_sum_unchecked(x_BND, weight, mask_BN), weights=weight)
 
     def _weights(self, x_BND: Tensor, mask_BN: Tensor) -> Tensor:
         size_B, padded = mask_BN.sum(dim=1), mask_BN.shape[1]
@@ -145,7 +145,7 @@ class GPO(Aggregator):
             kept = kept | {size: weight[row, :size].clone() for row, size in enumerate(new)}
             if sum(weight.numel() for weight in kept.values()) > KEPT:
                 kept = {size: kept[size] for size in {*sizes}}
-            self._kept = before, kept  # at once: other threads find parameters and their weights
+            self._kept = before, kept  # in one assignment, so that other threads see both or neither
         return [kept[size] for size in sizes]
 
     def _decode(self, size_S: Tensor, sorted_SND: Tensor | None, longest: int) -> Tensor:
@@ -185,7 +185,7 @@ def _same(a: Tensor, b: Tensor) -> bool:
 
 @lru_cache(maxsize=16)
 def _encoded(length: int, dim: int, *, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """Return `encode_ranks`, computed once; also for gradients where a call without any came first."""
+    """Return `encode_ranks`, computed once; outside inference mode, so that later calls may need gradients."""
     with torch.inference_mode(False):
         return encode_ranks(length, dim, device=device, dtype=dtype)
 

@@ -44,11 +44,11 @@ def sorted_sum(x_BND: Tensor, weight: Tensor, mask_BN: Tensor) -> Tensor:
         ValueError: weights whose shape does not fit, or parts on different devices.
     """
     check_sets(x_BND, mask_BN)
-    return sum_of_checked(x_BND, weight, mask_BN)
+    return sorted_sum_unchecked(x_BND, weight, mask_BN)
 
 
-def sum_of_checked(x_BND: Tensor, weight: Tensor, mask_BN: Tensor) -> Tensor:
-    """Return `sorted_sum` of sets that `check_sets` has passed, as those of an aggregator's forward."""
+def sorted_sum_unchecked(x_BND: Tensor, weight: Tensor, mask_BN: Tensor) -> Tensor:
+    """Compute `sorted_sum` without `check_sets`, which an aggregator's call has run already."""
     weight_BNC = (weight if weight.dim() == 3 else weight[..., None]).expand(x_BND.shape[0], -1, -1)
     if weight_BNC.shape[1] != x_BND.shape[1] or weight_BNC.shape[2] not in (1, x_BND.shape[2]):
         raise ValueError(f"weights {tuple(weight.shape)} do not fit sets {tuple(x_BND.shape)}")
@@ -121,8 +121,10 @@ def _times_faster(dtype: torch.dtype, size: int, dim: int) -> float:
     """
     seconds: dict[Callable[..., Tensor], list[float]] = {native.SortedSum.apply: [], _sorted_sum: []}
     sets = -(-native.SMALL // (2 * size * dim))
-    own = saved_tensors_hooks(*[lambda x: x] * 2)  # not a checkpoint's, which would run the model again
-    with torch.inference_mode(False), torch.enable_grad(), own:
+    unchanged = saved_tensors_hooks(
+        lambda x: x, lambda x: x
+    )  # torch.utils.checkpoint's would run the model again
+    with torch.inference_mode(False), torch.enable_grad(), unchanged:
         draw = torch.Generator().manual_seed(0)
         x_BND = torch.rand(sets, size, dim, dtype=dtype, generator=draw).requires_grad_()
         weight_BNC = torch.ones(sets, size, 1, dtype=dtype, requires_grad=True)

@@ -78,10 +78,11 @@ class ScoreAttention(Aggregator):
     def _logits(self, x_BND: Tensor, key_BMKHE: Tensor) -> Tensor:
         """Return the products of queries and keys, `(B, K, H, N, M)`.
 
-        q . k is (W x + b) . k = x . (W' k) + b . k: of few answers, fewer products take the keys to the elements.
+        q . k = (W x + b) . k = x . (W' k) + b . k. The second form maps the keys instead of the elements, and is chosen
+        where the context has so few elements that this takes fewer multiplications.
         """
-        elements, answers, width = x_BND.shape[1], key_BMKHE.shape[1], self.head_width
-        if answers * (width + elements) >= elements * width:
+        elements, keys, width = x_BND.shape[1], key_BMKHE.shape[1], self.head_width
+        if keys * (width + elements) >= elements * width:
             return torch.einsum("bnkhe,bmkhe->bkhnm", self.queries(x_BND), key_BMKHE)
         split = key_BMKHE.shape[2:]
         bias_BKHM = torch.einsum("khe,bmkhe->bkhm", self.query.bias.view(split), key_BMKHE)
@@ -90,7 +91,7 @@ class ScoreAttention(Aggregator):
             [key_BME @ weight_ED for key_BME, weight_ED in zip(key_SBME, weight_SED, strict=True)], dim=1
         )
         logit_BNS = x_BND @ key_BSMD.flatten(1, 2).mT
-        logit_BKHNM = logit_BNS.unflatten(2, (*split[:2], answers)).permute(0, 2, 3, 1, 4)
+        logit_BKHNM = logit_BNS.unflatten(2, (*split[:2], keys)).permute(0, 2, 3, 1, 4)
         return (logit_BKHNM + bias_BKHM[..., None, :]) * width**-0.5
 
     def forward(self, x_BND: Tensor, mask_BN: Tensor, *, context: Context) -> Pooled:

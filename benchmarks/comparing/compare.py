@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import subprocess
 import sys
 import tempfile
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from benchmarks.comparing.made_up_runs import EXPERIMENT, PROTOCOL, make_experiment
-from benchmarks.measure import Measurement, Scale, Size, by_turns, processor_seconds
+from benchmarks.measure import Measurement, Scale, Size, by_turns, of_children, processor_seconds
 from polypool.infra.tracking.location import connect
 
 if TYPE_CHECKING:
@@ -110,9 +109,3 @@ def compare(home: Path, uri: str) -> None:
     done = subprocess.run(words, env=env, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"compare ended with {done.returncode}: {done.stderr[-2000:]}")
-
-
-def of_children() -> float:
-    """Return how long the processes that this one has started kept processors busy; those that have ended."""
-    of = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return of.ru_utime + of.ru_stime

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from benchmarks.comparing.compare import compare, of_children
+from benchmarks.comparing.compare import compare
 from benchmarks.comparing.made_up_runs import make_experiment
-from benchmarks.measure import Measurement, Scale, Size, by_turns
+from benchmarks.measure import Measurement, Scale, Size, by_turns, of_children
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,8 +21,15 @@ from fastapi import FastAPI
 from pydantic import BaseModel
 
 from benchmarks.measure import Measurement, Scale, Sides
-from benchmarks.random_data import image_run
-from benchmarks.searching.page import HOST, PageSize, serve_polypool, serving, text, until_closed
+from benchmarks.searching.page import (
+    HOST,
+    PageSize,
+    searched_run,
+    serve_polypool,
+    serving,
+    text,
+    until_closed,
+)
 from polypool.pipelines.models.trained import TrainedModel
 from polypool.tasks.run import Run
 
@@ -50,23 +57,12 @@ class Searches(BaseModel):
 def api(scale: Scale = "full") -> Iterator[Measurement]:
     """Measure requests a second, and how long those wait who wait longest."""
     size = ApiSize.of(scale)
-    with tempfile.TemporaryDirectory() as name:
-        run = image_run(
-            Path(name),
-            images=1 + size.words // 11,  # whose captions hold nearly all words
-            words=size.words,
-            regions=1,
-            dim=8,
-            test=size.images,
-            visual=size.visual,
-            text=size.text,
-        )
-        with both_served(run) as ports:
-            first = text(size, -1)  # what is made once is made
-            own, other = ([hit["id"] for hit in ask(port, first)] for port in ports)
-            assert own[0] == other[0], f"{own} were found, and {other} by the plain application"
-            for clients in size.clients:
-                yield from _rows(ports, clients, size)
+    with tempfile.TemporaryDirectory() as name, both_served(searched_run(Path(name), size)) as ports:
+        first = text(size, -1)  # what is made once is made
+        own, other = ([hit["id"] for hit in ask(port, first)] for port in ports)
+        assert own[0] == other[0], f"{own} were found, and {other} by the plain application"
+        for clients in size.clients:
+            yield from _rows(ports, clients, size)
 
 
 @contextmanager

@@ -61,28 +61,34 @@ class PageSize(Size):
     rounds: int = 5
 
 
+def searched_run(folder: Path, size: PageSize) -> Run:
+    """Write a corpus to be searched, and return a run on it."""
+    return image_run(
+        folder,
+        images=1 + size.words // 11,  # whose captions hold nearly all words
+        words=size.words,
+        regions=1,
+        dim=8,
+        test=size.images,
+        visual=size.visual,
+        text=size.text,
+    )
+
+
 def page(scale: Scale = "full") -> list[Measurement]:
     """Measure how long those wait who ask at once, and how many are not answered."""
     size = PageSize.of(scale)
-    with tempfile.TemporaryDirectory() as name:
-        run = image_run(
-            Path(name),
-            images=1 + size.words // 11,  # whose captions hold nearly all words
-            words=size.words,
-            regions=1,
-            dim=8,
-            test=size.images,
-            visual=size.visual,
-            text=size.text,
+    with (
+        tempfile.TemporaryDirectory() as name,
+        serving(searched_run(Path(name), size), serve_polypool) as port,
+    ):
+        ask(port, [text(size, -1)], size.patience)  # what is made once is made
+        waited_RQ = np.stack(
+            [
+                ask(port, [text(size, n * size.queries + q) for q in range(size.queries)], size.patience)
+                for n in range(size.rounds)
+            ]
         )
-        with serving(run, serve_polypool) as port:
-            ask(port, [text(size, -1)], size.patience)  # what is made once is made
-            waited_RQ = np.stack(
-                [
-                    ask(port, [text(size, n * size.queries + q) for q in range(size.queries)], size.patience)
-                    for n in range(size.rounds)
-                ]
-            )
     slow_R = np.quantile(waited_RQ, 0.99, axis=1, method="higher") / size.limit
     unanswered = int(np.isinf(waited_RQ).sum())
     measured = f"{size.queries:,} texts at once, {size.text} of random weights, {size.images:,} images, on this machine"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import subprocess
 import sys
 import tempfile
@@ -14,7 +13,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from benchmarks.measure import Measurement, Scale, Size, by_turns
+from benchmarks.measure import Measurement, Scale, Size, by_turns, of_children
 from benchmarks.random_data import feature_sets, feature_store
 from polypool.infra.store.ids import text_id
 from polypool.tasks.datasets.corpus import Item, write_corpus
@@ -41,16 +40,26 @@ def row(scale: Scale = "full") -> list[Measurement]:
         write_data(folder, size)
         data = {"corpus": "corpus", "features": "cells", "texts": "tokens"}
         flags = [word for part, of in data.items() for word in (f"--data.{part}", str(folder / of))]
-        run = ["polypool", "train", "coco_mini_dinov2_minilm", "--aggregator", "mean", "--cpus", "1", *flags]
+        run = [
+            "-m",
+            "polypool",
+            "train",
+            "coco_mini_dinov2_minilm",
+            "--aggregator",
+            "mean",
+            "--cpus",
+            "1",
+            *flags,
+        ]
         whole, fixed = (
             by_turns(
-                lambda _, words=ours: processor_seconds(words, folder),
-                lambda _, words=theirs: processor_seconds(words, folder),
+                lambda _, words=ours: cost(words, folder),
+                lambda _, words=theirs: cost(words, folder),
                 rounds=size.rounds,
             )
             for ours, theirs in (
-                (run, ["benchmarks.training.plain_row", name]),
-                ([*run, "--optim.epochs", "0"], ["benchmarks.training.imports"]),
+                (run, ["-m", "benchmarks.training.plain_row", name]),
+                ([*run, "--optim.epochs", "0"], ["-c", "import torch, mlflow"]),
             )
         )
     return [
@@ -98,19 +107,18 @@ def write_data(folder: Path, size: RowSize) -> None:
     np.savez(folder / "splits.npz", image=np.repeat(np.arange(len(split_I)), CAPTIONS), **places)
 
 
-def processor_seconds(words: Sequence[str], folder: Path) -> float:
-    """Return the processor time of a Python module, with all processes that it starts and waits for.
+def cost(words: Sequence[str], folder: Path) -> float:
+    """Return the processor time of Python with some arguments, and of all processes that it starts and waits for.
 
     Raises:
         RuntimeError: it failed; the end of its output is in the message.
     """
     env = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
     env |= {"POLYPOOL_HOME": str(folder), "MLFLOW_TRACKING_URI": f"sqlite:///{folder / 'mlflow.db'}"}
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    before = of_children()
     done = subprocess.run(
-        [sys.executable, "-m", *words], env=env | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True
+        [sys.executable, *words], env=env | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True
     )
     if done.returncode:
-        raise RuntimeError(f"python -m {words[0]} ended with {done.returncode}: {done.stderr[-2000:]}")
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        raise RuntimeError(f"python {' '.join(words)} ended with {done.returncode}: {done.stderr[-2000:]}")
+    return of_children() - before

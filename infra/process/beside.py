@@ -24,18 +24,17 @@ class OneAtATime:
 
     def submit(self, work: Callable[[], object]) -> None:
         """Begin some work after the end of what was begun before; raises the error of that, if it failed."""
-        self.wait()
+        self._wait()
         self._pending = self._pool.submit(work)
 
-    def wait(self) -> None:
-        """Wait for the end of what was begun last; raises its error."""
+    def close(self) -> None:
+        """Wait for the end of what was begun last, raise its error, if it failed, and end the thread."""
+        self._wait()
+        self._pool.shutdown()
+
+    def _wait(self) -> None:
         if self._pending is not None:
             self._pending.result()
-
-    def close(self) -> None:
-        """Wait, as `wait` does, and end the thread."""
-        self.wait()
-        self._pool.shutdown()
 
 
 @contextmanager

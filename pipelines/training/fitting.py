@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-import torch
 from tqdm import tqdm
 
+from polypool.infra.compute.device import best_device
 from polypool.infra.errors import FaultError, InputError
 from polypool.infra.files import disk_fault, make_folder
 from polypool.infra.paths import home
@@ -150,7 +150,7 @@ def _train_here(
             adapter,
             kept,
             uri=tracker.uri,
-            device=torch.device("cuda" if torch.cuda.is_available() else "cpu"),
+            device=best_device(),
             bar=tqdm if sys.stderr.isatty() else LineBar,
         )
     except InputError:

@@ -98,8 +98,9 @@ def resume(
         if tracker.status() == "FINISHED":
             return run_id
         run = from_json(tracker.read_json("run.json"), where=f"run.json of run {run_id}")
-        if at is None and not trains_here(run, at=at, in_sweep=trial is not None):
-            in_folder.relist(folder)
+        if at is None:
+            here = trains_here(run, at=at, in_sweep=trial is not None)
+            in_folder.choose_last(folder, for_ray=not here)
         _refuse_lost(tracker, lease)
         tracker = Tracker.attach(uri, run_id)
         with recorded(tracker, lease):

@@ -42,7 +42,7 @@ def train_on_ray(
     metric: str,
     stoppable: Callable[[], AbstractContextManager[None]],
 ) -> None:
-    """Train a run on workers, which are retried as long as they progress; arguments and errors as of `fit`.
+    """Train a run on Ray Train workers, which are retried as long as they progress; errors as of `fit`.
 
     Args:
         run: its complete description.
@@ -52,7 +52,7 @@ def train_on_ray(
         stop: a file that, once it exists, ends the workers after a checkpoint.
         journal: opens the run's log.
         metric: reported to the scheduler of the sweep that this is a trial of; empty for none.
-        stoppable: what is inside ends by signals.
+        stoppable: returns a context in which SIGTERM ends the training after a checkpoint.
     """
     folder = run_folder(home(), tracker.run_id)
     with ray_session() as session:

@@ -66,19 +66,34 @@ def last_checkpoint(folder: Path) -> Path | None:
     return folder / name if name else max(folder.glob("checkpoint_[0-9]*"), default=None)
 
 
-def relist(folder: Path) -> None:
-    """List the last whole checkpoint where Ray Train could list none, as on a full disk, or needed no list."""
-    from polypool.infra.ray.internals import checkpoint_listing
+def choose_last(folder: Path, *, for_ray: bool) -> None:
+    """Let the last whole checkpoint count where Ray Train has listed none or its list is damaged.
+
+    It could list none on a full disk, and lists none where it does not train. Where no checkpoint is whole, all stays.
+
+    Args:
+        folder: of the run.
+        for_ray: whether Ray Train is to resume from it.
+    """
     from polypool.pipelines.training.checkpoints.format import is_whole
 
     with suppress(InputError):
         if listed(folder):
             return
-    for each in sorted(folder.glob("checkpoint_[0-9]*"), reverse=True):
-        if is_whole(each):
-            with atomic(folder / LISTING) as file:
-                file.write(checkpoint_listing(each.name).encode())
-            return
+    unlisted = sorted(folder.glob("checkpoint_[0-9]*"))
+    whole = [each for each in unlisted if is_whole(each)]
+    if not whole:
+        return
+    if for_ray:
+        from polypool.infra.ray.internals import checkpoint_listing
+
+        with atomic(folder / LISTING) as file:
+            file.write(checkpoint_listing(whole[-1].name).encode())
+        return
+    (folder / LISTING).unlink(missing_ok=True)
+    for each in unlisted:
+        if each.name > whole[-1].name:
+            shutil.rmtree(each)
 
 
 def remove_unlisted(folder: Path) -> None:

@@ -103,8 +103,7 @@ def _resources(matches: Sequence[Match]) -> tuple[int, dict[str, float]]:
 
 def _in_its_process(match: Match) -> bool:
     """Whether a trial trains in its own process, and needs no workers beside it."""
-    run_id = match.run_id
-    at = checkpoints_at(run_id, match.at) if run_id else new_runs_at()
+    at = checkpoints_at(match.run_id, match.at) if match.run_id else new_runs_at()
     return trains_here(match.trial.run, at=at, in_sweep=True)
 
 

@@ -21,7 +21,13 @@ from polypool.infra.tracking.journal import Journal
 from polypool.pipelines.training import launch
 from polypool.pipelines.training.checkpoints.best import weights_of
 from polypool.pipelines.training.checkpoints.format import Progress, snapshot
-from polypool.pipelines.training.checkpoints.in_folder import LISTING, listed, relist, remove_unlisted
+from polypool.pipelines.training.checkpoints.in_folder import (
+    LISTING,
+    choose_last,
+    last_checkpoint,
+    listed,
+    remove_unlisted,
+)
 from polypool.pipelines.training.launch import resume, start
 from polypool.pipelines.training.recording import tags
 from polypool.pipelines.training.run_folder import run_folder, take_run
@@ -207,18 +213,32 @@ def test_a_checkpoint_that_is_not_whole_is_not_taken_up(three, file, damage):
     if damage:
         path.write_bytes(damage(data))
     (three / LISTING).write_bytes(b"{")
-    relist(three)
+    choose_last(three, for_ray=True)
     assert listed(three) == "checkpoint_2"
     path.write_bytes(data)
-    relist(three)
+    choose_last(three, for_ray=True)
     assert listed(three) == "checkpoint_2", "what is noted counts"
+
+
+def test_without_ray_what_is_not_whole_is_removed_and_a_damaged_list_with_it(three):
+    (three / "checkpoint_3" / "state.pt").unlink()
+    (three / LISTING).write_bytes(b"{")
+    choose_last(three, for_ray=False)
+    assert listed(three) is None
+    assert last_checkpoint(three) == three / "checkpoint_2"
+    (three / "checkpoint_2" / "state.pt").unlink()
+    (three / LISTING).write_bytes(b"{")
+    for path in (three / "checkpoint_1").iterdir():
+        path.unlink()
+    choose_last(three, for_ray=False)
+    assert (three / LISTING).read_bytes() == b"{", "with nothing whole all stays, and is refused"
 
 
 @pytest.mark.parametrize("noted", [None, b""])
 def test_the_last_whole_checkpoint_is_taken_up_where_ray_could_not_note_it(three, noted):
     if noted is not None:
         (three / LISTING).write_bytes(noted)
-    relist(three)
+    choose_last(three, for_ray=True)
     assert listed(three) == "checkpoint_3"
     state = _CheckpointManagerState.model_validate_json((three / LISTING).read_text())
     assert [result.checkpoint_dir_name for result in state.checkpoint_results] == ["checkpoint_3"]
