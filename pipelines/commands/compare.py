@@ -1,8 +1,8 @@
 """`polypool compare --experiment NAME`: Compare the runs of an experiment in tables and figures.
 
-A table for each task, data set and protocol; our numbers beside published ones; which differences are significant,
-over seeds and queries and corrected for the number of pairs; what more seeds would show; what the aggregators cost;
-and, over several tasks or data sets, task x aggregator.
+A table for each task, data set and protocol; our numbers beside published ones; which rows may be the best, over seeds
+and queries; what more seeds would show; what the aggregators cost; and, over several tasks or data sets, task x
+aggregator.
 
 `polypool compare tables FILES` renews the tables in Markdown files from results that --out wrote. A table stands
 between two comments, the first of which names a file relative to the Markdown file's folder (FILE#TABLE for one of
@@ -38,6 +38,7 @@ def compare(
     recipes: AllByDefault = (),
     aggregators: AllByDefault = (),
     significance: bool = True,
+    baseline: str = "",
     pairs: bool = False,
     detect: float = 0.0,
     out: Path | None = None,
@@ -52,10 +53,10 @@ def compare(
         metric: metric that orders the rows and is drawn, such as `i2t/R1` (default: each task's primary metric).
         protocol: the only protocol shown (default: every one under which a test split was scored).
         recipes: the only recipes whose runs are shown.
-        aggregators: the only ones shown and corrected for, such as `gpo "kmax(k=2)"`; choose them before you see their
-            scores.
-        significance: mark significant differences from the best; reads the per-query results of all runs.
-        pairs: show the difference of every two aggregators, too.
+        aggregators: the only ones shown and compared, such as `gpo "kmax(k=2)"`; choose them before you see scores.
+        significance: mark the rows that may be the best; reads the per-query results of all runs.
+        baseline: row or aggregator, such as `mean`, with which the others are compared, too.
+        pairs: show the difference of every two rows, too, corrected for their number.
         detect: show how many more seeds a difference of the primary metric of this size needs; 0 for none.
         out: file for the numbers and their origin (runs, commits, digests, commands): .csv or .parquet; FILE#NAME
             writes one of several tables in a file.
@@ -82,8 +83,10 @@ def compare(
         recipes=recipes,
         aggregators=aggregators,
         significance=significance,
+        baseline=baseline,
+        pairs=pairs,
     )
-    comparison = replace(comparison, pairs=pairs, detect=detect)
+    comparison = replace(comparison, detect=detect)
     print(comparison.text(), end="\n\n")
     _write(comparison, out=out, markdown=markdown, latex=latex)
     if log:

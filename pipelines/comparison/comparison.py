@@ -25,6 +25,7 @@ from polypool.pipelines.comparison.query_units import Read, read_queries, with_d
 from polypool.pipelines.comparison.results import Result, columns, results
 from polypool.pipelines.comparison.tables import differences, score_tables
 from polypool.pipelines.comparison.tables.cross_task import CrossTaskTable, cross_task_table, why_not
+from polypool.pipelines.comparison.tables.over_tasks import over_tasks
 
 _SUMMARIES = ("comparison", "sweep")  # kinds of runs that summarise others and have no scores
 _LONGEST = 5000  # characters of a description, which older stores cut
@@ -39,13 +40,15 @@ class Comparison:
         experiment: of the runs.
         groups: one per task, data set and protocol.
         notes: what is left out, missing or inconsistent.
-        pairs: whether all pairs of aggregators are shown.
+        baseline: label or aggregator of the rows that others are compared with; empty for none.
+        pairs: whether all pairs of rows are tested.
         detect: a difference of the primary metric, whose number of seeds is shown; 0 for none.
     """
 
     experiment: str
     groups: tuple[Group, ...]
     notes: tuple[str, ...]
+    baseline: str = ""
     pairs: bool = False
     detect: float = 0.0
 
@@ -63,10 +66,12 @@ class Comparison:
                 score_tables.scores(group),
                 score_tables.published(group),
                 differences.differences(group),
+                differences.against_baseline(group),
+                differences.all_pairs(group),
+                differences.shown_by_seeds(group),
             ]
-            all_tables += [differences.all_pairs(group)] if self.pairs else []
-            all_tables.append(differences.shown_by_seeds(group))
-        all_tables += [score_tables.across(self.cross_task)] if self.cross_task is not None else []
+        if self.cross_task is not None:
+            all_tables += [over_tasks(self.cross_task), score_tables.across(self.cross_task)]
         return tuple(table for table in all_tables if table is not None)
 
     @cached_property
@@ -109,7 +114,11 @@ class Comparison:
 
     def judged(self, read: Read) -> Comparison:
         """Return the comparison with significance; rows whose queries `read` cannot return are noted."""
-        groups, notes = zip(*(with_differences(group, read) for group in self.groups), strict=True)
+        judged = [
+            with_differences(group, read, baseline=baseline_row(group, self.baseline), pairs=self.pairs)
+            for group in self.groups
+        ]
+        groups, notes = zip(*judged, strict=True)
         return replace(self, groups=groups, notes=(*self.notes, *chain(*notes)))
 
     def log(self, uri: str, *, folder: Path) -> str:
@@ -142,6 +151,25 @@ class Comparison:
                 if self.cross_task is not None:
                     tracker.table("task_by_aggregator.json", _by_column(self.tables[-1]))
         return tracker.run_id
+
+
+def baseline_row(group: Group, name: str) -> str:
+    """Return the label of the row that `--baseline` names, by its label or its aggregator; empty for none.
+
+    Raises:
+        InputError: it names several rows.
+    """
+    if any(row.label == name for row in group.rows):
+        return name
+    found = [
+        row.label for row in group.rows if name and name in (row.variant, row.aggregator, *row.specs[:1])
+    ]
+    if len(found) > 1:
+        raise InputError(
+            f"{group.title}: --baseline {name!r} means {len(found)} rows; write the whole name of one: "
+            f"{'; '.join(found)}"
+        )
+    return found[0] if found else ""
 
 
 def description(tables: Sequence[Table]) -> str:
@@ -177,6 +205,8 @@ def compare(
     recipes: Sequence[str] = (),
     aggregators: Sequence[str] = (),
     significance: bool = True,
+    baseline: str = "",
+    pairs: bool = False,
 ) -> Comparison:
     """Read the runs of an experiment and arrange them.
 
@@ -188,9 +218,12 @@ def compare(
         recipes: of the only runs shown; empty for all.
         aggregators: specs of the only ones shown, of images, videos or both modalities; empty for all.
         significance: read the per-query results of all runs, and judge differences by them.
+        baseline: label or aggregator of the rows that the others are compared with, too; empty for none.
+        pairs: test all pairs of rows, too.
 
     Raises:
-        InputError: no such experiment, metric, protocol, recipe or aggregator, or nothing in it can be compared.
+        InputError: no such experiment, metric, protocol, recipe, aggregator or baseline, or nothing in it can be
+            compared.
     """
     runs = [
         run for run in find_runs(uri, experiment, finished=False) if run.tags.get("kind") not in _SUMMARIES
@@ -212,7 +245,9 @@ def compare(
         protocol=protocol,
         read=lambda run, name: artifacts.path(run, name).read_bytes(),
     )
-    comparison = Comparison(experiment=experiment, groups=groups, notes=notes)
+    if baseline and not [*filter(None, (baseline_row(group, baseline) for group in groups))]:
+        raise unknown("row for --baseline", baseline, {row.label for group in groups for row in group.rows})
+    comparison = Comparison(experiment=experiment, groups=groups, notes=notes, baseline=baseline, pairs=pairs)
     return comparison.judged(partial(read_queries, artifacts)) if significance else comparison
 
 

@@ -15,7 +15,8 @@ import numpy as np
 from polypool.infra.errors import InputError
 from polypool.infra.tracking import Artifacts, RunRecord
 from polypool.pipelines.comparison.groups import Group, Row
-from polypool.pipelines.comparison.statistics.significance import Sample, judge
+from polypool.pipelines.comparison.statistics.joint import Sample
+from polypool.pipelines.comparison.statistics.significance import judge
 from polypool.pipelines.comparison.stored_arrays import StoredArrays
 from polypool.tasks.adapter import QueryMean, QueryMetric
 from polypool.tasks.scoring.records import queries_from
@@ -133,8 +134,17 @@ def read_queries(artifacts: Artifacts, run: RunRecord, protocol: str) -> Queries
     )
 
 
-def with_differences(group: Group, read: Read) -> tuple[Group, list[str]]:
-    """Return a group with the significance of differences, and notes on rows that could not be compared."""
+def with_differences(
+    group: Group, read: Read, *, baseline: str = "", pairs: bool = False
+) -> tuple[Group, list[str]]:
+    """Return a group with the significance of differences, and notes on rows that could not be compared.
+
+    Args:
+        group: the rows.
+        read: returns the queries of their runs.
+        baseline: label of the row that the others are compared with, too; empty for none.
+        pairs: test all pairs, too.
+    """
     rows = [row for row in group.rows if row.runs and not math.isnan(group.mean(row))]
     if len(rows) < 2:
         return group, []
@@ -152,7 +162,14 @@ def with_differences(group: Group, read: Read) -> tuple[Group, list[str]]:
     if len(samples) < 2:
         return group, notes
     try:
-        judged = judge(samples, units=f"{len(firsts[0].ids):,} {firsts[0].kind}")
+        judged = judge(
+            samples,
+            units=f"{len(firsts[0].ids):,} {firsts[0].kind}",
+            sign=group.ranked_by.sign,
+            best=group.ranked_by.best,
+            baseline=baseline,
+            pairs=pairs,
+        )
     except InputError as error:
         return group, [*notes, f"no differences are judged for {group.title}: {error}"]
     return replace(group, judged=judged), notes

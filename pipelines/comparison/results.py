@@ -17,7 +17,8 @@ from polypool.infra.tracking import RunRecord
 from polypool.infra.tracking.tracker import COMMAND
 from polypool.pipelines.comparison.groups import SECONDS, Costs, Group, Row
 from polypool.pipelines.comparison.row_settings import DIGESTS
-from polypool.pipelines.comparison.statistics.significance import Difference, Judged
+from polypool.pipelines.comparison.statistics.intervals import Difference
+from polypool.pipelines.comparison.statistics.significance import Judged
 from polypool.tasks.adapter import Metric
 
 APART = "; "  # separates several values in one field
@@ -55,10 +56,16 @@ class Result:
         low, high: 95 % interval of the mean, over seeds and queries; over queries alone for one seed.
         chance_normalised: 0 for chance, 100 for the best possible.
         published: in the paper that the recipe follows.
-        against: the best row; empty for itself and if nothing was judged.
-        difference, difference_low, difference_high: from that row, with its uncorrected 95 % interval.
-        p: corrected by Holm for all `pairs` of the table.
+        against: the best of the other rows; empty if nothing was judged. In results of earlier versions, the best row,
+            and empty for itself.
+        difference, difference_low, difference_high: from that row, with simultaneous 95 % intervals. In results of
+            earlier versions each interval stands alone.
+        p: of the row's being the best. In results of earlier versions, of no difference, corrected for all `pairs`.
+        may_be_best: whether the row is in the confidence set of the best; None in results of earlier versions.
         over_seeds: whether seeds were judged; else all of these are over queries alone.
+        pairs: 0; in results of earlier versions the number of pairs that p is corrected for.
+        baseline: the row of `--baseline`; empty without one, and for itself.
+        baseline_difference, baseline_low, baseline_high, baseline_p: from that row, with simultaneous 95 % intervals.
         queries: the units of queries, such as `1,064 images with their captions`.
         weights: parameters of the aggregators.
         step_cost, embed_cost, query_cost: in `polypool.infra.compute.cost.UNIT`.
@@ -114,6 +121,12 @@ class Result:
     compared_by: str = ""
     machines: str = ""
     table: str = ""
+    may_be_best: bool | None = None
+    baseline: str = ""
+    baseline_difference: Number = None
+    baseline_low: Number = None
+    baseline_high: Number = None
+    baseline_p: Number = None
 
     def __post_init__(self) -> None:
         try:
@@ -187,9 +200,14 @@ def _known(value: Any) -> Any:
 
 def _judged(judged: Judged, row: Row) -> dict[str, Any]:
     low, high = judged.intervals.get(row.label, (math.nan, math.nan))
-    found = {"low": _known(low), "high": _known(high), "queries": judged.units, "pairs": judged.tests}
-    if difference := judged.difference(row.label, judged.labels[0]):
-        found |= {"against": judged.labels[0], "over_seeds": difference.over_seeds, **_flat(difference)}
+    found = {"low": _known(low), "high": _known(high), "queries": judged.units}
+    if difference := judged.best.get(row.label):
+        first, second, *_ = judged.labels
+        found |= {"against": second if row.label == first else first, **_flat(difference)}
+        found |= {"over_seeds": difference.over_seeds, "may_be_best": not difference.found}
+    if difference := judged.against.get(row.label):
+        fields = {"baseline_" + name.removeprefix("difference_"): x for name, x in _flat(difference).items()}
+        found |= {"baseline": judged.baseline, **fields}
     return found
 
 
@@ -262,16 +280,20 @@ def _judged_of(records: Sequence[Result]) -> Judged | None:
     compared = [record for record in records if record.against]
     if not compared:
         return None
+    differences = {
+        of.row: Difference(**_read(Difference, of), over_seeds=bool(of.over_seeds)) for of in compared
+    }
+    intervals = {of.row: (of.low, of.high) for of in records if of.low is not None and of.high is not None}
+    units = compared[0].queries
+    if compared[0].may_be_best is not None:
+        return Judged(units=units, labels=tuple(differences), intervals=intervals, best=differences)
     best = compared[0].against
     return Judged(
-        units=compared[0].queries,
-        labels=(best, *(of.row for of in compared)),
+        units=units,
+        labels=(best, *differences),
+        intervals=intervals,
+        pairs={(row, best): difference for row, difference in differences.items()},
         tests=compared[0].pairs,
-        intervals={of.row: (of.low, of.high) for of in records if of.low is not None and of.high is not None},
-        pairs={
-            (of.row, best): Difference(**_read(Difference, of), over_seeds=bool(of.over_seeds))
-            for of in compared
-        },
     )
 
 

@@ -69,10 +69,22 @@ class Estimate:
         of_seeds = self.seeds.reach(level) if self.seeds else 0.0
         return math.sqrt(of_seeds + self.queries.reach(level))
 
-    def interval(self, level: float = LEVEL) -> tuple[float, float]:
-        """Return the ends of the interval; over queries alone if the variance over seeds is unknown."""
-        half = self.half_width(level)
-        return self.value - half, self.value + half
+    def interval(self, level: float = LEVEL, *, best: float = math.nan) -> tuple[float, float]:
+        """Return the ends of the interval; over queries alone if the variance over seeds is unknown.
+
+        Args:
+            level: the probability of an error.
+            best: a value that no score exceeds, or none is below; NaN for a difference and where there is none. The
+                variance is then taken as proportional to the distance from it, as of rare mistakes, so that the
+                interval ends before it (after Wilson, JASA 22, 1927). Far from it nothing changes.
+        """
+        half, far = self.half_width(level), best - self.value
+        if not half or not far or math.isnan(far):
+            return self.value - half, self.value + half
+        more = half**2 / (2 * abs(far))
+        longest = abs(far) + more + math.hypot(half, more)
+        ends = best - math.copysign(longest, far), best - math.copysign(far**2 / longest, far)
+        return min(ends), max(ends)
 
     @property
     def p(self) -> float:
@@ -85,6 +97,40 @@ class Estimate:
         return math.exp(brentq(lambda log_p: self.half_width(math.exp(log_p)) - far, _LEAST_LOG_P, 0.0))
 
 
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """A difference of two scores that was judged.
+
+    Attributes:
+        value: the first minus the second.
+        low, high: its 95 % interval.
+        p: of there being none, or of what else was tested.
+        over_seeds: whether both rows have several runs; else all of this is over queries alone, and what other seeds
+            would do cannot be judged.
+    """
+
+    value: float
+    low: float
+    high: float
+    p: float
+    over_seeds: bool
+
+    @property
+    def found(self) -> bool:
+        """Whether there is a difference, as far as it could be tested."""
+        return self.p < LEVEL
+
+    @property
+    def significant(self) -> bool | None:
+        """Whether there is one over seeds and queries; None if the queries show one and seeds cannot be judged."""
+        return None if self.found and not self.over_seeds else self.found
+
+    def __neg__(self) -> Difference:
+        return Difference(
+            value=-self.value, low=-self.high, high=-self.low, p=self.p, over_seeds=self.over_seeds
+        )
+
+
 def score(y_Sn: np.ndarray) -> Estimate:
     """Return the score of a row.
 
@@ -92,7 +138,7 @@ def score(y_Sn: np.ndarray) -> Estimate:
         y_Sn: what each of n units adds, for each of S seeds; the mean over n is a run's score.
     """
     runs = len(y_Sn)
-    queries = _over_units(y_Sn.mean(axis=0), less=_left(y_Sn))
+    queries = _over_units(y_Sn.mean(axis=0), less=residual_variance(y_Sn))
     seeds = Variance(value=_variance_of_mean(y_Sn.mean(axis=1)), df=runs - 1) if runs > 1 else None
     return Estimate(value=float(y_Sn.mean()), seeds=seeds, queries=queries)
 
@@ -108,7 +154,7 @@ def difference(one_Sn: np.ndarray, other_Sn: np.ndarray, *, same_seeds: bool = F
     if same_seeds and len(one_Sn) >= PAIRED_FROM:
         paired = score(one_Sn - other_Sn)
         return Estimate(value=value, seeds=paired.seeds, queries=paired.queries)
-    less = _left(one_Sn) + _left(other_Sn)
+    less = residual_variance(one_Sn) + residual_variance(other_Sn)
     queries = _over_units(one_Sn.mean(axis=0) - other_Sn.mean(axis=0), less=less)
     seeds = None
     if min(len(one_Sn), len(other_Sn)) > 1:
@@ -131,7 +177,7 @@ def _over_units(of_units: np.ndarray, *, less: float) -> Variance:
     return Variance(value=max(0.0, _variance_of_mean(of_units) - less), df=len(of_units) - 1)
 
 
-def _left(y_Sn: np.ndarray) -> float:
+def residual_variance(y_Sn: np.ndarray) -> float:
     """Return the residual variance of a row's score, which is neither of seed nor of unit; 0 for one run."""
     runs, units = y_Sn.shape
     if runs == 1:

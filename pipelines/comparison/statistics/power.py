@@ -31,14 +31,14 @@ class Planning:
         queries: variance of a difference over queries, which more seeds do not reduce.
         units: number of units.
         runs: the fewest of a row.
-        pairs: of the table, for which the level is corrected.
+        others: rows that one row is compared with, for which the level is corrected.
     """
 
     seeds: float
     queries: float
     units: int
     runs: int
-    pairs: int
+    others: int
 
     def power(self, true: float, *, seeds: int, tests: int = 1) -> float:
         """Return the probability that a true difference is found.
@@ -118,5 +118,5 @@ def planning(rows: Sequence[np.ndarray], *, queries: Sequence[float]) -> Plannin
         queries=float(np.mean(queries)),
         units=rows[0].shape[1],
         runs=min(map(len, rows)),
-        pairs=len(queries),
+        others=len(rows) - 1,
     )

@@ -9,13 +9,16 @@ measured on easier or harder tasks.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
 from polypool.pipelines.comparison.groups import Costs, Group, Row
+from polypool.pipelines.comparison.statistics.intervals import Difference
+from polypool.pipelines.comparison.statistics.joint import Joint
+from polypool.pipelines.comparison.statistics.simultaneous import with_best
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +48,34 @@ class Column:
     def best(self) -> Row:
         """The row with the best mean."""
         return next(row for row in self.group.rows if row in self.rows.values())
+
+    def from_best(self, row: Row) -> Difference | None:
+        """Return the difference of a row from the best of the column; None if it was not judged."""
+        return self._from_best.get(row.label)
+
+    @cached_property
+    def _from_best(self) -> Mapping[str, Difference]:
+        judged = self.group.judged
+        if judged is None:
+            return {}
+        labels = [row.label for row in self.rows.values() if row.label in judged.labels]
+        if not judged.best:  # of an earlier version
+            found = {label: judged.difference(label, self.best.label) for label in labels}
+            return {label: difference for label, difference in found.items() if difference}
+        if len(labels) == len(judged.labels):
+            return judged.best
+        if judged.joint is None or len(labels) < 2:
+            return {}
+        return with_best(judged.joint.of(labels), sign=self.group.ranked_by.sign)
+
+    def joint(self, aggregators: Sequence[str]) -> Joint | None:
+        """Return the chance-normalised scores of aggregators with their errors; None if one was not judged."""
+        judged, metric = self.group.judged, self.group.ranked_by
+        labels = [self.rows[name].label for name in aggregators]
+        if judged is None or judged.joint is None or not {*labels} <= {*judged.labels}:
+            return None
+        zero, one = metric.chance_normalised(0.0), metric.chance_normalised(1.0)
+        return replace(judged.joint.of(labels).scaled(one - zero, plus=zero), labels=tuple(aggregators))
 
     @property
     def own_protocol(self) -> bool:
@@ -145,6 +176,13 @@ class CrossTaskTable:
     @cached_property
     def _costs(self) -> list[dict[str, Costs]]:
         return [{name: column.rows[name].costs for name in self.complete} for column in self.counting]
+
+    @cached_property
+    def joints(self) -> tuple[Joint, ...]:
+        """Chance-normalised scores of the complete aggregators in the counting columns; empty if one is not judged."""
+        found = [column.joint(self.complete) for column in self.counting]
+        known = [joint for joint in found if joint is not None]
+        return tuple(known) if len(known) == len(found) and len(self.complete) > 1 else ()
 
     @property
     def notes(self) -> tuple[str, ...]:

@@ -2,46 +2,67 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from polypool.infra.compute.cost import UNIT
 from polypool.infra.text_tables import ABSENT, Table
 from polypool.pipelines.comparison.groups import Costs, Group, Row
-from polypool.pipelines.comparison.statistics.intervals import LEVEL
+from polypool.pipelines.comparison.statistics.intervals import LEVEL, Difference
 from polypool.pipelines.comparison.statistics.power import MOST, POWER, Planning
-from polypool.pipelines.comparison.statistics.significance import Difference, Judged
+from polypool.pipelines.comparison.statistics.significance import Judged
 
 _MORE = (2, 3, 5, 10, 20)  # seeds
-BY_QUERIES = "by queries"
-MARKS = {"no": "*", BY_QUERIES: "?"}
-"""The sign after a score, by the verdict on its difference from the best; a blank after others."""
+BY_QUERIES = "?"
+MARKS = {False: "*", None: BY_QUERIES}
+"""The sign after a score, by the significance of its difference from the best; a blank after others."""
 
 
-def verdict(difference: Difference | None) -> str:
-    """Return whether a difference is significant, in words; a dash if it was not judged."""
-    if difference is None:
-        return ABSENT
-    return {None: BY_QUERIES, True: "yes", False: "no"}[difference.significant]
+def verdict(difference: Difference) -> str:
+    """Return whether a difference is significant, in words."""
+    return {None: "by queries", True: "yes", False: "no"}[difference.significant]
 
 
-def mark(group: Group, row: Row, best: str) -> str:
-    """Return the sign after the score of a row, for its difference from the row with the label `best`."""
-    return MARKS.get(verdict(group.judged.difference(row.label, best) if group.judged else None), " ")
+def mark(difference: Difference | None) -> str:
+    """Return the sign after the score of a row, for its difference from the best."""
+    return MARKS.get(difference.significant, " ") if difference is not None else " "
 
 
 def legend_of_marks(group: Group) -> Iterator[str]:
     """Yield what the signs after scores mean."""
-    if judged := group.judged:
-        best = judged.labels[0]
-        yield f"*: no significant difference from {best} over seeds and {judged.units}, {_corrected(judged)}"
-        if any(mark(group, row, best) == MARKS[BY_QUERIES] for row in group.rows):
-            yield f"?: the queries tell it from {best}; {ONE_SEED}"
+    judged = group.judged
+    if judged is None:
+        return
+    best, marks = judged.labels[0], {mark(judged.from_best(row.label)) for row in group.rows}
+    if judged.best:
+        size = f"{len(judged.confidence_set)} of {len(judged.labels)} rows"
+        yield f"*: in the confidence set of the best, {size} (95 %, over {_over(judged)})"
+    else:
+        yield f"*: no significant difference from {best} over seeds and {judged.units}, {_by_holm(judged.tests)}"
+    if BY_QUERIES in marks:
+        yield f"?: the queries tell it from {'the best' if judged.best else best}; {ONE_SEED}"
 
 
-def _corrected(judged: Judged) -> str:
-    return f"corrected by Holm for {judged.tests} pair{'s' * (judged.tests > 1)}"
+def confidence_set(group: Group) -> Iterator[str]:
+    """Yield which rows are in the confidence set of the best, if their queries were compared."""
+    if (judged := group.judged) is not None and judged.best:
+        labels = judged.confidence_set
+        yield (
+            f"confidence set of the best (95 %, over {_over(judged)}): {len(labels)} of {len(judged.labels)}: "
+            f"{', '.join(labels)}"
+        )
+
+
+def _over(judged: Judged) -> str:
+    """Return what was judged over, in words, where the rows' runs are known."""
+    several = [True] if judged.joint is None else judged.joint.several_R.tolist()
+    if not any(several):
+        return f"queries alone: {judged.units}; {ONE_SEED}"
+    return ("seeds" if all(several) else "seeds of rows that have two") + f" and {judged.units}"
+
+
+def _by_holm(tests: int) -> str:
+    return f"corrected by Holm for {tests} pair{'s' * (tests > 1)}"
 
 
 ONE_SEED = "one seed does not show what another would change"
@@ -58,8 +79,11 @@ def differences(group: Group, *, costs: bool = True) -> Table | None:
     if judged is None and not known:
         return None
     if judged is not None:
-        header += [group.ranked_by.name, "95 % interval", "difference", *_JUDGED]
-        legend.append(f"difference of {group.ranked_by.label} from {judged.labels[0]}; {_method(judged)}")
+        header += [group.ranked_by.name, "95 % interval", "difference", "95 % interval", "p", "may be best"]
+        legend.append(
+            f"difference of {group.ranked_by.label} from the best of the others, p of being the best, over "
+            f"{_over(judged)}; the intervals of differences are simultaneous"
+        )
     if known:
         legend.append("; ".join(_COSTS[name] for name in known))
     rows = []
@@ -74,7 +98,6 @@ def differences(group: Group, *, costs: bool = True) -> Table | None:
     )
 
 
-_JUDGED = ("95 % interval", "p", "significant")
 _COSTS = {
     "weights": "weights: those of the aggregators",
     "step": f"step: processor time of a training step, in {UNIT} timed beside it",
@@ -85,14 +108,6 @@ _COSTS = {
 """The columns of costs, and what they mean."""
 
 
-def _method(judged: Judged) -> str:
-    seeds = [difference.over_seeds for difference in judged.pairs.values()]
-    over = "seeds and queries" if all(seeds) else "seeds (where both rows have two) and queries"
-    if not any(seeds):
-        over = f"queries alone ({ONE_SEED})"
-    return f"intervals over {over} ({judged.units}), each alone; p {_corrected(judged)}, significant below {LEVEL}"
-
-
 def _cost(costs: Costs, name: str) -> str:
     value = getattr(costs, name)
     if math.isnan(value):
@@ -101,25 +116,26 @@ def _cost(costs: Costs, name: str) -> str:
 
 
 def _compared(group: Group, judged: Judged, row: Row) -> tuple[str, ...]:
-    mean, interval = group.mean(row), judged.intervals.get(row.label)
+    mean, interval, best = group.mean(row), judged.intervals.get(row.label), judged.best.get(row.label)
+    may_be = {False: "yes", True: "no", None: "no, by queries"}
     return (
         ABSENT if math.isnan(mean) else group.number(mean),
-        _interval(interval, group.number) if interval else ABSENT,
-        *_difference(judged.difference(row.label, judged.labels[0]), group),
+        interval_text(interval, group.number) if interval else ABSENT,
+        *((*_numbers(best, group), may_be[best.significant]) if best else (ABSENT,) * 4),
     )
 
 
-def _interval(ends: tuple[float, float], number: Callable[[float], str]) -> str:
+def interval_text(ends: tuple[float, float], number: Callable[[float], str]) -> str:
+    """Return the ends of an interval as text."""
     return f"[{number(ends[0])}, {number(ends[1])}]"
 
 
-def _difference(difference: Difference | None, group: Group) -> tuple[str, ...]:
-    if difference is None:
-        return (ABSENT,) * 4
+def _numbers(difference: Difference, group: Group) -> tuple[str, str, str]:
+    """Return a difference, its interval and p, as text."""
     digits = group.decimals(group.ranked_by.name)
-    interval = _interval((difference.low, difference.high), lambda x: with_sign(x, digits))
+    interval = interval_text((difference.low, difference.high), lambda x: with_sign(x, digits))
     p = f"{difference.p:.3f}" if difference.p >= 0.001 else "< 0.001"
-    return with_sign(difference.value, digits), interval, p, verdict(difference)
+    return with_sign(difference.value, digits), interval, p
 
 
 def with_sign(value: float, digits: int) -> str:
@@ -127,17 +143,41 @@ def with_sign(value: float, digits: int) -> str:
     return f"{value:+.{digits}f}" if round(abs(value), digits) else f"{0:.{digits}f}"
 
 
-def all_pairs(group: Group) -> Table | None:
-    """Return the difference of every two rows of a group; None if no queries were compared."""
+def against_baseline(group: Group) -> Table | None:
+    """Return the difference of each row from the baseline; None where there is none."""
     judged = group.judged
-    if judged is None:
+    if judged is None or not judged.baseline:
         return None
-    pairs = itertools.combinations(judged.labels, 2)
+    return _table_of(
+        group,
+        title=f"against {judged.baseline}",
+        first="aggregator",
+        what=f"minus {judged.baseline}, over {_over(judged)}; simultaneous intervals, p corrected for all rows",
+        tested={label: judged.against[label] for label in judged.labels if label in judged.against},
+    )
+
+
+def all_pairs(group: Group) -> Table | None:
+    """Return the difference of every two rows of a group; None if they were not compared."""
+    judged = group.judged
+    if judged is None or not judged.pairs:
+        return None
+    how = f"over {_over(judged)}; each interval alone; p {_by_holm(judged.tests)}"
+    return _table_of(
+        group,
+        title="all pairs",
+        first="pair",
+        what=f"the first minus the second, {how}",
+        tested={f"{one} against {other}": found for (one, other), found in judged.pairs.items()},
+    )
+
+
+def _table_of(group: Group, *, title: str, first: str, what: str, tested: Mapping[str, Difference]) -> Table:
     return Table(
-        title=f"{group.title}: all pairs",
-        legend=(f"{group.ranked_by.label}, the first minus the second; {_method(judged)}",),
-        header=("pair", "difference", *_JUDGED),
-        rows=tuple((f"{a} against {b}", *_difference(judged.difference(a, b), group)) for a, b in pairs),
+        title=f"{group.title}: {title}",
+        legend=(f"{group.ranked_by.label}, {what}; significant below {LEVEL}",),
+        header=(first, "difference", "95 % interval", "p", "significant"),
+        rows=tuple((label, *_numbers(found, group), verdict(found)) for label, found in tested.items()),
     )
 
 
@@ -146,7 +186,7 @@ def shown_by_seeds(group: Group) -> Table | None:
     judged = group.judged
     if judged is None or (planning := judged.planning) is None:
         return None
-    digits, tests = group.decimals(group.ranked_by.name), [1, planning.pairs] if planning.pairs > 1 else [1]
+    digits, tests = group.decimals(group.ranked_by.name), [1, planning.others] if planning.others > 1 else [1]
     found = {
         f"{seeds}{' (now)' * (seeds == planning.runs)}": [
             planning.smallest(seeds=seeds, tests=n) for n in tests
@@ -166,7 +206,7 @@ def shown_by_seeds(group: Group) -> Table | None:
             f"{100 * POWER:.0f} of 100 repetitions with {judged.units}, by the mean standard deviations of this table: "
             f"{each:.{digits}f} of a run over seeds, {between:.{digits}f} of a difference over queries",
         ),
-        header=("seeds", "a pair alone", f"one of {planning.pairs} pairs")[: 1 + len(tests)],
+        header=("seeds", "a pair alone", f"one of {planning.others} with a baseline")[: 1 + len(tests)],
         rows=tuple(rows),
     )
 
@@ -188,9 +228,9 @@ def needed(group: Group, difference: float) -> str:
             f"{start}: with one seed a row the number of seeds is unknown; train a second and a third first"
         )
     alone = f"{start} needs {_seeds(planning, difference, 1)}"
-    if planning.pairs == 1:
+    if planning.others == 1:
         return alone
-    return f"{alone}; as one of {planning.pairs} pairs {_seeds(planning, difference, planning.pairs)}"
+    return f"{alone}; as one of {planning.others} with a baseline {_seeds(planning, difference, planning.others)}"
 
 
 def _seeds(planning: Planning, difference: float, tests: int) -> str:

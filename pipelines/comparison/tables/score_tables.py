@@ -10,8 +10,8 @@ from polypool.pipelines.comparison.groups import SECONDS, Group, Row
 from polypool.pipelines.comparison.tables.cross_task import Column, CrossTaskTable
 from polypool.pipelines.comparison.tables.differences import (
     BY_QUERIES,
-    MARKS,
     ONE_SEED,
+    confidence_set,
     legend_of_marks,
     mark,
     with_sign,
@@ -35,7 +35,7 @@ def scores(group: Group) -> Table:
             (row.label, str(len(row.seeds)), *(_score(group, row, column) for column in columns))
             for row in group.rows
         ),
-        notes=tuple(f"published, {line}" for line in group.published),
+        notes=(*confidence_set(group), *(f"published, {line}" for line in group.published)),
         best=frozenset((0, 2 + at) for at, name in enumerate(columns) if name == deciding),
     )
 
@@ -49,7 +49,7 @@ def _score(group: Group, row: Row, column: str) -> str:
     text = _with_deviation(mean, deviation, group.decimals(column))
     if group.judged is None or column != group.ranked_by.name:
         return text
-    return text + mark(group, row, group.judged.labels[0])
+    return text + mark(group.judged.from_best(row.label))
 
 
 def published(group: Group) -> Table | None:
@@ -81,16 +81,14 @@ def across(cross_task: CrossTaskTable) -> Table:
     """Return task x aggregator."""
     legend = ["a column is one protocol, and numbers of different protocols are never in one column"]
     over = "primary metric, mean ± sample standard deviation over runs"
-    stars = any(column.group.judged for column in cross_task.columns)
-    if stars:
+    judged = [column.group.judged for column in cross_task.columns if column.group.judged]
+    if any(of.best for of in judged):
+        over += "; *: in the confidence set of the best of its column (95 %, over seeds and queries)"
+    elif judged:
         over += "; *: no significant difference from the best of its column, over seeds and queries (Holm)"
     legend.append(over)
-    marks = {
-        mark(column.group, row, column.best.label)
-        for column in cross_task.columns
-        for row in column.rows.values()
-    }
-    if MARKS[BY_QUERIES] in marks:
+    marks = {mark(column.from_best(row)) for column in cross_task.columns for row in column.rows.values()}
+    if BY_QUERIES in marks:
         legend.append(f"?: the queries tell it from the best; {ONE_SEED}")
     groups = [column.group for column in cross_task.columns]
     legend += dict.fromkeys(f"{group.title}: {line}" for group in groups for line in group.usual)
@@ -98,7 +96,7 @@ def across(cross_task: CrossTaskTable) -> Table:
     legend += [_SUMMARIES[title] for title in summaries]
     rows = []
     for name in cross_task.aggregators:
-        numbers = [_entry(column, name, stars) for column in cross_task.columns]
+        numbers = [_entry(column, name, bool(judged)) for column in cross_task.columns]
         rows.append((name, *numbers, *(known.get(name, ABSENT) for known in summaries.values())))
     best = {
         (cross_task.aggregators.index(column.best.variant), at)
@@ -145,14 +143,13 @@ def _entry(column: Column, aggregator: str, stars: bool) -> str:
     if row is None or math.isnan(group.mean(row)):
         return ABSENT + " " * stars
     text = _with_deviation(group.mean(row), group.deviation(row), group.decimals(group.ranked_by.name))
-    return text + (mark(group, row, column.best.label) if stars else "")
+    return text + (mark(column.from_best(row)) if stars else "")
 
 
 def _not_judged(cross_task: CrossTaskTable) -> Iterator[str]:
     """Yield the columns without asterisks, as files do not hold the differences from their best."""
     for column in cross_task.columns:
-        judged, best = column.group.judged, column.best
-        others = [row for row in column.rows.values() if row is not best]
-        if judged and others and not any(judged.difference(row.label, best.label) for row in others):
+        judged, others = column.group.judged, [row for row in column.rows.values() if row is not column.best]
+        if judged and others and not any(map(column.from_best, others)):
             of = " · ".join(column.title[:-1])
             yield f"{of} is not judged: of its table the differences from {judged.labels[0]} alone are known"

@@ -148,7 +148,7 @@ def test_the_verb_compares_tasks_with_their_queries(tmp_path, home, capsys):
     assert exit_code(module.main, "--latex", tmp_path / "out" / "t.tex", "--pairs") == 0
     shown = capsys.readouterr().out
     assert max(map(len, shown.partition("written to")[0].splitlines())) <= 120
-    assert "over seeds and 40 images with their captions" in " ".join(shown.split())
+    assert "over queries alone: 40 images with their captions" in " ".join(shown.split())
     assert "task x aggregator" in shown
     assert "mean (vqa) is not compared by its queries" in shown
     assert "has no artifact per_query/vqa.npz" in " ".join(shown.split())

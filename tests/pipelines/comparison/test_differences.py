@@ -17,7 +17,7 @@ from polypool.pipelines.comparison.grouping import arranged
 from polypool.pipelines.comparison.groups import weights_of
 from polypool.pipelines.comparison.query_units import Queries
 from polypool.pipelines.comparison.tables import score_tables as tables
-from polypool.pipelines.comparison.tables.differences import all_pairs, differences
+from polypool.pipelines.comparison.tables.differences import against_baseline, all_pairs, differences
 
 
 class Kept:
@@ -61,32 +61,35 @@ def test_significant_differences_are_told_from_others_and_missing_files_are_said
     (group,) = found.groups
     assert group.judged.labels == ("gpo", "max", "mean")
     assert group.judged.units == "60 images with their captions"
-    assert group.judged.difference("gpo", "max").significant is False
-    assert group.judged.difference("gpo", "mean").significant is True
+    assert group.judged.confidence_set == ("gpo", "max")
+    assert group.judged.from_best("mean").significant is True
     means = {row.label: row.mean("rsum") for row in group.rows}
-    assert group.judged.difference("gpo", "mean").value == pytest.approx(
-        means["gpo"] - means["mean"], abs=1e-9
-    )
+    assert group.judged.from_best("mean").value == pytest.approx(means["mean"] - means["gpo"], abs=1e-9)
     gone = f"run {runs[-1].run_id} has no artifact per_query/whole.npz"
     assert found.notes == ("first", f"lip (whole) is not compared by its queries: {gone}")
     lines = lines_of(tables.scores(group))
-    assert [("*" in lines[name]) for name in ("gpo", "max", "lip", "mean")] == [False, True, False, False]
+    assert [("*" in lines[name]) for name in ("gpo", "max", "lip", "mean")] == [True, True, False, False]
     shown = " ".join(as_text(tables.scores(group)).split())
-    assert (
-        "*: no significant difference from gpo over seeds and 60 images with their captions, corrected "
-        in shown
-    )
-    assert "corrected by Holm for 3 pairs" in shown
+    assert "*: in the confidence set of the best, 2 of 3 rows (95 %, over seeds and 60 images with" in shown
+    of_60 = "over seeds and 60 images with their captions"
+    assert f"confidence set of the best (95 %, {of_60}): 2 of 3: gpo, max" in shown
     table = differences(group, costs=False)
-    assert [cells[-1] for cells in table.rows] == ["\u2013", "no", "\u2013", "yes"]
+    assert [cells[-1] for cells in table.rows] == ["yes", "yes", "\u2013", "no"]
     interval = "95 % interval"
-    assert table.header == ("aggregator", "rsum", interval, "difference", interval, "p", "significant")
+    assert table.header == ("aggregator", "rsum", interval, "difference", interval, "p", "may be best")
     low, high = group.judged.intervals["gpo"]
-    assert table.rows[0][2:4] == (f"[{low:.1f}, {high:.1f}]", "\u2013")
-    assert "intervals over seeds and queries (60 images" in table.legend[0]
+    assert table.rows[0][2] == f"[{low:.1f}, {high:.1f}]"
+    assert f"p of being the best, {of_60}" in table.legend[0]
+    assert (all_pairs(group), against_baseline(group)) == (None, None)
+    asked = replace(found, pairs=True, baseline="mean").judged(kept)
+    (group,) = asked.groups
+    against = against_baseline(group)
+    assert [(cells[0], cells[-1]) for cells in against.rows] == [("gpo", "yes"), ("max", "yes")]
+    assert f"minus mean, {of_60}; simultaneous intervals" in against.legend[0]
     pairs = all_pairs(group)
+    assert "corrected by Holm for 3 pairs" in pairs.legend[0]
     assert [cells[0] for cells in pairs.rows] == ["gpo against max", "gpo against mean", "max against mean"]
-    assert "gpo against max" in replace(found, pairs=True).text()
+    assert "gpo against max" in asked.text()
     assert "gpo against max" not in found.text()
     assert "what seeds can show" in found.text()
     assert "needs" in replace(found, detect=10.0).text()
@@ -98,11 +101,12 @@ def test_of_one_seed_it_is_said_that_seeds_cannot_be_judged():
     found = judged_rows(kept, runs)
     (group,) = found.groups
     lines = lines_of(tables.scores(group))
-    assert [lines[name].split("\u2013")[1][0] for name in ("gpo", "max", "mean")] == [" ", "*", "?"]
+    assert [lines[name].split("\u2013")[1][0] for name in ("gpo", "max", "mean")] == ["*", "*", "?"]
     text = " ".join(replace(found, detect=1.0).text().split())
-    assert "?: the queries tell it from gpo; one seed does not show what another would change" in text
-    assert "intervals over queries alone (one seed does not show what another would change) (60" in text
-    assert [cells[-1] for cells in differences(group).rows] == ["\u2013", "no", "by queries"]
+    alone = "queries alone: 60 images with their captions; one seed does not show what another would change"
+    assert "?: the queries tell it from the best; one seed does not show what another would change" in text
+    assert f"confidence set of the best (95 %, over {alone}): 2 of 3: gpo, max" in text
+    assert [cells[-1] for cells in differences(group).rows] == ["yes", "yes", "no, by queries"]
     assert "with one seed a row the number of seeds is unknown" in text
     assert "what seeds can show" not in text
 
@@ -111,10 +115,10 @@ def test_pairs_of_one_seed_among_others_are_told_apart():
     kept = Kept()
     runs = [kept.record("gpo", seed, 0.0) for seed in SEEDS] + [kept.record("mean", 0, 1.5)]
     (group,) = judged_rows(kept, runs).groups
-    assert differences(group).rows[-1][-1] == "by queries"
+    assert differences(group).rows[-1][-1] == "no, by queries"
     more = [kept.record("lip", seed, 1.5) for seed in SEEDS]
     (group,) = judged_rows(kept, [*runs, *more]).groups
-    assert "over seeds (where both rows have two) and queries (60" in differences(group).legend[0]
+    assert "over seeds of rows that have two and 60 images" in differences(group).legend[0]
 
 
 def test_rows_scored_on_other_queries_or_with_other_values_are_left_out():

@@ -123,7 +123,7 @@ def test_small_differences_of_errors_have_their_sign_and_the_best_comes_first():
     assert group.judged.labels == ("gpo", "mean")
     worse = by_label(differences(group))["mean"]
     assert worse[2] == "+2.0"
-    assert worse[-1] == "by queries"
+    assert worse[-1] == "no, by queries"
 
 
 def test_runs_of_earlier_versions_are_shown_and_not_ranked(tmp_path):

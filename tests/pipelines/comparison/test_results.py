@@ -17,7 +17,8 @@ from polypool.pipelines.comparison.documents import rendered, renewed
 from polypool.pipelines.comparison.groups import Group
 from polypool.pipelines.comparison.result_files import read_results, write_results
 from polypool.pipelines.comparison.results import APART, Result, groups_of, results
-from polypool.pipelines.comparison.statistics.significance import Difference, Judged
+from polypool.pipelines.comparison.statistics.intervals import Difference
+from polypool.pipelines.comparison.statistics.significance import Judged
 from polypool.pipelines.comparison.tables import score_tables as report
 from polypool.pipelines.comparison.tables.cross_task import cross_task_table
 
@@ -38,11 +39,16 @@ def judged_groups() -> tuple[Group, ...]:
     judged = Judged(
         units="1,064 images with their captions",
         labels=(best, *rest),
-        tests=3,
         intervals={row.label: (40.0, 75.25) for row in first.rows},
-        pairs={
-            (best, rest[0]): Difference(value=10.0, low=-2.0, high=22.0, p=0.2, over_seeds=True),
-            (best, rest[1]): Difference(value=20.0, low=8.0, high=32.0, p=1 / 3000, over_seeds=True),
+        best={
+            best: Difference(value=10.0, low=-2.0, high=22.0, p=0.9, over_seeds=True),
+            rest[0]: Difference(value=-10.0, low=-22.0, high=2.0, p=0.2, over_seeds=True),
+            rest[1]: Difference(value=-20.0, low=-32.0, high=0.0, p=1 / 3000, over_seeds=False),
+        },
+        baseline=rest[0],
+        against={
+            best: Difference(value=10.0, low=-3.0, high=23.0, p=0.3, over_seeds=True),
+            rest[1]: Difference(value=-10.0, low=-19.0, high=-1.0, p=0.04, over_seeds=True),
         },
     )
     return (replace(first, judged=judged), *others)
@@ -68,9 +74,11 @@ def test_a_record_says_what_was_measured_how_sure_and_where_it_came_from():
     )
     assert (gpo.metric, gpo.mean, gpo.seeds, gpo.values) == ("rsum", 70.0, "0; 1", "69; 71")
     assert gpo.deviation == pytest.approx(math.sqrt(2))
-    assert (gpo.low, gpo.high, gpo.against, gpo.difference) == (40.0, 75.25, "", None)
+    assert (gpo.low, gpo.high, gpo.against, gpo.difference) == (40.0, 75.25, "mean", 10.0)
     assert (mean.against, mean.difference, mean.difference_low, mean.difference_high) == ("gpo", -10, -22, 2)
-    assert (mean.p, mean.over_seeds, mean.pairs) == (0.2, True, 3)
+    assert (mean.p, mean.over_seeds, mean.may_be_best) == (0.2, True, True)
+    assert (mean.baseline, gpo.baseline) == ("", "mean")
+    assert (gpo.baseline_difference, gpo.baseline_low, gpo.baseline_high, gpo.baseline_p) == (10, -3, 23, 0.3)
     assert gpo.step_cost == 40.0
     assert gpo.data == f"corpus={'c' * 64}; features={'f' * 64}"
     assert (gpo.command, gpo.commits, gpo.compared_by) == (ORIGIN["command"], "1" * 40, "me")
@@ -89,8 +97,9 @@ def test_tables_of_results_are_those_of_the_runs(tmp_path):
         assert report.scores(ours).rows[0][:3] == report.scores(theirs).rows[0][:3]
         assert report.scores(ours).legend == report.scores(theirs).legend
     (ours, theirs) = again[0].judged, groups[0].judged
-    assert (ours.labels, ours.units, ours.tests) == (theirs.labels, theirs.units, theirs.tests)
-    assert ours.difference("gpo", "mean") == theirs.difference("gpo", "mean")
+    assert (ours.labels, ours.units) == (theirs.labels, theirs.units)
+    assert ours.confidence_set == ("gpo", "mean")
+    assert ours.from_best("mean") == theirs.from_best("mean")
     assert ours.intervals == theirs.intervals
     runs = [replace(made, params={**made.params, "optim.epochs": "10"}) for made in three_tasks()]
     runs[0] = replace(runs[0], params={**runs[0].params, "optim.epochs": "1"})
@@ -102,6 +111,30 @@ def test_tables_of_results_are_those_of_the_runs(tmp_path):
         assert shown[0] == shown[1]
 
 
+def of_earlier_version(records: list[Result]) -> list[Result]:
+    """Return records as they were when rows were compared with the best alone, corrected for all pairs."""
+    first = {"against": "", "difference": None, "difference_low": None, "difference_high": None, "p": None}
+    return [
+        replace(of, may_be_best=None, **(first if of.row == of.baseline else {"pairs": 3})) for of in records
+    ]
+
+
+def test_results_of_earlier_versions_are_read_and_shown_as_they_were_meant():
+    first, *_ = judged_groups()
+    first = replace(first, judged=replace(first.judged, baseline="", against={}))
+    records = [
+        replace(of, baseline="gpo") for of in results([first])
+    ]  # the best row, which had no difference
+    (group,) = groups_of(of_earlier_version(records))
+    assert (group.judged.best, group.judged.tests) == ({}, 3)
+    assert group.judged.difference("gpo", "mean").value == 10.0
+    table = report.scores(group)
+    assert "*: no significant difference from gpo over seeds and 1,064" in table.legend[1]
+    assert table.legend[1].endswith("corrected by Holm for 3 pairs")
+    assert [row[2][-1] for row in table.rows] == [" ", "*", "?"]
+    assert not table.notes
+
+
 def test_a_column_whose_best_is_not_its_tables_says_that_it_is_not_judged():
     small = Difference(value=1.0, low=-1.0, high=3.0, p=1.0, over_seeds=True)
     labels = ("gpo, mini", "mean, mini", "gpo, bert", "mean, bert")
@@ -110,7 +143,7 @@ def test_a_column_whose_best_is_not_its_tables_says_that_it_is_not_judged():
     runs += [run("gpo", rsum=50.0, recipe="bert"), run("mean", rsum=49.0, recipe="bert"), vqa("gpo", 0, 30.0)]
     image, *others = blocks_of(*runs)
     for known, said in (({labels[:1:-1]: small}, []), ({}, ["image_text · coco_mini · whole · bert"])):
-        judged = Judged(units="queries", labels=labels, tests=6, intervals={}, pairs=pairs | known)
+        judged = Judged(units="queries", labels=labels, intervals={}, pairs=pairs | known, tests=6)
         found = cross_task_table([replace(image, judged=judged), *others])
         notes = [note for note in report.across(found).notes if "is not judged" in note]
         assert [note.partition(" is not judged")[0] for note in notes] == said
@@ -124,8 +157,8 @@ def test_damaged_results_name_file_line_and_column(tmp_path):
         ("69; 71", "69; x", r"r.csv: line 2: values must be numbers with '; ' between them, not '69; x'"),
         ("69; 71", "69", r"r.csv: line 2: 1 values for the seeds '0; 1', expected one for each"),
         (",true,", ",yes,", r"r.csv: line 2: decides must be True or False, not 'yes'"),
-        ("0.2,true,3", "much,true,3", r"r.csv: line \d+: p must be a finite number, not 'much'"),
-        ("0.2,true,3", "nan,true,3", r"r.csv: line \d+: p must be a finite number, not nan"),
+        ("0.2,true,0", "much,true,0", r"r.csv: line \d+: p must be a finite number, not 'much'"),
+        ("0.2,true,0", "nan,true,0", r"r.csv: line \d+: p must be a finite number, not nan"),
         ("69; 71", '"69; 71', "r.csv: cannot be read as CSV: .*expected"),
         ("task,dataset", "Task,dataset", r"r.csv: its columns are not those of results that"),
         ("\nimage_text,", "\n", r"r.csv: line 2 has \d+ fields, expected \d+"),

@@ -12,13 +12,15 @@ from polypool.infra.errors import InputError
 from polypool.infra.text_tables import ABSENT
 from polypool.pipelines.comparison.statistics.intervals import (
     PAIRED_FROM,
+    Difference,
     Estimate,
     Variance,
     difference,
     score,
 )
+from polypool.pipelines.comparison.statistics.joint import Sample
 from polypool.pipelines.comparison.statistics.power import MOST, POWER, Planning, planning
-from polypool.pipelines.comparison.statistics.significance import Difference, Judged, Sample, holm, judge
+from polypool.pipelines.comparison.statistics.significance import Judged, holm, judge
 from polypool.pipelines.comparison.tables.differences import needed, shown_by_seeds
 
 TRUE = 1.5
@@ -142,7 +144,7 @@ def rows(values: dict[str, float], *, seeds: int = 3, noise: float = 0.5) -> dic
 
 def test_all_pairs_are_corrected_together_and_a_pair_turns_round():
     samples = rows({"a": 10.0, "b": 7.5, "c": 0.0, "d": 0.1})
-    judged = judge(samples, units="40 images")
+    judged = judge(samples, units="40 images", pairs=True)
     assert (judged.labels, judged.tests, len(judged.pairs)) == (("a", "b", "c", "d"), 6, 6)
     alone = {pair: difference(*(samples[label].y_Sn for label in pair)) for pair in judged.pairs}
     corrected = dict(zip(alone, holm([found.p for found in alone.values()]), strict=True))
@@ -160,18 +162,18 @@ def test_rows_of_other_seeds_are_not_paired():
     y_Sn = 5 * np.random.default_rng(9).normal(size=(PAIRED_FROM, 1)) + np.arange(20.0)
     names = tuple(map(str, range(PAIRED_FROM)))
     one, other = Sample(seeds=names, y_Sn=y_Sn + 0.1), Sample(seeds=(*names[1:], "x"), y_Sn=y_Sn)
-    assert judge({"a": one, "b": other}, units="u").difference("a", "b").significant is False
+    assert judge({"a": one, "b": other}, units="u", pairs=True).difference("a", "b").significant is False
     other = Sample(seeds=names, y_Sn=y_Sn)
-    assert judge({"a": one, "b": other}, units="u").difference("a", "b").significant is True
+    assert judge({"a": one, "b": other}, units="u", pairs=True).difference("a", "b").significant is True
 
 
 def test_of_one_seed_no_difference_is_significant_and_none_can_still_be_said():
-    judged = judge(rows({"a": 10.0, "b": 0.0, "c": 0.0}, seeds=1, noise=0.2), units="u")
+    judged = judge(rows({"a": 10.0, "b": 0.0, "c": 0.0}, seeds=1, noise=0.2), units="u", pairs=True)
     assert judged.planning is None
     assert judged.difference("a", "b").found
     assert judged.difference("a", "b").significant is None
     mixed = rows({"a": 10.0, "b": 0.0}) | {"c": rows({"c": 0.0}, seeds=1)["c"]}
-    judged = judge(mixed, units="u")
+    judged = judge(mixed, units="u", pairs=True)
     assert judged.difference("a", "b").significant is True
     assert judged.difference("a", "c").significant is None
 
@@ -179,12 +181,12 @@ def test_of_one_seed_no_difference_is_significant_and_none_can_still_be_said():
 def test_equal_scores_do_not_differ_and_few_units_say_nothing():
     same, few = ({label: Sample(seeds=("0",), y_Sn=np.ones((1, n))) for label in "ab"} for n in (40, 9))
     none = Difference(value=0.0, low=0.0, high=0.0, p=1.0, over_seeds=False)
-    assert judge(same, units="u").pairs == {("a", "b"): none}
+    assert judge(same, units="u", pairs=True).pairs == {("a", "b"): none}
     with pytest.raises(InputError, match="9 queries are too few"):
         judge(few, units="u")
 
 
-PLAN = Planning(seeds=4.0, queries=1.0, units=60, runs=3, pairs=45)
+PLAN = Planning(seeds=4.0, queries=1.0, units=60, runs=3, others=44)
 
 
 def share_found(true: float, *, seeds: int, level: float = 0.05, times: int = 1200) -> float:
@@ -217,7 +219,7 @@ def test_more_seeds_show_less_and_never_less_than_the_queries_leave_open():
     assert PLAN.floor() == pytest.approx(
         (2.001 + 0.8416) * 1.0, abs=1e-3
     )  # t of 59 degrees of freedom, and normal
-    assert PLAN.smallest(seeds=5, tests=45) > PLAN.smallest(seeds=5)
+    assert PLAN.smallest(seeds=5, tests=44) > PLAN.smallest(seeds=5)
 
 
 def test_seeds_needed_are_the_fewest_that_show_a_difference():
@@ -226,7 +228,7 @@ def test_seeds_needed_are_the_fewest_that_show_a_difference():
         assert PLAN.smallest(seeds=seeds) <= wished < PLAN.smallest(seeds=seeds - 1)
     assert PLAN.needed(1000.0) == 2
     assert PLAN.needed(2.8) is None
-    assert PLAN.needed(4.0, tests=45) is None
+    assert PLAN.needed(4.0, tests=44) is None
     only_seeds = replace(PLAN, queries=0.0)
     assert only_seeds.floor() == 0
     assert only_seeds.smallest(seeds=only_seeds.needed(0.5)) <= 0.5
@@ -238,35 +240,35 @@ def test_variances_are_the_means_of_the_table():
     rows = [np.array([[0.0], [2.0]]) + np.zeros(20), np.array([[0.0], [0.0], [3.0]]) + np.zeros(20)]
     made = planning([*rows, np.zeros((1, 20))], queries=[1.0, 2.0, 6.0])
     assert (made.seeds, made.queries) == (pytest.approx((2.0 + 6.0) / 3), 3.0)
-    assert (made.units, made.runs, made.pairs) == (20, 1, 3)
+    assert (made.units, made.runs, made.others) == (20, 1, 2)
     assert planning([np.zeros((1, 20))] * 2, queries=[1.0]) is None
 
 
 def group(plan: Planning | None):
     (made,) = blocks_of(*(run(name, seed, 50.0 + seed) for name in ("a", "b") for seed in range(3)))
-    judged = Judged(units="60 images", labels=("a", "b"), tests=45, intervals={}, pairs={}, planning=plan)
+    judged = Judged(units="60 images", labels=("a", "b"), intervals={}, planning=plan)
     return replace(made, judged=judged)
 
 
 def test_the_table_begins_with_the_seeds_at_hand_and_ends_with_any_number():
     table = shown_by_seeds(group(PLAN))
     assert [row[0] for row in table.rows] == ["3 (now)", "5", "10", "20", "any number"]
-    assert table.header == ("seeds", "a pair alone", "one of 45 pairs")
-    assert table.rows[0][1:] == (f"{PLAN.smallest(seeds=3):.1f}", f"{PLAN.smallest(seeds=3, tests=45):.1f}")
+    assert table.header == ("seeds", "a pair alone", "one of 44 with a baseline")
+    assert table.rows[0][1:] == (f"{PLAN.smallest(seeds=3):.1f}", f"{PLAN.smallest(seeds=3, tests=44):.1f}")
     assert "2.0 of a run over seeds, 1.0 of a difference over queries" in table.legend[0]
     huge = shown_by_seeds(group(replace(PLAN, seeds=1e6, runs=2)))
     assert huge.rows[0][1:] == (ABSENT, ABSENT), "more than lies between chance and the best possible"
-    one = shown_by_seeds(group(replace(PLAN, pairs=1)))
+    one = shown_by_seeds(group(replace(PLAN, others=1)))
     assert one.header == ("seeds", "a pair alone")
     assert shown_by_seeds(group(None)) is None
 
 
 def test_seeds_still_needed_are_said():
     start = "image_text · coco_mini · whole: a difference of"
-    alone, among = PLAN.needed(5.0), PLAN.needed(5.0, tests=45)
+    alone, among = PLAN.needed(5.0), PLAN.needed(5.0, tests=44)
     assert needed(group(PLAN), 5.0) == (
         f"{start} 5 needs {alone} seeds a row, {alone - 3} more; "
-        f"as one of 45 pairs {among} seeds a row, {among - 3} more"
+        f"as one of 44 with a baseline {among} seeds a row, {among - 3} more"
     )
     assert needed(group(PLAN), 60.0).endswith("which there are")
     assert needed(group(PLAN), 1.0).endswith("more queries rather than more seeds")

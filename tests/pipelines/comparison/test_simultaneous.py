@@ -1,0 +1,232 @@
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from benchmarks.comparing.made_up_tables import Drawn, Shape, draw
+from benchmarks.comparing.simulated_tasks import Tasks, in_tasks
+from benchmarks.comparing.simulation import by_holm, in_set, near_best
+from polypool.pipelines.comparison.statistics.intervals import difference, residual_variance, score
+from polypool.pipelines.comparison.statistics.joint import Joint, Sample, joint, shared_variances
+from polypool.pipelines.comparison.statistics.over_tasks import intervals, mean_of, rank_intervals, sample_of
+from polypool.pipelines.comparison.statistics.significance import holm
+from polypool.pipelines.comparison.statistics.simultaneous import with_baseline, with_best
+
+
+def scores(values, *, seeds=0.0, units=1.0, shared=0.0, df=math.inf) -> Joint:
+    """Return rows of given variances, of which those over units have a common part."""
+    rows = len(values)
+    return Joint(
+        labels=tuple("abcdefgh"[:rows]),
+        value_R=np.array(values, float),
+        seeds_R=np.full(rows, seeds),
+        df_R=np.full(rows, 1e6 if df == math.inf else df),
+        several_R=np.ones(rows, bool),
+        units_RR=units * np.eye(rows) + shared,
+        units_df=100_000,
+    )
+
+
+def rows_of(y_RSn: np.ndarray) -> dict[str, Sample]:
+    seeds = tuple(map(str, range(y_RSn.shape[1])))
+    return {str(row): Sample(seeds=seeds, y_Sn=y_Sn) for row, y_Sn in enumerate(y_RSn)}
+
+
+def test_variances_are_those_of_the_model():
+    rng = np.random.default_rng(0)
+    y_RSn = rng.normal(size=(3, 4, 50)) + rng.normal(size=(3, 4, 1)) + 3 * rng.normal(size=50)
+    found = joint(rows_of(y_RSn))
+    np.testing.assert_allclose(found.value_R, y_RSn.mean(axis=(1, 2)))
+    for one, other in itertools.combinations(range(3), 2):
+        alone = difference(y_RSn[one], y_RSn[other])
+        assert found.queries_RR[one, other] == pytest.approx(alone.queries.value)
+    own_R = y_RSn.mean(axis=2).var(axis=1, ddof=1)
+    shared_R = (math.sqrt(6) * own_R.mean() + 3 * own_R) / (math.sqrt(6) + 3)
+    np.testing.assert_allclose(found.seeds_R, np.maximum(own_R, shared_R) / 4)
+    np.testing.assert_allclose(found.df_R, min(3 + math.sqrt(6), 6))
+    part = found.of(["2", "0"])
+    assert part.labels == ("2", "0")
+    assert part.units_RR[0, 1] == found.units_RR[2, 0]
+    np.testing.assert_allclose(part.deviation_RR[0, 1], found.deviation_RR[2, 0])
+
+
+def test_rows_of_one_run_share_nothing():
+    variance_R, df_R = shared_variances(np.array([0.0, 4.0, 1.0]), np.array([0, 2, 2]))
+    np.testing.assert_allclose(variance_R, [0, 4, (2 * 2.5 + 2 * 1) / 4])
+    np.testing.assert_allclose(df_R, [1, 3, 3])
+    assert shared_variances(np.zeros(2), np.zeros(2, int))[0].tolist() == [0, 0]
+
+
+def test_errors_have_the_variances_and_the_covariance():
+    found = scores([0, 0, 0], seeds=2.0, units=1.0, shared=3.0, df=8)
+    error_RB = found.errors(200_000)
+    expected = np.eye(3) * (2 * 8 / 6 + 1) + 3
+    np.testing.assert_allclose(np.cov(error_RB), expected, rtol=0.03, atol=0.05)
+
+
+def test_two_rows_are_a_test_of_one_side_and_against_a_baseline_of_both():
+    found = scores([0.0, -2.0])
+    best, against = with_best(found, draws=200_000), with_baseline(found, "b", draws=200_000)
+    p = stats.norm.sf(2 / math.sqrt(2))
+    assert best["b"].p == pytest.approx(p, rel=0.05)
+    assert best["a"].p == pytest.approx(1 - p, rel=0.01)
+    assert against["a"].p == pytest.approx(2 * p, rel=0.05)
+    reach = stats.norm.ppf(0.975) * math.sqrt(2)
+    assert (against["a"].low, against["a"].high) == pytest.approx((2 - reach, 2 + reach), abs=0.03)
+    reach = stats.norm.ppf(0.95) * math.sqrt(2)
+    assert (best["a"].value, best["a"].low, best["a"].high) == pytest.approx(
+        (2, 2 - reach, 2 + reach), abs=0.03
+    )
+    assert (best["b"].low, best["b"].high) == pytest.approx((-2 - reach, -2 + reach), abs=0.03)
+
+
+def test_of_many_rows_the_largest_difference_counts_by_dunnetts_quantiles():
+    # Dunnett 1955, infinitely many degrees of freedom: 2.37 for four comparisons of one side, 2.44 of both for three
+    far = 2.16 * math.sqrt(2)
+    for nearer, stays in ((0.03, True), (-0.03, False)):
+        best = with_best(scores([0, 0, 0, 0, -far + nearer * 2]), draws=100_000)
+        assert ("e" in [label for label, of in best.items() if not of.found]) is stays
+    against = with_baseline(scores([0, 0, 0, 0]), "a", draws=100_000)
+    assert against["b"].high / math.sqrt(2) == pytest.approx(2.35, abs=0.03)
+
+
+def test_a_row_outside_the_set_has_an_interval_that_ends_at_0_and_lower_can_be_better():
+    values = [0.0, -1.0, -9.0]
+    best = with_best(scores(values))
+    assert [of.found for of in best.values()] == [False, False, True]
+    assert best["c"].high == 0.0
+    assert best["c"].low < -9
+    turned = with_best(scores([-value for value in values]), sign=-1)
+    for label, of in best.items():
+        assert (turned[label].value, turned[label].p) == (-of.value, of.p)
+        assert (turned[label].low, turned[label].high) == (-of.high, -of.low)
+    alone = with_best(scores([0.0, -20.0, -30.0]))["a"]
+    assert (alone.value, alone.low) == (20.0, 0.0)
+
+
+def test_scores_that_do_not_vary_are_equal_or_differ_for_certain():
+    same = with_best(scores([1.0, 1.0, 0.0], units=0.0))
+    assert [of.found for of in same.values()] == [False, False, True]
+    assert (same["a"].p, same["a"].low, same["a"].high) == (1.0, 0.0, 0.0)
+
+
+def test_a_row_that_only_rows_of_one_run_exclude_is_excluded_by_queries_alone():
+    rng = np.random.default_rng(1)
+    runs = {"a": (1, 10.0), "b": (3, 0.0), "c": (3, 0.003)}
+    made = {
+        label: Sample(seeds=tuple(map(str, range(seeds))), y_Sn=value + 0.1 * rng.normal(size=(seeds, 40)))
+        for label, (seeds, value) in runs.items()
+    }
+    best = with_best(joint(made))
+    assert [of.significant for of in best.values()] == [False, None, None]
+    more = Sample(seeds=("0", "1"), y_Sn=10.0 + 0.1 * rng.normal(size=(2, 40)))
+    best = with_best(joint(made | {"d": more}))
+    assert [best[label].significant for label in "bc"] == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("shape", "tables"),
+    [
+        (Shape(spacing="all equal", rows=6, units=40), 300),
+        (Shape(spacing="all equal", rows=3, units=40, steady=True, best_varies=3.0), 300),
+        (Shape(spacing="all equal", rows=8, seeds=5, units=40), 200),
+        (Shape(spacing="a few best", rows=16, units=40), 150),
+    ],
+)
+def test_the_best_row_is_in_the_set_and_equals_of_the_baseline_are_not_called_different(shape, tables):
+    rng = np.random.default_rng(0)
+    drawn = [in_set(shape, rng) for _ in range(tables)]
+    share = {name: np.mean([of[name] for of in drawn]) for name in drawn[0]}
+    error = math.sqrt(0.05 * 0.95 / tables)
+    assert share["best in the set"] >= 0.95 - 2 * error
+    assert share["a false alarm"] <= 0.05 + 2 * error
+    assert share["all intervals hold"] >= 0.95 - 2 * error
+    if shape.spacing == "all equal":
+        assert share["rows in the set"] >= (0.95 - error) * shape.rows
+    else:
+        assert share["rows in the set"] < share["not told from the first (Holm)"]
+        assert share["found"] > share["found (Holm)"]
+
+
+def test_the_simulation_corrects_as_holm_does_and_draws_what_units_would_give():
+    rng = np.random.default_rng(3)
+    y_RSn = 2 * rng.normal(size=(7, 1, 60)) + rng.normal(size=(7, 4, 60)) + rng.normal(size=(7, 4, 1))
+    y_RSn += np.arange(7)[:, None, None] * 0.8
+    shape = Shape(spacing="all equal", rows=7, seeds=4, units=60)
+    mean_Rn = y_RSn.mean(axis=1)
+    drawn = Drawn(
+        value_R=y_RSn.mean(axis=(1, 2)),
+        own_R=y_RSn.mean(axis=2).var(axis=1, ddof=1),
+        units_RR=np.cov(mean_Rn) / 60,
+        residual_R=np.array([residual_variance(y_Sn) for y_Sn in y_RSn]),
+        shape=shape,
+    )
+    pairs = [*itertools.combinations(range(7), 2)]
+    p = holm([difference(y_RSn[one], y_RSn[other]).p for one, other in pairs])
+    found_RR = by_holm(drawn)
+    assert [bool(found_RR[pair]) for pair in pairs] == [value < 0.05 for value in p]
+    assert 0 < found_RR.sum() < 42
+    ours, theirs = drawn.joint, joint(rows_of(y_RSn))
+    for name in ("value_R", "seeds_R", "df_R", "units_RR", "units_df"):
+        np.testing.assert_allclose(getattr(ours, name), getattr(theirs, name))
+    many = [draw(shape, rng) for _ in range(4_000)]
+    value_DR, units_R = (
+        np.stack([of.value_R for of in many]),
+        np.diag(sum(of.units_RR for of in many)) / 4_000,
+    )
+    own_R, left_R = (np.mean([getattr(of, name) for of in many], axis=0) for name in ("own_R", "residual_R"))
+    np.testing.assert_allclose(value_DR.var(axis=0), units_R + own_R / 4 - left_R, rtol=0.15)
+
+
+def test_over_tasks_variances_add_up_and_a_sample_of_tasks_has_its_own():
+    one, other = scores([1.0, 2.0], seeds=2.0, df=4), scores([3.0, 0.0], seeds=2.0, shared=1.0, df=4)
+    mean = mean_of([one, other.scaled(2.0, plus=1.0)])
+    np.testing.assert_allclose(mean.value_R, [4.0, 1.5])
+    np.testing.assert_allclose(mean.seeds_R, [2.5, 2.5])
+    np.testing.assert_allclose(mean.df_R, 2.5**2 / ((0.5**2 + 2**2) / 4))
+    np.testing.assert_allclose(mean.units_RR, [[2.25, 1], [1, 2.25]])
+    value_TR = np.array([[1.0, 0.0, -1.0], [13.0, 10.0, 7.0]])
+    sample = sample_of("abc", value_TR)
+    np.testing.assert_allclose(sample.value_R, [2, 0, -2])
+    own_R = np.array([2.0, 0.0, 2.0])
+    np.testing.assert_allclose(sample.seeds_R, shared_variances(own_R, np.ones(3))[0] / 2)
+    low, high = intervals(sample)["a"]
+    reach = stats.t.ppf(0.975, 2) * math.sqrt(sample.seeds_R[0])
+    assert (low, high) == pytest.approx((2 - reach, 2 + reach))
+
+
+def test_a_rank_reaches_from_the_surely_better_to_the_surely_worse():
+    apart, alike = scores([0.0, 10.0, 20.0]), scores([0.0, 0.1, 20.0])
+    assert rank_intervals([apart]) == {"a": (3, 3), "b": (2, 2), "c": (1, 1)}
+    assert rank_intervals([apart, alike]) == {"a": (2.5, 3), "b": (2, 2.5), "c": (1, 1)}
+
+
+def test_intervals_over_tasks_hold_their_true_values():
+    of = Tasks(shape=Shape(spacing="all equal", rows=6, units=40), tasks=3, between=2.0)
+    rng, draws = np.random.default_rng(0), 120
+    drawn = [in_tasks(of, rng) for _ in range(draws)]
+    error = math.sqrt(0.05 * 0.95 / draws)
+    for name in ("mean of these", "mean rank", "best of these", "lead in others", "best of others"):
+        assert np.mean([each[name] for each in drawn]) >= 0.95 - 2 * error, name
+
+
+def test_an_interval_ends_before_the_best_possible_score_and_far_from_it_stays():
+    y_Sn = np.ones((3, 100)) * [[96.0], [99.0], [100.0]]
+    estimate = score(y_Sn)
+    half, far = estimate.half_width(), 100 - estimate.value
+    low, high = estimate.interval(best=100.0)
+    assert estimate.interval()[1] > 100 > high > estimate.value > low
+    for end in (low, high):  # (x - d)^2 = half^2 d / x, of the distances x of the score and d of the end
+        assert (far - (100 - end)) ** 2 == pytest.approx(half**2 * (100 - end) / far)
+    mirrored = score(100 - y_Sn).interval(best=0.0)
+    assert mirrored == pytest.approx((100 - high, 100 - low))
+    assert estimate.interval(best=1e6) == pytest.approx(estimate.interval(), abs=0.01)
+    assert score(np.full((2, 20), 100.0)).interval(best=100.0) == (100.0, 100.0)
+    rng = np.random.default_rng(0)
+    held = [near_best(rng, right=0.983, seeds=3, units=240) for _ in range(300)]
+    assert np.mean([of["ended"] for of in held]) >= 0.93
+    assert np.mean([of["beyond 100"] for of in held]) > 0.1
