@@ -13,7 +13,7 @@ from polypool.infra.tracking import RunRecord, Tracker, find_runs, tracking_uri
 from polypool.pipelines.commands import compare as module
 from polypool.pipelines.comparison import comparison as comparing
 from polypool.pipelines.comparison.charts import drawing
-from polypool.pipelines.comparison.comparison import Comparison, compare, description
+from polypool.pipelines.comparison.comparison import Comparison, baseline_row, compare, description
 from polypool.pipelines.comparison.groups import Group, Row
 from polypool.pipelines.comparison.results import columns, results
 from polypool.pipelines.comparison.tables.score_tables import scores as table
@@ -134,6 +134,12 @@ MANY = [run(name, seed) for name in ("gpo", "kmax(k=2)", "mean") for seed in (0,
         ([run()], {"metric": "i2t/medrank"}, r"unknown metric 'i2t/medrank'. Did you mean 'i2t/medr'\?"),
         (MANY, {"aggregators": ("kmax",)}, r"unknown aggregator of the experiment 'kmax'.*kmax\(k=2\)"),
         (MANY, {"recipes": ("mini2",)}, "unknown recipe of the experiment 'mini2'"),
+        (MANY, {"baseline": "men"}, r"unknown row for --baseline 'men'\. Did you mean 'mean'"),
+        (
+            [run("gpo"), run("gpo", recipe="bert")],
+            {"baseline": "gpo"},
+            "whole: --baseline 'gpo' means 2 rows; write the whole name of one: gpo, bert; gpo, mini",
+        ),
     ],
 )
 def test_what_is_not_there_is_an_error(compared, runs, options, message):
@@ -164,6 +170,12 @@ def test_requested_aggregators_and_recipes_are_the_only_ones(compared):
     runs = [run("gpo", recipe="mine"), run("gpo", 1), run("max", recipe="mine")]
     (group,) = compared(*runs, recipes=("mine",)).groups
     assert {row.label: row.seeds for row in group.rows} == {"gpo": ("0",), "max": ("0",)}
+
+
+def test_a_baseline_is_named_by_its_row_or_its_aggregator():
+    (group,) = blocks_of(run("gpo", text_aggregator="mean"), run("gpo"), run("max", text_aggregator="mean"))
+    names = {"gpo": "gpo", "gpo, text mean": "gpo, text mean", "max": "max, text mean", "mean": "", "": ""}
+    assert {name: baseline_row(group, name) for name in names} == names
 
 
 def test_the_verb_prints_and_keeps_a_comparison(tmp_path, home, capsys):

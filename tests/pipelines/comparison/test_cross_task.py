@@ -17,7 +17,10 @@ from polypool.infra.tracking import RunRecord, Tracker, find_runs, tracking_uri
 from polypool.pipelines.commands import compare as module
 from polypool.pipelines.comparison.comparison import compare
 from polypool.pipelines.comparison.grouping import arranged
+from polypool.pipelines.comparison.statistics.joint import Joint
+from polypool.pipelines.comparison.statistics.significance import Judged
 from polypool.pipelines.comparison.tables import score_tables as tables
+from polypool.pipelines.comparison.tables.over_tasks import over_tasks
 from polypool.tasks.adapter import Metric
 from polypool.tasks.scoring.records import queries_json
 
@@ -42,6 +45,40 @@ def test_chance_normalised_scores_and_ranks_are_those_of_the_formulas():
     row = next(line for line in text if line.startswith("gpo"))
     assert row.split() == f"gpo 70.0 ± 1.4 120.0 ± 1.4 30.0 ± 1.4 {mean['gpo']:.1f} 1.7 1.00".split()
     assert "numbers of different protocols are never in one column" in "\n".join(text)
+
+
+def test_means_over_tasks_have_intervals_and_confidence_sets():
+    found = grid(*three_tasks())
+    columns = []
+    for column, variance in zip(found.columns, (4.0, 9.0, 1.0), strict=True):
+        group, rows = column.group, len(column.group.rows)
+        joint = Joint(
+            labels=tuple(row.label for row in group.rows),
+            value_R=np.array([group.mean(row) for row in group.rows]),
+            seeds_R=np.zeros(rows),
+            df_R=np.ones(rows),
+            several_R=np.ones(rows, bool),
+            units_RR=variance * np.eye(rows),
+            units_df=1e6,
+        )
+        judged = Judged(units="queries", labels=joint.labels, intervals={}, joint=joint)
+        columns.append(replace(column, group=replace(group, judged=judged)))
+    table = over_tasks(replace(found, columns=tuple(columns)))
+    assert [row[0] for row in table.rows] == list(found.aggregators)
+    half = 1.96 * math.sqrt((4 + 9) * (100 / 596.8) ** 2 + 1 * (100 / 80) ** 2) / 3
+    for name, mean, interval, *_, lead, _, _ in table.rows:
+        low, high = found.mean(name) - half, found.mean(name) + half
+        assert (mean, interval) == (f"{found.mean(name):.1f}", f"[{low:.1f}, {high:.1f}]")
+        over_all = found.mean(name) - np.mean([found.mean(other) for other in found.complete])
+        assert lead == f"{over_all:+.1f}"
+    by_name = {row[0]: row for row in table.rows}
+    assert by_name["gpo"][3:6] == ("no", "1.7", "[1.7, 1.7]")
+    assert by_name["mean"][4:6] == ("2.2", "[2.0, 2.7]")
+    assert table.notes[0].startswith(
+        "confidence set of the best of these tasks (95 %, over seeds and queries): 2 of 3: "
+    )
+    assert "other tasks like these (95 %, over tasks, seeds and queries): 3 of 3" in table.notes[1]
+    assert over_tasks(found) is None, "no queries were compared"
 
 
 def costly(made: RunRecord, step: float, weights: float) -> RunRecord:
