@@ -30,6 +30,9 @@ SHAPES = {
     "all equal, 3 seeds, the best varies 3 x": Shape(spacing="all equal", steady=True, best_varies=3.0),
     "10 rows, all equal, 2 seeds": Shape(spacing="all equal", rows=10, seeds=2, units=300),
     "5 rows, all equal, 3 seeds": Shape(spacing="all equal", rows=5, units=300),
+    "5 rows, all equal, 3 seeds, the best varies 3 x": Shape(
+        spacing="all equal", rows=5, units=300, steady=True, best_varies=3.0
+    ),
     "5 rows, one best, 3 seeds": Shape(spacing="one best", rows=5, units=300),
     "2 rows, all equal, 3 seeds": Shape(spacing="all equal", rows=2, units=300),
 }

@@ -216,9 +216,11 @@ def test_a_document_is_renewed_between_its_comments_and_nowhere_else(tmp_path):
     first = rendered(records, file="r.csv")
     second = rendered(records, file="sub/r.parquet", as_in_terminal=True)
     assert new == DOCUMENT.replace("old", first).replace("as text -->", f"as text -->\n{second}")
-    assert "| `gpo` | 70.0 ± 1.4 | 120.0 ± 1.4 | 30.0 ± 1.4 |" in first
+    assert "| `gpo` | 70.0 ± 1.4\\* | 120.0 ± 1.4 | 30.0 ± 1.4 |" in first
     assert "| `mean` | 60.0 ± 1.4\\* |" in first
-    assert "\\*: no significant difference from the best of its column" in " ".join(first.split())
+    assert "\\*: in the confidence set of the best of its column (95 %, over seeds and queries)" in " ".join(
+        first.split()
+    )
     assert "From [r.csv](r.csv): 6 runs of commits 1111111111, 2222222222+" in " ".join(first.split())
     assert f"`{ORIGIN['command']}`" in " ".join(first.split())
     assert "\n    mean        60.0 ± 1.4*" in second
