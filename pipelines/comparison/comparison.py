@@ -192,9 +192,7 @@ def compare(
     Raises:
         InputError: no such experiment, metric, protocol, recipe or aggregator, or nothing in it can be compared.
     """
-    runs = [
-        run for run in find_runs(uri, experiment, finished=False) if run.tags.get("kind") not in _SUMMARIES
-    ]
+    runs = [run for run in find_runs(uri, experiment, finished=False) if _is_for_tables(run)]
     if not runs:
         raise InputError(
             f"experiment {experiment!r} of {uri} has no runs to compare; train some: "
@@ -214,6 +212,11 @@ def compare(
     )
     comparison = Comparison(experiment=experiment, groups=groups, notes=notes)
     return comparison.judged(partial(read_queries, artifacts)) if significance else comparison
+
+
+def _is_for_tables(run: RunRecord) -> bool:
+    """Whether a run scores a test split, as those do not that summarise others or help to choose settings."""
+    return run.tags.get("kind") not in _SUMMARIES and run.params.get("test") != "False"
 
 
 def _with(tag: str, wanted: Set[str], runs: Sequence[RunRecord]) -> list[RunRecord]:

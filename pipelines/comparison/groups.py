@@ -129,6 +129,7 @@ class Group:
 
     Attributes:
         task, dataset, protocol: those of all rows.
+        tuned: how the settings of all rows were tuned, in words; empty where they were not.
         rows: one per aggregator.
         metric: orders the rows; None if no run describes its metrics, and the rows are ordered by name.
         metrics: all that the runs describe, in the order of tables.
@@ -146,10 +147,11 @@ class Group:
     published: tuple[str, ...] = ()
     usual: tuple[str, ...] = ()
     judged: Judged | None = None
+    tuned: str = ""
 
     @property
     def title(self) -> str:
-        return f"{self.task} · {self.dataset} · {self.protocol}"
+        return " · ".join(part for part in (self.task, self.dataset, self.protocol, self.tuned) if part)
 
     @property
     def columns(self) -> tuple[str, ...]:

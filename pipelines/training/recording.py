@@ -120,7 +120,7 @@ def _read(run: Run) -> str:
 
 def _trained(run: Run) -> str:
     optim, more = run.optim, "".join(f" + {of}" for of in run.regularisers)
-    scored = f"its test split is scored by {run.protocol}."
+    scored = f"its test split is {f'scored by {run.protocol}' if run.test else 'not scored'}."
     if not optim.epochs:
         return f"Nothing is trained; {scored}"
     goal = "The loss of each task" if run.members else f"{run.objective}{more}"
