@@ -61,6 +61,12 @@ FLICKR30K = Published(
     splits={"train": 29_000, "val": 1_014, "test": 1_000},
     captions=155_070,
 )
+# Hodosh et al., JAIR 2013: five captions of every image; Karpathy's splits are the official ones.
+FLICKR8K = Published(
+    name="Flickr8k, Karpathy's splits",
+    splits={"train": 6_000, "val": 1_000, "test": 1_000},
+    captions=40_000,
+)
 # Lee et al., ECCV 2018 (SCAN): five captions of every image; testall of COCO.
 SCAN = (
     Published(

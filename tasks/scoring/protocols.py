@@ -150,6 +150,12 @@ PROTOCOLS: dict[str, ScoringProtocol] = {
             captions=5000,
         ),
         ScoringProtocol(
+            name="f8k-1k",
+            about="Flickr8k, Karpathy test: 1,000 images and 5,000 captions",
+            items=1000,
+            captions=5000,
+        ),
+        ScoringProtocol(
             name="msrvtt-full",
             about="MSR-VTT, official test: 2,990 videos against their distinct captions, as in HGR",
             items=2990,
