@@ -14,15 +14,23 @@ from typing import TypeVar
 from polypool.infra.errors import InputError, unknown
 from polypool.infra.registry import RECIPES
 from polypool.infra.tracking import RunRecord
-from polypool.pipelines.comparison.groups import SECONDS, Costs, Group, Row, costs_of, ordered
-from polypool.pipelines.comparison.row_settings import Settings, code_notes, deviations, left_out_notes, named
+from polypool.pipelines.comparison.groups import SECONDS, Costs, Group, Row, costs_of, group_title, ordered
+from polypool.pipelines.comparison.row_settings import (
+    HAVE_SETTINGS,
+    Settings,
+    code_notes,
+    deviations,
+    left_out_notes,
+    named,
+)
 from polypool.pipelines.recipes import Ensemble, published_text
-from polypool.pipelines.training.sweep.tuned import text_of, tuned_of
+from polypool.pipelines.training.tuned import text_of, tuned_of
 from polypool.tasks.adapter import Metric
 from polypool.tasks.scoring.protocols import is_for_test
-from polypool.tasks.scoring.records import VERSION_TAG, metrics_from
+from polypool.tasks.scoring.records import TRAINED_ON, VERSION_TAG, metrics_from
 
-Key = tuple[str, str, str, str]  # task, data set, protocol and how settings were tuned
+Key = tuple[str, str, str, str, str]
+"""Task, data set of training where it is another, data set, protocol, and how settings were tuned."""
 ReadArtifact = Callable[[RunRecord, str], bytes]
 """Returns an artifact of a run by its name, or raises InputError."""
 T = TypeVar("T")
@@ -57,8 +65,8 @@ def arranged(
     for run in finished:
         tuned = tuned_of(run.tags, run=run.run_id)
         for name in _protocols(run, protocol):
-            key = run.tags.get("task", ""), run.tags.get("dataset", ""), name, tuned.words if tuned else ""
-            by_key[key].append(run)
+            task, trained_on, dataset = (run.tags.get(tag, "") for tag in ("task", TRAINED_ON, "dataset"))
+            by_key[task, trained_on, dataset, name, tuned.words if tuned else ""].append(run)
     if not by_key and protocol:
         scored = {name for run in finished for name in _protocols(run, "")}
         raise unknown("protocol", protocol, scored, f" Those are what the runs of {experiment!r} have.")
@@ -81,11 +89,11 @@ def _protocols(run: RunRecord, only: str) -> set[str]:
 
 
 def _protocols_apart(keys: Iterable[Key]) -> Iterator[str]:
-    for (task, dataset), of in groupby(sorted(keys), key=itemgetter(0, 1)):
-        names = [*dict.fromkeys(protocol for _, _, protocol, _ in of)]
+    for data, of in groupby(sorted(keys), key=itemgetter(0, 1, 2)):
+        names = [*dict.fromkeys(protocol for *_, protocol, _ in of)]
         if len(names) > 1:
             yield (
-                f"{task} · {dataset} has a table each for the protocols {', '.join(names)}, whose numbers cannot be "
+                f"{group_title(*data)} has a table each for the protocols {', '.join(names)}, whose numbers cannot be "
                 "compared"
             )
 
@@ -94,14 +102,14 @@ def _group(
     key: Key, runs: Sequence[RunRecord], metric: str, notes: list[str], read: ReadArtifact | None
 ) -> Group:
     """Arrange one group's runs, latest first, in rows, and add to `notes` what is inconsistent."""
-    task, dataset, protocol, tuned = key
+    task, trained_on, dataset, protocol, tuned = key
     recipes = {run.tags.get("recipe", "") for run in runs}
     own, usual = deviations(runs, protocol)
     rows: dict[str, list[RunRecord]] = defaultdict(list)
     for run in runs:
         recipe = run.tags.get("recipe", "") if len(recipes) > 1 else ""
         rows[", ".join(part for part in (_label(run), recipe, named(own[run.run_id])) if part)].append(run)
-    title = " · ".join(part for part in key if part)
+    title = group_title(*key)
     metrics = _described(title, runs, protocol, notes, read)
     versions = sorted({run.tags.get(VERSION_TAG + protocol, "1") for run in runs})
     if len(versions) > 1:
@@ -125,6 +133,7 @@ def _group(
         task=task,
         dataset=dataset,
         protocol=protocol,
+        trained_on=trained_on,
         rows=ordered(all_rows, chosen),
         metric=chosen,
         metrics=metrics,
@@ -185,12 +194,12 @@ def _label(run: RunRecord) -> str:
     aggregator = ", text ".join(_specs(run))
     if (tuned := tuned_of(run.tags, run=run.run_id)) is not None:
         aggregator = ", chosen ".join(part for part in (tuned.named, text_of(tuned.chosen)) if part)
-    return ("" if kind == "train" else f"{kind}: ") + aggregator + (f" in {model}" if model else "")
+    return ("" if kind in HAVE_SETTINGS else f"{kind}: ") + aggregator + (f" in {model}" if model else "")
 
 
 def _row(label: str, runs: Sequence[RunRecord], protocol: str, *, settings: Settings) -> Row:
     first, own = runs[0], f"{protocol}/"
-    trained = first.tags.get("kind", "train") == "train"
+    trained = first.tags.get("kind", "train") in HAVE_SETTINGS
     columns = _within(own, {name: name for name in first.metrics}) | {SECONDS.name: "time/train_seconds"}
     tuned = tuned_of(first.tags, run=first.run_id)
     published = {} if tuned else _within(own, published_numbers(first))

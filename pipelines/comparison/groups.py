@@ -130,6 +130,7 @@ class Group:
     Attributes:
         task, dataset, protocol: those of all rows.
         tuned: how the settings of all rows were tuned, in words; empty where they were not.
+        trained_on: the data set of training, where the scores are on another one; else empty.
         rows: one per aggregator.
         metric: orders the rows; None if no run describes its metrics, and the rows are ordered by name.
         metrics: all that the runs describe, in the order of tables.
@@ -141,6 +142,7 @@ class Group:
     task: str
     dataset: str
     protocol: str
+    trained_on: str = ""
     rows: tuple[Row, ...]
     metric: Metric | None = None
     metrics: tuple[Metric, ...] = ()
@@ -151,7 +153,7 @@ class Group:
 
     @property
     def title(self) -> str:
-        return " · ".join(part for part in (self.task, self.dataset, self.protocol, self.tuned) if part)
+        return group_title(self.task, self.trained_on, self.dataset, self.protocol, self.tuned)
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -197,6 +199,11 @@ class Group:
     def number(self, value: float) -> str:
         """Return a value of the deciding metric as text."""
         return f"{value:.{self.decimals(self.ranked_by.name)}f}"
+
+
+def group_title(task: str, trained_on: str, dataset: str, protocol: str = "", tuned: str = "") -> str:
+    data = f"trained on {trained_on}, evaluated on {dataset}" if trained_on else dataset
+    return " · ".join(part for part in (task, data, protocol, tuned) if part)
 
 
 def ordered(rows: Iterable[Row], metric: Metric | None) -> tuple[Row, ...]:

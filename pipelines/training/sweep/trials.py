@@ -20,7 +20,7 @@ from polypool.pipelines.recipes.arguments import read_run
 from polypool.pipelines.training.prepare import prepare
 from polypool.pipelines.training.recording import tags
 from polypool.pipelines.training.run_folder import AT, behind
-from polypool.pipelines.training.sweep.tuned import Tuned, text_of, tuned_of
+from polypool.pipelines.training.tuned import Tuned, text_of, tuned_of
 from polypool.tasks.adapter import Metric
 from polypool.tasks.run import WITHOUT_EFFECT, Run, from_json
 

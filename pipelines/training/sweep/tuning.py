@@ -17,7 +17,7 @@ from polypool.pipelines.training.sweep.parent import Row
 from polypool.pipelines.training.sweep.plan import Plan
 from polypool.pipelines.training.sweep.space import Space, plain, plain_values, read_space
 from polypool.pipelines.training.sweep.trials import Trial, Trials
-from polypool.pipelines.training.sweep.tuned import Tuned, listed, text_of
+from polypool.pipelines.training.tuned import Tuned, listed, text_of
 from polypool.tasks.adapter import TaskAdapter
 from polypool.tasks.run import Run
 

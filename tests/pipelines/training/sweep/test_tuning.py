@@ -17,8 +17,8 @@ from polypool.pipelines.training.sweep import execution
 from polypool.pipelines.training.sweep.parent import Row
 from polypool.pipelines.training.sweep.plan import Plan
 from polypool.pipelines.training.sweep.trials import Match, make_trials
-from polypool.pipelines.training.sweep.tuned import TUNED, tuned_of
 from polypool.pipelines.training.sweep.tuning import Tuning, choose, make_tuning
+from polypool.pipelines.training.tuned import TUNED, tuned_of
 from polypool.tasks.retrieval import Retrieval
 
 pytestmark = pytest.mark.usefixtures("run", "trials_here")

@@ -77,6 +77,11 @@ class Tuned:
         return {TUNED: json.dumps(dataclasses.asdict(self))}
 
 
+def inherited(tags: Mapping[str, str]) -> dict[str, str]:
+    """Return the tag of a run that others of its weights or settings have, too, so that tables keep them apart."""
+    return {TUNED: tags[TUNED]} if tags.get(TUNED) else {}
+
+
 def tuned_of(tags: Mapping[str, str], *, run: str) -> Tuned | None:
     """Return how a run was tuned; None for one that was not.
 
