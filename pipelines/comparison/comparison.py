@@ -25,6 +25,7 @@ from polypool.pipelines.comparison.query_units import Read, read_queries, with_d
 from polypool.pipelines.comparison.results import Result, columns, results
 from polypool.pipelines.comparison.tables import differences, score_tables
 from polypool.pipelines.comparison.tables.cross_task import CrossTaskTable, cross_task_table, why_not
+from polypool.pipelines.comparison.tables.methods import methods
 
 _SUMMARIES = ("comparison", "sweep")  # kinds of runs that summarise others and have no scores
 _LONGEST = 5000  # characters of a description, which older stores cut
@@ -62,6 +63,7 @@ class Comparison:
             all_tables += [
                 score_tables.scores(group),
                 score_tables.published(group),
+                methods(group),
                 differences.differences(group),
             ]
             all_tables += [differences.all_pairs(group)] if self.pairs else []

@@ -129,6 +129,7 @@ class Group:
 
     Attributes:
         task, dataset, protocol: those of all rows.
+        trained_on: the data set of training, where the scores are on another one; else empty.
         rows: one per aggregator.
         metric: orders the rows; None if no run describes its metrics, and the rows are ordered by name.
         metrics: all that the runs describe, in the order of tables.
@@ -140,6 +141,7 @@ class Group:
     task: str
     dataset: str
     protocol: str
+    trained_on: str = ""
     rows: tuple[Row, ...]
     metric: Metric | None = None
     metrics: tuple[Metric, ...] = ()
@@ -149,7 +151,7 @@ class Group:
 
     @property
     def title(self) -> str:
-        return f"{self.task} · {self.dataset} · {self.protocol}"
+        return group_title(self.task, self.trained_on, self.dataset, self.protocol)
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -195,6 +197,11 @@ class Group:
     def number(self, value: float) -> str:
         """Return a value of the deciding metric as text."""
         return f"{value:.{self.decimals(self.ranked_by.name)}f}"
+
+
+def group_title(task: str, trained_on: str, dataset: str, protocol: str = "") -> str:
+    data = f"trained on {trained_on}, evaluated on {dataset}" if trained_on else dataset
+    return " · ".join(part for part in (task, data, protocol) if part)
 
 
 def ordered(rows: Iterable[Row], metric: Metric | None) -> tuple[Row, ...]:

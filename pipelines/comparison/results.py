@@ -67,6 +67,7 @@ class Result:
         run_ids, commits, data, command, machines: of the runs; `+` after a commit marks changed files; digests of data.
         compared_by: the command that made this record.
         table: its name in a file of several tables.
+        trained_on: the data set of training, where the scores are on another one.
     """
 
     task: str
@@ -114,6 +115,7 @@ class Result:
     compared_by: str = ""
     machines: str = ""
     table: str = ""
+    trained_on: str = ""
 
     def __post_init__(self) -> None:
         try:
@@ -142,6 +144,7 @@ def _of_row(group: Group, row: Row, compared_by: str) -> Iterable[Result]:
         "task": group.task,
         "dataset": group.dataset,
         "protocol": group.protocol,
+        "trained_on": group.trained_on,
         **_flat(row),
         "usual": APART.join(group.usual),
         "seeds": APART.join(row.seeds),
@@ -216,7 +219,9 @@ def groups_of(records: Sequence[Result]) -> tuple[Group, ...]:
     Raises:
         InputError: records of a table are missing.
     """
-    return tuple(map(_group, _gathered(records, operator.attrgetter("task", "dataset", "protocol"))))
+    return tuple(
+        map(_group, _gathered(records, operator.attrgetter("task", "dataset", "trained_on", "protocol")))
+    )
 
 
 def _gathered(records: Iterable[Result], key: Callable[[Result], object]) -> list[list[Result]]:
@@ -239,6 +244,7 @@ def _group(records: Sequence[Result]) -> Group:
         task=first.task,
         dataset=first.dataset,
         protocol=first.protocol,
+        trained_on=first.trained_on,
         rows=tuple(_row(of) for of in _gathered(records, operator.attrgetter("row"))),
         metric=metrics[first.metric],
         metrics=tuple(metrics.values()),

@@ -17,6 +17,8 @@ _SHOWN = {"recipe", "task", "aggregator", "text_aggregator", "seed", "protocol",
 """Settings that the title of a table, the label of a row or its number of runs show."""
 DIGESTS = ("data.corpus", "data.features", "data.texts")
 """Settings that are paths, and tags with the digest of their content."""
+HAVE_SETTINGS = ("train", "transfer")
+"""Kinds of runs that record the settings of a training, by which rows are told apart."""
 Settings = Mapping[str, str]
 
 
@@ -33,7 +35,7 @@ def deviations(runs: Sequence[RunRecord], protocol: str) -> tuple[dict[str, Sett
     """
     groups: dict[tuple[str, str], list[RunRecord]] = defaultdict(list)
     for run in runs:
-        if run.tags.get("kind", "train") == "train":
+        if run.tags.get("kind", "train") in HAVE_SETTINGS:
             groups[run.tags.get("recipe", ""), run.tags.get("model", "")].append(run)
     own: dict[str, Settings] = {run.run_id: {} for run in runs}
     usual = []

@@ -164,8 +164,11 @@ class CrossTaskTable:
 
 
 def cross_task_table(groups: Sequence[Group]) -> CrossTaskTable | None:
-    """Return the table of groups whose metric is known; None if all are of one task and one data set."""
-    groups = [group for group in groups if group.metric is not None]
+    """Return the table of groups whose metric is known; None if all are of one task and one data set.
+
+    Scores on other data than those of training are in tables of their own alone.
+    """
+    groups = [group for group in groups if group.metric is not None and not group.trained_on]
     if len({(group.task, group.dataset) for group in groups}) < 2:
         return None
     columns = [column for group in groups for column in _columns(group)]

@@ -22,6 +22,7 @@ _OTHER_KINDS = {
     "comparison": "is the summary of a comparison or a sweep; give one of the runs that it compares",
     "ensemble": "is an ensemble; give one of its members, which its parameter `members` names",
     "sweep": "stands for a sweep; give one of its runs, such as the one that its tag `best.RECIPE` names",
+    "transfer": "holds the scores of a trained run on other data; give that run, its parent",
     "synthetic": "is that of a synthetic experiment; give a run that was trained on a corpus",
     "": "was not made by polypool, as it has no tag `kind`; give a run that was trained",
 }
