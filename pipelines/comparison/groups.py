@@ -206,6 +206,11 @@ def group_title(task: str, trained_on: str, dataset: str, protocol: str = "", tu
     return " · ".join(part for part in (task, data, protocol, tuned) if part)
 
 
+def by_tuning(groups: Sequence[Group]) -> list[list[Group]]:
+    """Return the groups of each tuning, those without one first."""
+    return [[group for group in groups if group.tuned == of] for of in sorted({of.tuned for of in groups})]
+
+
 def ordered(rows: Iterable[Row], metric: Metric | None) -> tuple[Row, ...]:
     """Sort rows: the best first and those without the metric last; by name if there is no metric."""
 
