@@ -45,7 +45,7 @@ class Spec:
         return text if isinstance(text, Spec) else _parsed(text)
 
     def __str__(self) -> str:
-        inside = ", ".join(f"{key}={_written(value)}" for key, value in self.params.items())
+        inside = ", ".join(f"{key}={written(value)}" for key, value in self.params.items())
         return f"{self.name}({inside})" if inside else self.name
 
 
@@ -68,7 +68,7 @@ def _parsed(text: str) -> Spec:
         raise InputError(f"cannot read the spec {text!r}: expected a name, or name(key=value, ...)")
     name, inside = match.groups()
     params: dict[str, Any] = {}
-    for part in _split(inside or "", text):
+    for part in split_values(inside or "", text):
         pair = _PARAM.fullmatch(part)
         if not pair:
             raise InputError(f"cannot read {part.strip()!r} in the spec {text!r}: expected key=value")
@@ -79,15 +79,19 @@ def _parsed(text: str) -> Spec:
     return Spec(name, params)
 
 
-def _written(value: Any) -> str:
-    """Return a value as `_value` reads it: specs without quotes, all else as a literal."""
+def written(value: Any) -> str:
+    """Return a value as a spec holds it: specs without quotes, all else as a literal."""
     if isinstance(value, str) and _SPEC.fullmatch(value) and value not in ("None", "True", "False"):
         return value
     return repr(value)
 
 
-def _split(inside: str, spec: str) -> list[str]:
-    """Split at the commas that are in no bracket and no quote."""
+def split_values(inside: str, spec: str) -> list[str]:
+    """Split at the commas that are in no bracket and no quote; messages name `spec`.
+
+    Raises:
+        InputError: a bracket or quote is not closed.
+    """
     parts, start, depth, quote = [], 0, 0, ""
     for at, char in enumerate(inside):
         if quote:

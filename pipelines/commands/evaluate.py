@@ -25,7 +25,7 @@ import tyro
 
 from polypool.infra.errors import InputError
 from polypool.infra.process.command import Repeated, command
-from polypool.infra.text_tables import ABSENT, WIDTH, aligned
+from polypool.infra.text_tables import ABSENT, WIDTH, aligned, as_text
 from polypool.tasks.inputs.other_data import OtherData
 
 if TYPE_CHECKING:
@@ -65,6 +65,7 @@ def evaluate(
         raise InputError(f"--rerank must be at least 1, such as 100, not {rerank}")
     if embeddings and (len(run_ids) != 1 or len(protocol) > 1 or rerank or data.given):
         raise InputError("--embeddings takes one run and at most one --protocol, without --rerank and --data")
+    from polypool.pipelines.comparison.tables.methods import methods_table
     from polypool.pipelines.models.run_evaluation import evaluate_and_log
     from polypool.pipelines.models.trained import load_run
     from polypool.tasks.scoring.protocols import RERANK
@@ -79,6 +80,11 @@ def evaluate(
     scored = f"{data.dataset}, {split}" if data.given else split
     print(f"{', '.join(map(name, models))}: {scored} under {', '.join(protocols)} (run {run_id})")
     print(*metric_table(evaluations), sep="\n")
+    for each in evaluations:
+        metric = each.primary.name
+        ours = {", ".join(map(name, models)): each.metrics[metric]} if metric in each.metrics else {}
+        if table := methods_table(f"{each.protocol}: other methods", each.protocol, metric, ours):
+            print("", as_text(table), sep="\n")
 
 
 def analyse(trained: TrainedModel, *, split: str, protocol: str, elements: bool) -> None:

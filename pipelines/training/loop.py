@@ -114,7 +114,7 @@ class Trainer:
         fill_weights(self.model, weights)
 
     def train(self) -> None:
-        """Train to the last epoch, keep the best on `val`, and score it on `test` once.
+        """Train to the last epoch, keep the best on `val`, and score it on `test` once, unless `run.test` is False.
 
         With 0 epochs the initial model is scored. After a request to stop, it returns after a checkpoint.
         """
@@ -138,7 +138,8 @@ class Trainer:
             self._checkpoint(self._validate())
         if self.bar is not None:
             self.bar.close()
-        self._test()
+        if self.run.test:
+            self._test()
 
     @property
     def epoch(self) -> int:

@@ -30,7 +30,8 @@ class ScoringProtocol:
         folds: contiguous parts of equal size, each a gallery of its own; their metrics are averaged.
         right: which answers are right: each image's `own` captions; by the ratings of Crisscrossed Captions, `cxc`,
             between modalities and within them (`tasks.scoring.crisscrossed`); or those of ECCV Caption, `eccv`, for its
-            queries alone (`polypool.tasks.scoring.extended`).
+            queries alone (`polypool.tasks.scoring.extended`). Or nothing is ranked, and scores are compared with what
+            people said of pairs of Flickr8k, `expert` or `crowd` (`polypool.tasks.scoring.agreement`).
         rerank: how many of each query's gallery are scored, for models that look at every pair
             (`polypool.tasks.scoring.ranking.reranking`); 0 for all.
     """
@@ -45,7 +46,7 @@ class ScoringProtocol:
     distinct: bool = False
     floor_median: bool = True
     folds: int = 1
-    right: Literal["own", "cxc", "eccv"] = "own"
+    right: Literal["own", "cxc", "eccv", "expert", "crowd"] = "own"
     rerank: int = 0
 
     def reranked(self, k: int) -> ScoringProtocol:
@@ -60,7 +61,7 @@ class ScoringProtocol:
             why = {
                 "cxc": "compares captions with captions, which a model of pairs does not",
                 "eccv": "asks for few of the queries, whose whole gallery is scored",
-            }
+            } | dict.fromkeys(("expert", "crowd"), "ranks nothing: it scores the pairs that people judged")
             raise InputError(f"protocol {self.name!r} {why[self.right]}; it cannot be reranked")
         return replace(
             self,
@@ -154,6 +155,20 @@ PROTOCOLS: dict[str, ScoringProtocol] = {
             about="Flickr8k, Karpathy test: 1,000 images and 5,000 captions",
             items=1000,
             captions=5000,
+        ),
+        ScoringProtocol(
+            name="flickr8k-expert",
+            about="Flickr8k, test: tau-c of scores and experts' marks of 5,664 pairs, as metrics of captions report it",
+            items=1000,
+            captions=5000,
+            right="expert",
+        ),
+        ScoringProtocol(
+            name="flickr8k-crowd",
+            about="Flickr8k, test: tau-b of scores and the share of people who said yes to 47,830 pairs, likewise",
+            items=1000,
+            captions=5000,
+            right="crowd",
         ),
         ScoringProtocol(
             name="msrvtt-full",
