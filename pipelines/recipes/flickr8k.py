@@ -1,7 +1,7 @@
 """Flickr8k whole, in its official split, on frozen DINOv2-S, with a frozen MiniLM or a BiGRU from nothing.
 
-The store is made by `extract` with `dinov2(name='facebook/dinov2-small', cls=True, grid=4, layers=4)`: [CLS] and sixteen
-vectors of a photograph, the last four layers side by side. That of the texts has one vector a caption,
+The store is made by `extract` with `dinov2(name='facebook/dinov2-small', cls=True, grid=4, layers=4)`: [CLS] and
+sixteen vectors of a photograph, the last four layers side by side. That of the texts has one vector a caption,
 `bert(name='sentence-transformers/all-MiniLM-L6-v2', pooled=True)`. Settings were chosen on the validation split.
 """
 

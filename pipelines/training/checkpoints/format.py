@@ -180,7 +180,7 @@ def load_checkpoint(folder: Path, model: nn.Module, optimizer: torch.optim.Optim
 
 
 def is_whole(folder: Path) -> bool:
-    """Whether all files of a checkpoint exist and are as they were written; without digests, whether none is truncated."""
+    """Whether all files of a checkpoint are as they were written; of older versions, whether none is truncated."""
     weights, rest, position = (folder / name for name in FILES)
     try:
         if damaged(folder):
