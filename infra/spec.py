@@ -135,7 +135,9 @@ def _value(text: str, spec: str) -> Any:
 def _refuse_large(value: Any, spec: str) -> None:
     for each in value if isinstance(value, list | tuple | set) else (value,):
         if isinstance(each, int) and abs(each) >= LARGEST:
-            raise InputError(f"a number in the spec {spec!r} is too large: whole numbers are below {LARGEST:,}")
+            raise InputError(
+                f"a number in the spec {spec!r} is too large: whole numbers are below {LARGEST:,}"
+            )
 
 
 def trust_modules(*modules: str) -> None:

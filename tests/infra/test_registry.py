@@ -38,7 +38,15 @@ _N = 200_000
 
 @pytest.mark.parametrize(
     "text",
-    ["mean" + " " * _N, " " * _N, "a" * _N, f"gpo({'a' * _N}=1)", f"gpo(a={' ' * _N}x", "a(" + ") " * _N, "a:" * _N],
+    [
+        "mean" + " " * _N,
+        " " * _N,
+        "a" * _N,
+        f"gpo({'a' * _N}=1)",
+        f"gpo(a={' ' * _N}x",
+        "a(" + ") " * _N,
+        "a:" * _N,
+    ],
     ids=["spaces behind", "spaces", "name", "key", "spaces within", "brackets", "colons"],
 )
 def test_a_long_text_of_a_strangers_file_is_no_spec_and_takes_no_time(text):
