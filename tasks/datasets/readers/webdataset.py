@@ -73,7 +73,9 @@ def _rows(shard: Path, folder: Path) -> Iterator[Row | Skipped]:
     """
     seen = set[str]()
     try:
-        with tarfile.open(existing(shard, what="a tar file of WebDataset"), mode="r|*", tarinfo=_Member) as tar:
+        with tarfile.open(
+            existing(shard, what="a tar file of WebDataset"), mode="r|*", tarinfo=_Member
+        ) as tar:
             files = (member for member in tar if member.isfile())
             for key, members in groupby(files, key=_key):
                 sample = _sample(tar, members)

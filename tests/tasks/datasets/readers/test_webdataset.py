@@ -109,4 +109,6 @@ def test_a_header_of_gigabytes_is_not_unpacked(tmp_path, kind):
     header = tarfile.TarInfo("long")
     header.type, header.size = kind, 6 << 30
     (tmp_path / "a.tar").write_bytes(header.tobuf(tarfile.GNU_FORMAT) + bytes(1024))
-    refused("a header of 6,442,450,944 bytes", *words(tmp_path, tmp_path / "a.tar"), "--out", tmp_path / "out")
+    refused(
+        "a header of 6,442,450,944 bytes", *words(tmp_path, tmp_path / "a.tar"), "--out", tmp_path / "out"
+    )
