@@ -102,8 +102,8 @@ def find_columns(names: Sequence[str], given: Mapping[str, str], *, divided: boo
 
     Args:
         names: the columns of the table.
-        given: by the keys of `USUAL`, the names that the user gave; empty where none is given. Without `id`, no column is
-            one of ids.
+        given: by the keys of `USUAL`, the names that the user gave; empty where none is given. Without `id`, no column
+            is one of ids.
         divided: whether the splits are random, so that a column of them is not looked for.
 
     Raises:

@@ -96,7 +96,7 @@ def test_questions_with_a_row_for_each_answer(folder):
 def test_features_alone_need_ids(folder):
     rows = [{"name": f"v{n}", "text": f"clip {n}"} for n in range(PICTURES)]
     words = ("table", "--file", written(folder / "a.csv", rows))
-    message = "with --image-column (or --id-column, if there are features alone and no images): the table has name, text"
+    message = "(or --id-column, if there are features alone and no images): the table has name, text"
     refused(message, *words, "--out", folder / "out")
     assert captions(corpus_of(folder / "out", *words, "--id-column", "name")[1])["v3"] == ("clip 3",)
     written(folder / "a.csv", [{"id": f"w{n}", "text": f"clip {n}"} for n in range(PICTURES)])
