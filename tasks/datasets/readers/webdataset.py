@@ -58,7 +58,7 @@ class _Member(tarfile.TarInfo):
     """A member whose headers are of a bounded size: a few kB of compressed ones could fill the memory."""
 
     @classmethod
-    def frombuf(cls, buf: bytes | bytearray, encoding: str | None, errors: str) -> tarfile.TarInfo:
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> tarfile.TarInfo:
         member = super().frombuf(buf, encoding, errors)
         if member.type in _LONG_HEADERS and member.size > _LARGEST_HEADER:
             raise tarfile.ReadError(f"a header of {member.size:,} bytes, of which no tar file has so many")
