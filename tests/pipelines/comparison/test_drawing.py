@@ -14,7 +14,7 @@ from polypool.pipelines.comparison.charts.drawing import draw_all
 from polypool.pipelines.comparison.charts.group_charts import curves_of, draw_curves, draw_points
 from polypool.pipelines.comparison.charts.task_charts import cliques, critical_difference, draw_pairs
 from polypool.pipelines.comparison.comparison import Comparison
-from polypool.pipelines.comparison.tables.cross_task import cross_task_table, why_not
+from polypool.pipelines.comparison.tables.cross_task import cross_task_tables, why_not
 from polypool.pipelines.figures.style import apart, new_figure
 from polypool.tasks.scoring.described import RSUM
 
@@ -46,7 +46,7 @@ def test_figures_are_drawn_for_few_and_many_long_names(count, tmp_path):
     runs = [run(name, rsum=50.0 + at) for at, name in enumerate(names)]
     runs += [vqa(name, 0, 30.0 + at % 7) for at, name in enumerate(names)]
     groups = blocks_of(*runs)
-    files = draw_all(groups, cross_task_table(groups), tmp_path)
+    files = draw_all(groups, cross_task_tables(groups), tmp_path)
     over_k = ["parameters"] * (count > 3)  # of which two are no curve
     assert [path.stem for path in files] == ["compare", "costs", *over_k, "heat_map", "critical_difference"]
     for path in files:
