@@ -3,9 +3,11 @@
 import numpy as np
 import pytest
 import torch
-from recorded import Pick, Row, hold_to_recorded, layer, turned
+from recorded import Case, Pick, Row, hold_to_recorded, layer, turned
 from torch import Tensor
 from torch.nn.functional import normalize
+
+from polypool.infra.registry import AGGREGATORS
 
 AVERAGES = [
     Row(
@@ -60,6 +62,25 @@ NETVLAD = {
     "assign.bias": "batch_norm.bias",
     "centre_KD": turned("clusters2"),
 }
+PARTS, CLUSTERS = 4, 2
+
+
+def cluster_by_cluster(name: str) -> Pick:
+    """Pick an array along channels and clusters, (P, K), laid out as ours, (K, P)."""
+    return lambda arrays: np.swapaxes(arrays[name].reshape(PARTS, CLUSTERS, -1), 0, 1).reshape(8, -1)
+
+
+NEXTVLAD = {
+    **layer("expand", "fully_connected"),
+    **layer("gate", "fully_connected_1"),
+    "assign.weight": turned("cluster_weights"),
+    "centre_KP": turned("cluster_weights2"),
+    "out.weight": lambda arrays: cluster_by_cluster("hidden1_weights")(arrays).T,
+    "out.bias": "hidden1_biases",
+}
+for kind in ("weight", "bias", "running_mean", "running_var"):
+    NEXTVLAD[f"assign_norm.{kind}"] = f"cluster_bn.{kind}"
+    NEXTVLAD[f"norm.{kind}"] = cluster_by_cluster(f"vlad_bn.{kind}")
 ASSIGNMENTS = [
     Row(
         case="netvlad/plain",
@@ -68,6 +89,8 @@ ASSIGNMENTS = [
         of_ours=one_behind_the_other,
         unlike={"batch_norm.weight": "ours has no batch norm"},
     ),
+    Row(case="nextvlad/kept", spec="nextvlad(clusters=2, groups=4)", names=NEXTVLAD),
+    Row(case="nextvlad/training", spec="nextvlad(clusters=2, groups=4)", names=NEXTVLAD, training=True),
     Row(case="salad/plain", spec="salad(k=3, hidden=6)", names=SALAD, of_ours=token_first),
     Row(case="otke/plain", spec="otke(k=3)", names={"reference_KD": "weight"}),
     Row(case="otke/log", spec="otke(k=3)", names={"reference_KD": "weight"}),
@@ -82,6 +105,17 @@ def test_averages(golden, row):
 @pytest.mark.parametrize("row", ASSIGNMENTS, ids=str)
 def test_assignments(golden, row):
     hold_to_recorded(golden / "assignments", row)
+
+
+@pytest.mark.parametrize("case", ["softpool/plain", "adapool/beta0", "adapool/beta25", "adapool/beta100"])
+def test_kernels(golden, case):
+    z = Case(golden / "kernels", case)
+    x_BND = torch.from_numpy(z["x"])
+    module = AGGREGATORS.build(case.split("/")[0], 8)
+    if "beta" in z:
+        module.load_state_dict({"balance": torch.from_numpy(z["beta"]).logit()})
+    out = module(x_BND, torch.ones(3, 7, dtype=torch.bool)).vectors
+    np.testing.assert_allclose(out.detach(), z["out"], atol=1e-5, rtol=1e-5)
 
 
 def test_values_below_the_epsilon_of_gem_are_recorded(golden):

@@ -48,11 +48,14 @@ TABLE = [
         names=GCN | {f"then.gru.{name}": f"2.{name}" for name in GRU},
     ),
     Row(case="self_attention/plain", spec="self_attention", names=SELF_ATTENTION),
-    Row(
-        case="sequential/masked",
-        spec="sequential(layers=2, heads=2, positions=9)",
-        names=SEQUENTIAL,
-        of_ours=of_unit_length,
+    *(
+        Row(
+            case=f"sequential/{case}",
+            spec="sequential(layers=2, heads=2, positions=9)",
+            names=SEQUENTIAL,
+            of_ours=of_unit_length,
+        )
+        for case in ("masked", "faint")  # where elements are faint, the epsilon of the norms is seen
     ),
     Row(
         case="seq_lstm/masked",

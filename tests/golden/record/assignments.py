@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+
 import torch
 from recording import Family, Repository
+from tensorflow_by_torch import imports_of_youtube8m, tensorflow
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
@@ -52,6 +55,36 @@ def otke(repository: Repository) -> None:
             )
 
 
+def nextvlad(repository: Repository) -> None:
+    """Record NeXtVLAD, whose TensorFlow is torch here."""
+    sys.modules["frame_level_models"] = imports_of_youtube8m()
+    file = repository.load("nextvlad")
+    with repository.part(
+        "nextvlad", "nextvlad.py", "NeXtVLAD, TensorFlow's functions computed by torch"
+    ) as part:
+        for name, training in (("kept", False), ("training", True)):
+            module = nn.ParameterDict(
+                {
+                    "cluster_weights": part.normal(16, 8) / 4,
+                    "cluster_weights2": part.normal(1, 4, 2),
+                    "hidden1_weights": part.normal(8, 8),
+                    "hidden1_biases": part.normal(8),
+                }
+            )
+            module.fully_connected, module.fully_connected_1 = nn.Linear(8, 16), nn.Linear(16, 4)
+            module.cluster_bn, module.vlad_bn = (nn.BatchNorm1d(8, eps=1e-3) for _ in range(2))
+
+            def call(x: Tensor, mask: Tensor, module: nn.Module = module) -> Tensor:
+                file.tf = tensorflow(module, (module.fully_connected, module.fully_connected_1))
+                file.slim = file.tf.slim
+                vlad = file.NeXtVLAD(8, x.shape[1], 2, groups=4).forward(x, mask.float())
+                return vlad @ module["hidden1_weights"] + module["hidden1_biases"]
+
+            x, mask = part.sets(*((7, 7, 7) if training else (7, 4, 1)), dim=8)
+            what = f"2 clusters, 4 groups, statistics of {'the batch' if training else 'training'}; then a linear map"
+            part.case(name, what, module, call, x=x, mask=mask, training=training)
+
+
 def main() -> None:
     """Record all."""
     family = Family("assignments")
@@ -61,6 +94,8 @@ def main() -> None:
         salad(repository)
     with family.repository("claying/OTK", "none stated") as repository:
         otke(repository)
+    with family.repository("linrongc/youtube-8m", "Apache-2.0") as repository:
+        nextvlad(repository)
     family.write()
 
 

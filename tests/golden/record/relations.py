@@ -68,13 +68,20 @@ def clip4clip(repository: Repository) -> None:
 
     what = "one vector of unit length for each set: scores of texts that are axes"
     with repository.part("sequential", "modules/modeling.py, modules/module_cross.py", "seqTransf") as part:
-        module = nn.Module()
-        module.positions = nn.Embedding(9, 8)
-        module.transformer = modeling.TransformerClip(width=8, layers=2, heads=2)
-        x, mask = part.sets(7, 4, 1, dim=8)
-        part.case(
-            "masked", f"2 layers, 2 heads; {what}", module, similarity("seqTransf", module), x=x, mask=mask
-        )
+        for name, scale in (("masked", 1.0), ("faint", 0.003)):
+            module = nn.Module()
+            module.positions = nn.Embedding(9, 8, _weight=0.3 * scale * part.normal(9, 8))
+            module.transformer = modeling.TransformerClip(width=8, layers=2, heads=2)
+            x, mask = part.sets(7, 4, 1, dim=8)
+            part.case(
+                name,
+                f"2 layers, 2 heads; elements of a deviation of {scale}; {what}",
+                module,
+                similarity("seqTransf", module),
+                still=("positions.weight",),
+                x=scale * x,
+                mask=mask,
+            )
     with repository.part("seq_lstm", "modules/modeling.py", "seqLSTM") as part:
         module = nn.Module()
         module.lstm = nn.LSTM(8, 8, batch_first=True)
