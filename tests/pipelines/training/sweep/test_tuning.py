@@ -12,11 +12,12 @@ from polypool.infra.errors import InputError
 from polypool.infra.process.stopping import Stopped
 from polypool.infra.tracking import RunRecord, Tracker, find_runs, tracking_uri
 from polypool.pipelines.commands.sweep import SweepOptions, sweep
+from polypool.pipelines.comparison import sweeps
 from polypool.pipelines.comparison.comparison import compare
 from polypool.pipelines.training.sweep import execution
 from polypool.pipelines.training.sweep.parent import Row
 from polypool.pipelines.training.sweep.plan import Plan
-from polypool.pipelines.training.sweep.trials import Match, make_trials
+from polypool.pipelines.training.sweep.trials import Match, _key, make_trials
 from polypool.pipelines.training.sweep.tuning import Tuning, choose, make_tuning
 from polypool.pipelines.training.tuned import TUNED, tuned_of
 from polypool.tasks.retrieval import Retrieval
@@ -25,6 +26,12 @@ pytestmark = pytest.mark.usefixtures("run", "trials_here")
 FLAGS = ("--cpus", "1", "--optim.epochs", "1", "--no-figures", "--optim.lr", "0.01")
 FAILING = "failing_aggregator:Failing"
 CHOICES = ("optim.lr=1e-4,1e-2", "aggregator.lr=0.1,1")
+
+
+@pytest.fixture
+def without_comparison(monkeypatch):
+    """Leave out the tables and figures at the end of a sweep."""
+    monkeypatch.setattr(sweeps, "compare_sweep", lambda *_, **__: "")
 
 
 def tuning(*aggregators: str, settings=CHOICES, budget: int = 3, seeds: int = 1, **more) -> Tuning:
@@ -71,6 +78,18 @@ def test_runs_with_what_was_chosen_have_seeds_of_their_own():
     assert (tuned.own, tuned.chosen) == ((("kmax.k", ("1", "5")),), (("kmax.k", "1"),))
 
 
+def test_a_run_stands_for_one_that_was_tuned_alike_and_no_other():
+    (trial,) = tuning("kmax(k=5)", settings=["kmax.k=5"], budget=1).trials.all
+    made = tuning("kmax(k=5)", settings=["kmax.k=1,5"], budget=2)
+    trial = made.final([trial], sweep="one").all[0]
+    same = replace(trial, tuned=replace(trial.tuned, sweep="another"))
+    others = [("budget", 3), ("space", (("optim.lr", ("1.0",)),)), ("own", ()), ("early_stop", True)]
+    changed = [replace(trial, tuned=replace(trial.tuned, **{name: value})) for name, value in others]
+    keys = {_key(of.tags) for of in (trial, same, *changed, replace(trial, tuned=None))}
+    assert _key(trial.tags) == _key(same.tags)
+    assert len(keys) == 6
+
+
 @pytest.mark.parametrize(
     ("settings", "budget", "message"),
     [
@@ -109,6 +128,24 @@ def test_the_best_whole_trial_is_chosen_and_the_first_of_equal_ones():
     assert choose(replace(plan, metrics=lower), rows)[0][0].run_id == "r0"
 
 
+def test_only_trials_of_one_aggregator_are_compared_to_stop_the_worse(tmp_path, monkeypatch):
+    """An aggregator that learns slowly would lose all of its trials to others."""
+    calls = []
+
+    def note(work, count, *, halving, **_):
+        calls.append((halving.metric, [match.trial.tunes for match in work.matches]))
+
+    monkeypatch.setattr(execution, "run_side_by_side", note)
+    trials = tuning("mean", "gpo", budget=2).trials
+    matches = tuple(Match(trial=trial) for trial in trials.all)
+    plan = Plan(
+        matches=matches, metrics=trials.metrics, early_stop=True, uri=tracking_uri(tmp_path), home=tmp_path
+    )
+    assert execution.carry_out(plan, concurrent=1) == []
+    assert calls == [("dev/rsum", ["mean"] * 2), ("dev/rsum", ["gpo"] * 2)]
+
+
+@pytest.mark.usefixtures("without_comparison")
 def test_trials_read_val_alone_and_runs_have_the_best_settings(tmp_path, monkeypatch, capsys):
     scored, evaluate = [], Retrieval.evaluate
 
@@ -117,30 +154,27 @@ def test_trials_read_val_alone_and_runs_have_the_best_settings(tmp_path, monkeyp
         return evaluate(self, model, split, protocol, **more)
 
     monkeypatch.setattr(Retrieval, "evaluate", spy)
-    assert not swept("mean", "gpo", seeds=2)
-    assert scored == [(False, "val")] * 4 + [(True, "val"), (True, "test")] * 4
+    assert not swept("gpo", seeds=2)
+    assert scored == [(False, "val")] * 2 + [(True, "val"), (True, "test")] * 2
     (parent,), trials, final = recorded(tmp_path)
     assert {of.tags["mlflow.parentRunId"] for of in (*trials, *final)} == {parent.run_id}
-    for name in ("mean", "gpo"):
-        tried = [of for of in trials if of.tags["aggregator"] == name]
-        best = max(tried, key=lambda of: of.metrics["dev/best_rsum"])
-        runs = [of for of in final if of.tags["aggregator"] == name]
-        assert [of.tags["seed"] for of in runs] == ["0", "1"]
-        for setting in ("optim.lr", "optim.lr_factors"):
-            assert {of.params[setting] for of in runs} == {best.params[setting]}
-        tuned = tuned_of(runs[0].tags, run="r")
-        assert (tuned.budget, tuned.sweep, tuned.aggregator) == (2, parent.run_id, name)
+    best = max(trials, key=lambda of: of.metrics["dev/best_rsum"])
+    assert [of.tags["seed"] for of in final] == ["0", "1"]
+    for setting in ("optim.lr", "optim.lr_factors"):
+        assert {of.params[setting] for of in final} == {best.params[setting]}
+    tuned = tuned_of(final[0].tags, run="r")
+    assert (tuned.budget, tuned.sweep, tuned.aggregator) == (2, parent.run_id, "gpo")
     listed = Tracker.attach(tracking_uri(tmp_path), parent.run_id, running=False).read_json("tuning.json")
     assert (listed["budget"], listed["shared"]["optim.lr"]) == (2, [1e-4, 1e-2])
-    assert [choice["aggregator"] for choice in listed["chosen"]] == ["mean", "gpo"]
+    assert [choice["aggregator"] for choice in listed["chosen"]] == ["gpo"]
     assert parent.tags["best.tiny"] in {of.run_id for of in final}
     assert "chosen on val" in parent.tags["mlflow.note.content"]
     assert capsys.readouterr().out.rstrip().endswith(" 2"), "the choices are printed last"
 
-    assert not swept("mean", "gpo", seeds=2), "all is done"
-    assert not swept("gpo", "mean", seeds=2, dry_run=True)
+    assert not swept("gpo", seeds=2), "all is done"
+    assert not swept("gpo", seeds=2, dry_run=True)
     assert "trials that choose" in capsys.readouterr().out
-    assert len(scored) == 12
+    assert len(scored) == 6
 
 
 @pytest.mark.slow
@@ -159,6 +193,7 @@ def test_tuned_rows_are_apart_from_others_and_trials_in_none(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("without_comparison")
 @pytest.mark.parametrize("done", [1, 2, 3])
 def test_an_interrupted_sweep_goes_on_where_it_stopped(tmp_path, monkeypatch, done):
     left = [done]
