@@ -7,12 +7,18 @@ import torch
 from polypool.infra.errors import InputError
 from polypool.tasks.scoring.evaluation import evaluate_protocol
 from polypool.tasks.scoring.metrics import Positives, rank_queries
-from polypool.tasks.scoring.protocols import check_model, is_for_test, protocol_named, warnings_of
+from polypool.tasks.scoring.protocols import (
+    ScoringProtocol,
+    check_model,
+    is_for_test,
+    protocol_named,
+    warnings_of,
+)
 from polypool.tasks.scoring.ranking import rescoring
 from polypool.tasks.scoring.scores import Bank, Banked, mean_bank
 
 ITEMS, OWNER_T = 14, np.repeat(np.arange(14), 3)
-TEXTS = [f"caption {t % 40}" for t in range(42)]
+TEXTS = [f"caption {t - 2 * (t % 7 == 5)}" for t in range(42)]  # six are said twice
 TRAINING = (23, 31)
 
 
@@ -101,6 +107,18 @@ def test_a_gallery_of_distinct_captions_is_rescored_by_its_own(scores, how):
     np.testing.assert_array_equal(found.ranks_i2t, rank_queries(side_VG, of_items).rank_Q)
     side_GV = dual_softmax(sim_VG.T) if how == "dsl" else qb_norm(sim_VG.T, bank_VB.T)
     np.testing.assert_array_equal(found.ranks_t2i, rank_queries(side_GV, of_items.turned()).rank_Q)
+
+
+@pytest.mark.parametrize("how", ["dsl", "qbnorm"])
+def test_each_fold_is_rescored_by_itself(scores, how):
+    sim_VT, bank_BT, bank_VB = scores
+    halves = ScoringProtocol(name="halves", about="", folds=2, rescore=how)
+    found = evaluate_protocol(halves, banked(*scores), OWNER_T, ITEMS)
+    for fold, (items, captions) in enumerate([(slice(0, 7), slice(0, 21)), (slice(7, 14), slice(21, 42))]):
+        part = sim_VT[items, captions], bank_BT[:, captions], bank_VB[items]
+        alone = evaluate_protocol(protocol_named(f"whole-{how}"), banked(*part), OWNER_T[:21], 7)
+        np.testing.assert_array_equal(found.ranks_i2t[7 * fold : 7 * fold + 7], alone.ranks_i2t)
+        np.testing.assert_array_equal(found.ranks_t2i[21 * fold : 21 * fold + 21], alone.ranks_t2i)
 
 
 def test_a_bank_of_an_ensemble_is_the_mean(scores):
