@@ -24,11 +24,13 @@ from polypool.pipelines.comparison.row_settings import (
     named,
 )
 from polypool.pipelines.recipes import Ensemble, published_text
+from polypool.pipelines.training.tuned import text_of, tuned_of
 from polypool.tasks.adapter import Metric
 from polypool.tasks.scoring.protocols import is_for_test, warnings_of
 from polypool.tasks.scoring.records import TRAINED_ON, VERSION_TAG, metrics_from
 
-Key = tuple[str, str, str, str]  # task, data set of training where it is another, data set, and protocol
+Key = tuple[str, str, str, str, str]
+"""Task, data set of training where it is another, data set, protocol, and how settings were tuned."""
 ReadArtifact = Callable[[RunRecord, str], bytes]
 """Returns an artifact of a run by its name, or raises InputError."""
 T = TypeVar("T")
@@ -61,15 +63,16 @@ def arranged(
     notes += _left_out("without scores to show", [run for run in finished if not _protocols(run, protocol)])
     by_key: dict[Key, list[RunRecord]] = defaultdict(list)
     for run in finished:
+        tuned = tuned_of(run.tags, run=run.run_id)
         for name in _protocols(run, protocol):
             task, trained_on, dataset = (run.tags.get(tag, "") for tag in ("task", TRAINED_ON, "dataset"))
-            by_key[task, trained_on, dataset, name].append(run)
+            by_key[task, trained_on, dataset, name, tuned.words if tuned else ""].append(run)
     if not by_key and protocol:
         scored = {name for run in finished for name in _protocols(run, "")}
         raise unknown("protocol", protocol, scored, f" Those are what the runs of {experiment!r} have.")
     if not by_key:
         raise InputError(f"experiment {experiment!r} has nothing to compare yet; {'; '.join(notes)}")
-    notes += [*_protocols_apart(by_key), *warnings_of(name for *_, name in sorted(by_key))]
+    notes += [*_protocols_apart(by_key), *warnings_of(name for *_, name, _ in sorted(by_key))]
     groups = tuple(_group(key, by_key[key], metric, notes, read) for key in sorted(by_key))
     if metric and not any(group.metric and group.metric.name == metric for group in groups):
         known = {known.name for group in groups for known in group.metrics}
@@ -87,7 +90,7 @@ def _protocols(run: RunRecord, only: str) -> set[str]:
 
 def _protocols_apart(keys: Iterable[Key]) -> Iterator[str]:
     for data, of in groupby(sorted(keys), key=itemgetter(0, 1, 2)):
-        names = [protocol for *_, protocol in of]
+        names = [*dict.fromkeys(protocol for *_, protocol, _ in of)]
         if len(names) > 1:
             yield (
                 f"{group_title(*data)} has a table each for the protocols {', '.join(names)}, whose numbers cannot be "
@@ -99,7 +102,7 @@ def _group(
     key: Key, runs: Sequence[RunRecord], metric: str, notes: list[str], read: ReadArtifact | None
 ) -> Group:
     """Arrange one group's runs, latest first, in rows, and add to `notes` what is inconsistent."""
-    task, trained_on, dataset, protocol = key
+    task, trained_on, dataset, protocol, tuned = key
     recipes = {run.tags.get("recipe", "") for run in runs}
     own, usual = deviations(runs, protocol)
     rows: dict[str, list[RunRecord]] = defaultdict(list)
@@ -136,6 +139,7 @@ def _group(
         metrics=metrics,
         published=tuple(sorted({line for run in runs for line in _source(run)})),
         usual=usual,
+        tuned=tuned,
     )
 
 
@@ -188,6 +192,8 @@ def _specs(run: RunRecord) -> tuple[str, ...]:
 def _label(run: RunRecord) -> str:
     kind, model = run.tags.get("kind", "train"), run.tags.get("model", "")
     aggregator = ", text ".join(_specs(run))
+    if (tuned := tuned_of(run.tags, run=run.run_id)) is not None:
+        aggregator = ", chosen ".join(part for part in (tuned.named, text_of(tuned.chosen)) if part)
     return ("" if kind in HAVE_SETTINGS else f"{kind}: ") + aggregator + (f" in {model}" if model else "")
 
 
@@ -195,10 +201,11 @@ def _row(label: str, runs: Sequence[RunRecord], protocol: str, *, settings: Sett
     first, own = runs[0], f"{protocol}/"
     trained = first.tags.get("kind", "train") in HAVE_SETTINGS
     columns = _within(own, {name: name for name in first.metrics}) | {SECONDS.name: "time/train_seconds"}
-    published = _within(own, published_numbers(first))
+    tuned = tuned_of(first.tags, run=first.run_id)
+    published = {} if tuned else _within(own, published_numbers(first))
     return Row(
         label=label,
-        aggregator=", text ".join(_specs(first)) if trained else "",
+        aggregator=tuned.named if tuned else ", text ".join(_specs(first)) if trained else "",
         specs=_specs(first) if trained else (),
         recipe=first.tags.get("recipe", ""),
         model=first.tags.get("model", ""),

@@ -129,6 +129,7 @@ class Group:
 
     Attributes:
         task, dataset, protocol: those of all rows.
+        tuned: how the settings of all rows were tuned, in words; empty where they were not.
         trained_on: the data set of training, where the scores are on another one; else empty.
         rows: one per aggregator.
         metric: orders the rows; None if no run describes its metrics, and the rows are ordered by name.
@@ -148,10 +149,11 @@ class Group:
     published: tuple[str, ...] = ()
     usual: tuple[str, ...] = ()
     judged: Judged | None = None
+    tuned: str = ""
 
     @property
     def title(self) -> str:
-        return group_title(self.task, self.trained_on, self.dataset, self.protocol)
+        return group_title(self.task, self.trained_on, self.dataset, self.protocol, self.tuned)
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -199,9 +201,14 @@ class Group:
         return f"{value:.{self.decimals(self.ranked_by.name)}f}"
 
 
-def group_title(task: str, trained_on: str, dataset: str, protocol: str = "") -> str:
+def group_title(task: str, trained_on: str, dataset: str, protocol: str = "", tuned: str = "") -> str:
     data = f"trained on {trained_on}, evaluated on {dataset}" if trained_on else dataset
-    return " · ".join(part for part in (task, data, protocol) if part)
+    return " · ".join(part for part in (task, data, protocol, tuned) if part)
+
+
+def by_tuning(groups: Sequence[Group]) -> list[list[Group]]:
+    """Return the groups of each tuning, those without one first."""
+    return [[group for group in groups if group.tuned == of] for of in sorted({of.tuned for of in groups})]
 
 
 def ordered(rows: Iterable[Row], metric: Metric | None) -> tuple[Row, ...]:

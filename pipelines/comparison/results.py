@@ -68,6 +68,7 @@ class Result:
         compared_by: the command that made this record.
         table: its name in a file of several tables.
         trained_on: the data set of training, where the scores are on another one.
+        tuned: how settings were tuned, in words.
     """
 
     task: str
@@ -116,6 +117,7 @@ class Result:
     machines: str = ""
     table: str = ""
     trained_on: str = ""
+    tuned: str = ""
 
     def __post_init__(self) -> None:
         try:
@@ -145,6 +147,7 @@ def _of_row(group: Group, row: Row, compared_by: str) -> Iterable[Result]:
         "dataset": group.dataset,
         "protocol": group.protocol,
         "trained_on": group.trained_on,
+        "tuned": group.tuned,
         **_flat(row),
         "usual": APART.join(group.usual),
         "seeds": APART.join(row.seeds),
@@ -220,7 +223,10 @@ def groups_of(records: Sequence[Result]) -> tuple[Group, ...]:
         InputError: records of a table are missing.
     """
     return tuple(
-        map(_group, _gathered(records, operator.attrgetter("task", "dataset", "trained_on", "protocol")))
+        map(
+            _group,
+            _gathered(records, operator.attrgetter("task", "dataset", "trained_on", "protocol", "tuned")),
+        )
     )
 
 
@@ -245,6 +251,7 @@ def _group(records: Sequence[Result]) -> Group:
         dataset=first.dataset,
         protocol=first.protocol,
         trained_on=first.trained_on,
+        tuned=first.tuned,
         rows=tuple(_row(of) for of in _gathered(records, operator.attrgetter("row"))),
         metric=metrics[first.metric],
         metrics=tuple(metrics.values()),

@@ -10,6 +10,7 @@ from itertools import chain
 from polypool.infra.tracking import RunRecord
 from polypool.infra.tracking.provenance import PACKAGES
 from polypool.infra.tracking.tracker import flattened
+from polypool.pipelines.training.tuned import tuned_of
 from polypool.tasks.run import OF_THE_JOINT_RUN, WITHOUT_EFFECT, Data, Optim, Run, renamed_params
 from polypool.tasks.scoring.records import LEFT_OUT, VERSION_TAG
 
@@ -100,7 +101,11 @@ def _settings(runs: Sequence[RunRecord], protocol: str) -> list[dict[str, str]]:
         | {"protocol version": run.tags.get(VERSION_TAG + protocol, "1")}
         for run, of in zip(runs, params, strict=True)
     ]
-    return [{name: value for name, value in of.items() if not _hidden(name)} for of in all_settings]
+    chosen = [(tuned.settings if (tuned := tuned_of(run.tags, run=run.run_id)) else ()) for run in runs]
+    return [
+        {name: value for name, value in of.items() if not _hidden(name) and name not in names}
+        for of, names in zip(all_settings, chosen, strict=True)
+    ]
 
 
 def _hidden(name: str) -> bool:

@@ -22,6 +22,7 @@ from polypool.pipelines.training.launch import start
 from polypool.pipelines.training.prepare import prepare
 from polypool.pipelines.training.recording import Described
 from polypool.pipelines.training.run_results import log_evaluation, log_pictures
+from polypool.pipelines.training.tuned import inherited
 from polypool.tasks.abilities import Banks, Scores
 from polypool.tasks.adapter import Evaluation, Score
 from polypool.tasks.models.dual_encoder import SplitEmbeddings
@@ -88,7 +89,7 @@ def evaluate_and_log(
     trained_on = "+".join(dict.fromkeys(trained.trained_on for trained in models))
     more = {TRAINED_ON: trained_on} if trained_on else {}
     if len(models) == 1:
-        tracker = track_transfer(models[0], trackers[0].run_id, protocols[0])
+        tracker = track_transfer(models[0], trackers[0].run_id, protocols[0], tags=trackers[0].all_tags())
     else:
         tracker = track_ensemble([trained.run for trained in models], protocols[0], more_tags=more)
         tracker.params({"members": ",".join(of.run_id for of in trackers)})
@@ -117,7 +118,7 @@ def start_ensemble(ensemble: Ensemble) -> str:
     return tracker.run_id
 
 
-def track_transfer(trained: TrainedModel, run_id: str, protocol: str) -> Tracker:
+def track_transfer(trained: TrainedModel, run_id: str, protocol: str, *, tags: Mapping[str, str]) -> Tracker:
     """Start the run of a transfer, the scores of a trained run on other data: of kind `transfer`, below that run."""
     run, trained_on = trained.run, trained.trained_on
     described = Described.of(replace(run, protocol=protocol, published={}, source=""))
@@ -125,7 +126,7 @@ def track_transfer(trained: TrainedModel, run_id: str, protocol: str) -> Tracker
     words = (
         f"Run {run_id}, which was trained on {trained_on}, scored on {run.data.dataset} ({run.data.corpus})."
     )
-    tags = {"kind": "transfer", TRAINED_ON: trained_on, PARENT: run_id}
+    tags = {"kind": "transfer", TRAINED_ON: trained_on, PARENT: run_id, **inherited(tags)}
     return replace(described, name=named, words=words).start(tracking_uri(home()), home(), more_tags=tags)
 
 

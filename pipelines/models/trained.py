@@ -18,11 +18,14 @@ from torch import Tensor, nn
 
 from polypool.infra.batches import Batch
 from polypool.infra.compute.device import best_device, device_of, on_device
+from polypool.infra.digests import DIGESTS, refuse_damaged
 from polypool.infra.errors import InputError
+from polypool.infra.fields import from_plain
 from polypool.infra.files import existing, existing_folder, read_json
 from polypool.infra.paths import home
 from polypool.infra.registry import TASKS
 from polypool.infra.spec import trust_modules, trust_specs
+from polypool.infra.storage import remote
 from polypool.infra.storage.cache import whole
 from polypool.infra.storage.places import Url, place
 from polypool.infra.tracking import Tracker, tracking_uri
@@ -282,7 +285,8 @@ def load_run(
 
 def _load_url(url: Url, *, task: str, data: OtherData, trust: Sequence[str]) -> TrainedModel:
     """Load an exported folder of object storage, of a copy in the cache."""
-    copies = {name: whole(url / name) for name in (RUN, ASSETS, WEIGHTS)}
+    digests = (DIGESTS,) if remote.exists(url / DIGESTS) else ()
+    copies = {name: whole(url / name) for name in (RUN, ASSETS, WEIGHTS, *digests)}
     with tempfile.TemporaryDirectory(prefix="polypool.") as folder:
         for name, copy in copies.items():
             (Path(folder) / name).symlink_to(copy)
@@ -297,8 +301,11 @@ def _load_folder(
 ) -> TrainedModel:
     trust_modules(*trust)
     trust_specs(task)
+    if tracker is None:  # else it is done
+        refuse_damaged(folder, then="copy it again, or `polypool export` the run anew")
     run = from_json(read_json(folder / RUN, what="the settings of a model"), where=str(folder / RUN))
     assets = read_json(folder / ASSETS, what="the assets of a model")
+    assets = from_plain(dict[str, Any], assets, where=str(folder / ASSETS))
     weights = existing(folder / WEIGHTS, what="the weights of a model")
     trained_on = run.data.dataset if data.given else ""
     run = data.of(run) if data.given else run

@@ -72,18 +72,16 @@ class Repository:
     def __init__(self, family: Family, name: str, licence: str, root: Path) -> None:
         self.family, self.name, self.licence, self.root = family, name, licence, root
 
-    def load(self, module: str, *, without: tuple[str, ...] = ()) -> Any:
+    def load(self, file: str, *, without: tuple[str, ...] = ()) -> Any:
         """Import one of its modules.
 
         Args:
-            module: its dotted name.
+            file: its dotted name.
             without: packages that it imports and that what is recorded does not use; empty ones stand in for them.
         """
         for name in without:
-            parts = name.split(".")
-            for end in range(1, len(parts) + 1):
-                sys.modules.setdefault(".".join(parts[:end]), _StandIn(".".join(parts[:end])))
-        return importlib.import_module(module)
+            _stand_in(name)
+        return importlib.import_module(file)
 
     @contextmanager
     def part(self, name: str, files: str, what: str) -> Iterator[Part]:
@@ -116,11 +114,13 @@ class Part:
     def __init__(self, name: str) -> None:
         self.arrays: dict[str, np.ndarray] = {}
         self.cases: dict[str, str] = {}
-        self.draw = torch.Generator().manual_seed(zlib.crc32(name.encode()))
+        seed = zlib.crc32(name.encode())
+        self.draw = torch.Generator().manual_seed(seed)
+        torch.manual_seed(seed)  # what the authors' codes start from
 
     def normal(self, *shape: int) -> Tensor:
         """Return standard normal numbers."""
-        return torch.randn(*shape, generator=self.draw)
+        return torch.randn(shape, generator=self.draw)
 
     def sets(self, *sizes: int, dim: int) -> tuple[Tensor, Tensor]:
         """Return elements `(B, N, D)`, pads included, and the mask `(B, N)` of the first ones of each set."""
@@ -135,20 +135,21 @@ class Part:
         call: Callable[..., Tensor],
         *,
         training: bool = False,
+        still: tuple[str, ...] = (),
         **inputs: Tensor,
     ) -> None:
         """Record the output of `call(**inputs)`, and the gradients of its sum times `cot` in inputs and parameters.
 
-        Parameters and kept statistics are moved at random first, since many start at a special place.
+        Parameters and kept statistics are moved at random first, since many start at a special place, but for those
+        that are named `still`.
         """
         params = {} if module is None else dict(module.named_parameters())
         buffers = {} if module is None else dict(module.named_buffers())
         with torch.no_grad():
-            for tensor in params.values():
-                tensor.add_(0.3 * self.normal(*tensor.shape))
-            for tensor in buffers.values():
-                if tensor.is_floating_point():
-                    tensor.add_(self.normal(*tensor.shape).abs())
+            for key, tensor in (params | buffers).items():
+                if tensor.is_floating_point() and key not in still:
+                    move = self.normal(*tensor.shape)
+                    tensor.add_(0.3 * move if key in params else move.abs())
         if module is not None:
             module.train(training)
             for key, tensor in (params | buffers).items():
@@ -182,6 +183,19 @@ class _StandIn(ModuleType):
         if name.startswith("__"):
             raise AttributeError(name)
         return type(name, (nn.Module,), {})
+
+
+def _stand_in(name: str) -> ModuleType:
+    """Return a stand-in for a package, whose parents are the real ones where there are some."""
+    parent, _, last = name.rpartition(".")
+    module = sys.modules.setdefault(name, _StandIn(name))
+    if parent:
+        try:
+            above = importlib.import_module(parent)
+        except ImportError:
+            above = _stand_in(parent)
+        setattr(above, last, module)
+    return module
 
 
 def _lies_in(module: ModuleType, root: Path) -> bool:
