@@ -124,19 +124,17 @@ def make_tuning(
         prefixes, tunes = aggregator_prefixes(models.adapter(run)), space.unchosen(run)
         points = [*itertools.islice(space.points(run, weights=bool(prefixes)), budget)]
         if len(points) < budget:
-            fewer = f"fewer than --budget {budget}, and all are tried"
-            notes.append(f"{run.recipe} {tunes}: its space has {len(points)} points, {fewer}")
-        for point in (*space.single_values(run), *points):
-            try:
-                models.check(space.at(run, point, prefixes=prefixes))
-            except InputError as error:
-                wrong.append(f"{run.recipe} {tunes} with {text_of(plain(point))}: {error}")
+            few = f"its space has {len(points)} points, fewer than --budget {budget}, and all are tried"
+            notes.append(f"{run.recipe} {tunes}: {few}")
+        every = (*space.single_values(run), *points)
+        made = {point: space.at(run, point, prefixes=prefixes) for point in every}
+        wrong += [
+            f"{run.recipe} {tunes} with {text_of(plain(point))}: {error}"
+            for point, at in made.items()
+            if (error := models.refused(at))
+        ]
         tried += [
-            Trial(
-                run=replace(space.at(run, point, prefixes=prefixes), seed=SEED, test=False),
-                tunes=tunes,
-                chosen=plain(point),
-            )
+            Trial(run=replace(made[point], seed=SEED, test=False), tunes=tunes, chosen=plain(point))
             for point in points
         ]
     if wrong:
@@ -158,12 +156,16 @@ class _Models:
         self._assets: dict[str, Any] = {}
         self._checked: set[tuple[object, ...]] = set()
 
-    def check(self, run: Run) -> None:
-        """Build the model of a run, and its optimiser, where another run did not have the same."""
+    def refused(self, run: Run) -> str:
+        """Return why a run cannot be trained, empty where it can: by its model and optimiser, or those of others."""
         parts = {(run.recipe, run.aggregator, run.text_aggregator), (run.recipe, run.optim)}
-        if not parts <= self._checked:
-            self.adapter(run)
-            self._checked |= parts
+        try:
+            if not parts <= self._checked:
+                self.adapter(run)
+        except InputError as error:
+            return str(error)
+        self._checked |= parts
+        return ""
 
     def adapter(self, run: Run) -> TaskAdapter:
         """Return the adapter of a run after all checks."""

@@ -36,7 +36,7 @@ def test_too_few_tasks_or_aggregators_have_no_critical_difference(tmp_path):
     assert "three aggregators" in why_not(two)
     found = Comparison(experiment="x", groups=tuple(column.group for column in two.columns), notes=())
     assert found.remarks == (why_not(two),)
-    files = [path.name for path in draw_all(found.groups, two, tmp_path)]
+    files = [path.name for path in draw_all(found.groups, [two], tmp_path)]
     assert files == ["compare.png", "costs.png", "heat_map.png"]
 
 
@@ -92,7 +92,7 @@ def test_a_parameter_of_which_three_values_were_tried_has_a_curve(tmp_path):
     band = panel.collections[0].get_paths()[0].vertices
     assert band[:, 1].min() == pytest.approx(53 - math.sqrt(2))
     assert band[:, 1].max() == pytest.approx(61 + math.sqrt(2))
-    assert "parameters.png" in [path.name for path in draw_all([group], None, tmp_path)]
+    assert "parameters.png" in [path.name for path in draw_all([group], (), tmp_path)]
 
 
 def test_a_curve_joins_rows_that_differ_in_nothing_else():
