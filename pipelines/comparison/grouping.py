@@ -26,7 +26,7 @@ from polypool.pipelines.comparison.row_settings import (
 from polypool.pipelines.recipes import Ensemble, published_text
 from polypool.pipelines.training.tuned import text_of, tuned_of
 from polypool.tasks.adapter import Metric
-from polypool.tasks.scoring.protocols import is_for_test
+from polypool.tasks.scoring.protocols import is_for_test, warnings_of
 from polypool.tasks.scoring.records import TRAINED_ON, VERSION_TAG, metrics_from
 
 Key = tuple[str, str, str, str, str]
@@ -72,7 +72,7 @@ def arranged(
         raise unknown("protocol", protocol, scored, f" Those are what the runs of {experiment!r} have.")
     if not by_key:
         raise InputError(f"experiment {experiment!r} has nothing to compare yet; {'; '.join(notes)}")
-    notes += _protocols_apart(by_key)
+    notes += [*_protocols_apart(by_key), *warnings_of(name for *_, name, _ in sorted(by_key))]
     groups = tuple(_group(key, by_key[key], metric, notes, read) for key in sorted(by_key))
     if metric and not any(group.metric and group.metric.name == metric for group in groups):
         known = {known.name for group in groups for known in group.metrics}

@@ -109,9 +109,18 @@ SETS: dict[str, PublicSet] = {
         title="Flickr8k, in Karpathy's splits, which are its official ones",
         page=_FLICKR8K,
         terms="captions by their authors; the photographs stay under Flickr's terms, for research",
-        files=(*_files(_KARPATHY, "dataset_flickr8k.json"), *_files(_FLICKR8K, "Flickr8k_Dataset/")),
+        files=(
+            *_files(_KARPATHY, "dataset_flickr8k.json"),
+            *_files(_FLICKR8K, "Flickr8k_Dataset/"),
+            *_files(
+                _FLICKR8K,
+                *("ExpertAnnotations.txt", "CrowdFlowerAnnotations.txt"),
+                use="for the protocols `flickr8k-expert` and `flickr8k-crowd`",
+            ),
+        ),
         commands=(
             "polypool ingest karpathy --json dataset_flickr8k.json --images Flickr8k_Dataset --out data/flickr8k",
+            "polypool evaluate RUN_ID --protocol flickr8k-expert     # with the judgments in data/flickr8k",
         ),
     ),
     "cxc": PublicSet(

@@ -23,13 +23,13 @@ from polypool.pipelines.training.prepare import prepare
 from polypool.pipelines.training.recording import Described
 from polypool.pipelines.training.run_results import log_evaluation, log_pictures
 from polypool.pipelines.training.tuned import inherited
-from polypool.tasks.abilities import Scores
+from polypool.tasks.abilities import Banks, Scores
 from polypool.tasks.adapter import Evaluation, Score
 from polypool.tasks.models.dual_encoder import SplitEmbeddings
 from polypool.tasks.run import Run
 from polypool.tasks.scoring.geometry import ablated, alignment, uniformity, variance_of
 from polypool.tasks.scoring.records import TRAINED_ON
-from polypool.tasks.scoring.scores import mean_score
+from polypool.tasks.scoring.scores import Banked, mean_bank, mean_score
 from polypool.tasks.similarities.vectors import mean_and_log_variance
 
 
@@ -59,9 +59,17 @@ def evaluate(models: Sequence[TrainedModel], *, protocols: Sequence[str], split:
                 "one task"
             )
         adapter.check_same_data(other, split)
-    scores = [of.scorer(trained.model, split) for trained, of in zip(models, adapters, strict=True)]
+    members = [(trained.model, of) for trained, of in zip(models, adapters, strict=True)]
+    by_bank = [name for name in protocols if isinstance(adapter, Banks) and adapter.needs_bank(name)]
+    banks = [
+        of.bank(model, split, protocol=by_bank[0])
+        for model, of in members
+        if by_bank and isinstance(of, Banks)
+    ]
+    scores = [of.scorer(model, split) for model, of in members]
     score: Score = scores[0] if len(scores) == 1 else mean_score(scores)
-    return [adapter.evaluate_scores(score, split, protocol) for protocol in protocols]
+    banked = Banked(score=score, bank=mean_bank(banks)) if banks else score
+    return [adapter.evaluate_scores(banked if name in by_bank else score, split, name) for name in protocols]
 
 
 def evaluate_and_log(

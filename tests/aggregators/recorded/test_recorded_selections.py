@@ -27,6 +27,11 @@ TABLE = [
         unlike={"x": NO_GRADIENT, "text": NO_GRADIENT},
     ),
     Row(
+        case="tokenlearner/exact",
+        spec="tokenlearner(k=3, hidden=5)",
+        names={**layer("score.0", "0"), **layer("score.1", "1"), "score.3.weight": "2.weight"},
+    ),
+    Row(
         case="probabilistic/variance",
         spec="probabilistic(mean=mean)",
         names={

@@ -79,9 +79,13 @@ class Repository:
             file: its dotted name.
             without: packages that it imports and that what is recorded does not use; empty ones stand in for them.
         """
-        for name in without:
-            _stand_in(name)
+        self.stand_in(*without)
         return importlib.import_module(file)
+
+    def stand_in(self, *packages: str) -> None:
+        """Put empty packages in the place of these."""
+        for name in packages:
+            _stand_in(name)
 
     @contextmanager
     def part(self, name: str, files: str, what: str) -> Iterator[Part]:
@@ -174,6 +178,19 @@ class Part:
         self.arrays[key] = tensor.detach().clone().numpy()
 
 
+class _Unused(type):
+    """The type of classes that are named and not used, of whatever attribute one asks."""
+
+    def __getattr__(cls, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _unused(name)
+
+
+def _unused(name: str) -> _Unused:
+    return _Unused(name, (nn.Module,), {"__init__": lambda self, *_, **__: nn.Module.__init__(self)})
+
+
 class _StandIn(ModuleType):
     """A package that is imported and not used."""
 
@@ -182,7 +199,7 @@ class _StandIn(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        return type(name, (nn.Module,), {})
+        return _unused(name)
 
 
 def _stand_in(name: str) -> ModuleType:

@@ -5,8 +5,11 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import torch
+from flax_by_torch import PACKAGES, give
 from recording import Family, Repository
-from torch import Tensor
+from torch import Tensor, nn
+
+CLASSIFICATION = ("classification_model", "multilabel_classification_model")
 
 
 def laps(repository: Repository) -> None:
@@ -55,6 +58,31 @@ def probabilistic(repository: Repository) -> None:
         part.case("variance", what, module, lambda x, mask: module(x, mask.sum(dim=1)), x=x, mask=mask)
 
 
+def tokenlearner(repository: Repository) -> None:
+    """Record TokenLearner, whose Flax is torch here."""
+    module = nn.ModuleList([nn.LayerNorm(8, eps=1e-6), nn.Linear(8, 5), nn.Linear(5, 3)])
+    scenic = [
+        f"scenic.{name}"
+        for name in (
+            *(f"model_lib.base_models.{kind}" for kind in ("base_model", *CLASSIFICATION)),
+            *("projects.baselines.vit", "projects.vivit.model", "projects.vivit.model_utils"),
+        )
+    ]
+    repository.stand_in(*PACKAGES, *scenic)
+    give(iter(module))
+    kind = repository.load("scenic.projects.token_learner.model").TokenLearnerModuleV11
+
+    def call(x: Tensor) -> Tensor:
+        give(iter(module))
+        return kind(num_tokens=3, bottleneck_dim=5)(x, deterministic=True)
+
+    files = "scenic/projects/token_learner/model.py, scenic/model_lib/layers/attention_layers.py"
+    with repository.part("tokenlearner", files, "TokenLearnerModuleV11, Flax computed by torch") as part:
+        part.case(
+            "exact", "3 tokens, a hidden width of 5, the exact GELU", module, call, x=part.normal(3, 7, 8)
+        )
+
+
 def main() -> None:
     """Record all."""
     family = Family("selections")
@@ -64,6 +92,8 @@ def main() -> None:
         ts2(repository)
     with family.repository("naver-ai/pcmepp", "MIT") as repository:
         probabilistic(repository)
+    with family.repository("google-research/scenic", "Apache-2.0") as repository:
+        tokenlearner(repository)
     family.write()
 
 

@@ -98,7 +98,7 @@ def test_compare_shows_them_as_groups_of_their_own(run, other, home):
     assert {row.label for row in own.rows} == {"mean", "max"}
     assert {row.label for row in moved.rows} == {"mean", "max", "ensemble: mean + max"}
     assert moved.judged is not None
-    assert compared.cross_task is None, "they are in no mean over tasks"
+    assert not compared.cross_tasks, "they are in no mean over tasks"
     assert [(of.title, len(of.rows)) for of in groups_of(compared.results)] == [
         (own.title, 2),
         (moved.title, 3),
