@@ -22,6 +22,7 @@ from polypool.infra.storage.places import local
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _FORBIDDEN = {errno.EACCES, errno.EPERM}
 _RUST_ERROR = re.compile(r"\(os error (\d+)\)")
+_NO_FILE = "no such file"
 _TORCH_WRITER = "inline_container.cc"
 """In torch's message where a disk took less than was written, whatever the reason."""
 
@@ -30,7 +31,9 @@ def existing(path: str | Path, *, what: str) -> Path:
     """Return `path` if it is a readable file; `what` names for the message what was expected."""
     path = local(path, what=what)
     if not os.path.isfile(path):  # False, too, of a name that the system rejects
-        raise MissingError(f"{path}: no such file; expected {what}", path)
+        if os.path.lexists(path) and (why := why_no_file(path)) != _NO_FILE:
+            raise InputError(f"{path}: is {why}; expected {what}")
+        raise MissingError(f"{path}: {_NO_FILE}; expected {what}", path)
     if not os.access(path, os.R_OK):
         raise InputError(f"{path}: may not be read; give yourself read permission")
     return path
@@ -44,7 +47,7 @@ def why_no_file(path: str | Path) -> str | None:
     try:
         status = os.stat(path)
     except (FileNotFoundError, NotADirectoryError, ValueError):  # a name with a NUL is a ValueError
-        return "no such file"
+        return _NO_FILE
     except OSError as error:
         return f"cannot be opened: {error.strerror}"
     if not stat.S_ISREG(status.st_mode):
@@ -58,6 +61,8 @@ def existing_folder(path: str | Path, *, what: str) -> Path:
     """Return `path` if it is a folder; `what` names for the message what was expected."""
     path = local(path, what=what)
     if not os.path.isdir(path):
+        if os.path.isfile(path):
+            raise InputError(f"{path}: is a file; expected {what}")
         raise MissingError(f"{path}: no such folder; expected {what}", path)
     return path
 

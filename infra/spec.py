@@ -19,10 +19,15 @@ from typing import Any
 
 from polypool.infra.errors import InputError
 
-_SPEC = re.compile(r"\s*([A-Za-z_][\w.\-]*(?::[A-Za-z_][\w.]*)?)\s*(?:\((.*)\))?\s*", re.DOTALL)
-_PARAM = re.compile(r"\s*([A-Za-z_]\w*)\s*=\s*(.+?)\s*", re.DOTALL)
-_CODE = re.compile(r"([^\W\d][\w.\-]*):([^\W\d]\w*)")
-"""`module:Name` anywhere: also in parameters, brackets and quotes."""
+# Specs come from strangers' files, too: patterns do not try a character twice (`*+`), and texts have a longest length.
+_SPEC = re.compile(r"\s*+([A-Za-z_][\w.\-]*+(?::[A-Za-z_][\w.]*+)?)\s*+(?:\((.*)\))?\s*+", re.DOTALL)
+_KEY = re.compile(r"[A-Za-z_]\w*+")
+_CODE = re.compile(r"([^\W\d][\w.\-]*+)(?::([^\W\d]\w*+))?")
+"""A word, and what makes it `module:Name`; anywhere in a spec, also in parameters, brackets and quotes."""
+LONGEST = 10_000
+"""Characters of a spec."""
+LARGEST = 2**31
+"""What whole numbers in a spec stay below: sizes, counts and the like."""
 _trusted: set[str] = set()
 
 
@@ -45,7 +50,7 @@ class Spec:
         return text if isinstance(text, Spec) else _parsed(text)
 
     def __str__(self) -> str:
-        inside = ", ".join(f"{key}={_written(value)}" for key, value in self.params.items())
+        inside = ", ".join(f"{key}={written(value)}" for key, value in self.params.items())
         return f"{self.name}({inside})" if inside else self.name
 
 
@@ -63,31 +68,38 @@ def without(spec: str, *names: str) -> str:
 
 @functools.lru_cache(maxsize=4096)
 def _parsed(text: str) -> Spec:
+    if len(text) > LONGEST:
+        raise InputError(
+            f"the spec {text[:40]!r}... has {len(text):,} characters; at most {LONGEST:,} are allowed"
+        )
     match = _SPEC.fullmatch(text)
     if not match:
         raise InputError(f"cannot read the spec {text!r}: expected a name, or name(key=value, ...)")
     name, inside = match.groups()
     params: dict[str, Any] = {}
-    for part in _split(inside or "", text):
-        pair = _PARAM.fullmatch(part)
-        if not pair:
+    for part in split_values(inside or "", text):
+        key, _, value = (each.strip() for each in part.partition("="))
+        if not _KEY.fullmatch(key) or not value:
             raise InputError(f"cannot read {part.strip()!r} in the spec {text!r}: expected key=value")
-        key, value = pair.groups()
         if key in params:
             raise InputError(f"{key!r} is given twice in the spec {text!r}")
         params[key] = _value(value, text)
     return Spec(name, params)
 
 
-def _written(value: Any) -> str:
-    """Return a value as `_value` reads it: specs without quotes, all else as a literal."""
+def written(value: Any) -> str:
+    """Return a value as a spec holds it: specs without quotes, all else as a literal."""
     if isinstance(value, str) and _SPEC.fullmatch(value) and value not in ("None", "True", "False"):
         return value
     return repr(value)
 
 
-def _split(inside: str, spec: str) -> list[str]:
-    """Split at the commas that are in no bracket and no quote."""
+def split_values(inside: str, spec: str) -> list[str]:
+    """Split at the commas that are in no bracket and no quote; messages name `spec`.
+
+    Raises:
+        InputError: a bracket or quote is not closed.
+    """
     parts, start, depth, quote = [], 0, 0, ""
     for at, char in enumerate(inside):
         if quote:
@@ -111,11 +123,21 @@ def _split(inside: str, spec: str) -> list[str]:
 
 def _value(text: str, spec: str) -> Any:
     try:
-        return ast.literal_eval(text)
+        value = ast.literal_eval(text)
     except (ValueError, SyntaxError, RecursionError, MemoryError):  # the last two: nested too deeply
         if _SPEC.fullmatch(text):
             return text
         raise InputError(f"{text!r} in the spec {spec!r} is neither a literal nor a spec") from None
+    _refuse_large(value, spec)
+    return value
+
+
+def _refuse_large(value: Any, spec: str) -> None:
+    for each in value if isinstance(value, list | tuple | set) else (value,):
+        if isinstance(each, int) and abs(each) >= LARGEST:
+            raise InputError(
+                f"a number in the spec {spec!r} is too large: whole numbers are below {LARGEST:,}"
+            )
 
 
 def trust_modules(*modules: str) -> None:
@@ -129,7 +151,7 @@ def trusted() -> tuple[str, ...]:
 
 def modules_of(specs: Iterable[str]) -> tuple[str, ...]:
     """Return the modules that specs name, each once: `gcn(then=mine:Mean)` names `mine`."""
-    return tuple(dict.fromkeys(module for spec in specs for module, _ in _CODE.findall(spec)))
+    return tuple(dict.fromkeys(module for spec in specs for module, name in _CODE.findall(spec) if name))
 
 
 def trust_specs(*specs: str) -> None:
@@ -167,7 +189,7 @@ def load_part(target: str, *, kind: str = "part", origin: str = "") -> Any:
     Raises:
         InputError: the module cannot be imported, or has nothing of this name.
     """
-    if not (match := _CODE.fullmatch(target)):
+    if not (match := _CODE.fullmatch(target)) or not match[2]:
         raise InputError(
             f"cannot load the {kind} {target!r}{origin}: expected module:Name, a class or function of the module itself"
         )

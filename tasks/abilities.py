@@ -21,6 +21,7 @@ if TYPE_CHECKING:  # what reads results alone, such as `compare`, waits for no t
     from polypool.tasks.datasets.questions import QuestionCorpus
     from polypool.tasks.inputs.texts import TextInputs
     from polypool.tasks.inputs.visuals import VisualInputs
+    from polypool.tasks.scoring.scores import Bank
 
 
 @runtime_checkable
@@ -121,6 +122,28 @@ class Scores(Protocol):
 
         Raises:
             InputError: it has not, so a mean of scores would be meaningless.
+        """
+
+
+@runtime_checkable
+class Banks(Protocol):
+    """An adapter some of whose protocols compare a split with the queries of the training split."""
+
+    @abstractmethod
+    def needs_bank(self, protocol: str) -> bool:
+        """Whether a protocol is one of them; its `evaluate_scores` then takes a `tasks.scoring.scores.Banked`."""
+
+    @abstractmethod
+    def bank(self, model: nn.Module, split: str, *, protocol: str) -> Bank:
+        """Return the scores of training queries with a split; every worker calls this.
+
+        Args:
+            model: in any mode.
+            split: whose items and texts are the gallery.
+            protocol: one that needs the bank.
+
+        Raises:
+            InputError: the model would take too long.
         """
 
 

@@ -8,8 +8,10 @@ from polypool.infra.paths import resolve
 from polypool.infra.registry import TASKS
 from polypool.tasks.adapter import Evaluation, Score
 from polypool.tasks.datasets.coco_judgments import cxc_files, eccv_files, read_cxc, read_eccv
+from polypool.tasks.datasets.flickr8k_judgments import judgment_file, read_judgments
 from polypool.tasks.retrieval import Retrieval
 from polypool.tasks.run import Run
+from polypool.tasks.scoring.agreement import agreement_evaluation
 from polypool.tasks.scoring.protocols import protocol_named
 from polypool.tasks.scoring.retrieval_metrics import crisscrossed_evaluation, extended_evaluation
 
@@ -24,6 +26,7 @@ class ImageText(Retrieval):
         dev_protocol: the protocol that chooses the best epoch.
         cxc: folder of the official files of Crisscrossed Captions, for the protocol `coco-5k-cxc`.
         eccv: folder of the JSON files of ECCV Caption, for `coco-eccv`; those of its package if empty.
+        flickr8k: folder of the judgments in Flickr8k's text archive, for `flickr8k-expert` and `flickr8k-crowd`.
         chunk: images or captions encoded at once in evaluation.
     """
 
@@ -35,9 +38,11 @@ class ImageText(Retrieval):
         dev_protocol: str = "val-1k",
         cxc: str = "data/cxc",
         eccv: str = "",
+        flickr8k: str = "data/flickr8k",
         chunk: int = 256,
     ) -> None:
         self.cxc, self.eccv = resolve(cxc), resolve(eccv) if eccv else None
+        self.flickr8k = resolve(flickr8k)
         super().__init__(run, assets, dev_protocol=dev_protocol, chunk=chunk)
 
     def evaluate_scores(self, score: Score, split: str, protocol: str) -> Evaluation:
@@ -46,6 +51,8 @@ class ImageText(Retrieval):
             return super().evaluate_scores(score, split, protocol)
         scored = self.scored(split)
         named.check(len(scored.pairs.item_ids), len(scored.pairs.owner_T))
+        if named.right == "expert" or named.right == "crowd":
+            return agreement_evaluation(scored, score, named, read_judgments(self.flickr8k, named.right))
         if named.right == "cxc":
             return crisscrossed_evaluation(scored, score, named, read_cxc(self.cxc, split))
         return extended_evaluation(scored, score, named, read_eccv(self.eccv))
@@ -57,3 +64,5 @@ class ImageText(Retrieval):
             cxc_files(self.cxc, split)
         if right == "eccv":
             eccv_files(self.eccv)
+        if right == "expert" or right == "crowd":
+            judgment_file(self.flickr8k, right)

@@ -14,7 +14,7 @@ from polypool.infra.batches import Batch
 from polypool.infra.compute.cost import CostMeter
 from polypool.infra.compute.device import device_of
 from polypool.infra.errors import InputError
-from polypool.tasks.abilities import Chunked, Collapse, Pass, Watchful
+from polypool.tasks.abilities import Banks, Chunked, Collapse, Pass, Watchful
 from polypool.tasks.adapter import Evaluation, Score
 from polypool.tasks.corpus_task import CorpusTask
 from polypool.tasks.inputs.pairs import Pairs
@@ -26,11 +26,12 @@ from polypool.tasks.models.retrieval_model import RetrievalModel
 from polypool.tasks.run import Run
 from polypool.tasks.scoring.attention_maps import caption_attention
 from polypool.tasks.scoring.described import RSUM
-from polypool.tasks.scoring.protocols import check_rerank, protocol_named
+from polypool.tasks.scoring.protocols import check_model, protocol_named
 from polypool.tasks.scoring.retrieval_metrics import RetrievalSplit, own_evaluation
+from polypool.tasks.scoring.scores import Bank, Banked
 
 
-class Retrieval(CorpusTask, Chunked, Watchful):
+class Retrieval(CorpusTask, Chunked, Watchful, Banks):
     """Retrieval between items of a visual modality and their captions.
 
     Args:
@@ -80,7 +81,7 @@ class Retrieval(CorpusTask, Chunked, Watchful):
     def model(self, *, pretrained: bool = True) -> RetrievalModel:
         model = retrieval_model(self.run, Parts.of(self.run, self.assets, pretrained=pretrained))
         for protocol in (self.dev_protocol, self.run.protocol):
-            check_rerank(protocol_named(protocol), looks_at_pairs=model.looks_at_pairs)
+            check_model(protocol_named(protocol), looks_at_pairs=model.looks_at_pairs)
         return model
 
     def loss(self, model: RetrievalModel, batch: Batch, *, epoch: float) -> dict[str, Tensor]:
@@ -102,6 +103,19 @@ class Retrieval(CorpusTask, Chunked, Watchful):
         model.eval()
         return model.scorer(pairs.items(self.visual_chunk), pairs.sentences(self.chunk))
 
+    def needs_bank(self, protocol: str) -> bool:
+        return protocol_named(protocol).rescore == "qbnorm"
+
+    def bank(self, model: RetrievalModel, split: str, *, protocol: str) -> Bank:
+        check_model(protocol_named(protocol), looks_at_pairs=model.looks_at_pairs)
+        ours, training = self.data(split), self.data("train")
+        model.eval()
+        return Bank(
+            items=model.scorer(training.items(self.visual_chunk), ours.sentences(self.chunk)),
+            captions=model.scorer(ours.items(self.visual_chunk), training.sentences(self.chunk)),
+            sizes=(len(training.item_ids), len(training.texts)),
+        )
+
     def rows_and_columns(self, split: str) -> tuple[Sequence[str], Sequence[str]]:
         return self.data(split).item_ids.tolist(), self.data(split).texts
 
@@ -120,11 +134,13 @@ class Retrieval(CorpusTask, Chunked, Watchful):
 
     def evaluate(self, model: RetrievalModel, split: str, protocol: str) -> Evaluation:
         self.check_protocol(protocol, split)
-        check_rerank(protocol_named(protocol), looks_at_pairs=model.looks_at_pairs)
+        check_model(protocol_named(protocol), looks_at_pairs=model.looks_at_pairs)
+        bank = self.bank(model, split, protocol=protocol) if self.needs_bank(protocol) else None
         meter = CostMeter(device_of(model))
         score = self.scorer(model, split)
         encoded, pairs = meter.lap(), self.data(split)
-        evaluation = self.evaluate_scores(score, split, protocol)
+        ranked = Banked(score=score, bank=bank) if bank else score
+        evaluation = self.evaluate_scores(ranked, split, protocol)
         return replace(
             evaluation,
             embed_cost=encoded / len(pairs.item_ids),

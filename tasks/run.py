@@ -163,6 +163,8 @@ class Run:
     """Text encoder."""
     protocol: Name
     """Protocol of the test split, scored once, with the epoch that was best on `val`."""
+    test: bool = True
+    """Score the test split at the end; else a run reads `val` alone, as one that helps to choose settings should."""
     task: Annotated[Part, NOT_EMPTY] = "image_text"
     """Task adapter."""
     aggregator: Part = "gpo"

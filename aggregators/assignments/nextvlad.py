@@ -21,8 +21,9 @@ class NeXtVLAD(Aggregator):
     A group's assignment to the clusters, a softmax of batch-normed scores, is multiplied by a sigmoid of the whole
     element. Sums of differences from the clusters' centres are normalised cluster by cluster, laid one behind the
     other, batch-normed, and mapped to the vector. Both batch norms know real elements and sets of the global batch
-    alone in training, and kept statistics elsewhere. Maps start from He's normal weights. The dropout before the last
-    map and the context gating behind it belong to the authors' classifier and are left out.
+    alone in training, and kept statistics elsewhere, which move a tenth of the way to those of each batch, in the
+    authors' code a thousandth. Maps start from He's normal weights. The dropout before the last map and the context
+    gating behind it belong to the authors' classifier and are left out.
 
     Args:
         dim: width of the elements.
@@ -42,9 +43,9 @@ class NeXtVLAD(Aggregator):
         self.groups, part = groups, wide // groups
         self.expand, self.gate = nn.Linear(dim, wide), nn.Linear(wide, groups)
         self.assign = nn.Linear(wide, groups * clusters, bias=False)
-        self.assign_norm = SetBatchNorm(groups * clusters)
+        self.assign_norm = SetBatchNorm(groups * clusters, eps=1e-3)
         self.centre_KP = nn.Parameter(torch.randn(clusters, part) * (2 / part) ** 0.5)
-        self.norm = SetBatchNorm(clusters * part)
+        self.norm = SetBatchNorm(clusters * part, eps=1e-3)
         self.out = nn.Linear(clusters * part, dim)
         for linear in (self.expand, self.gate, self.assign, self.out):
             nn.init.kaiming_normal_(linear.weight)

@@ -14,9 +14,9 @@ class AdaPool(WeightedSum):
     """A learned mix of two exponentially weighted means, one channel at a time.
 
     One weighs a value by how near it is to the mean (the softmax of their Dice-Soerensen coefficient
-    2ab / (a^2 + b^2), of single values as in the authors' code), the other by itself (SoftPool). The paper learns a
+    2|ab| / (a^2 + b^2), of single values as in the authors' code), the other by itself (SoftPool). The paper learns a
     mix for each place of the output; a set has one, so there is one weight. It is kept in (0, 1) by a sigmoid where
-    the code clamps, and results are not cut at zero as they are there, since features here are signed.
+    the code clamps. Two zeros have a coefficient of 0, where the code makes the whole result 0.
 
     Args:
         dim: width of the elements.
@@ -36,5 +36,5 @@ class AdaPool(WeightedSum):
 
 
 def dice_sorensen(a: Tensor, b: Tensor) -> Tensor:
-    """Return 2ab / (a^2 + b^2), between -1 and 1; 0 where both are 0."""
-    return 2 * a * b / (a.square() + b.square()).clamp(min=torch.finfo(a.dtype).tiny)
+    """Return 2|ab| / (a^2 + b^2), between 0 and 1; 0 where both are 0."""
+    return 2 * (a * b).abs() / (a.square() + b.square()).clamp(min=torch.finfo(a.dtype).tiny)

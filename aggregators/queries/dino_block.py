@@ -17,8 +17,8 @@ class DINOBlock(Aggregator):
 
     The block is DINO's: x + attention(norm(x)), then x + MLP(norm(x)), over the query and the elements. What it makes
     of the elements is not used, so the query's row alone is computed, which is the same. V-JEPA's attentive probe
-    (Bardes et al. 2024) differs in that the query, without a norm, does not see itself. Keys have no bias, which no
-    softmax sees.
+    (Bardes et al. 2024) differs in that the query, without a norm, does not see itself; efficient probing has no query
+    here, but the mean of what the block makes of the elements. Keys have no bias, which no softmax sees.
 
     Args:
         dim: width of the elements, which `heads` must divide.

@@ -18,7 +18,7 @@ class SetTransformer(Aggregator):
 
     rFF(SAB(PMA_k(ISAB(ISAB(X))))), the paper's Eq. 12 to 14 with their number of blocks. In an ISAB (Eq. 9, 10) learned
     points attend to the elements and the elements attend to what these became, so that cost grows with a set's size and
-    not with its square. Blocks as in `pma`.
+    not with its square. Blocks as in `pma`. The authors' code has two SABs; the paper's equations have this one.
 
     Args:
         dim: width of the elements, which `heads` must divide.

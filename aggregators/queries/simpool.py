@@ -14,35 +14,40 @@ from polypool.infra.registry import AGGREGATORS
 
 @AGGREGATORS.register("simpool")
 class SimPool(Aggregator):
-    """The mean asks, the elements answer, and a power mean with these weights is the vector.
+    """The mean asks, the elements answer, and their mean with these weights is the vector.
 
     One head: the query is a map of the elements' mean, the keys are a map of the layer-normed elements, and the values
-    are these without a map, less their smallest number, so that a power is defined:
-    (sum_n a_n (v_n - min v + eps)^gamma)^(1 / gamma). The code takes the smallest number of the whole batch; this takes
-    that of the set, as the paper's formula does, for else batch mates would change a result. The learned number that an
-    option of the code adds to all channels alike is left out.
+    are these without a map. This is what the authors' code computes unless told a power, and what they probe frozen
+    transformers with.
+
+    With `gamma`, in their training 2 for convolutional networks and 1.25 for transformers, it is a power mean of the
+    values less their smallest number: (sum_n a_n (v_n - min v + eps)^gamma)^(1 / gamma). The code takes the smallest
+    number of the whole batch; this takes that of the set, as the paper's formula does, for else batch mates would
+    change a result. The learned number that an option of the code adds to all channels alike is left out.
 
     Args:
         dim: width of the elements.
-        gamma: the power, 2 in the code that the authors published; 1 is the weighted mean, less the smallest number.
+        gamma: the power of the power mean; None for the mean.
     """
 
-    def __init__(self, dim: int, *, gamma: float = 2.0) -> None:
+    def __init__(self, dim: int, *, gamma: float | None = None) -> None:
         super().__init__()
-        if not gamma > 0:
-            raise InputError(f"gamma must be above 0, not {gamma}")
+        if gamma is not None and not gamma > 0:
+            raise InputError(f"gamma must be above 0, or None, not {gamma}")
         self.gamma, self.eps = gamma, 1e-6
         self.norm = nn.LayerNorm(dim, eps=1e-6)
         self.query = nn.Linear(dim, dim, bias=False)
         self.key = nn.Linear(dim, dim, bias=False)
 
     def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
-        """Return the `(B, D)` power means and the `(B, N)` weights; powers are taken in float32 at least."""
+        """Return the `(B, D)` means and the `(B, N)` weights; powers are taken in float32 at least."""
         x_BND = zero_pads(x_BND, mask_BN)
         asked_BD = self.query(masked_mean(x_BND, mask_BN)) * x_BND.shape[-1] ** -0.5 @ self.key.weight
-        normal_BND = self.norm(x_BND)
-        weight_BN = softmax_over_elements(torch.einsum("bd,bnd->bn", asked_BD, normal_BND), mask_BN)
-        wide_BND = normal_BND.to(torch.promote_types(x_BND.dtype, torch.float32))
+        value_BND = self.norm(x_BND)
+        weight_BN = softmax_over_elements(torch.einsum("bd,bnd->bn", asked_BD, value_BND), mask_BN)
+        if self.gamma is None:
+            return Pooled(torch.einsum("bn,bnd->bd", weight_BN, value_BND), weights=weight_BN)
+        wide_BND = value_BND.to(torch.promote_types(x_BND.dtype, torch.float32))
         least_B11 = wide_BND.masked_fill(~mask_BN[..., None], float("inf")).amin(dim=(1, 2), keepdim=True)
         power_BND = (wide_BND - least_B11).clamp(min=0).add(self.eps) ** self.gamma
         mean_BD = torch.einsum("bn,bnd->bd", weight_BN.to(power_BND.dtype), zero_pads(power_BND, mask_BN))

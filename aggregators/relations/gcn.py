@@ -16,9 +16,9 @@ class GCN(Aggregator):
     """Layers in which every element adds what the others send it, then another aggregator over the new elements.
 
     `gcn(then=mean)` is GCN+AvgPool of the table (4.2 M weights), `gcn(then=seq2seq, layers=4)` is GCN+Seq2Seq
-    (23.1 M) and the image encoder of VSRN. As there, elements are brought to unit length before and after: a message
-    is cubic in their length. Number of vectors, what they are, width, context, symmetry and weights are those of the
-    inner aggregator.
+    (23.1 M) and the image encoder of VSRN. Elements are brought to unit length before and after, for a message is cubic
+    in their length; VSRN's code divides each channel by its length over the elements there. Number of vectors, what
+    they are, width, context, symmetry and weights are those of the inner aggregator.
 
     Args:
         dim: width of the elements.

@@ -14,8 +14,9 @@ from polypool.infra.registry import AGGREGATORS
 class SelfAttention(Aggregator):
     """Every element adds what it attends to, by a learned gate; then the mean.
 
-    Queries, keys and values have the full width, which makes the 3.2 M weights of the table. The gate starts at 0
-    (LIWE), so the aggregator starts as a mean. Since attention sums to 1, the mean of all attended values is the value
+    Queries, keys and values have the full width, which makes the 3.2 M weights of the table; LIWE's code has queries
+    and keys an eighth as wide, and does not divide scores by the root of their width. The gate starts at 0 (LIWE), so
+    the aggregator starts as a mean. Since attention sums to 1, the mean of all attended values is the value
     of one vector, the elements summed with the attention that each receives on average: values are computed once for
     a set and not for each element.
 

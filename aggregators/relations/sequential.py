@@ -54,7 +54,7 @@ class _Layer(nn.Module):
     def __init__(self, dim: int, *, heads: int, layers: int) -> None:
         super().__init__()
         self.heads = heads
-        self.norm, self.norm_mlp = nn.LayerNorm(dim), nn.LayerNorm(dim)
+        self.norm, self.norm_mlp = nn.LayerNorm(dim, eps=1e-12), nn.LayerNorm(dim, eps=1e-12)
         self.query_key_value, self.out = nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
         self.up, self.down = nn.Linear(dim, 4 * dim), nn.Linear(4 * dim, dim)
         inner, last = dim**-0.5, dim**-0.5 * (2 * layers) ** -0.5

@@ -7,7 +7,8 @@ image recognition", CVPR 2016; Jiang et al., "In defense of grid features for vi
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from PIL import Image
@@ -17,6 +18,9 @@ from polypool.encoders.backbones.hub import Pretrained, half_of_pair
 from polypool.infra.errors import InputError
 from polypool.infra.pictures.opening import rgb
 from polypool.infra.registry import BACKBONES
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _KIND = "a vision transformer"
 
@@ -30,6 +34,8 @@ class ViT(Backbone):
         cls: put the [CLS] token before the patches. Other tokens that are no patches are always left out.
         grid: average the patches over the cells of a `grid` x `grid` partition; where None, each patch is kept. Where
             patches do not divide evenly, neighbouring cells share some.
+        layers: put the states of so many last layers side by side, the last one first, each through the model's norm,
+            as the linear evaluation of DINOv2 does; elements are as many times as wide.
         bfloat16: compute in it, which takes half the time where the processor or GPU has it in hardware.
     """
 
@@ -44,19 +50,24 @@ class ViT(Backbone):
         name: str = "google/vit-base-patch16-224",
         cls: bool = False,
         grid: int | None = None,
+        layers: int = 1,
         bfloat16: bool = False,
     ) -> None:
         if grid is not None and grid < 1:
             raise ValueError(f"grid must be at least 1, not {grid}")
-        self.cls, self.grid = cls, grid
+        self.cls, self.grid, self.layers = cls, grid, layers
         self._pretrained = Pretrained(name, kind=self.kind, bfloat16=bfloat16)
         self.note = self._pretrained.note
-        self.dim: int = self._pretrained.setting("hidden_size", of=_KIND)
+        most: int = self._pretrained.setting("num_hidden_layers", of=_KIND)
+        if not 1 <= layers <= most:
+            raise InputError(f"layers must be between 1 and the {most} of {name}, not {layers}")
+        self.dim: int = self._pretrained.setting("hidden_size", of=_KIND) * layers
         self._patch: int = self._pretrained.setting("patch_size", of=_KIND)
 
     def describe(self) -> dict[str, Any]:
         grid = {} if self.grid is None else {"grid": self.grid}
-        return {"backbone": self.backbone, "cls": self.cls} | grid | self._pretrained.describe()
+        layers = {} if self.layers == 1 else {"layers": self.layers}
+        return {"backbone": self.backbone, "cls": self.cls} | grid | layers | self._pretrained.describe()
 
     def __call__(self, images: list[Image.Image]) -> list[np.ndarray]:
         """Return the `(patches, dim)` or `(grid * grid, dim)` float32 features of each image, after [CLS] if wanted.
@@ -65,13 +76,21 @@ class ViT(Backbone):
         """
         pixels = self._pretrained.pixels(images)
         features = []
-        for token_ND, image in zip(self._pretrained.states(pixels), pixels, strict=True):
+        for token_ND, image in zip(self._states(pixels), pixels, strict=True):
             rows, columns = (side // self._patch for side in image.shape[1:])
             patch_ND = token_ND[-rows * columns :]
             if self.grid is not None:
                 patch_ND = _cells(patch_ND.reshape(rows, columns, -1), self.grid)
             features.append(np.concatenate([token_ND[: int(self.cls)], patch_ND]))
         return features
+
+    def _states(self, pixels: list[Tensor]) -> list[np.ndarray]:
+        """Return the `(N, dim)` states of all tokens of each image."""
+        if self.layers == 1:
+            return self._pretrained.states(pixels)
+        layers = [*range(-1, -1 - self.layers, -1)]
+        of_images = self._pretrained.computed(pixels, lambda model, x: _normed_states(model, x, layers))
+        return [np.concatenate(states, axis=-1) for states in of_images]
 
 
 class _OfPair(ViT):
@@ -179,7 +198,7 @@ class DINOv2(ViT):
     Args:
         name: a model on the hub, or a local folder.
         cls: put the [CLS] token before the patches.
-        grid, bfloat16: see `ViT`.
+        grid, layers, bfloat16: see `ViT`.
     """
 
     backbone = "dinov2"
@@ -190,9 +209,10 @@ class DINOv2(ViT):
         name: str = "facebook/dinov2-base",
         cls: bool = False,
         grid: int | None = None,
+        layers: int = 1,
         bfloat16: bool = False,
     ) -> None:
-        super().__init__(name=name, cls=cls, grid=grid, bfloat16=bfloat16)
+        super().__init__(name=name, cls=cls, grid=grid, layers=layers, bfloat16=bfloat16)
         model_type = self._pretrained.model.config.model_type
         if not model_type.startswith("dinov2"):
             raise InputError(f"{name}: a model of type {model_type!r}; expected a DINOv2")
@@ -231,6 +251,12 @@ class ResNetBackbone(Backbone):
             options = {"do_resize": False, "do_center_crop": False}
         maps_DHW = self._pretrained.states(self._pretrained.pixels(images, **options))
         return [np.ascontiguousarray(map_DHW.reshape(self.dim, -1).T) for map_DHW in maps_DHW]
+
+
+def _normed_states(model: Any, pixel_BCHW: Tensor, layers: Sequence[int]) -> list[Tensor]:
+    """Return the `(B, N, D)` states of some layers, each through the norm that the last one has."""
+    states = model(pixel_BCHW, output_hidden_states=True).hidden_states
+    return [model.layernorm(states[layer]) for layer in layers]
 
 
 def _cells(x_RCD: np.ndarray, grid: int) -> np.ndarray:

@@ -107,12 +107,23 @@ class BertStates(TextBackbone):
 
     Args:
         name: a model on the hub, or a local folder.
+        pooled: instead, their mean, special tokens included: the sentence embedding of MiniLM and most models of
+            sentence-transformers, before it is brought to length 1.
     """
 
     backbone, model = "bert", "bert"
 
-    def __init__(self, *, name: str = "bert-base-uncased") -> None:
+    def __init__(self, *, name: str = "bert-base-uncased", pooled: bool = False) -> None:
         super().__init__(name=name)
+        self._mean = pooled
+        self._described |= {"pooled": True} if pooled else {}
+
+    def __call__(self, texts: Sequence[str]) -> list[np.ndarray | str]:
+        """Return the `(N, dim)` states of each text, or their `(1, dim)` mean; or why there are none."""
+        features = super().__call__(texts)
+        if not self._mean:
+            return features
+        return [x if isinstance(x, str) else x.mean(axis=0, keepdims=True) for x in features]
 
 
 @BACKBONES.register("clip_text")

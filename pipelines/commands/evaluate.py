@@ -6,6 +6,13 @@ Several runs are an ensemble: the mean of their score matrices, as in the papers
 A model that looks at every pair of image and caption takes days for COCO's 5,000 x 25,000. With --rerank 100 it looks
 at the 100 best of a first pass for each query, and for that pass at as many probes: tasks/scoring/ranking/reranking.py.
 
+With --rescore scores are changed before they are ranked, by dual softmax (dsl) or by a bank of training queries
+(qbnorm): tasks/scoring/ranking/rescoring.py.
+
+With --data.corpus and --data.dataset the runs are scored on other data than those that they were trained on, whose
+words and statistics of features they keep. The scores are logged in a run of their own, of kind `transfer`, and
+`compare` has a table of its own for them.
+
 With --embeddings the embeddings of one run are analysed instead: alignment and uniformity; for sets also their variance
 and the scores with single elements alone or left out; for distributions their uncertainty. The numbers are logged in
 the run, as metrics named `analysis/...`.
@@ -21,11 +28,15 @@ import tyro
 
 from polypool.infra.errors import InputError
 from polypool.infra.process.command import Repeated, command
-from polypool.infra.text_tables import ABSENT, WIDTH, aligned
+from polypool.infra.text_tables import ABSENT, WIDTH, aligned, as_text
+from polypool.tasks.inputs.other_data import OtherData
+from polypool.tasks.scoring.protocols import RERANK, Rescore, warnings_of
 
 if TYPE_CHECKING:
     from polypool.pipelines.models.trained import TrainedModel
     from polypool.tasks.adapter import Evaluation
+
+OWN = OtherData()
 
 
 def evaluate(
@@ -34,9 +45,11 @@ def evaluate(
     protocol: Repeated = (),
     split: str = "test",
     rerank: int | None = None,
+    rescore: Rescore | None = None,
     embeddings: bool = False,
     elements: bool = True,
     task: str = "",
+    data: OtherData = OWN,
     trust: Repeated = (),
 ) -> None:
     """Score runs.
@@ -47,28 +60,40 @@ def evaluate(
         split: the split that is scored.
         rerank: score this many of each query's gallery, by a model that looks at every pair; the protocol is then
             called PROTOCOL-rerankK, and compared with its like alone.
+        rescore: change scores first; the protocol is then called PROTOCOL-dsl or PROTOCOL-qbnorm, likewise.
         embeddings: analyse the embeddings of one run instead.
         elements: with --embeddings: score elements of sets alone and left out; for sets of K, about 2K + 1 evaluations.
         task: task adapter with other parameters, such as "image_text(cxc='data/cxc')"; each run's own where empty.
+        data: other data than those that the runs were trained on.
         trust: a module whose code the runs may name, as module:Name; once for each.
     """
     if rerank is not None and rerank < 1:
         raise InputError(f"--rerank must be at least 1, such as 100, not {rerank}")
-    if embeddings and (len(run_ids) != 1 or len(protocol) > 1 or rerank):
-        raise InputError("--embeddings takes one run and at most one --protocol, without --rerank")
+    if embeddings and (len(run_ids) != 1 or len(protocol) > 1 or rerank or rescore or data.given):
+        raise InputError(
+            "--embeddings takes one run and at most one --protocol, without --rerank, --rescore and --data"
+        )
+    from polypool.pipelines.comparison.tables.methods import methods_table
     from polypool.pipelines.models.run_evaluation import evaluate_and_log
     from polypool.pipelines.models.trained import load_run
-    from polypool.tasks.scoring.protocols import RERANK
 
-    models = [load_run(run_id, task=task, trust=trust) for run_id in dict.fromkeys(run_ids)]
+    models = [load_run(run_id, task=task, data=data, trust=trust) for run_id in dict.fromkeys(run_ids)]
     if embeddings:
         analyse(models[0], split=split, protocol="".join(protocol), elements=elements)
         return
-    reranked = f"{RERANK}{rerank}" if rerank else ""
-    protocols = [f"{name}{reranked}" for name in dict.fromkeys(protocol or (models[0].run.protocol,))]
+    how = (f"{RERANK}{rerank}" if rerank else "") + (f"-{rescore}" if rescore else "")
+    protocols = [f"{name}{how}" for name in dict.fromkeys(protocol or (models[0].run.protocol,))]
     run_id, evaluations = evaluate_and_log(models, protocols=protocols, split=split)
-    print(f"{', '.join(map(name, models))}: {split} under {', '.join(protocols)} (run {run_id})")
+    scored = f"{data.dataset}, {split}" if data.given else split
+    print(f"{', '.join(map(name, models))}: {scored} under {', '.join(protocols)} (run {run_id})")
     print(*metric_table(evaluations), sep="\n")
+    for warning in warnings_of(protocols):
+        print(f"note: {warning}")
+    for each in evaluations:
+        metric = each.primary.name
+        ours = {", ".join(map(name, models)): each.metrics[metric]} if metric in each.metrics else {}
+        if table := methods_table(f"{each.protocol}: other methods", each.protocol, metric, ours):
+            print("", as_text(table), sep="\n")
 
 
 def analyse(trained: TrainedModel, *, split: str, protocol: str, elements: bool) -> None:
@@ -87,7 +112,8 @@ def analyse(trained: TrainedModel, *, split: str, protocol: str, elements: bool)
 
 
 def name(trained: TrainedModel) -> str:
-    return f"{trained.run.recipe} {trained.run.aggregator} seed {trained.run.seed}"
+    of = f" of {trained.trained_on}" if trained.trained_on else ""
+    return f"{trained.run.recipe} {trained.run.aggregator} seed {trained.run.seed}{of}"
 
 
 def metric_table(evaluations: Sequence[Evaluation]) -> list[str]:

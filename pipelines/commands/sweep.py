@@ -4,22 +4,27 @@ Recipes x aggregators x seeds, with Ray Tune, side by side where there are cores
 are changed by the flags of `polypool train`, such as `--optim.epochs 2 --cpus 1`. Trials that finished before, with
 the same settings, are skipped, and a sweep that was ended goes on where it stopped: give the same command again.
 With `--text-aggregators` every visual aggregator is trained with every text aggregator, and a heat map of them is
-drawn. `--dry-run` shows the trials, what is done, the time it will take, and the same as Ray jobs. A trial that fails
-stops no other; the exit code is then 1.
+drawn. With `--choose optim.lr=1e-3,2e-3,4e-3 --budget 6` every aggregator gets as many trials over the same space,
+scored on `val` alone, and is then trained with the settings that were best there. `--dry-run` shows the trials, what
+is done, the time it will take, and the same as Ray jobs. A trial that fails stops no other; the exit code is then 1.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
 from polypool.infra.errors import InputError
 from polypool.infra.paths import home
 from polypool.infra.process.command import command
+from polypool.tasks.run import NO_DEFAULT
+
+if TYPE_CHECKING:
+    from polypool.pipelines.training.sweep.trials import Trials
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,10 +36,15 @@ class SweepOptions:
         aggregators: aggregators of both modalities, or of the visual one where there are text aggregators.
         text_aggregators: aggregators of the text, each trained with each of the others.
         seeds: how many seeds: 0, 1, ...
+        choose: settings to tune, each with the values to choose from: of all aggregators, such as
+            `optim.lr=1e-3,2e-3` and `aggregator.lr=0.1,1` (a factor for the aggregators' own weights), or of one,
+            such as `kmax.k=1,2,5`.
+        budget: trials of each aggregator that choose among these.
         experiment: MLflow experiment of the runs, where finished ones are looked for.
         concurrent: trials at once; 0 for as many as the cluster has cores for, by the runs' `cpus` and `workers`.
         detect: a difference of the primary metric for which to show how many more seeds it needs; 0 for none.
-        early_stop: stop the worse half of a recipe's trials after 1, 2, 4, ... epochs, by the score on `val` (ASHA).
+        early_stop: stop the worse half of a recipe's trials after 1, 2, 4, ... epochs, by the score on `val` (ASHA);
+            with `--choose`, of an aggregator's trials that choose.
         dry_run: show what would be done, and train nothing.
     """
 
@@ -44,6 +54,8 @@ class SweepOptions:
         tuple[str, ...], tyro.conf.arg(help_behavior_hint="(default: those above)")
     ] = ()
     seeds: int = 1
+    choose: Annotated[tuple[str, ...], NO_DEFAULT] = ()
+    budget: Annotated[int, tyro.conf.arg(help_behavior_hint="(with --choose)")] = 0
     experiment: str = "polypool"
     concurrent: int = 0
     detect: float = 0.0
@@ -52,7 +64,8 @@ class SweepOptions:
 
 
 _PARAMS = ("recipes", "aggregators", "text_aggregators", "seeds", "early_stop")
-"""Options that are parameters of the sweep's run."""
+_TUNED = ("choose", "budget")
+"""Options that are parameters of the sweep's run, and further ones of a tuned sweep's."""
 
 
 @command
@@ -97,19 +110,56 @@ def sweep(options: SweepOptions, *, flags: Sequence[str] = (), words: Sequence[s
         early_stop=options.early_stop,
     )
     place = {"uri": tracking_uri(home()), "home": home(), "experiment": options.experiment}
+    names = _PARAMS + (_TUNED if options.choose else ())
+    params = {name: getattr(options, name) for name in names} | {"flags": tuple(flags)}
+    words = [word for word in words if word not in ("--dry-run", "--dry_run")]
+    if options.choose or options.budget:
+        return _tuned(options, trials, place, params=params, words=words)
     if options.dry_run:
-        words = [word for word in words if word not in ("--dry-run", "--dry_run")]
         records = records_of(place["uri"], options.experiment)
         plan = Plan.of(trials, records, **place, early_stop=options.early_stop)
         print(plan.text(records, concurrent=options.concurrent, words=words))
         return False
     plan, outcomes = carry_out(
-        trials,
-        **place,
-        early_stop=options.early_stop,
-        concurrent=options.concurrent,
-        params={name: getattr(options, name) for name in _PARAMS} | {"flags": tuple(flags)},
+        trials, **place, early_stop=options.early_stop, concurrent=options.concurrent, params=params
     )
     print(outcome_text(plan, outcomes), end="\n\n")
     print(compare_sweep(plan, detect=options.detect))
+    return any(outcome.how == "failed" for outcome in outcomes)
+
+
+def _tuned(
+    options: SweepOptions,
+    trials: Trials,
+    place: Mapping[str, Any],
+    *,
+    params: Mapping[str, Any],
+    words: Sequence[str],
+) -> bool:
+    """Carry a tuned sweep out and print the outcome; return whether a trial failed."""
+    from polypool.infra.text_tables import as_text
+    from polypool.pipelines.comparison.sweeps import compare_sweep
+    from polypool.pipelines.training.sweep.execution import outcome_text
+    from polypool.pipelines.training.sweep.tuned_sweep import preview, tuned_sweep
+    from polypool.pipelines.training.sweep.tuning import choice_table, make_tuning
+
+    if not options.choose:
+        raise InputError("--budget is the number of trials that choose settings; name these with --choose")
+    tuning = make_tuning(
+        trials,
+        options.choose,
+        text_aggregators=bool(options.text_aggregators),
+        budget=options.budget,
+        seeds=options.seeds,
+        early_stop=options.early_stop,
+    )
+    if options.dry_run:
+        print(preview(tuning, **place, concurrent=options.concurrent, words=words))
+        return False
+    every, final, outcomes, choices = tuned_sweep(
+        tuning, **place, concurrent=options.concurrent, params=params
+    )
+    print(outcome_text(every, outcomes), end="\n\n")
+    print(compare_sweep(final, detect=options.detect), end="\n\n")
+    print(as_text(choice_table(choices, words=tuning.words)))
     return any(outcome.how == "failed" for outcome in outcomes)

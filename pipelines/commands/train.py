@@ -90,6 +90,7 @@ def show(trained: Trained) -> None:
 def rerun(options: Rerun) -> None:
     """Print what differs, train, and print the scores side by side."""
     from polypool.pipelines.training.launch import ORIGIN, read_original, scores, start
+    from polypool.pipelines.training.tuned import inherited
 
     original = read_original(options.run_id, trust=options.trust)
     run = original.run
@@ -97,7 +98,7 @@ def rerun(options: Rerun) -> None:
     print(*(f"  {line}" for line in original.lines()), sep="\n")
     if options.dry_run:
         return
-    run_id = start(run, more_tags={ORIGIN: options.run_id})
+    run_id = start(run, more_tags={ORIGIN: options.run_id, **inherited(original.tracker.all_tags())})
     print(f"run {run_id} finished")
     for line in scores(original.tracker, Tracker.attach(tracking_uri(home()), run_id, running=False)):
         print(f"  {line}")

@@ -24,8 +24,10 @@ from polypool.pipelines.comparison.groups import Group
 from polypool.pipelines.comparison.query_units import Read, read_queries, with_differences
 from polypool.pipelines.comparison.results import Result, columns, results
 from polypool.pipelines.comparison.tables import differences, score_tables
-from polypool.pipelines.comparison.tables.cross_task import CrossTaskTable, cross_task_table, why_not
+from polypool.pipelines.comparison.tables.cross_task import CrossTaskTable, cross_task_tables, why_not
+from polypool.pipelines.comparison.tables.methods import methods
 from polypool.pipelines.comparison.tables.over_tasks import over_tasks
+from polypool.pipelines.training.tuned import tuned_of
 
 _SUMMARIES = ("comparison", "sweep")  # kinds of runs that summarise others and have no scores
 _LONGEST = 5000  # characters of a description, which older stores cut
@@ -53,9 +55,9 @@ class Comparison:
     detect: float = 0.0
 
     @cached_property
-    def cross_task(self) -> CrossTaskTable | None:
-        """Task x aggregator; None for one task and data set."""
-        return cross_task_table(self.groups)
+    def cross_tasks(self) -> tuple[CrossTaskTable, ...]:
+        """Task x aggregator, for each tuning of several tasks or data sets."""
+        return cross_task_tables(self.groups)
 
     @cached_property
     def tables(self) -> tuple[Table, ...]:
@@ -65,13 +67,14 @@ class Comparison:
             all_tables += [
                 score_tables.scores(group),
                 score_tables.published(group),
+                methods(group),
                 differences.differences(group),
                 differences.against_baseline(group),
                 differences.all_pairs(group),
                 differences.shown_by_seeds(group),
             ]
-        if self.cross_task is not None:
-            all_tables += [over_tasks(self.cross_task), score_tables.across(self.cross_task)]
+        for crossed in self.cross_tasks:
+            all_tables += [over_tasks(crossed), score_tables.across(crossed)]
         return tuple(table for table in all_tables if table is not None)
 
     @cached_property
@@ -93,8 +96,8 @@ class Comparison:
     def remarks(self) -> tuple[str, ...]:
         """The notes, the seeds that `detect` needs, and why there is no critical-difference diagram."""
         seeds = [differences.needed(group, self.detect) for group in self.groups] if self.detect else []
-        reason = why_not(self.cross_task) if self.cross_task is not None else ""
-        return tuple(note for note in (*self.notes, *seeds, reason) if note)
+        reasons = dict.fromkeys(map(why_not, self.cross_tasks))
+        return tuple(note for note in (*self.notes, *seeds, *reasons) if note)
 
     def text(self) -> str:
         """Return the tables and notes for a terminal."""
@@ -132,7 +135,7 @@ class Comparison:
 
         with (
             tempfile.TemporaryDirectory() as drawn_in,
-            beside(partial(draw_all, self.groups, self.cross_task, Path(drawn_in))) as drawn,
+            beside(partial(draw_all, self.groups, self.cross_tasks, Path(drawn_in))) as drawn,
         ):
             tracker = Tracker.start(
                 self.kept_in,
@@ -148,8 +151,9 @@ class Comparison:
                 tracker.text("compare.md", self.markdown())
                 tracker.text("compare.tex", self.latex())
                 tracker.table("scores.json", columns(self.decisive))
-                if self.cross_task is not None:
-                    tracker.table("task_by_aggregator.json", _by_column(self.tables[-1]))
+                for number, cross_task in enumerate(self.cross_tasks, start=1):
+                    name = "task_by_aggregator" + f"_{number}" * (number > 1)
+                    tracker.table(f"{name}.json", _by_column(score_tables.across(cross_task)))
         return tracker.run_id
 
 
@@ -225,9 +229,7 @@ def compare(
         InputError: no such experiment, metric, protocol, recipe, aggregator or baseline, or nothing in it can be
             compared.
     """
-    runs = [
-        run for run in find_runs(uri, experiment, finished=False) if run.tags.get("kind") not in _SUMMARIES
-    ]
+    runs = [run for run in find_runs(uri, experiment, finished=False) if _is_for_tables(run)]
     if not runs:
         raise InputError(
             f"experiment {experiment!r} of {uri} has no runs to compare; train some: "
@@ -251,9 +253,21 @@ def compare(
     return comparison.judged(partial(read_queries, artifacts)) if significance else comparison
 
 
+def _is_for_tables(run: RunRecord) -> bool:
+    """Whether a run scores a test split, as those do not that summarise others or help to choose settings."""
+    return run.tags.get("kind") not in _SUMMARIES and run.params.get("test") != "False"
+
+
 def _with(tag: str, wanted: Set[str], runs: Sequence[RunRecord]) -> list[RunRecord]:
     """Return the runs of which a tag is wanted; refuse what none has."""
-    had = {run.tags.get(tag, "") for run in runs} - {""}
+    values = [_values(tag, run) for run in runs]
+    had = {*chain(*values)} - {""}
     if missing := sorted(wanted - had):
         raise unknown(f"{tag} of the experiment", missing[0], had)
-    return [run for run in runs if run.tags.get(tag) in wanted]
+    return [run for run, of in zip(runs, values, strict=True) if of & wanted]
+
+
+def _values(tag: str, run: RunRecord) -> set[str]:
+    """Return a tag of a run; of a tuned one's aggregator, also the spec that its sweep was given."""
+    tuned = tuned_of(run.tags, run=run.run_id) if tag == "aggregator" else None
+    return {run.tags.get(tag, "")} | ({tuned.aggregator.partition(", text ")[0]} if tuned else set())

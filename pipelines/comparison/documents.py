@@ -9,7 +9,8 @@ from pathlib import Path
 
 from polypool.infra.errors import InputError
 from polypool.infra.files import atomic, existing
-from polypool.infra.text_tables import markdown_legend, markdown_rows, text_rows
+from polypool.infra.text_tables import Table, markdown_legend, markdown_rows, text_rows
+from polypool.pipelines.comparison.groups import by_tuning
 from polypool.pipelines.comparison.result_files import read_results
 from polypool.pipelines.comparison.results import APART, Result, groups_of
 from polypool.pipelines.comparison.tables import score_tables as report
@@ -83,9 +84,10 @@ def rendered(records: Sequence[Result], *, file: str, as_in_terminal: bool = Fal
         file: the path that the text links to; FILE#TABLE for one of several tables.
         as_in_terminal: align the columns by spaces, and leave the legends out.
     """
-    groups = groups_of(records)
-    crossed = cross_task_table(groups)
-    tables = [report.across(crossed)] if crossed is not None else [report.scores(group) for group in groups]
+    tables: list[Table] = []
+    for groups in by_tuning(groups_of(records)):
+        crossed = cross_task_table(groups)
+        tables += [report.across(crossed)] if crossed is not None else map(report.scores, groups)
     parts = [""]
     for table in tables:
         if as_in_terminal:

@@ -14,14 +14,23 @@ from typing import TypeVar
 from polypool.infra.errors import InputError, unknown
 from polypool.infra.registry import RECIPES
 from polypool.infra.tracking import RunRecord
-from polypool.pipelines.comparison.groups import SECONDS, Costs, Group, Row, costs_of, ordered
-from polypool.pipelines.comparison.row_settings import Settings, code_notes, deviations, left_out_notes, named
+from polypool.pipelines.comparison.groups import SECONDS, Costs, Group, Row, costs_of, group_title, ordered
+from polypool.pipelines.comparison.row_settings import (
+    HAVE_SETTINGS,
+    Settings,
+    code_notes,
+    deviations,
+    left_out_notes,
+    named,
+)
 from polypool.pipelines.recipes import Ensemble, published_text
+from polypool.pipelines.training.tuned import text_of, tuned_of
 from polypool.tasks.adapter import Metric
-from polypool.tasks.scoring.protocols import is_for_test
-from polypool.tasks.scoring.records import VERSION_TAG, metrics_from
+from polypool.tasks.scoring.protocols import is_for_test, warnings_of
+from polypool.tasks.scoring.records import TRAINED_ON, VERSION_TAG, metrics_from
 
-Key = tuple[str, str, str]  # task, data set and protocol
+Key = tuple[str, str, str, str, str]
+"""Task, data set of training where it is another, data set, protocol, and how settings were tuned."""
 ReadArtifact = Callable[[RunRecord, str], bytes]
 """Returns an artifact of a run by its name, or raises InputError."""
 T = TypeVar("T")
@@ -54,14 +63,16 @@ def arranged(
     notes += _left_out("without scores to show", [run for run in finished if not _protocols(run, protocol)])
     by_key: dict[Key, list[RunRecord]] = defaultdict(list)
     for run in finished:
+        tuned = tuned_of(run.tags, run=run.run_id)
         for name in _protocols(run, protocol):
-            by_key[run.tags.get("task", ""), run.tags.get("dataset", ""), name].append(run)
+            task, trained_on, dataset = (run.tags.get(tag, "") for tag in ("task", TRAINED_ON, "dataset"))
+            by_key[task, trained_on, dataset, name, tuned.words if tuned else ""].append(run)
     if not by_key and protocol:
         scored = {name for run in finished for name in _protocols(run, "")}
         raise unknown("protocol", protocol, scored, f" Those are what the runs of {experiment!r} have.")
     if not by_key:
         raise InputError(f"experiment {experiment!r} has nothing to compare yet; {'; '.join(notes)}")
-    notes += _protocols_apart(by_key)
+    notes += [*_protocols_apart(by_key), *warnings_of(name for *_, name, _ in sorted(by_key))]
     groups = tuple(_group(key, by_key[key], metric, notes, read) for key in sorted(by_key))
     if metric and not any(group.metric and group.metric.name == metric for group in groups):
         known = {known.name for group in groups for known in group.metrics}
@@ -78,11 +89,11 @@ def _protocols(run: RunRecord, only: str) -> set[str]:
 
 
 def _protocols_apart(keys: Iterable[Key]) -> Iterator[str]:
-    for (task, dataset), of in groupby(sorted(keys), key=itemgetter(0, 1)):
-        names = [protocol for _, _, protocol in of]
+    for data, of in groupby(sorted(keys), key=itemgetter(0, 1, 2)):
+        names = [*dict.fromkeys(protocol for *_, protocol, _ in of)]
         if len(names) > 1:
             yield (
-                f"{task} · {dataset} has a table each for the protocols {', '.join(names)}, whose numbers cannot be "
+                f"{group_title(*data)} has a table each for the protocols {', '.join(names)}, whose numbers cannot be "
                 "compared"
             )
 
@@ -91,14 +102,14 @@ def _group(
     key: Key, runs: Sequence[RunRecord], metric: str, notes: list[str], read: ReadArtifact | None
 ) -> Group:
     """Arrange one group's runs, latest first, in rows, and add to `notes` what is inconsistent."""
-    task, dataset, protocol = key
+    task, trained_on, dataset, protocol, tuned = key
     recipes = {run.tags.get("recipe", "") for run in runs}
     own, usual = deviations(runs, protocol)
     rows: dict[str, list[RunRecord]] = defaultdict(list)
     for run in runs:
         recipe = run.tags.get("recipe", "") if len(recipes) > 1 else ""
         rows[", ".join(part for part in (_label(run), recipe, named(own[run.run_id])) if part)].append(run)
-    title = f"{task} · {dataset} · {protocol}"
+    title = group_title(*key)
     metrics = _described(title, runs, protocol, notes, read)
     versions = sorted({run.tags.get(VERSION_TAG + protocol, "1") for run in runs})
     if len(versions) > 1:
@@ -122,11 +133,13 @@ def _group(
         task=task,
         dataset=dataset,
         protocol=protocol,
+        trained_on=trained_on,
         rows=ordered(all_rows, chosen),
         metric=chosen,
         metrics=metrics,
         published=tuple(sorted({line for run in runs for line in _source(run)})),
         usual=usual,
+        tuned=tuned,
     )
 
 
@@ -179,17 +192,20 @@ def _specs(run: RunRecord) -> tuple[str, ...]:
 def _label(run: RunRecord) -> str:
     kind, model = run.tags.get("kind", "train"), run.tags.get("model", "")
     aggregator = ", text ".join(_specs(run))
-    return ("" if kind == "train" else f"{kind}: ") + aggregator + (f" in {model}" if model else "")
+    if (tuned := tuned_of(run.tags, run=run.run_id)) is not None:
+        aggregator = ", chosen ".join(part for part in (tuned.named, text_of(tuned.chosen)) if part)
+    return ("" if kind in HAVE_SETTINGS else f"{kind}: ") + aggregator + (f" in {model}" if model else "")
 
 
 def _row(label: str, runs: Sequence[RunRecord], protocol: str, *, settings: Settings) -> Row:
     first, own = runs[0], f"{protocol}/"
-    trained = first.tags.get("kind", "train") == "train"
+    trained = first.tags.get("kind", "train") in HAVE_SETTINGS
     columns = _within(own, {name: name for name in first.metrics}) | {SECONDS.name: "time/train_seconds"}
-    published = _within(own, published_numbers(first))
+    tuned = tuned_of(first.tags, run=first.run_id)
+    published = {} if tuned else _within(own, published_numbers(first))
     return Row(
         label=label,
-        aggregator=", text ".join(_specs(first)) if trained else "",
+        aggregator=tuned.named if tuned else ", text ".join(_specs(first)) if trained else "",
         specs=_specs(first) if trained else (),
         recipe=first.tags.get("recipe", ""),
         model=first.tags.get("model", ""),

@@ -129,6 +129,8 @@ class Group:
 
     Attributes:
         task, dataset, protocol: those of all rows.
+        tuned: how the settings of all rows were tuned, in words; empty where they were not.
+        trained_on: the data set of training, where the scores are on another one; else empty.
         rows: one per aggregator.
         metric: orders the rows; None if no run describes its metrics, and the rows are ordered by name.
         metrics: all that the runs describe, in the order of tables.
@@ -140,16 +142,18 @@ class Group:
     task: str
     dataset: str
     protocol: str
+    trained_on: str = ""
     rows: tuple[Row, ...]
     metric: Metric | None = None
     metrics: tuple[Metric, ...] = ()
     published: tuple[str, ...] = ()
     usual: tuple[str, ...] = ()
     judged: Judged | None = None
+    tuned: str = ""
 
     @property
     def title(self) -> str:
-        return f"{self.task} · {self.dataset} · {self.protocol}"
+        return group_title(self.task, self.trained_on, self.dataset, self.protocol, self.tuned)
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -195,6 +199,16 @@ class Group:
     def number(self, value: float) -> str:
         """Return a value of the deciding metric as text."""
         return f"{value:.{self.decimals(self.ranked_by.name)}f}"
+
+
+def group_title(task: str, trained_on: str, dataset: str, protocol: str = "", tuned: str = "") -> str:
+    data = f"trained on {trained_on}, evaluated on {dataset}" if trained_on else dataset
+    return " · ".join(part for part in (task, data, protocol, tuned) if part)
+
+
+def by_tuning(groups: Sequence[Group]) -> list[list[Group]]:
+    """Return the groups of each tuning, those without one first."""
+    return [[group for group in groups if group.tuned == of] for of in sorted({of.tuned for of in groups})]
 
 
 def ordered(rows: Iterable[Row], metric: Metric | None) -> tuple[Row, ...]:

@@ -74,6 +74,8 @@ class Result:
         run_ids, commits, data, command, machines: of the runs; `+` after a commit marks changed files; digests of data.
         compared_by: the command that made this record.
         table: its name in a file of several tables.
+        trained_on: the data set of training, where the scores are on another one.
+        tuned: how settings were tuned, in words.
     """
 
     task: str
@@ -121,6 +123,8 @@ class Result:
     compared_by: str = ""
     machines: str = ""
     table: str = ""
+    trained_on: str = ""
+    tuned: str = ""
     may_be_best: bool | None = None
     baseline: str = ""
     baseline_difference: Number = None
@@ -155,6 +159,8 @@ def _of_row(group: Group, row: Row, compared_by: str) -> Iterable[Result]:
         "task": group.task,
         "dataset": group.dataset,
         "protocol": group.protocol,
+        "trained_on": group.trained_on,
+        "tuned": group.tuned,
         **_flat(row),
         "usual": APART.join(group.usual),
         "seeds": APART.join(row.seeds),
@@ -234,7 +240,12 @@ def groups_of(records: Sequence[Result]) -> tuple[Group, ...]:
     Raises:
         InputError: records of a table are missing.
     """
-    return tuple(map(_group, _gathered(records, operator.attrgetter("task", "dataset", "protocol"))))
+    return tuple(
+        map(
+            _group,
+            _gathered(records, operator.attrgetter("task", "dataset", "trained_on", "protocol", "tuned")),
+        )
+    )
 
 
 def _gathered(records: Iterable[Result], key: Callable[[Result], object]) -> list[list[Result]]:
@@ -257,6 +268,8 @@ def _group(records: Sequence[Result]) -> Group:
         task=first.task,
         dataset=first.dataset,
         protocol=first.protocol,
+        trained_on=first.trained_on,
+        tuned=first.tuned,
         rows=tuple(_row(of) for of in _gathered(records, operator.attrgetter("row"))),
         metric=metrics[first.metric],
         metrics=tuple(metrics.values()),

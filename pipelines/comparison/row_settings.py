@@ -10,6 +10,7 @@ from itertools import chain
 from polypool.infra.tracking import RunRecord
 from polypool.infra.tracking.provenance import PACKAGES
 from polypool.infra.tracking.tracker import flattened
+from polypool.pipelines.training.tuned import tuned_of
 from polypool.tasks.run import OF_THE_JOINT_RUN, WITHOUT_EFFECT, Data, Optim, Run, renamed_params
 from polypool.tasks.scoring.records import LEFT_OUT, VERSION_TAG
 
@@ -17,6 +18,8 @@ _SHOWN = {"recipe", "task", "aggregator", "text_aggregator", "seed", "protocol",
 """Settings that the title of a table, the label of a row or its number of runs show."""
 DIGESTS = ("data.corpus", "data.features", "data.texts")
 """Settings that are paths, and tags with the digest of their content."""
+HAVE_SETTINGS = ("train", "transfer")
+"""Kinds of runs that record the settings of a training, by which rows are told apart."""
 Settings = Mapping[str, str]
 
 
@@ -33,7 +36,7 @@ def deviations(runs: Sequence[RunRecord], protocol: str) -> tuple[dict[str, Sett
     """
     groups: dict[tuple[str, str], list[RunRecord]] = defaultdict(list)
     for run in runs:
-        if run.tags.get("kind", "train") == "train":
+        if run.tags.get("kind", "train") in HAVE_SETTINGS:
             groups[run.tags.get("recipe", ""), run.tags.get("model", "")].append(run)
     own: dict[str, Settings] = {run.run_id: {} for run in runs}
     usual = []
@@ -98,7 +101,11 @@ def _settings(runs: Sequence[RunRecord], protocol: str) -> list[dict[str, str]]:
         | {"protocol version": run.tags.get(VERSION_TAG + protocol, "1")}
         for run, of in zip(runs, params, strict=True)
     ]
-    return [{name: value for name, value in of.items() if not _hidden(name)} for of in all_settings]
+    chosen = [(tuned.settings if (tuned := tuned_of(run.tags, run=run.run_id)) else ()) for run in runs]
+    return [
+        {name: value for name, value in of.items() if not _hidden(name) and name not in names}
+        for of, names in zip(all_settings, chosen, strict=True)
+    ]
 
 
 def _hidden(name: str) -> bool:

@@ -56,6 +56,7 @@ _KARPATHY = "https://cs.stanford.edu/people/karpathy/deepimagesent/caption_datas
 _SCAN = "https://www.kaggle.com/datasets/kuanghueilee/scan-features"
 _SCAN_USE = "SCAN's arrays: regions and captions, a corpus by themselves"
 _FLICKR = "https://shannon.cs.illinois.edu/DenotationGraph/"
+_FLICKR8K = "https://hockenmaier.cs.illinois.edu/Framing_Image_Description/KCCA.html"
 _CXC = "https://github.com/google-research-datasets/Crisscrossed-Captions"
 _CLIP4CLIP = "https://github.com/ArrowLuo/CLIP4Clip/releases/download/v0.0"
 _MSRVTT = "http://ms-multimedia-challenge.com/2017/dataset"
@@ -102,6 +103,24 @@ SETS: dict[str, PublicSet] = {
         commands=(
             "polypool ingest karpathy --json dataset_flickr30k.json --images flickr30k-images "
             "--out data/flickr30k",
+        ),
+    ),
+    "flickr8k": PublicSet(
+        title="Flickr8k, in Karpathy's splits, which are its official ones",
+        page=_FLICKR8K,
+        terms="captions by their authors; the photographs stay under Flickr's terms, for research",
+        files=(
+            *_files(_KARPATHY, "dataset_flickr8k.json"),
+            *_files(_FLICKR8K, "Flickr8k_Dataset/"),
+            *_files(
+                _FLICKR8K,
+                *("ExpertAnnotations.txt", "CrowdFlowerAnnotations.txt"),
+                use="for the protocols `flickr8k-expert` and `flickr8k-crowd`",
+            ),
+        ),
+        commands=(
+            "polypool ingest karpathy --json dataset_flickr8k.json --images Flickr8k_Dataset --out data/flickr8k",
+            "polypool evaluate RUN_ID --protocol flickr8k-expert     # with the judgments in data/flickr8k",
         ),
     ),
     "cxc": PublicSet(

@@ -12,6 +12,7 @@ from pathlib import Path
 import polypool
 from polypool import aggregators, encoders, infra, pipelines, tasks
 from polypool.encoders.backbones import recorded_spec
+from polypool.infra.digests import write_digests
 from polypool.infra.errors import InputError
 from polypool.infra.lease.on_disk import DiskLease
 from polypool.infra.paths import home
@@ -79,6 +80,7 @@ def write_export(
     trained = load(checkpoint, trust=trust)
     for file in (WEIGHTS, RUN, ASSETS):
         shutil.copyfile(checkpoint / file, folder / file)
+    write_digests(folder, (WEIGHTS, RUN, ASSETS))
     text = _readme(tracker, trained, name)
     if onnx:
         from polypool.pipelines.models.onnx import describe_graphs, write_graphs  # of an extra

@@ -8,7 +8,7 @@ an item's variances, its mean and its deviation over the items.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from polypool.infra.errors import InputError
@@ -20,13 +20,16 @@ from polypool.pipelines.models.trained import TrainedModel, load_run
 from polypool.pipelines.recipes import Ensemble
 from polypool.pipelines.training.launch import start
 from polypool.pipelines.training.prepare import prepare
+from polypool.pipelines.training.recording import Described
 from polypool.pipelines.training.run_results import log_evaluation, log_pictures
-from polypool.tasks.abilities import Scores
+from polypool.pipelines.training.tuned import inherited
+from polypool.tasks.abilities import Banks, Scores
 from polypool.tasks.adapter import Evaluation, Score
 from polypool.tasks.models.dual_encoder import SplitEmbeddings
 from polypool.tasks.run import Run
 from polypool.tasks.scoring.geometry import ablated, alignment, uniformity, variance_of
-from polypool.tasks.scoring.scores import mean_score
+from polypool.tasks.scoring.records import TRAINED_ON
+from polypool.tasks.scoring.scores import Banked, mean_bank, mean_score
 from polypool.tasks.similarities.vectors import mean_and_log_variance
 
 
@@ -56,25 +59,43 @@ def evaluate(models: Sequence[TrainedModel], *, protocols: Sequence[str], split:
                 "one task"
             )
         adapter.check_same_data(other, split)
-    scores = [of.scorer(trained.model, split) for trained, of in zip(models, adapters, strict=True)]
+    members = [(trained.model, of) for trained, of in zip(models, adapters, strict=True)]
+    by_bank = [name for name in protocols if isinstance(adapter, Banks) and adapter.needs_bank(name)]
+    banks = [
+        of.bank(model, split, protocol=by_bank[0])
+        for model, of in members
+        if by_bank and isinstance(of, Banks)
+    ]
+    scores = [of.scorer(model, split) for model, of in members]
     score: Score = scores[0] if len(scores) == 1 else mean_score(scores)
-    return [adapter.evaluate_scores(score, split, protocol) for protocol in protocols]
+    banked = Banked(score=score, bank=mean_bank(banks)) if banks else score
+    return [adapter.evaluate_scores(banked if name in by_bank else score, split, name) for name in protocols]
 
 
 def evaluate_and_log(
     models: Sequence[TrainedModel], *, protocols: Sequence[str], split: str
 ) -> tuple[str, list[Evaluation]]:
-    """Score runs as `evaluate` does, and log it in the run, or in a new run for an ensemble; return its id, too."""
+    """Score runs as `evaluate` does, log it, and return the id of the run that has it, too.
+
+    It is the run itself; a new one for an ensemble, and for other data than those of training.
+    """
     evaluations = evaluate(models, protocols=protocols, split=split)
     if split != "test":
         evaluations = [replace(each, protocol=f"{split}/{each.protocol}") for each in evaluations]
     trackers = [trained.tracker for trained in models if trained.tracker]
-    if len(models) == 1:
+    if len(models) == 1 and not models[0].trained_on:
         _log(trackers[0], models, evaluations, split)
         return trackers[0].run_id, evaluations
-    tracker = track_ensemble([trained.run for trained in models], protocols[0])
-    with tracker.ending():
+    trained_on = "+".join(dict.fromkeys(trained.trained_on for trained in models))
+    more = {TRAINED_ON: trained_on} if trained_on else {}
+    if len(models) == 1:
+        tracker = track_transfer(models[0], trackers[0].run_id, protocols[0], tags=trackers[0].all_tags())
+    else:
+        tracker = track_ensemble([trained.run for trained in models], protocols[0], more_tags=more)
         tracker.params({"members": ",".join(of.run_id for of in trackers)})
+    with tracker.ending():
+        if trained_on:
+            tracker.tags({f"data.{name}": of for name, of in models[0].adapter.describe().items()})
         _log(tracker, models, evaluations, split)
     return tracker.run_id, evaluations
 
@@ -97,7 +118,25 @@ def start_ensemble(ensemble: Ensemble) -> str:
     return tracker.run_id
 
 
-def track_ensemble(runs: Sequence[Run], protocol: str, *, ensemble: Ensemble | None = None) -> Tracker:
+def track_transfer(trained: TrainedModel, run_id: str, protocol: str, *, tags: Mapping[str, str]) -> Tracker:
+    """Start the run of a transfer, the scores of a trained run on other data: of kind `transfer`, below that run."""
+    run, trained_on = trained.run, trained.trained_on
+    described = Described.of(replace(run, protocol=protocol, published={}, source=""))
+    named = f"{described.name}, on {run.data.dataset}"
+    words = (
+        f"Run {run_id}, which was trained on {trained_on}, scored on {run.data.dataset} ({run.data.corpus})."
+    )
+    tags = {"kind": "transfer", TRAINED_ON: trained_on, PARENT: run_id, **inherited(tags)}
+    return replace(described, name=named, words=words).start(tracking_uri(home()), home(), more_tags=tags)
+
+
+def track_ensemble(
+    runs: Sequence[Run],
+    protocol: str,
+    *,
+    ensemble: Ensemble | None = None,
+    more_tags: Mapping[str, str] | None = None,
+) -> Tracker:
     """Start the run of an ensemble, given its recipe if it has one; its members are not named yet."""
     first, names = runs[0], " + ".join(run.aggregator for run in runs)
     return Tracker.start(
@@ -113,6 +152,7 @@ def track_ensemble(runs: Sequence[Run], protocol: str, *, ensemble: Ensemble | N
             "aggregator": names,
             "seed": "+".join(str(run.seed) for run in runs),
             "protocol": protocol,
+            **(more_tags or {}),
         },
         params={
             "published": json.dumps(dict(ensemble.published) if ensemble else {}),

@@ -18,11 +18,14 @@ from torch import Tensor, nn
 
 from polypool.infra.batches import Batch
 from polypool.infra.compute.device import best_device, device_of, on_device
+from polypool.infra.digests import DIGESTS, refuse_damaged
 from polypool.infra.errors import InputError
+from polypool.infra.fields import from_plain
 from polypool.infra.files import existing, existing_folder, read_json
 from polypool.infra.paths import home
 from polypool.infra.registry import TASKS
 from polypool.infra.spec import trust_modules, trust_specs
+from polypool.infra.storage import remote
 from polypool.infra.storage.cache import whole
 from polypool.infra.storage.places import Url, place
 from polypool.infra.tracking import Tracker, tracking_uri
@@ -33,6 +36,8 @@ from polypool.pipelines.training.checkpoints.best import ASSETS, RUN, WEIGHTS, b
 from polypool.pipelines.training.checkpoints.format import load_weights
 from polypool.tasks.abilities import Answers, ReadsInputs, Searchable, missing
 from polypool.tasks.adapter import Evaluation
+from polypool.tasks.inputs.corpus_inputs import CorpusInputs
+from polypool.tasks.inputs.other_data import OtherData, check_features
 from polypool.tasks.inputs.pairs import Pairs
 from polypool.tasks.models.dual_encoder import Batches
 from polypool.tasks.models.retrieval_model import TRAINING_ONLY, RetrievalModel
@@ -44,6 +49,8 @@ Visuals = Sequence[np.ndarray | str | Path]
 
 Ability = TypeVar("Ability")
 
+OWN = OtherData()
+"""No other data than those of the run."""
 _CHUNK = 256  # texts, or sets of features, that go through the model at once
 _BY_HAND = "`model` is the module itself and `adapter` makes its batches"
 
@@ -58,12 +65,14 @@ class TrainedModel:
             abilities (`polypool.tasks.abilities`) for each use.
         model: the module, in evaluation mode, on the GPU where there is one.
         tracker: of the run; None where the model comes from a folder.
+        trained_on: the data set of its training, where `run` and `adapter` have other data; else empty.
     """
 
     run: Run
     adapter: Any
     model: nn.Module
     tracker: Tracker | None = None
+    trained_on: str = ""
     _searches: dict[tuple[str, Method], RetrievalSearch | AnswerSearch] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -242,57 +251,71 @@ def _batches(count: int, make: Callable[[np.ndarray], Batch]) -> Iterator[tuple[
         yield torch.from_numpy(number_B), make(number_B)
 
 
-def load(source: str | Path, *, task: str = "", trust: Sequence[str] = ()) -> TrainedModel:
+def load(
+    source: str | Path, *, task: str = "", data: OtherData = OWN, trust: Sequence[str] = ()
+) -> TrainedModel:
     """Load a trained model: of the folder of this name where there is one, else of the run with this id.
 
     Args:
         source: a folder that `polypool export` wrote, its URL, or the id of a run.
         task: the adapter's spec with other parameters, such as `image_text(cxc='data/cxc')`; the run's own where empty.
+        data: other data than those of the run, for evaluations and searches.
         trust: modules whose code the run may name as `module:Name`, such as `("my_package.parts",)`; without, a run
             names registered parts and installed plug-ins alone.
 
     Raises:
         InputError: no such folder or run, a file of the model is missing or damaged, it belongs to another version, or
-            names a module that is not trusted.
+            names a module that is not trusted; or other data do not fit the model.
     """
     if isinstance(found := place(source), Url):
-        return _load_url(found, task=task, trust=trust)
+        return _load_url(found, task=task, data=data, trust=trust)
     if isinstance(source, Path) or "/" in source or found.is_dir():
         folder = existing_folder(found, what="a folder that `polypool export` wrote")
-        return _load_folder(folder, task=task, trust=trust)
-    return load_run(source, task=task, trust=trust)
+        return _load_folder(folder, task=task, data=data, trust=trust)
+    return load_run(source, task=task, data=data, trust=trust)
 
 
-def load_run(run_id: str, *, task: str = "", trust: Sequence[str] = ()) -> TrainedModel:
+def load_run(
+    run_id: str, *, task: str = "", data: OtherData = OWN, trust: Sequence[str] = ()
+) -> TrainedModel:
     """Load the best checkpoint of a run, as `load` does; the model has the run's tracker."""
     tracker = Tracker.attach(tracking_uri(home()), run_id, running=False)
-    return _load_folder(best_checkpoint(tracker), task=task, trust=trust, tracker=tracker)
+    return _load_folder(best_checkpoint(tracker), task=task, data=data, trust=trust, tracker=tracker)
 
 
-def _load_url(url: Url, *, task: str, trust: Sequence[str]) -> TrainedModel:
+def _load_url(url: Url, *, task: str, data: OtherData, trust: Sequence[str]) -> TrainedModel:
     """Load an exported folder of object storage, of a copy in the cache."""
-    copies = {name: whole(url / name) for name in (RUN, ASSETS, WEIGHTS)}
+    digests = (DIGESTS,) if remote.exists(url / DIGESTS) else ()
+    copies = {name: whole(url / name) for name in (RUN, ASSETS, WEIGHTS, *digests)}
     with tempfile.TemporaryDirectory(prefix="polypool.") as folder:
         for name, copy in copies.items():
             (Path(folder) / name).symlink_to(copy)
         try:
-            return _load_folder(Path(folder), task=task, trust=trust)
+            return _load_folder(Path(folder), task=task, data=data, trust=trust)
         except InputError as error:
             raise InputError(str(error).replace(folder, str(url))) from error
 
 
 def _load_folder(
-    folder: Path, *, task: str, trust: Sequence[str], tracker: Tracker | None = None
+    folder: Path, *, task: str, data: OtherData, trust: Sequence[str], tracker: Tracker | None = None
 ) -> TrainedModel:
     trust_modules(*trust)
     trust_specs(task)
+    if tracker is None:  # else it is done
+        refuse_damaged(folder, then="copy it again, or `polypool export` the run anew")
     run = from_json(read_json(folder / RUN, what="the settings of a model"), where=str(folder / RUN))
     assets = read_json(folder / ASSETS, what="the assets of a model")
+    assets = from_plain(dict[str, Any], assets, where=str(folder / ASSETS))
     weights = existing(folder / WEIGHTS, what="the weights of a model")
+    trained_on = run.data.dataset if data.given else ""
+    run = data.of(run) if data.given else run
     try:
         adapter = TASKS.build(task or run.task, run, assets=assets)
         model = adapter.model(pretrained=False)
     except InputError as error:
         raise InputError(f"{folder}: {error}") from error
+    if trained_on and isinstance(adapter, CorpusInputs):
+        check_features(adapter)
     load_weights(model, weights, optional=TRAINING_ONLY)
-    return TrainedModel(run=run, adapter=adapter, model=model.to(best_device()).eval(), tracker=tracker)
+    model = model.to(best_device()).eval()
+    return TrainedModel(run=run, adapter=adapter, model=model, tracker=tracker, trained_on=trained_on)

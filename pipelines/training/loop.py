@@ -24,6 +24,7 @@ from polypool.infra.compute.cost import CostMeter
 from polypool.infra.compute.device import computes_bfloat16
 from polypool.infra.compute.dist import broadcast_state, gather_objects, rank, world
 from polypool.infra.compute.dropout import Draws, drawn
+from polypool.infra.digests import refuse_damaged
 from polypool.infra.errors import InputError
 from polypool.pipelines.training.checkpoints.best import ARTIFACT, WEIGHTS, write_model
 from polypool.pipelines.training.checkpoints.format import (
@@ -114,7 +115,7 @@ class Trainer:
         fill_weights(self.model, weights)
 
     def train(self) -> None:
-        """Train to the last epoch, keep the best on `val`, and score it on `test` once.
+        """Train to the last epoch, keep the best on `val`, and score it on `test` once, unless `run.test` is False.
 
         With 0 epochs the initial model is scored. After a request to stop, it returns after a checkpoint.
         """
@@ -138,7 +139,8 @@ class Trainer:
             self._checkpoint(self._validate())
         if self.bar is not None:
             self.bar.close()
-        self._test()
+        if self.run.test:
+            self._test()
 
     @property
     def epoch(self) -> int:
@@ -268,7 +270,9 @@ class Trainer:
 
     def _test(self) -> None:
         if self.log is not None:
-            load_weights(self.model, self.log.download(ARTIFACT) / WEIGHTS)
+            best = self.log.download(ARTIFACT)
+            refuse_damaged(best, then="train the run again")
+            load_weights(self.model, best / WEIGHTS)
         broadcast_state(self.model)
         watch = observe(self.model) if self.run.figures else nullcontext(())
         with watch as watched:

@@ -18,7 +18,7 @@ from polypool.infra.spec import trusted
 from polypool.infra.storage import cache
 from polypool.infra.tracking import Tracker
 from polypool.infra.tracking.journal import Journal
-from polypool.pipelines.training.checkpoints.in_folder import LAST_STORED, ListedByRay
+from polypool.pipelines.training.checkpoints.in_folder import KEPT, LAST_STORED, ListedByRay
 from polypool.pipelines.training.checkpoints.in_storage import InStorage
 from polypool.pipelines.training.run_folder import RunLease, resume_command, run_folder
 from polypool.pipelines.training.worker import Work, input_error, refused, work_on_ray
@@ -134,7 +134,7 @@ def _trainer(
             name=tracker.run_id,
             storage_path=str(kept.ray_folder),
             failure_config=FailureConfig(max_failures=run.retries),
-            checkpoint_config=CheckpointConfig(num_to_keep=1),
+            checkpoint_config=CheckpointConfig(num_to_keep=KEPT),
             logging_config=LoggingConfig(log_level="WARNING"),
             callbacks=[reporter(metric)] if metric else [],
         ),

@@ -55,12 +55,12 @@ def parameter_groups(
         _check(setting, getattr(optim, setting), names)
     groups: dict[tuple[float, float, str], list[nn.Parameter]] = {}
     for name, parameter in model.named_parameters():
-        factor = _longest(optim.lr_factors, name, default=1.0)
+        factor = longest_prefix(optim.lr_factors, name, default=1.0)
         if factor == 0:
             parameter.requires_grad_(False)
             continue
         own = sort(model.get_submodule(name.rpartition(".")[0]), parameter) if sort else ""
-        key = factor, _longest(optim.freeze, name, default=0.0), own
+        key = factor, longest_prefix(optim.freeze, name, default=0.0), own
         groups.setdefault(key, []).append(parameter)
     if not groups:
         raise InputError("every parameter is frozen by lr_factors; there is nothing to train")
@@ -77,7 +77,7 @@ def _check(setting: str, pairs: Iterable[tuple[str, float]], names: Sequence[str
             raise unknown(f"prefix in {setting}:", prefix, {name.rsplit(".", 1)[0] for name in names})
 
 
-def _longest(pairs: Iterable[tuple[str, float]], name: str, *, default: float) -> float:
+def longest_prefix(pairs: Iterable[tuple[str, float]], name: str, *, default: float) -> float:
     """Return the value of the longest matching prefix."""
     fitting = [(len(prefix), value) for prefix, value in pairs if name.startswith(prefix)]
     return max(fitting)[1] if fitting else default

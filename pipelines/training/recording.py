@@ -23,6 +23,7 @@ from polypool.infra.tracking.outbox import CLOSE_SECONDS, REFUSED
 from polypool.infra.tracking.provenance import command_line
 from polypool.infra.tracking.tracker import COMMAND, NOTE, PARENT, Status, ending
 from polypool.pipelines.training.run_folder import OUTBOX, RunLease, resume_command, run_folder
+from polypool.pipelines.training.tuned import inherited
 from polypool.tasks.run import Run, modules, to_json, to_params
 
 COLLAPSED = "collapsed"
@@ -120,7 +121,7 @@ def _read(run: Run) -> str:
 
 def _trained(run: Run) -> str:
     optim, more = run.optim, "".join(f" + {of}" for of in run.regularisers)
-    scored = f"its test split is scored by {run.protocol}."
+    scored = f"its test split is {f'scored by {run.protocol}' if run.test else 'not scored'}."
     if not optim.epochs:
         return f"Nothing is trained; {scored}"
     goal = "The loss of each task" if run.members else f"{run.objective}{more}"
@@ -244,6 +245,8 @@ def _member(joint: Tracker, folder: Path) -> Tracker:
     if found := joint.found_by(tags):
         return found
     described = read_record(Described, folder / DESCRIBED, what="the description of a run")
-    run = described.start(joint.uri, home(), more_tags=tags | {PARENT: joint.run_id})
+    run = described.start(
+        joint.uri, home(), more_tags={**tags, PARENT: joint.run_id, **inherited(joint.all_tags())}
+    )
     run.json("run.json", described.settings)
     return run

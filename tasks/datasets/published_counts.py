@@ -61,6 +61,12 @@ FLICKR30K = Published(
     splits={"train": 29_000, "val": 1_014, "test": 1_000},
     captions=155_070,
 )
+# Hodosh et al., JAIR 2013: five captions of every image; Karpathy's splits are the official ones.
+FLICKR8K = Published(
+    name="Flickr8k, Karpathy's splits",
+    splits={"train": 6_000, "val": 1_000, "test": 1_000},
+    captions=40_000,
+)
 # Lee et al., ECCV 2018 (SCAN): five captions of every image; testall of COCO.
 SCAN = (
     Published(
@@ -117,3 +123,8 @@ CXC = {
 ECCV = Published(
     name="ECCV Caption", splits={"image_to_caption": 22_550, "caption_to_image": 11_279}, rows="pairs"
 )
+# Hodosh et al., JAIR 2013: pairs of an image and a caption that were judged.
+FLICKR8K_JUDGMENTS = {
+    kind: Published(name=f"Flickr8k, {whose}", splits={kind: pairs}, rows="pairs")
+    for kind, whose, pairs in (("expert", "experts", 5_822), ("crowd", "CrowdFlower", 47_830))
+}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
@@ -26,6 +27,8 @@ from polypool.tasks.datasets.split_audit import shared_files
 VERSION = 1
 """The one that is written and can be read."""
 _MOST_WORDS = 1000
+_CONTROL = re.compile(r"[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\u202a-\u202e\u2066-\u2069]+")
+"""Control characters that are no white space, and those that turn the direction of what follows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -301,12 +304,15 @@ def leaves(path: str, *, folder: str | Path) -> bool:
 def plain(text: str, *, what: str) -> tuple[str, str | None]:
     """Return a caption or question with one space between its words, and what is odd about it, None where nothing is.
 
-    One of more than 1,000 words is cut: a model reads a few dozen, and a file of another kind may be behind it.
+    One of more than 1,000 words is cut: a model reads a few dozen, and a file of another kind may be behind it. Control
+    characters become spaces: they are no words, and pages and terminals that show them may take them for commands.
     """
-    words = text.split()
+    printed = _CONTROL.sub(" ", text)
+    odd = f"a {what} with control characters, which are left out" if printed != text else None
+    words = printed.split()
     if len(words) > _MOST_WORDS:
         return " ".join(words[:_MOST_WORDS]), f"a {what} of over {_MOST_WORDS:,} words, cut to these"
     text = " ".join(words)
     if text and not any(character.isalnum() for character in text):
         return text, f"a {what} without a word"
-    return text, None
+    return text, odd

@@ -33,7 +33,6 @@ from polypool.tasks.scoring.metrics import (
     rank_queries,
     recall,
 )
-from polypool.tasks.scoring.ranking.tiles import rank_both_ways
 from polypool.tasks.scoring.scores import AllScores
 
 # The least ratings of right answers: caption and image, two captions, two images.
@@ -173,24 +172,26 @@ def _ranked(score: Score, answers: RightAnswers) -> dict[str, Ranks]:
             "this model scores pairs of an image and a caption and has no embeddings of one modality alone, so "
             "captions cannot be compared with captions; choose another protocol, such as coco-5k"
         )
-    between = rank_both_ways(score, answers.of["i2t"], progress="ranking i2t and t2i")
-    within = {
-        direction: rank_queries(
-            _others(of_one, len(answers.of[direction])),
-            answers.of[direction],
-            skip=True,
-            progress=f"ranking {direction}",
-        )
-        for direction, of_one in (("t2t", score.of_captions), ("i2i", score.of_images))
+    captions, images = (slice(0, answers.of[direction].gallery) for direction in _BETWEEN)
+    rows = {
+        "i2t": lambda start, stop: score(slice(start, stop), captions),
+        "t2i": lambda start, stop: score(images, slice(start, stop)).T,
+        "t2t": _others(score.of_captions, captions),
+        "i2i": _others(score.of_images, images),
     }
-    return dict(zip(_BETWEEN, between, strict=True)) | within
+    return {
+        direction: rank_queries(
+            rows[direction], positives, skip=direction not in _BETWEEN, progress=f"ranking {direction}"
+        )
+        for direction, positives in answers.of.items()
+    }
 
 
-def _others(score: Score, items: int) -> Callable[[int, int], Tensor]:
+def _others(score: Score, items: slice) -> Callable[[int, int], Tensor]:
     """Return the rows of scores among items of one modality, in which an item never finds itself."""
 
     def rows(start: int, stop: int) -> Tensor:
-        sim_QG = score(slice(start, stop), slice(0, items))
+        sim_QG = score(slice(start, stop), items)
         self_Q1 = torch.arange(start, stop, device=sim_QG.device)[:, None]
         return sim_QG.scatter(1, self_Q1, -torch.inf)
 

@@ -16,8 +16,9 @@ from polypool.tasks.adapter import Score
 from polypool.tasks.scoring.metrics import KS, Positives, Ranks, chance_recall, retrieval_metrics
 from polypool.tasks.scoring.protocols import ScoringProtocol
 from polypool.tasks.scoring.ranking.reranking import rank_reranked
+from polypool.tasks.scoring.ranking.rescoring import rank_rescored
 from polypool.tasks.scoring.ranking.tiles import rank_both_ways
-from polypool.tasks.scoring.scores import PairsScore
+from polypool.tasks.scoring.scores import Bank, Banked, PairsScore
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,17 +63,24 @@ class RetrievalGallery:
     def items(self) -> int:
         return self.rows.stop - self.rows.start
 
-    def rank(self, score: Score, *, rerank: int = 0) -> tuple[Ranks, Ranks]:
+    def rank(self, score: Score, *, rerank: int = 0, rescore: str = "") -> tuple[Ranks, Ranks]:
         """Rank captions for every item, and items for every caption.
 
         Args:
             score: of the split.
             rerank: how many of a query's gallery are scored, by a `PairsScore`; see `rank_reranked`. 0 for all. Where
                 it reaches the smaller side, every pair is one of them, and all are ranked by their scores.
+            rescore: change the scores first, by dual softmax, `dsl`, or by the bank of a `Banked` one, `qbnorm`.
         """
         of_items, _ = self.positives()
+        if rescore:
+            bank = None
+            if rescore == "qbnorm":
+                assert isinstance(score, Banked), "the adapter makes the bank"
+                bank = self.bank_within(score.bank)
+            return rank_rescored(self.within(score), of_items, bank=bank)
         if 0 < rerank < min(self.items, len(self.column_G)):
-            assert isinstance(score, PairsScore), "check_rerank refuses others"
+            assert isinstance(score, PairsScore), "check_model refuses others"
             row_V = np.arange(self.rows.start, self.rows.stop)
             return rank_reranked(score, row_V, self.column_G, of_items, k=rerank)
         return rank_both_ways(self.within(score), of_items, progress="ranking")
@@ -89,6 +97,15 @@ class RetrievalGallery:
             return block_IG if last - first == len(column_G) else block_IG[:, column_G - first]
 
         return block
+
+    def bank_within(self, bank: Bank) -> Bank:
+        """Return the scores of training queries with the gallery, whatever part of it is asked for."""
+        first, last = int(self.column_G[0]), int(self.column_G[-1]) + 1
+        return Bank(
+            items=lambda images, _: bank.items(images, slice(first, last))[:, self.column_G - first],
+            captions=lambda _, captions: bank.captions(self.rows, captions),
+            sizes=bank.sizes,
+        )
 
     def chance(self, *, directions: tuple[str, str] = ("i2t", "t2i")) -> dict[str, float]:
         """Return what random scores reach on average: each recall, such as `i2t/R1`, and `rsum`."""
@@ -144,7 +161,7 @@ def evaluate_protocol(
     Args:
         protocol: how.
         score: the scores of a block, `score(items, captions) -> (items, captions)`; higher is more alike. A
-            `PairsScore`, where the protocol reranks.
+            `PairsScore`, where the protocol reranks, and a `Banked` one, where it has a bank of queries.
         owner_T: the image or video of each caption of the split, in the items' order.
         n_items: images or videos of the split.
         texts: the captions themselves, which `distinct` protocols compare.
@@ -166,7 +183,7 @@ def evaluate_protocol(
         RetrievalGallery.of(slice(*fold), owner_T, texts=texts if protocol.distinct else None)
         for fold in itertools.pairwise(bounds)
     ]
-    ranked = [fold.rank(score, rerank=protocol.rerank) for fold in folds]
+    ranked = [fold.rank(score, rerank=protocol.rerank, rescore=protocol.rescore) for fold in folds]
     metrics = [
         retrieval_metrics(i2t, t2i, directions=directions, floor_median=protocol.floor_median)
         | _reached(i2t, t2i, directions=directions, k=protocol.rerank)

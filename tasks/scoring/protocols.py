@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from polypool.infra.errors import InputError, unknown
+
+Rescore = Literal["dsl", "qbnorm"]
+RESCORED: dict[Rescore, str] = {
+    "dsl": "scores times their softmax over the queries (dual softmax), so that each query sees all others",
+    "qbnorm": "scores normalised by a bank of training queries (QB-Norm)",
+}
+"""What each way to rescore does, by its name, which stands at the end of a protocol's: `f8k-1k-qbnorm`."""
 
 # Raised whenever the same model would get other numbers by `polypool.tasks.scoring.ranking.reranking`.
 _RERANKED = 1
@@ -30,9 +37,12 @@ class ScoringProtocol:
         folds: contiguous parts of equal size, each a gallery of its own; their metrics are averaged.
         right: which answers are right: each image's `own` captions; by the ratings of Crisscrossed Captions, `cxc`,
             between modalities and within them (`tasks.scoring.crisscrossed`); or those of ECCV Caption, `eccv`, for its
-            queries alone (`polypool.tasks.scoring.extended`).
+            queries alone (`polypool.tasks.scoring.extended`). Or nothing is ranked, and scores are compared with what
+            people said of pairs of Flickr8k, `expert` or `crowd` (`polypool.tasks.scoring.agreement`).
         rerank: how many of each query's gallery are scored, for models that look at every pair
             (`polypool.tasks.scoring.ranking.reranking`); 0 for all.
+        rescore: how scores are changed before they are ranked (`polypool.tasks.scoring.ranking.rescoring`): by dual
+            softmax, `dsl`, or by a bank of training queries, `qbnorm`; not where empty.
     """
 
     name: str
@@ -45,8 +55,31 @@ class ScoringProtocol:
     distinct: bool = False
     floor_median: bool = True
     folds: int = 1
-    right: Literal["own", "cxc", "eccv"] = "own"
+    right: Literal["own", "cxc", "eccv", "expert", "crowd"] = "own"
     rerank: int = 0
+    rescore: Rescore | Literal[""] = ""
+
+    @property
+    def warning(self) -> str:
+        """What readers of its numbers must know; empty for nothing."""
+        if self.rescore != "dsl":
+            return ""
+        return (
+            f"{self.name}: dual softmax looks at all other queries of the split, so its numbers hold for queries that "
+            "come together, and cannot be compared with those of queries that come one by one"
+        )
+
+    def rescored(self, how: Rescore) -> ScoringProtocol:
+        """Return the same protocol with scores that are changed before they are ranked, under a name of its own.
+
+        Raises:
+            InputError: the protocol needs the scores as they are.
+        """
+        if self.right != "own" or self.rerank or self.rescore:
+            why = "scores few of the pairs" if self.rerank else "does not rank a split by its own pairs alone"
+            why = "rescores already" if self.rescore else why
+            raise InputError(f"protocol {self.name!r} {why}; it cannot be rescored by {how}")
+        return replace(self, name=f"{self.name}-{how}", about=f"{self.about}; {RESCORED[how]}", rescore=how)
 
     def reranked(self, k: int) -> ScoringProtocol:
         """Return the same protocol with `k` of each query's gallery scored, which has a name and numbers of its own.
@@ -60,7 +93,7 @@ class ScoringProtocol:
             why = {
                 "cxc": "compares captions with captions, which a model of pairs does not",
                 "eccv": "asks for few of the queries, whose whole gallery is scored",
-            }
+            } | dict.fromkeys(("expert", "crowd"), "ranks nothing: it scores the pairs that people judged")
             raise InputError(f"protocol {self.name!r} {why[self.right]}; it cannot be reranked")
         return replace(
             self,
@@ -150,6 +183,26 @@ PROTOCOLS: dict[str, ScoringProtocol] = {
             captions=5000,
         ),
         ScoringProtocol(
+            name="f8k-1k",
+            about="Flickr8k, Karpathy test: 1,000 images and 5,000 captions",
+            items=1000,
+            captions=5000,
+        ),
+        ScoringProtocol(
+            name="flickr8k-expert",
+            about="Flickr8k, test: tau-c of scores and experts' marks of 5,664 pairs, as metrics of captions report it",
+            items=1000,
+            captions=5000,
+            right="expert",
+        ),
+        ScoringProtocol(
+            name="flickr8k-crowd",
+            about="Flickr8k, test: tau-b of scores and the share of people who said yes to 47,830 pairs, likewise",
+            items=1000,
+            captions=5000,
+            right="crowd",
+        ),
+        ScoringProtocol(
             name="msrvtt-full",
             about="MSR-VTT, official test: 2,990 videos against their distinct captions, as in HGR",
             items=2990,
@@ -200,7 +253,10 @@ PROTOCOLS: dict[str, ScoringProtocol] = {
 
 
 def protocol_named(name: str) -> ScoringProtocol:
-    """Return a protocol by its name, such as `coco-5k`, or `coco-5k-rerank100`."""
+    """Return a protocol by its name, such as `coco-5k`, `coco-5k-rerank100` or `coco-5k-dsl`."""
+    plain, how = _parted(name)
+    if how:
+        return protocol_named(plain).rescored(how)
     exact, marked, k = name.partition(RERANK)
     if exact not in PROTOCOLS:
         raise unknown("protocol", exact, PROTOCOLS)
@@ -213,8 +269,16 @@ def protocol_named(name: str) -> ScoringProtocol:
     return PROTOCOLS[exact].reranked(int(k))
 
 
-def check_rerank(protocol: ScoringProtocol, *, looks_at_pairs: bool) -> None:
-    """Refuse to rerank for a model that need not look at every pair.
+def _parted(name: str) -> tuple[str, Rescore | Literal[""]]:
+    """Return the name of a protocol as it scores, and how that is rescored, if at all."""
+    for how in RESCORED:
+        if name not in PROTOCOLS and name.endswith(f"-{how}"):
+            return name.removesuffix(f"-{how}"), how
+    return name, ""
+
+
+def check_model(protocol: ScoringProtocol, *, looks_at_pairs: bool) -> None:
+    """Refuse to rerank for a model that need not look at every pair, and a bank of queries for one that must.
 
     Raises:
         InputError: says what to do.
@@ -225,13 +289,24 @@ def check_rerank(protocol: ScoringProtocol, *, looks_at_pairs: bool) -> None:
             f"protocol {protocol.name!r} is for models that look at every pair, and this one encodes images and "
             f"captions apart, so that all its scores are quickly had; evaluate it under {exact!r}"
         )
+    if protocol.rescore == "qbnorm" and looks_at_pairs:
+        raise InputError(
+            f"protocol {protocol.name!r} scores all training queries with the whole split, which takes a model that "
+            f"looks at every pair too long; evaluate it under {_parted(protocol.name)[0]!r}"
+        )
 
 
 def is_for_test(name: str) -> bool:
     """Whether a protocol of this name is one for the test split."""
-    if name.partition(RERANK)[0] not in PROTOCOLS:
+    if _parted(name)[0].partition(RERANK)[0] not in PROTOCOLS:
         return False  # without the search for a name that is near, of which there may be thousands
     try:
         return protocol_named(name).split == "test"
     except InputError:
         return False
+
+
+def warnings_of(names: Iterable[str]) -> list[str]:
+    """Return the warnings of protocols of retrieval; names of other protocols have none."""
+    known = [protocol_named(name) for name in dict.fromkeys(names) if is_for_test(name)]
+    return [protocol.warning for protocol in known if protocol.warning]

@@ -24,6 +24,8 @@ TAG = "metrics."
 # Prefix of a split's name: the number of its samples that were left out, among a run's data.
 LEFT_OUT = "left_out_"
 VERSION_TAG = "protocol_version."
+TRAINED_ON = "trained_on"
+"""Tag of a run that holds scores on other data than those of training: the data set of training."""
 FOLDER = "metrics"  # artifact folder of the descriptions of metrics
 _DIGEST = "sha256:"
 

@@ -28,7 +28,7 @@ from polypool.tasks.scoring.evaluation import evaluate_protocol
 from polypool.tasks.scoring.examples import RankedQueries, ranked_queries, retrieval_examples
 from polypool.tasks.scoring.extended import evaluate_extended, false_negatives, queries_of
 from polypool.tasks.scoring.metrics import Positives
-from polypool.tasks.scoring.protocols import ScoringProtocol, check_rerank
+from polypool.tasks.scoring.protocols import ScoringProtocol, check_model
 from polypool.tasks.scoring.scores import PairsScore
 
 
@@ -77,7 +77,10 @@ class RetrievalSplit:
         records: Sequence[Metric],
         **found: Any,
     ) -> Evaluation:
-        """Return an evaluation whose pages show some of the queries; the first metric is the deciding one."""
+        """Return an evaluation whose pages show some of the queries; the first metric is the deciding one.
+
+        Pages show what scores find as they are, so there are none where a protocol changes them.
+        """
         primary, *others = records
         items = self.corpus.items(self.name)
         examples = partial(
@@ -95,14 +98,14 @@ class RetrievalSplit:
             protocol_version=protocol.version,
             primary=primary,
             others=tuple(others),
-            pictures=(examples,),
+            pictures=() if protocol.rescore else (examples,),
             **found,
         )
 
 
 def own_evaluation(split: RetrievalSplit, score: Score, protocol: ScoringProtocol) -> Evaluation:
     """Rank a split by its own pairs."""
-    check_rerank(protocol, looks_at_pairs=isinstance(score, PairsScore))
+    check_model(protocol, looks_at_pairs=isinstance(score, PairsScore))
     pairs, directions, modality = split.pairs, split.directions, split.modality
     result = evaluate_protocol(
         protocol, score, pairs.owner_T, len(pairs.item_ids), texts=pairs.texts, directions=directions

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -40,6 +41,33 @@ class PairsScore(Protocol):
         """Return the scores of the p-th image with the p-th caption, `(P,)`."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Bank:
+    """The scores of training queries with a split.
+
+    Attributes:
+        items: of training images or videos against the split's captions.
+        captions: of the split's images or videos against training captions.
+        sizes: how many training images or videos, and how many captions, there are.
+    """
+
+    items: Score
+    captions: Score
+    sizes: tuple[int, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Banked:
+    """A `Score` with a bank of training queries."""
+
+    score: Score
+    bank: Bank
+
+    def __call__(self, images: slice, captions: slice) -> Tensor:
+        """Return the scores of images against captions, a block `(images, captions)`."""
+        return self.score(images, captions)
+
+
 class _Mean:
     """The mean of score functions, and of their methods of these names."""
 
@@ -61,6 +89,15 @@ def mean_score(scores: Sequence[Score]) -> Score:
         if all(isinstance(member, kind) for member in scores):
             return _Mean(scores, methods)
     return _mean(scores)
+
+
+def mean_bank(banks: Sequence[Bank]) -> Bank:
+    """Return the bank of an ensemble on the same data: the mean of its members' scores."""
+    return Bank(
+        items=mean_score([bank.items for bank in banks]),
+        captions=mean_score([bank.captions for bank in banks]),
+        sizes=banks[0].sizes,
+    )
 
 
 def _mean(scores: Sequence[Callable[..., Tensor]]) -> Callable[..., Tensor]:

@@ -18,7 +18,7 @@ def netvlad(x_ND: Tensor, p: Weights) -> Tensor:
 
 
 def batch_norm(p: Weights, name: str, x: Tensor) -> Tensor:
-    normal = (x - p[f"{name}.running_mean"]) / (p[f"{name}.running_var"] + 1e-5).sqrt()
+    normal = (x - p[f"{name}.running_mean"]) / (p[f"{name}.running_var"] + 1e-3).sqrt()
     return normal * p[f"{name}.weight"] + p[f"{name}.bias"]
 
 

@@ -32,7 +32,7 @@ def lip(x_ND: Tensor, p: dict[str, Tensor]) -> Tensor:
 
 def adapool(x_ND: Tensor, p: dict[str, Tensor]) -> Tensor:
     mean_D, balance = sum(x_ND) / len(x_ND), 1 / (1 + (-p["balance"]).exp())
-    near = softmax([2 * x_D * mean_D / (x_D**2 + mean_D**2) for x_D in x_ND])
+    near = softmax([2 * (x_D * mean_D).abs() / (x_D**2 + mean_D**2) for x_D in x_ND])
     large = softmax(list(x_ND))
     return sum((balance * near[n] + (1 - balance) * large[n]) * x_D for n, x_D in enumerate(x_ND))
 
@@ -60,7 +60,7 @@ def sequential(x_ND: Tensor, p: dict[str, Tensor]) -> Tensor:
     new = [x_D + p["position_PD"][min(n, 3)] for n, x_D in enumerate(x_ND)]
     for layer in ("layers.0", "layers.1"):
         parts = [
-            linear(p, f"{layer}.query_key_value", norm(p, f"{layer}.norm", y_D)).reshape(3, 2, -1)
+            linear(p, f"{layer}.query_key_value", norm(p, f"{layer}.norm", y_D, 1e-12)).reshape(3, 2, -1)
             for y_D in new
         ]
         between = []
@@ -72,7 +72,7 @@ def sequential(x_ND: Tensor, p: dict[str, Tensor]) -> Tensor:
             between.append(y_D + linear(p, f"{layer}.out", torch.cat(heads)))
         new = []
         for y_D in between:
-            hidden = linear(p, f"{layer}.up", norm(p, f"{layer}.norm_mlp", y_D))
+            hidden = linear(p, f"{layer}.up", norm(p, f"{layer}.norm_mlp", y_D, 1e-12))
             new.append(y_D + linear(p, f"{layer}.down", hidden * (1.702 * hidden).sigmoid()))
     unit = [(x_D + y_D) / (x_D + y_D).norm() for x_D, y_D in zip(x_ND, new, strict=True)]
     return sum(unit) / len(unit)

@@ -27,7 +27,7 @@ gpo(decoder=interpolate, temperature=1.0) | gpo(decoder=interpolate, positions=6
 gpo(per_channel=True) | gpo(feature_conditioned=True)
 gpo(decoder=transformer, positions=10, feature_conditioned=True, per_channel=True)
 netvlad(k=3) | nextvlad(clusters=2, groups=3) | salad(k=2, hidden=5) | otke(k=3, eps=0.3, iterations=4)
-map(k=3, heads=2, hidden=2) | ep(queries=3) | simpool(gamma=1.5) | aim(k=2, heads=3) | abmilp(hidden=4)
+map(k=3, heads=2, hidden=2) | ep(queries=3) | simpool | simpool(gamma=1.5) | aim(k=2, heads=3) | abmilp(hidden=4)
 abmilp(gated=False) | esa | cait(layers=3, heads=2) | dino_block(heads=2) | pma(k=3, heads=2)
 set_transformer(k=2, points=3, heads=2) | boq(k=2, queries=3, heads=2) | qformer(k=3, heads=2)
 tokenlearner(k=3, hidden=5) | laps(k=2) | ts2_select(k=2, sigma=0.3) | text_topk(k=2) | text_softmax(temperature=0.2)

@@ -30,9 +30,17 @@ def ep(x_ND: Tensor, p: Weights) -> Tensor:
 
 
 def simpool(x_ND: Tensor, p: Weights) -> Tensor:
+    return mixed(*simpool_weights(x_ND, p))
+
+
+def simpool_weights(x_ND: Tensor, p: Weights) -> tuple[list[Tensor], list[Tensor]]:
     query_D = p["query.weight"] @ (sum(x_ND) / len(x_ND))
     normal = [norm(p, "norm", x_D, 1e-6) for x_D in x_ND]
-    weights = softmax([query_D @ (p["key.weight"] @ y_D) / math.sqrt(6) for y_D in normal])
+    return softmax([query_D @ (p["key.weight"] @ y_D) / math.sqrt(6) for y_D in normal]), normal
+
+
+def power_simpool(x_ND: Tensor, p: Weights) -> Tensor:
+    weights, normal = simpool_weights(x_ND, p)
     least = min(y for y_D in normal for y in y_D)
     mean_D = sum(a * (y_D - least + 1e-6) ** 1.5 for a, y_D in zip(weights, normal, strict=True))
     return mean_D ** (1 / 1.5)
@@ -63,7 +71,8 @@ def esa(x_ND: Tensor, p: Weights) -> Tensor:
 FORMULAS = {
     "map(k=3, heads=2, hidden=2)": map_,
     "ep(queries=3)": ep,
-    "simpool(gamma=1.5)": simpool,
+    "simpool": simpool,
+    "simpool(gamma=1.5)": power_simpool,
     "aim(k=2, heads=3)": aim,
     "abmilp(hidden=4)": gated,
     "abmilp(gated=False)": ungated,
@@ -121,7 +130,7 @@ def test_aim_in_training_counts_real_elements_alone_and_keeps_their_statistics()
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_simpool_of_equal_values_is_finite_with_its_gradient(dtype):
-    module = AGGREGATORS.build("simpool", 4).to(dtype)
+    module = AGGREGATORS.build("simpool(gamma=2.0)", 4).to(dtype)
     x_BND = torch.ones(1, 3, 4, dtype=dtype, requires_grad=True)
     module(x_BND, torch.ones(1, 3, dtype=torch.bool)).vectors.sum().backward()
     assert x_BND.grad.isfinite().all()
@@ -129,7 +138,7 @@ def test_simpool_of_equal_values_is_finite_with_its_gradient(dtype):
 
 
 def test_pads_are_not_the_smallest_number_of_simpool():
-    module = AGGREGATORS.build("simpool", 4)
+    module = AGGREGATORS.build("simpool(gamma=2.0)", 4)
     torch.nn.init.constant_(module.norm.bias, 9.0)
     x_BND, mask_BN = random_sets([3], 4)
     padded = torch.nn.functional.pad(x_BND, (0, 0, 0, 2)), torch.nn.functional.pad(mask_BN, (0, 2))

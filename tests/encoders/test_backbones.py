@@ -74,6 +74,28 @@ def test_towers_give_the_patches_of_their_last_layer(towers, name, kind, before)
         np.testing.assert_allclose(with_cls_ND, np.concatenate([tokens[:1], x_ND]), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("kind", ["vit", "dinov2"])
+def test_states_of_several_layers_stand_side_by_side(towers, kind):
+    from transformers import AutoImageProcessor, AutoModel
+
+    image, folder = noise(), towers[kind]
+    pixels = AutoImageProcessor.from_pretrained(folder, backend="pil")([image], return_tensors="pt")[
+        "pixel_values"
+    ]
+    model = AutoModel.from_pretrained(folder).eval()
+    with torch.no_grad():
+        (first_ND,) = model.layernorm(model(pixels, output_hidden_states=True).hidden_states[-2])
+    (last_ND,), (x_ND,) = (
+        BACKBONES.build(f"{kind}(name={str(folder)!r}, cls=True, layers={layers})")([image])
+        for layers in (1, 2)
+    )
+    np.testing.assert_allclose(
+        x_ND, np.concatenate([last_ND, first_ND.numpy()], axis=1), rtol=1e-4, atol=1e-5
+    )
+    with pytest.raises(InputError, match="layers must be between 1 and the 2"):
+        BACKBONES.build(f"{kind}(name={str(folder)!r}, layers=3)")
+
+
 @pytest.mark.parametrize("grid", [1, 2, 3, 4, 6])
 def test_patches_are_averaged_over_a_grid_of_cells(towers, grid):
     image, name = noise(), str(towers["dinov2"])

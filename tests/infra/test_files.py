@@ -30,6 +30,18 @@ def test_a_path_that_no_system_takes_is_no_file(path):
             make_folder(path)
 
 
+def test_a_path_of_another_kind_is_named(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "file").touch()
+    for look, name, message in (
+        (existing, ".", "is a folder; expected a list"),
+        (existing, "pipe", "is no file but a pipe, a device or a socket; expected a list"),
+        (existing_folder, "file", "is a file; expected a list"),
+    ):
+        with pytest.raises(InputError, match=message):
+            look(tmp_path / name, what="a list")
+
+
 def test_a_file_that_gives_no_bytes_is_told():
     with pytest.raises(InputError, match="cannot be read: Input/output error; expected something"):
         read_json("/proc/self/mem", what="something")

@@ -9,9 +9,10 @@ import pytest
 from programs import begin, end
 
 from polypool.infra import registry
+from polypool.infra import spec as spec_module
 from polypool.infra.errors import InputError
 from polypool.infra.registry import AGGREGATORS, KINDS, Registry, Spec
-from polypool.infra.spec import changed, trust_modules, trust_specs, without
+from polypool.infra.spec import changed, modules_of, trust_modules, trust_specs, without
 
 
 @pytest.mark.parametrize(
@@ -30,6 +31,35 @@ def test_a_spec_is_read_and_written_back(text, name, params):
     spec = Spec.parse(text)
     assert spec == Spec(name, params)
     assert Spec.parse(str(spec)) == spec
+
+
+_N = 200_000
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "mean" + " " * _N,
+        " " * _N,
+        "a" * _N,
+        f"gpo({'a' * _N}=1)",
+        f"gpo(a={' ' * _N}x",
+        "a(" + ") " * _N,
+        "a:" * _N,
+    ],
+    ids=["spaces behind", "spaces", "name", "key", "spaces within", "brackets", "colons"],
+)
+def test_a_long_text_of_a_strangers_file_is_no_spec_and_takes_no_time(text):
+    with pytest.raises(InputError, match="characters; at most 10,000 are allowed"):
+        Spec.parse(text)
+    assert not modules_of([text]) or ":" in text
+    assert spec_module._SPEC.fullmatch(text + "!") is None
+
+
+@pytest.mark.parametrize("number", [str(10**30), f"(1, {2**31})", f"-{2**31}"])
+def test_whole_numbers_have_a_bound(number):
+    with pytest.raises(InputError, match="whole numbers are below 2,147,483,648"):
+        Spec.parse(f"kmax(k={number})")
 
 
 @pytest.mark.parametrize(

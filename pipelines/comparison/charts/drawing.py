@@ -17,16 +17,16 @@ from polypool.pipelines.comparison.tables.cross_task import CrossTaskTable, why_
 from polypool.pipelines.figures.style import BAR, INK, MUTED, POINT, frame, lines_of, save, stacked, wrapped
 
 
-def draw_all(groups: Sequence[Group], cross_task: CrossTaskTable | None, folder: Path) -> list[Path]:
+def draw_all(groups: Sequence[Group], cross_tasks: Sequence[CrossTaskTable], folder: Path) -> list[Path]:
     """Draw every figure that there is data for, and return their files."""
     known = [group for group in groups if group.metric is not None]
     figures = {"compare": draw_bars(known), "costs": draw_costs(known), "parameters": draw_parameters(known)}
-    if cross_task is not None:
-        figures["heat_map"] = draw_cross_task(cross_task)
+    for number, cross_task in enumerate(cross_tasks, start=1):
+        after = f"_{number}" * (number > 1)
+        figures[f"heat_map{after}"] = draw_cross_task(cross_task)
         if not why_not(cross_task):
-            figures["critical_difference"] = draw_critical(
-                cross_task.mean_ranks, tasks=len(cross_task.counting)
-            )
+            tasks = len(cross_task.counting)
+            figures[f"critical_difference{after}"] = draw_critical(cross_task.mean_ranks, tasks=tasks)
     paths = []
     for name, figure in figures.items():
         if figure is not None:

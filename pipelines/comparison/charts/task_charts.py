@@ -41,6 +41,7 @@ def draw_cross_task(cross_task: CrossTaskTable) -> Figure:
     row = 0.3 * max(1.0, 0.62 * max(map(lines_of, names)))
     header = 0.17 * max(text.count("\n") + 1 for text in above)
     heading = "primary metric (chance-normalised: 0 is chance, 100 the best possible)"
+    heading += f"\n{cross_task.tuned}" * bool(cross_task.tuned)
     figure = new_figure(
         max(6.2, 3.4 + 1.35 * len(columns)), row * len(names) + header + 0.9, heading, size=11
     )

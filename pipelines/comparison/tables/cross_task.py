@@ -15,7 +15,7 @@ from functools import cached_property
 
 import numpy as np
 
-from polypool.pipelines.comparison.groups import Costs, Group, Row
+from polypool.pipelines.comparison.groups import Costs, Group, Row, by_tuning
 from polypool.pipelines.comparison.statistics.intervals import Difference
 from polypool.pipelines.comparison.statistics.joint import Joint
 from polypool.pipelines.comparison.statistics.simultaneous import with_best
@@ -104,9 +104,15 @@ class Column:
 
 @dataclass(frozen=True, kw_only=True)
 class CrossTaskTable:
-    """Columns, and means and ranks over them."""
+    """Columns, and means and ranks over them.
+
+    Attributes:
+        columns: of groups whose settings were tuned alike.
+        tuned: how, in words; empty where they were not.
+    """
 
     columns: tuple[Column, ...]
+    tuned: str = ""
 
     @cached_property
     def aggregators(self) -> tuple[str, ...]:
@@ -201,13 +207,21 @@ class CrossTaskTable:
         return tuple(notes)
 
 
+def cross_task_tables(groups: Sequence[Group]) -> tuple[CrossTaskTable, ...]:
+    """Return a table for the groups of each tuning that have one; those of untuned rows come first."""
+    return tuple(table for of in by_tuning(groups) if (table := cross_task_table(of)) is not None)
+
+
 def cross_task_table(groups: Sequence[Group]) -> CrossTaskTable | None:
-    """Return the table of groups whose metric is known; None if all are of one task and one data set."""
-    groups = [group for group in groups if group.metric is not None]
+    """Return the table of groups whose metric is known; None if all are of one task and one data set.
+
+    All groups were tuned alike. Scores on other data than those of training are in tables of their own alone.
+    """
+    groups = [group for group in groups if group.metric is not None and not group.trained_on]
     if len({(group.task, group.dataset) for group in groups}) < 2:
         return None
     columns = [column for group in groups for column in _columns(group)]
-    return CrossTaskTable(columns=tuple(columns)) if columns else None
+    return CrossTaskTable(columns=tuple(columns), tuned=groups[0].tuned) if columns else None
 
 
 def _columns(group: Group) -> list[Column]:

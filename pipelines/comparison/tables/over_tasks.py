@@ -48,7 +48,7 @@ def over_tasks(cross_task: CrossTaskTable) -> Table | None:
         else f"queries, and seeds where rows have two ({ONE_SEED})"
     )
     return Table(
-        title="over tasks",
+        title=" · ".join(part for part in ("over tasks", cross_task.tuned) if part),
         legend=(
             f"of these {tasks} columns: mean chance-normalised score and mean rank, with 95 % intervals over {over}",
             f"of other tasks, of which these {tasks} are taken as a sample: lead over the mean of all aggregators, "

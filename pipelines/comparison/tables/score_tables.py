@@ -103,7 +103,7 @@ def across(cross_task: CrossTaskTable) -> Table:
         for at, column in enumerate(cross_task.columns, start=1)
     }
     return Table(
-        title="task x aggregator",
+        title=" · ".join(part for part in ("task x aggregator", cross_task.tuned) if part),
         legend=tuple(legend),
         header=(
             "aggregator",

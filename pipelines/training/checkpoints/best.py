@@ -7,6 +7,7 @@ from pathlib import Path
 
 from torch import nn
 
+from polypool.infra.digests import refuse_damaged, write_digests
 from polypool.infra.errors import InputError
 from polypool.infra.tracking import Tracker
 from polypool.pipelines.training.checkpoints.format import save_weights
@@ -22,6 +23,7 @@ _OTHER_KINDS = {
     "comparison": "is the summary of a comparison or a sweep; give one of the runs that it compares",
     "ensemble": "is an ensemble; give one of its members, which its parameter `members` names",
     "sweep": "stands for a sweep; give one of its runs, such as the one that its tag `best.RECIPE` names",
+    "transfer": "holds the scores of a trained run on other data; give that run, its parent",
     "synthetic": "is that of a synthetic experiment; give a run that was trained on a corpus",
     "": "was not made by polypool, as it has no tag `kind`; give a run that was trained",
 }
@@ -32,13 +34,14 @@ def write_model(folder: Path, model: nn.Module, run: Run, adapter: TaskAdapter) 
     save_weights(model, folder / WEIGHTS)
     (folder / RUN).write_text(json.dumps(to_json(run), indent=1))
     (folder / ASSETS).write_text(json.dumps(adapter.assets))
+    write_digests(folder, (WEIGHTS, RUN, ASSETS))
 
 
 def best_checkpoint(tracker: Tracker) -> Path:
     """Return the folder of a run's best checkpoint.
 
     Raises:
-        InputError: the run has none, or a file is missing.
+        InputError: the run has none, or a file is missing or damaged.
     """
     try:
         folder = tracker.download(ARTIFACT)
@@ -48,6 +51,7 @@ def best_checkpoint(tracker: Tracker) -> Path:
         raise InputError(
             f"{folder}: {', '.join(missing)} of the model of run {tracker.run_id} is missing; {_again(tracker)}"
         )
+    refuse_damaged(folder, then=_again(tracker))
     return folder
 
 

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from polypool.encoders.visual.resnet import fill
 from polypool.infra.compute.dist import gather_objects, rank
+from polypool.infra.digests import damaged, write_digests
 from polypool.infra.errors import InputError
 from polypool.infra.fields import at_least, read_record
 from polypool.infra.files import existing
@@ -98,9 +99,15 @@ def _some(names: Iterable[str]) -> str:
 
 def _read_weights(path: Path) -> dict[str, Tensor]:
     try:
-        return load_file(path)
+        weights = load_file(path)
     except Exception as error:  # safetensors raises its own types for damaged headers
-        raise InputError(f"cannot read the weights {path}: {error}") from error
+        raise InputError(
+            f"cannot read the weights {path}: {error}; the file is damaged, or no file of weights"
+        ) from error
+    for name, x in weights.items():
+        if x.is_floating_point() and not x.isfinite().all():
+            raise InputError(f"the weights {path} are damaged: {name} has values that are infinite or NaN")
+    return weights
 
 
 class Snapshot:
@@ -132,6 +139,7 @@ class Snapshot:
         _write_weights(self._weights, weights)
         torch.save(self._state, state)
         position.write_text(json.dumps(self._progress))
+        write_digests(folder, FILES)
 
 
 def snapshot(model: nn.Module, optimizer: torch.optim.Optimizer, progress: Progress) -> Snapshot | None:
@@ -172,9 +180,11 @@ def load_checkpoint(folder: Path, model: nn.Module, optimizer: torch.optim.Optim
 
 
 def is_whole(folder: Path) -> bool:
-    """Whether all files of a checkpoint exist and none is truncated."""
+    """Whether all files of a checkpoint are as they were written; of older versions, whether none is truncated."""
     weights, rest, position = (folder / name for name in FILES)
     try:
+        if damaged(folder):
+            return False
         with safe_open(weights, framework="pt"):  # compares the length with the header
             pass
         read_record(Progress, position, what="the progress of a run")

@@ -29,6 +29,8 @@ LISTING = "checkpoint_manager_snapshot.json"
 """Ray Train's list of the checkpoints, from which it resumes."""
 LAST_STORED = "whole"
 """The file with the name of the last checkpoint of a run that keeps them in object storage."""
+KEPT = 2
+"""Checkpoints of a run that are kept: the last one, and the one before in case that is damaged."""
 UNFINISHED = "."
 """Prefix of a checkpoint that is being written."""
 
@@ -67,9 +69,10 @@ def last_checkpoint(folder: Path) -> Path | None:
 
 
 def choose_last(folder: Path, *, for_ray: bool) -> None:
-    """Let the last whole checkpoint count where Ray Train has listed none or its list is damaged.
+    """Let the last whole checkpoint count where the listed one is damaged, or Ray Train has listed none.
 
     It could list none on a full disk, and lists none where it does not train. Where no checkpoint is whole, all stays.
+    What is passed over for its damage is printed.
 
     Args:
         folder: of the run.
@@ -77,13 +80,17 @@ def choose_last(folder: Path, *, for_ray: bool) -> None:
     """
     from polypool.pipelines.training.checkpoints.format import is_whole
 
+    name = None
     with suppress(InputError):
-        if listed(folder):
-            return
-    unlisted = sorted(folder.glob("checkpoint_[0-9]*"))
-    whole = [each for each in unlisted if is_whole(each)]
+        name = listed(folder)
+    if name and is_whole(folder / name):
+        return
+    all_there = sorted(folder.glob("checkpoint_[0-9]*"))
+    whole = [each for each in all_there if is_whole(each)]
     if not whole:
         return
+    for each in all_there[all_there.index(whole[-1]) + 1 :]:
+        print(f"note: {each} is damaged; training goes on from the checkpoint before it, {whole[-1].name}")
     if for_ray:
         from polypool.infra.ray.internals import checkpoint_listing
 
@@ -91,13 +98,15 @@ def choose_last(folder: Path, *, for_ray: bool) -> None:
             file.write(checkpoint_listing(whole[-1].name).encode())
         return
     (folder / LISTING).unlink(missing_ok=True)
-    for each in unlisted:
+    for each in all_there:
         if each.name > whole[-1].name:
             shutil.rmtree(each)
 
 
 def remove_unlisted(folder: Path) -> None:
-    """Remove unfinished checkpoints and those that others replaced; the caller holds the run's lease.
+    """Remove unfinished checkpoints and all but the last two, of which one may be damaged later.
+
+    The caller holds the run's lease.
 
     Raises:
         InputError: Ray Train's list is damaged.
@@ -107,9 +116,13 @@ def remove_unlisted(folder: Path) -> None:
     last = last_checkpoint(folder)
     if last is None or not last.is_dir():
         return
-    names = (folder / LISTING).read_text() if listed(folder) else f'"{last.name}"'
-    for each in folder.glob("checkpoint_[0-9]*"):
-        if f'"{each.name}"' not in names:
+    all_there = sorted(folder.glob("checkpoint_[0-9]*"))
+    kept = all_there[-KEPT:]
+    if listed(folder):
+        names = (folder / LISTING).read_text()
+        kept = [each for each in all_there if f'"{each.name}"' in names]
+    for each in all_there:
+        if each not in kept:
             shutil.rmtree(each, ignore_errors=True)
 
 

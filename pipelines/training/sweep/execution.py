@@ -28,10 +28,10 @@ from polypool.infra.tracking.provenance import command_line
 from polypool.infra.tracking.tracker import COMMAND, PARENT
 from polypool.pipelines.training.fitting import CHECKPOINT_SECONDS, TrialOptions
 from polypool.pipelines.training.launch import resume, start
-from polypool.pipelines.training.recording import send, tags
+from polypool.pipelines.training.recording import send
 from polypool.pipelines.training.run_folder import checkpoints_at, new_runs_at, take_run, trains_here
 from polypool.pipelines.training.sweep.plan import Plan
-from polypool.pipelines.training.sweep.trials import STOPPED, SWEEP, Match, key, records_of
+from polypool.pipelines.training.sweep.trials import STOPPED, SWEEP, Match, records_of
 
 ERROR = "error.txt"
 """The artifact of a failed run with the whole error."""
@@ -119,10 +119,10 @@ def carry_out(plan: Plan, *, concurrent: int = 0, parent: str = "") -> list[Outc
     matches = plan.to_do
     if not matches:
         return outcomes
-    groups: dict[tuple[str, bool], list[Match]] = {}
+    groups: dict[tuple[tuple[str, ...], bool], list[Match]] = {}
     for match in matches:  # scores of different recipes cannot be compared to stop the worse ones
-        recipe = match.trial.run.recipe if plan.early_stop else ""
-        groups.setdefault((recipe, _in_its_process(match)), []).append(match)
+        rivals = match.trial.rivals if plan.early_stop else ()
+        groups.setdefault((rivals, _in_its_process(match)), []).append(match)
     with ray_session(shared=not all(alone for _, alone in groups)):
         concurrent = concurrent or _resources(matches)[0]
         print(f"{plan.summary()}, {concurrent} at once", flush=True)
@@ -143,7 +143,7 @@ def _train(
     parent: str,
     before: int,
 ) -> list[Outcome]:
-    """Train some trials of a plan, after `before` others; with early stopping, of one recipe."""
+    """Train some trials of a plan, after `before` others; with early stopping, rivals alone."""
     sweep, halving = f"sweep-{secrets.token_hex(4)}", None
     if plan.early_stop:
         run = matches[0].trial.run
@@ -169,7 +169,8 @@ def _train(
         home=plan.home,
         metric=halving.metric if halving else "",
         trusted=trusted(),
-        tags={SWEEP: sweep, COMMAND: command_line(), **({PARENT: parent} if parent else {})},
+        sweep=sweep,
+        tags={COMMAND: command_line(), **({PARENT: parent} if parent else {})},
         stop=stop,
     )
     outcomes: list[Outcome] = []
@@ -200,6 +201,7 @@ class Work:
         home: the project's.
         metric: decides which trials are stopped early; empty where none are.
         trusted: modules whose code specs may name.
+        sweep: its name.
         tags: of new runs.
         stop: a file that ends all trials, each after a checkpoint, once it exists.
     """
@@ -209,6 +211,7 @@ class Work:
     home: Path
     metric: str
     trusted: tuple[str, ...]
+    sweep: str
     tags: Mapping[str, str]
     stop: Path
 
@@ -222,11 +225,10 @@ class Work:
         begun = self.stop.with_name(f"{number}.run")  # left by a process that died
         try:
             if run_id := begun.read_text() if begun.exists() else match.run_id:
-                again = {SWEEP: self.tags[SWEEP], STOPPED: ""}
+                again = {SWEEP: of_trial(self.sweep, number), STOPPED: ""}
                 return {"run_id": resume(run_id, more_tags=again, trial=options)}
-            return {
-                "run_id": start(match.trial.run, more_tags=self.tags, trial=options, begun=begun.write_text)
-            }
+            new = {SWEEP: of_trial(self.sweep, number), **self.tags, **match.trial.tags}
+            return {"run_id": start(match.trial.run, more_tags=new, trial=options, begun=begun.write_text)}
         except Stopped:
             return {"stopped": True}
         except InputError as error:
@@ -236,6 +238,11 @@ class Work:
             return {"error": "".join(traceback.format_exception(cause))}
         finally:
             release_memory()
+
+
+def of_trial(sweep: str, number: int) -> str:
+    """Return the tag `SWEEP` of a trial."""
+    return f"{sweep}/{number}"
 
 
 def last_line(error: str) -> str:
@@ -250,11 +257,11 @@ def _error(end: Ended) -> str:
 def _settle(plan: Plan, matches: Sequence[Match], ends: Mapping[int, Ended], sweep: str) -> list[Outcome]:
     """Return how each trial ended, and set the status of runs whose process was killed."""
     records = records_of(plan.uri, plan.experiment)
-    own = {key(record.tags): record for record in records if record.tags.get(SWEEP) == sweep}
+    own = {record.tags.get(SWEEP): record for record in records}
     patience = STALE_SECONDS + BEAT_SECONDS if len(ends) == len(matches) else 0.0  # none after Ctrl-C
     outcomes: list[Outcome] = []
     for number, match in enumerate(matches):
-        end, record = ends.get(number), own.get(key(tags(match.trial.run)))
+        end, record = ends.get(number), own.get(of_trial(sweep, number))
         match = replace(match, run_id=record.run_id if record else "")
         tracker = Tracker.attach(plan.uri, record.run_id, running=False) if record else None
         if tracker:

@@ -49,6 +49,11 @@ class Row:
     best: float | None
     parent: str
 
+    @property
+    def whole(self) -> bool:
+        """Whether it was trained to the end, now or before."""
+        return self.how in ("trained", "finished before")
+
 
 def sweep(
     trials: Trials,
@@ -78,7 +83,7 @@ def sweep(
         records = records_of(uri, experiment)
         plan = Plan.of(trials, records, uri=uri, home=home, experiment=experiment, early_stop=early_stop)
         print("".join(f"{line}\n" for line in plan.notes()), end="")
-        parent = open_parent(plan, records, params=params)
+        parent = open_parent(plan, records, params=params, to_do=bool(plan.to_do))
         if parent is None:
             return plan, carry_out(plan, concurrent=concurrent)
         with parent.ending():
@@ -87,22 +92,26 @@ def sweep(
     return plan, outcomes
 
 
-def plan_id(plan: Plan) -> str:
-    """Return the hash of a plan's trials."""
+def plan_id(plan: Plan, *, params: Mapping[str, Any]) -> str:
+    """Return the hash of a plan's trials, and of what a tuned sweep does with them."""
     trials = sorted(
         json.dumps({name: x for name, x in to_json(match.trial.run).items() if name not in WITHOUT_EFFECT})
         for match in plan.matches
     )
-    return hashlib.sha256(json.dumps([trials, plan.early_stop]).encode()).hexdigest()
+    tuned = [str(params[name]) for name in ("budget", "seeds") if params.get("choose")]
+    return hashlib.sha256(json.dumps([trials, plan.early_stop, *tuned]).encode()).hexdigest()
 
 
-def open_parent(plan: Plan, records: Sequence[RunRecord], *, params: Mapping[str, Any]) -> Tracker | None:
+def open_parent(
+    plan: Plan, records: Sequence[RunRecord], *, params: Mapping[str, Any], to_do: bool
+) -> Tracker | None:
     """Return the run of a plan: that of an earlier start, or a new one.
 
     Args:
         plan: of the sweep.
         records: of the experiment, latest first.
         params: options of the sweep.
+        to_do: whether anything is to be trained.
 
     Returns:
         None where nothing is to be trained, and no earlier start of this plan is unfinished.
@@ -110,11 +119,11 @@ def open_parent(plan: Plan, records: Sequence[RunRecord], *, params: Mapping[str
     Raises:
         InputError: the store does not answer.
     """
-    named = plan_id(plan)
+    named = plan_id(plan, params=params)
     same = [of for of in records if of.tags.get("kind") == KIND and of.tags.get(PLAN) == named]
-    if same and (plan.to_do or same[0].status != "FINISHED"):
+    if same and (to_do or same[0].status != "FINISHED"):
         return Tracker.attach(plan.uri, same[0].run_id)
-    if not plan.to_do:
+    if not to_do:
         return None
     runs = [match.trial.run for match in plan.matches]
     shared = {
@@ -127,30 +136,37 @@ def open_parent(plan: Plan, records: Sequence[RunRecord], *, params: Mapping[str
         plan.experiment,
         uri=plan.uri,
         home=plan.home,
-        name=f"sweep of {tags['recipe']}, {len(runs)} trials",
+        name=f"{'tuned ' * bool(params.get('choose'))}sweep of {tags['recipe']}, {len(runs)} trials",
         tags=tags | {"kind": KIND, PLAN: named, NOTE: plan.summary()},
         params={**params, "trials": len(runs)},
     )
 
 
-def conclude(tracker: Tracker, plan: Plan, outcomes: Sequence[Outcome]) -> None:
+def conclude(tracker: Tracker, plan: Plan, outcomes: Sequence[Outcome], *, first: str = "") -> None:
     """Record how every trial ended and which is best; the sweep fails where a trial did.
+
+    Args:
+        tracker: of the sweep's run.
+        plan: all trials.
+        outcomes: of those that were trained.
+        first: Markdown that its description begins with.
 
     Raises:
         InputError: the store does not answer.
     """
-    rows = _rows(plan, outcomes)
+    rows = rows_of(plan, outcomes)
     tracker.table(TRIALS, {name: [vars(row)[name] for row in rows] for name in vars(rows[0])})
     best = best_of(plan, rows)
     scores = {f"best/{recipe}/{row.metric}": row.best for recipe, row in best.items() if row.best is not None}
     tracker.log(scores, step=0)
     named = {f"best.{recipe}": row.run_id for recipe, row in best.items()}
-    tracker.tags(named | {NOTE: description(rows, best, own=tracker.run_id)})
+    tracker.tags(named | {NOTE: description(rows, best, own=tracker.run_id, first=first)})
     if any(outcome.how == "failed" for outcome in outcomes):
         tracker.finish("FAILED")
 
 
-def _rows(plan: Plan, outcomes: Sequence[Outcome]) -> list[Row]:
+def rows_of(plan: Plan, outcomes: Sequence[Outcome]) -> list[Row]:
+    """Return how each trial of a plan ended."""
     records = {record.run_id: record for record in records_of(plan.uri, plan.experiment)}
     ends = {match.trial: (f"{match.state} before", match.run_id) for match in plan.matches}
     for end in outcomes:
@@ -166,25 +182,27 @@ def _rows(plan: Plan, outcomes: Sequence[Outcome]) -> list[Row]:
 
 
 def best_of(plan: Plan, rows: Sequence[Row]) -> dict[str, Row]:
-    """Return the best trial of each recipe, among those that were trained to the end."""
+    """Return the best trial of each recipe among those that were trained to the end and score the test split."""
     best: dict[str, Row] = {}
     for match, row in zip(plan.matches, rows, strict=True):
-        recipe, done = match.trial.run.recipe, row.how in ("trained", "finished before")
+        recipe, counts = match.trial.run.recipe, row.whole and match.trial.run.test
         than = best[recipe].best if recipe in best else None
-        if done and row.best is not None and plan.metrics[recipe].better(row.best, than):
+        if counts and row.best is not None and plan.metrics[recipe].better(row.best, than):
             best[recipe] = row
     return best
 
 
-def description(rows: Sequence[Row], best: Mapping[str, Row], *, own: str) -> str:
+def description(rows: Sequence[Row], best: Mapping[str, Row], *, own: str, first: str = "") -> str:
     """Return a sweep in Markdown: the best trial of each recipe, and as many trials as fit.
 
     Args:
         rows: all trials.
         best: by recipe.
         own: the id of the sweep's run.
+        first: Markdown that it begins with.
     """
-    lines = [
+    lines = [*first.splitlines(), ""] if first else []
+    lines += [
         f"Best of {recipe} on `val`: {row.name}, {row.metric} {row.best:.4g}, run {row.run_id}."
         for recipe, row in best.items()
     ]

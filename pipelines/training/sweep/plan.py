@@ -93,18 +93,25 @@ class Plan:
         trials = f"{len(self.matches)} trial{'s' * (len(self.matches) > 1)}{skipped}"
         return "; ".join([trials, *parts, f"{len(self.to_do)} to train"])
 
+    def timed(self, records: Sequence[RunRecord]) -> Sequence[RunRecord]:
+        """Return the runs that times are estimated from: those of the experiment, and of the usual one."""
+        more = records_of(self.uri, Run.experiment) if self.experiment != Run.experiment else []
+        return [*records, *more]
+
+    def at_once(self, concurrent: int) -> int:
+        """Return how many trials train at once: as many as this machine has cores for where `concurrent` is 0."""
+        most = max(match.trial.run.cpus * match.trial.run.workers for match in self.matches)
+        return concurrent or max(1, local_cores() // most)
+
     def text(self, records: Sequence[RunRecord], *, concurrent: int = 0, words: Sequence[str] = ()) -> str:
         """Return what `--dry-run` prints.
 
         Args:
-            records: runs of the experiment; those of the usual one are added to estimate times.
+            records: runs of the experiment.
             concurrent: trials at once; 0 for as many as this machine has cores for.
             words: of the command line, without `--dry-run`.
         """
-        if self.experiment != Run.experiment:
-            records = [*records, *records_of(self.uri, Run.experiment)]
-        most = max(match.trial.run.cpus * match.trial.run.workers for match in self.matches)
-        concurrent = concurrent or max(1, local_cores() // most)
+        records, concurrent = self.timed(records), self.at_once(concurrent)
         width = max(len(match.trial.name) for match in self.matches)
         to_do = self.to_do
         times = {match.trial.name: seconds(match.trial.run, records) for match in to_do}
@@ -120,7 +127,10 @@ class Plan:
             whole = duration(total([*times.values()], concurrent))
             lines += ["", f"estimated time, {concurrent} at once: {whole}"]
             lines += ["", "as one Ray job:", f"  {shlex.join([*_JOB, 'sweep', *words])}"]
-            lines += ["", "or a job for each trial:", *(f"  {self.job(match)}" for match in to_do)]
+            alone = [match for match in to_do if not match.trial.tunes]
+            lines += (
+                ["", "or a job for each trial:", *map("  {}".format, map(self.job, alone))] if alone else []
+            )
         return "\n".join(lines)
 
     def job(self, match: Match) -> str:

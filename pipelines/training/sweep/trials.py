@@ -20,21 +20,43 @@ from polypool.pipelines.recipes.arguments import read_run
 from polypool.pipelines.training.prepare import prepare
 from polypool.pipelines.training.recording import tags
 from polypool.pipelines.training.run_folder import AT, behind
+from polypool.pipelines.training.tuned import Tuned, text_of, tuned_of
 from polypool.tasks.adapter import Metric
 from polypool.tasks.run import WITHOUT_EFFECT, Run, from_json
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """One run of a sweep."""
+    """One run of a sweep.
+
+    Attributes:
+        run: to train.
+        tunes: the aggregator whose settings are tuned, as of `Tuned.aggregator`; empty for none.
+        chosen: the settings that are tried, or were chosen, with their values.
+        tuned: how they were chosen.
+    """
 
     run: Run
+    tunes: str = ""
+    chosen: tuple[tuple[str, str], ...] = ()
+    tuned: Tuned | None = None
 
     @property
     def name(self) -> str:
         run = self.run
         text = f", text {run.text_aggregator}" if run.text_aggregator else ""
-        return f"{run.recipe} {run.aggregator}{text} seed {run.seed}"
+        chosen = f" ({text_of(self.chosen)})" if self.chosen else ""
+        return f"{run.recipe} {run.aggregator}{text} seed {run.seed}{chosen}"
+
+    @property
+    def tags(self) -> dict[str, str]:
+        """The tags of its run."""
+        return tags(self.run) | (self.tuned.tag() if self.tuned else {})
+
+    @property
+    def rivals(self) -> tuple[str, str]:
+        """What it has in common with the trials that it is compared with to stop the worse half early."""
+        return self.run.recipe, self.tunes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,7 +170,7 @@ def _checked(run: Run, visual: Sequence[str], text: Sequence[str], wrong: list[s
 
 
 SWEEP = "sweep"
-"""The tag with the last sweep that trained a run."""
+"""The tag with the last sweep that trained a run, and the number of the trial in it."""
 STOPPED = "stopped"
 """The tag of a run that was stopped early, with the epoch."""
 _KEYS = ("task", "dataset", "recipe", "aggregator", "text_aggregator", "model", "seed", "protocol")
@@ -204,15 +226,17 @@ def match_trials(
     by_tags: dict[tuple[str, ...], list[RunRecord]] = defaultdict(list)
     for record in records:
         if record.tags.get("kind") == "train":
-            by_tags[key(record.tags)].append(record)
+            by_tags[_key(record.tags, run=record.run_id)].append(record)
     artifacts = Artifacts(uri)
-    return [_match(artifacts, trial, by_tags[key(tags(trial.run))], home=home) for trial in trials]
+    return [_match(artifacts, trial, by_tags[_key(trial.tags)], home=home) for trial in trials]
 
 
-def key(of: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the tags that identify a trial, with specs in their canonical spelling."""
+def _key(of: Mapping[str, str], *, run: str = "") -> tuple[str, ...]:
+    """Return the tags that identify a trial, with specs in their canonical spelling; `run` is its id, for messages."""
     values = {name: of.get(name, "") for name in _KEYS}
-    return tuple(_spelled(value) if "aggregator" in name else value for name, value in values.items())
+    own = tuple(_spelled(value) if "aggregator" in name else value for name, value in values.items())
+    tuned = tuned_of(of, run=run)
+    return own + (tuned.identity if tuned else ())
 
 
 def comparable(run: Run) -> dict[str, Any]:

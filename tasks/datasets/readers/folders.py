@@ -40,7 +40,8 @@ class Listing:
         below, name = os.path.split(path)
         if below not in self._names:
             try:
-                self._names[below] = frozenset(os.listdir(os.path.join(self._folder, below)))
+                with os.scandir(os.path.join(self._folder, below)) as entries:
+                    self._names[below] = frozenset(entry.name for entry in entries if not entry.is_dir())
             except (OSError, ValueError):  # no such folder, or a name that no folder can have
                 self._names[below] = frozenset()
         return name in self._names[below]

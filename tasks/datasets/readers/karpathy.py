@@ -23,13 +23,13 @@ from polypool.infra.store.findings import Flagged, Skipped
 from polypool.tasks.datasets import Reader, Reading
 from polypool.tasks.datasets.annotation_files import misfit, read_form
 from polypool.tasks.datasets.corpus import Item
-from polypool.tasks.datasets.published_counts import COCO, FLICKR30K
+from polypool.tasks.datasets.published_counts import COCO, FLICKR8K, FLICKR30K
 from polypool.tasks.datasets.readers.folders import Listing
 from polypool.tasks.datasets.stored_corpus import leaves
 
 _WHAT = 'Karpathy\'s JSON, {"images": [{"filename", "split", "sentences", ...}, ...]}'
 _SPLITS = {"train": "train", "restval": "train", "val": "val", "test": "test"}
-_PUBLISHED = {"coco": COCO, "flickr30k": FLICKR30K}
+_PUBLISHED = {"coco": COCO, "flickr30k": FLICKR30K, "flickr8k": FLICKR8K}
 
 
 @READERS.register("karpathy")
@@ -38,7 +38,7 @@ class Karpathy(Reader):
     """Read captions and splits from Karpathy's JSON."""
 
     json: Path
-    """dataset_coco.json, dataset_flickr30k.json, or a file of that form."""
+    """dataset_coco.json, dataset_flickr30k.json, dataset_flickr8k.json, or a file of that form."""
     images: Path
     """Folder of the images, or of the folders that the file names."""
     keep_restval: bool = False

@@ -17,6 +17,7 @@ from polypool.tasks.datasets.readers.folders import Listing
 from polypool.tasks.datasets.splits import USUAL_SHARES, RandomSplits, split_called
 
 USUAL = {
+    "id": ["id"],
     "image": [
         "image",
         "image_path",
@@ -68,7 +69,9 @@ class ColumnReader(DividedReader):
 
     def columns(self, names: Sequence[str], *, divided: bool) -> Columns:
         """Return which of a table's columns means what, as `find_columns`."""
-        given = {part: getattr(self, f"{part}_column", "") for part in ("id", *USUAL)}
+        given = {part: getattr(self, f"{part}_column", "") for part in USUAL}
+        if not hasattr(self, "id_column"):  # what has pictures in itself
+            del given["id"]
         return find_columns(names, given, divided=divided)
 
 
@@ -79,7 +82,7 @@ class Columns:
     Attributes:
         named: names of columns by `media` (paths of pictures or videos), `id` (of each, where that is not its path),
             `text` (captions, or questions), `answer` (where texts are questions) and `split`, those that there are.
-        guessed: lines on columns that were not named by the user.
+        guessed: lines on columns that were not named by the user, and on those that are not read.
     """
 
     named: Mapping[str, str]
@@ -95,10 +98,12 @@ def find_columns(names: Sequence[str], given: Mapping[str, str], *, divided: boo
     """Return which column of a table means what.
 
     Questions are those of a table of which a column of questions or answers is given, or that has both and no captions.
+    A column of ids is looked for where there is none of pictures or videos: there may be features alone.
 
     Args:
         names: the columns of the table.
-        given: by `id` and the keys of `USUAL`, the names that the user gave; empty where none is given.
+        given: by the keys of `USUAL`, the names that the user gave; empty where none is given. Without `id`, no column
+            is one of ids.
         divided: whether the splits are random, so that a column of them is not looked for.
 
     Raises:
@@ -117,16 +122,18 @@ def find_columns(names: Sequence[str], given: Mapping[str, str], *, divided: boo
     )
     kind = "video" if given["video"] or (not found["image"] and found["video"]) else "image"
     texts = ["question", "answer"] if asks else ["text"]
+    media = found[kind] if given[kind] or found[kind] != given.get("id") else ""
+    id = given.get("id") or ("" if media or "id" not in given else suggested["id"])
     used = {
-        kind: found[kind] if given[kind] or not given["id"] else "",
+        "id": id,
+        kind: media,
         **{part: found[part] for part in texts},
         "split": given["split"] if divided else found["split"],
     }
-    optional = (
-        {"split", kind} if given["id"] else {"split"}
-    )  # with ids there may be features alone, and no files
+    optional = {"id", "split", *((kind,) if id else ())}
     if lacking := [part for part, name in used.items() if not name and part not in optional]:
         flags = " and ".join(f"--{part}-column" for part in lacking)
+        flags += f" (or --id-column, if there are features alone and no {kind}s)" if kind in lacking else ""
         raise InputError(
             f"no column is called as one of {' and '.join(lacking)} usually is; say which it is with {flags}: "
             f"the table has {', '.join(names)}"
@@ -137,8 +144,10 @@ def find_columns(names: Sequence[str], given: Mapping[str, str], *, divided: boo
         if name and not given[part]
     )
     meaning = {kind: "media", texts[0]: "text"}
-    named = {meaning.get(part, part): name for part, name in ({"id": given["id"]} | used).items() if name}
-    return Columns(named=named, guessed=guessed)
+    named = {meaning.get(part, part): name for part, name in used.items() if name}
+    unread = [name for name in names if name not in named.values()]
+    more = ("not read: the columns " + ", ".join(map(repr, unread)),) if unread else ()
+    return Columns(named=named, guessed=(*guessed, *more))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

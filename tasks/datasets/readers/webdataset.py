@@ -23,6 +23,11 @@ PICTURES = ("jpg", "jpeg", "png", "webp")
 _TEXTS = ("txt", "caption", "text")
 _KEYS = ("caption", "text")  # of a sample's JSON, where it has no text
 _LARGEST = 256 << 20  # bytes of one member; a larger one is no picture
+_LARGEST_HEADER = 1 << 20  # bytes of a header with long names, which tarfile reads whole
+_LONG_HEADERS = (
+    *(tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE),
+    *(tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK),
+)
 
 
 @READERS.register("webdataset")
@@ -49,6 +54,17 @@ class WebDataset(DividedReader):
         )
 
 
+class _Member(tarfile.TarInfo):
+    """A member whose headers are of a bounded size: a few kB of compressed ones could fill the memory."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> tarfile.TarInfo:
+        member = super().frombuf(buf, encoding, errors)
+        if member.type in _LONG_HEADERS and member.size > _LARGEST_HEADER:
+            raise tarfile.ReadError(f"a header of {member.size:,} bytes, of which no tar file has so many")
+        return member
+
+
 def _rows(shard: Path, folder: Path) -> Iterator[Row | Skipped]:
     """Yield the samples of a shard, and write their pictures below `folder`.
 
@@ -57,7 +73,9 @@ def _rows(shard: Path, folder: Path) -> Iterator[Row | Skipped]:
     """
     seen = set[str]()
     try:
-        with tarfile.open(existing(shard, what="a tar file of WebDataset"), mode="r|*") as tar:
+        with tarfile.open(
+            existing(shard, what="a tar file of WebDataset"), mode="r|*", tarinfo=_Member
+        ) as tar:
             files = (member for member in tar if member.isfile())
             for key, members in groupby(files, key=_key):
                 sample = _sample(tar, members)
@@ -92,7 +110,7 @@ def _row(key: str, sample: Mapping[str, bytes], *, shard: Path, folder: Path) ->
     path, texts = os.path.join(shard.stem, f"{key}.{kind}"), ()
     try:
         texts = _texts(sample)
-    except ValueError:
+    except (ValueError, RecursionError):
         why = "a text that is not UTF-8, or no JSON"
     if not kind:
         why = f"a sample without a picture, {', '.join(PICTURES)}"

@@ -1,4 +1,4 @@
-"""Small files of words, ids and ratings: GloVe, id lists, role graphs, Crisscrossed Captions, ECCV Caption."""
+"""Small files of words, ids and ratings: GloVe, id lists, role graphs, judgments of pairs."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from judgment_files import caption, image, write_csvs, write_eccv
+from judgment_files import caption, image, write_csvs, write_eccv, write_flickr8k
 
 from fuzz.cases import Kind, expect
 from polypool.encoders.text.bigru import read_glove
 from polypool.tasks.datasets.annotation_files import read_id_rows, read_ids
 from polypool.tasks.datasets.coco_judgments import read_cxc, read_eccv
+from polypool.tasks.datasets.flickr8k_judgments import FILES, read_judgments
 from polypool.tasks.hgr.released_graphs import find_role_graphs, read_role_graphs
 
 _IDS = ["COCO_1", "2", "café"]
@@ -109,6 +110,23 @@ def _read_eccv(folder: Path) -> int:
     return 0
 
 
+def _flickr8k(folder: Path) -> None:
+    expert = [(f"{i}", f"{i + 1}#{i}", (1, i, 4)) for i in range(1, 4)]
+    write_flickr8k(folder, expert=expert, crowd=[(f"{i}", f"{i}#2", (i, 3)) for i in range(4)])
+
+
+def _read_flickr8k(folder: Path) -> int:
+    for kind, (low, high) in {"expert": (1, 4), "crowd": (0, 1)}.items():
+        judged = read_judgments(folder, kind)
+        lines = (folder / FILES[kind]).read_text("utf-8", "replace").splitlines()
+        rows = sum(bool(line.strip()) for line in lines)
+        expect(len(judged) >= rows, f"{kind}: {rows} rows, and {len(judged)} were read")
+        expect(
+            ((judged.rating_PR >= low) & (judged.rating_PR <= high)).all(), f"{kind}: a rating out of range"
+        )
+    return 0
+
+
 _CXC = {f"{kind}_test.csv": "csv" for kind in ("sits", "sts", "sis")}
 _ECCV = {f"eccv_{name}.json": "json" for name in ("image_to_caption", "caption_to_image")}
 _FORMS = {"ids.txt": "lines", "ids.json": "json", "rows.json": "json", "ids.npy": "npy"}
@@ -121,5 +139,8 @@ KINDS = [
     ),
     Kind(name="role graphs", make=_graphs, read=_read_graphs, damaged={"graphs.json": "json"}),
     Kind(name="cxc", make=_cxc, read=_read_cxc, damaged=_CXC),
+    Kind(
+        name="flickr8k", make=_flickr8k, read=_read_flickr8k, damaged=dict.fromkeys(FILES.values(), "lines")
+    ),
     Kind(name="eccv", make=_eccv, read=_read_eccv, damaged=_ECCV),
 ]

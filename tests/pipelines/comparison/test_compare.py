@@ -16,6 +16,7 @@ from polypool.pipelines.comparison.charts import drawing
 from polypool.pipelines.comparison.comparison import Comparison, baseline_row, compare, description
 from polypool.pipelines.comparison.groups import Group, Row
 from polypool.pipelines.comparison.results import columns, results
+from polypool.pipelines.comparison.tables.methods import methods
 from polypool.pipelines.comparison.tables.score_tables import scores as table
 from polypool.tasks.adapter import Metric
 from polypool.tasks.scoring.described import RSUM
@@ -248,3 +249,17 @@ def test_the_table_of_scores_has_a_line_for_each_row():
     long = Table(title="t", header=("a", "b"), rows=tuple(("x" * 50, "1") for _ in range(60)))
     assert description([long, long]).endswith("All tables are in the artifact `compare.md`.")
     assert len(description([long, long])) < 5000
+
+
+def test_other_methods_stand_beside_ours_where_some_are_published():
+    name = "flickr8k-expert"
+    tau = {name: (Metric(name="tau_c", chance=0.0, unit="%"),)}
+    ours = run(metrics={f"{name}/tau_c": 44.0}, records=tau, protocol=name, dataset="flickr8k")
+    (group,) = blocks_of(ours)
+    shown = methods(group)
+    assert shown is not None
+    at = [row[0] for row in shown.rows].index("gpo")
+    around = [tuple(row[:3]) for row in shown.rows[at - 1 : at + 2]]
+    assert around == [("SPICE", "44.9", "yes"), ("gpo", "44.0", "no"), ("CIDEr", "43.9", "yes")]
+    assert ("CLIP-S", "51.2", "no") in {tuple(row[:3]) for row in shown.rows}
+    assert methods(blocks_of(run())[0]) is None

@@ -14,7 +14,7 @@ from polypool.pipelines.comparison.charts.drawing import draw_all
 from polypool.pipelines.comparison.charts.group_charts import curves_of, draw_curves, draw_points
 from polypool.pipelines.comparison.charts.task_charts import cliques, critical_difference, draw_pairs
 from polypool.pipelines.comparison.comparison import Comparison
-from polypool.pipelines.comparison.tables.cross_task import cross_task_table, why_not
+from polypool.pipelines.comparison.tables.cross_task import cross_task_tables, why_not
 from polypool.pipelines.figures.style import apart, new_figure
 from polypool.tasks.scoring.described import RSUM
 
@@ -36,7 +36,7 @@ def test_too_few_tasks_or_aggregators_have_no_critical_difference(tmp_path):
     assert "three aggregators" in why_not(two)
     found = Comparison(experiment="x", groups=tuple(column.group for column in two.columns), notes=())
     assert found.remarks == (why_not(two),)
-    files = [path.name for path in draw_all(found.groups, two, tmp_path)]
+    files = [path.name for path in draw_all(found.groups, [two], tmp_path)]
     assert files == ["compare.png", "costs.png", "heat_map.png"]
 
 
@@ -46,7 +46,7 @@ def test_figures_are_drawn_for_few_and_many_long_names(count, tmp_path):
     runs = [run(name, rsum=50.0 + at) for at, name in enumerate(names)]
     runs += [vqa(name, 0, 30.0 + at % 7) for at, name in enumerate(names)]
     groups = blocks_of(*runs)
-    files = draw_all(groups, cross_task_table(groups), tmp_path)
+    files = draw_all(groups, cross_task_tables(groups), tmp_path)
     over_k = ["parameters"] * (count > 3)  # of which two are no curve
     assert [path.stem for path in files] == ["compare", "costs", *over_k, "heat_map", "critical_difference"]
     for path in files:
@@ -92,7 +92,7 @@ def test_a_parameter_of_which_three_values_were_tried_has_a_curve(tmp_path):
     band = panel.collections[0].get_paths()[0].vertices
     assert band[:, 1].min() == pytest.approx(53 - math.sqrt(2))
     assert band[:, 1].max() == pytest.approx(61 + math.sqrt(2))
-    assert "parameters.png" in [path.name for path in draw_all([group], None, tmp_path)]
+    assert "parameters.png" in [path.name for path in draw_all([group], (), tmp_path)]
 
 
 def test_a_curve_joins_rows_that_differ_in_nothing_else():

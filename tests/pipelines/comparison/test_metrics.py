@@ -63,7 +63,7 @@ def test_small_errors_are_ranked_above_large_ones_everywhere(tmp_path):
     assert found.mean("gpo") == pytest.approx((100 * (12 - 1.5) / 12 + 100 * (40 - 20) / 80) / 2)
     assert found.aggregators == ("gpo", "max", "mean")
     assert found.columns[0].best.label == "gpo"
-    assert "critical_difference" in [path.stem for path in draw_all([group], found, tmp_path)]
+    assert "critical_difference" in [path.stem for path in draw_all([group], [found], tmp_path)]
     scores = columns(results([group]))
     assert (scores["aggregator"][0], scores["chance_normalised"][0]) == ("gpo", pytest.approx(87.5))
 
@@ -141,7 +141,7 @@ def test_runs_of_earlier_versions_are_shown_and_not_ranked(tmp_path):
     )
     text = Comparison(experiment="x", groups=groups, notes=notes).text()
     assert ("in the order of names" in text, "0.900" in text) == (True, True)
-    assert (draw_all(groups, None, tmp_path), results(groups)) == ([], [])
+    assert (draw_all(groups, (), tmp_path), results(groups)) == ([], [])
     assert Comparison(experiment="x", groups=groups, notes=()).judged(never).groups == groups
     assert grid(*old, vqa("a", 0, 30.0)) is None
     why = r"unknown metric 'f1'.*no record says whether high values of it are good"

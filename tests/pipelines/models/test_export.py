@@ -25,6 +25,7 @@ from polypool.pipelines.models.exporting import export
 from polypool.pipelines.models.trained import load, load_run
 from polypool.pipelines.training import launch as start
 from polypool.pipelines.training import recording
+from polypool.pipelines.training.checkpoints.format import load_weights, save_weights
 from polypool.tasks.datasets.corpus import write_corpus
 from polypool.tasks.run import Run, to_json
 
@@ -153,7 +154,15 @@ def test_what_cannot_be_exported_or_loaded_is_said(new_home):
     assert not (new_home / "out").exists()
     export(run_id, new_home / "out")
     files = {path.name for path in (new_home / "out").iterdir()}
-    assert files == {"README.md", "assets.json", "model.safetensors", "run.json"}
+    assert files == {"README.md", "assets.json", "digests.json", "model.safetensors", "run.json"}
+    (new_home / "out" / "assets.json").write_text("null")
+    with pytest.raises(
+        InputError, match=r"out: assets\.json is damaged: .*SHA-256.*`polypool export` the run anew"
+    ):
+        load(new_home / "out")
+    (new_home / "out" / "digests.json").unlink()  # as older versions wrote it
+    with pytest.raises(InputError, match=r"assets\.json: it must be a mapping of names to values, not None"):
+        load(new_home / "out")
     (new_home / "out" / "assets.json").unlink()
     with pytest.raises(InputError, match=r"assets\.json: no such file"):
         load(new_home / "out")
@@ -198,9 +207,30 @@ def test_a_run_that_ended_early_goes_on_and_one_whose_model_was_deleted_is_repea
         load_run(made.run_id)
 
 
+@pytest.mark.parametrize("file", ["assets.json", "run.json", "model.safetensors", "digests.json"])
+def test_a_changed_bit_of_a_model_is_found(run, home, file):
+    run_id = keep_run(run)
+    path = home / "mlartifacts" / run_id / "artifacts" / "model" / file
+    data = path.read_bytes()
+    middle = len(data) // 2
+    path.write_bytes(data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :])
+    with pytest.raises(InputError, match=f"damaged: .*`polypool train rerun {run_id}`|digests.json"):
+        load_run(run_id)
+
+
+def test_weights_that_are_not_finite_are_refused(run, home, tmp_path):
+    trained = load_run(keep_run(run))
+    with torch.no_grad():
+        next(trained.model.parameters()).view(-1)[0] = torch.nan
+    save_weights(trained.model, tmp_path / "model.safetensors")
+    with pytest.raises(InputError, match="has values that are infinite or NaN"):
+        load_weights(trained.model, tmp_path / "model.safetensors")
+
+
 def test_a_model_that_is_not_whole_is_said(run, home):
     run_id = keep_run(run)
     folder = home / "mlartifacts" / run_id / "artifacts" / "model"
+    (folder / "digests.json").unlink()  # as older versions wrote it
     whole = home / "whole"
     shutil.copytree(folder, whole)
     for name, text, message in (

@@ -204,8 +204,14 @@ def three(tmp_path) -> Path:
     return tmp_path
 
 
+def flipped(data: bytes) -> bytes:
+    """Return the bytes with one bit changed, in the middle."""
+    middle = len(data) // 2
+    return data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :]
+
+
 @pytest.mark.parametrize("file", FILES)
-@pytest.mark.parametrize("damage", [lambda data: data[:-1], lambda data: b"", None])
+@pytest.mark.parametrize("damage", [lambda data: data[:-1], lambda data: b"", None, flipped])
 def test_a_checkpoint_that_is_not_whole_is_not_taken_up(three, file, damage):
     path = three / "checkpoint_3" / file
     data = path.read_bytes()
@@ -218,6 +224,18 @@ def test_a_checkpoint_that_is_not_whole_is_not_taken_up(three, file, damage):
     path.write_bytes(data)
     choose_last(three, for_ray=True)
     assert listed(three) == "checkpoint_2", "what is noted counts"
+
+
+@pytest.mark.parametrize("for_ray", [True, False])
+def test_of_a_damaged_last_checkpoint_the_one_before_is_taken_up_with_a_note(three, for_ray, capsys):
+    choose_last(three, for_ray=for_ray)
+    state = three / "checkpoint_3" / "state.pt"
+    state.write_bytes(flipped(state.read_bytes()))
+    choose_last(three, for_ray=for_ray)
+    assert last_checkpoint(three) == three / "checkpoint_2"
+    assert f"note: {three / 'checkpoint_3'} is damaged; training goes on from" in capsys.readouterr().out
+    remove_unlisted(three)
+    assert last_checkpoint(three) == three / "checkpoint_2"
 
 
 def test_without_ray_what_is_not_whole_is_removed_and_a_damaged_list_with_it(three):

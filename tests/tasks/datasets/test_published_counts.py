@@ -7,6 +7,7 @@ def test_the_counts_that_papers_print_add_up():
     assert counts.COCO.captions == 414_113 + 202_654  # train2014 and val2014
     assert sum(counts.FLICKR30K.splits.values()) == 31_014
     assert counts.FLICKR30K.captions == 5 * 31_014
+    assert counts.FLICKR8K.captions == 5 * sum(counts.FLICKR8K.splits.values())
     assert sum(MSRVTT.splits.values()) == 10_000
     assert counts.VATEX.captions == 10 * sum(counts.VATEX.splits.values())
     assert [each.captions for each in counts.SCAN] == [5 * sum(each.splits.values()) for each in counts.SCAN]

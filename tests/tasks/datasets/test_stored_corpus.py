@@ -80,6 +80,20 @@ def test_long_captions_are_cut_and_wordless_ones_named():
     assert kept.captions == ("...", exact, exact, "漢 字", "?! 7")
 
 
+def test_control_characters_are_left_out_and_named():
+    given = Item(
+        id="a", split="train", captions=("a\x00 dog\x1b[31m", "a\ttab\x85and lines\n", "\x07", "\u202egod")
+    )
+    *odd, kept = Corpus.clean(given)
+    why = "a caption with control characters, which are left out"
+    assert odd == [
+        Flagged(where="id a, caption 1", why=why),
+        Skipped(where="id a, caption 3", why="empty caption", part=True),
+        Flagged(where="id a, caption 4", why=why),
+    ]
+    assert kept.captions == ("a dog [31m", "a tab and lines", "god")
+
+
 def test_long_questions_are_cut_and_wordless_ones_named():
     def asked(text: str) -> list:
         return list(QuestionCorpus.clean(question(text)))

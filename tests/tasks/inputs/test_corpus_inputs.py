@@ -13,9 +13,10 @@ from searchable import with_clips, with_pictures, with_texts
 from tiny_models import save_bert
 from toy import trainer_of
 
+from polypool.encoders.backbones import recorded_spec
 from polypool.encoders.backbones.cells import Cells
 from polypool.infra.errors import InputError
-from polypool.infra.registry import TASKS
+from polypool.infra.registry import BACKBONES, TASKS
 from polypool.infra.store import FeatureStore, StoreWriter
 from polypool.infra.tracking import RunRecord
 from polypool.pipelines.comparison.row_settings import left_out_notes
@@ -158,6 +159,18 @@ def test_stored_texts_are_what_a_frozen_bert_makes(task, tmp_path, bert):
     torch.testing.assert_close(*scores, atol=1e-5, rtol=0)
     if task != "vqa":
         torch.testing.assert_close(*(scorer.text for scorer in scorers), atol=1e-5, rtol=0)
+
+
+def test_the_mean_of_a_texts_states_is_stored_where_it_is_wanted(bert):
+    states, mean = (BACKBONES.build(f"bert(name={bert!r}, pooled={pooled})") for pooled in (False, True))
+    texts = ["a dog", "two cats on a mat"]
+    for x_ND, mean_1D in zip(states(texts), mean(texts), strict=True):
+        np.testing.assert_allclose(mean_1D, x_ND.mean(axis=0, keepdims=True), rtol=1e-6)
+    described = mean.describe()
+    assert described == states.describe() | {"pooled": True}
+    assert recorded_spec(described, where="extractor") == "bert(name='tiny-bert', pooled=True)"
+    long = "a " * 2000
+    assert "tokens" in mean([long])[0]
 
 
 @pytest.mark.parametrize("task", TASKS_OF)

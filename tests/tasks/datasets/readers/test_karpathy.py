@@ -54,6 +54,7 @@ def test_karpathy_skips_and_lists_what_is_bad(tmp_path):
     ]
     path = write_karpathy(tmp_path, entries)
     (tmp_path / "images" / "val2014" / "gone.jpg").unlink()
+    (tmp_path / "images" / "val2014" / "gone.jpg").mkdir()  # a folder is no picture
     files = "karpathy", "--json", path, "--images", tmp_path / "images"
     out, corpus, skipped = corpus_of(tmp_path / "out", *files)
     assert [it.id for it in corpus.items("train")] == ["1000", "1002"]

@@ -94,11 +94,30 @@ def test_questions_with_a_row_for_each_answer(folder):
 
 
 def test_features_alone_need_ids(folder):
-    rows = [{"id": f"v{n}", "text": f"clip {n}"} for n in range(PICTURES)]
+    rows = [{"name": f"v{n}", "text": f"clip {n}"} for n in range(PICTURES)]
     words = ("table", "--file", written(folder / "a.csv", rows))
-    message = "say which it is with --image-column: the table has id, text"
+    message = "(or --id-column, if there are features alone and no images): the table has name, text"
     refused(message, *words, "--out", folder / "out")
-    assert captions(corpus_of(folder / "out", *words, "--id-column", "id")[1])["v3"] == ("clip 3",)
+    assert captions(corpus_of(folder / "out", *words, "--id-column", "name")[1])["v3"] == ("clip 3",)
+    written(folder / "a.csv", [{"id": f"w{n}", "text": f"clip {n}"} for n in range(PICTURES)])
+    said, corpus, _ = corpus_of(folder / "out", *words)
+    assert "guessed: id: the column 'id' (--id-column says another)" in said
+    assert captions(corpus)["w3"] == ("clip 3",)
+
+
+def test_pictures_with_ids_are_read_and_what_is_not_read_is_told(folder):
+    rows = [
+        {"image": f"pictures/{n}.png", "id": f"v{n}", "caption": f"clip {n}", "mood": "good"}
+        for n in range(PICTURES)
+    ]
+    words = ("table", "--file", written(folder / "a.csv", rows))
+    said, corpus, _ = corpus_of(folder / "out", *words, "--id-column", "id")
+    assert "not read: the columns 'mood'" in said
+    (item, *_) = corpus.items("train")
+    assert item.id.startswith("v")
+    assert item.path.startswith("pictures/")
+    said, corpus, _ = corpus_of(folder / "out", *words)
+    assert "not read: the columns 'id', 'mood'" in said
 
 
 def test_rows_that_cannot_be_used_are_counted_and_listed(folder):

@@ -64,6 +64,10 @@ def test_what_cannot_be_used_is_listed_and_nothing_leaves_the_folder(tmp_path):
         ("latin.txt", b"caf\xe9"),
         ("torn.png", picture(7)),
         ("torn.json", b'{"caption": '),
+        ("deep.png", picture(7)),
+        ("deep.json", "[" * 100_000),
+        ("number.png", picture(7)),
+        ("number.json", '{"caption": 5}'),
         ("1.png", picture(8)),
         ("1.txt", "again"),
     ]
@@ -75,6 +79,8 @@ def test_what_cannot_be_used_is_listed_and_nothing_leaves_the_folder(tmp_path):
         ("a.tar, silent", "a sample without a text"),
         ("a.tar, latin", "a text that is not UTF-8, or no JSON"),
         ("a.tar, torn", "a text that is not UTF-8, or no JSON"),
+        ("a.tar, deep", "a text that is not UTF-8, or no JSON"),
+        ("a.tar, number", "a sample without a text"),
         ("a.tar, 1", "a second sample of its name"),
     ]
     files = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.png"))
@@ -96,3 +102,13 @@ def test_shards_of_one_name_are_refused(tmp_path):
     both = [shard(folder / "a.tar", samples(range(1))) for folder in (tmp_path, tmp_path / "more")]
     files = (*words(tmp_path, *both), "--out", tmp_path / "out")
     refused("several shards are called a; rename all but one", *files)
+
+
+@pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME])
+def test_a_header_of_gigabytes_is_not_unpacked(tmp_path, kind):
+    header = tarfile.TarInfo("long")
+    header.type, header.size = kind, 6 << 30
+    (tmp_path / "a.tar").write_bytes(header.tobuf(tarfile.GNU_FORMAT) + bytes(1024))
+    refused(
+        "a header of 6,442,450,944 bytes", *words(tmp_path, tmp_path / "a.tar"), "--out", tmp_path / "out"
+    )

@@ -1,0 +1,55 @@
+"""SHA-256 digests of a folder's files, written after them and compared before they are used."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from polypool.infra.errors import InputError
+from polypool.infra.fields import read_record
+from polypool.infra.files import atomic, sha256
+
+DIGESTS = "digests.json"
+"""The file of digests by name. Folders that older versions wrote have none, and are used as they are."""
+
+
+def write_digests(folder: Path, names: Sequence[str]) -> None:
+    """Write the digests of some files of a folder."""
+    digests = {name: sha256(folder / name) for name in names}
+    with atomic(folder / DIGESTS) as file:
+        file.write(json.dumps(digests, indent=1).encode())
+
+
+def damaged(folder: Path) -> list[str]:
+    """Return the files of a folder that are missing or not as they were written.
+
+    Raises:
+        InputError: the digests themselves are damaged.
+    """
+    if not (folder / DIGESTS).exists():
+        return []
+    digests = read_record(dict[str, str], folder / DIGESTS, what="the digests of a folder's files")
+    return [
+        name
+        for name, digest in digests.items()
+        if not (folder / name).is_file() or sha256(folder / name) != digest
+    ]
+
+
+def refuse_damaged(folder: Path, *, then: str) -> None:
+    """Refuse a folder with a damaged file.
+
+    Args:
+        folder: the files and their digests.
+        then: what to do, for the message.
+
+    Raises:
+        InputError: names the files.
+    """
+    if changed := damaged(folder):
+        are = "is" if len(changed) == 1 else "are"
+        raise InputError(
+            f"{folder}: {', '.join(changed)} {are} damaged: missing, or with another SHA-256 than was recorded when "
+            f"they were written; {then}"
+        )

@@ -1,0 +1,106 @@
+"""A trained model on data that it was not trained on: other settings of its data, and a check of their features.
+
+What the model knows of its own data stays: the vocabulary, the statistics that features are standardised by, and the
+answers that it chooses from.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from polypool.infra.errors import InputError
+from polypool.tasks.run import Run
+
+if TYPE_CHECKING:  # a verb reads these settings before torch is imported
+    from polypool.infra.store import FeatureStore
+    from polypool.tasks.inputs.corpus_inputs import CorpusInputs
+
+
+@dataclass(frozen=True, kw_only=True)
+class OtherData:
+    """Data that trained models are scored on instead of their own, by the names of `polypool.tasks.run.Data`."""
+
+    dataset: str = ""
+    """Name of the data set, by which tables tell it from that of training."""
+    corpus: str = ""
+    """Folder of an ingested corpus, or its URL."""
+    features: str = ""
+    """Folder of a feature store of its images or videos, or its URL, made as the store of training was."""
+    texts: str = ""
+    """Folder of a store of its texts' features, or its URL, likewise; for models that read no words."""
+    captions: int | None = None
+    """How many captions of each item are used; as in training where it is not given."""
+    missing: Literal["error", "skip"] | None = None
+    """What becomes of items that have no features, or no file; as in training where it is not given."""
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The settings that are given."""
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return {name: value for name, value in values.items() if value not in ("", None)}
+
+    def of(self, run: Run) -> Run:
+        """Return a run whose data are these.
+
+        Raises:
+            InputError: the corpus or its name is missing, the name is that of the training data, or the run has none.
+        """
+        if not (self.dataset and self.corpus):
+            raise InputError(
+                "other data need --data.corpus, a folder that `polypool ingest` made, and --data.dataset, their name"
+            )
+        if run.members:
+            raise InputError(
+                f"{run.task!r} trained several tasks, each on its own data; evaluate the run of one of them"
+            )
+        if self.dataset == run.data.dataset:
+            raise InputError(
+                f"--data.dataset {self.dataset!r} is the name of the data that the model was trained on; give other "
+                "data another name, or leave --data out to score the model on its own"
+            )
+        data = {"features": "", "texts": ""} | self.given
+        return dataclasses.replace(run, data=dataclasses.replace(run.data, **data))
+
+
+def check_features(inputs: CorpusInputs) -> None:
+    """Refuse features of other data that were not made as those of training, before anything is encoded.
+
+    Args:
+        inputs: of a trained model, whose run names the other data.
+
+    Raises:
+        InputError: a store is not named, has another width, or comes from another extractor.
+    """
+    data, assets = inputs.run.data, inputs.assets
+    made = {"features": assets.get("feature_source", {}).get("source", {}), "texts": assets.get("texts", {})}
+    for name, reads_store, side in (
+        ("features", inputs.reads_store, "visual"),
+        ("texts", not inputs.reads_words, "text"),
+    ):
+        if not reads_store:
+            continue
+        if not getattr(data, name):
+            raise InputError(
+                f"the model reads stored features; name those of {data.corpus} by --data.{name} DIR (`polypool "
+                "extract` makes them, with the backbone of training)"
+            )
+        store = inputs.store if name == "features" else inputs.text_store
+        assert store is not None  # the model reads one
+        if why := "; ".join(_differences(store, dim=assets[side]["dim"], made=made[name])):
+            raise InputError(
+                f"--data.{name} {getattr(data, name)}: not made as the features that the model was trained on: {why}"
+            )
+
+
+def _differences(store: FeatureStore, *, dim: int, made: dict[str, Any]) -> Iterator[str]:
+    """Yield how a store differs from that of training, of whose origin `made` holds what is known."""
+    if store.dim != dim:
+        yield f"their width is {store.dim}, expected {dim}"
+    ours, theirs = (of.get("extractor") or {} for of in (made, store.manifest.source))
+    for name in sorted({*ours, *theirs}):
+        if ours.get(name) != theirs.get(name):
+            values = (repr(of.get(name, "unknown"))[:60] for of in (theirs, ours))
+            yield "{} of their extractor is {}, expected {}".format(name, *values)

@@ -1,0 +1,122 @@
+"""Ranks by scores that are divided by how well each gallery item fits other queries, against items that fit them all.
+
+With s the score of query q and gallery item g, of one direction:
+
+- Dual softmax, `dsl`: s(q, g) softmax_q(T s(q, g)), the softmax over all queries that are scored with it. Cheng et al.,
+  "Improving video-text retrieval by multi-stream corpus alignment and dual softmax loss" (CAMoE), 2021. A query's ranks
+  so depend on the other queries of the split. The authors' code leaves T to choose; public evaluations of cosines take
+  100, the scale of CLIP's logits, and so it is here. A factor of the number of queries, as there, changes no rank.
+- Querybank normalisation, `qbnorm`, with the dynamic inverted softmax: exp(B s(q, g)) / sum_b exp(B s(b, g)) over a
+  bank of training queries b, where the best item of q is among the k best of a query of the bank, else s(q, g).
+  Bogolin et al., "Cross modal retrieval with querybank normalisation", CVPR 2022; B = 20 and k = 1 as in their code.
+
+Both are computed in float64, a block of queries at a time, with each score computed twice. Of the second the logarithm
+is ranked, which changes no order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+
+from polypool.infra.errors import InputError
+from polypool.tasks.adapter import Score
+from polypool.tasks.scoring.metrics import Positives, Ranks, rank_queries
+from polypool.tasks.scoring.scores import Bank
+
+TEMPERATURE = 100.0
+BETA = 20.0
+_CHUNK = 1 << 21  # scores that are computed at a time: 16 MB
+
+Rows = Callable[[int, int], Tensor]
+"""The `(stop - start, G)` scores of queries `start` to `stop`."""
+
+
+def rank_rescored(score: Score, of_items: Positives, *, bank: Bank | None = None) -> tuple[Ranks, Ranks]:
+    """Rank captions for every item, and items for every caption.
+
+    Args:
+        score: of items against captions.
+        of_items: the right captions of every item.
+        bank: training queries, with which scores are normalised; dual softmax where there is none.
+
+    Raises:
+        InputError: a score is NaN or infinite.
+    """
+    of_captions = of_items.turned()
+    sides = ((score, of_items), (turned(score), of_captions))
+    banks = (
+        (None, None)
+        if bank is None
+        else ((bank.items, bank.sizes[0]), (turned(bank.captions), bank.sizes[1]))
+    )
+    ranks = []
+    for (between, positives), training, items in zip(sides, banks, ("captions", "items"), strict=True):
+        size = len(positives), positives.gallery
+        rows = (
+            dual_softmax(between, *size)
+            if training is None
+            else inverted_softmax(between, *training, size[1])
+        )
+        ranks.append(rank_queries(rows, positives, chunk=_CHUNK, progress=f"ranking {items}"))
+    return ranks[0], ranks[1]
+
+
+def turned(score: Score) -> Score:
+    """Return the same scores with rows as columns."""
+    return lambda rows, columns: score(columns, rows).T
+
+
+def dual_softmax(score: Score, queries: int, gallery: int) -> Rows:
+    """Return the scores of queries times their softmax over all queries, float64."""
+    sum_G = torch.logsumexp(
+        torch.stack(
+            [torch.logsumexp(TEMPERATURE * sim_QG, dim=0) for sim_QG in _blocks(score, queries, gallery)]
+        ),
+        dim=0,
+    )
+
+    def rows(start: int, stop: int) -> Tensor:
+        sim_QG = score(slice(start, stop), slice(0, gallery)).double()
+        return sim_QG * (TEMPERATURE * sim_QG - sum_G).exp()
+
+    return rows
+
+
+def inverted_softmax(score: Score, bank: Score, size: int, gallery: int) -> Rows:
+    """Return the logarithms of the scores of queries normalised by a bank, over `BETA`, float64.
+
+    Args:
+        score: of queries against the gallery.
+        bank: of training queries against it.
+        size: how many training queries there are.
+        gallery: items of the gallery.
+    """
+    sums = []
+    active_G = torch.zeros(gallery, dtype=torch.bool)
+    for sim_BG in _blocks(bank, size, gallery):
+        sums.append(torch.logsumexp(BETA * sim_BG, dim=0))
+        active_G[sim_BG.argmax(dim=1).cpu()] = True
+    offset_G = torch.logsumexp(torch.stack(sums), dim=0) / BETA
+    active_G = active_G.to(offset_G.device)
+
+    def rows(start: int, stop: int) -> Tensor:
+        sim_QG = score(slice(start, stop), slice(0, gallery)).double()
+        return torch.where(active_G[sim_QG.argmax(dim=1), None], sim_QG - offset_G, sim_QG)
+
+    return rows
+
+
+def _blocks(score: Score, queries: int, gallery: int) -> Iterator[Tensor]:
+    """Yield the scores of all queries, block by block, float64."""
+    step = max(1, _CHUNK // gallery)
+    for start in range(0, queries, step):
+        sim_QG = score(slice(start, min(start + step, queries)), slice(0, gallery)).double()
+        if not sim_QG.isfinite().all():
+            raise InputError(
+                "the model gives scores that are no numbers; check the features and the checkpoint: a diverged model "
+                "scores like this"
+            )
+        yield sim_QG

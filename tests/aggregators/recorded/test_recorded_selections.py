@@ -1,0 +1,60 @@
+"""Aggregators that choose among elements, and the distribution of a set, against their authors' numbers."""
+
+import numpy as np
+import pytest
+import torch
+from recorded import Case, Row, hold_to_recorded, layer, load
+from torch.nn.functional import normalize
+
+from polypool.infra.registry import AGGREGATORS
+
+GRU = [
+    f"{name}_{of}_l0{side}" for name in ("weight", "bias") for of in ("ih", "hh") for side in ("", "_reverse")
+]
+LAPS = {
+    "scale": "aggr_net.scale",
+    **layer("weight.0", "aggr_net.weight.0"),
+    **layer("weight.1", "aggr_net.weight.1"),
+    "weight.3.weight": "aggr_net.weight.3.weight",
+}
+NO_GRADIENT = "theirs gives what the others weigh no gradient"
+TABLE = [
+    Row(
+        case="laps/pairs",
+        spec="laps(k=2)",
+        names=LAPS,
+        of_ours=lambda vectors: normalize(vectors, dim=-1),
+        unlike={"x": NO_GRADIENT, "text": NO_GRADIENT},
+    ),
+    Row(
+        case="tokenlearner/exact",
+        spec="tokenlearner(k=3, hidden=5)",
+        names={**layer("score.0", "0"), **layer("score.1", "1"), "score.3.weight": "2.weight"},
+    ),
+    Row(
+        case="probabilistic/variance",
+        spec="probabilistic(mean=mean)",
+        names={
+            **layer("linear", "fc"),
+            "pool.linear.weight": "gpool.linear.weight",
+            **{f"pool.gru.{name}": f"gpool.gru.{name}" for name in GRU},
+        },
+        of_ours=lambda vectors: vectors[:, 1],
+    ),
+]
+
+
+@pytest.mark.parametrize("row", TABLE, ids=str)
+def test_the_recorded_numbers(golden, row):
+    hold_to_recorded(golden / "selections", row)
+
+
+def test_the_scores_of_ts2_net_where_the_first_element_represents_the_whole(golden):
+    folder = golden / "selections"
+    case, params = Case(folder, "ts2_select/scores"), Case(folder, "ts2_select/scores", "param/")
+    module = AGGREGATORS.build("ts2_select", 8)
+    names = {"score.0.weight": "out_conv.0.weight", "score.2.weight": "out_conv.2.weight"}
+    load(module, {**layer("inner.0", "in_conv.0"), "inner.1.weight": "in_conv.1.weight", **names}, params)
+    inner_BNH = module.inner(torch.from_numpy(case["x"]))
+    score_BN = module.score(torch.cat((inner_BNH, inner_BNH[:, :1].expand_as(inner_BNH)), dim=-1)).squeeze(2)
+    np.testing.assert_allclose(score_BN.detach(), case["out"], atol=1e-5, rtol=1e-5)

@@ -1,0 +1,43 @@
+"""The few names of Flax and JAX that a recorded code uses, computed by torch, with layers from outside."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+PACKAGES = ("absl", "absl.logging", "flax", "flax.linen", "jax", "jax.numpy", "jax.nn", "ml_collections")
+
+
+class Module:
+    """A module whose annotated attributes are set by keyword."""
+
+    def __init__(self, *, name: str = "", **attributes: Any) -> None:
+        vars(self).update(attributes)
+
+
+def dropout(**_: Any) -> Callable[..., Tensor]:
+    """Return what drops nothing, as at evaluation."""
+    return lambda x, deterministic: x
+
+
+def give(layers: Iterator[nn.Module]) -> None:
+    """Fill in what stands in for Flax and JAX.
+
+    Args:
+        layers: those with parameters, in the order in which the code asks for them.
+    """
+    linen, numpy = sys.modules["flax.linen"], sys.modules["jax.numpy"]
+    vars(linen).update(
+        Module=Module,
+        compact=lambda method: method,
+        LayerNorm=lambda: next(layers),
+        Dense=lambda width, **_: next(layers),
+        Dropout=dropout,
+        gelu=nn.functional.gelu,
+    )
+    vars(numpy).update(reshape=torch.reshape, transpose=torch.permute, einsum=torch.einsum)
+    sys.modules["jax.nn"].softmax = lambda x, axis: x.softmax(dim=axis)

@@ -1,0 +1,114 @@
+"""Runs whose settings a sweep tuned: tables of their own, for each budget and space."""
+
+from dataclasses import replace
+
+from records import VIDEO, begun, blocks_of, run, vqa
+
+from polypool.infra.text_tables import as_text
+from polypool.infra.tracking import RunRecord, tracking_uri
+from polypool.pipelines.comparison.comparison import compare
+from polypool.pipelines.comparison.documents import rendered
+from polypool.pipelines.comparison.grouping import arranged
+from polypool.pipelines.comparison.result_files import read_results, write_results
+from polypool.pipelines.comparison.results import groups_of, results
+from polypool.pipelines.comparison.tables import score_tables
+from polypool.pipelines.comparison.tables.cross_task import cross_task_tables
+from polypool.pipelines.training.tuned import Tuned
+
+SPACE = (("aggregator.lr", ("0.1", "1.0")), ("optim.lr", ("0.001", "0.002")))
+WORDS = "tuned by 6 trials each over aggregator.lr=0.1,1.0; optim.lr=0.001,0.002"
+
+
+def tuned(
+    made: RunRecord, *, chosen: str = "optim.lr=0.002", lr: str = "0.002", **changes: object
+) -> RunRecord:
+    """Return a run as one whose settings were tuned."""
+    values = {
+        "aggregator": made.tags["aggregator"].partition("(")[0],
+        "budget": 6,
+        "space": SPACE,
+        "own": (),
+        "early_stop": False,
+        "chosen": tuple(tuple(pair.split("=")) for pair in chosen.split(", ")),
+        "sweep": "s",
+    }
+    own = {"optim.lr": lr, "optim.lr_factors": f"{lr} too", "published": '{"whole/rsum": 60.0}'}
+    record = Tuned(**values | changes)
+    run_id = f"{made.run_id}-{record.budget}"
+    return replace(made, run_id=run_id, tags={**made.tags, **record.tag()}, params={**made.params, **own})
+
+
+def over_tasks(name: str, rsum: float) -> list[RunRecord]:
+    return [run(name, rsum=rsum), run(name, rsum=2 * rsum, **VIDEO), vqa(name, 0, rsum / 2)]
+
+
+def test_untuned_rows_and_other_budgets_and_spaces_are_apart():
+    other = (("optim.lr", ("0.001", "0.004")),)
+    runs = [run("gpo"), run("mean"), tuned(run("gpo")), tuned(run("mean", rsum=50.0))]
+    runs += [tuned(run("gpo"), budget=12), tuned(run("gpo"), space=other), tuned(run("gpo"), early_stop=True)]
+    titles = {group.title: [row.label for row in group.rows] for group in blocks_of(*runs)}
+    start = "image_text · coco_mini · whole"
+    assert titles == {
+        start: ["gpo", "mean"],
+        f"{start} · tuned by 12 trials each over aggregator.lr=0.1,1.0; optim.lr=0.001,0.002": [
+            "gpo, chosen optim.lr=0.002"
+        ],
+        f"{start} · {WORDS}": ["gpo, chosen optim.lr=0.002", "mean, chosen optim.lr=0.002"],
+        f"{start} · {WORDS}, the worse half stopped early": ["gpo, chosen optim.lr=0.002"],
+        f"{start} · tuned by 6 trials each over optim.lr=0.001,0.004": ["gpo, chosen optim.lr=0.002"],
+    }
+    assert not [note for note in arranged(runs, experiment="x")[1] if "table each for the protocols" in note]
+
+
+def test_rows_show_what_was_chosen_and_not_as_settings_that_differ():
+    own = (("kmax.k", ("1", "5")),)
+    runs = [tuned(run("gpo", seed), chosen="optim.lr=0.001", lr="0.001") for seed in (0, 1)]
+    runs += [tuned(run("kmax(k=5)", seed), chosen="optim.lr=0.002, kmax.k=5", own=own) for seed in (0, 1)]
+    runs[3] = replace(runs[3], params={**runs[3].params, "optim.epochs": "9"})
+    (group,) = blocks_of(*runs)
+    assert {row.label: row.variant for row in group.rows} == {
+        "gpo, chosen optim.lr=0.001": "gpo",
+        "kmax (kmax.k=1,5), chosen optim.lr=0.002, kmax.k=5": "kmax (kmax.k=1,5)",
+        "kmax (kmax.k=1,5), chosen optim.lr=0.002, kmax.k=5, optim.epochs=9": "kmax (kmax.k=1,5), optim.epochs=9",
+    }
+    assert not any(row.published for row in group.rows), "a recipe's numbers are not those of other settings"
+
+
+def test_aggregators_are_ranked_over_tasks_whatever_each_chose(tmp_path):
+    untuned = [*over_tasks("gpo", 60.0), *over_tasks("mean", 50.0)]
+    runs = [
+        tuned(of, lr=str(at))
+        for at, of in enumerate([*over_tasks("kmax(k=1)", 70.0), *over_tasks("mean", 80.0)])
+    ]
+    groups = blocks_of(*untuned, *runs)
+    plain, apart = cross_task_tables(groups)
+    assert (plain.complete, plain.tuned) == (("gpo", "mean"), "")
+    assert (apart.complete, apart.tuned) == (("kmax", "mean"), WORDS)
+    assert (plain.mean_ranks, apart.mean_ranks) == ({"gpo": 1.0, "mean": 2.0}, {"kmax": 2.0, "mean": 1.0})
+    assert as_text(score_tables.across(apart)).splitlines()[0] == f"task x aggregator · {WORDS}"
+
+    write_results(results(groups), tmp_path / "r.csv")
+    again = read_results(tmp_path / "r.csv")
+    assert [of.mean_ranks for of in cross_task_tables(groups_of(again))] == [
+        plain.mean_ranks,
+        apart.mean_ranks,
+    ]
+    alone = [of for of in again if of.tuned or of.task == "vqa"]
+    shown = rendered(alone, file="r.csv")
+    assert shown.count("| aggregator |") == 2, "the untuned answers alone, and three tuned tasks"
+
+
+def test_trials_are_in_no_table_and_aggregators_go_by_the_name_that_was_tuned(tmp_path):
+    for name in ("gpo", "lip"):
+        trial = run(name, seed=1000, metrics={"dev/best_rsum": 70.0})
+        begun(replace(trial, params={**trial.params, "test": "False"}), tmp_path).finish()
+    for of in (run("gpo"), tuned(run("kmax(k=5)")), tuned(run("mean"))):
+        tracker = begun(of, tmp_path)
+        tracker.log(of.metrics, step=0)
+        tracker.finish()
+    uri = tracking_uri(tmp_path)
+    found = compare(uri, "polypool", significance=False)
+    assert [len(group.rows) for group in found.groups] == [1, 2]
+    assert not [note for note in found.notes if "lip" in note]
+    (group,) = compare(uri, "polypool", aggregators=["kmax"], significance=False).groups
+    assert [row.aggregator for row in group.rows] == ["kmax"]

@@ -1,0 +1,153 @@
+"""Scores of runs on data that they were not trained on: what the model keeps, what is refused, what is recorded."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from corpora import make_corpus
+from kept import keep_run
+from verbs import called
+
+from polypool.infra.errors import InputError
+from polypool.infra.registry import TASKS
+from polypool.infra.store import FeatureStore, StoreWriter
+from polypool.infra.tracking import Tracker, find_runs, tracking_uri
+from polypool.infra.tracking.tracker import PARENT
+from polypool.pipelines.comparison.comparison import compare
+from polypool.pipelines.comparison.results import groups_of
+from polypool.pipelines.models.trained import load, load_run
+from polypool.tasks.inputs.other_data import OtherData
+from polypool.tasks.run import Run
+
+
+@pytest.fixture(scope="module")
+def run(home) -> Run:
+    return replace(make_corpus(home), experiment="own")
+
+
+@pytest.fixture(scope="module")
+def other(home) -> Run:
+    """A corpus of other pictures and another number of words, with features as wide."""
+    return make_corpus(home / "other", test=12, seed=1)
+
+
+def data_of(other: Run, **changes: object) -> OtherData:
+    named = {"dataset": "other", "corpus": other.data.corpus, "features": other.data.features}
+    return OtherData(**named | changes)
+
+
+def flags(data: OtherData) -> list[str]:
+    return [word for name, value in data.given.items() for word in (f"--data.{name}", str(value))]
+
+
+def evaluated(*words: str) -> str:
+    code, out, err = called("evaluate", *words)
+    assert code == 0, err
+    return out
+
+
+def refused(*words: str) -> str:
+    code, _, err = called("evaluate", *words)
+    assert code == 2
+    return err
+
+
+def test_the_model_keeps_what_it_knows_of_its_own_data(run, other):
+    run_id = keep_run(run)
+    own, moved = load_run(run_id), load(run_id, data=data_of(other))
+    assert (own.trained_on, moved.trained_on, moved.run.data.dataset) == ("", "tiny", "other")
+    assert moved.adapter.assets == own.adapter.assets
+    assert moved.adapter.assets["visual"]["statistics"] != moved.adapter.store.manifest.statistics
+    there = replace(run, data=replace(other.data, dataset="other"))
+    adapter = TASKS.build(there.task, there, assets=own.adapter.assets)
+    expected = adapter.evaluate(own.model, "test", "whole").metrics
+    assert moved.evaluate().metrics == expected != own.evaluate().metrics
+    assert len(moved.adapter.data("test").item_ids) == 12
+    one = load(run_id, data=data_of(other, captions=1))
+    assert len(one.adapter.data("test").texts) == 12
+
+
+def test_the_scores_are_in_a_run_of_their_own(run, other, home):
+    run_id = keep_run(replace(run, experiment="alone", published={"whole/rsum": 400.0}, source="a paper"))
+    evaluated(run_id)
+    before = Tracker.attach(tracking_uri(home), run_id, running=False).metrics()
+    shown = evaluated(run_id, *flags(data_of(other)))
+    assert "tiny mean seed 0 of tiny: other, test under whole" in shown
+    assert Tracker.attach(tracking_uri(home), run_id, running=False).metrics() == before
+    (found,) = [each for each in find_runs(tracking_uri(home), "alone") if each.run_id != run_id]
+    tags = {"kind": "transfer", "trained_on": "tiny", "dataset": "other", PARENT: run_id, "protocol": "whole"}
+    assert tags.items() <= found.tags.items()
+    assert (found.params["published"], found.params["data.corpus"]) == ("{}", other.data.corpus)
+    moved = load(run_id, data=data_of(other))
+    assert found.tags["data.corpus"] == moved.adapter.corpus.digest
+    assert found.metrics["whole/rsum"] == moved.evaluate().metrics["rsum"] != before["whole/rsum"]
+    assert "give that run, its parent" in refused(found.run_id)
+
+
+def test_compare_shows_them_as_groups_of_their_own(run, other, home):
+    ours = [replace(run, experiment="both", aggregator=of) for of in ("mean", "max")]
+    run_ids = [keep_run(each) for each in ours]
+    for run_id in run_ids:
+        evaluated(run_id)
+        evaluated(run_id, *flags(data_of(other)))
+    evaluated(*run_ids, *flags(data_of(other)))
+    compared = compare(tracking_uri(home), "both")
+    own, moved = compared.groups
+    assert own.title == "image_text · tiny · whole"
+    assert moved.title == "image_text · trained on tiny, evaluated on other · whole"
+    assert {row.label for row in own.rows} == {"mean", "max"}
+    assert {row.label for row in moved.rows} == {"mean", "max", "ensemble: mean + max"}
+    assert moved.judged is not None
+    assert not compared.cross_tasks, "they are in no mean over tasks"
+    assert [(of.title, len(of.rows)) for of in groups_of(compared.results)] == [
+        (own.title, 2),
+        (moved.title, 3),
+    ]
+
+
+def _narrow(folder: Path, store: FeatureStore, *, dim: int, source: dict) -> str:
+    """Write a store of the same ids with the first `dim` numbers of every vector."""
+    with StoreWriter(folder, dim=dim, dtype="float32", source=source) as writer:
+        for row, id in enumerate(store.ids.to_pylist()):
+            writer.add(id, store[row][:, :dim])
+        writer.close()
+    return str(folder)
+
+
+def test_features_that_were_made_otherwise_are_refused(run, other, tmp_path):
+    run_id, store = keep_run(run), FeatureStore.open(Path(other.data.features))
+    narrow = _narrow(tmp_path / "narrow", store, dim=9, source={})
+    extracted = _narrow(
+        tmp_path / "vit", store, dim=10, source={"extractor": {"backbone": "vit", "name": "b"}}
+    )
+    message = (
+        f"--data.features {narrow}: not made as the features that the model was trained on: their width is 9"
+    )
+    with pytest.raises(InputError, match=message):
+        load(run_id, data=data_of(other, features=narrow))
+    with pytest.raises(InputError, match="backbone of their extractor is 'vit', expected 'unknown'; name of"):
+        load(run_id, data=data_of(other, features=extracted))
+    learnt = replace(run, visual="regions(width=16)", data=replace(other.data, features=extracted))
+    learnt = keep_run(learnt)
+    load(learnt, data=data_of(other, features=extracted))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"corpus": ""}, "other data need --data.corpus"),
+        ({"dataset": ""}, "and --data.dataset, their name"),
+        ({"dataset": "tiny"}, "'tiny' is the name of the data that the model was trained on"),
+        ({"features": ""}, "name those of .* by --data.features DIR"),
+        ({"corpus": "nowhere"}, "nowhere"),
+    ],
+)
+def test_data_that_cannot_be_used_are_refused(run, other, changes, message):
+    with pytest.raises(InputError, match=message):
+        load(keep_run(run), data=data_of(other, **changes)).evaluate()
+
+
+def test_a_protocol_must_fit_the_other_data(run, other):
+    words = [keep_run(run), *flags(data_of(other))]
+    assert "this split has 12 items and 24 captions" in refused(*words, "--protocol", "f8k-1k")
+    assert "--embeddings takes one run" in refused(*words, "--embeddings")

@@ -1,0 +1,234 @@
+"""Sweeps that tune every aggregator with the same budget, and runs with what was chosen."""
+
+import json
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import one_by_one
+import pytest
+
+from polypool.infra.errors import InputError
+from polypool.infra.process.stopping import Stopped
+from polypool.infra.tracking import RunRecord, Tracker, find_runs, tracking_uri
+from polypool.pipelines.commands.sweep import SweepOptions, sweep
+from polypool.pipelines.comparison import sweeps
+from polypool.pipelines.comparison.comparison import compare
+from polypool.pipelines.training.sweep import execution
+from polypool.pipelines.training.sweep.parent import Row
+from polypool.pipelines.training.sweep.plan import Plan
+from polypool.pipelines.training.sweep.trials import Match, _key, make_trials
+from polypool.pipelines.training.sweep.tuning import Tuning, choose, make_tuning
+from polypool.pipelines.training.tuned import TUNED, tuned_of
+from polypool.tasks.retrieval import Retrieval
+
+pytestmark = pytest.mark.usefixtures("run", "trials_here")
+FLAGS = ("--cpus", "1", "--optim.epochs", "1", "--no-figures", "--optim.lr", "0.01")
+FAILING = "failing_aggregator:Failing"
+CHOICES = ("optim.lr=1e-4,1e-2", "aggregator.lr=0.1,1")
+
+
+@pytest.fixture
+def without_comparison(monkeypatch):
+    """Leave out the tables and figures at the end of a sweep."""
+    monkeypatch.setattr(sweeps, "compare_sweep", lambda *_, **__: "")
+
+
+def tuning(*aggregators: str, settings=CHOICES, budget: int = 3, seeds: int = 1, **more) -> Tuning:
+    trials = make_trials(["tiny"], aggregators, seeds=seeds, flags=FLAGS, **more)
+    arguments = {"budget": budget, "seeds": seeds, "early_stop": False}
+    return make_tuning(trials, settings, text_aggregators=bool(more), **arguments)
+
+
+def swept(*aggregators: str, choose=CHOICES, budget: int = 2, **more) -> bool:
+    options = {"recipes": ("tiny",), "aggregators": aggregators, "choose": choose, "budget": budget, **more}
+    return sweep(SweepOptions(**options, concurrent=1), flags=FLAGS)
+
+
+def recorded(home: Path) -> tuple[list[RunRecord], list[RunRecord], list[RunRecord]]:
+    """Return the runs of sweeps, the trials that choose, and the runs with what was chosen; first ones first."""
+    found = find_runs(tracking_uri(home), "polypool", finished=False)[::-1]
+    trained = [of for of in found if of.tags["kind"] == "train"]
+    trials = [of for of in trained if of.params["test"] == "False"]
+    return [of for of in found if of.tags["kind"] == "sweep"], trials, [x for x in trained if x not in trials]
+
+
+def test_every_aggregator_has_as_many_trials_from_its_recipe_on():
+    made = tuning("mean", "gpo")
+    trials = made.trials.all
+    assert [trial.tunes for trial in trials] == ["mean"] * 2 + ["gpo"] * 3
+    assert {(trial.run.seed, trial.run.test) for trial in trials} == {(1000, False)}
+    assert trials[2].chosen == (("aggregator.lr", "1.0"), ("optim.lr", "0.01"))
+    (base,) = make_trials(["tiny"], ["gpo"], flags=FLAGS).all
+    assert replace(trials[2].run, seed=0, test=True) == base.run
+    slow = next(trial.run.optim for trial in trials if ("aggregator.lr", "0.1") in trial.chosen)
+    assert slow.lr_factors == (("visual.aggregator", 0.1), ("text.aggregator", 0.1))
+    assert made.notes == ("tiny mean: its space has 2 points, fewer than --budget 3, and all are tried",)
+    assert tuning("mean", "gpo", budget=2).trials.all[2:] == trials[2:4], "a smaller budget tries the first"
+
+
+def test_runs_with_what_was_chosen_have_seeds_of_their_own():
+    made = tuning("kmax(k=5)", settings=["kmax.k=1,5"], budget=2, seeds=2)
+    trials = made.final(made.trials.all[1:], sweep="id").all
+    assert [(trial.run.seed, trial.run.test, trial.run.aggregator) for trial in trials] == [
+        (seed, True, "kmax(k=1)") for seed in (0, 1)
+    ]
+    tuned = tuned_of(trials[0].tags, run="r")
+    assert (tuned.aggregator, tuned.budget, tuned.sweep) == ("kmax", 2, "id")
+    assert (tuned.own, tuned.chosen) == ((("kmax.k", ("1", "5")),), (("kmax.k", "1"),))
+
+
+def test_a_run_stands_for_one_that_was_tuned_alike_and_no_other():
+    (trial,) = tuning("kmax(k=5)", settings=["kmax.k=5"], budget=1).trials.all
+    made = tuning("kmax(k=5)", settings=["kmax.k=1,5"], budget=2)
+    trial = made.final([trial], sweep="one").all[0]
+    same = replace(trial, tuned=replace(trial.tuned, sweep="another"))
+    others = [("budget", 3), ("space", (("optim.lr", ("1.0",)),)), ("own", ()), ("early_stop", True)]
+    changed = [replace(trial, tuned=replace(trial.tuned, **{name: value})) for name, value in others]
+    keys = {_key(of.tags) for of in (trial, same, *changed, replace(trial, tuned=None))}
+    assert _key(trial.tags) == _key(same.tags)
+    assert len(keys) == 6
+
+
+@pytest.mark.parametrize(
+    ("settings", "budget", "message"),
+    [
+        (CHOICES, 0, "--choose needs --budget, .*: at least 1, not 0"),
+        (["kmax.k=1,0,-1"], 1, r"tiny kmax with kmax.k=0: .*\n.*tiny kmax with kmax.k=-1: "),
+        (["optim.optimiser=adamw,adamw(colour=1)"], 2, "with optim.optimiser=adamw.colour=1.: .*colour"),
+    ],
+)
+def test_what_cannot_be_tuned_is_said_before_anything_starts(settings, budget, message):
+    with pytest.raises(InputError, match=message):
+        tuning("mean", "kmax(k=5)", settings=settings, budget=budget)
+
+
+def test_a_budget_is_of_settings():
+    with pytest.raises(InputError, match="name these with --choose"):
+        swept("mean", choose=())
+
+
+def test_the_best_whole_trial_is_chosen_and_the_first_of_equal_ones():
+    made = tuning("gpo", "lip", "max", budget=4)
+    plan = Plan(matches=tuple(Match(trial=trial) for trial in made.trials.all), metrics=made.trials.metrics)
+    ends = [("trained", 1.0), ("stopped after epoch 1 of 3", 9.0), ("finished before", 5.0), ("trained", 5.0)]
+    ends += [("failed", None)] * (sum(trial.tunes == "lip" for trial in made.trials.all)) + [
+        ("trained", 2.0)
+    ] * 2
+    rows = [
+        Row(name="n", how=how, run_id=f"r{at}", metric="rsum", best=best, parent="")
+        for at, (how, best) in enumerate(ends)
+    ]
+    (gpo, best), (lip, none), (top, _) = choose(plan, rows)
+    assert (gpo.run_id, gpo.default, gpo.best, gpo.whole, gpo.trials) == ("r2", 1.0, 5.0, 3, 4)
+    assert best == made.trials.all[2]
+    assert (lip.best, none) == (None, None)
+    assert top.best == 2.0
+    lower = {"tiny": replace(plan.metrics["tiny"], higher_is_better=False)}
+    assert choose(replace(plan, metrics=lower), rows)[0][0].run_id == "r0"
+
+
+def test_only_trials_of_one_aggregator_are_compared_to_stop_the_worse(tmp_path, monkeypatch):
+    """An aggregator that learns slowly would lose all of its trials to others."""
+    calls = []
+
+    def note(work, count, *, halving, **_):
+        calls.append((halving.metric, [match.trial.tunes for match in work.matches]))
+
+    monkeypatch.setattr(execution, "run_side_by_side", note)
+    trials = tuning("mean", "gpo", budget=2).trials
+    matches = tuple(Match(trial=trial) for trial in trials.all)
+    plan = Plan(
+        matches=matches, metrics=trials.metrics, early_stop=True, uri=tracking_uri(tmp_path), home=tmp_path
+    )
+    assert execution.carry_out(plan, concurrent=1) == []
+    assert calls == [("dev/rsum", ["mean"] * 2), ("dev/rsum", ["gpo"] * 2)]
+
+
+@pytest.mark.usefixtures("without_comparison")
+def test_trials_read_val_alone_and_runs_have_the_best_settings(tmp_path, monkeypatch, capsys):
+    scored, evaluate = [], Retrieval.evaluate
+
+    def spy(self, model, split, protocol, **more):
+        scored.append((self.run.test, split))
+        return evaluate(self, model, split, protocol, **more)
+
+    monkeypatch.setattr(Retrieval, "evaluate", spy)
+    assert not swept("gpo", seeds=2)
+    assert scored == [(False, "val")] * 2 + [(True, "val"), (True, "test")] * 2
+    (parent,), trials, final = recorded(tmp_path)
+    assert {of.tags["mlflow.parentRunId"] for of in (*trials, *final)} == {parent.run_id}
+    best = max(trials, key=lambda of: of.metrics["dev/best_rsum"])
+    assert [of.tags["seed"] for of in final] == ["0", "1"]
+    for setting in ("optim.lr", "optim.lr_factors"):
+        assert {of.params[setting] for of in final} == {best.params[setting]}
+    tuned = tuned_of(final[0].tags, run="r")
+    assert (tuned.budget, tuned.sweep, tuned.aggregator) == (2, parent.run_id, "gpo")
+    listed = Tracker.attach(tracking_uri(tmp_path), parent.run_id, running=False).read_json("tuning.json")
+    assert (listed["budget"], listed["shared"]["optim.lr"]) == (2, [1e-4, 1e-2])
+    assert [choice["aggregator"] for choice in listed["chosen"]] == ["gpo"]
+    assert parent.tags["best.tiny"] in {of.run_id for of in final}
+    assert "chosen on val" in parent.tags["mlflow.note.content"]
+    assert capsys.readouterr().out.rstrip().endswith(" 2"), "the choices are printed last"
+
+    assert not swept("gpo", seeds=2), "all is done"
+    assert not swept("gpo", seeds=2, dry_run=True)
+    assert "trials that choose" in capsys.readouterr().out
+    assert len(scored) == 6
+
+
+@pytest.mark.slow
+def test_tuned_rows_are_apart_from_others_and_trials_in_none(tmp_path):
+    assert not swept("mean", "gpo")
+    untuned = SweepOptions(recipes=("tiny",), aggregators=("mean", "gpo"), concurrent=1)
+    assert not sweep(untuned, flags=FLAGS)
+    groups = compare(tracking_uri(tmp_path), "polypool").groups
+    assert [(group.tuned, len(group.rows)) for group in groups] == [
+        ("", 2),
+        ("tuned by 2 trials each over aggregator.lr=0.1,1.0; optim.lr=0.0001,0.01", 2),
+    ]
+    assert not swept("mean", "gpo", budget=3), "another budget is another table"
+    assert [len(group.rows) for group in compare(tracking_uri(tmp_path), "polypool").groups] == [2, 2, 2]
+    assert len(recorded(tmp_path)[1]) == 2 + 3, "trials of the smaller budget are found"
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("without_comparison")
+@pytest.mark.parametrize("done", [1, 2, 3])
+def test_an_interrupted_sweep_goes_on_where_it_stopped(tmp_path, monkeypatch, done):
+    left = [done]
+
+    def stopped(work, count, *, ended, **_):
+        now = min(left[0], count)
+        one_by_one.run_one_by_one(work, now, ended=ended)
+        left[0] -= now
+        if not left[0]:
+            raise Stopped
+
+    with monkeypatch.context() as patch:
+        patch.setattr(execution, "run_side_by_side", stopped)
+        with suppress(Stopped):
+            swept("gpo", seeds=2)
+    ended = {of.run_id: of.ended for each in recorded(tmp_path)[1:] for of in each}
+    assert len(ended) == done
+    assert not swept("gpo", seeds=2)
+    (parent,), trials, final = recorded(tmp_path)
+    assert (parent.status, len(trials), len(final)) == ("FINISHED", 2, 2)
+    assert {of.run_id: of.ended for of in (*trials, *final) if of.run_id in ended} == ended
+
+
+@pytest.mark.slow
+def test_an_aggregator_whose_trials_all_failed_is_told_and_not_run(tmp_path, capsys):
+    assert swept(FAILING, "mean")
+    (parent,), trials, final = recorded(tmp_path)
+    assert parent.status == "FAILED"
+    assert [of.status for of in trials].count("FAILED") == 2
+    assert {of.tags["aggregator"] for of in final} == {"mean"}
+    assert f"tiny {FAILING} is not run, as none of its trials was trained" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("text", ["{", "[]", json.dumps({"aggregator": "gpo"})])
+def test_a_damaged_record_of_tuning_names_the_run(text):
+    with pytest.raises(InputError, match="tag 'tuned' of run r7"):
+        tuned_of({TUNED: text}, run="r7")
+    assert tuned_of({}, run="r7") is None

@@ -1,0 +1,163 @@
+"""Parts compared with the numbers that were recorded from their authors' codes, case by case."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from polypool.aggregators.aggregator import Aggregator, Context
+from polypool.infra.registry import AGGREGATORS
+
+Arrays = Mapping[str, np.ndarray]
+Pick = str | Callable[[Arrays], np.ndarray]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """What of ours a recorded case is compared with.
+
+    Attributes:
+        case: the recorded one, `part/case`.
+        spec: of ours; its width is that of the recorded elements.
+        names: of each of our parameters and buffers, the recorded one, or how it is made of them.
+        of_ours: what is compared of our vectors and the recorded inputs.
+        unlike: recorded parameters and inputs whose gradients are not ours, with the reason.
+        training: whether ours is trained.
+    """
+
+    case: str
+    spec: str
+    names: Mapping[str, Pick] = field(default_factory=dict)
+    of_ours: Callable[[Tensor], Tensor] = lambda vectors: vectors
+    unlike: Mapping[str, str] = field(default_factory=dict)
+    training: bool = False
+
+    def __str__(self) -> str:
+        return self.case
+
+
+class Case(Mapping[str, np.ndarray]):
+    """The arrays of a case, and which were asked for.
+
+    Args:
+        folder: of the family.
+        case: `part/case`.
+        under: what the names begin with.
+    """
+
+    def __init__(self, folder: Path, case: str, under: str = "") -> None:
+        part, name = case.split("/")
+        self.prefix, self.used = f"{name}/{under}", set[str]()
+        with np.load(folder / f"{part}.npz", allow_pickle=False) as arrays:
+            self.arrays = {
+                key.removeprefix(self.prefix): array
+                for key, array in arrays.items()
+                if key.startswith(self.prefix)
+            }
+
+    def __getitem__(self, key: str) -> np.ndarray:
+        self.used.add(key)
+        return self.arrays[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.arrays)
+
+    def __len__(self) -> int:
+        return len(self.arrays)
+
+
+def picked(pick: Pick, arrays: Arrays, like: Tensor) -> Tensor:
+    """Return what a pick makes of recorded arrays, in the shape of ours."""
+    array = arrays[pick] if isinstance(pick, str) else pick(arrays)
+    return torch.from_numpy(np.ascontiguousarray(array)).reshape(like.shape)
+
+
+def rows(name: str, start: int, stop: int) -> Pick:
+    """Pick rows of a recorded parameter."""
+    return lambda arrays: arrays[name][start:stop]
+
+
+def turned(name: str) -> Pick:
+    """Pick a transposed parameter of two axes, after those of size 1 are left out."""
+    return lambda arrays: arrays[name].squeeze().T
+
+
+def layer(ours: str, theirs: str, *, bias: bool = True) -> dict[str, Pick]:
+    """Return the names of a linear map, or a norm."""
+    return {f"{ours}.{kind}": f"{theirs}.{kind}" for kind in ("weight", "bias")[: 1 + bias]}
+
+
+def load(module: nn.Module, names: Mapping[str, Pick], params: Arrays) -> None:
+    """Give a module the recorded parameters and buffers; it may keep none of its own but counts of batches."""
+    state = module.state_dict()
+    own = {name for name in state if name.endswith("num_batches_tracked")}
+    assert set(names) == set(state) - own
+    module.load_state_dict({name: picked(names[name], params, state[name]) for name in names}, strict=False)
+
+
+def hold_to_recorded(folder: Path, row: Row) -> None:
+    """Assert that an aggregator's outputs are the recorded ones, and all gradients."""
+    dim = Case(folder, row.case)["x"].shape[-1]
+    module = AGGREGATORS.build(row.spec, dim).train(row.training)
+    hold(
+        folder,
+        row.case,
+        module,
+        lambda **inputs: row.of_ours(pooled(module, inputs)),
+        row.names,
+        unlike=row.unlike,
+    )
+
+
+def hold(
+    folder: Path,
+    case: str,
+    module: nn.Module,
+    call: Callable[..., Tensor],
+    names: Mapping[str, Pick],
+    *,
+    unlike: Mapping[str, str] = MappingProxyType({}),
+) -> None:
+    """Give `module` the recorded parameters, and assert outputs of `call`, and gradients of inputs and parameters.
+
+    Recorded parameters that ours has not must have no gradient.
+    """
+    z, params, grads = (Case(folder, case, under) for under in ("", "param/", "grad_param/"))
+    load(module, names, params)
+    inputs = {key: torch.from_numpy(z[key]) for key in z if not re.match("grad_|param/|out$|cot$", key)}
+    floats = {key: tensor.requires_grad_() for key, tensor in inputs.items() if tensor.is_floating_point()}
+    out = call(**inputs)
+    np.testing.assert_allclose(out.detach(), z["out"], atol=1e-5, rtol=1e-5)
+    (out * torch.from_numpy(z["cot"])).sum().backward()
+    for key in set(floats) - set(unlike):
+        _alike(floats[key].grad, z[f"grad_{key}"], key)
+    for name, parameter in module.named_parameters():
+        _alike(parameter.grad, picked(names[name], grads, parameter), name)
+    for name in set(grads) - grads.used - set(unlike):
+        np.testing.assert_allclose(grads[name], 0.0, atol=2e-5, err_msg=f"{name} matters after all")
+
+
+def pooled(module: Aggregator, inputs: Mapping[str, Tensor]) -> Tensor:
+    """Return the vectors of `x`, whose mask, context and global feature are recorded beside it."""
+    x_BND = inputs["x"]
+    mask_BN = inputs.get("mask", torch.ones(x_BND.shape[:2], dtype=torch.bool))
+    beside = {}
+    if "global" in inputs:
+        beside["global_feature_BS"] = inputs["global"]
+    if "text" in inputs:
+        beside["context"] = Context(
+            inputs["text"], inputs.get("text_mask"), all_pairs=len(inputs["text"]) != len(x_BND)
+        )
+    return module(x_BND, mask_BN, **beside).vectors
+
+
+def _alike(ours: Tensor | None, recorded: np.ndarray | Tensor, name: str) -> None:
+    found = np.zeros(recorded.shape) if ours is None else ours
+    np.testing.assert_allclose(found, recorded, atol=2e-5, rtol=1e-4, err_msg=name)

@@ -1,0 +1,85 @@
+"""Objectives, similarities and regularisers against their authors' numbers."""
+
+import pytest
+import torch
+from recorded import hold
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+
+from polypool.infra.registry import OBJECTIVES, REGULARISERS, SIMILARITIES
+from polypool.tasks.similarities.vectors import Embeddings
+
+
+def loss_of(objective: nn.Module, sim_VT: Tensor) -> Tensor:
+    """Return the loss of a matrix whose pairs are on the diagonal, after the warm-up."""
+    row_T = torch.arange(len(sim_VT))
+    return objective(sim_VT, row_T, torch.eye(len(sim_VT), dtype=torch.bool), epoch=5.0)["loss"]
+
+
+@pytest.mark.parametrize(
+    ("part", "spec", "names"),
+    [
+        ("infonce", "infonce(learned=True)", ("log_scale",)),
+        ("siglip", "siglip", ("log_scale", "bias")),
+    ],
+)
+def test_losses_of_scores(golden, part, spec, names):
+    objective = OBJECTIVES.build(spec)
+    names = {name: name for name in names}
+    hold(golden / "objectives", f"{part}/pairs", objective, lambda sim: loss_of(objective, sim), names)
+
+
+@pytest.mark.parametrize(("case", "pseudo"), [("pairs", 0.0), ("pseudo", 0.3)])
+def test_the_loss_of_distributions(golden, case, pseudo):
+    objective, csd = OBJECTIVES.build(f"pcmepp(pseudo={pseudo})"), SIMILARITIES.build("csd")
+
+    def call(**inputs: Tensor) -> Tensor:
+        sides = [torch.stack((inputs[f"mean_{x}"], inputs[f"log_variance_{x}"]), dim=1) for x in "vt"]
+        return loss_of(objective, csd(*sides))
+
+    hold(
+        golden / "objectives",
+        f"pcmepp/{case}",
+        objective,
+        call,
+        {"scale": "negative_scale", "bias": "shift"},
+    )
+
+
+def test_the_hardest_triplets_of_sets(golden):
+    objective = OBJECTIVES.build("triplet(margin=0.3, reduction=mean)")
+    mil = SIMILARITIES.build("mil")
+
+    def call(visual: Tensor, text: Tensor) -> Tensor:
+        return loss_of(objective, mil(normalize(visual, dim=-1), normalize(text, dim=-1)))
+
+    hold(golden / "objectives", "mil/hardest", objective, call, {})
+
+
+def test_late_interaction(golden):
+    maxsim = SIMILARITIES.build("maxsim")
+
+    def call(visual: Tensor, text: Tensor) -> Tensor:
+        return maxsim(normalize(visual, dim=-1), normalize(text, dim=-1))
+
+    hold(golden / "objectives", "maxsim/both", maxsim, call, {})
+
+
+def test_regularisers(golden):
+    diversity, mmd, vib = (REGULARISERS.build(f"{name}(weight=1.0)") for name in ("diversity", "mmd", "vib"))
+    half = 0.5  # each sums over both modalities, the recorded ones are of one
+
+    def spread(x: Tensor) -> Tensor:
+        return half * diversity(Embeddings(x), Embeddings(x))
+
+    def divergence(mean: Tensor, log_variance: Tensor) -> Tensor:
+        side = Embeddings(torch.stack((mean, log_variance), dim=1))
+        return half * vib(side, side)
+
+    def discrepancy(visual: Tensor, text: Tensor) -> Tensor:
+        return mmd(Embeddings(visual), Embeddings(text))
+
+    folder = golden / "objectives"
+    hold(folder, "diversity/one_side", diversity, spread, {})
+    hold(folder, "vib/one_side", vib, divergence, {})
+    hold(folder, "mmd/plain", mmd, discrepancy, {})

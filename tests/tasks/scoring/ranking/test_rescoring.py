@@ -1,0 +1,182 @@
+"""Rescoring against the definitions, in loops over queries and items, float64."""
+
+import numpy as np
+import pytest
+import torch
+
+from polypool.infra.errors import InputError
+from polypool.tasks.scoring.evaluation import evaluate_protocol
+from polypool.tasks.scoring.metrics import Positives, rank_queries
+from polypool.tasks.scoring.protocols import (
+    ScoringProtocol,
+    check_model,
+    is_for_test,
+    protocol_named,
+    warnings_of,
+)
+from polypool.tasks.scoring.ranking import rescoring
+from polypool.tasks.scoring.scores import Bank, Banked, mean_bank
+
+ITEMS, OWNER_T = 14, np.repeat(np.arange(14), 3)
+TEXTS = [f"caption {t - 2 * (t % 7 == 5)}" for t in range(42)]  # six are said twice
+TRAINING = (23, 31)
+
+
+def blocks_of(sim):
+    return lambda rows, columns: sim[rows, columns]
+
+
+@pytest.fixture
+def scores() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Cosines of a split, of training items with its captions, and of its items with training captions."""
+    rng = np.random.default_rng(0)
+    hub_D = rng.normal(size=6)  # an item that is near to all
+    item_VD = rng.normal(size=(ITEMS, 6)) + hub_D * (np.arange(ITEMS) < 3)[:, None]
+    sides = (
+        item_VD,
+        item_VD[OWNER_T] + 0.8 * rng.normal(size=(len(OWNER_T), 6)),
+        rng.normal(size=(TRAINING[0], 6)) + 0.5 * hub_D,
+        rng.normal(size=(TRAINING[1], 6)) + 0.5 * hub_D,
+    )
+    item, text, more_items, more_texts = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in sides)
+    return item @ text.T, more_items @ text.T, item @ more_texts.T
+
+
+def dual_softmax(sim_QG: np.ndarray) -> np.ndarray:
+    out_QG = np.empty_like(sim_QG)
+    for q, g in np.ndindex(*sim_QG.shape):
+        fits_Q = np.exp(100 * sim_QG[:, g])
+        out_QG[q, g] = sim_QG[q, g] * fits_Q[q] / fits_Q.sum()
+    return out_QG
+
+
+def qb_norm(sim_QG: np.ndarray, bank_BG: np.ndarray) -> np.ndarray:
+    """As Bogolin et al. define it, without logarithms."""
+    active, out_QG = {int(np.argmax(row_G)) for row_G in bank_BG}, np.exp(20 * sim_QG)
+    for q, row_G in enumerate(sim_QG):
+        if int(np.argmax(row_G)) in active:
+            for g in range(len(row_G)):
+                out_QG[q, g] = np.exp(20 * row_G[g]) / np.exp(20 * bank_BG[:, g]).sum()
+    return out_QG
+
+
+def explicit_ranks(sim_VT, bank_BT, bank_VB, how: str) -> tuple[np.ndarray, np.ndarray]:
+    of_items = Positives.of_images(OWNER_T, images=ITEMS)
+    if how == "dsl":
+        sides = dual_softmax(sim_VT), dual_softmax(sim_VT.T)
+    else:
+        sides = qb_norm(sim_VT, bank_BT), qb_norm(sim_VT.T, bank_VB.T)
+    both = zip(sides, (of_items, of_items.turned()), strict=True)
+    return tuple(rank_queries(side, positives).rank_Q for side, positives in both)
+
+
+def banked(sim_VT, bank_BT, bank_VB) -> Banked:
+    split, items, captions = (blocks_of(torch.from_numpy(x)) for x in (sim_VT, bank_BT, bank_VB))
+    return Banked(score=split, bank=Bank(items=items, captions=captions, sizes=TRAINING))
+
+
+@pytest.mark.parametrize("chunk", [1 << 21, 90])
+@pytest.mark.parametrize("how", ["dsl", "qbnorm"])
+def test_ranks_are_those_of_the_definition(scores, how, chunk, monkeypatch):
+    monkeypatch.setattr(rescoring, "_CHUNK", chunk)
+    found = evaluate_protocol(protocol_named(f"whole-{how}"), banked(*scores), OWNER_T, ITEMS)
+    i2t_Q, t2i_Q = explicit_ranks(*scores, how)
+    np.testing.assert_array_equal(found.ranks_i2t, i2t_Q)
+    np.testing.assert_array_equal(found.ranks_t2i, t2i_Q)
+    plain = evaluate_protocol(protocol_named("whole"), banked(*scores), OWNER_T, ITEMS)
+    assert not np.array_equal(plain.ranks_t2i, t2i_Q)
+    assert not np.array_equal(plain.ranks_i2t, i2t_Q)
+
+
+def test_some_queries_of_the_example_are_normalised_and_some_are_not(scores):
+    sim_VT, bank_BT, bank_VB = scores
+    for sim_QG, bank_BG in ((sim_VT, bank_BT), (sim_VT.T, bank_VB.T)):
+        active = np.isin(sim_QG.argmax(axis=1), bank_BG.argmax(axis=1))
+        assert 0 < active.sum() < len(active)
+
+
+@pytest.mark.parametrize("how", ["dsl", "qbnorm"])
+def test_a_gallery_of_distinct_captions_is_rescored_by_its_own(scores, how):
+    sim_VT, bank_BT, bank_VB = scores
+    found = evaluate_protocol(protocol_named(f"distinct-{how}"), banked(*scores), OWNER_T, ITEMS, texts=TEXTS)
+    kept = [TEXTS.index(text) for text in dict.fromkeys(TEXTS)]
+    places = [kept.index(TEXTS.index(text)) for text in TEXTS]
+    of_items = Positives.from_pairs(OWNER_T, places, queries=ITEMS, gallery=len(kept))
+    sim_VG = sim_VT[:, kept]
+    side_VG = dual_softmax(sim_VG) if how == "dsl" else qb_norm(sim_VG, bank_BT[:, kept])
+    np.testing.assert_array_equal(found.ranks_i2t, rank_queries(side_VG, of_items).rank_Q)
+    side_GV = dual_softmax(sim_VG.T) if how == "dsl" else qb_norm(sim_VG.T, bank_VB.T)
+    np.testing.assert_array_equal(found.ranks_t2i, rank_queries(side_GV, of_items.turned()).rank_Q)
+
+
+@pytest.mark.parametrize("how", ["dsl", "qbnorm"])
+def test_each_fold_is_rescored_by_itself(scores, how):
+    sim_VT, bank_BT, bank_VB = scores
+    halves = ScoringProtocol(name="halves", about="", folds=2, rescore=how)
+    found = evaluate_protocol(halves, banked(*scores), OWNER_T, ITEMS)
+    for fold, (items, captions) in enumerate([(slice(0, 7), slice(0, 21)), (slice(7, 14), slice(21, 42))]):
+        part = sim_VT[items, captions], bank_BT[:, captions], bank_VB[items]
+        alone = evaluate_protocol(protocol_named(f"whole-{how}"), banked(*part), OWNER_T[:21], 7)
+        np.testing.assert_array_equal(found.ranks_i2t[7 * fold : 7 * fold + 7], alone.ranks_i2t)
+        np.testing.assert_array_equal(found.ranks_t2i[21 * fold : 21 * fold + 21], alone.ranks_t2i)
+
+
+def test_a_bank_of_an_ensemble_is_the_mean(scores):
+    one, other = (banked(*(factor * sim for sim in scores)).bank for factor in (1.0, -0.5))
+    mean = mean_bank([one, other])
+    everything = slice(0, 5), slice(0, 7)
+    np.testing.assert_allclose(mean.items(*everything), scores[1][:5, :7] / 4)
+    np.testing.assert_allclose(mean.captions(*everything), scores[2][:5, :7] / 4)
+    assert mean.sizes == TRAINING
+
+
+def test_blocks_are_bounded_and_scores_that_are_no_numbers_are_refused(monkeypatch):
+    monkeypatch.setattr(rescoring, "_CHUNK", 6000)
+    sizes, sim_VT = [], torch.rand(100, 300, generator=torch.Generator().manual_seed(0))
+
+    def score(items: slice, captions: slice) -> torch.Tensor:
+        sizes.append(sim_VT[items, captions].numel())
+        return sim_VT[items, captions]
+
+    evaluate_protocol(protocol_named("whole-dsl"), score, np.repeat(np.arange(100), 3), 100)
+    assert max(sizes) <= 6000
+    assert sum(sizes) == 4 * 30_000
+    sim_VT[3, 7] = torch.nan
+    with pytest.raises(InputError, match="scores that are no numbers"):
+        evaluate_protocol(protocol_named("whole-dsl"), score, np.repeat(np.arange(100), 3), 100)
+
+
+def test_names_and_warnings():
+    found = protocol_named("f8k-1k-qbnorm")
+    assert (found.name, found.rescore, found.items, found.warning) == ("f8k-1k-qbnorm", "qbnorm", 1000, "")
+    assert protocol_named("coco-1k-5fold-dsl").folds == 5
+    assert [is_for_test(name) for name in ("f8k-1k-dsl", "val-1k-dsl", "vqa-dsl")] == [True, False, False]
+    (warning,) = warnings_of(["whole", "whole-dsl", "whole-qbnorm", "vqa", "whole-dsl"])
+    assert warning.startswith("whole-dsl: dual softmax looks at all other queries")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("whole-rerank5-dsl", "'whole-rerank5' scores few of the pairs; it cannot be rescored by dsl"),
+        (
+            "coco-5k-cxc-qbnorm",
+            "does not rank a split by its own pairs alone; it cannot be rescored by qbnorm",
+        ),
+        ("flickr8k-expert-dsl", "cannot be rescored by dsl"),
+        ("whole-dsl-qbnorm", "'whole-dsl' rescores already; it cannot be rescored by qbnorm"),
+        ("whole-dsl-rerank5", "unknown protocol 'whole-dsl'"),
+        ("-dsl", "unknown protocol ''"),
+    ],
+)
+def test_nonsense_is_refused(name, message):
+    with pytest.raises(InputError, match=message):
+        protocol_named(name)
+
+
+def test_a_bank_is_not_for_models_that_look_at_every_pair():
+    with pytest.raises(
+        InputError, match="takes a model that looks at every pair too long; evaluate it under 'whole'"
+    ):
+        check_model(protocol_named("whole-qbnorm"), looks_at_pairs=True)
+    check_model(protocol_named("whole-dsl"), looks_at_pairs=True)
