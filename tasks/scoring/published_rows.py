@@ -75,5 +75,5 @@ PUBLISHED: Mapping[str, tuple[PublishedRow, ...]] = {
         pacs={"PAC-S": 36.0, "RefPAC-S": 37.6},
     ),
 }
-"""By protocol and metric. Kendall's tau is in per cent, of all pairs that the protocol scores; an RSUM is the sum of the
-six recalls that the source prints, on full-size photographs."""
+"""By protocol and metric. Kendall's tau is in per cent, of all pairs that the protocol scores; an RSUM sums the six
+recalls that the source prints, on full-size photographs."""
