@@ -25,7 +25,7 @@ def flickr8k_dinov2() -> Run:
         text="bigru(width=512, embedding=300, min_count=2, dropout=0.3)",
         protocol="f8k-1k",
         objective="infonce(temperature=0.05)",
-        optim=Optim(epochs=12, batch=128, lr=1e-3, weight_decay=0.1, schedule="cosine", warmup_steps=50),
+        optim=Optim(epochs=10, batch=128, lr=1e-3, weight_decay=0.1, schedule="cosine", warmup_steps=50),
     )
 
 
@@ -35,6 +35,6 @@ def flickr8k_dinov2_minilm() -> Run:
     return derive(
         flickr8k_dinov2(),
         data={"texts": "data/flickr8k/minilm_pooled"},
-        text="regions(width=512, hidden=1024, standardise=True)",
+        text="stacked_regions(width=512, hidden=512, dropout=0.2, standardise=True)",
         text_aggregator="mean",
     )

@@ -34,9 +34,12 @@ def methods_table(title: str, protocol: str, metric: str, ours: Mapping[str, flo
     lines = [(value, name, "no", OURS) for name, value in ours.items()]
     lines += [(of.value, of.method, "yes" if of.references else "no", of.source) for of in published]
     lines.sort(key=lambda line: (-line[0], line[1]))
+    told = any(of.references for of in published)
     return Table(
         title=title,
-        legend=("references: whether captions that people wrote for the image are read",),
-        header=("method", metric, "references", "source"),
-        rows=tuple((name, f"{value:.1f}", *more) for value, name, *more in lines),
+        legend=("references: whether captions that people wrote for the image are read",) if told else (),
+        header=("method", metric, *(("references",) if told else ()), "source"),
+        rows=tuple(
+            (name, f"{value:.1f}", *((read,) if told else ()), source) for value, name, read, source in lines
+        ),
     )

@@ -262,4 +262,9 @@ def test_other_methods_stand_beside_ours_where_some_are_published():
     around = [tuple(row[:3]) for row in shown.rows[at - 1 : at + 2]]
     assert around == [("SPICE", "44.9", "yes"), ("gpo", "44.0", "no"), ("CIDEr", "43.9", "yes")]
     assert ("CLIP-S", "51.2", "no") in {tuple(row[:3]) for row in shown.rows}
+    (group,) = blocks_of(run(metrics={"f8k-1k/rsum": 235.0}, protocol="f8k-1k", dataset="flickr8k"))
+    shown = methods(group)
+    assert shown is not None
+    assert [row[:2] for row in shown.rows][1:3] == [("UVSE, the released code", "247.4"), ("gpo", "235.0")]
+    assert shown.header == ("method", "rsum", "source")
     assert methods(blocks_of(run())[0]) is None
