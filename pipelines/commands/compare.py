@@ -4,12 +4,15 @@ A table for each task, data set and protocol; our numbers beside published ones;
 and queries; what more seeds would show; what the aggregators cost; and, over several tasks or data sets, task x
 aggregator.
 
-`polypool compare tables FILES` renews the tables in Markdown files from results that --out wrote. A table stands
-between two comments, the first of which names a file relative to the Markdown file's folder (FILE#TABLE for one of
-several tables; `FILE as text` aligns it as in a terminal):
+`polypool compare tables FILES` renews the tables and figures in Markdown files from results that --out wrote. A table
+stands between two comments, the first of which names a file relative to the Markdown file's folder (FILE#TABLE for one
+of several tables; `FILE as text` aligns it as in a terminal); a figure of scores over costs below one:
 
     <!-- table: docs/results/demo.csv -->
     <!-- end of table -->
+
+    <!-- figure: docs/results/demo.csv -->
+    ![Scores and costs of the aggregators](docs/images/demo.png)
 """
 
 from __future__ import annotations
@@ -114,7 +117,7 @@ def _write(
 def tables(
     files: tyro.conf.Positional[tuple[Path, ...]] = (Path("README.md"),), *, check: bool = False
 ) -> None:
-    """Renew the tables in Markdown files from the results that they name.
+    """Renew the tables and figures in Markdown files from the results that they name.
 
     Args:
         files: Markdown files.

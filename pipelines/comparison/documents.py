@@ -1,4 +1,4 @@
-"""Tables in Markdown files, generated from the results that the comments above them name."""
+"""Tables and figures of Markdown files, generated from the results that the comments above them name."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from polypool.pipelines.comparison.tables.cross_task import cross_task_table
 
 _BEGIN = re.compile(r"^<!-- table: (?P<file>.+?)(?P<text> as text)? -->$", re.MULTILINE)
 _END = "<!-- end of table -->"
+_FIGURE = re.compile(r"^<!-- figure: (?P<file>.+?) -->\n+!\[[^\]]*\]\((?P<picture>[^)\s]+)\)$", re.MULTILINE)
 _WIDTH = 120
 _COMMIT = 10
 
@@ -38,6 +39,8 @@ def renew(files: Sequence[Path], *, check: bool) -> Iterator[str]:
         except UnicodeDecodeError as error:
             raise InputError(f"{path}: is not UTF-8: {error}") from None
         new, changed = renewed(text, path.parent, where=str(path))
+        if not check:
+            draw_figures(text, path.parent)
         yield from (f"{path}: {line}" for line in changed)
         if changed and not check:
             with atomic(path) as file:
@@ -74,6 +77,26 @@ def renewed(text: str, folder: Path, *, where: str) -> tuple[str, list[str]]:
             f"{where}: names no results; a line `<!-- table: FILE -->` and a line `{_END}` make room for some"
         )
     return "".join([*parts, text[at:]]), changed
+
+
+def draw_figures(text: str, folder: Path) -> None:
+    """Draw the scores over the costs of the results that a document's figures name, into the pictures it shows.
+
+    Args:
+        text: the document.
+        folder: to which paths of results and pictures are relative.
+
+    Raises:
+        InputError: results cannot be read, or none of them has a cost.
+    """
+    from polypool.pipelines.comparison.charts.group_charts import draw_costs  # Matplotlib
+    from polypool.pipelines.figures.style import save
+
+    for found in _FIGURE.finditer(text):
+        figure = draw_costs(groups_of(read_results(folder / found["file"])))
+        if figure is None:
+            raise InputError(f"{found['file']}: fewer than two rows have a cost, so that there is no figure of it")
+        save(figure, folder / found["picture"])
 
 
 def rendered(records: Sequence[Result], *, file: str, as_in_terminal: bool = False) -> str:

@@ -25,6 +25,7 @@ _LINE = 0.17  # inches of a label's line
 _AXES = {"step": f"processor time of a training step, in {UNIT}", "weights": "weights"}
 _FEWEST = 3  # values of a parameter that make a curve
 _COLOURS = (POINT, "#b5541c", "#3d7a3f", "#7a4f9e")
+_BEST = _COLOURS[1]  # of rows in the confidence set of the best
 _LOGARITHMIC = 8.0  # how many times the smallest value the largest is before the axis is logarithmic
 _LABEL = 0.042  # height of a line of a label, as a share of a panel's
 
@@ -59,7 +60,8 @@ def _costly(group: Group) -> tuple[Group, str, Sequence[Row]]:
 
 def draw_points(panel: Axes, group: Group, name: str, rows: Sequence[Row]) -> None:
     """Draw all of a panel but the labels of its points."""
-    x, y, deviation = _numbers(group, name, rows)
+    x, y, low, high = _numbers(group, name, rows)
+    best = group.judged.confidence_set if group.judged else ()
     weights = np.nan_to_num(np.array([row.costs.weights for row in rows]))
     panel.set_xscale("log")
     ticks = FuncFormatter(partial(_plain, firsts=(1, 2, 5) if x.max() > 6 * x.min() else range(1, 10)))
@@ -69,28 +71,31 @@ def draw_points(panel: Axes, group: Group, name: str, rows: Sequence[Row]) -> No
         panel.xaxis.set_major_locator(MaxNLocator(5))
         panel.xaxis.set_major_formatter("{x:g}")
         panel.xaxis.set_minor_locator(NullLocator())
-    panel.errorbar(x, y, yerr=deviation, fmt="none", ecolor=BAR, elinewidth=1.4, zorder=2)
+    panel.errorbar(x, y, yerr=(y - low, high - y), fmt="none", ecolor=BAR, elinewidth=1.4, zorder=2)
+    colours = [_BEST if row.label in best else POINT for row in rows]
     panel.scatter(
-        x, y, s=16 + 9 * np.log10(1 + weights), color=POINT, edgecolor="white", linewidth=0.6, zorder=4
+        x, y, s=16 + 9 * np.log10(1 + weights), c=colours, edgecolor="white", linewidth=0.6, zorder=4
     )
     beside = max((x.max() / x.min()) ** 0.16, 1.15)
     panel.set_xlim(x.min() / beside, x.max() * beside)
     margin = 0.08 * (np.ptp(y) or 1.0)
-    panel.set_ylim((y - deviation).min() - margin, (y + deviation).max() + margin)
+    panel.set_ylim(low.min() - margin, high.max() + margin)
     frame(panel, group.title, x=_AXES[name], y=group.ranked_by.label, pad=8)
     note: dict[str, Any] = {"transform": panel.transAxes, "ha": "right", "fontsize": 8, "color": MUTED}
-    panel.text(1.0, 1.02, "larger points: more weights; lines: deviation over seeds", **note)
+    lines = "95 % intervals" if group.judged else "deviation over seeds"
+    marked = "; orange: the confidence set of the best" if best else ""
+    panel.text(1.0, 1.02, f"larger points: more weights; lines: {lines}{marked}", **note)
 
 
 def _numbers(group: Group, name: str, rows: Sequence[Row]) -> np.ndarray:
-    """Return costs, means and deviations, `(3, R)`."""
-    deviations = np.nan_to_num([group.deviation(row) for row in rows])
-    return np.array([[getattr(row.costs, name) for row in rows], [*map(group.mean, rows)], deviations])
+    """Return costs, means and the ends of their intervals, `(4, R)`."""
+    ends_R2 = np.array([_interval(group, row) for row in rows])
+    return np.array([[getattr(row.costs, name) for row in rows], [*map(group.mean, rows)], *ends_R2.T])
 
 
 def _draw_names(panel: Axes, group: Group, name: str, rows: Sequence[Row], *, share: float) -> None:
     """Write the rows' names beside the panel, of whose height they take a share, joined to the points by lines."""
-    x, y, _ = _numbers(group, name, rows)
+    x, y, *_ = _numbers(group, name, rows)
     low, high = panel.get_ylim()
     place_R = apart(y, share * (high - low) / len(rows))
     # within the panel's height as far as they fit

@@ -14,6 +14,8 @@ from polypool.pipelines.comparison.charts.drawing import draw_all
 from polypool.pipelines.comparison.charts.group_charts import curves_of, draw_curves, draw_points
 from polypool.pipelines.comparison.charts.task_charts import cliques, critical_difference, draw_pairs
 from polypool.pipelines.comparison.comparison import Comparison
+from polypool.pipelines.comparison.statistics.intervals import Difference
+from polypool.pipelines.comparison.statistics.significance import Judged
 from polypool.pipelines.comparison.tables.cross_task import cross_task_tables, why_not
 from polypool.pipelines.figures.style import apart, new_figure
 from polypool.tasks.scoring.described import RSUM
@@ -69,6 +71,26 @@ def test_an_axis_of_costs_shows_two_numbers_at_least(steps):
     ticks = [*axis.get_major_ticks(), *axis.get_minor_ticks()]
     shown = {tick.label1.get_text() for tick in ticks if low <= tick.get_loc() <= high}
     assert len(shown - {""}) >= 2
+
+
+def test_points_have_intervals_and_the_confidence_set_has_its_colour():
+    names = ("a", "b", "c")
+    runs = [run(name, metrics={"whole/rsum": 60.0 + n, "cost/step": 2.0 + n}) for n, name in enumerate(names)]
+    (group,) = blocks_of(*runs)
+    labels = tuple(row.label for row in group.rows)
+    best = {
+        label: Difference(value=0.0, low=-1.0, high=1.0, p=p, over_seeds=True)
+        for label, p in zip(labels, (0.9, 0.2, 0.01), strict=True)
+    }
+    ends = {row.label: (group.mean(row) - 2, group.mean(row) + 5) for row in group.rows}
+    group = replace(group, judged=Judged(units="", labels=labels, intervals=ends, best=best))
+    panel = new_figure(9.5, 3.0).subplots()
+    draw_points(panel, group, "step", group.rows)
+    lines, points = panel.collections
+    assert [tuple(y for _, y in ends) for ends in lines.get_segments()] == [(60, 67), (59, 66), (58, 65)]
+    first, second, third = map(tuple, points.get_facecolor())
+    assert first == second != third
+    assert "orange: the confidence set of the best" in panel.texts[0].get_text()
 
 
 def over_k(*values: int, text: str = "") -> list:

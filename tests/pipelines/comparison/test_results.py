@@ -13,7 +13,7 @@ from verbs import exit_code
 from polypool.infra.errors import InputError
 from polypool.infra.text_tables import as_text
 from polypool.pipelines.commands import compare, sweep
-from polypool.pipelines.comparison.documents import rendered, renewed
+from polypool.pipelines.comparison.documents import draw_figures, rendered, renewed
 from polypool.pipelines.comparison.groups import Group
 from polypool.pipelines.comparison.result_files import read_results, write_results
 from polypool.pipelines.comparison.results import APART, Result, groups_of, results
@@ -250,6 +250,18 @@ def test_documents_that_name_no_results_or_have_no_end_are_refused(tmp_path):
     ):
         with pytest.raises(InputError, match=message):
             renewed(text, tmp_path, where="x.md")
+
+
+def test_figures_of_a_document_are_drawn_of_results_with_costs(tmp_path):
+    text = "<!-- figure: r.csv -->\n![Scores over costs](costs.png)\n"
+    names = (("gpo", 2.0), ("mean", 1.0))
+    costly = [run(name, metrics={"whole/rsum": 60.0, "cost/step": cost}) for name, cost in names]
+    write_results(results(blocks_of(*costly)), tmp_path / "r.csv")
+    draw_figures(text, tmp_path)
+    assert (tmp_path / "costs.png").read_bytes().startswith(b"\x89PNG")
+    write_results(results(blocks_of(run("gpo"))), tmp_path / "r.csv")
+    with pytest.raises(InputError, match="fewer than two rows have a cost"):
+        draw_figures(text, tmp_path)
 
 
 def test_the_verb_checks_and_renews(tmp_path, capsys):
