@@ -95,7 +95,9 @@ def draw_figures(text: str, folder: Path) -> None:
     for found in _FIGURE.finditer(text):
         figure = draw_costs(groups_of(read_results(folder / found["file"])))
         if figure is None:
-            raise InputError(f"{found['file']}: fewer than two rows have a cost, so that there is no figure of it")
+            raise InputError(
+                f"{found['file']}: fewer than two rows have a cost, so that there is no figure of it"
+            )
         save(figure, folder / found["picture"])
 
 
