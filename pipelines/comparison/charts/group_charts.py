@@ -9,7 +9,6 @@ import math
 from collections.abc import Container, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import cycle
-from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -21,6 +20,7 @@ from polypool.infra.spec import Spec, without
 from polypool.pipelines.comparison.groups import Group, Row
 from polypool.pipelines.figures.style import BAR, INK, MUTED, POINT, apart, frame, lines_of, stacked, wrapped
 
+_TITLE = 110  # characters in a line of a title
 _LINE = 0.17  # inches of a label's line
 _AXES = {"step": f"processor time of a training step, in {UNIT}", "weights": "weights"}
 _FEWEST = 3  # values of a parameter that make a curve
@@ -48,7 +48,13 @@ def draw_costs(groups: Sequence[Group]) -> Figure | None:
 
 def _height(rows: Sequence[Row]) -> float:
     """Return the inches of the rows' names below each other."""
-    return _LINE * len(rows) * max(lines_of(row.label) for row in rows)
+    return _LINE * len(rows) * max(map(lines_of, _names(rows)))
+
+
+def _names(rows: Sequence[Row]) -> list[str]:
+    """Return the rows' aggregators where these tell them apart, without what was chosen for each; else their labels."""
+    names = [row.aggregator or row.label for row in rows]
+    return names if len({*names}) == len(names) else [row.label for row in rows]
 
 
 def _costly(group: Group) -> tuple[Group, str, Sequence[Row]]:
@@ -80,11 +86,11 @@ def draw_points(panel: Axes, group: Group, name: str, rows: Sequence[Row]) -> No
     panel.set_xlim(x.min() / beside, x.max() * beside)
     margin = 0.08 * (np.ptp(y) or 1.0)
     panel.set_ylim(low.min() - margin, high.max() + margin)
-    frame(panel, group.title, x=_AXES[name], y=group.ranked_by.label, pad=8)
-    note: dict[str, Any] = {"transform": panel.transAxes, "ha": "right", "fontsize": 8, "color": MUTED}
     lines = "95 % intervals" if group.judged else "deviation over seeds"
     marked = "; orange: the confidence set of the best" if best else ""
-    panel.text(1.0, 1.02, f"larger points: more weights; lines: {lines}{marked}", **note)
+    note = f"larger points: more weights; lines: {lines}{marked}"
+    heading = wrapped(group.title, _TITLE)
+    frame(panel, heading, x=f"{_AXES[name]}\n{note}", y=group.ranked_by.label, pad=8)
 
 
 def _numbers(group: Group, name: str, rows: Sequence[Row]) -> np.ndarray:
@@ -100,9 +106,9 @@ def _draw_names(panel: Axes, group: Group, name: str, rows: Sequence[Row], *, sh
     place_R = apart(y, share * (high - low) / len(rows))
     # within the panel's height as far as they fit
     place_R += max(0.0, low - place_R.min()) - max(0.0, place_R.max() - high)
-    for row, point, place in zip(rows, zip(x, y, strict=True), place_R, strict=True):
+    for label, point, place in zip(_names(rows), zip(x, y, strict=True), place_R, strict=True):
         panel.annotate(
-            wrapped(row.label),
+            wrapped(label),
             point,
             (1.03, place),
             textcoords=panel.get_yaxis_transform(),

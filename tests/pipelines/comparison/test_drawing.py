@@ -90,7 +90,7 @@ def test_points_have_intervals_and_the_confidence_set_has_its_colour():
     assert [tuple(y for _, y in ends) for ends in lines.get_segments()] == [(60, 67), (59, 66), (58, 65)]
     first, second, third = map(tuple, points.get_facecolor())
     assert first == second != third
-    assert "orange: the confidence set of the best" in panel.texts[0].get_text()
+    assert "orange: the confidence set of the best" in panel.get_xlabel()
 
 
 def over_k(*values: int, text: str = "") -> list:
