@@ -19,6 +19,7 @@ from polypool.pipelines.comparison.comparison import compare
 from polypool.pipelines.comparison.grouping import arranged
 from polypool.pipelines.comparison.statistics.joint import Joint
 from polypool.pipelines.comparison.statistics.significance import Judged
+from polypool.pipelines.comparison.statistics.simultaneous import with_best
 from polypool.pipelines.comparison.tables import score_tables as tables
 from polypool.pipelines.comparison.tables.over_tasks import over_tasks
 from polypool.tasks.adapter import Metric
@@ -79,6 +80,30 @@ def test_means_over_tasks_have_intervals_and_confidence_sets():
     )
     assert "other tasks like these (95 %, over tasks, seeds and queries): 3 of 3" in table.notes[1]
     assert over_tasks(found) is None, "no queries were compared"
+
+
+def test_a_column_of_one_recipe_has_a_confidence_set_of_its_own():
+    runs = [run("gpo", rsum=60.0), run("mean", rsum=59.0), vqa("gpo", 0, 30.0)]
+    runs += [run("gpo", rsum=50.0, recipe="bert"), run("mean", rsum=40.0, recipe="bert")]
+    bert, mini, _ = grid(*runs).columns
+    group = bert.group
+    joint = Joint(
+        labels=tuple(row.label for row in group.rows),
+        value_R=np.array([group.mean(row) for row in group.rows]),
+        seeds_R=np.zeros(4),
+        df_R=np.ones(4),
+        several_R=np.ones(4, bool),
+        units_RR=np.eye(4),
+        units_df=1e6,
+    )
+    judged = Judged(units="queries", labels=joint.labels, intervals={}, best=with_best(joint), joint=joint)
+    judged_group = replace(group, judged=judged)
+    assert judged.confidence_set == ("gpo, mini", "mean, mini")
+    marks = {}
+    for column in (mini, bert):
+        of = replace(column, group=judged_group)
+        marks |= {row.label: of.from_best(row).found for row in of.rows.values()}
+    assert marks == {"gpo, mini": False, "mean, mini": False, "gpo, bert": False, "mean, bert": True}
 
 
 def costly(made: RunRecord, step: float, weights: float) -> RunRecord:
