@@ -114,7 +114,7 @@ class _OfPair(ViT):
             return
         if cls or grid is not None:
             raise ValueError("pooled=True is one embedding of the whole image; leave out cls and grid")
-        self.cls, self.grid, config = False, None, half_of_pair(name, "vision")
+        self.cls, self.grid, self.layers, config = False, None, 1, half_of_pair(name, "vision")
         self._pretrained = Pretrained(name, kind=self.pooled_kind, bfloat16=bfloat16, config=config)
         self.note = self._pretrained.note
         self.dim = self._pretrained.setting(self.pooled_width, of="one half of a pair")

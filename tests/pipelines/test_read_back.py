@@ -12,6 +12,7 @@ from corpora import make_corpus, make_questions
 from pictures import noise
 from tiny_models import save_bert, save_vit
 
+from polypool.infra.digests import DIGESTS
 from polypool.infra.errors import InputError
 from polypool.infra.registry import TASKS
 from polypool.infra.store import FeatureStore
@@ -100,6 +101,7 @@ def model_files(folder: Path, run: Run) -> Iterator[File]:
     folder.mkdir()
     adapter = TASKS.build(run.task, run)
     write_model(folder, adapter.model(pretrained=False), run, adapter)
+    (folder / DIGESTS).unlink()  # the files are changed below
 
     def used() -> None:
         trained = load(folder)

@@ -21,6 +21,7 @@ from verbs import called
 import polypool
 from polypool.encoders.backbones.hub import from_config, from_hub
 from polypool.infra import spec as parsing
+from polypool.infra.digests import write_digests
 from polypool.infra.errors import InputError
 from polypool.infra.registry import KINDS
 from polypool.infra.spec import trust_specs, trusted
@@ -94,8 +95,11 @@ def files(kept) -> Path:
 
 
 def change(path: Path, **fields: object) -> None:
+    """Change fields of a JSON file, and the digest beside it, which an attacker would not forget."""
     values = json.loads(path.read_text())
     path.write_text(json.dumps(values | fields))
+    if (digests := path.with_name("digests.json")).exists():
+        write_digests(path.parent, [*json.loads(digests.read_text())])
 
 
 def test_the_attack_of_an_exported_folder_runs_nothing(files, tmp_path):

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -147,6 +148,7 @@ def test_where_the_corpus_is_elsewhere_there_is_no_search(words_run, of_run, tmp
     run_json = f"{here.settings.source}/run.json"
     with open(run_json) as file:
         text = file.read()
+    Path(f"{here.settings.source}/digests.json").unlink()  # of the file as it was
     with open(run_json, "w") as file:
         file.write(text.replace(words_run.data.corpus, str(tmp_path / "corpus")))
     elsewhere = Service.load(Settings(source=here.settings.source))

@@ -43,7 +43,14 @@ def test_training_learns_keeps_the_best_and_tests_it_once(whole):
     assert [name for _, row in log.rows for name in row if name.startswith("whole/")] == ["whole/score"]
     assert log.rows[-1][1]["whole/score"] == pytest.approx(max(dev))
     files = {path.name for part in ("model", "per_query") for path in (folder / part).iterdir()}
-    assert files == {"model.safetensors", "run.json", "assets.json", "whole.npz", "whole.json"}
+    assert files == {
+        "model.safetensors",
+        "run.json",
+        "assets.json",
+        "digests.json",
+        "whole.npz",
+        "whole.json",
+    }
     read = metrics_from(log.tagged, "whole", run="this one", read=lambda name: (folder / name).read_bytes())
     assert [metric.name for metric in read] == ["score"]
     assert len(log.history("train/loss")) == 7  # 15 steps, every second one

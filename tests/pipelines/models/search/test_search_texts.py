@@ -166,4 +166,5 @@ def exported(run: Run, out: Path, change: dict) -> Path:
     export(keep_run(run), out)
     assets = json.loads((out / "assets.json").read_text())
     (out / "assets.json").write_text(json.dumps(assets | {"texts": assets["texts"] | change}))
+    (out / "digests.json").unlink()  # of the file as it was
     return out

@@ -69,7 +69,7 @@ def names(folder: Path) -> list[str]:
     return sorted(each.name for each in folder.iterdir())
 
 
-def test_without_ray_each_replaces_the_one_before_once_it_is_whole(tmp_path):
+def test_without_ray_each_replaces_the_last_but_one_once_it_is_whole(tmp_path):
     (tmp_path / "checkpoint_2999-01-01").mkdir()  # of a clock that was ahead
     (tmp_path / LISTING).write_text(
         '{"latest_checkpoint_result": {"checkpoint_dir_name": "checkpoint_2999-01-01"}}'
@@ -90,7 +90,7 @@ def test_without_ray_each_replaces_the_one_before_once_it_is_whole(tmp_path):
     assert last_checkpoint(tmp_path).name == "checkpoint_2999-01-01_"
     second.free.set()
     background.close()
-    assert names(tmp_path) == ["checkpoint_2999-01-01__"]
+    assert names(tmp_path) == ["checkpoint_2999-01-01_", "checkpoint_2999-01-01__"]
     with background.last() as last:
         assert names(last) == ["part"]
 
