@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from polypool.pipelines.comparison.statistics.joint import Joint, shared_variances
+from polypool.pipelines.comparison.statistics.joint_scores import Joint, shared_variances
 
 DRAWS = 199
 """Errors drawn for each table; `compare` draws 10,000. A test of these few is as exact."""

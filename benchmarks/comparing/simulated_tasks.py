@@ -8,8 +8,8 @@ import numpy as np
 from scipy.stats import rankdata
 
 from benchmarks.comparing.made_up_tables import DRAWS, Shape, draw
-from polypool.pipelines.comparison.statistics.over_tasks import intervals, mean_of, rank_intervals, sample_of
 from polypool.pipelines.comparison.statistics.simultaneous import with_best
+from polypool.pipelines.comparison.statistics.task_means import intervals, mean_of, rank_intervals, sample_of
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -69,14 +69,9 @@ def compare(
     """
     from polypool.infra.tracking import to_see, tracking_uri
     from polypool.pipelines.comparison import comparison as comparing
-    from polypool.pipelines.comparison.result_files import refuse_ending
 
     comparing.refuse_detect(detect)
-    if out is not None:
-        refuse_ending(out)
-    for name, file in {"out": out, "markdown": markdown, "latex": latex}.items():
-        if file is not None:
-            local(file, what=f"the file of --{name}")
+    _refuse_files(out=out, markdown=markdown, latex=latex)
     uri = tracking_uri(home())
     comparison = comparing.compare(
         uri,
@@ -96,6 +91,17 @@ def compare(
         run_id = comparison.log(uri, folder=home())
         print(f"kept with figures in run {run_id} of {comparison.kept_in!r}")
     print(f"to see all runs: {to_see(uri, experiment)}")
+
+
+def _refuse_files(**files: Path | None) -> None:
+    """Refuse files that cannot be written, by the names of their options, before anything is read."""
+    from polypool.pipelines.comparison.result_files import refuse_ending
+
+    if files["out"] is not None:
+        refuse_ending(files["out"])
+    for name, file in files.items():
+        if file is not None:
+            local(file, what=f"the file of --{name}")
 
 
 def _write(

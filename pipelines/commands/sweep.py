@@ -139,9 +139,9 @@ def _tuned(
     """Carry a tuned sweep out and print the outcome; return whether a trial failed."""
     from polypool.infra.text_tables import as_text
     from polypool.pipelines.comparison.sweeps import compare_sweep
+    from polypool.pipelines.training.sweep.budgets import choice_table, make_tuning
     from polypool.pipelines.training.sweep.execution import outcome_text
     from polypool.pipelines.training.sweep.tuned_sweep import preview, tuned_sweep
-    from polypool.pipelines.training.sweep.tuning import choice_table, make_tuning
 
     if not options.choose:
         raise InputError("--budget is the number of trials that choose settings; name these with --choose")

@@ -15,7 +15,7 @@ import numpy as np
 from polypool.infra.errors import InputError
 from polypool.infra.tracking import Artifacts, RunRecord
 from polypool.pipelines.comparison.groups import Group, Row
-from polypool.pipelines.comparison.statistics.joint import Sample
+from polypool.pipelines.comparison.statistics.joint_scores import Sample
 from polypool.pipelines.comparison.statistics.significance import judge
 from polypool.pipelines.comparison.stored_arrays import StoredArrays
 from polypool.tasks.adapter import QueryMean, QueryMetric

@@ -15,7 +15,7 @@ import numpy as np
 
 from polypool.infra.errors import InputError
 from polypool.pipelines.comparison.statistics.intervals import Difference, Estimate, difference, score
-from polypool.pipelines.comparison.statistics.joint import Joint, Sample, joint
+from polypool.pipelines.comparison.statistics.joint_scores import Joint, Sample, joint
 from polypool.pipelines.comparison.statistics.power import Planning, planning
 from polypool.pipelines.comparison.statistics.simultaneous import with_baseline, with_best
 

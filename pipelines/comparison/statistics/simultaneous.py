@@ -19,7 +19,7 @@ import math
 import numpy as np
 
 from polypool.pipelines.comparison.statistics.intervals import LEVEL, Difference
-from polypool.pipelines.comparison.statistics.joint import Joint
+from polypool.pipelines.comparison.statistics.joint_scores import Joint
 
 DRAWS = 10_000
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from polypool.pipelines.comparison.groups import Costs, Group, Row, by_tuning
 from polypool.pipelines.comparison.statistics.intervals import Difference
-from polypool.pipelines.comparison.statistics.joint import Joint
+from polypool.pipelines.comparison.statistics.joint_scores import Joint
 from polypool.pipelines.comparison.statistics.simultaneous import with_best
 
 

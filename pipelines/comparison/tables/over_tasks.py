@@ -8,8 +8,8 @@ import numpy as np
 
 from polypool.infra.text_tables import Table
 from polypool.pipelines.comparison.statistics.intervals import Difference
-from polypool.pipelines.comparison.statistics.over_tasks import intervals, mean_of, rank_intervals, sample_of
 from polypool.pipelines.comparison.statistics.simultaneous import with_best
+from polypool.pipelines.comparison.statistics.task_means import intervals, mean_of, rank_intervals, sample_of
 from polypool.pipelines.comparison.tables.cross_task import CrossTaskTable
 from polypool.pipelines.comparison.tables.differences import ONE_SEED, interval_text, with_sign
 

@@ -10,11 +10,11 @@ from typing import Any
 
 from polypool.infra.text_tables import as_markdown, as_text, duration
 from polypool.infra.tracking import RunRecord
+from polypool.pipelines.training.sweep.budgets import Choice, Tuning, choice_table, choose
 from polypool.pipelines.training.sweep.execution import Outcome, alone, carry_out
 from polypool.pipelines.training.sweep.parent import conclude, open_parent, rows_of
 from polypool.pipelines.training.sweep.plan import Plan, seconds, total
 from polypool.pipelines.training.sweep.trials import records_of
-from polypool.pipelines.training.sweep.tuning import Choice, Tuning, choice_table, choose
 
 TUNING = "tuning.json"
 """The artifact of the sweep's run with the budget, the space and what was chosen for each aggregator."""

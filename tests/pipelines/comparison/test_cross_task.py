@@ -17,7 +17,7 @@ from polypool.infra.tracking import RunRecord, Tracker, find_runs, tracking_uri
 from polypool.pipelines.commands import compare as module
 from polypool.pipelines.comparison.comparison import compare
 from polypool.pipelines.comparison.grouping import arranged
-from polypool.pipelines.comparison.statistics.joint import Joint
+from polypool.pipelines.comparison.statistics.joint_scores import Joint
 from polypool.pipelines.comparison.statistics.significance import Judged
 from polypool.pipelines.comparison.statistics.simultaneous import with_best
 from polypool.pipelines.comparison.tables import score_tables as tables

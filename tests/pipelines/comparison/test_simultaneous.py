@@ -11,10 +11,10 @@ from benchmarks.comparing.made_up_tables import Drawn, Shape, draw
 from benchmarks.comparing.simulated_tasks import Tasks, in_tasks
 from benchmarks.comparing.simulation import by_holm, in_set, near_best
 from polypool.pipelines.comparison.statistics.intervals import difference, residual_variance, score
-from polypool.pipelines.comparison.statistics.joint import Joint, Sample, joint, shared_variances
-from polypool.pipelines.comparison.statistics.over_tasks import intervals, mean_of, rank_intervals, sample_of
+from polypool.pipelines.comparison.statistics.joint_scores import Joint, Sample, joint, shared_variances
 from polypool.pipelines.comparison.statistics.significance import holm
 from polypool.pipelines.comparison.statistics.simultaneous import with_baseline, with_best
+from polypool.pipelines.comparison.statistics.task_means import intervals, mean_of, rank_intervals, sample_of
 
 
 def scores(values, *, seeds=0.0, units=1.0, shared=0.0, df=math.inf) -> Joint:

@@ -18,7 +18,7 @@ from polypool.pipelines.comparison.statistics.intervals import (
     difference,
     score,
 )
-from polypool.pipelines.comparison.statistics.joint import Sample
+from polypool.pipelines.comparison.statistics.joint_scores import Sample
 from polypool.pipelines.comparison.statistics.power import MOST, POWER, Planning, planning
 from polypool.pipelines.comparison.statistics.significance import Judged, holm, judge
 from polypool.pipelines.comparison.tables.differences import needed, shown_by_seeds

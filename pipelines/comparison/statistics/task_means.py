@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from polypool.pipelines.comparison.statistics.intervals import LEVEL, Estimate, Variance
-from polypool.pipelines.comparison.statistics.joint import Joint, shared_variances
+from polypool.pipelines.comparison.statistics.joint_scores import Joint, shared_variances
 from polypool.pipelines.comparison.statistics.simultaneous import DRAWS, in_deviations, ratio
 
 
