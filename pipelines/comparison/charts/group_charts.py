@@ -77,7 +77,8 @@ def draw_points(panel: Axes, group: Group, name: str, rows: Sequence[Row]) -> No
         panel.xaxis.set_major_locator(MaxNLocator(5))
         panel.xaxis.set_major_formatter("{x:g}")
         panel.xaxis.set_minor_locator(NullLocator())
-    panel.errorbar(x, y, yerr=(y - low, high - y), fmt="none", ecolor=BAR, elinewidth=1.4, zorder=2)
+    reach = np.maximum((y - low, high - y), 0.0)  # a mean may be beyond an end by its last digit
+    panel.errorbar(x, y, yerr=reach, fmt="none", ecolor=BAR, elinewidth=1.4, zorder=2)
     colours = [_BEST if row.label in best else POINT for row in rows]
     panel.scatter(
         x, y, s=16 + 9 * np.log10(1 + weights), c=colours, edgecolor="white", linewidth=0.6, zorder=4

@@ -93,6 +93,18 @@ def test_points_have_intervals_and_the_confidence_set_has_its_colour():
     assert "orange: the confidence set of the best" in panel.get_xlabel()
 
 
+def test_a_mean_may_be_beyond_the_end_of_its_interval_by_its_last_digit():
+    (group,) = blocks_of(run("a", metrics={"whole/rsum": 60.0, "cost/step": 2.0}))
+    labels = tuple(row.label for row in group.rows)
+    group = replace(
+        group, judged=Judged(units="", labels=labels, intervals={labels[0]: (55.0, 60.0 - 1e-9)}, best={})
+    )
+    panel = new_figure(9.5, 3.0).subplots()
+    draw_points(panel, group, "step", group.rows)
+    (ends,) = panel.collections[0].get_segments()
+    np.testing.assert_allclose(ends[:, 1], [55, 60])
+
+
 def over_k(*values: int, text: str = "") -> list:
     more = {"text_aggregator": text} if text else {}
     return [run(f"kmax(k={k})", seed, rsum=50.0 + k + seed, **more) for k in values for seed in (0, 2)]

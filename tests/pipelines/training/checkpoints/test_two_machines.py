@@ -100,7 +100,9 @@ def test_another_machine_goes_on_with_the_run_of_a_killed_one_to_the_same_weight
     assert (tracker.status(), epochs(at)) == ("FINISHED", 8)
     assert (second / "runs" / record.run_id / LAST_STORED).read_text() == checkpoints.newest(at)
     assert not [fault for fault in faults if fault.times]
-    assert len(bucket.keys()) == 1 + 4, "the lease, and of the last checkpoint its files and manifest"
+    assert len(bucket.keys()) == 1 + 5, (
+        "the lease, and of the last checkpoint its files, digests and manifest"
+    )
     assert not [*Path(tempfile.gettempdir()).glob(f"polypool-{record.run_id}*")]
     kept = b"".join(map(bucket.read, bucket.keys())) + said.encode()
     assert not any(secret.encode() in kept for secret in KEYS.values())
