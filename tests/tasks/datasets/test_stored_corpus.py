@@ -82,7 +82,9 @@ def test_long_captions_are_cut_and_wordless_ones_named():
 
 def test_control_characters_are_left_out_and_named():
     given = Item(
-        id="a", split="train", captions=("a\x00 dog\x1b[31m", "a\ttab\x85and lines\n", "\x07", "\u202egod")
+        id="a",
+        split="train",
+        captions=("a\x00 dog\x1b[31m", "a\ttab\x85and lines\n", "\x07\x81\x9b", "\u202egod"),
     )
     *odd, kept = Corpus.clean(given)
     why = "a caption with control characters, which are left out"
