@@ -1,4 +1,4 @@
-"""How the settings of a run were tuned, as a tag of the run records it."""
+"""The record of how a run's settings were tuned, kept in a tag of the run."""
 
 from __future__ import annotations
 

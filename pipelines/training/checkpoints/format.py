@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from polypool.encoders.visual.resnet import fill
 from polypool.infra.compute.dist import gather_objects, rank
-from polypool.infra.digests import damaged, write_digests
+from polypool.infra.digests import damaged, refuse_damaged, write_digests
 from polypool.infra.errors import InputError
 from polypool.infra.fields import at_least, read_record
 from polypool.infra.files import existing
@@ -105,8 +105,8 @@ def _read_weights(path: Path) -> dict[str, Tensor]:
             f"cannot read the weights {path}: {error}; the file is damaged, or no file of weights"
         ) from error
     for name, x in weights.items():
-        if x.is_floating_point() and not x.isfinite().all():
-            raise InputError(f"the weights {path} are damaged: {name} has values that are infinite or NaN")
+        if x.is_floating_point() and x.isnan().any():  # infinity may be meant, as in a mask
+            raise InputError(f"the weights {path} are damaged: {name} has values that are NaN")
     return weights
 
 
@@ -164,6 +164,7 @@ def load_checkpoint(folder: Path, model: nn.Module, optimizer: torch.optim.Optim
         InputError: a file is missing or damaged, or belongs to another model.
     """
     weights, rest, position = (folder / name for name in FILES)
+    refuse_damaged(folder, then="train the run again")
     load_weights(model, weights)
     progress = read_record(Progress, position, what="the progress of a run")
     path = existing(rest, what="the state of an optimiser")

@@ -224,7 +224,7 @@ def test_weights_that_are_not_finite_are_refused(run, home, tmp_path):
     with torch.no_grad():
         next(trained.model.parameters()).view(-1)[0] = torch.nan
     save_weights(trained.model, tmp_path / "model.safetensors")
-    with pytest.raises(InputError, match="has values that are infinite or NaN"):
+    with pytest.raises(InputError, match="has values that are NaN"):
         load_weights(trained.model, tmp_path / "model.safetensors")
 
 

@@ -10,12 +10,12 @@ from corpora import make_corpus
 from judgment_files import write_flickr8k
 
 from polypool.infra.errors import InputError
+from polypool.pipelines.comparison.published_rows import PUBLISHED
 from polypool.tasks.datasets.flickr8k_judgments import read_judgments
 from polypool.tasks.image_text import ImageText
 from polypool.tasks.scoring import agreement
 from polypool.tasks.scoring.agreement import deviation, judged_pairs, scores_of, tau
 from polypool.tasks.scoring.protocols import PROTOCOLS, protocol_named
-from polypool.tasks.scoring.published_rows import PUBLISHED
 
 FILES = [f"folder/{name}.webp" for name in "abcd"]
 COUNT_N = np.array([3, 2, 3, 3])
