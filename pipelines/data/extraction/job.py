@@ -196,8 +196,7 @@ def _listed(
     seen = IdSet()
     for split in splits:
         for item in texts_of(corpus, split, limit=limit) if texts else _images(corpus, split, limit):
-            if item.id not in seen:
-                seen.add(item.id)
+            if seen.add(item.id):
                 yield item
 
 

@@ -128,7 +128,7 @@ def test_archives_that_are_encrypted_strange_or_endless_are_listed(tmp_path, mon
     good = (tmp_path / "good.npz").read_bytes()
     (tmp_path / "in" / "c.npz").write_bytes(patched(good, flag=1))
     (tmp_path / "in" / "d.npz").write_bytes(patched(good, method=97))
-    monkeypatch.setattr("polypool.tasks.datasets.features.arrays._LARGEST", 1000)
+    monkeypatch.setattr("polypool.tasks.datasets.features.arrays.LARGEST_SET", 1000)
     np.savez_compressed(tmp_path / "in" / "e.npz", x=np.ones((100, 4), np.float32))
     ingested("arrays", "--dir", tmp_path / "in", "--out", tmp_path / "out", "--allow-skipped")
     assert list(sets_of(tmp_path / "out")) == ["a", "b"]

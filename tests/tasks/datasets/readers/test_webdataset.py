@@ -80,6 +80,7 @@ def test_what_cannot_be_used_is_listed_and_nothing_leaves_the_folder(tmp_path):
         ("a.tar, latin", "a text that is not UTF-8, or no JSON"),
         ("a.tar, torn", "a text that is not UTF-8, or no JSON"),
         ("a.tar, deep", "a text that is not UTF-8, or no JSON"),
+        ("a.tar, number", "a text that is not a string"),
         ("a.tar, number", "a sample without a text"),
         ("a.tar, 1", "a second sample of its name"),
     ]
