@@ -1,4 +1,4 @@
-"""SHA-256 digests of a folder's files, written after them and compared before they are used."""
+"""SHA-256 digests of files, taken when they are written or ingested, and compared before they are used."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from polypool.infra.errors import InputError
 from polypool.infra.fields import read_record
-from polypool.infra.files import atomic, sha256
+from polypool.infra.files import atomic, sha256, why_no_file
 
 DIGESTS = "digests.json"
 """The file of digests by name. Folders that older versions wrote have none, and are used as they are."""
@@ -53,3 +53,21 @@ def refuse_damaged(folder: Path, *, then: str) -> None:
             f"{folder}: {', '.join(changed)} {are} damaged: missing, or with another SHA-256 than was recorded when "
             f"they were written; {then}"
         )
+
+
+def digest_of(path: str | Path) -> str:
+    """Return the digest of a file; empty where there is none that can be read."""
+    try:
+        return "" if why_no_file(path) else sha256(Path(path))
+    except OSError:
+        return ""
+
+
+def why_changed(path: str | Path, digest: str) -> str | None:
+    """Return why a file is another one than was ingested.
+
+    None where it is not, where its digest was not taken, or where it cannot be read, which decoding it says.
+    """
+    if not digest or digest_of(path) in ("", digest):
+        return None
+    return "changed since it was ingested: its SHA-256 differs"

@@ -5,15 +5,20 @@ from __future__ import annotations
 import os
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from itertools import chain, islice
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from tqdm import tqdm
 
+from polypool.infra.digests import digest_of
 from polypool.infra.errors import InputError
 from polypool.infra.fields import at_least, from_plain
 from polypool.infra.files import atomic, sha256, write_json
@@ -27,6 +32,7 @@ from polypool.tasks.datasets.split_audit import shared_files
 VERSION = 1
 """The one that is written and can be read."""
 _MOST_WORDS = 1000
+_PICTURES = 1 << 16  # whose digests are kept, 15 MB
 _CONTROL = re.compile(r"[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\u202a-\u202e\u2066-\u2069]+")
 """Control characters that are no white space, and those that turn the direction of what follows."""
 
@@ -67,7 +73,7 @@ class StoredCorpus(ABC):
     schema: ClassVar[pa.Schema]
     """Of the table; every row has an attribute for each field, among them `id`, `split` and `path`."""
     optional: ClassVar[tuple[str, ...]] = ()
-    """Fields that tables of earlier versions lack."""
+    """Fields that tables of earlier versions lack; they are empty there."""
     batch: ClassVar[int]
     """Rows of a record batch."""
     images: ClassVar[str]
@@ -122,17 +128,17 @@ class StoredCorpus(ABC):
         folder, table_name = to.folder, f"{cls.name}.arrow"
         with lease_folder(folder):
             with atomic(folder / table_name) as file:
-                with pa.ipc.new_file(file, cls.schema) as table:
+                with pa.ipc.new_file(file, cls.schema) as table, _Digests(images) as digests:
                     usable = cls._usable(rows, findings, images=images)
                     while batch := list(islice(usable, cls.batch)):
-                        columns = ([getattr(row, name) for row in batch] for name in cls.schema.names)
-                        arrays = [*map(pa.array, columns, cls.schema.types)]
-                        table.write_batch(pa.record_batch(arrays, cls.schema))
+                        values = {name: [getattr(row, name) for row in batch] for name in cls.schema.names}
+                        values["sha256"] = digests.of(values["path"])
+                        table.write_batch(pa.record_batch(values, schema=cls.schema))
                 file.flush()
                 written = pa.ipc.open_file(pa.memory_map(os.fsencode(file.name))).read_all()
                 if not len(written):
                     raise InputError(f"{folder}: nothing usable was found; {describe(findings.skipped)}")
-                for case in chain(cls.shared(written), shared_files(written, id=cls.media, images=images)):
+                for case in chain(cls.shared(written), shared_files(written, id=cls.media)):
                     findings.add(case)
                 splits, (counts, parts) = _counts(written), cls.counts(written)
                 kept = {"rows": (splits, cls.units[0]), "parts": (parts, cls.units[1])}
@@ -202,6 +208,8 @@ class StoredCorpus(ABC):
         for wanted in cls.schema:
             found = [table.schema.field(at) for at in table.schema.get_all_field_indices(wanted.name)]
             if not found and wanted.name in cls.optional:
+                empty = pa.scalar([] if pa.types.is_list(wanted.type) else "", wanted.type)
+                table = table.append_column(wanted, pa.repeat(empty, len(table)))
                 continue
             if [each.type for each in found] != [wanted.type]:
                 types = " and ".join(str(each.type) for each in found) or "missing"
@@ -276,6 +284,28 @@ class StoredCorpus(ABC):
         if not self.splits.get(split):
             counts = ", ".join(f"{name} ({count:,})" for name, count in self.splits.items())
             raise InputError(f"{self.folder}: no {self.units[0]} in the split {split!r}; there are {counts}")
+
+
+class _Digests(AbstractContextManager["_Digests"]):
+    """Takes the SHA-256 of pictures and videos, several at a time, and shows how many are done."""
+
+    def __init__(self, images: str | Path) -> None:
+        self._images, self._pool = images, ThreadPoolExecutor()
+        self._digest_of = lru_cache(_PICTURES)(digest_of)  # many questions are about one picture
+        self._bar = tqdm(desc="pictures", unit="file", delay=1)
+
+    def of(self, paths: Sequence[str]) -> list[str]:
+        """Return the digests of some files below the folder; empty where there is none that can be read."""
+        files = {path: os.path.join(self._images, path) for path in paths if path}
+        digests = {"": ""}
+        for path, digest in zip(files, self._pool.map(self._digest_of, files.values()), strict=True):
+            digests[path] = digest
+            self._bar.update()
+        return [digests[path] for path in paths]
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.shutdown(cancel_futures=True)
+        self._bar.close()
 
 
 def _counts(table: pa.Table) -> dict[str, int]:
