@@ -61,7 +61,7 @@ def api(scale: Scale = "full") -> Iterator[Measurement]:
         first = text(size, -1)  # what is made once is made
         own_K, other_K = ([hit["score"] for hit in ask(port, first)] for port in ports)
         # Random images repeat, so that the order of their ids tells nothing.
-        np.testing.assert_allclose(own_K, other_K, atol=1e-5, err_msg="scores of the results, and by the plain application")
+        np.testing.assert_allclose(own_K, other_K, atol=1e-5, err_msg="scores, and of the plain application")
         for clients in size.clients:
             yield from _rows(ports, clients, size)
 
