@@ -5,20 +5,16 @@ from __future__ import annotations
 import os
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from itertools import chain, islice
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from tqdm import tqdm
 
-from polypool.infra.digests import digest_of
+from polypool.infra.digests import FileDigests
 from polypool.infra.errors import InputError
 from polypool.infra.fields import at_least, from_plain
 from polypool.infra.files import atomic, sha256, write_json
@@ -32,7 +28,6 @@ from polypool.tasks.datasets.split_audit import shared_files
 VERSION = 1
 """The one that is written and can be read."""
 _MOST_WORDS = 1000
-_PICTURES = 1 << 16  # whose digests are kept, 15 MB
 _CONTROL = re.compile(r"[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\u202a-\u202e\u2066-\u2069]+")
 """Control characters that are no white space, and those that turn the direction of what follows."""
 
@@ -128,7 +123,7 @@ class StoredCorpus(ABC):
         folder, table_name = to.folder, f"{cls.name}.arrow"
         with lease_folder(folder):
             with atomic(folder / table_name) as file:
-                with pa.ipc.new_file(file, cls.schema) as table, _Digests(images) as digests:
+                with pa.ipc.new_file(file, cls.schema) as table, FileDigests(images) as digests:
                     usable = cls._usable(rows, findings, images=images)
                     while batch := list(islice(usable, cls.batch)):
                         values = {name: [getattr(row, name) for row in batch] for name in cls.schema.names}
@@ -284,28 +279,6 @@ class StoredCorpus(ABC):
         if not self.splits.get(split):
             counts = ", ".join(f"{name} ({count:,})" for name, count in self.splits.items())
             raise InputError(f"{self.folder}: no {self.units[0]} in the split {split!r}; there are {counts}")
-
-
-class _Digests(AbstractContextManager["_Digests"]):
-    """Takes the SHA-256 of pictures and videos, several at a time, and shows how many are done."""
-
-    def __init__(self, images: str | Path) -> None:
-        self._images, self._pool = images, ThreadPoolExecutor()
-        self._digest_of = lru_cache(_PICTURES)(digest_of)  # many questions are about one picture
-        self._bar = tqdm(desc="pictures", unit="file", delay=1)
-
-    def of(self, paths: Sequence[str]) -> list[str]:
-        """Return the digests of some files below the folder; empty where there is none that can be read."""
-        files = {path: os.path.join(self._images, path) for path in paths if path}
-        digests = {"": ""}
-        for path, digest in zip(files, self._pool.map(self._digest_of, files.values()), strict=True):
-            digests[path] = digest
-            self._bar.update()
-        return [digests[path] for path in paths]
-
-    def __exit__(self, *_: object) -> None:
-        self._pool.shutdown(cancel_futures=True)
-        self._bar.close()
 
 
 def _counts(table: pa.Table) -> dict[str, int]:

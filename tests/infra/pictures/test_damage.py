@@ -5,22 +5,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from pictures import photograph
 from PIL import Image, ImageOps
 
 from polypool.infra.digests import digest_of
 from polypool.infra.pictures.opening import load
 
 _WARNS = "a JPEG that does not decode without a warning"
-
-
-def photograph(mode: str = "RGB", *, seed: int = 0) -> Image.Image:
-    """Return soft colours with grain, as a photograph has."""
-    rng = np.random.default_rng(seed)
-    soft = Image.fromarray(rng.integers(0, 256, (6, 8, 3), np.uint8)).resize(
-        (203, 151), Image.Resampling.BICUBIC
-    )
-    grain = rng.integers(-20, 21, (151, 203, 3))
-    return Image.fromarray((np.asarray(soft) + grain).clip(0, 255).astype(np.uint8)).convert(mode)
 
 
 KINDS = {
