@@ -66,8 +66,9 @@ $(ENV)/docs: requirements-docs.lock $(READY)
 test-real: $(READY)
 	$(BIN)/python -m pytest -m real
 
-# damaged files of every kind that is read, and a table of the outcomes
+# damaged files of every kind that is read, and tables of the outcomes
 fuzz: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python tests/fuzz/damage_table.py
 	OMP_NUM_THREADS=1 $(BIN)/python tests/fuzz/campaign.py --minutes 30
 
 # faults while runs train on two Ray nodes of this machine, and a table of the outcomes (about an hour)

@@ -64,6 +64,9 @@ class Aggregator(nn.Module, ABC):
     """What `forward` needs of the other modality: nothing, a set, or one vector."""
     takes_global_feature: bool = False
     """True: `forward` takes `global_feature_BS`, the vector of the whole that some encoders add to the set."""
+    averages: bool = False
+    """True: vectors are averages of the elements, one vector a set, whose weights sum to 1 and do not depend on the
+    elements' values. An affine map of the elements then gives the same before and after the pooling."""
     symmetric: bool = True
     """True: the order of a set's elements does not matter."""
     weights_over: Literal["elements", "ranks", "embeddings"] = "elements"

@@ -241,6 +241,19 @@ def _gradients(module: Aggregator, draw: Draw, width: int) -> None:
     assert not spoilt, f"NaN under the mask spoils the gradient of {spoilt}"
 
 
+def _averages(module: Aggregator, draw: Draw, width: int) -> None:
+    if not module.averages:
+        return
+    inputs = draw(SIZES)
+    before = inputs.map(lambda x, mask: (3.0 * x.roll(1, dims=-1) - 2.0, mask))
+    assert module.num_embeddings == 1, "averages are one vector a set"
+    torch.testing.assert_close(
+        before.pool(module).vectors,
+        3.0 * inputs.pool(module).vectors.roll(1, dims=-1) - 2.0,
+        msg="an affine map of the elements is not that of the vectors",
+    )
+
+
 def _state(module: Aggregator, draw: Draw, width: int) -> None:
     other = copy.deepcopy(module)
     for parameter in other.parameters():
@@ -301,6 +314,10 @@ CONTRACT = {
         "all pairs give what each pair gives",
         "where context.all_pairs, return (Q, G, ...) of every set with every context; where there is no faster way, "
         "return pool_all_pairs(self.forward, x_BND, mask_BN, context)",
+    ),
+    _averages: (
+        "averages commute with an affine map of the elements, where averages = True",
+        "leave averages = False where weights depend on the elements, or do not sum to 1",
     ),
     _low_precision: (
         "float16 and bfloat16 give what float32 gives",

@@ -54,6 +54,11 @@ class Encoder(nn.Module, ABC):
     assets_kind: Any = dict[str, Any]
     """A dataclass of the fields of `assets`, by which those of a file are checked."""
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "forward" in vars(cls) and "before_affine" not in vars(cls):
+            cls.before_affine = Encoder.before_affine  # a new `forward` may end with another step
+
     @abstractmethod
     def forward(self, x: Tensor, mask_BN: Tensor) -> tuple[Tensor, ...]:
         """Encode each set.
@@ -62,6 +67,14 @@ class Encoder(nn.Module, ABC):
             The sets `(B, N, D)`; their mask `(B, N)`, which may differ from `mask_BN`; and the global features
             `(B, S)`, where `global_width` is not 0.
         """
+
+    def before_affine(self, x: Tensor, mask_BN: Tensor) -> tuple[Tensor, Tensor, nn.Module] | None:
+        """Return what the last step of `forward` maps, where that is an affine map of single elements alone.
+
+        Returns:
+            The sets `(B, N, F)`, their mask, and the map, by which a mean can be taken before it; or None.
+        """
+        return None
 
     def load_pretrained(self) -> None:
         """Load published weights, where there are any, into a new encoder."""

@@ -1,17 +1,26 @@
-"""SHA-256 digests of a folder's files, written after them and compared before they are used."""
+"""SHA-256 digests of files, taken when they are written or ingested, and compared before they are used."""
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from functools import lru_cache
 from pathlib import Path
+
+from tqdm import tqdm
 
 from polypool.infra.errors import InputError
 from polypool.infra.fields import read_record
-from polypool.infra.files import atomic, sha256
+from polypool.infra.files import atomic, sha256, why_no_file
 
 DIGESTS = "digests.json"
 """The file of digests by name. Folders that older versions wrote have none, and are used as they are."""
+_PICTURES = 1 << 16  # whose digests are kept, 15 MB
+_THREADS = 4  # which hide the delays of a network
+_TOGETHER = 32  # files that a thread reads on end
 
 
 def write_digests(folder: Path, names: Sequence[str]) -> None:
@@ -53,3 +62,46 @@ def refuse_damaged(folder: Path, *, then: str) -> None:
             f"{folder}: {', '.join(changed)} {are} damaged: missing, or with another SHA-256 than was recorded when "
             f"they were written; {then}"
         )
+
+
+def digest_of(path: str | Path) -> str:
+    """Return the digest of a file; empty where there is none that can be read."""
+    try:
+        return "" if why_no_file(path) else sha256(Path(path))
+    except OSError:
+        return ""
+
+
+def why_changed(path: str | Path, digest: str) -> str | None:
+    """Return why a file is another one than was ingested.
+
+    None where it is not, where its digest was not taken, or where it cannot be read, which decoding it says.
+    """
+    if not digest or digest_of(path) in ("", digest):
+        return None
+    return "changed since it was ingested: its SHA-256 differs"
+
+
+class FileDigests(AbstractContextManager["FileDigests"]):
+    """Takes the SHA-256 of pictures and videos below a folder, several at a time, and shows how many are done."""
+
+    def __init__(self, folder: str | Path) -> None:
+        self._folder, self._pool = folder, ThreadPoolExecutor(_THREADS)
+        self._digest_of = lru_cache(_PICTURES)(digest_of)  # many questions are about one picture
+        self._bar = tqdm(desc="pictures", unit="file", delay=1)
+
+    def of(self, paths: Sequence[str]) -> list[str]:
+        """Return the digests of some files; empty where there is none that can be read."""
+        files, found = [*dict.fromkeys(filter(None, paths))], {"": ""}
+        parts = [files[at : at + _TOGETHER] for at in range(0, len(files), _TOGETHER)]
+        for part, digests in zip(parts, self._pool.map(self._of_part, parts), strict=True):
+            found.update(zip(part, digests, strict=True))
+            self._bar.update(len(part))
+        return [found[path] for path in paths]
+
+    def _of_part(self, paths: Sequence[str]) -> list[str]:
+        return [self._digest_of(os.path.join(self._folder, path)) for path in paths]
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.shutdown(cancel_futures=True)
+        self._bar.close()

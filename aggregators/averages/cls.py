@@ -13,6 +13,7 @@ from polypool.infra.registry import AGGREGATORS
 class CLS(Aggregator):
     """The first real element; with a transformer that puts such a token first, it represents the set."""
 
+    averages = True
     symmetric = False
 
     def __init__(self, dim: int) -> None:

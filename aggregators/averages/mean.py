@@ -13,6 +13,8 @@ from polypool.infra.registry import AGGREGATORS
 class Mean(Aggregator):
     """The average of the real elements."""
 
+    averages = True
+
     def __init__(self, dim: int) -> None:
         super().__init__()
 

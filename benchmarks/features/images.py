@@ -40,7 +40,7 @@ def images(scale: Scale = "full") -> Iterator[Measurement]:
         folder = Path(name)
         model, paths = save_model(folder / "model", size), write_images(folder, size.images)
         batches = [
-            {"ids": part, "paths": part}
+            {"ids": part, "paths": part, "digests": [""] * len(part)}
             for part in (paths[n : n + size.batch] for n in range(0, len(paths), size.batch))
         ]
         measured = (

@@ -52,7 +52,8 @@ def videos(scale: Scale = "full") -> list[Measurement]:
             write_clip(Path(name) / f"{n}.mp4", size.length, seed=n) for n in range(size.clips)
         ] * size.times
         batches = [
-            {"ids": part, "paths": part} for part in (paths[n : n + 8] for n in range(0, len(paths), 8))
+            {"ids": part, "paths": part, "digests": [""] * len(part)}
+            for part in (paths[n : n + 8] for n in range(0, len(paths), 8))
         ]
         options = {"backbone": BACKBONE, "videos": plan}
 

@@ -59,8 +59,9 @@ def api(scale: Scale = "full") -> Iterator[Measurement]:
     size = ApiSize.of(scale)
     with tempfile.TemporaryDirectory() as name, both_served(searched_run(Path(name), size)) as ports:
         first = text(size, -1)  # what is made once is made
-        own, other = ([hit["id"] for hit in ask(port, first)] for port in ports)
-        assert own[0] == other[0], f"{own} were found, and {other} by the plain application"
+        own_K, other_K = ([hit["score"] for hit in ask(port, first)] for port in ports)
+        # Random images repeat, so that the order of their ids tells nothing.
+        np.testing.assert_allclose(own_K, other_K, atol=1e-5, err_msg="scores, and of the plain application")
         for clients in size.clients:
             yield from _rows(ports, clients, size)
 

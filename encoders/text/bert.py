@@ -158,3 +158,7 @@ class StoredText(FeatureEncoder):
     def forward(self, x_BLF: Tensor, mask_BL: Tensor) -> tuple[Tensor, Tensor]:
         """Map features `(B, L, F)` to `(B, L, D)`."""
         return map_elements(self.linear, x_BLF, mask_BL, prepared=self.features), mask_BL
+
+    def before_affine(self, x_BLF: Tensor, mask_BL: Tensor) -> tuple[Tensor, Tensor, nn.Module]:
+        """Return the features `(B, L, F)`, and the linear map."""
+        return self.features(x_BLF, mask_BL), mask_BL, self.linear

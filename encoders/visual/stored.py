@@ -33,6 +33,10 @@ class Grid(FeatureEncoder):
         """Map features `(B, N, F)` to `(B, N, D)`."""
         return map_elements(self.fc, x_BNF, mask_BN, prepared=self.features), mask_BN
 
+    def before_affine(self, x_BNF: Tensor, mask_BN: Tensor) -> tuple[Tensor, Tensor, nn.Module]:
+        """Return the features `(B, N, F)`, and the linear map."""
+        return self.features(x_BNF, mask_BN), mask_BN, self.fc
+
 
 @ENCODERS.register("pooled_grid")
 class PooledGrid(FeatureEncoder):

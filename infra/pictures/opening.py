@@ -1,7 +1,8 @@
 """Safe opening of picture files: formats from a list, a size that is checked before decoding, and RGB of 8 bits.
 
 Pillow by itself opens some forty formats by a file's content, whatever its name: one of them runs Ghostscript, several
-are little tested. And a few kB can contain any number of pixels.
+are little tested. And a few kB can contain any number of pixels. Of a damaged JPEG it fills in what libjpeg could not
+decode, without the warning: simplejpeg, whose pixels are the same, refuses one that libjpeg warns of.
 """
 
 from __future__ import annotations
@@ -12,8 +13,11 @@ from typing import Any
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL.JpegImagePlugin import JpegImageFile
 from PIL.TiffImagePlugin import TiffImageFile
+from simplejpeg import decode_jpeg
 
+from polypool.infra.digests import why_changed
 from polypool.infra.errors import InputError
 from polypool.infra.files import why_no_file
 
@@ -24,6 +28,7 @@ MAX_PIXELS = 1 << 26
 MAX_SMALL = 1 << 24
 """Pixels that are decoded of a picture that will be made small: 134 MB."""
 _MAX_BYTES = 8 * MAX_PIXELS  # of the file: four channels of 16 bits, not compressed; some are read whole
+_DAMAGED_JPEG = "a JPEG that does not decode without a warning; if it looks right, save it again"
 _TOO_LARGE = "more than {:,} pixels; make it smaller"
 _MAX_SCANS = 100  # of a progressive JPEG, which has about ten; each further one takes a tenth of a second
 _SCAN = b"\xff\xda"
@@ -37,18 +42,21 @@ _BITS, _MEANING = 258, 262  # of a sample; of its zero, which is white where thi
 warnings.simplefilter("error", Image.DecompressionBombWarning)
 
 
-def load(path: str | Path, *, side: int = 0) -> Image.Image | str:
+def load(path: str | Path, *, side: int = 0, digest: str = "") -> Image.Image | str:
     """Return an image file as RGB, upright, or why that cannot be done.
 
     Args:
         path: the file.
         side: the least length of its sides, where it will be made small: a JPEG decodes at a fraction of its size, in a
             fraction of the time. 0 for its own size.
+        digest: its SHA-256, where that is known.
     """
     if why := why_no_file(path):
         return why
     if Path(path).stat().st_size > _MAX_BYTES:
         return f"a file of more than {_MAX_BYTES:,} bytes; make it smaller"
+    if why := why_changed(path, digest):
+        return why
     try:
         with Image.open(path, formats=FORMATS) as image:
             if image.info.get("progressive") and Path(path).read_bytes().count(_SCAN) > _MAX_SCANS:
@@ -81,9 +89,31 @@ def _upright(image: Image.Image, side: int) -> Image.Image:
     if side:
         image.draft("RGB", (side, side))
         _bounded(image, MAX_SMALL)
+    if isinstance(image, JpegImageFile):  # also those of several pictures, of which this is the first
+        image = _without_warnings(image)
     ImageOps.exif_transpose(image, in_place=True)
     grey = image.format == "TIFF" and image.mode.startswith("I;16")
     return rgb(_sixteen_bits(image) if grey else image)
+
+
+def _without_warnings(image: JpegImageFile) -> Image.Image:
+    """Return the pixels of a JPEG, at the size that Pillow was asked for.
+
+    Raises:
+        InputError: libjpeg warns of damage.
+    """
+    assert image.fp is not None
+    image.fp.seek(0)
+    width, height = image.size
+    try:
+        x_HW3 = decode_jpeg(image.fp.read(), min_height=height, min_width=width)
+    except ValueError as error:
+        raise InputError(_DAMAGED_JPEG) from error
+    if image.mode == "CMYK":  # whose colours Pillow converts in its own way
+        return image
+    decoded = Image.fromarray(x_HW3)
+    decoded.info = image.info  # with the orientation
+    return decoded
 
 
 def _sixteen_bits(image: Image.Image) -> Image.Image:

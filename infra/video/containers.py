@@ -36,6 +36,9 @@ MAX_PIXELS = 1 << 25
 FEWER = "fewer frames than the file says, which is cut or damaged"
 DAMAGED = "damaged: frames in it do not decode"
 _OPTIONS = {"protocol_whitelist": "file", "format_whitelist": ",".join(CONTAINERS)}
+# units of these codecs have at most two zero bytes in a row (H.264, section 7.4.1), their lengths at most four, where
+# such stand before them, as `extradata` that begins with 1 says; elsewhere any number of zeros may stand between units
+_COUNTED, _ZEROS = ("h264", "hevc"), bytes(8)
 _SEGMENT = b"\x18\x53\x80\x67"
 _SEEKING = ("mov", "matroska", "avi")  # containers with an index of the places where decoding can begin
 
@@ -114,12 +117,16 @@ class Timeline:
         with opened(path) as (container, stream):
             codec = stream.codec_context.codec.canonical_name
             packets = [_Packet.of(each, codec) for each in container.demux(stream) if each.size]
+            extra = stream.codec_context.extradata or b""
+            zeroed = codec in _COUNTED and extra[:1] == b"\1" and any(packet.zeroed for packet in packets)
             seeks = any(name in _SEEKING for name in container.format.name.split(","))
             fewer = container.format.name == "avi" and len(packets) < stream.frames
             fewer |= "matroska" in container.format.name and _cut_matroska(path)
             unit, rate = stream.time_base, stream.average_rate or stream.guessed_rate
         if fewer or any(packet.corrupt for packet in packets) or (packets and not packets[0].key):
             raise BadVideo(FEWER)
+        if zeroed:
+            raise BadVideo(DAMAGED)
         shown = [packet for packet in packets if packet.shown]
         key_of = {packet.time: packet.key for packet in shown if packet.time is not None}
         if len(key_of) < len(shown):  # a time is missing, or two frames have the same one
@@ -168,6 +175,7 @@ class _Packet:
     key: bool
     shown: bool
     corrupt: bool
+    zeroed: bool
 
     @classmethod
     def of(cls, packet: Packet, codec: str) -> _Packet:
@@ -176,4 +184,5 @@ class _Packet:
         # AVI knows the order of decoding alone, and times that differ from it are guessed
         guessed = packet.stream.container.format.name == "avi" and packet.pts != packet.dts
         time = None if guessed else packet.pts
-        return cls(time, packet.is_keyframe, not (hidden or packet.is_discard), packet.is_corrupt)
+        shown, zeroed = not (hidden or packet.is_discard), _ZEROS in bytes(packet).rstrip(b"\0")
+        return cls(time, packet.is_keyframe, shown, packet.is_corrupt, zeroed)

@@ -169,6 +169,19 @@ class EncoderChecks(PartChecks):
             alone = self._encode(x[i : i + 1, :size], mask_BN[i : i + 1, : None if self._of_pixels else size])
             _same(alone, tuple(part[i : i + 1] for part in together), "batch mates change the set")
 
+    @check(
+        "before_affine and its map give what forward gives, where there are any",
+        "return what the last step of forward maps, and that step, if nothing follows it; None elsewhere",
+        applies=lambda self: not self._of_pixels,
+    )
+    def _before_affine(self) -> None:
+        if mapped := self.encoder.before_affine(*self.inputs):
+            x_BNF, mask_BN, affine = mapped
+            with torch.no_grad():
+                _same(
+                    (affine(x_BNF), mask_BN), self._encode(*self.inputs), "the map of before_affine differs"
+                )
+
     @check("gradients are finite and reach every weight", REGISTER)
     def _gradients(self) -> None:
         module = copy.deepcopy(self.encoder).train()

@@ -24,9 +24,10 @@ WEIGHTS = "weights/aggregators"
 
 @dataclass(frozen=True, kw_only=True)
 class Costs:
-    """Means over the runs of a row; NaN if unknown.
+    """What the runs of a row cost; NaN if unknown.
 
-    Processor time is in `polypool.infra.compute.cost.UNIT`, as wall time depends on the other load of a machine.
+    Processor time is in `polypool.infra.compute.cost.UNIT`, as wall time depends on the other load of a machine. Other
+    work still makes it up to twice as much, and never less, so that the lowest over the runs counts.
 
     Attributes:
         weights: parameters of all aggregators.
@@ -34,6 +35,7 @@ class Costs:
         embed: of embedding an item and its texts, or of answering a question, in evaluation.
         query: of scoring a query with the test split and ranking it.
         bytes: of the embeddings of an image or video.
+        most_step, most_embed, most_query: the highest over the runs.
     """
 
     weights: float = math.nan
@@ -41,12 +43,19 @@ class Costs:
     embed: float = math.nan
     query: float = math.nan
     bytes: float = math.nan
+    most_step: float = math.nan
+    most_embed: float = math.nan
+    most_query: float = math.nan
 
 
 def costs_of(runs: Sequence[RunRecord]) -> Costs:
-    mean = statistics.fmean
-    logged = {name: mean(run.metrics.get(key, math.nan) for run in runs) for name, key in _LOGGED.items()}
-    return Costs(weights=mean(map(weights_of, runs)), **logged)
+    found = {name: [run.metrics.get(key, math.nan) for run in runs] for name, key in _LOGGED.items()}
+    logged = {name: [cost for cost in costs if cost >= 0] or [math.nan] for name, costs in found.items()}
+    return Costs(
+        weights=statistics.fmean(map(weights_of, runs)),
+        **{name: min(values) for name, values in logged.items()},
+        **{f"most_{name}": max(logged[name]) for name in ("step", "embed", "query")},
+    )
 
 
 def weights_of(run: RunRecord) -> float:
@@ -86,6 +95,7 @@ class Row:
         specs: of the aggregator, and of the text's if it differs; empty if the row was read from a file.
         recipe, model: in which the aggregator was trained.
         settings: in which the runs differ from most others of recipe and model.
+        chosen: the settings that tuning chose, as text; empty where it chose none.
         own_protocol: whether at least half of the runs chose this protocol, and were not only scored under it as well.
         seeds: one per run.
         values: by metric.
@@ -100,6 +110,7 @@ class Row:
     recipe: str = ""
     model: str = ""
     settings: str = ""
+    chosen: str = ""
     own_protocol: bool = True
     seeds: tuple[str, ...]
     values: Mapping[str, tuple[float, ...]]

@@ -23,7 +23,7 @@ from polypool.tasks.adapter import Metric
 
 APART = "; "  # separates several values in one field
 Number = float | None
-_SAME = ("aggregator", "recipe", "model", "settings", "own_protocol")
+_SAME = ("aggregator", "recipe", "model", "settings", "own_protocol", "chosen")
 _FIELDS: dict[type, dict[str, str]] = {
     Row: {"label": "row", **{name: name for name in _SAME}},
     Metric: {"name": "metric", **{name: name for name in ("unit", "higher_is_better", "best", "chance")}},
@@ -34,6 +34,9 @@ _FIELDS: dict[type, dict[str, str]] = {
         "embed": "embed_cost",
         "query": "query_cost",
         "bytes": "item_bytes",
+        "most_step": "most_step_cost",
+        "most_embed": "most_embed_cost",
+        "most_query": "most_query_cost",
     },
 }
 """By the names of an object's attributes, the fields of `Result` that hold them."""
@@ -48,6 +51,7 @@ class Result:
         row: its label.
         aggregator, recipe, model, settings: of the runs; settings in which they differ from most others of the group.
         usual: the settings of those others, in words.
+        chosen: the settings that tuning chose for the row.
         metric, unit, higher_is_better, best, chance: of the metric.
         decides: whether rows are ordered and judged by the metric.
         own_protocol: whether the runs chose this protocol, and were not only scored under it as well.
@@ -68,7 +72,9 @@ class Result:
         baseline_difference, baseline_low, baseline_high, baseline_p: from that row, with simultaneous 95 % intervals.
         queries: the units of queries, such as `1,064 images with their captions`.
         weights: parameters of the aggregators.
-        step_cost, embed_cost, query_cost: in `polypool.infra.compute.cost.UNIT`.
+        step_cost, embed_cost, query_cost: in `polypool.infra.compute.cost.UNIT`, the lowest over runs; in results of
+            earlier versions their mean.
+        most_step_cost, most_embed_cost, most_query_cost: the highest over runs.
         item_bytes: of the embeddings of an image or video.
         train_seconds: of training.
         run_ids, commits, data, command, machines: of the runs; `+` after a commit marks changed files; digests of data.
@@ -114,6 +120,9 @@ class Result:
     step_cost: Number = None
     embed_cost: Number = None
     query_cost: Number = None
+    most_step_cost: Number = None
+    most_embed_cost: Number = None
+    most_query_cost: Number = None
     item_bytes: Number = None
     train_seconds: Number = None
     run_ids: str = ""
@@ -123,6 +132,7 @@ class Result:
     compared_by: str = ""
     machines: str = ""
     table: str = ""
+    chosen: str = ""
     trained_on: str = ""
     tuned: str = ""
     may_be_best: bool | None = None

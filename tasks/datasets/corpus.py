@@ -30,6 +30,7 @@ class Item:
         captions: all of them, in the order of the source; at least one.
         path: the image, absolute or below the corpus's folder of images; empty where there are only features.
         caption_ids: the source's id of each caption; empty where it has none.
+        sha256: of the file; `write_corpus` finds it, empty where there is no file.
     """
 
     id: str
@@ -37,6 +38,7 @@ class Item:
     captions: tuple[str, ...]
     path: str = ""
     caption_ids: tuple[str, ...] = ()
+    sha256: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,8 +60,9 @@ class Corpus(StoredCorpus):
     schema = pa.schema(
         [(name, pa.string()) for name in ("id", "split", "path")]
         + [(name, pa.list_(pa.string())) for name in ("captions", "caption_ids")]
+        + [("sha256", pa.string())]
     )
-    batch, images, optional, manifest_kind = 4096, "images", ("caption_ids",), _Manifest
+    batch, images, optional, manifest_kind = 4096, "images", ("caption_ids", "sha256"), _Manifest
     shared = staticmethod(shared_captions)
 
     @staticmethod
@@ -116,9 +119,9 @@ class Corpus(StoredCorpus):
         captions = sum(pc.sum(pc.list_value_length(batch["captions"])).as_py() for batch in batches())
         return {"captions": captions}, captions
 
-    def paths(self, split: str) -> Iterator[tuple[str, str]]:
-        """Yield the id and path of each image or video of a split, in the order of the file, without holding all."""
-        return self.rows(split, "id", "path")
+    def paths(self, split: str) -> Iterator[tuple[str, str, str]]:
+        """Yield the id, path and SHA-256 of each image or video of a split, in their order, without holding all."""
+        return self.rows(split, "id", "path", "sha256")
 
     def items(self, split: str) -> list[Item]:
         """Return the items of a split, in the order of the file."""

@@ -40,6 +40,7 @@ class Question:
         answer_type: `yes/no`, `number` or `other`; may be empty.
         answers: what people answered, raw, in the order of the source; none where the source has none.
         label: the answer that most of them gave; empty where there are none.
+        sha256: of the image's file; `write_questions` finds it, empty where there is no file.
     """
 
     id: str
@@ -51,6 +52,7 @@ class Question:
     answer_type: str = ""
     answers: tuple[str, ...] = ()
     label: str = ""
+    sha256: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,6 +62,7 @@ class Image:
     id: str
     split: str
     path: str = ""
+    sha256: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +88,7 @@ class QuestionCorpus(StoredCorpus):
 
     name, what, units, texts = "questions", "a corpus of questions", ("questions", "answers"), "questions"
     row, media, batch, images, manifest_kind = "question", "image_id", 16384, "images_in", _Manifest
+    optional = ("sha256",)
     schema = pa.schema(
         [
             (each.name, pa.list_(pa.string()) if each.name == "answers" else pa.string())
@@ -151,16 +155,16 @@ class QuestionCorpus(StoredCorpus):
         """Return the questions of a split, in the order of the file."""
         return [Question(**record) for record in self.records(split)]
 
-    def paths(self, split: str) -> Iterator[tuple[str, str]]:
-        """Yield the id and path of each image of a split once, in the order of the file, without holding them all."""
+    def paths(self, split: str) -> Iterator[tuple[str, str, str]]:
+        """Yield the id, path and SHA-256 of each image of a split once, in their order, without holding them all."""
         seen = IdSet()
-        for id, path in self.rows(split, "image_id", "path"):
+        for id, path, digest in self.rows(split, "image_id", "path", "sha256"):
             if seen.add(id):
-                yield id, path
+                yield id, path, digest
 
     def items(self, split: str) -> list[Image]:
         """Return the images that questions of a split are about, each once, in the order of the file."""
-        return [Image(id=id, split=split, path=path) for id, path in self.paths(split)]
+        return [Image(id=id, split=split, path=path, sha256=sha256) for id, path, sha256 in self.paths(split)]
 
 
 def write_questions(

@@ -2,29 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
-import stat
-from array import array
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
-from itertools import compress, repeat
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from tqdm import tqdm
 
-from polypool.infra.files import sha256
 from polypool.infra.store.findings import Flagged
-from polypool.infra.store.ids import IdSet
 
 Batches = Callable[[], Iterable[pa.RecordBatch]]
 """Reads the batches of a corpus's table, again with each call; texts are compared by their hashes of 64 bits."""
 _FITTED = ("train", "val")  # a model is fitted to the first and chosen by the second
-_PIECE = 4096  # bytes from the middle of a file, which tell most files of one size apart
 
 
 def shared_captions(batches: Batches) -> Iterator[Flagged]:
@@ -63,80 +52,45 @@ def _hashed(texts: pa.Array) -> np.ndarray:
 
 def _found(texts: pa.Array, known: np.ndarray) -> list[int]:
     """Return the places of the texts whose hashes are among the sorted ones."""
+    if not len(known):
+        return []
     hashed = _hashed(texts)
     at = np.minimum(known.searchsorted(hashed), len(known) - 1)
     return np.flatnonzero(known[at] == hashed).tolist()
 
 
-def shared_files(batches: Batches, *, id: str, images: str | Path) -> Iterator[Flagged]:
+def shared_files(batches: Batches, *, id: str) -> Iterator[Flagged]:
     """Yield the pictures and videos that have the same bytes as another in a split that models learn from.
 
-    Files of one size alone are opened, and those whose middle differs are not read to the end. The column `id` names
-    the picture.
+    The column `id` names the picture, and `sha256` is empty where there is no file.
     """
-    if not _pairs(batches) or next(_pictures(batches, id), None) is None:
-        return
-    wanted: Iterable[bool] = repeat(True)
-    codes, keys = dict[str, int](), np.empty(0, np.int64)
-    for desc, key_of in (("sizes", _size), ("middles", _middle), ("same pictures", _sha256)):
-        found, splits, places = array("q"), array("b"), array("q")
-        pictures = compress(enumerate(_pictures(batches, id)), wanted)
-        for place, (_, split, path) in tqdm(pictures, desc=desc, unit="file", leave=False):
-            with suppress(OSError, ValueError):  # gone or unreadable: `extract` says so
-                if (key := key_of(os.path.join(images, path))) is not None:
-                    found.append(hash(key))
-                    splits.append(codes.setdefault(split, len(codes)))
-                    places.append(place)
-        keys = np.frombuffer(found, np.int64)
-        alike = _alike(keys, np.frombuffer(splits, np.int8), codes)
-        if not alike.any():
-            return
-        keys, at = keys[alike], np.frombuffer(places, np.int64)[alike]
-        wanted = np.zeros(int(at[-1]) + 1, bool)
-        wanted[at] = True
-    groups: dict[int, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
-    for key, (name, split, _) in zip(keys, compress(_pictures(batches, id), wanted), strict=True):
-        groups[key][split].append(name)
-    for names in groups.values():
-        for fitted, other in _ordered(names):
-            for name in names[other]:
-                if twin := next((twin for twin in names[fitted] if twin != name), None):
-                    where, why = f"id {name}, as id {twin}", f"the same picture in {fitted} and {other}"
-                    yield Flagged(where=where, why=why)
+    for fitted, other in _pairs(batches):
+        in_fitted, in_other = (
+            _hashes(batch["sha256"] for batch in _files(batches, split)) for split in (fitted, other)
+        )
+        both = np.intersect1d(in_fitted, in_other, assume_unique=True)
+        twins: dict[str, list[str]] = defaultdict(list)
+        for name, digest in _once(batches, fitted, id, both):
+            twins[digest].append(name)
+        for name, digest in _once(batches, other, id, both):
+            if twin := next((twin for twin in twins[digest] if twin != name), None):
+                yield Flagged(
+                    where=f"id {name}, as id {twin}", why=f"the same picture in {fitted} and {other}"
+                )
 
 
-def _pictures(batches: Batches, id: str) -> Iterator[tuple[str, str, str]]:
-    """Yield the name, split and path of each picture of each split once."""
-    seen = IdSet()
-    for batch in batches():
-        for picture in zip(*(batch[name].to_pylist() for name in (id, "split", "path")), strict=True):
-            if picture[-1] and seen.add("\0".join(picture)):
-                yield picture
+def _files(batches: Batches, split: str) -> Iterator[pa.RecordBatch]:
+    for batch in _of(batches, split):
+        yield batch.filter(pc.not_equal(batch["sha256"], ""))
 
 
-def _alike(keys: np.ndarray, splits: np.ndarray, codes: dict[str, int]) -> np.ndarray:
-    """Return which keys are both in a split that models learn from and in another."""
-    alike = np.zeros(len(keys), bool)
-    for fitted, other in _ordered(codes):
-        first, second = (splits == codes[split] for split in (fitted, other))
-        both = np.intersect1d(keys[first], keys[second])
-        alike |= (first | second) & np.isin(keys, both)
-    return alike
-
-
-def _size(path: str) -> int | None:
-    found = os.stat(path)
-    return found.st_size if stat.S_ISREG(found.st_mode) and found.st_size else None
-
-
-def _middle(path: str) -> bytes:
-    with open(path, "rb") as file:
-        file.seek(max(0, os.fstat(file.fileno()).st_size // 2 - _PIECE // 2))
-        return hashlib.sha256(file.read(_PIECE)).digest()
-
-
-def _sha256(path: str) -> str:
-    return sha256(Path(path))
+def _once(batches: Batches, split: str, id: str, wanted: np.ndarray) -> Iterable[tuple[str, str]]:
+    """Return the names and digests of a split's pictures, which several questions may be about, of wanted digests."""
+    return dict.fromkeys(
+        (batch[id][row].as_py(), batch["sha256"][row].as_py())
+        for batch in _files(batches, split)
+        for row in _found(batch["sha256"], wanted)
+    )
 
 
 def _pairs(batches: Batches) -> list[tuple[str, str]]:

@@ -16,6 +16,7 @@ from typing import Annotated, Any, ClassVar, Self
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from polypool.infra.digests import FileDigests
 from polypool.infra.errors import InputError
 from polypool.infra.fields import at_least, from_plain
 from polypool.infra.files import atomic, sha256, write_json
@@ -70,7 +71,7 @@ class StoredCorpus(ABC):
     schema: ClassVar[pa.Schema]
     """Of the table; every row has an attribute for each field, among them `id`, `split` and `path`."""
     optional: ClassVar[tuple[str, ...]] = ()
-    """Fields that tables of earlier versions lack."""
+    """Fields that tables of earlier versions lack; they are empty there."""
     batch: ClassVar[int]
     """Rows of a record batch."""
     images: ClassVar[str]
@@ -130,17 +131,17 @@ class StoredCorpus(ABC):
         folder, table_name = to.folder, f"{cls.name}.arrow"
         with lease_folder(folder):
             with atomic(folder / table_name) as file:
-                with pa.ipc.new_file(file, cls.schema) as table:
+                with pa.ipc.new_file(file, cls.schema) as table, FileDigests(images) as digests:
                     usable = cls._usable(rows, findings, images=images)
                     while batch := list(islice(usable, cls.batch)):
-                        columns = ([getattr(row, name) for row in batch] for name in cls.schema.names)
-                        arrays = [*map(pa.array, columns, cls.schema.types)]
-                        table.write_batch(pa.record_batch(arrays, cls.schema))
+                        values = {name: [getattr(row, name) for row in batch] for name in cls.schema.names}
+                        values["sha256"] = digests.of(values["path"])
+                        table.write_batch(pa.record_batch(values, schema=cls.schema))
                 file.flush()
                 written = partial(_batches, Path(file.name))
                 if not (splits := _counts(written())):
                     raise InputError(f"{folder}: nothing usable was found; {describe(findings.skipped)}")
-                for case in chain(cls.shared(written), shared_files(written, id=cls.media, images=images)):
+                for case in chain(cls.shared(written), shared_files(written, id=cls.media)):
                     findings.add(case)
                 counts, parts = cls.counts(written)
                 kept = {"rows": (splits, cls.units[0]), "parts": (parts, cls.units[1])}
@@ -220,6 +221,8 @@ class StoredCorpus(ABC):
         for wanted in cls.schema:
             found = [table.schema.field(at) for at in table.schema.get_all_field_indices(wanted.name)]
             if not found and wanted.name in cls.optional:
+                empty = pa.scalar([] if pa.types.is_list(wanted.type) else "", wanted.type)
+                table = table.append_column(wanted, pa.repeat(empty, len(table)))
                 continue
             if [each.type for each in found] != [wanted.type]:
                 types = " and ".join(str(each.type) for each in found) or "missing"

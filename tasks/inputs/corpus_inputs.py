@@ -71,7 +71,7 @@ def present(corpus: Corpus | QuestionCorpus, store: FeatureStore | None) -> Corp
         return corpus.only(store.ids)
     listing = Listing(corpus.image_folder)
     paths = (row for split in corpus.splits for row in corpus.paths(split))
-    return corpus.only(pa.array([id for id, path in paths if path and listing.has(path)], pa.string()))
+    return corpus.only(pa.array([id for id, path, _ in paths if path and listing.has(path)], pa.string()))
 
 
 class CorpusInputs:
@@ -254,7 +254,8 @@ class CorpusInputs:
             return StoredSets(self.store, ids, augment=augment, limit=data.max_frames)
         encoder = ENCODERS.get(self.visual_spec.name)
         transform = encoder.transform(self.assets["visual"], **self.visual_spec.params)
-        return Pixels([self.corpus.image_path(item) for item in items], transform=transform, augment=augment)
+        paths, digests = [self.corpus.image_path(item) for item in items], [item.sha256 for item in items]
+        return Pixels(paths, transform=transform, augment=augment, digests=digests)
 
     @property
     def visual_dim(self) -> int:

@@ -117,6 +117,7 @@ class Pixels:
         transform: makes the encoder's input of an image.
         augment: which cells stay in training; all if None.
         threads: images decoded at a time; by default one for each core.
+        digests: SHA-256 of each file, empty where it is not known; none if None.
 
     Raises:
         InputError: images are missing.
@@ -129,8 +130,10 @@ class Pixels:
         transform: ImageTransform,
         augment: Drop | None = None,
         threads: int | None = None,
+        digests: Sequence[str] | None = None,
     ) -> None:
         self.paths, self.transform, self.augment = list(paths), transform, augment
+        self._digests = digests or [""] * len(self.paths)
         folders = {path.parent for path in self.paths}  # each is listed once
         files = {folder: set(os.listdir(folder)) for folder in folders if folder.is_dir()}
         if missing := [path for path in self.paths if path.name not in files.get(path.parent, ())]:
@@ -144,7 +147,7 @@ class Pixels:
         """Return the pixels `(B, 3, S, S)`, float32, and the mask `(B, N)` of their cells.
 
         Raises:
-            InputError: an image does not decode.
+            InputError: an image does not decode, or is another one than was ingested.
         """
         mask_BN = np.ones((len(item_B), self.transform.cells), dtype=bool)
         u_B4: Sequence[np.ndarray | None] | np.ndarray = [None] * len(item_B)
@@ -152,14 +155,15 @@ class Pixels:
             u_B4 = draw(sample_B[:, None], np.arange(4), _STREAM)
             if self.augment:
                 mask_BN = np.stack(self.augment(mask_BN.sum(axis=1), sample_B, draw))
-        paths = [self.paths[item] for item in item_B]
-        pixels_B3SS = np.stack(list(self._pool.map(self._read, paths, u_B4)))
+        pixels_B3SS = np.stack(list(self._pool.map(self._read, item_B.tolist(), u_B4)))
         return torch.from_numpy(pixels_B3SS), torch.from_numpy(mask_BN)
 
-    def _read(self, path: Path, u_4: Any) -> np.ndarray:
-        image = load(path)
+    def _read(self, item: int, u_4: Any) -> np.ndarray:
+        image = load(self.paths[item], digest=self._digests[item])
         if isinstance(image, str):
-            raise InputError(f"{path}: {image}; replace the file, or ingest the corpus without it")
+            raise InputError(
+                f"{self.paths[item]}: {image}; replace the file, or ingest the corpus without it"
+            )
         return self.transform(image, u_4)
 
 

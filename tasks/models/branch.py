@@ -52,11 +52,18 @@ class Branch(nn.Module):
 
         All that compares vectors takes them from here: a log-variance is the one part that has no unit length.
         """
-        pooled = self.pool(self.encoder(x, mask_BN))
+        pooled = self._encode_and_pool(x, mask_BN)
         if self.aggregator.makes == "vectors":
             return Embeddings(l2_normalise(pooled.vectors), pooled.residual)
         mean_BD, log_variance_BD = mean_and_log_variance(at_least_float32(pooled.vectors))
         return Embeddings(torch.stack((l2_normalise(mean_BD), log_variance_BD), dim=1), pooled.residual)
+
+    def _encode_and_pool(self, x: Tensor, mask_BN: Tensor) -> Pooled:
+        """Encode and aggregate sets; averages are taken before an affine map, which then maps one vector a set."""
+        if self.aggregator.averages and (mapped := self.encoder.before_affine(x, mask_BN)):
+            x_BNF, mask_BN, affine = mapped
+            return Pooled(affine(self.aggregator(x_BNF, mask_BN).vectors))
+        return self.pool(self.encoder(x, mask_BN))
 
     def pool(self, encoded: Sequence[Tensor], *, context: Context | None = None) -> Pooled:
         """Aggregate sets.

@@ -7,6 +7,7 @@ from by_vector import ByVector
 from torch import Tensor, nn
 
 from polypool.aggregators.aggregator import Aggregator, Context, Pooled, pool_all_pairs
+from polypool.aggregators.averages.attention import Attention
 from polypool.aggregators.averages.mean import Mean
 from polypool.aggregators.contract import check_aggregator
 from polypool.aggregators.random_sets import random_sets
@@ -71,6 +72,10 @@ class WeightsOfRanks(Mean):
     weights_over = "embeddings"
 
 
+class NoAverage(Attention):
+    averages = True
+
+
 class Unhooked(Mean):
     def __call__(self, x_BND: Tensor, mask_BN: Tensor, **beside: Tensor) -> Pooled:
         return self.forward(x_BND, mask_BN)
@@ -122,6 +127,7 @@ class MaskedLate(Aggregator):
         (WeightsOfRanks, r"the weights have shape \(4, 9\), expected \[\(4, 1, 9\)\]"),
         (WeightsInPads, "an element that is not there has a weight"),
         (WeightsOfMates, "padding or batch mates change the weights"),
+        (NoAverage, "an affine map of the elements is not that of the vectors"),
         (Unhooked, "one call runs a forward hook 0 times"),
         (TakesAnything, "a context is not refused"),
     ],

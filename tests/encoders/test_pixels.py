@@ -11,6 +11,7 @@ from PIL import Image
 from polypool.encoders.visual.pixels import IMAGENET, ImageTransform
 from polypool.infra.compute.randomness import uniform
 from polypool.infra.errors import InputError
+from polypool.infra.files import sha256
 from polypool.infra.registry import AUGMENTATIONS, ENCODERS
 from polypool.tasks.inputs.visuals import Pixels
 
@@ -135,6 +136,11 @@ def test_a_broken_image_is_named(files):
     data = Pixels(files, transform=plain())
     with pytest.raises(InputError, match=r"2\.png: does not decode"):
         data.batch(np.arange(6), sample_B=np.arange(6), draw=None)
+    digests = [sha256(file) for file in files[:1]] + ["0" * 64] * 5
+    data = Pixels(files, transform=plain(), digests=digests)
+    data.batch(np.array([0]), sample_B=np.array([0]), draw=None)
+    with pytest.raises(InputError, match=r"1\.png: changed since it was ingested"):
+        data.batch(np.array([0, 1]), sample_B=np.array([0, 1]), draw=None)
     files[3].unlink()
     with pytest.raises(InputError, match=r"3\.png: no such file"):
         data.batch(np.array([3]), sample_B=np.array([3]), draw=None)

@@ -39,6 +39,16 @@ class Padded(Grid):
         return x_BND - x_BND.mean(dim=1, keepdim=True), mask_BN
 
 
+class Halfway(Grid):
+    """Gives half of what it maps."""
+
+    def forward(self, x_BNF, mask_BN):
+        return super().forward(x_BNF, mask_BN)
+
+    def before_affine(self, x_BNF, mask_BN):
+        return self.features(x_BNF, mask_BN) / 2, mask_BN, self.fc
+
+
 class Mates(BiGRU):
     """Adds the batch's mean, and has a weight that nothing reads."""
 

@@ -86,6 +86,11 @@ def differences(group: Group, *, costs: bool = True) -> Table | None:
         )
     if known:
         legend.append("; ".join(_COSTS[name] for name in known))
+    if _TIMED & {*known}:
+        legend.append(
+            "processor time: the lowest of a row's runs, with the highest where it is more than a tenth above; one run "
+            "alone may be up to twice too high"
+        )
     rows = []
     for row in group.rows:
         compared = _compared(group, judged, row) if judged is not None else ()
@@ -106,13 +111,22 @@ _COSTS = {
     "bytes": "bytes: the embeddings of an image or video in memory",
 }
 """The columns of costs, and what they mean."""
+_TIMED = {"step", "embed", "query"}
 
 
 def _cost(costs: Costs, name: str) -> str:
     value = getattr(costs, name)
     if math.isnan(value):
         return ABSENT
-    return f"{value:,.0f}" if name in ("weights", "bytes") or value >= 100 else f"{value:.3g}"
+    if name not in _TIMED:
+        return f"{value:,.0f}"
+    most = getattr(costs, f"most_{name}")
+    return f"{_two_digits(value)}-{_two_digits(most)}" if most > 1.1 * value else _two_digits(value)
+
+
+def _two_digits(value: float) -> str:
+    """Return a number with two significant digits."""
+    return f"{float(f'{value:.2g}'):,.10g}"
 
 
 def _compared(group: Group, judged: Judged, row: Row) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ import numpy as np
 from PIL import Image
 
 from polypool.encoders.backbones import Backbone, Described, build_backbone, vectors
+from polypool.infra.digests import why_changed
 from polypool.infra.errors import InputError
 from polypool.infra.pictures.opening import load
 from polypool.infra.spec import trust_modules
@@ -48,8 +49,9 @@ class ImageExtractor(Extractor):
     """Decodes and describes images."""
 
     def __call__(self, batch: Batch) -> list[Row]:
-        """Return a row for each of the batch's `ids` and `paths`."""
-        loaded = list(self._pool.map(load, batch["paths"]))
+        """Return a row for each of the batch's `ids`, `paths` and `digests`."""
+        files = zip(batch["paths"], batch["digests"], strict=True)
+        loaded = list(self._pool.map(lambda file: load(file[0], digest=file[1]), files))
         images = [image for image in loaded if isinstance(image, Image.Image)]
         features = iter(self._backbone(images) if images else [])
         return [
@@ -168,10 +170,15 @@ class VideoExtractor(Extractor):
             self._readers.put(VideoReader(decoder=videos.decoder, timeout=videos.options.timeout))
 
     def __call__(self, batch: Batch) -> list[Row]:
-        """Return a row for each of the batch's `ids` and `paths`: its features and seconds, or why there are none."""
-        return list(self._pool.map(self._row, batch["ids"], batch["paths"]))
+        """Return a row for each of the batch's `ids`, `paths` and `digests`.
 
-    def _row(self, id: str, path: str) -> Row:
+        A row has the features and seconds of a video, or why there are none.
+        """
+        return list(self._pool.map(self._row, batch["ids"], batch["paths"], batch["digests"]))
+
+    def _row(self, id: str, path: str, digest: str) -> Row:
+        if why := why_changed(path, digest):
+            return row_of(id, path, why) | {"frames": 0}
         reader, seconds = self._readers.get(), list[float]()
         try:
             every, at_most = self._videos.options.every or 1, self._videos.frames

@@ -139,7 +139,7 @@ class FileFeatures:
         return np.asarray(vectors(self._backbone([readable(path)])[0]))
 
     def _of_video(self, path: Path) -> np.ndarray:
-        (row,) = self._videos({"ids": [""], "paths": [str(path)]})
+        (row,) = self._videos({"ids": [""], "paths": [str(path)], "digests": [""]})
         if row["why"]:
             raise InputError(f"{path}: {row['why']}; give a video that can be played")
         return parted(row["x_NW"], self._videos.columns)[0]

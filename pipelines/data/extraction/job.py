@@ -214,14 +214,19 @@ def texts_of(corpus: Corpus | QuestionCorpus, split: str, *, limit: int | None) 
 
 
 def _images(corpus: Corpus | QuestionCorpus, split: str, limit: int | None) -> Iterator[Image]:
-    return (Image(id=id, split=split, path=path) for id, path in islice(corpus.paths(split), limit))
+    for id, path, sha256 in islice(corpus.paths(split), limit):
+        yield Image(id=id, split=split, path=path, sha256=sha256)
 
 
 def _batch(corpus: Corpus | QuestionCorpus, items: list[_Item]) -> Batch:
     batch: Batch = {"ids": [item.id for item in items]}
     if texts := [item.text for item in items if isinstance(item, Text)]:
         return batch | {"texts": texts}
-    return batch | {"paths": [str(corpus.image_path(item)) for item in items]}
+    images = [item for item in items if isinstance(item, Image)]
+    return batch | {
+        "paths": [str(corpus.image_path(image)) for image in images],
+        "digests": [image.sha256 for image in images],
+    }
 
 
 def _write(

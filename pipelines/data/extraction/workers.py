@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ray.actor import ActorHandle
 
 Batch = dict[str, list[str]]
-"""The `ids` of some images, videos or texts, with their `paths`, or the `texts`."""
+"""The `ids` of some images, videos or texts, with their `paths` and `digests`, which may be empty, or the `texts`."""
 Row = dict[str, Any]
 """The features of an image, video or text.
 

@@ -121,12 +121,12 @@ def test_costs_are_beside_the_scores():
         run("lip"),
     ]
     found = grid(*runs)
-    assert found.steps == pytest.approx({"mean": 1.0, "gpo": math.sqrt(60 / 40 * 45 / 20)})
+    assert found.steps == pytest.approx({"mean": 1.0, "gpo": math.sqrt(60 / 30 * 45 / 20)})
     assert found.weights == {"mean": 0.0, "gpo": 1700.0, "gem": 2.0}
     rows = {row[0]: row[-2:] for row in tables.across(found).rows}
     assert rows == {
         "mean": ("0", "1.00"),
-        "gpo": ("1,700", "1.84"),
+        "gpo": ("1,700", "2.12"),
         "gem": ("2", ABSENT),
         "lip": (ABSENT, ABSENT),
     }

@@ -16,6 +16,8 @@ from polypool.pipelines.comparison.comparison import Comparison
 from polypool.pipelines.comparison.grouping import arranged
 from polypool.pipelines.comparison.groups import weights_of
 from polypool.pipelines.comparison.query_units import Queries
+from polypool.pipelines.comparison.result_files import read_results, write_results
+from polypool.pipelines.comparison.results import groups_of, results
 from polypool.pipelines.comparison.tables import score_tables as tables
 from polypool.pipelines.comparison.tables.differences import against_baseline, all_pairs, differences
 
@@ -147,8 +149,23 @@ def test_costs_are_logged_ones_or_follow_from_the_specs():
     (group,) = blocks_of(given({"cost/step": 40.25, "cost/embed": 0.12345, "time/step_ms": 1945.0}))
     assert (group.rows[0].costs.step, group.rows[0].costs.embed) == (40.25, 0.12345)
     table = differences(group)
-    assert (table.header, table.rows) == (("aggregator", "step", "embed"), (("gpo", "40.2", "0.123"),))
+    assert (table.header, table.rows) == (("aggregator", "step", "embed"), (("gpo", "40", "0.12"),))
     assert "step: processor time of a training step, in products of two 512 x 512 matrices" in table.legend[0]
+
+
+def test_a_cost_is_the_lowest_of_the_runs_with_the_highest_where_it_is_far_above(tmp_path):
+    costs = [(1325.0, 0.5), (1390.0, 0.7), (1457.0, 0.4)]
+    runs = [
+        run("gpo", seed=seed, metrics={"whole/rsum": 60.0, "cost/step": step, "cost/embed": embed})
+        for seed, (step, embed) in enumerate(costs)
+    ]
+    (group,) = blocks_of(*runs)
+    expected = (("gpo", "1,300", "0.4-0.7"),)
+    assert differences(group).rows == expected
+    assert differences(blocks_of(*runs[1:])[0]).rows == (("gpo", "1,400", "0.4-0.7"),)
+    write_results(results([group]), tmp_path / "rows.csv")
+    assert differences(groups_of(read_results(tmp_path / "rows.csv"))[0]).rows == expected
+    assert "processor time: the lowest of a row's runs" in differences(group).legend[-1]
 
 
 def test_what_passed_on_the_clock_is_no_cost():
@@ -160,5 +177,5 @@ def test_what_passed_on_the_clock_is_no_cost():
     }
     runs = [run("mean", metrics=old), run("slots", metrics={"whole/rsum": 55.0, "cost/step": 1325.0})]
     (group,) = blocks_of(*runs)
-    assert differences(group).rows == (("mean", "\u2013"), ("slots", "1,325"))
+    assert differences(group).rows == (("mean", "\u2013"), ("slots", "1,300"))
     assert differences(blocks_of(runs[0])[0]) is None

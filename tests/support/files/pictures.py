@@ -18,6 +18,16 @@ def noise(height: int = 60, width: int = 80, seed: int = 0) -> Image.Image:
     return Image.fromarray(np.random.default_rng(seed).integers(0, 256, (height, width, 3), np.uint8))
 
 
+def photograph(mode: str = "RGB", *, seed: int = 0) -> Image.Image:
+    """Return soft colours with grain, as a photograph has."""
+    rng = np.random.default_rng(seed)
+    soft = Image.fromarray(rng.integers(0, 256, (6, 8, 3), np.uint8)).resize(
+        (203, 151), Image.Resampling.BICUBIC
+    )
+    grain = rng.integers(-20, 21, (151, 203, 3))
+    return Image.fromarray((np.asarray(soft) + grain).clip(0, 255).astype(np.uint8)).convert(mode)
+
+
 def write_tiff(
     path: Path,
     x_HW: np.ndarray,

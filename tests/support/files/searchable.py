@@ -65,7 +65,7 @@ def with_clips(folder: Path) -> Run:
             for item in corpus.items(split):
                 path = corpus.image_path(item)  # called .png, and a video for all that
                 write_clip(path.with_suffix(".mp4"), 6, seed=int(item.id)).rename(path)
-                (row,) = extractor({"ids": [item.id], "paths": [str(path)]})
+                (row,) = extractor({"ids": [item.id], "paths": [str(path)], "digests": [""]})
                 assert not row["why"], row["why"]
                 writer.add(item.id, parted(row["x_NW"], extractor.columns)[0])
         writer.close(statistics_of=[item.id for item in corpus.items("train")])

@@ -35,7 +35,7 @@ def test_the_file_is_plain_arrow(tmp_path):
     write_corpus(tmp_path, [item("a", "c1", "c2", path="a.jpg")], source={})
     with pa.ipc.open_file(tmp_path / "corpus.arrow") as file:
         row = {"id": "a", "split": "train", "path": "a.jpg", "captions": ["c1", "c2"], "caption_ids": []}
-        assert file.read_all().to_pylist() == [row]
+        assert file.read_all().to_pylist() == [row | {"sha256": ""}]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus.arrow", "corpus.json"]
 
 
@@ -90,11 +90,13 @@ def rewrite(folder: Path, change: Callable[[pa.Table], pa.Table]) -> None:
     manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"sha256": sha256(path)}))
 
 
-def test_a_corpus_of_before_captions_had_ids_still_opens(tmp_path):
+def test_a_corpus_of_before_captions_had_ids_and_files_digests_still_opens(tmp_path):
     write_corpus(tmp_path, [item("a", "c1", "c2"), item("b")], source={})
     expected = Corpus.open(tmp_path).items("train")
-    rewrite(tmp_path, lambda table: table.drop_columns("caption_ids"))
-    assert Corpus.open(tmp_path).items("train") == expected
+    rewrite(tmp_path, lambda table: table.drop_columns(["caption_ids", "sha256"]))
+    opened = Corpus.open(tmp_path)
+    assert opened.items("train") == expected
+    assert [*opened.paths("train")] == [("a", "", ""), ("b", "", "")]
 
 
 def with_column(name: str, values: pa.Array) -> Callable[[pa.Table], pa.Table]:

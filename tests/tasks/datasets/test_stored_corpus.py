@@ -1,3 +1,6 @@
+import hashlib
+import os
+
 import pytest
 
 from polypool.infra.errors import InputError
@@ -67,6 +70,18 @@ def test_the_digest_names_the_content_not_its_source(kind, write, row, tmp_path)
     write(tmp_path / "z", [row("another text")], source={})
     digests = [kind.open(tmp_path / name).digest for name in "xyz"]
     assert digests[0] == digests[1] != digests[2]
+
+
+@KINDS
+def test_each_file_has_its_digest(kind, write, row, tmp_path):
+    (tmp_path / "a.png").write_bytes(b"one")
+    os.mkfifo(tmp_path / "pipe.png")  # never opened: that would wait for ever
+    names = ("a.png", "gone.png", "pipe.png", "a.png")
+    rows = [row(id=str(n), path=name, sha256="taken on trust") for n, name in enumerate(names)]
+    write(tmp_path / "out", rows, source={}, images=tmp_path)
+    opened, one = kind.open(tmp_path / "out"), hashlib.sha256(b"one").hexdigest()
+    assert [digest for (digest,) in opened.rows("train", "sha256")] == [one, "", "", one]
+    assert [item.sha256 for item in opened.items("train")][:1] == [one]
 
 
 def test_long_captions_are_cut_and_wordless_ones_named():

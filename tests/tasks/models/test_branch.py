@@ -9,8 +9,9 @@ from toy import WORDS, toy_run
 from polypool.aggregators.aggregator import Context
 from polypool.aggregators.random_sets import random_sets
 from polypool.encoders.encoder import Encoder
+from polypool.encoders.text.bert import StoredText
 from polypool.encoders.text.bigru import BiGRU
-from polypool.encoders.visual.stored import Regions
+from polypool.encoders.visual.stored import Grid, Regions
 from polypool.infra.errors import InputError
 from polypool.infra.registry import AGGREGATORS
 from polypool.infra.spec import trust_modules
@@ -148,3 +149,43 @@ def test_an_answer_where_the_question_s_vector_weighs_the_elements_of_an_image()
     visual_BD = model.visual.aggregator(*visual, context=Context(text_BD)).vectors
     fused = model.fusion(model.visual_feed(visual_BD), model.text_feed(text_BD))
     torch.testing.assert_close(model(inputs), model.classifier(fused))
+
+
+class Rectified(Grid):
+    """A subclass whose forward goes on after the map."""
+
+    def forward(self, x_BNF: torch.Tensor, mask_BN: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        x_BND, mask_BN = super().forward(x_BNF, mask_BN)
+        return x_BND.relu(), mask_BN
+
+
+@pytest.mark.parametrize(
+    ("aggregator", "encoder", "rows"),
+    [
+        ("mean", Grid, 3),
+        ("mean", StoredText, 3),
+        ("cls", Grid, 3),
+        ("mean", Regions, 8),
+        ("mean", Rectified, 8),
+        ("max", Grid, 8),
+        ("attention", Grid, 8),
+    ],
+)
+def test_averages_are_taken_before_an_affine_map(aggregator, encoder, rows):
+    assets = {"dim": 6, "statistics": {"mean": [0.3] * 6, "std": [1.5] * 6}}
+    torch.manual_seed(0)
+    branch = Branch(encoder(assets, width=DIM, standardise=True), AGGREGATORS.build(aggregator, DIM)).double()
+    x_BNF, mask_BN = random_sets([4, 1, 3], 6)
+    mapped = []
+    getattr(branch.encoder, "linear" if encoder is StoredText else "fc").register_forward_pre_hook(
+        lambda _, x: mapped.append(x[0].shape[0])
+    )
+    weights = [*branch.parameters()]
+    ours = branch(x_BNF.double(), mask_BN).vectors
+    assert mapped == [rows]
+    expected = l2_normalise(branch.pool(branch.encoder(x_BNF.double(), mask_BN)).vectors)
+    torch.testing.assert_close(ours, expected)
+    for gradients in zip(
+        *(torch.autograd.grad(v.cos().sum(), weights) for v in (ours, expected)), strict=True
+    ):
+        torch.testing.assert_close(*gradients)

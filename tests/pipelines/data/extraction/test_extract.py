@@ -160,5 +160,21 @@ def test_no_usable_image_at_all_or_none_to_train_on(tmp_path, here):
 
 def test_a_batch_without_any_image_does_not_reach_the_backbone(tmp_path):
     worker = ImageExtractor(backbone="cells", threads=1)
-    rows = worker({"ids": ["a"], "paths": [str(tmp_path / "a.png")]})
+    rows = worker({"ids": ["a"], "paths": [str(tmp_path / "a.png")], "digests": [""]})
     assert rows == [{"id": "a", "path": str(tmp_path / "a.png"), "why": "no such file", "x_NW": None}]
+
+
+def test_an_image_that_changed_since_it_was_ingested_is_counted_and_listed(tmp_path, here):
+    names = [f"{n}.bmp" for n in range(4)]  # a format without checks
+    for n, name in enumerate(names):
+        picture(n).save(tmp_path / name)
+    corpus_of_files(tmp_path, tmp_path, names)
+    changed = bytearray((tmp_path / names[1]).read_bytes())
+    changed[500] ^= 1
+    (tmp_path / names[1]).write_bytes(changed)
+    (tmp_path / names[2]).unlink()
+    extract(corpus=tmp_path, out=tmp_path / "store")
+    assert dict(reasons(tmp_path / "store")) == {
+        f"id 1, {tmp_path / names[1]}": "changed since it was ingested: its SHA-256 differs",
+        f"id 2, {tmp_path / names[2]}": "no such file",
+    }

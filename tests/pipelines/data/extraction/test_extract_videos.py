@@ -11,6 +11,7 @@ from PIL import Image
 from verbs import exit_code, reasons, sets_of
 
 from polypool.encoders.backbones.cells import Cells
+from polypool.infra.files import sha256
 from polypool.infra.store import FeatureStore
 from polypool.infra.video.containers import SECONDS
 from polypool.infra.video.decoding import choose_decoder, describe_decoder, frames
@@ -192,7 +193,7 @@ def test_cells_that_do_not_fit_side_by_side_are_a_reason(tmp_path):
     plan = Videos.plan(Cells(grid=3), VideoOptions(pool="concat", decoder="av"), batch=2)
     clip = write_clip(tmp_path / "a.mp4", 3)
     worker = VideoExtractor(backbone="cells(grid=2)", threads=1, videos=plan)
-    (row,) = worker({"ids": ["a"], "paths": [str(clip)]})
+    (row,) = worker({"ids": ["a"], "paths": [str(clip)], "digests": [""]})
     worker.close()
     assert (row["why"], row["x_NW"]) == ("frames of 4 cells, expected 9; --pool mean takes any number", None)
     other = Videos(**{**vars(plan), "version": "av 1.0"})
@@ -200,6 +201,21 @@ def test_cells_that_do_not_fit_side_by_side_are_a_reason(tmp_path):
         RuntimeError, match=r"this worker has av .*, where the store shall be made with av 1\.0"
     ):
         VideoExtractor(backbone="cells", threads=1, videos=other)
+
+
+def test_a_video_that_changed_since_it_was_ingested_is_not_decoded(tmp_path):
+    clip = write_clip(tmp_path / "a.mp4", 3)
+    plan = Videos.plan(Cells(grid=2), VideoOptions(decoder="av"), batch=2)
+    worker = VideoExtractor(backbone="cells(grid=2)", threads=1, videos=plan)
+    ids, paths = ["a", "b", "c"], [str(clip), str(clip), str(tmp_path / "gone.mp4")]
+    rows = worker({"ids": ids, "paths": paths, "digests": [sha256(clip), "0" * 64, "0" * 64]})
+    worker.close()
+    assert [row["why"] for row in rows] == [
+        "",
+        "changed since it was ingested: its SHA-256 differs",
+        "no such file",
+    ]
+    assert [row["frames"] for row in rows] == [3, 0, 0]
 
 
 @pytest.mark.slow

@@ -68,8 +68,8 @@ def test_an_image_is_listed_once_and_in_order_whatever_splits_are_named(tmp_path
     ]
     write_questions(tmp_path / "questions", asked, source={}, tolerance=loose)
     corpus, questions = (open_corpus(tmp_path / name) for name in ("corpus", "questions"))
-    assert [*corpus.paths("val")] == [(f"{n}", f"{n}.jpg") for n in (1, 3, 5)]
-    assert [*questions.paths("train")] == [("2", "2.jpg"), ("1", "1.jpg"), ("0", "0.jpg")]
+    assert [*corpus.paths("val")] == [(f"{n}", f"{n}.jpg", "") for n in (1, 3, 5)]
+    assert [*questions.paths("train")] == [(n, f"{n}.jpg", "") for n in "210"]
     assert [(each.id, each.split) for each in questions.items("val")] == [("1", "val"), ("3", "val")]
     for opened in (corpus, questions):
         with pytest.raises(InputError, match="in the split 'dev'; there are"):
