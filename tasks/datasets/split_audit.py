@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 
@@ -41,9 +42,13 @@ def shared_images(batches: Batches) -> Iterator[Flagged]:
 
 
 def _hashes(texts: Iterable[pa.Array]) -> np.ndarray:
-    """Return the distinct hashes of texts, sorted."""
-    found = [np.unique(_hashed(each)) for each in texts]
-    return np.unique(np.concatenate([np.empty(0, np.int64), *found]))
+    """Return the hashes of texts, sorted."""
+    held = array("q")
+    for each in texts:
+        held.frombytes(_hashed(each).tobytes())
+    found = np.frombuffer(held, np.int64)
+    found.sort()
+    return found
 
 
 def _hashed(texts: pa.Array) -> np.ndarray:
@@ -68,7 +73,7 @@ def shared_files(batches: Batches, *, id: str) -> Iterator[Flagged]:
         in_fitted, in_other = (
             _hashes(batch["sha256"] for batch in _files(batches, split)) for split in (fitted, other)
         )
-        both = np.intersect1d(in_fitted, in_other, assume_unique=True)
+        both = np.intersect1d(in_fitted, in_other)
         twins: dict[str, list[str]] = defaultdict(list)
         for name, digest in _once(batches, fitted, id, both):
             twins[digest].append(name)

@@ -33,7 +33,8 @@ def parquet_batches(path: Path, columns: Sequence[str]) -> Iterator[pa.RecordBat
         groups = map(file.metadata.row_group, range(file.metadata.num_row_groups))
         parts = [group.column(at) for group in groups for at in range(group.num_columns)]
     parts = [part for part in parts if part.path_in_schema.partition(".")[0] in columns]
-    if unpacks_too_far(_REFERENCE * sum(part.num_values for part in parts), packed=path.stat().st_size):
+    unpacked, packed = _REFERENCE * sum(part.num_values for part in parts), path.stat().st_size
+    if unpacks_too_far(unpacked, packed=packed):
         raise InputError(f"{path}: {UNPACKS_TOO_FAR}")
     if largest := [part for part in parts if part.total_uncompressed_size > LARGEST_SET]:
         raise InputError(
@@ -42,7 +43,11 @@ def parquet_batches(path: Path, columns: Sequence[str]) -> Iterator[pa.RecordBat
         )
     texts = {part.path_in_schema for part in parts if part.physical_type == "BYTE_ARRAY"}
     with pq.ParquetFile(path, pre_buffer=False, buffer_size=_BUFFER, read_dictionary=sorted(texts)) as file:
-        yield from file.iter_batches(_ROWS, columns=[*columns], use_threads=False)
+        for batch in file.iter_batches(_ROWS, columns=[*columns], use_threads=False):
+            unpacked += sum(int(_bytes(column).sum()) for column in batch.columns)
+            if unpacks_too_far(unpacked, packed=packed):
+                raise InputError(f"{path}: {UNPACKS_TOO_FAR}")
+            yield batch
 
 
 def _check_kind(kind: pa.DataType, *, name: str, path: Path) -> None:
@@ -62,8 +67,10 @@ def plain_rows(batch: pa.RecordBatch, *, where: Path) -> Iterator[dict[str, Any]
     Raises:
         InputError: a row has too many bytes.
     """
-    sizes = sum((_bytes(column) for column in batch.columns), np.zeros(len(batch), np.int64))
-    if len(batch) and (largest := int(sizes.max())) > LARGEST_ROW:
+    if not len(batch):
+        return
+    sizes = np.sum([_bytes(column) for column in batch.columns], axis=0)
+    if (largest := int(sizes.max())) > LARGEST_ROW:
         raise InputError(f"{where}: a row of {largest:,} bytes, at most {LARGEST_ROW:,} are read")
     part = np.cumsum(sizes + LARGEST_ROW // _ROWS) // LARGEST_ROW
     starts = np.flatnonzero(np.diff(part, prepend=-1)).tolist()
