@@ -13,6 +13,7 @@ from typing import Any, Literal
 import numpy as np
 from PIL import Image
 
+from polypool.encoders.backbones.model_folders import remembered_folder
 from polypool.infra.errors import InputError
 from polypool.infra.fields import from_plain
 from polypool.infra.registry import BACKBONES
@@ -114,12 +115,21 @@ def recorded_backbone(extractor: dict[str, Any], *, where: str, store: str) -> B
     Raises:
         InputError: it cannot be built, or is another one now.
     """
-    spec = recorded_spec(extractor, where=where)
+    folder = remembered_folder(extractor)
+    here = {"name": str(folder)} if folder and folder.is_dir() else {}
+    spec = recorded_spec(extractor | here, where=where)
     try:
         built = build_backbone(spec)
     except InputError as error:
-        raise InputError(f"{store}: the backbone of its features cannot be built: {error}") from error
+        gone = (
+            f" Its model was in {folder} when they were extracted, which is gone."
+            if folder and not here
+            else ""
+        )
+        raise InputError(f"{store}: the backbone of its features cannot be built: {error}{gone}") from error
     here = built.describe()
+    if "sha256" in here and here["sha256"] == extractor.get("sha256"):
+        here["name"] = extractor.get("name")  # the same weights, in a folder of another name
     if differing := sorted(key for key in extractor | here if extractor.get(key) != here.get(key)):
         what = ", ".join(
             f"{key} {_SHOWN.repr(extractor.get(key))}, here {_SHOWN.repr(here.get(key))}" for key in differing

@@ -90,6 +90,21 @@ def on_loopback() -> Iterator[None]:
         ray_constants.ENABLE_RAY_CLUSTER = before
 
 
+def serve_on_loopback() -> None:
+    """Let the Ray Serve replica in this process listen on 127.0.0.1 alone, where all of its Ray does.
+
+    To be called in its constructor: afterwards it opens a port on all addresses, which no setting of Ray changes.
+    """
+    from ray._private import ray_constants
+
+    if not ray_constants.ENABLE_RAY_CLUSTER:
+        replica = vars(importlib.import_module("ray.serve._private.replica"))
+        add_port = replica["add_port_to_grpc_server"]
+        replica["add_port_to_grpc_server"] = lambda server, at: add_port(
+            server, at.replace("[::]", "127.0.0.1")
+        )
+
+
 def mute_workers() -> None:
     """Print no more output of Ray's processes: at the end, some complain that others are gone."""
     from ray._private.ray_logging import global_worker_stdstream_dispatcher

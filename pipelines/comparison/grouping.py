@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import groupby
@@ -105,10 +105,12 @@ def _group(
     task, trained_on, dataset, protocol, tuned = key
     recipes = {run.tags.get("recipe", "") for run in runs}
     own, usual = deviations(runs, protocol)
-    rows: dict[str, list[RunRecord]] = defaultdict(list)
+    rows: dict[tuple[str, str], list[RunRecord]] = defaultdict(list)
     for run in runs:
         recipe = run.tags.get("recipe", "") if len(recipes) > 1 else ""
-        rows[", ".join(part for part in (_label(run), recipe, named(own[run.run_id])) if part)].append(run)
+        label = ", ".join(part for part in (_label(run), recipe, named(own[run.run_id])) if part)
+        rows[label, _chosen(run)].append(run)
+    alike = Counter(label for label, _ in rows)
     title = group_title(*key)
     metrics = _described(title, runs, protocol, notes, read)
     versions = sorted({run.tags.get(VERSION_TAG + protocol, "1") for run in runs})
@@ -118,7 +120,8 @@ def _group(
             "`polypool evaluate RUN_ID` scores a run by the present one"
         )
     all_rows = []
-    for label, group in rows.items():
+    for (label, chosen), group in rows.items():
+        label += f", chosen {chosen}" if alike[label] > 1 else ""
         latest = {run.tags.get("seed", ""): run for run in reversed(group)}
         notes += _run_again(f"{label} ({protocol})", group, latest)
         of_seeds = [latest[seed] for seed in sorted(latest, key=lambda seed: (len(seed), seed))]
@@ -193,8 +196,14 @@ def _label(run: RunRecord) -> str:
     kind, model = run.tags.get("kind", "train"), run.tags.get("model", "")
     aggregator = ", text ".join(_specs(run))
     if (tuned := tuned_of(run.tags, run=run.run_id)) is not None:
-        aggregator = ", chosen ".join(part for part in (tuned.named, text_of(tuned.chosen)) if part)
+        aggregator = tuned.named
     return ("" if kind in HAVE_SETTINGS else f"{kind}: ") + aggregator + (f" in {model}" if model else "")
+
+
+def _chosen(run: RunRecord) -> str:
+    """Return what tuning chose for a run, as text."""
+    tuned = tuned_of(run.tags, run=run.run_id)
+    return text_of(tuned.chosen) if tuned else ""
 
 
 def _row(label: str, runs: Sequence[RunRecord], protocol: str, *, settings: Settings) -> Row:
@@ -210,6 +219,7 @@ def _row(label: str, runs: Sequence[RunRecord], protocol: str, *, settings: Sett
         recipe=first.tags.get("recipe", ""),
         model=first.tags.get("model", ""),
         settings=named(settings),
+        chosen=_chosen(first),
         own_protocol=2 * sum(run.tags.get("protocol", "") == protocol for run in runs) >= len(runs),
         seeds=tuple(run.tags.get("seed", "") for run in runs),
         values={

@@ -95,6 +95,7 @@ class Row:
         specs: of the aggregator, and of the text's if it differs; empty if the row was read from a file.
         recipe, model: in which the aggregator was trained.
         settings: in which the runs differ from most others of recipe and model.
+        chosen: the settings that tuning chose, as text; empty where it chose none.
         own_protocol: whether at least half of the runs chose this protocol, and were not only scored under it as well.
         seeds: one per run.
         values: by metric.
@@ -109,6 +110,7 @@ class Row:
     recipe: str = ""
     model: str = ""
     settings: str = ""
+    chosen: str = ""
     own_protocol: bool = True
     seeds: tuple[str, ...]
     values: Mapping[str, tuple[float, ...]]

@@ -23,7 +23,7 @@ from polypool.tasks.adapter import Metric
 
 APART = "; "  # separates several values in one field
 Number = float | None
-_SAME = ("aggregator", "recipe", "model", "settings", "own_protocol")
+_SAME = ("aggregator", "recipe", "model", "settings", "own_protocol", "chosen")
 _FIELDS: dict[type, dict[str, str]] = {
     Row: {"label": "row", **{name: name for name in _SAME}},
     Metric: {"name": "metric", **{name: name for name in ("unit", "higher_is_better", "best", "chance")}},
@@ -51,6 +51,7 @@ class Result:
         row: its label.
         aggregator, recipe, model, settings: of the runs; settings in which they differ from most others of the group.
         usual: the settings of those others, in words.
+        chosen: the settings that tuning chose for the row.
         metric, unit, higher_is_better, best, chance: of the metric.
         decides: whether rows are ordered and judged by the metric.
         own_protocol: whether the runs chose this protocol, and were not only scored under it as well.
@@ -131,6 +132,7 @@ class Result:
     compared_by: str = ""
     machines: str = ""
     table: str = ""
+    chosen: str = ""
     trained_on: str = ""
     tuned: str = ""
     may_be_best: bool | None = None

@@ -1,6 +1,7 @@
-"""The application on Ray Serve: replicas that have the model, and one process before them that speaks HTTP; its start.
+"""The application on Ray Serve: replicas that have the model, and before them what speaks HTTP; its start.
 
-`application` is what `serve run` and `serve deploy` take, with the fields of `Settings` as its arguments.
+On a private Ray that is the process of `serve`, on a cluster one of Ray Serve. `application` is what `serve run` and
+`serve deploy` take, with the fields of `Settings` as its arguments.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from typing import Any
 
+import ray
 from ray import serve
 from ray.exceptions import RayActorError, RayError
 from ray.serve import Application
@@ -28,7 +30,8 @@ from starlette.types import ASGIApp
 
 from polypool.infra.errors import AwayError, InputError
 from polypool.infra.fields import from_plain
-from polypool.infra.ray.session import Session, cores
+from polypool.infra.ray.internals import serve_on_loopback
+from polypool.infra.ray.session import cores
 from polypool.pipelines.serving.application import application as asgi_application
 from polypool.pipelines.serving.model import LocalModel
 from polypool.pipelines.serving.page import PageContent, PageRequest
@@ -55,6 +58,7 @@ class Replica(LocalModel):
     """
 
     def __init__(self, settings: dict[str, Any]) -> None:
+        serve_on_loopback()
         read = from_plain(Settings, settings)
         places = {"POLYPOOL_HOME": read.home, "MLFLOW_TRACKING_URI": read.tracking}
         os.environ |= {name: value for name, value in places.items() if value}
@@ -127,29 +131,43 @@ _Replica: Any = Replica  # decorators whose types Ray does not declare
 _Ingress: Any = Ingress
 
 
-def build(settings: Settings) -> Application:
-    """Return the service as Ray Serve runs it; at least one replica."""
-    plain = json.loads(json.dumps(asdict(settings)))
+_OPTIONS: dict[str, Any] = {
+    "logging_config": LOGGING,
+    "graceful_shutdown_timeout_s": _ENDING,
+    "graceful_shutdown_wait_loop_s": 0.2,
+}
+
+
+def build_model(settings: Settings) -> Application:
+    """Return the replicas as Ray Serve runs them, without what speaks HTTP; at least one."""
     limits, replicas = settings.limits, settings.replicas
-    count = max(1, replicas.replicas)
-    ending = {"graceful_shutdown_timeout_s": _ENDING, "graceful_shutdown_wait_loop_s": 0.2}
     model = _Replica.options(
-        num_replicas=count,
+        num_replicas=max(1, replicas.replicas),
         max_ongoing_requests=limits.max_ongoing,
         max_queued_requests=limits.max_queued,
         ray_actor_options={"num_cpus": replicas.cpus, "num_gpus": replicas.gpus},
-        logging_config=LOGGING,
-        **ending,
+        **_OPTIONS,
     )
+    return model.bind(_plain(settings))
+
+
+def build(settings: Settings) -> Application:
+    """Return the service as Ray Serve runs it; at least one replica."""
+    limits = settings.limits
     ingress = _Ingress.options(
         num_replicas=1,  # it alone counts waiting requests and their bytes
-        max_ongoing_requests=count * limits.max_ongoing + limits.max_queued + _SPARE,
+        max_ongoing_requests=max(1, settings.replicas.replicas) * limits.max_ongoing
+        + limits.max_queued
+        + _SPARE,
         max_queued_requests=_SPARE,
         ray_actor_options={"num_cpus": 0},
-        logging_config=LOGGING,
-        **ending,
+        **_OPTIONS,
     )
-    return ingress.bind(model.bind(plain), plain)
+    return ingress.bind(build_model(settings), _plain(settings))
+
+
+def _plain(settings: Settings) -> dict[str, Any]:
+    return json.loads(json.dumps(asdict(settings)))
 
 
 def application(args: dict[str, Any]) -> Application:
@@ -168,13 +186,12 @@ def application(args: dict[str, Any]) -> Application:
 
 
 @contextmanager
-def running(settings: Settings, place: Place, session: Session, *, open_to_all: bool) -> Iterator[str]:
-    """Run a service on the cluster of the open session, yield its address, and end it.
+def running(settings: Settings, place: Place, *, open_to_all: bool) -> Iterator[str]:
+    """Run a service on the cluster of the open session, which stays; yield its address, and end it.
 
     Args:
         settings: what is served.
         place: where it is reached. Where Ray Serve runs already, its host and port hold.
-        session: that is open.
         open_to_all: whether other machines may use it without a token.
 
     Raises:
@@ -191,30 +208,50 @@ def running(settings: Settings, place: Place, session: Session, *, open_to_all: 
         )
     app = build(replace(settings, local=there.host in LOOPBACK))
     try:
-        try:
-            serve.run(app, name=place.name, route_prefix=place.route, logging_config=LOGGING)
-        except (RuntimeError, RayServeException) as error:
-            raise AwayError(f"the service did not begin: {_why(place.name) or error}") from error
+        _run(app, place.name, place.route)
         yield there.address
     finally:
-        if not session.private:  # one of its own ends with all that is in it
-            _delete(place.name)
+        _delete(place.name)
 
 
-def wait(name: str) -> None:
-    """Wait until this process is stopped.
+def private_replicas(settings: Settings, name: str) -> RemoteModel:
+    """Start the replicas alone on the private Ray of the open session, with which they end; return their model.
+
+    Raises:
+        AwayError: there is no room for them, or they did not begin.
+    """
+    logging.getLogger("ray.serve").setLevel(logging.CRITICAL)
+    _check_room(settings.replicas)
+    serve.start(proxy_location=ProxyLocation.Disabled, logging_config=LOGGING)
+    return RemoteModel(_run(build_model(settings), name, None))
+
+
+def _run(app: Application, name: str, route: str | None) -> DeploymentHandle:
+    try:
+        return serve.run(app, name=name, route_prefix=route, logging_config=LOGGING)
+    except (RuntimeError, RayServeException) as error:
+        raise AwayError(f"the service did not begin: {_why(name) or error}") from error
+
+
+def check(name: str) -> None:
+    """Check that a service runs.
 
     Raises:
         AwayError: the service ended, or its cluster.
     """
+    try:
+        there = ray.is_initialized() and name in serve.status().applications  # which would start another Ray
+    except Exception as error:  # whatever Ray raises where the cluster is gone
+        raise AwayError("the Ray that the service ran on no longer answers") from error
+    if not there:
+        raise AwayError(f"the service {name!r} was ended by another process")
+
+
+def wait(name: str) -> None:
+    """Wait until this process is stopped; raises as `check`."""
     while True:
         time.sleep(_LOOKS)
-        try:
-            there = name in serve.status().applications
-        except Exception as error:  # whatever Ray raises where the cluster is gone
-            raise AwayError("the Ray that the service ran on no longer answers") from error
-        if not there:
-            raise AwayError(f"the service {name!r} was ended by another process")
+        check(name)
 
 
 def _check_room(replicas: Replicas) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
+from contextlib import suppress
 from html import escape
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -17,6 +19,7 @@ _ELSEWHERE = ("cross-site", "same-site")
 """`Sec-Fetch-Site` of a form on another page."""
 OPEN = "/health"
 """What is answered without a token, for monitoring."""
+_UNREAD_MIB, _UNREAD_SECONDS = 64, 5.0  # of a body, read after an answer that did not need it
 HEADERS = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": (
@@ -32,7 +35,7 @@ HEADERS = {
 
 
 class Guard:
-    """Passes on the requests that may be answered; a refusal reads nothing of the body.
+    """Passes on the requests that may be answered; a refusal keeps nothing of the body.
 
     Host names are checked where only this machine may ask: a page of another site whose name resolves to this machine
     has another one.
@@ -54,22 +57,16 @@ class Guard:
                 await self.app(scope, receive, send)
             return
 
-        async def send_guarded(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                for name, value in HEADERS.items():
-                    headers.setdefault(name, value)
-            await send(message)
-
         headers = Headers(scope=scope)
         size = _size(headers)
+        exchange = _Exchange(receive, send, body=size != 0)
         if (refusal := self._refusal(scope, headers, size)) is not None:
-            refusal.headers["Connection"] = "close"  # the body is not read
-            await refusal(scope, receive, send_guarded)
+            refusal.headers["Connection"] = "close"  # the body may be endless
+            await refusal(scope, exchange.receive, exchange.send)
             return
         self._held += size
         try:
-            await self.app(scope, receive, send_guarded)
+            await self.app(scope, exchange.receive, exchange.send)
         finally:
             self._held -= size
 
@@ -95,6 +92,40 @@ class Guard:
     def _has_token(self, headers: Headers) -> bool:
         kind, _, token = headers.get("authorization", "").partition(" ")
         return kind.lower() == "bearer" and hmac.compare_digest(digest(token.strip()), self.settings.token)
+
+
+class _Exchange:
+    """One request and its response, with `HEADERS`.
+
+    A response ends once the body has been read, also where nothing needed it: the connection would be reset under a
+    client that is still sending, which then loses the response.
+    """
+
+    def __init__(self, receive: Receive, send: Send, *, body: bool) -> None:
+        self._receive, self._send, self._more = receive, send, body
+
+    async def receive(self) -> Message:
+        message = await self._receive()
+        self._more = message.get("more_body", False)
+        return message
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(scope=message)
+            for name, value in HEADERS.items():
+                headers.setdefault(name, value)
+        elif self._more and not message.get("more_body"):
+            await self._send({**message, "more_body": True})
+            await self._read_on()
+            message = {"type": "http.response.body"}
+        await self._send(message)
+
+    async def _read_on(self) -> None:
+        unread = _UNREAD_MIB * _MIB
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_UNREAD_SECONDS):
+                while self._more and unread > 0:
+                    unread -= len((await self.receive()).get("body", b""))
 
 
 def _host(headers: Headers) -> str:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import signal
 import socket
+import time
 from asyncio import TimerHandle, Transport
+from collections import Counter
+from collections.abc import Awaitable, Callable
 from types import FrameType
 
 import uvicorn
@@ -16,20 +19,43 @@ from polypool.pipelines.serving.application import application
 from polypool.pipelines.serving.model import LocalModel
 from polypool.pipelines.serving.service import Service
 
-ASK = 10.0  # seconds to bring a request, and to take the answer before it
-ANSWER = 120.0  # seconds to be answered
+ASK = 10.0  # seconds to bring the head of a request, and to take the answer before it
+ANSWER = 120.0  # seconds to bring its body, and to be answered
 CONNECTIONS = 512  # at once; requests of more get 503
+WATCH = 2  # seconds between two looks at what the application depends on
 ENDING = 4.5  # seconds after Ctrl-C at which the process ends, even if the model is computing
 
 
 class Connection(H11Protocol):
-    """HTTP/1.1 with a limit to each wait of a connection, which bytes that trickle in do not extend."""
+    """HTTP/1.1 with a limit to each wait of a connection, which bytes that trickle in do not extend.
+
+    Where there are too many, the one that has been bringing its request for longest is ended, of the address that has
+    most of these: slow clients keep out no others.
+    """
 
     _limit: TimerHandle | None = None
+    _since = 0.0
 
     def connection_made(self, transport: Transport) -> None:
         super().connection_made(transport)
-        self._within(ASK)
+        others = [each for each in self.connections if isinstance(each, Connection) and each.asking]
+        if len(self.connections) >= CONNECTIONS and others:
+            of = Counter(each.address for each in others)
+            slowest = max(others, key=lambda each: (of[each.address], -each._since))
+            slowest.transport.abort()
+            self.connections.discard(slowest)  # which the loop may tell it only after this one's request
+        self._wait()
+
+    @property
+    def address(self) -> str:
+        """The client's, without its port."""
+        return self.client[0] if self.client else ""
+
+    @property
+    def asking(self) -> bool:
+        """Whether a request is awaited, or its rest."""
+        waits = self.cycle is None or self.cycle.response_complete or self.cycle.more_body
+        return self._limit is not None and waits and not self.transport.is_closing()
 
     def handle_events(self) -> None:
         """Take in what came; a whole request is then to be answered in time."""
@@ -39,8 +65,7 @@ class Connection(H11Protocol):
             self._within(ANSWER)
 
     def on_response_complete(self) -> None:
-        """Wait for the next request."""
-        self._within(ASK)
+        self._wait()
         super().on_response_complete()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -53,6 +78,11 @@ class Connection(H11Protocol):
         if self.cycle:
             self.cycle.disconnected = True
         super().send_400_response(msg)
+
+    def _wait(self) -> None:
+        """Wait for a request."""
+        self._since = time.monotonic()
+        self._within(ASK)
 
     def _within(self, seconds: float) -> None:
         if self._limit:
@@ -68,15 +98,20 @@ class Server(uvicorn.Server):
     Args:
         app: the application.
         listening: a bound socket.
+        watch: called every other second; the server ends with its error.
     """
 
-    def __init__(self, app: ASGIApp, listening: socket.socket) -> None:
+    def __init__(
+        self, app: ASGIApp, listening: socket.socket, *, watch: Callable[[], Awaitable[None]] | None = None
+    ) -> None:
         self.socket = listening
         super().__init__(
             uvicorn.Config(
                 app,
                 http=Connection,
                 limit_concurrency=CONNECTIONS,
+                callback_notify=watch,
+                timeout_notify=WATCH,
                 h11_max_incomplete_event_size=32 << 10,  # bytes of a request's head
                 ws="none",
                 lifespan="off",

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import os
 import shlex
+from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+
+from anyio import to_thread
 
 from polypool.infra.errors import InputError
 from polypool.infra.paths import home
+from polypool.infra.ray.session import on_cluster
 from polypool.infra.storage.places import Url, place
 from polypool.infra.tracking import tracking_uri
 from polypool.pipelines.serving.schema import Described
@@ -38,11 +43,11 @@ def serve(settings: Settings, at: Place, *, token_file: Path | None, open_to_all
     token = ""
     if settings.token:
         token = f"$(cat {shlex.quote(str(token_file))})" if token_file else f"${TOKEN}"
+    if at.route != "/" and not (settings.replicas.replicas and on_cluster()):
+        raise InputError("--route is for services of a Ray cluster; give --replicas, and set RAY_ADDRESS")
     if settings.replicas.replicas:
         _serve_on_ray(settings, at, token=token, open_to_all=open_to_all)
         return
-    if at.route != "/":
-        raise InputError("--route is for services of a Ray cluster; give --replicas, too")
     listening, at = at.listen()
     with listening:
         from polypool.pipelines.serving.local import serve_here
@@ -65,27 +70,35 @@ def _serve_on_ray(settings: Settings, at: Place, *, token: str, open_to_all: boo
     from polypool.infra.ray import session
     from polypool.infra.ray.internals import mute_workers
     from polypool.pipelines.serving import deployment
+    from polypool.pipelines.serving.application import application
+    from polypool.pipelines.serving.local import Server
     from polypool.pipelines.serving.service import Service
 
-    if os.environ.get("RAY_ADDRESS", "local") == "local":
+    listening = None
+    if not on_cluster():
         listening, at = at.listen()
-        listening.close()
-    with session.ray_beside():
+    with listening or nullcontext(), session.ray_beside():
         service = Service.load(settings)  # refuses what cannot be served before Ray starts
         described, notes = service.described, service.notes
         del service
         for note in notes:
             print(f"note: {note}", flush=True)
-        with session.ray_session() as opened:
+        with session.ray_session():
             mute_workers()
             parts = (described.recipe, described.task, described.aggregator, described.source)
             print(
                 f"{' · '.join(filter(None, parts))}: {settings.replicas.replicas} being loaded ...",
                 flush=True,
             )
-            with deployment.running(settings, at, opened, open_to_all=open_to_all) as address:
-                print(how_to_use(address, described, token=token), flush=True)
-                deployment.wait(at.name)
+            if listening is None:
+                with deployment.running(settings, at, open_to_all=open_to_all) as address:
+                    print(how_to_use(address, described, token=token), flush=True)
+                    deployment.wait(at.name)
+            else:
+                model = deployment.private_replicas(settings, at.name)
+                print(how_to_use(at.address, described, token=token), flush=True)
+                watch = partial(to_thread.run_sync, deployment.check, at.name)
+                Server(application(described, settings, model), listening, watch=watch).serve_forever()
 
 
 def complete(settings: Settings, at: Place, *, token_file: Path | None) -> Settings:

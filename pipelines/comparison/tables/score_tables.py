@@ -27,12 +27,23 @@ def scores(group: Group) -> Table:
         if not math.isnan(group.metric.chance):
             legend[0] += f"; chance {group.metric.name} {group.number(group.metric.chance)}"
     columns, deciding = group.columns, group.metric.name if group.metric else None
+    chosen = any(row.chosen for row in group.rows)
     return Table(
         title=group.title,
         legend=(*legend, *group.usual, *legend_of_marks(group)),
-        header=("aggregator", "runs", *(column.replace("/", " ") for column in columns)),
+        header=(
+            "aggregator",
+            "runs",
+            *(column.replace("/", " ") for column in columns),
+            *["chosen"] * chosen,
+        ),
         rows=tuple(
-            (row.label, str(len(row.seeds)), *(_score(group, row, column) for column in columns))
+            (
+                row.label,
+                str(len(row.seeds)),
+                *(_score(group, row, column) for column in columns),
+                *[row.chosen or ABSENT] * chosen,
+            )
             for row in group.rows
         ),
         notes=(*confidence_set(group), *(f"published, {line}" for line in group.published)),

@@ -50,12 +50,10 @@ def test_untuned_rows_and_other_budgets_and_spaces_are_apart():
     start = "image_text · coco_mini · whole"
     assert titles == {
         start: ["gpo", "mean"],
-        f"{start} · tuned by 12 trials each over aggregator.lr=0.1,1.0; optim.lr=0.001,0.002": [
-            "gpo, chosen optim.lr=0.002"
-        ],
-        f"{start} · {WORDS}": ["gpo, chosen optim.lr=0.002", "mean, chosen optim.lr=0.002"],
-        f"{start} · {WORDS}, the worse half stopped early": ["gpo, chosen optim.lr=0.002"],
-        f"{start} · tuned by 6 trials each over optim.lr=0.001,0.004": ["gpo, chosen optim.lr=0.002"],
+        f"{start} · tuned by 12 trials each over aggregator.lr=0.1,1.0; optim.lr=0.001,0.002": ["gpo"],
+        f"{start} · {WORDS}": ["gpo", "mean"],
+        f"{start} · {WORDS}, the worse half stopped early": ["gpo"],
+        f"{start} · tuned by 6 trials each over optim.lr=0.001,0.004": ["gpo"],
     }
     assert not [note for note in arranged(runs, experiment="x")[1] if "table each for the protocols" in note]
 
@@ -66,10 +64,20 @@ def test_rows_show_what_was_chosen_and_not_as_settings_that_differ():
     runs += [tuned(run("kmax(k=5)", seed), chosen="optim.lr=0.002, kmax.k=5", own=own) for seed in (0, 1)]
     runs[3] = replace(runs[3], params={**runs[3].params, "optim.epochs": "9"})
     (group,) = blocks_of(*runs)
-    assert {row.label: row.variant for row in group.rows} == {
-        "gpo, chosen optim.lr=0.001": "gpo",
-        "kmax (kmax.k=1,5), chosen optim.lr=0.002, kmax.k=5": "kmax (kmax.k=1,5)",
-        "kmax (kmax.k=1,5), chosen optim.lr=0.002, kmax.k=5, optim.epochs=9": "kmax (kmax.k=1,5), optim.epochs=9",
+    chosen = {"gpo": "optim.lr=0.001", "kmax": "optim.lr=0.002, kmax.k=5"}
+    assert {row.label: (row.variant, row.chosen) for row in group.rows} == {
+        "gpo": ("gpo", chosen["gpo"]),
+        "kmax (kmax.k=1,5)": ("kmax (kmax.k=1,5)", chosen["kmax"]),
+        "kmax (kmax.k=1,5), optim.epochs=9": ("kmax (kmax.k=1,5), optim.epochs=9", chosen["kmax"]),
+    }
+    shown = score_tables.scores(group)
+    assert shown.header[-1] == "chosen"
+    assert {row[0].partition(" ")[0]: row[-1] for row in shown.rows} == chosen
+    again = tuned(run("gpo", 2), chosen="optim.lr=0.004", lr="0.004")
+    (group,) = blocks_of(*runs, again)
+    assert {row.label for row in group.rows if row.aggregator == "gpo"} == {
+        "gpo, chosen optim.lr=0.001",
+        "gpo, chosen optim.lr=0.004",
     }
     assert not any(row.published for row in group.rows), "a recipe's numbers are not those of other settings"
 

@@ -10,6 +10,7 @@ import signal
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -18,34 +19,40 @@ from urllib.request import Request, urlopen
 
 import numpy as np
 import pytest
+from anyio import to_thread
 from kept import keep_run
 from searchable import ids, with_pictures
 
 from polypool.infra.errors import AwayError, InputError
 from polypool.infra.paths import home as home_folder
+from polypool.infra.ray.internals import psutil
 from polypool.infra.ray.jobs import free_ports
-from polypool.infra.ray.session import Session
 from polypool.infra.tracking import tracking_uri
 from polypool.pipelines.models.search.queries import Query
 from polypool.pipelines.models.trained import TrainedModel, load
-from polypool.pipelines.serving.deployment import running
+from polypool.pipelines.serving.application import application
+from polypool.pipelines.serving.deployment import _delete, check, private_replicas, running
+from polypool.pipelines.serving.local import Server
+from polypool.pipelines.serving.schema import Described
 from polypool.pipelines.serving.settings import Limits, Place, Replicas, Settings
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.usefixtures("one_ray")]
 
 NAME = "tiny"
-OF_OTHERS = Session(private=False, shared=True)
 TEXTS = [f"a dog and a {noun} {number}" for number in range(25) for noun in ("cat", "car", "boat", "tree")]
 
 
-def ask(address: str, path: str, body: Any = None) -> tuple[int, Any]:
+def ask(address: str, path: str, body: Any = None, *, host: str = "127.0.0.1") -> tuple[int, Any]:
     """Return the status, and what came; GET where nothing is sent."""
     to = urlsplit(address)
     connection = http.client.HTTPConnection(to.hostname, to.port, timeout=120)
     try:
         data = None if body is None else json.dumps(body)
         connection.request(
-            "POST" if data else "GET", f"{to.path}{path}", data, {"Content-Type": "application/json"}
+            "POST" if data else "GET",
+            f"{to.path}{path}",
+            data,
+            {"Content-Type": "application/json", "Host": host},
         )
         answer = connection.getresponse()
         return answer.status, json.loads(answer.read())
@@ -76,20 +83,20 @@ def address(settings: Settings) -> Iterator[str]:
     from ray import serve
 
     place = Place(host="127.0.0.1", port=free_ports(1)[0], route=f"/{NAME}", name=NAME)
-    with running(settings, place, OF_OTHERS, open_to_all=False) as there:
+    with running(settings, place, open_to_all=False) as there:
         assert there == f"http://127.0.0.1:{place.port}/{NAME}"
         yield there
     assert serve.status().applications == {}, "it left what was the cluster's"
     serve.shutdown()
 
 
-def replicas() -> dict[str, int]:
+def replicas(name: str = NAME) -> dict[str, int]:
     """Return the processes that have the model, by the names of the replicas that run."""
     from ray.serve.context import _get_global_client
     from ray.serve.schema import ServeInstanceDetails
 
     details = ServeInstanceDetails(**_get_global_client().get_serve_details())
-    there = details.applications[NAME].deployments["Replica"].replicas
+    there = details.applications[name].deployments["Replica"].replicas
     return {replica.replica_id: replica.pid for replica in there if replica.state == "RUNNING"}
 
 
@@ -181,7 +188,7 @@ def test_services_do_not_get_in_each_others_way(address, settings):
 
     def begin(name: str, route: str, settings: Settings = settings) -> None:
         place = Place(host="127.0.0.1", port=port, route=route, name=name)
-        with running(settings, place, OF_OTHERS, open_to_all=False):
+        with running(settings, place, open_to_all=False):
             pass
 
     with pytest.raises(
@@ -197,6 +204,32 @@ def test_services_do_not_get_in_each_others_way(address, settings):
     ):
         begin("other", "/other", Settings(source="x", replicas=Replicas(replicas=99)))
     assert ask(address, "/health")[0] == 200
+
+
+def test_every_port_of_a_private_service_is_this_machines_and_guarded(address, settings):
+    name, (port, *_) = "private", free_ports(1)
+    listening, place = Place(port=port).listen()
+    model = private_replicas(settings, name)
+    watch = partial(to_thread.run_sync, check, name)
+    with listening:
+        described = Described.model_validate(ask(address, "/")[1])
+        server = Server(application(described, settings, model), listening, watch=watch)
+        ended = ThreadPoolExecutor(1).submit(server.serve_forever)
+        assert ask(place.address, "/health") == (200, {"status": "ok"})
+        assert ask(place.address, "/embed", {"rows": [{"text": "a dog"}]})[0] == 200
+        assert ask(place.address, "/-/routes")[0] == 404
+        assert ask(place.address, "/-/routes", host="elsewhere.org")[0] == 403
+        listens = {
+            (process.pid, at.laddr.ip.removeprefix("::ffff:"))
+            for process in [psutil().Process(pid) for pid in replicas(name).values()]
+            for at in process.net_connections()
+            if at.status == "LISTEN"
+        }
+        assert len({pid for pid, _ in listens}) == 2
+        assert {ip for _, ip in listens} == {"127.0.0.1"}
+        _delete(name)
+        with pytest.raises(AwayError, match="the service 'private' was ended by another process"):
+            ended.result(timeout=60)
 
 
 def wait_for(holds) -> None:

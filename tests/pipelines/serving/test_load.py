@@ -15,7 +15,7 @@ from searchable import get, ids, serving, untrained
 
 from polypool.pipelines.figures.pages.thumbnails import Thumbnails
 from polypool.pipelines.models.search.queries import Query
-from polypool.pipelines.serving import local
+from polypool.pipelines.serving import guard, local
 from polypool.pipelines.serving.service import Service
 from polypool.pipelines.serving.settings import Limits
 
@@ -193,14 +193,72 @@ def test_a_client_that_does_not_take_the_answers_is_ended(page, monkeypatch):
     assert get(page, "/")[0] == 200
 
 
-def test_connections_are_bounded(trained, monkeypatch):
+def connected_from(page, address: str) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", page.port), timeout=30, source_address=(address, 0))
+
+
+def test_slow_clients_keep_nobody_out(trained, monkeypatch):
+    monkeypatch.setattr(local, "ASK", 300.0)
+    monkeypatch.setattr(local, "CONNECTIONS", 5)
+    head = b"POST /embed HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 100\r\n"
+    with serving(trained) as few, contextlib.ExitStack() as stack:
+        kept = stack.enter_context(connected_from(few, "127.0.0.2"))
+        slow = [stack.enter_context(connected_from(few, "127.0.0.3")) for _ in range(3)]
+        slow[0].sendall(head)
+        slow[1].sendall(head + b"\r\n" + b"x" * 50)
+        assert soon(lambda: len(few.server.server_state.connections) == 4)
+        assert get(few, "/style.css")[0] == 200
+        assert received(slow[0]) == b"", "the first of the address that has most"
+        assert soon(lambda: len(few.server.server_state.connections) == 3)
+        stack.enter_context(opened(few))
+        assert get(few, "/style.css")[0] == 200
+        assert received(slow[1]) == b"", "its body is awaited"
+        kept.sendall(b"GET /style.css HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        assert received(kept).startswith(b"HTTP/1.1 200")
+
+
+def test_what_is_being_answered_is_not_ended_for_more(trained, held, monkeypatch):
     monkeypatch.setattr(local, "CONNECTIONS", 3)
-    with serving(trained) as few:
-        with opened(few), opened(few):
-            assert soon(lambda: len(few.server.server_state.connections) == 2)
-            assert get(few, "/")[0] == 503
-        assert soon(lambda: not few.server.server_state.connections)
-        assert get(few, "/")[0] == 200
+    with serving(trained) as few, ThreadPoolExecutor(2) as pool:
+        answers = pages(pool, few, ["a dog", "a cat"])
+        assert soon(lambda: few.model._requests == 2)
+        assert get(few, "/")[0] == 503
+        held.go.set()
+        assert [answer.result()[0] for answer in answers] == [200] * 2
+
+
+@pytest.mark.parametrize(
+    ("head", "mib", "status"),
+    [
+        (b"POST / HTTP/1.1\r\nContent-Length: %d\r\n", 24, b"413"),
+        (b"POST /embed HTTP/1.1\r\nContent-Length: %d\r\n", 24, b"413"),
+        (b"POST /nowhere HTTP/1.1\r\nContent-Length: %d\r\n", 8, b"404"),
+        (b"POST / HTTP/1.1\r\nContent-Type: multipart/form-data\r\nContent-Length: %d\r\n", 8, b"400"),
+    ],
+)
+def test_a_client_that_sends_all_before_it_reads_gets_the_answer(page, head, mib, status):
+    with opened(page) as client:
+        client.sendall(head % (mib << 20) + b"Host: localhost\r\nConnection: close\r\n\r\n")
+        client.sendall(b"x" * (mib << 20))
+        answer = b""
+        while part := client.recv(65536):  # a reset raises
+            answer += part
+    assert answer.split(b" ")[1] == status
+
+
+@pytest.mark.parametrize("limit", ["_UNREAD_MIB", "_UNREAD_SECONDS"])
+def test_an_endless_body_is_not_read_on_for_long(page, monkeypatch, limit):
+    monkeypatch.setattr(guard, limit, 0.5)
+    with opened(page) as endless:
+        endless.sendall(b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 999999999999\r\n\r\n")
+        started, sent = time.monotonic(), 0
+        with contextlib.suppress(OSError):
+            while time.monotonic() - started < 20:
+                sent += endless.send(b"x" * 65536 if limit == "_UNREAD_MIB" else b"x")
+                if limit == "_UNREAD_SECONDS":
+                    time.sleep(0.01)
+    assert time.monotonic() - started < 4
+    assert sent < 32 << 20
 
 
 @pytest.mark.parametrize(

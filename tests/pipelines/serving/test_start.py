@@ -16,7 +16,7 @@ from polypool.infra.errors import InputError
 from polypool.infra.fields import from_plain
 from polypool.infra.ray import session
 from polypool.pipelines.commands.serve import main
-from polypool.pipelines.serving import deployment, service, settings, start
+from polypool.pipelines.serving import deployment, local, service, settings, start
 from polypool.pipelines.serving.deployment import application, build
 from polypool.pipelines.serving.schema import Described
 from polypool.pipelines.serving.settings import Limits, Place, Replicas, Settings, digest
@@ -58,7 +58,8 @@ def refusal(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
         (["x", "--token-file", "none"], "--token-file none: cannot be read"),
         (["x", "--max-batch", "0"], "--max-batch must be at least 1, not 0"),
         (["x", "--replicas", "-1"], "--replicas must be at least 0, not -1"),
-        (["x", "--route", "/a"], "--route is for services of a Ray cluster; give --replicas, too"),
+        (["x", "--route", "/a"], "--route is for services of a Ray cluster; give --replicas"),
+        (["x", "--route", "/a", "--replicas", "1"], "give --replicas, and set RAY_ADDRESS"),
         (["x", "--max-body-mib", "512"], "--max-bodies-mib 256 is less than one request may bring"),
         (["x", "--token", TOKEN], "--token"),
     ],
@@ -147,21 +148,32 @@ def test_an_example_of_its_use_is_printed():
     assert json.loads(curl.rpartition(" -d ")[2].strip("'")) == {"rows": [{"text": "a dog on the grass"}]}
 
 
+@pytest.mark.parametrize("cluster", [False, True])
 @pytest.mark.parametrize("from_file", [False, True])
-def test_replicas_inherit_no_token_and_the_terminal_shows_none(from_file, tmp_path, monkeypatch, capsys):
+def test_replicas_inherit_no_token_and_the_terminal_shows_none(
+    from_file, cluster, tmp_path, monkeypatch, capsys
+):
     served: list[Settings] = []
 
-    @contextmanager
-    def begun(settings_, place, opened, *, open_to_all):
+    def replicas(settings_, name):
         assert settings.TOKEN not in os.environ, "what Ray starts would have it"
         served.append(settings_)
+
+    @contextmanager
+    def begun(settings_, place, *, open_to_all):
+        replicas(settings_, place.name)
         yield place.address
+
+    monkeypatch.setenv("RAY_ADDRESS", "cluster:6379" if cluster else "local")
+    monkeypatch.setattr(
+        deployment, "running" if cluster else "private_replicas", begun if cluster else replicas
+    )
+    monkeypatch.setattr(local.Server, "serve_forever", lambda server: None)
 
     described = Described.model_construct(
         recipe="tiny", task="vqa", aggregator="gpo", source="x", routes=["answer"], features=10, page=False
     )
     loaded = SimpleNamespace(described=described, notes=["there is no search: gone"])
-    monkeypatch.setattr(deployment, "running", begun)
     monkeypatch.setattr(deployment, "wait", lambda name: None)
     monkeypatch.setattr(Place, "listen", lambda place: (socket.socket(), place))
     monkeypatch.setattr(session, "ray_beside", nullcontext)
