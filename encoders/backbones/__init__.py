@@ -17,7 +17,7 @@ from polypool.encoders.backbones.model_folders import remembered_folder
 from polypool.infra.errors import InputError
 from polypool.infra.fields import from_plain
 from polypool.infra.registry import BACKBONES
-from polypool.infra.spec import refuse_untrusted
+from polypool.infra.spec import changed, refuse_untrusted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,17 +115,16 @@ def recorded_backbone(extractor: dict[str, Any], *, where: str, store: str) -> B
     Raises:
         InputError: it cannot be built, or is another one now.
     """
+    spec = recorded_spec(extractor, where=where)
     folder = remembered_folder(extractor)
-    here = {"name": str(folder)} if folder and folder.is_dir() else {}
-    spec = recorded_spec(extractor | here, where=where)
+    gone = ""
+    if folder and folder.is_dir():
+        spec = changed(spec, name=str(folder))
+    elif folder:
+        gone = f" Its model was in {folder} when they were extracted, which is gone."
     try:
         built = build_backbone(spec)
     except InputError as error:
-        gone = (
-            f" Its model was in {folder} when they were extracted, which is gone."
-            if folder and not here
-            else ""
-        )
         raise InputError(f"{store}: the backbone of its features cannot be built: {error}{gone}") from error
     here = built.describe()
     if "sha256" in here and here["sha256"] == extractor.get("sha256"):

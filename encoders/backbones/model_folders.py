@@ -55,7 +55,7 @@ def remember_folder(name: str, described: Mapping[str, Any]) -> None:
 
 def remembered_folder(described: Mapping[str, Any]) -> Path | None:
     """Return the folder that a described model was read from on this machine, which may be gone; None without one."""
-    folder = _remembered(resolve(REMEMBERED)).get(described.get("sha256", ""))
+    folder = _remembered(resolve(REMEMBERED)).get(str(described.get("sha256")))
     return Path(folder) if folder else None
 
 
