@@ -76,11 +76,14 @@ def test_the_digest_names_the_content_not_its_source(kind, write, row, tmp_path)
 def test_each_file_has_its_digest(kind, write, row, tmp_path):
     (tmp_path / "a.png").write_bytes(b"one")
     os.mkfifo(tmp_path / "pipe.png")  # never opened: that would wait for ever
-    names = ("a.png", "gone.png", "pipe.png", "a.png")
+    names = ("a.png", "gone.png", "pipe.png", "a.png", *(f"{n}.png" for n in range(70)))
+    for name in names[4:]:
+        (tmp_path / name).write_text(name)
     rows = [row(id=str(n), path=name, sha256="taken on trust") for n, name in enumerate(names)]
     write(tmp_path / "out", rows, source={}, images=tmp_path)
     opened, one = kind.open(tmp_path / "out"), hashlib.sha256(b"one").hexdigest()
-    assert [digest for (digest,) in opened.rows("train", "sha256")] == [one, "", "", one]
+    others = [hashlib.sha256(name.encode()).hexdigest() for name in names[4:]]
+    assert [digest for (digest,) in opened.rows("train", "sha256")] == [one, "", "", one, *others]
     assert [item.sha256 for item in opened.items("train")][:1] == [one]
 
 
