@@ -5,14 +5,17 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from polypool.encoders.text.tokenizers import Tokenizer
 from polypool.infra.errors import InputError
-from polypool.infra.fields import at_least
+from polypool.infra.fields import Rule, at_least, require
+
+Standardise = bool | Literal["auto"]
+_STANDARDISE = Rule("True, False or auto", lambda value: isinstance(value, bool) or value == "auto")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,22 +88,23 @@ class FeatureEncoder(Encoder):
 
     Args:
         assets: see `FeatureAssets`.
-        standardise: bring features to mean 0 and deviation 1 by the statistics first.
+        standardise: bring features to mean 0 and deviation 1 by the statistics first; `auto` where there are any.
     """
 
     assets_kind = FeatureAssets
     mean_F: Tensor
     scale_F: Tensor
 
-    def __init__(self, assets: Mapping[str, Any], *, standardise: bool) -> None:
+    def __init__(self, assets: Mapping[str, Any], *, standardise: Standardise) -> None:
         super().__init__()
+        require(_STANDARDISE, standardise=standardise)
         statistics = assets.get("statistics")
-        self.standardise = standardise
-        if standardise:
+        self.standardise = bool(statistics) if standardise == "auto" else standardise
+        if self.standardise:
             if not statistics:
                 raise ValueError(
                     "standardise=True needs the per-channel statistics of the training split, and this feature store "
-                    "has none: `polypool extract` writes them, `ingest` does not; choose standardise=False"
+                    "has none: `polypool extract` writes them, `ingest` does not; choose standardise=False, or auto"
                 )
             self.register_buffer("mean_F", torch.tensor(statistics["mean"]))
             self.register_buffer("scale_F", torch.tensor(statistics["std"]).clamp(min=1e-6).reciprocal())

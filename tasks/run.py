@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import json
 import math
+import os
 import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -15,7 +16,8 @@ import tyro
 
 from polypool.infra.errors import InputError
 from polypool.infra.fields import NOT_EMPTY, Rule, above, at_least, from_plain, hints, validate
-from polypool.infra.spec import Spec, modules_of, refuse_untrusted
+from polypool.infra.paths import resolve_place
+from polypool.infra.spec import Spec, changed, modules_of, refuse_untrusted
 from polypool.infra.storage.places import place
 
 Count = Annotated[int, at_least(0)]
@@ -46,6 +48,18 @@ ByPrefix = Annotated[
     Rule("pairs with each prefix once", lambda pairs: len({prefix for prefix, _ in pairs}) == len(pairs)),
 ]
 """Numbers by prefixes of parameter names; the longest prefix of a name wins."""
+AUTO = "auto"
+"""A setting that follows from the corpus and the stores, once they are given."""
+
+
+def short(flag: str) -> Any:
+    """Return the annotation of a setting that the command line also knows by a flag without its group."""
+    return tyro.conf.arg(aliases=(flag,))
+
+
+def folder_name(corpus: str) -> str:
+    """Return the name of a corpus's folder or URL; empty where there is none."""
+    return os.path.basename(os.path.normpath(str(resolve_place(corpus)))) if corpus else ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,13 +70,13 @@ class Data:
     in object storage: `s3://bucket/data/coco`, `gs://...` or `hf://...`.
     """
 
-    dataset: Name
-    """Name of the data set, a tag of the run."""
-    corpus: str
+    dataset: Name = AUTO
+    """Name of the data set, a tag of the run; `auto` is the name of the corpus's folder."""
+    corpus: Annotated[str, short("--corpus")]
     """Folder of an ingested corpus, or its URL: ids, splits, captions."""
-    features: str = ""
+    features: Annotated[str, short("--features")] = ""
     """Folder of a feature store, or its URL; unused where the visual encoder reads pixels."""
-    texts: str = ""
+    texts: Annotated[str, short("--texts")] = ""
     """Folder of a store of the texts' features, or its URL; unused where the text encoder reads words."""
     missing: Literal["error", "skip"] = "error"
     """What becomes of pictures and videos of the corpus that have no features, or no file where the model reads these:
@@ -87,6 +101,8 @@ class Data:
         validate(self, prefix="--data.")
         for name in ("corpus", "features", "texts"):
             place(getattr(self, name))
+        if self.dataset == AUTO:
+            object.__setattr__(self, "dataset", folder_name(self.corpus) or AUTO)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,7 +156,7 @@ class Run:
         from polypool.tasks.run import Data, Optim, Run
 
         run = Run(
-            data=Data(dataset="mine", corpus="data/mine", features="data/mine-features", captions=2),
+            data=Data(corpus="data/mine", features="data/mine-features", captions=2),
             visual="regions(width=32)",
             text="bigru(width=32, embedding=16, min_count=1)",
             aggregator="gpo",
@@ -160,7 +176,8 @@ class Run:
     visual: Part
     """Visual encoder."""
     text: Part
-    """Text encoder."""
+    """Text encoder; `auto` is a BiGRU of the words, or an MLP of the features that `data.texts` names, as wide as the
+    visual encoder."""
     protocol: Name
     """Protocol of the test split, scored once, with the epoch that was best on `val`."""
     test: bool = True
@@ -225,6 +242,16 @@ class Run:
             raise InputError(
                 f"--min-workers must be at most --workers, which is {self.workers}, not {self.min_workers}"
             )
+        if self.text == AUTO and self.data.corpus:
+            width = Spec.parse(self.visual).params.get("width", 1024)
+            text = changed(_OF_FEATURES if self.data.texts else _OF_WORDS, width=width)
+            object.__setattr__(self, "text", text)
+
+    @property
+    def label(self) -> str:
+        """Its recipe, and its data set where the recipe is not named after that: `image_text mine`."""
+        known = self.members or self.recipe.startswith(self.data.dataset)
+        return self.recipe if known else f"{self.recipe} {self.data.dataset}".strip()
 
     @property
     def worker_counts(self) -> tuple[int, ...]:
@@ -236,6 +263,22 @@ class Run:
     def epoch_unit(self) -> int:
         """An epoch has a multiple of so many samples, whichever of these numbers of workers trains it."""
         return self.optim.batch if self.optim.drop_last else math.lcm(*self.worker_counts)
+
+
+_OF_WORDS = "bigru(embedding=128, min_count=1, dropout=0.3)"
+_OF_FEATURES = "stacked_regions(standardise=auto)"
+"""Text encoders of `auto`."""
+
+
+def refuse_incomplete(run: Run) -> None:
+    """Raise InputError for a run whose settings are to follow from a corpus that is not given."""
+    for each in (run, *run.members.values()):
+        if not each.data.corpus and AUTO in (each.data.dataset, each.text):
+            raise InputError(
+                f"{each.recipe or each.task} trains on your own data, and no corpus is given: add --corpus DIR, the "
+                "folder that `polypool ingest` wrote, and --features DIR, a store of its pictures or videos that "
+                "`polypool extract` or `polypool ingest` wrote"
+            )
 
 
 WITHOUT_EFFECT = (

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from polypool.encoders.backbones.hub import from_config, from_hub
 from polypool.encoders.elements import map_elements
-from polypool.encoders.encoder import FeatureEncoder, TextEncoder
+from polypool.encoders.encoder import FeatureEncoder, Standardise, TextEncoder
 from polypool.infra.compute.dropout import by_sample
 from polypool.infra.errors import InputError
 from polypool.infra.fields import at_least
@@ -147,10 +147,12 @@ class StoredText(FeatureEncoder):
     Args:
         assets: see `FeatureEncoder`.
         width: width D of the elements.
-        standardise: bring features to mean 0 and deviation 1 first.
+        standardise: bring features to mean 0 and deviation 1 first; `auto` where the store has their statistics.
     """
 
-    def __init__(self, assets: Mapping[str, Any], *, width: int = 1024, standardise: bool = False) -> None:
+    def __init__(
+        self, assets: Mapping[str, Any], *, width: int = 1024, standardise: Standardise = False
+    ) -> None:
         super().__init__(assets, standardise=standardise)
         self.width = width
         self.linear = nn.Linear(assets["dim"], width)

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from polypool.encoders.elements import Rows, map_elements
-from polypool.encoders.encoder import FeatureEncoder, xavier_linear
+from polypool.encoders.encoder import FeatureEncoder, Standardise, xavier_linear
 from polypool.infra.compute.batchnorm import SetBatchNorm
 from polypool.infra.compute.dropout import Dropout
 from polypool.infra.registry import ENCODERS
@@ -21,10 +21,12 @@ class Grid(FeatureEncoder):
     Args:
         assets: see `FeatureEncoder`.
         width: width D of the elements that come out.
-        standardise: bring features to mean 0 and deviation 1 first.
+        standardise: bring features to mean 0 and deviation 1 first; `auto` where the store has their statistics.
     """
 
-    def __init__(self, assets: Mapping[str, Any], *, width: int = 1024, standardise: bool = False) -> None:
+    def __init__(
+        self, assets: Mapping[str, Any], *, width: int = 1024, standardise: Standardise = False
+    ) -> None:
         super().__init__(assets, standardise=standardise)
         self.width = width
         self.fc = xavier_linear(assets["dim"], width)
@@ -45,10 +47,12 @@ class PooledGrid(FeatureEncoder):
     Args:
         assets: see `FeatureEncoder`.
         width: width of the global feature; the elements keep that of the store.
-        standardise: bring features to mean 0 and deviation 1 first.
+        standardise: bring features to mean 0 and deviation 1 first; `auto` where the store has their statistics.
     """
 
-    def __init__(self, assets: Mapping[str, Any], *, width: int = 1024, standardise: bool = False) -> None:
+    def __init__(
+        self, assets: Mapping[str, Any], *, width: int = 1024, standardise: Standardise = False
+    ) -> None:
         super().__init__(assets, standardise=standardise)
         self.width = assets["dim"]
         self.global_width = width
@@ -69,11 +73,16 @@ class Frames(FeatureEncoder):
         assets: see `FeatureEncoder`.
         width: width D of the elements that come out.
         dropout: fraction of their values dropped in training.
-        standardise: bring features to mean 0 and deviation 1 first.
+        standardise: bring features to mean 0 and deviation 1 first; `auto` where the store has their statistics.
     """
 
     def __init__(
-        self, assets: Mapping[str, Any], *, width: int = 1024, dropout: float = 0.2, standardise: bool = False
+        self,
+        assets: Mapping[str, Any],
+        *,
+        width: int = 1024,
+        dropout: float = 0.2,
+        standardise: Standardise = False,
     ) -> None:
         super().__init__(assets, standardise=standardise)
         self.width = width
@@ -109,7 +118,13 @@ class _ResidualMLP(FeatureEncoder):
     """A linear map `fc`, and an MLP with batch normalisation whose input is `inputs` wide."""
 
     def __init__(
-        self, assets: Mapping[str, Any], *, width: int, inputs: int, hidden: int | None, standardise: bool
+        self,
+        assets: Mapping[str, Any],
+        *,
+        width: int,
+        inputs: int,
+        hidden: int | None,
+        standardise: Standardise,
     ) -> None:
         super().__init__(assets, standardise=standardise)
         hidden = hidden or width // 2
@@ -134,7 +149,7 @@ class Regions(_ResidualMLP):
         assets: see `FeatureEncoder`.
         width: width D of the elements that come out.
         hidden: width of the MLP; by default half of `width`.
-        standardise: bring features to mean 0 and deviation 1 first.
+        standardise: bring features to mean 0 and deviation 1 first; `auto` where the store has their statistics.
     """
 
     def __init__(
@@ -143,7 +158,7 @@ class Regions(_ResidualMLP):
         *,
         width: int = 1024,
         hidden: int | None = None,
-        standardise: bool = False,
+        standardise: Standardise = False,
     ) -> None:
         super().__init__(assets, width=width, inputs=assets["dim"], hidden=hidden, standardise=standardise)
 
@@ -165,7 +180,7 @@ class StackedRegions(_ResidualMLP):
         width: width D of the elements that come out.
         hidden: width of the MLP; by default half of `width`.
         dropout: fraction of the elements' values dropped in training.
-        standardise: bring features to mean 0 and deviation 1 first.
+        standardise: bring features to mean 0 and deviation 1 first; `auto` where the store has their statistics.
     """
 
     def __init__(
@@ -175,7 +190,7 @@ class StackedRegions(_ResidualMLP):
         width: int = 1024,
         hidden: int | None = None,
         dropout: float = 0.1,
-        standardise: bool = False,
+        standardise: Standardise = False,
     ) -> None:
         super().__init__(assets, width=width, inputs=width, hidden=hidden, standardise=standardise)
         self.dropout = Dropout(dropout)

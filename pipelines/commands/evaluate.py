@@ -9,7 +9,7 @@ at the 100 best of a first pass for each query, and for that pass at as many pro
 With --rescore scores are changed before they are ranked, by dual softmax (dsl) or by a bank of training queries
 (qbnorm): tasks/scoring/ranking/rescoring.py.
 
-With --data.corpus and --data.dataset the runs are scored on other data than those that they were trained on, whose
+With --corpus and --features the runs are scored on other data than those that they were trained on, whose
 words and statistics of features they keep. The scores are logged in a run of their own, of kind `transfer`, and
 `compare` has a table of its own for them.
 
@@ -112,8 +112,8 @@ def analyse(trained: TrainedModel, *, split: str, protocol: str, elements: bool)
 
 
 def name(trained: TrainedModel) -> str:
-    of = f" of {trained.trained_on}" if trained.trained_on else ""
-    return f"{trained.run.recipe} {trained.run.aggregator} seed {trained.run.seed}{of}"
+    run, of = trained.run, trained.trained_on
+    return f"{run.recipe if of else run.label} {run.aggregator} seed {run.seed}" + (f" of {of}" if of else "")
 
 
 def metric_table(evaluations: Sequence[Evaluation]) -> list[str]:

@@ -94,7 +94,7 @@ def rerun(options: Rerun) -> None:
 
     original = read_original(options.run_id, trust=options.trust)
     run = original.run
-    print(f"{run.recipe} {run.aggregator} seed {run.seed} (run {options.run_id})")
+    print(f"{run.label} {run.aggregator} seed {run.seed} (run {options.run_id})")
     print(*(f"  {line}" for line in original.lines()), sep="\n")
     if options.dry_run:
         return

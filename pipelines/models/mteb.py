@@ -82,7 +82,7 @@ class MtebModel:
                 "apart, which mteb compares; give a run whose model encodes them apart"
             )
         self.trained, self.modality = trained, adapter.modality
-        self.name = name or f"polypool/{trained.run.recipe or 'run'}"
+        self.name = name or f"polypool/{trained.run.label.replace(' ', '-')}"
         self._files = _files(adapter)
 
     @cached_property

@@ -31,7 +31,7 @@ from polypool.infra.registry import (
 from polypool.infra.spec import trust_modules, trust_specs
 from polypool.infra.storage.places import Url
 from polypool.pipelines.recipes import Ensemble, published_text
-from polypool.tasks.run import Run, modules
+from polypool.tasks.run import AUTO, Run, modules, refuse_incomplete
 from polypool.tasks.run_files import SUFFIXES, read_run_file
 
 
@@ -67,10 +67,11 @@ def read_config(name: str, flags: Sequence[str] = (), *, prog: str = "polypool t
 
 
 def check_names(run: Run) -> None:
-    """Raise InputError for the first unknown part of a run; only parts named `module:Name` are imported.
+    """Raise InputError for a missing corpus or an unknown part of a run; only parts named `module:Name` are imported.
 
     Objectives are not checked: a task may define its own, as visual question answering does.
     """
+    refuse_incomplete(run)
     parts: list[tuple[Registry, str]] = [
         (TASKS, run.task),
         (ENCODERS, run.visual),
@@ -107,7 +108,7 @@ def recipe_list() -> str:
     listing = RECIPES.listing()
     width = max(len(listed.name) for listed in listing)
     here = "on data that are here"
-    groups: dict[str, list[str]] = {here: []}
+    groups: dict[str, list[str]] = {here: [], f"that need {_OWN}": []}
     for listed in listing:
         title, about = "that cannot be used", listed.error
         if not listed.error:
@@ -123,8 +124,13 @@ def recipe_list() -> str:
     return "\n\n".join("\n".join((f"recipes {title}:", *lines)) for title, lines in groups.items() if lines)
 
 
+_OWN = "--corpus and --features"
+
+
 def _lacking(config: Run | Ensemble) -> str:
     """Return the missing corpora or feature stores of a recipe, as text; empty for none; remote ones count as here."""
+    if isinstance(config, Run) and config.data.dataset == AUTO:
+        return _OWN
     if isinstance(config, Ensemble):
         runs = [RECIPES.get(member)() for member in config.members]
     else:

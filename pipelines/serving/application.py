@@ -73,7 +73,7 @@ def application(described: Described, settings: Settings, model: Model) -> ASGIA
         model: answers.
     """
     app = FastAPI(
-        title=f"polypool: {described.recipe or described.task}",
+        title=f"polypool: {described.title}",
         description=f"{described.aggregator} on {described.task}, of {described.source}",
         docs_url=None,  # pages that fetch scripts from elsewhere
         redoc_url=None,

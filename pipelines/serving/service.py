@@ -164,7 +164,7 @@ class Service:
             routes.append("search")
         return Described(
             source=self.settings.source.rstrip("/").rpartition("/")[2],  # without the folders of this machine
-            title=f"{run.recipe or run.task} · {run.aggregator} · seed {run.seed}",
+            title=f"{run.label} · {run.aggregator} · seed {run.seed}",
             recipe=run.recipe,
             task=run.task,
             modality=adapter.modality,

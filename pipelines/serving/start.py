@@ -85,7 +85,7 @@ def _serve_on_ray(settings: Settings, at: Place, *, token: str, open_to_all: boo
             print(f"note: {note}", flush=True)
         with session.ray_session():
             mute_workers()
-            parts = (described.recipe, described.task, described.aggregator, described.source)
+            parts = (described.title, described.task, described.source)
             print(
                 f"{' · '.join(filter(None, parts))}: {settings.replicas.replicas} being loaded ...",
                 flush=True,

@@ -95,7 +95,7 @@ class Trainer:
         self.watch = CollapseWatch(adapter, run.optim, epoch_steps=self.order.epoch_steps)
         steps = run.optim.epochs * self.order.epoch_steps
         self.bar = (
-            bar(desc=f"{run.recipe} {run.aggregator}", total=steps, unit="step")
+            bar(desc=f"{run.label} {run.aggregator}", total=steps, unit="step")
             if steps and rank() == 0
             else None
         )
@@ -258,7 +258,7 @@ class Trainer:
             self.log.log({**metrics, **times}, step=self.step)
         if self.bar is not None:
             self.bar.set_description(
-                f"{self.run.recipe} {self.run.aggregator} epoch {self.epoch}/{self.run.optim.epochs} "
+                f"{self.run.label} {self.run.aggregator} epoch {self.epoch}/{self.run.optim.epochs} "
                 f"{adapter.primary.name} {value:.1f} (best {progress.best:.1f})"
             )
         return {**metrics, "epoch": self.epoch}
@@ -306,7 +306,7 @@ class Trainer:
         if self.log is None:
             return ()
         run = self.run
-        return run_figures(watched, self.log.history, title=f"{run.recipe} {run.aggregator} seed {run.seed}")
+        return run_figures(watched, self.log.history, title=f"{run.label} {run.aggregator} seed {run.seed}")
 
     def _checkpoint(self, metrics: dict[str, float]) -> None:
         self.report(metrics, snapshot(self.model, self.optimizer, self.progress))

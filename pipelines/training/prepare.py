@@ -21,7 +21,7 @@ from polypool.pipelines.training.checkpoints.format import fill_weights
 from polypool.pipelines.training.optim import make_optimizer
 from polypool.tasks.abilities import Chunked
 from polypool.tasks.adapter import TaskAdapter
-from polypool.tasks.run import Run, modules
+from polypool.tasks.run import Run, modules, refuse_incomplete
 
 
 def prepare(run: Run, **arguments: Any) -> TaskAdapter:
@@ -40,6 +40,7 @@ def prepare(run: Run, **arguments: Any) -> TaskAdapter:
             f"this {run.task} was trained together with others, by {run.jointly!r}; train that joint run, "
             f"{run.recipe}, or a recipe of its task by itself (`polypool train --list`)"
         )
+    refuse_incomplete(run)
     trust_modules(*modules(run))
     adapter: TaskAdapter = TASKS.build(run.task, run, **arguments)
     refuse_unused(run, adapter.unused)

@@ -59,7 +59,7 @@ class Described:
         task = f" {run.task}" if run.jointly else ""
         return cls(
             experiment=run.experiment,
-            name=f"{run.recipe}{task} {run.aggregator}{text} seed {run.seed}".strip(),
+            name=f"{run.label}{task} {run.aggregator}{text} seed {run.seed}".strip(),
             tags=tags(run),
             params=to_params(run),
             settings=to_json(run),

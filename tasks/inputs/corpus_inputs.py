@@ -121,8 +121,20 @@ class CorpusInputs:
 
     @cached_property
     def store(self) -> FeatureStore | None:
-        """The features; None if the visual encoder reads pixels."""
-        return FeatureStore.open(resolve_place(self.run.data.features)) if self.reads_store else None
+        """The features; None if the visual encoder reads pixels.
+
+        Raises:
+            InputError: the run names none, or it cannot be read.
+        """
+        if not self.reads_store:
+            return None
+        data = self.run.data
+        if not data.features:
+            raise InputError(
+                f"the visual encoder {self.visual_spec.name!r} reads stored features; name a store by --features "
+                f"(polypool extract --corpus {data.corpus} makes one)"
+            )
+        return FeatureStore.open(resolve_place(data.features))
 
     @cached_property
     def text_store(self) -> FeatureStore | None:
@@ -137,7 +149,7 @@ class CorpusInputs:
         if not data.texts:
             raise InputError(
                 f"the text encoder {self.text_spec.name!r} reads stored features of texts; name a store by "
-                f"--data.texts (polypool extract --texts --corpus {data.corpus} makes one)"
+                f"--texts (polypool extract --texts --corpus {data.corpus} makes one)"
             )
         return FeatureStore.open(resolve_place(data.texts))
 

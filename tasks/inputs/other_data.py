@@ -9,10 +9,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from polypool.infra.errors import InputError
-from polypool.tasks.run import Run
+from polypool.tasks.run import Run, folder_name, short
 
 if TYPE_CHECKING:  # a verb reads these settings before torch is imported
     from polypool.infra.store import FeatureStore
@@ -24,17 +24,21 @@ class OtherData:
     """Data that trained models are scored on instead of their own, by the names of `polypool.tasks.run.Data`."""
 
     dataset: str = ""
-    """Name of the data set, by which tables tell it from that of training."""
-    corpus: str = ""
+    """Name of the data set, by which tables tell it from that of training; if empty, that of the corpus's folder."""
+    corpus: Annotated[str, short("--corpus")] = ""
     """Folder of an ingested corpus, or its URL."""
-    features: str = ""
+    features: Annotated[str, short("--features")] = ""
     """Folder of a feature store of its images or videos, or its URL, made as the store of training was."""
-    texts: str = ""
+    texts: Annotated[str, short("--texts")] = ""
     """Folder of a store of its texts' features, or its URL, likewise; for models that read no words."""
     captions: int | None = None
     """How many captions of each item are used; as in training where it is not given."""
     missing: Literal["error", "skip"] | None = None
     """What becomes of items that have no features, or no file; as in training where it is not given."""
+
+    def __post_init__(self) -> None:
+        if not self.dataset:
+            object.__setattr__(self, "dataset", folder_name(self.corpus))
 
     @property
     def given(self) -> dict[str, Any]:
@@ -46,20 +50,18 @@ class OtherData:
         """Return a run whose data are these.
 
         Raises:
-            InputError: the corpus or its name is missing, the name is that of the training data, or the run has none.
+            InputError: the corpus is missing, its name is that of the training data, or the run has none.
         """
-        if not (self.dataset and self.corpus):
-            raise InputError(
-                "other data need --data.corpus, a folder that `polypool ingest` made, and --data.dataset, their name"
-            )
+        if not self.corpus:
+            raise InputError("other data need --corpus, a folder that `polypool ingest` made")
         if run.members:
             raise InputError(
                 f"{run.task!r} trained several tasks, each on its own data; evaluate the run of one of them"
             )
         if self.dataset == run.data.dataset:
             raise InputError(
-                f"--data.dataset {self.dataset!r} is the name of the data that the model was trained on; give other "
-                "data another name, or leave --data out to score the model on its own"
+                f"{self.dataset!r} is the name of the data that the model was trained on; give other data another name "
+                "with --data.dataset, or leave --corpus out to score the model on its own"
             )
         data = {"features": "", "texts": ""} | self.given
         return dataclasses.replace(run, data=dataclasses.replace(run.data, **data))
@@ -84,14 +86,14 @@ def check_features(inputs: CorpusInputs) -> None:
             continue
         if not getattr(data, name):
             raise InputError(
-                f"the model reads stored features; name those of {data.corpus} by --data.{name} DIR (`polypool "
+                f"the model reads stored features; name those of {data.corpus} by --{name} DIR (`polypool "
                 "extract` makes them, with the backbone of training)"
             )
         store = inputs.store if name == "features" else inputs.text_store
         assert store is not None  # the model reads one
         if why := "; ".join(_differences(store, dim=assets[side]["dim"], made=made[name])):
             raise InputError(
-                f"--data.{name} {getattr(data, name)}: not made as the features that the model was trained on: {why}"
+                f"--{name} {getattr(data, name)}: not made as the features that the model was trained on: {why}"
             )
 
 

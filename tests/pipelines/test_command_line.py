@@ -66,6 +66,7 @@ def test_recipes_are_listed_by_the_data_that_they_need(tmp_path, monkeypatch):
     (tmp_path / "data" / "coco_mini" / "cells").mkdir(parents=True)
     here = titles()
     assert next(iter(here.values())) == here["coco_mini"] == "recipes on data that are here:"
+    assert here["image_text"] == here["vqa"] == "recipes that need --corpus and --features:"
     assert here["coco_mini_dinov2"] == "recipes that need data/coco_mini/dinov2_cls_4x4:"
 
 

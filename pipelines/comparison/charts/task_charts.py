@@ -90,7 +90,7 @@ def draw_pairs(scored: Sequence[tuple[Run, Mapping[str, float]]], *, metric: Met
     panel.set_ylabel("visual aggregator", fontsize=9, color=INK)
     few, many = min(counts), max(counts)
     over = "one run each" if many == 1 else f"mean over {few if few == many else f'{few} to {many}'} seeds"
-    title(panel, f"{run.recipe} · {run.protocol} · {metric.label}\n{over}", pad=8)
+    title(panel, f"{run.label} · {run.protocol} · {metric.label}\n{over}", pad=8)
     return figure
 
 

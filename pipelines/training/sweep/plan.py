@@ -146,16 +146,16 @@ class Plan:
 
 
 def seconds(run: Run, records: Sequence[RunRecord]) -> float | None:
-    """Estimate a run's time, scaled to its epochs; None where no run of its recipe has finished.
+    """Estimate a run's time, scaled to its epochs; None where no run of its recipe on its data has finished.
 
-    The median over finished runs of the same recipe and aggregator, or else of the same recipe.
+    The median over those finished runs that have its aggregator, or else over all of them.
     """
     same = [
         record
         for record in records
         if record.status == "FINISHED"
         and record.tags.get("kind") == "train"
-        and record.tags.get("recipe") == run.recipe
+        and (record.tags.get("recipe"), record.tags.get("dataset")) == (run.recipe, run.data.dataset)
     ]
     closer = [record for record in same if record.tags.get("aggregator") == run.aggregator]
     times = [_scaled(record, run.optim.epochs) for record in closer or same]

@@ -46,7 +46,7 @@ class Trial:
         run = self.run
         text = f", text {run.text_aggregator}" if run.text_aggregator else ""
         chosen = f" ({text_of(self.chosen)})" if self.chosen else ""
-        return f"{run.recipe} {run.aggregator}{text} seed {run.seed}{chosen}"
+        return f"{run.label} {run.aggregator}{text} seed {run.seed}{chosen}"
 
     @property
     def tags(self) -> dict[str, str]:

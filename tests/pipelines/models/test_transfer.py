@@ -56,6 +56,7 @@ def test_the_model_keeps_what_it_knows_of_its_own_data(run, other):
     run_id = keep_run(run)
     own, moved = load_run(run_id), load(run_id, data=data_of(other))
     assert (own.trained_on, moved.trained_on, moved.run.data.dataset) == ("", "tiny", "other")
+    assert data_of(other, dataset="").of(own.run).data.dataset == "corpus"
     assert moved.adapter.assets == own.adapter.assets
     assert moved.adapter.assets["visual"]["statistics"] != moved.adapter.store.manifest.statistics
     there = replace(run, data=replace(other.data, dataset="other"))
@@ -120,9 +121,7 @@ def test_features_that_were_made_otherwise_are_refused(run, other, tmp_path):
     extracted = _narrow(
         tmp_path / "vit", store, dim=10, source={"extractor": {"backbone": "vit", "name": "b"}}
     )
-    message = (
-        f"--data.features {narrow}: not made as the features that the model was trained on: their width is 9"
-    )
+    message = f"--features {narrow}: not made as the features that the model was trained on: their width is 9"
     with pytest.raises(InputError, match=message):
         load(run_id, data=data_of(other, features=narrow))
     with pytest.raises(InputError, match="backbone of their extractor is 'vit', expected 'unknown'; name of"):
@@ -135,10 +134,9 @@ def test_features_that_were_made_otherwise_are_refused(run, other, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"corpus": ""}, "other data need --data.corpus"),
-        ({"dataset": ""}, "and --data.dataset, their name"),
+        ({"corpus": ""}, "other data need --corpus"),
         ({"dataset": "tiny"}, "'tiny' is the name of the data that the model was trained on"),
-        ({"features": ""}, "name those of .* by --data.features DIR"),
+        ({"features": ""}, "name those of .* by --features DIR"),
         ({"corpus": "nowhere"}, "nowhere"),
     ],
 )

@@ -160,3 +160,7 @@ def test_frames_are_standardised_where_that_is_asked_for():
     torch.testing.assert_close(brought(x_BNF, mask_BN)[0], plain(torch.ones(1, 1, 2), mask_BN)[0])
     with pytest.raises(InputError, match="statistics"):
         ENCODERS.build("frames(standardise=True)", {"dim": 3})
+    assert ENCODERS.build("frames(standardise=auto)", assets).standardise
+    assert not ENCODERS.build("frames(standardise=auto)", {"dim": 2, "statistics": None}).standardise
+    with pytest.raises(InputError, match="standardise must be True, False or auto, not 'atuo'"):
+        ENCODERS.build("frames(standardise=atuo)", assets)

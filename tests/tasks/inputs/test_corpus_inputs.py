@@ -231,7 +231,7 @@ CHANGES = [
         "'drop(p=0.2)' does not change words, which the text encoder 'bigru' reads",
     ),
     ({"data": {"max_words": 5}}, "--data.max-words 5 cuts words, and"),
-    ({"data": {"texts": ""}}, "'stored_text' reads stored features of texts; name a store by --data.texts"),
+    ({"data": {"texts": ""}}, "'stored_text' reads stored features of texts; name a store by --texts"),
     ({"model": "hgr", "aggregator": "attention"}, "the model 'hgr' reads the words of captions"),
     ({"data": {"texts": "nowhere"}}, "nowhere"),
 ]
