@@ -171,7 +171,13 @@ def test_replicas_inherit_no_token_and_the_terminal_shows_none(
     monkeypatch.setattr(local.Server, "serve_forever", lambda server: None)
 
     described = Described.model_construct(
-        recipe="tiny", task="vqa", aggregator="gpo", source="x", routes=["answer"], features=10, page=False
+        title="tiny · gpo · seed 0",
+        task="vqa",
+        aggregator="gpo",
+        source="x",
+        routes=["answer"],
+        features=10,
+        page=False,
     )
     loaded = SimpleNamespace(described=described, notes=["there is no search: gone"])
     monkeypatch.setattr(deployment, "wait", lambda name: None)
@@ -189,7 +195,10 @@ def test_replicas_inherit_no_token_and_the_terminal_shows_none(
         open_to_all=False,
     )
     note, what, address, curl = capsys.readouterr().out.splitlines()
-    assert (note, what) == ("note: there is no search: gone", "tiny · vqa · gpo · x: 1 being loaded ...")
+    assert (note, what) == (
+        "note: there is no search: gone",
+        "tiny · gpo · seed 0 · vqa · x: 1 being loaded ...",
+    )
     assert address == "http://127.0.0.1:8000  (/answer; Ctrl-C ends it)"
     sends = f"$(cat '{tmp_path}/a token')" if from_file else f"${settings.TOKEN}"
     assert f'"Authorization: Bearer {sends}"' in curl

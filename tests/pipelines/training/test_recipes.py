@@ -82,10 +82,10 @@ def small(registry, text: str, models: dict[str, str]) -> str:
 
 
 def shrunk(run: Run, corpus: Run, models: dict[str, str]) -> Run:
-    asks, by_image = run.protocol == "vqa", run.data.sample == "image"
-    stores = {name: getattr(run.data, name) and getattr(corpus.data, name) for name in ("features", "texts")}
     if not run.data.corpus:  # a recipe for any data
         run = derive(run, data={"corpus": corpus.data.corpus, "features": corpus.data.features})
+    asks, by_image = run.protocol == "vqa", run.data.sample == "image"
+    stores = {name: getattr(run.data, name) and getattr(corpus.data, name) for name in ("features", "texts")}
     batch = 24 if asks else 8 if by_image else 16
     parts = {"visual": ENCODERS, "text": ENCODERS, "model": MODELS, "cross": CROSS_ENCODERS}
     parts |= {"aggregator": AGGREGATORS, "text_aggregator": AGGREGATORS}
