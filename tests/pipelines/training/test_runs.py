@@ -119,8 +119,9 @@ def test_a_sweep_or_an_ensemble_is_dead_without_its_process(made, home, monkeypa
         )
         with ThreadPoolExecutor(1) as somebody, ExitStack() as stack:
             somebody.submit(stack.enter_context, at_work(tracker)).result()
-            assert f"{tracker.run_id}  RUNNING" in (out := said(monkeypatch, capsys))
-            assert f"{kind} of toy" in out
+            (line,) = (line for line in said(monkeypatch, capsys).splitlines() if tracker.run_id in line)
+            assert f"{kind} of toy" in line
+            assert line.endswith(f"process {Holder.this().process} on {Holder.this().host}")
             assert tracker.run_id not in said(monkeypatch, capsys, "--mark-dead").partition("\n\n")[0]
             somebody.submit(stack.close).result()
         assert tracker.status() == "FINISHED"
