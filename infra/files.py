@@ -10,7 +10,8 @@ import re
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -148,8 +149,8 @@ def _no_space(path: Path, needs: int) -> InputError:
     )
 
 
-def read_json(path: str | Path, *, what: str, **options: Any) -> Any:
-    """Read a UTF-8 JSON file; `options` go to `json.loads`.
+def read_json(path: str | Path, *, what: str, entry: Callable[[dict[str, Any]], Any] | None = None) -> Any:
+    """Read a UTF-8 JSON file, as `parse_json` does.
 
     Raises:
         InputError: it is missing, or is not JSON; the message gives the line of the error.
@@ -159,22 +160,30 @@ def read_json(path: str | Path, *, what: str, **options: Any) -> Any:
         data = path.read_bytes()
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}; expected {what}") from error
-    return parse_json(data, where=path, what=what, **options)
+    return parse_json(data, where=path, what=what, entry=entry)
 
 
-def parse_json(data: bytes, *, where: object, what: str, **options: Any) -> Any:
-    """Parse JSON in UTF-8; `options` go to `json.loads`.
+def parse_json(
+    data: bytes, *, where: object, what: str, entry: Callable[[dict[str, Any]], Any] | None = None
+) -> Any:
+    """Parse JSON in UTF-8.
 
     Args:
         data: the bytes.
         where: the file, for messages.
         what: was expected there.
+        entry: returns what becomes of an object, while the rest is read.
 
     Raises:
-        InputError: they are no JSON; the message gives the line of the error.
+        InputError: they are no JSON, or an object has a key twice; the message gives the line of the error.
     """
+
+    def made(pairs: list[tuple[str, Any]]) -> Any:
+        held = json_object(pairs)
+        return entry(held) if entry else held
+
     try:
-        return json.loads(data, **options)
+        return json.loads(data, object_pairs_hook=made)
     except json.JSONDecodeError as error:
         raise InputError(
             f"{where}: not valid JSON at line {error.lineno}, character {error.pos:,}: {error.msg}; "
@@ -182,6 +191,19 @@ def parse_json(data: bytes, *, where: object, what: str, **options: Any) -> Any:
         ) from error
     except (ValueError, RecursionError) as error:  # no UTF-8, or a number of more digits than Python reads
         raise InputError(f"{where}: not valid JSON: {error}; expected {what}") from error
+
+
+def json_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object of JSON, of which Python would keep the last value of a key that is there twice.
+
+    Raises:
+        ValueError: a key is.
+    """
+    held = dict(pairs)
+    if len(held) < len(pairs):
+        twice = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
+        raise ValueError(f"the key {twice!r:.60} is twice in an object")
+    return held
 
 
 def write_json(path: Path, value: Any) -> None:

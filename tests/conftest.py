@@ -26,7 +26,7 @@ IN_ONE_RAY = (
 )
 """Files that share a Ray, which takes ten seconds to start: one process runs them all, and first."""
 
-OF_THE_USER = ("POLYPOOL_HOME", "POLYPOOL_RUNS", "MLFLOW_TRACKING_URI", "RAY_ADDRESS")
+OF_THE_USER = ("POLYPOOL_HOME", "POLYPOOL_MODELS", "POLYPOOL_RUNS", "MLFLOW_TRACKING_URI", "RAY_ADDRESS")
 """Variables that lead to the runs or the cluster of the user."""
 
 

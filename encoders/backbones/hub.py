@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from PIL import Image
 
+from polypool.encoders.backbones.model_folders import local_folder
 from polypool.infra.errors import InputError
 from polypool.infra.pictures.opening import rgb
 
@@ -19,10 +20,12 @@ if TYPE_CHECKING:
     from torch.nn import Module
 
 _HELP = (
-    "Give the name of a model on the hub, with a connection to it; or set HF_HOME to a cache that has the model; "
-    "or give a local folder with config.json, model.safetensors and preprocessor_config.json (images) or "
-    "tokenizer.json (text)"
+    "Give the name of a model on the hub, with a connection to it; or set HF_HOME to a cache that has the model, or "
+    "POLYPOOL_MODELS to a folder with a folder of its name; or give a local folder with config.json, "
+    "model.safetensors and preprocessor_config.json (images) or tokenizer.json (text)"
 )
+
+_PATIENCE = 5.0  # seconds that the hub has to say that it knows a model
 
 
 def from_hub(kind: Any, name: str, **options: Any) -> Any:
@@ -38,15 +41,19 @@ def from_hub(kind: Any, name: str, **options: Any) -> Any:
     Raises:
         InputError: no such model, no connection, a file is missing or damaged, or weights of another model.
     """
-    folder = Path(name).expanduser()
-    if folder.is_dir():
+    from huggingface_hub import HfApi  # slow to import, and most workers need no model
+
+    folder, named = local_folder(name), Path(name).expanduser()
+    if folder:
         name, places = str(folder), (True,)
-    elif folder.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:
+    elif named.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:
         raise InputError(f"{name}: no such folder. {_HELP}")
     else:
         places = (True, False)
     for local in places:
         try:
+            if not local:
+                HfApi().model_info(name, timeout=_PATIENCE)  # else each file would be tried again and again
             return _load(kind, name, local_files_only=local, **options)
         except InputError:
             raise
@@ -107,8 +114,8 @@ def from_config(config: Mapping[str, Any], *, kind: str = "") -> Any:
 
 def known_as(name: str) -> str:
     """Return what a store calls a model: its name on the hub, or the last part of a folder's."""
-    folder = Path(name).expanduser()
-    return folder.resolve().name if folder.is_dir() else name
+    folder = local_folder(name)
+    return folder.resolve().name if folder else name
 
 
 def weights_digest(model: Module) -> str:

@@ -6,12 +6,13 @@ import csv
 import json
 import re
 import shlex
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
 from polypool.infra.errors import InputError
-from polypool.infra.files import existing, read_json
+from polypool.infra.files import existing, json_object, read_json
+from polypool.infra.limits import LARGEST_LINE, LARGEST_ROW
 from polypool.infra.store.findings import Skipped
 from polypool.infra.untrusted_arrays import PICKLED, map_array
 
@@ -20,23 +21,29 @@ DUPLICATE = "duplicate id; the first is kept"
 _TYPES: dict[type, str] = {str: "string", int: "whole number", list: "list", dict: "object"}
 _NO_SPACE = re.compile(r"\S")
 _PIECE = 1 << 20  # characters that are read at once
-_LARGEST = 64 << 20  # characters of one value; a longer one is a file of another form, or a broken one
+_DECODER = json.JSONDecoder(object_pairs_hook=json_object)
 _IDS = "a .json, .npy or .txt file of ids"
 
 
-def read_form(path: str | Path, *, what: str, lists: Sequence[str] = (), **options: Any) -> Any:
+def read_form(
+    path: str | Path,
+    *,
+    what: str,
+    lists: Sequence[str] = (),
+    entry: Callable[[dict[str, Any]], Any] | None = None,
+) -> Any:
     """Return what a JSON file holds: an object in which these fields are lists, or a list where there are none.
 
     Args:
         path: the file.
         what: what is expected, for messages.
         lists: names of the fields.
-        options: passed on to `json.loads`.
+        entry: as of `read_json`.
 
     Raises:
         InputError: it is missing, cut short or of another form.
     """
-    data = read_json(path, what=what, **options)
+    data = read_json(path, what=what, entry=entry)
     held = [data.get(name) for name in lists] if isinstance(data, dict) else [None if lists else data]
     if not held or not all(isinstance(each, list) for each in held):
         raise InputError(f"{path}: {FORM}: {what}")
@@ -56,14 +63,6 @@ def misfit(entry: Any, what: str, **kinds: type | tuple[type, ...]) -> str | Non
     return None
 
 
-def strings(captions: list[Any], *, where: str) -> Generator[Skipped, None, tuple[str, ...]]:
-    """Return the captions of a list that are strings, and yield the others."""
-    kept = tuple(caption for caption in captions if isinstance(caption, str))
-    for _ in range(len(captions) - len(kept)):
-        yield Skipped(where=where, why="a caption that is not a string", part=True)
-    return kept
-
-
 def read_csv(path: str | Path, *, columns: Sequence[str]) -> Iterator[tuple[str, tuple[str, ...]] | Skipped]:
     """Yield where each row is, and its values in some columns; rows that cannot be trusted are skipped.
 
@@ -77,27 +76,41 @@ def read_csv(path: str | Path, *, columns: Sequence[str]) -> Iterator[tuple[str,
     Raises:
         InputError: there is no such file, or its header has not these columns, each once.
     """
-    path = existing(path, what=f"a CSV file with the column(s) {', '.join(columns)}")
-    with path.open(encoding="utf-8-sig", errors="surrogateescape") as lines:
-        header = _fields(next(lines, ""))
-        names = [name.strip() for name in header] if isinstance(header, list) else []
-        missing = [name for name in columns if name not in names]
-        if wrong := missing or [name for name in columns if names.count(name) > 1]:
-            many = "no column" if missing else "more than one column"
-            found = header if isinstance(header, str) else ", ".join(names) or "none"
-            raise InputError(
-                f"{path}: {many} {', '.join(wrong)}; expected {', '.join(columns)}, and it has {found:.200}"
-            )
-        for number, line in enumerate(lines, start=2):
-            if not line.strip():
-                continue
-            where, fields = f"{path.name}, line {number}", _fields(line)
-            if isinstance(fields, list) and len(fields) == len(names):
-                yield where, tuple(fields[names.index(name)].strip() for name in columns)
-                continue
-            if isinstance(fields, list):
-                fields = f"a row of {len(fields)} fields, where the header has {len(names)}"
-            yield Skipped(where=where, why=fields)
+    path, what = Path(path), f"a CSV file with the column(s) {', '.join(columns)}"
+    lines = read_lines(path, what=what)
+    header = _fields(next(lines, ""))
+    names = [name.strip() for name in header] if isinstance(header, list) else []
+    missing = [name for name in columns if name not in names]
+    if wrong := missing or [name for name in columns if names.count(name) > 1]:
+        many = "no column" if missing else "more than one column"
+        found = header if isinstance(header, str) else ", ".join(names) or "none"
+        raise InputError(
+            f"{path}: {many} {', '.join(wrong)}; expected {', '.join(columns)}, and it has {found:.200}"
+        )
+    for number, line in enumerate(lines, start=2):
+        if not line.strip():
+            continue
+        where, fields = f"{path.name}, line {number}", _fields(line)
+        if isinstance(fields, list) and len(fields) == len(names):
+            yield where, tuple(fields[names.index(name)].strip() for name in columns)
+            continue
+        if isinstance(fields, list):
+            fields = f"a row of {len(fields)} fields, where the header has {len(names)}"
+        yield Skipped(where=where, why=fields)
+
+
+def read_lines(path: str | Path, *, what: str) -> Iterator[str]:
+    """Yield the lines of a text file; bytes that are no UTF-8 are escaped.
+
+    Raises:
+        InputError: it is missing, or a line is longer than any row.
+    """
+    path = existing(path, what=what)
+    with path.open(encoding="utf-8-sig", errors="surrogateescape") as file:
+        while line := file.readline(LARGEST_ROW + 1):
+            if len(line) > LARGEST_ROW:
+                raise InputError(f"{path}: a line of over {LARGEST_ROW:,} characters; expected {what}")
+            yield line
 
 
 def _fields(line: str) -> list[str] | str:
@@ -174,22 +187,22 @@ def read_entries(path: str | Path, *, what: str) -> Iterator[tuple[str, Any]]:
     Raises:
         InputError: it is missing, or is not a JSON object; the message says where it breaks off.
     """
-    with existing(path, what=what).open(encoding="utf-8") as file:
+    with existing(path, what=what).open(encoding="utf-8-sig") as file:
         text = _Text(file, Path(path), what)
-        text.expect("{")
-        if text.peek() == "}":
-            text.at += 1
-        else:
-            more = True
-            while more:
-                if text.peek() != '"':
-                    raise text.broken('expected a key, which begins with "')
-                key = text.value()
-                text.expect(":")
-                yield key, text.value()
-                more = text.expect(",}") == ","
-        if text.peek():
-            raise text.broken("there is more after the end of the object")
+        for _ in text.members("{", "}"):
+            if text.peek() != '"':
+                raise text.broken('expected a key, which begins with "')
+            key = text.value()
+            text.expect(":")
+            yield key, text.value()
+
+
+def read_elements(path: str | Path, *, what: str) -> Iterator[Any]:
+    """Yield the elements of the list that a UTF-8 JSON file holds, as `read_entries` does those of an object."""
+    with existing(path, what=what).open(encoding="utf-8-sig") as file:
+        text = _Text(file, Path(path), what)
+        for _ in text.members("[", "]"):
+            yield text.value()
 
 
 class _Text:
@@ -199,18 +212,29 @@ class _Text:
         self.file, self.path, self.what = file, path, what
         self.text, self.at, self.before, self.ended = "", 0, 0, False
 
+    def members(self, opening: str, closing: str) -> Iterator[None]:
+        """Yield at the beginning of each member of a list or object, which is the whole file."""
+        self.expect(opening)
+        if self.peek() == closing:
+            self.at += 1
+        else:
+            yield
+            while self.expect(f",{closing}") == ",":
+                yield
+        if self.peek():
+            raise self.broken("there is more after the end")
+
     def value(self) -> Any:
         """Decode the value here; one that the text in memory does not hold whole is tried again with more of it."""
         self.peek()
         while True:
             try:
-                value, end = json.JSONDecoder().raw_decode(self.text, self.at)
-            except (
-                ValueError,
-                RecursionError,
-            ) as error:  # no JSON, or a number of more digits than Python reads
-                if self.ended or len(self.text) - self.at > _LARGEST:
-                    raise self.broken(str(getattr(error, "msg", error))) from error
+                value, end = _DECODER.raw_decode(self.text, self.at)
+            except json.JSONDecodeError as error:
+                if self.ended or len(self.text) - self.at > LARGEST_LINE:
+                    raise self.broken(error.msg) from error
+            except (ValueError, RecursionError) as error:  # a key twice, or more digits than Python reads
+                raise self.broken(str(error)) from error
             else:
                 if end < len(self.text) or self.ended:  # a number that ends here may go on in the next piece
                     self.at = end

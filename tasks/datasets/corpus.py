@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,8 @@ import pyarrow.compute as pc
 
 from polypool.infra.storage.places import Url
 from polypool.infra.store.findings import USUAL, Flagged, Skipped, Tolerance
-from polypool.infra.store.ids import is_unicode, wrong_id
-from polypool.tasks.datasets.split_audit import shared_captions
+from polypool.infra.store.ids import IdSet, wrong_id
+from polypool.tasks.datasets.split_audit import Batches, shared_captions
 from polypool.tasks.datasets.stored_corpus import StoredCorpus, Summary, TableManifest, plain, wrong_path
 
 __all__ = ["Corpus", "CorpusSummary", "Flagged", "Item", "Skipped", "Tolerance", "write_corpus"]
@@ -67,29 +68,45 @@ class Corpus(StoredCorpus):
     @staticmethod
     def clean(row: Item, *, images: str | Path = "") -> Iterator[Item | Skipped | Flagged]:
         """Yield what is wrong with an item and its captions, then the item with the good ones, spaces normalised."""
-        where = f"id {row.id}"
-        if why := wrong_id(row.id) or wrong_path(row.path, images=images):
-            yield Skipped(where=f"id {row.id!r:.60}", why=why, split=row.split)
+        odd_split = wrong_id(row.split, what="a split")
+        if why := wrong_id(row.id) or odd_split or wrong_path(row.path, images=images):
+            yield Skipped(where=f"id {row.id!r:.60}", why=why, split="" if odd_split else row.split)
             return
-        if not all(map(is_unicode, (row.split, *row.caption_ids))):
-            yield Skipped(where=where, why="a split or id of a caption that is not valid UTF-8")
+        where, ids, kept, captions = f"id {row.id}", row.caption_ids, [], []
+        if ids and len(ids) != len(row.captions):
+            yield Skipped(where=where, why="another number of captions than of their ids", split=row.split)
             return
-        captions, ids = [], []
         for number, caption in enumerate(row.captions):
             at = f"{where}, caption {number + 1}"
-            caption, odd = plain(caption, what="caption")
-            if not caption or not is_unicode(caption):
-                why = "caption that is not valid UTF-8" if caption else "empty caption"
-                yield Skipped(where=at, why=why, part=True)
+            text, odd = plain(caption, what="a caption")
+            why = wrong_id(ids[number], what="an id of a caption") if ids else None
+            if why or not text:
+                yield Skipped(where=at, why=why or odd or "", part=True)
                 continue
-            captions.append(caption)
-            ids += row.caption_ids[number : number + 1]
+            kept.append(number)
+            captions.append(text)
             if odd:
                 yield Flagged(where=at, why=odd)
         if captions:
-            yield replace(row, captions=tuple(captions), caption_ids=tuple(ids))
+            yield replace(row, captions=tuple(captions), caption_ids=tuple(ids[each] for each in kept if ids))
         else:
             yield Skipped(where=where, why="no captions", split=row.split)
+
+    @staticmethod
+    def distinct(row: Item, known: IdSet) -> Iterator[Item | Skipped]:
+        """Yield the captions whose ids others have, then the item without them."""
+        if not row.caption_ids:
+            yield row
+            return
+        fresh = [known.add(id) for id in row.caption_ids]
+        for number in (number for number, new in enumerate(fresh, start=1) if not new):
+            why = "a caption whose id another one has; the first is kept"
+            yield Skipped(where=f"id {row.id}, caption {number}", why=why, part=True)
+        if any(fresh):
+            captions, ids = (tuple(compress(each, fresh)) for each in (row.captions, row.caption_ids))
+            yield replace(row, captions=captions, caption_ids=ids)
+        else:
+            yield Skipped(where=f"id {row.id}", why="no captions", split=row.split)
 
     @staticmethod
     def key(row: Item) -> str:
@@ -97,9 +114,9 @@ class Corpus(StoredCorpus):
         return row.id
 
     @staticmethod
-    def counts(table: pa.Table) -> tuple[dict[str, Any], int]:
+    def counts(batches: Batches) -> tuple[dict[str, Any], int]:
         """Return the number of captions."""
-        captions = pc.sum(pc.list_value_length(table["captions"])).as_py()
+        captions = sum(pc.sum(pc.list_value_length(batch["captions"])).as_py() for batch in batches())
         return {"captions": captions}, captions
 
     def paths(self, split: str) -> Iterator[tuple[str, str, str]]:

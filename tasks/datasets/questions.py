@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -12,9 +13,17 @@ import pyarrow.compute as pc
 
 from polypool.infra.storage.places import Url
 from polypool.infra.store.findings import USUAL, Flagged, Skipped, Tolerance
-from polypool.infra.store.ids import IdSet, is_unicode, wrong_id
-from polypool.tasks.datasets.split_audit import shared_images
-from polypool.tasks.datasets.stored_corpus import StoredCorpus, Summary, TableManifest, plain, wrong_path
+from polypool.infra.store.ids import IdSet, wrong_id
+from polypool.tasks.datasets.split_audit import Batches, shared_images
+from polypool.tasks.datasets.stored_corpus import (
+    StoredCorpus,
+    Summary,
+    TableManifest,
+    plain,
+    printed,
+    wrong_path,
+    wrong_text,
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -92,30 +101,37 @@ class QuestionCorpus(StoredCorpus):
     def clean(row: Question, *, images: str | Path = "") -> Iterator[Question | Skipped | Flagged]:
         """Yield what is wrong with a question and its answers, then the question with those that are good.
 
-        In a question, runs of whitespace become one space; answers stay as they are.
+        In a question, runs of whitespace become one space; answers, types and the label lose control characters alone.
         """
-        if why := wrong_id(row.id) or wrong_id(row.image_id) or wrong_path(row.path, images=images):
+        odd_split = wrong_id(row.split, what="a split")
+        why = wrong_id(row.id) or wrong_id(row.image_id) or odd_split
+        if why := why or wrong_path(row.path, images=images):
             where = f"question {row.id!r:.60}, image {row.image_id!r:.60}"
-            yield Skipped(where=where, why=why, split=row.split)
+            yield Skipped(where=where, why=why, split="" if odd_split else row.split)
             return
-        words, odd = plain(row.question, what="question")
         where, answers = f"question {row.id}", []
         for number, answer in enumerate(row.answers, start=1):
-            if answer.strip() and is_unicode(answer):
+            if why := wrong_text(answer, what="an answer"):
+                yield Skipped(where=f"{where}, answer {number}", why=why, part=True)
+            else:
                 answers.append(answer)
-                continue
-            why = "an answer that is not valid UTF-8" if answer.strip() else "an empty answer"
-            yield Skipped(where=f"{where}, answer {number}", why=why, part=True)
-        if not words:
-            yield Skipped(where=where, why="an empty question", split=row.split)
-        elif not all(map(is_unicode, (words, row.question_type, row.answer_type, row.label, row.split))):
-            yield Skipped(where=where, why="a question, type or label that is not valid UTF-8")
+        words, odd = plain(row.question, what="a question")
+        named = {name: getattr(row, name) for name in ("question_type", "answer_type", "label")}
+        wrong = next(
+            filter(None, (text and wrong_text(text, what="a type or label") for text in named.values())), ""
+        )
+        if not words or wrong:
+            yield Skipped(where=where, why=wrong or odd or "", split=row.split)
         elif row.answers and not answers:
             yield Skipped(where=where, why="no usable answer", split=row.split)
         else:
             if odd:
                 yield Flagged(where=where, why=odd)
-            yield replace(row, question=words, answers=tuple(answers))
+            if any(printed(text) != text for text in (*answers, *named.values())):
+                why = "an answer, type or label with control characters, which are left out"
+                yield Flagged(where=where, why=why)
+            cleaned = {name: printed(text) for name, text in named.items()}
+            yield replace(row, question=words, answers=tuple(map(printed, answers)), **cleaned)
 
     @staticmethod
     def key(row: Question) -> str:
@@ -123,16 +139,17 @@ class QuestionCorpus(StoredCorpus):
         return "\0".join(("" if row.answers else row.split, row.id))
 
     @staticmethod
-    def counts(table: pa.Table) -> tuple[dict[str, Any], int]:
+    def counts(batches: Batches) -> tuple[dict[str, Any], int]:
         """Return the distinct images of each split, how many questions have how many answers, and all answers."""
-        images = table.group_by("split", use_threads=False).aggregate([("image_id", "count_distinct")])
-        answers = pc.list_value_length(table["answers"])
-        sizes = sorted((each["values"], each["counts"]) for each in pc.value_counts(answers).to_pylist())
-        summary = {
-            "images": {row["split"]: row["image_id_count_distinct"] for row in images.to_pylist()},
-            "answers": {str(size): count for size, count in sizes},
-        }
-        return summary, pc.sum(answers).as_py()
+        images, sizes, seen = Counter[str](), Counter[int](), IdSet()
+        for batch in batches():
+            sizes.update(pc.list_value_length(batch["answers"]).to_pylist())
+            for split, id in zip(batch["split"].to_pylist(), batch["image_id"].to_pylist(), strict=True):
+                images[split] += seen.add(f"{split}\0{id}")
+        answers = {str(size): count for size, count in sorted(sizes.items())}
+        return {"images": dict(images), "answers": answers}, sum(
+            size * count for size, count in sizes.items()
+        )
 
     def questions(self, split: str) -> list[Question]:
         """Return the questions of a split, in the order of the file."""
@@ -142,8 +159,7 @@ class QuestionCorpus(StoredCorpus):
         """Yield the id, path and SHA-256 of each image of a split once, in their order, without holding them all."""
         seen = IdSet()
         for id, path, digest in self.rows(split, "image_id", "path", "sha256"):
-            if id not in seen:
-                seen.add(id)
+            if seen.add(id):
                 yield id, path, digest
 
     def items(self, split: str) -> list[Image]:

@@ -27,16 +27,17 @@ def split_called(word: str) -> str:
     return _OTHER_WORDS.get(small, small if small in SPLITS else word.strip())
 
 
+def rank_key(id: str, *, seed: int) -> bytes:
+    """Return the SHA-256 of an id and a seed: ids in the order of these are in a random one, on every machine."""
+    return hashlib.sha256(f"{seed}/{id}".encode("utf-8", "surrogatepass")).digest()
+
+
 def choose(ids: Iterable[str], count: int, *, seed: int) -> set[str]:
-    """Return `count` random ids: those whose SHA-256, together with the seed, is smallest.
+    """Return `count` random ids: those whose `rank_key` is smallest.
 
     So the choice depends neither on the order of the ids nor on the version of a random generator.
     """
-
-    def rank(id: str) -> bytes:
-        return hashlib.sha256(f"{seed}/{id}".encode("utf-8", "surrogatepass")).digest()
-
-    return set(sorted(ids, key=rank)[:count])
+    return set(sorted(ids, key=lambda id: rank_key(id, seed=seed))[:count])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,25 +72,27 @@ class RandomSplits:
             )
         return {split: share / sum(shares) for split, share in zip(SPLITS, shares, strict=True)}
 
-    def __call__(self, ids: Iterable[str]) -> dict[str, str]:
-        """Return the random split of each id; a share above 0 gets one at least.
+    def key(self, id: str) -> bytes:
+        """Return the bytes by which ids are ranked."""
+        return rank_key(id, seed=self.seed)
+
+    def divide(self, count: int) -> dict[str, range]:
+        """Return the ranks, from 0, of `count` ids that each split gets; a share above 0 gets one at least.
 
         What is test depends on the ids and the seed alone, not on their order, nor on the share of val.
 
         Raises:
             InputError: fewer ids than splits.
         """
-        ids, shares = list(dict.fromkeys(ids)), self.shares
-        wanted = [split for split, share in shares.items() if share]
-        if len(ids) < len(wanted):
-            raise InputError(f"{len(ids)} pictures or videos cannot be divided into {' and '.join(wanted)}")
-        splits, rest = {}, ids
-        for split in reversed(wanted[1:]):
-            most = len(rest) - wanted.index(split)  # one for each that is to come
-            chosen = choose(rest, min(max(1, round(shares[split] * len(ids))), most), seed=self.seed)
-            splits |= dict.fromkeys(chosen, split)
-            rest = [id for id in rest if id not in chosen]
-        return splits | dict.fromkeys(rest, wanted[0])
+        wanted = [split for split, share in self.shares.items() if share]
+        if count < len(wanted):
+            raise InputError(f"{count} pictures or videos cannot be divided into {' and '.join(wanted)}")
+        ranks, start = {}, 0
+        for place, split in reversed([*enumerate(wanted)][1:]):
+            most = count - start - place  # one for each that is to come
+            end = start + min(max(1, round(self.shares[split] * count)), most)
+            ranks[split], start = range(start, end), end
+        return ranks | {wanted[0]: range(start, count)}
 
     def __str__(self) -> str:
         return f"splits are random: train/val/test {self.split}, seed {self.seed}"

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import re
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
@@ -19,15 +21,16 @@ from polypool.infra.errors import InputError
 from polypool.infra.fields import at_least, from_plain
 from polypool.infra.files import atomic, sha256, write_json
 from polypool.infra.lease.on_disk import lease_folder
+from polypool.infra.limits import MOST_SPLITS
 from polypool.infra.storage.places import Url, local, place
 from polypool.infra.storage.transfer import Destination, local_copy, read_json
 from polypool.infra.store.findings import SKIPPED, WARNINGS, Findings, Flagged, Skipped, Tolerance, describe
 from polypool.infra.store.ids import IdSet, is_unicode
-from polypool.tasks.datasets.split_audit import shared_files
+from polypool.tasks.datasets.split_audit import Batches, shared_files
 
 VERSION = 1
 """The one that is written and can be read."""
-_MOST_WORDS = 1000
+_MOST_WORDS, _MOST_CHARACTERS = 1000, 10_000
 _CONTROL = re.compile(r"[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\u202a-\u202e\u2066-\u2069]+")
 """Control characters that are no white space, and those that turn the direction of what follows."""
 
@@ -86,18 +89,23 @@ class StoredCorpus(ABC):
         """Yield what is wrong with a row (`Skipped`, `Flagged`), then the row with what is good, if anything is."""
 
     @staticmethod
+    def distinct(row: Any, known: IdSet) -> Iterator[Any]:
+        """Yield the parts of a row whose ids are among those `known`, to which it adds its own, then the others."""
+        yield row
+
+    @staticmethod
     @abstractmethod
     def key(row: Any) -> str:
         """Return what no two rows may share."""
 
     @staticmethod
     @abstractmethod
-    def shared(table: pa.Table) -> Iterator[Flagged]:
+    def shared(batches: Batches) -> Iterator[Flagged]:
         """Yield what two splits of a table share, beside files of pictures."""
 
     @staticmethod
     @abstractmethod
-    def counts(table: pa.Table) -> tuple[dict[str, Any], int]:
+    def counts(batches: Batches) -> tuple[dict[str, Any], int]:
         """Return the fields that a kind of corpus adds to the summary, and the number of parts in all rows."""
 
     @classmethod
@@ -130,12 +138,12 @@ class StoredCorpus(ABC):
                         values["sha256"] = digests.of(values["path"])
                         table.write_batch(pa.record_batch(values, schema=cls.schema))
                 file.flush()
-                written = pa.ipc.open_file(pa.memory_map(os.fsencode(file.name))).read_all()
-                if not len(written):
+                written = partial(_batches, Path(file.name))
+                if not (splits := _counts(written())):
                     raise InputError(f"{folder}: nothing usable was found; {describe(findings.skipped)}")
                 for case in chain(cls.shared(written), shared_files(written, id=cls.media)):
                     findings.add(case)
-                splits, (counts, parts) = _counts(written), cls.counts(written)
+                counts, parts = cls.counts(written)
                 kept = {"rows": (splits, cls.units[0]), "parts": (parts, cls.units[1])}
                 findings.judge(folder, tolerance=tolerance, **kept)
             skipped, flagged = findings.close(folder, prefix=f"{cls.name}.")
@@ -151,17 +159,27 @@ class StoredCorpus(ABC):
     @classmethod
     def _usable(cls, rows: Iterable[Any], findings: Findings, *, images: str | Path) -> Iterator[Any]:
         """Yield the rows that are good and new, and log all others."""
-        seen = IdSet()
+        seen, known, splits = IdSet(), IdSet(), set[str]()
         for entry in rows:
             for row in [entry] if isinstance(entry, Skipped | Flagged) else cls.clean(entry, images=images):
                 if isinstance(row, Skipped | Flagged):
                     findings.add(row)
-                elif (key := cls.key(row)) in seen:
+                    continue
+                if not seen.add(cls.key(row)):
                     where, why = f"{cls.row} {row.id}", "duplicate id; the first is kept"
                     findings.add(Skipped(where=where, why=why, split=row.split))
-                else:
-                    seen.add(key)
-                    yield row
+                    continue
+                splits.add(row.split)
+                if len(splits) > MOST_SPLITS:
+                    raise InputError(
+                        f"over {MOST_SPLITS} splits, such as {', '.join(sorted(splits)[:3])}; expected train, val and "
+                        "test: is it the right column or field?"
+                    )
+                for part in cls.distinct(row, known):
+                    if isinstance(part, Skipped):
+                        findings.add(part)
+                    else:
+                        yield part
 
     @classmethod
     def open(cls, folder: str | Path | Url) -> Self:
@@ -181,7 +199,7 @@ class StoredCorpus(ABC):
         if not path.is_file() or sha256(path) != manifest.sha256:
             raise InputError(f"{path}: missing, half written or changed (SHA-256 differs); ingest it again")
         table = cls._read_table(path)
-        if (counts := _counts(table)) != manifest.splits:
+        if (counts := _counts(table.to_batches())) != manifest.splits:
             raise InputError(
                 f"{about}: splits must be {counts}, as in {path.name}, not {manifest.splits}; ingest it again"
             )
@@ -223,7 +241,7 @@ class StoredCorpus(ABC):
         """Return the corpus without the rows whose picture or video is none of these; `digest` stays that of all."""
         values = ids if isinstance(ids, pa.Array) else ids.combine_chunks()
         table = self._table.filter(pc.is_in(self._table[self.media], value_set=values))
-        return type(self)(self.folder, replace(self.manifest, splits=_counts(table)), table)
+        return type(self)(self.folder, replace(self.manifest, splits=_counts(table.to_batches())), table)
 
     @property
     def splits(self) -> dict[str, int]:
@@ -281,13 +299,26 @@ class StoredCorpus(ABC):
             raise InputError(f"{self.folder}: no {self.units[0]} in the split {split!r}; there are {counts}")
 
 
-def _counts(table: pa.Table) -> dict[str, int]:
+def _batches(path: Path) -> Iterator[pa.RecordBatch]:
+    """Yield the batches of a table, of which no more than one is in memory."""
+    with pa.OSFile(os.fsencode(path)) as file, pa.ipc.open_file(file) as table:
+        yield from map(table.get_batch, range(table.num_record_batches))
+
+
+def _counts(batches: Iterable[pa.RecordBatch]) -> dict[str, int]:
     """Return the number of rows in each split, in the order in which splits begin."""
-    return {each["values"]: each["counts"] for each in pc.value_counts(table["split"]).to_pylist()}
+    counts = Counter[str]()
+    for batch in batches:
+        counts.update(
+            {each["values"]: each["counts"] for each in pc.value_counts(batch["split"]).to_pylist()}
+        )
+    return dict(counts)
 
 
-def wrong_path(path: str, *, images: str | Path) -> str | None:
+def wrong_path(path: Any, *, images: str | Path) -> str | None:
     """Return why a path, absolute or below `images`, cannot be used, None where it can."""
+    if not isinstance(path, str):
+        return "a path that is not a string"
     if not is_unicode(path):
         return "a path that is not valid UTF-8"
     return "a path that leaves the folder of images" if leaves(path, folder=images) else None
@@ -304,18 +335,35 @@ def leaves(path: str, *, folder: str | Path) -> bool:
     return not Path(os.path.normpath(os.path.join(top, path))).is_relative_to(top)
 
 
-def plain(text: str, *, what: str) -> tuple[str, str | None]:
+def wrong_text(text: Any, *, what: str) -> str | None:
+    """Return why a value cannot be a text, such as `a caption`; None where it can."""
+    if not isinstance(text, str):
+        return f"{what} that is not a string"
+    if not is_unicode(text):
+        return f"{what} that is not valid UTF-8"
+    return None if printed(text).strip() else f"{what} that is empty"
+
+
+def printed(text: str) -> str:
+    """Return a text with spaces for control characters: pages and terminals may take these for commands."""
+    return _CONTROL.sub(" ", text)
+
+
+def plain(text: Any, *, what: str) -> tuple[str, str | None]:
     """Return a caption or question with one space between its words, and what is odd about it, None where nothing is.
 
-    One of more than 1,000 words is cut: a model reads a few dozen, and a file of another kind may be behind it. Control
-    characters become spaces: they are no words, and pages and terminals that show them may take them for commands.
+    What is no text is empty. One of more than 1,000 words, or 10,000 characters, is cut: a model reads a few dozen
+    words, and a file of another kind may be behind it.
     """
-    printed = _CONTROL.sub(" ", text)
-    odd = f"a {what} with control characters, which are left out" if printed != text else None
-    words = printed.split()
+    if why := wrong_text(text, what=what):
+        return "", why
+    odd = f"{what} with control characters, which are left out" if printed(text) != text else None
+    words = printed(text).split()
     if len(words) > _MOST_WORDS:
-        return " ".join(words[:_MOST_WORDS]), f"a {what} of over {_MOST_WORDS:,} words, cut to these"
+        words, odd = words[:_MOST_WORDS], f"{what} of over {_MOST_WORDS:,} words, cut to these"
     text = " ".join(words)
-    if text and not any(character.isalnum() for character in text):
-        return text, f"a {what} without a word"
+    if len(text) > _MOST_CHARACTERS:
+        text, odd = text[:_MOST_CHARACTERS], f"{what} of over {_MOST_CHARACTERS:,} characters, cut to these"
+    if not any(character.isalnum() for character in text):
+        return text, f"{what} without a word"
     return text, odd

@@ -15,9 +15,10 @@ from typing import Any
 from tqdm import tqdm
 
 from polypool.encoders.backbones import build_backbone
+from polypool.encoders.backbones.model_folders import remember_folder
 from polypool.infra.errors import InputError
 from polypool.infra.ray.session import ray_session
-from polypool.infra.spec import trust_specs
+from polypool.infra.spec import Spec, trust_specs
 from polypool.infra.storage.places import Url, place
 from polypool.infra.store import StoreWriter
 from polypool.infra.store.columns import ColumnsWriter, with_columns
@@ -171,6 +172,7 @@ def _work(backbone: str, reads: str, videos: VideoOptions, *, batch: int) -> _Wo
         )
     if built.note:
         print(f"note: {built.note}", file=sys.stderr)
+    remember_folder(str(Spec.parse(backbone).params.get("name", "")), described := built.describe())
     plan = Videos.plan(built, videos, batch=batch) if reads == "video" else None
     return _Work(
         unit=reads,
@@ -178,7 +180,7 @@ def _work(backbone: str, reads: str, videos: VideoOptions, *, batch: int) -> _Wo
         options={"backbone": backbone} | ({"videos": plan} if plan else {}),
         dim=plan.dim if plan else built.dim,
         columns=plan.columns(built) if plan else built.columns,
-        source={"extractor": built.describe()} | ({"video": plan.describe(built)} if plan else {}),
+        source={"extractor": described} | ({"video": plan.describe(built)} if plan else {}),
         gpu=built.gpu,
         size=1 if plan else batch,
         block=_VIDEOS_TOGETHER if plan else _TOGETHER,
@@ -196,8 +198,7 @@ def _listed(
     seen = IdSet()
     for split in splits:
         for item in texts_of(corpus, split, limit=limit) if texts else _images(corpus, split, limit):
-            if item.id not in seen:
-                seen.add(item.id)
+            if seen.add(item.id):
                 yield item
 
 

@@ -23,6 +23,7 @@ from tqdm import tqdm
 
 from polypool.infra.errors import InputError
 from polypool.infra.files import existing_folder
+from polypool.infra.limits import LARGEST_SET, UNPACKS_TOO_FAR, unpacks_too_far
 from polypool.infra.pictures.boxes import fractions
 from polypool.infra.registry import READERS
 from polypool.infra.store.findings import Skipped
@@ -32,7 +33,6 @@ from polypool.tasks.datasets.features import as_set
 
 _NAMES = ("features", "x")
 _BOXES = (("bbox", "boxes"), ("image_w", "image_width"), ("image_h", "image_height"))
-_LARGEST = 1 << 30  # bytes, unpacked; a small archive can hold any number of zeros
 
 
 @READERS.register("arrays")
@@ -128,8 +128,13 @@ def _load(path: Path) -> tuple[np.ndarray, list[np.ndarray | None]]:
             with x as arrays:
                 if (name := _name(arrays)) is None:
                     raise InputError(f"{len(arrays.files)} arrays, none called {' or '.join(_NAMES)}")
-                if any(member.file_size > _LARGEST for member in arrays.zip.infolist()):
-                    raise InputError(f"an array of over {_LARGEST:,} bytes, too large for one image or video")
+                for member in arrays.zip.infolist():
+                    if member.file_size > LARGEST_SET:
+                        raise InputError(
+                            f"an array of over {LARGEST_SET:,} bytes, too large for one image or video"
+                        )
+                    if unpacks_too_far(member.file_size, packed=member.compress_size):
+                        raise InputError(f"an array that {UNPACKS_TOO_FAR}")
                 x, beside = arrays[name], [_beside(arrays, names) for names in _BOXES]
     except InputError:
         raise

@@ -31,6 +31,7 @@ from tqdm import tqdm
 
 from polypool.infra.errors import InputError
 from polypool.infra.files import existing, identity
+from polypool.infra.limits import LARGEST_BLOCK, LARGEST_SET, UNPACKS_TOO_FAR, unpacks_too_far
 from polypool.infra.registry import READERS
 from polypool.infra.store.findings import Skipped
 from polypool.tasks.datasets import FeatureReader, Features, Reading
@@ -43,7 +44,6 @@ _CACHE = 128 << 20  # bytes of decompressed chunks that HDF5 keeps
 _SMALL = 1 << 16  # bytes that any data set may claim
 _MOST_PACKED = 1100  # times smaller than what it unpacks to: deflate reaches 1,032
 _CHECKSUM = 4  # bytes; HDF5 reads beyond a chunk that is shorter than its own
-_LARGEST_ROWS = 1 << 30  # bytes that are read at once
 
 
 @READERS.register("hdf5")
@@ -252,6 +252,13 @@ class Hdf5File:
                 raise Unreadable(
                     f"{self.path}: {name} {at.shape} claims {claimed:,} bytes, and the file holds {held:,} of it"
                 )
+            if unpacks_too_far(claimed, packed=held):
+                raise Unreadable(f"{self.path}: {name} {UNPACKS_TOO_FAR}")
+            chunk = math.prod(at.chunks or ()) * at.dtype.itemsize
+            if chunk > LARGEST_BLOCK:
+                raise Unreadable(
+                    f"{self.path}: {name} has chunks of {chunk:,} bytes, at most {LARGEST_BLOCK:,} are unpacked at once"
+                )
             if at.fletcher32 and at.id.chunk_iter(lambda chunk: True if chunk.size < _CHECKSUM else None):
                 raise Unreadable(
                     f"{self.path}: {name} has chunks too short for their checksum, it is damaged"
@@ -291,7 +298,9 @@ class Hdf5Data:
         return math.prod(self.shape[1:]) * self.dtype.itemsize
 
     def whole(self) -> np.ndarray:
-        """Return all of it; `Unreadable` where it is damaged."""
+        """Return all of it; `Unreadable` where it is damaged, or too large for a list."""
+        if self.row_bytes * math.prod(self.shape[:1]) > LARGEST_BLOCK:
+            raise Unreadable(f"{self._file.path}: {self.name} has over {LARGEST_BLOCK:,} bytes")
         with self._file.reading():
             return self._data[()]
 
@@ -302,7 +311,7 @@ class Hdf5Data:
             Unreadable: they are damaged, or too large to be held.
         """
         size = (min(stop, len(self)) - start) * self.row_bytes
-        if size > _LARGEST_ROWS:
+        if size > LARGEST_SET:
             raise Unreadable(
                 f"{self._file.path}: rows of {self.name} have {size:,} bytes: too large for one set"
             )

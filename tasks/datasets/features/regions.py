@@ -31,6 +31,7 @@ from tqdm import tqdm
 
 from polypool.infra.errors import InputError
 from polypool.infra.files import existing, existing_folder, identity
+from polypool.infra.limits import LARGEST_LINE
 from polypool.infra.pictures.boxes import fractions
 from polypool.infra.registry import READERS
 from polypool.infra.store.findings import Skipped
@@ -38,7 +39,6 @@ from polypool.infra.untrusted_arrays import read_plain_pickle
 from polypool.tasks.datasets import FeatureReader, Features, Reading
 
 _COLUMNS = 6
-_LINE_LIMIT = 64 << 20  # bytes; a line of 100 boxes has about one million
 _LIST = b"keys"  # the key of the list of all others in an LMDB, which is no image
 
 
@@ -68,9 +68,9 @@ class Butd(FeatureReader):
 
 def _lines(path: Path) -> Iterator[bytes]:
     with path.open("rb") as file:
-        while line := file.readline(_LINE_LIMIT):
-            if len(line) == _LINE_LIMIT:
-                raise InputError(f"{path}: a line of over {_LINE_LIMIT:,} bytes; expected a TSV of features")
+        while line := file.readline(LARGEST_LINE):
+            if len(line) == LARGEST_LINE:
+                raise InputError(f"{path}: a line of over {LARGEST_LINE:,} bytes; expected a TSV of features")
             yield line
 
 

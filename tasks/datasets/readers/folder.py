@@ -9,6 +9,7 @@ from pathlib import Path
 
 from polypool.infra.errors import InputError
 from polypool.infra.files import existing_folder
+from polypool.infra.limits import LARGEST_TEXT
 from polypool.infra.registry import READERS
 from polypool.infra.store.findings import Flagged, Skipped
 from polypool.tasks.datasets import Reading
@@ -18,7 +19,6 @@ from polypool.tasks.datasets.splits import SPLITS, split_called
 
 _TEXT = ".txt"
 _MEDIA = (*IMAGES, ".webp", ".bmp", ".tif", ".tiff", *VIDEOS)
-_LONGEST = 1 << 20  # bytes of a text file; a larger one holds no captions
 
 
 @READERS.register("folder")
@@ -40,7 +40,7 @@ class Folder(DividedReader):
             f"guessed: the folders {', '.join(sorted(tops))} are the splits (--split 80/10/10: random ones)"
         )
         return Reading(
-            rows=grouped(self._rows(media, by_folder=by_folder), splits=None if by_folder else random),
+            rows=grouped(self._rows(media, by_folder=by_folder), splits=random, own_splits=by_folder),
             source={"media": len(media), **({} if by_folder else asdict(random))},
             images=self.dir.absolute(),
             notes=(note if by_folder else str(random),),
@@ -77,9 +77,9 @@ def _lines(path: Path) -> tuple[str, ...]:
     """
     try:
         with path.open("rb") as file:
-            read = file.read(_LONGEST + 1)
-        if len(read) > _LONGEST:
-            raise InputError(f"a text of more than {_LONGEST:,} bytes")
+            read = file.read(LARGEST_TEXT + 1)
+        if len(read) > LARGEST_TEXT:
+            raise InputError(f"a text of more than {LARGEST_TEXT:,} bytes")
         return tuple(line for line in read.decode("utf-8-sig").splitlines() if line.strip())
     except UnicodeDecodeError as error:
         raise InputError("a text that is not UTF-8") from error

@@ -24,7 +24,7 @@ from polypool.infra.registry import READERS
 from polypool.infra.store.findings import Skipped
 from polypool.infra.untrusted_arrays import map_array
 from polypool.tasks.datasets import FeatureReader, Features, Reading
-from polypool.tasks.datasets.annotation_files import DUPLICATE, FORM, read_ids, strings
+from polypool.tasks.datasets.annotation_files import DUPLICATE, FORM, read_ids
 from polypool.tasks.datasets.corpus import Item
 from polypool.tasks.datasets.features import as_set
 from polypool.tasks.datasets.features.hdf5 import Hdf5File, Unreadable
@@ -137,21 +137,19 @@ def _names(splits: Path) -> Generator[Skipped, None, dict[str, dict[str, int]]]:
 
 def _sentences(path: Path) -> Generator[Skipped, None, dict[str, tuple[str, ...]]]:
     """Yield what is wrong with the captions; return those of each id."""
-    data = read_json(path, what=_CAPTIONS, object_pairs_hook=list)  # keeps a video that is there twice
-    if not isinstance(data, list) or not all(isinstance(pair, tuple) for pair in data):
+    data = read_json(path, what=_CAPTIONS)
+    if not isinstance(data, dict):
         raise InputError(f"{path}: {FORM}: {_CAPTIONS}")
-    spellings = _spellings(name for name, _ in data)
+    spellings = _spellings(data)
     captions: dict[str, tuple[str, ...]] = {}
-    for name, sentences in data:
+    for name, sentences in data.items():
         where, id = f"{path.name}, {name}", _id(name)
         if spellings[id] > 1:
             yield Skipped(where=where, why=_TWINS)
-        elif id in captions:
-            yield Skipped(where=where, why=DUPLICATE)
         elif not isinstance(sentences, list):
             yield Skipped(where=where, why="captions that are not a list")
         else:
-            captions[id] = yield from strings(sentences, where=where)
+            captions[id] = tuple(sentences)
     return captions
 
 

@@ -52,7 +52,7 @@ class HuggingFace(ColumnReader):
         )
         return Reading(
             of="questions" if columns.questions else "captions",
-            rows=grouped(rows, splits=random, questions=columns.questions),
+            rows=grouped(rows, splits=self.random, own_splits=not divided, questions=columns.questions),
             source={
                 "name": self.name,
                 "config": self.config,

@@ -51,7 +51,7 @@ class Karpathy(Reader):
         and it is null. Features and ratings go by that id, so the two kinds of number are never mixed. The id of a
         caption is its `sentid`. Paths are below `images`.
         """
-        data = read_form(self.json, what=_WHAT, lists=["images"], object_hook=_without_tokens)
+        data = read_form(self.json, what=_WHAT, lists=["images"], entry=_without_tokens)
         dataset = str(data.get("dataset") or "")
         return Reading(
             rows=self._items(data["images"]),
@@ -94,7 +94,7 @@ class Karpathy(Reader):
         return Item(
             id=id,
             split=split,
-            captions=tuple(sentence["raw"] for sentence in sentences),
+            captions=tuple(sentence.get("raw") for sentence in sentences),
             path=path,
             caption_ids=names if len(names) == len(sentences) else (),
         )
@@ -110,5 +110,8 @@ def _odd_parts(entry: dict[str, Any]) -> str | None:
     """Return why the sentences or the folder of an entry cannot be used, None where they can."""
     if "filepath" in entry and (why := misfit(entry, "an image", filepath=str)):
         return why
-    found = (misfit(sentence, "a sentence", raw=str) for sentence in entry["sentences"])
-    return next((why for why in found if why), None)
+    for sentence in entry["sentences"]:
+        ids = {"sentid": (int, str)} if isinstance(sentence, dict) and "sentid" in sentence else {}
+        if why := misfit(sentence, "a sentence", **ids):
+            return why
+    return None

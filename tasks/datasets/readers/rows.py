@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 from polypool.infra.errors import InputError, unknown
+from polypool.infra.limits import MOST_TEXTS
 from polypool.infra.store.findings import Flagged, Skipped
 from polypool.tasks.datasets import Reader
 from polypool.tasks.datasets.corpus import Item
 from polypool.tasks.datasets.questions import Question
 from polypool.tasks.datasets.readers.folders import Listing
+from polypool.tasks.datasets.readers.gathering import Gathering
 from polypool.tasks.datasets.splits import USUAL_SHARES, RandomSplits, split_called
 
 USUAL = {
@@ -171,77 +174,106 @@ class Row:
     split: str = ""
 
 
+_FIELDS = tuple(each.name for each in fields(Row))
+_VALUES = attrgetter(*_FIELDS)
+
+
+def _row(values: tuple[Any, ...]) -> Row:
+    return Row(**dict(zip(_FIELDS, values, strict=True)))
+
+
 def row_of(where: str, values: Mapping[str, Any]) -> Iterator[Row | Skipped | Flagged]:
     """Yield a row of some values, by the names that `Columns.named` gives them, and what is odd about it."""
-    lists = [part for part in ("media", "id", "split") if isinstance(values.get(part), list)]
-    if lists:
-        yield Skipped(where=where, why=f"a list for {' and '.join(lists)}, expected one value")
+    named = [values.get(part) for part in ("media", "id", "split")]
+    if any(isinstance(value, bool) or not isinstance(value, str | int | None) for value in named):
+        why = "a path, an id or a split that is neither text nor a whole number"
+        yield Skipped(where=where, why=why)
         return
-    path, id, split = ((values.get(part) or "").strip() for part in ("media", "id", "split"))
-    texts, answers = (_several(values.get(part)) for part in ("text", "answer"))
+    path, id, split = ("" if value is None else str(value).strip() for value in named)
+    split = split_called(split)
     if not (id or path):
-        yield Skipped(where=where, why="a row without a picture or video", split=split_called(split))
+        yield Skipped(where=where, why="a row without a picture or video", split=split)
         return
+    texts = yield from strings(values.get("text"), what="a text", where=where)
+    answers = yield from strings(values.get("answer"), what="an answer", where=where)
     if any("\n" in text for text in texts):
         yield Flagged(
             where=where, why="a text of several lines; if it is none, a quote in the file is not closed"
         )
-    yield Row(where=where, id=id or path, path=path, texts=texts, answers=answers, split=split_called(split))
+    yield Row(where=where, id=id or path, path=path, texts=texts, answers=answers, split=split)
 
 
-def _several(value: str | list[str | None] | None) -> tuple[str, ...]:
+def strings(value: Any, *, what: str, where: str) -> Generator[Skipped, None, tuple[str, ...]]:
     """Return the texts of a cell, that may be a list of them; a missing one is empty, and counted later."""
-    return tuple(text or "" for text in (value if isinstance(value, list) else [value]))
+    held = ["" if each is None else each for each in (value if isinstance(value, list) else [value])]
+    for each in held:
+        if not isinstance(each, str):
+            yield Skipped(where=where, why=f"{what} that is not a string", part=True)
+    return tuple(each for each in held if isinstance(each, str))
 
 
 def grouped(
     rows: Iterable[Row | Skipped | Flagged],
     *,
-    splits: Callable[[Iterable[str]], dict[str, str]] | None,
+    splits: RandomSplits,
+    own_splits: bool = False,
     questions: bool = False,
     folder: Path | None = None,
 ) -> Iterator[Item | Question | Skipped | Flagged]:
     """Yield what rows of one picture or video make together, in the order in which these begin.
 
     Args:
-        rows: of all files; they are held in memory.
-        splits: returns the random split of each id; None where the rows have theirs.
+        rows: of all files; they wait on disk, and those of one picture are held in memory.
+        splits: the random ones.
+        own_splits: whether the rows have their own.
         questions: whether texts are questions.
         folder: that paths start from, where rows without a file are to be skipped.
 
     Raises:
-        InputError: too few ids to be divided.
+        InputError: too few ids to be divided, or no room on the disk.
     """
-    listing, groups = Listing(folder) if folder else None, defaultdict[str, list[Row]](list)
-    for row in rows:
-        if not isinstance(row, Row):
-            yield row
-        elif row.path and listing and not listing.has(row.path):
-            address = "an address, and no path of a file; fetch the files first"
-            why = address if "://" in row.path else f"no such file in {folder}"
-            yield Skipped(where=f"{row.where}, {row.path}", why=why, split=row.split)
-        else:
-            groups[row.id].append(row)
-    random = splits(groups) if splits and groups else {}
-    for id, group in groups.items():
-        first, fitting = group[0], []
-        split = random.get(id, first.split)
-        for row in group:
-            if row.split != first.split:
-                why = "a row in another split than the first one of its picture or video"
-            elif row.path != first.path:
-                why = "a row of another file than the first one of its id"
+    listing = Listing(folder) if folder else None
+    with Gathering(splits.key) as gathering:
+        for row in rows:
+            if not isinstance(row, Row):
+                yield row
+            elif row.path and listing and not listing.has(row.path):
+                address = "an address, and no path of a file; fetch the files first"
+                why = address if "://" in row.path else f"no such file in {folder}"
+                yield Skipped(where=f"{row.where}, {row.path}", why=why, split=row.split)
             else:
-                fitting.append(row)
-                continue
-            yield Skipped(where=f"{row.where}, id {id}", why=why, split=split, part=not questions)
-        if not split:
-            yield Skipped(where=f"{first.where}, id {id}", why="a row without a split")
-        elif questions:
-            yield from _questions(id, split, fitting)
+                gathering.add(row.id, _VALUES(row))
+        count = gathering.rank()
+        ranks = {} if own_splits or not count else splits.divide(count)
+        for rank, group in gathering.groups():
+            split = next((split for split, range in ranks.items() if rank in range), "")
+            yield from _together(map(_row, group), split, questions=questions)
+
+
+def _together(
+    rows: Iterator[Row], split: str, *, questions: bool
+) -> Iterator[Item | Question | Skipped | Flagged]:
+    """Yield what rows of one picture or video make together; `split` is the random one, empty where it is theirs."""
+    first = next(rows)
+    id, split, fitting = first.id, split or first.split, [first]
+    for row in rows:
+        if row.split != first.split:
+            why = "a row in another split than the first one of its picture or video"
+        elif row.path != first.path:
+            why = "a row of another file than the first one of its id"
+        elif len(fitting) == MOST_TEXTS:
+            why = f"a row beyond the first {MOST_TEXTS:,} of its picture or video"
         else:
-            captions = tuple(text for row in fitting for text in row.texts)
-            yield Item(id=id, split=split, captions=captions, path=first.path)
+            fitting.append(row)
+            continue
+        yield Skipped(where=f"{row.where}, id {id}", why=why, split=split, part=not questions)
+    if not split:
+        yield Skipped(where=f"{first.where}, id {id}", why="a row without a split")
+    elif questions:
+        yield from _questions(id, split, fitting)
+    else:
+        captions = tuple(text for row in fitting for text in row.texts)
+        yield Item(id=id, split=split, captions=captions, path=first.path)
 
 
 def _questions(id: str, split: str, rows: Sequence[Row]) -> Iterator[Question]:

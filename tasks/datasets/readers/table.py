@@ -5,31 +5,34 @@ CSV, TSV, JSON lines, JSON lists and Parquet, read through pyarrow into some of 
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.dataset as ds
-import pyarrow.json
+import pyarrow.parquet as pq
 from pyarrow import fs
 
 from polypool.infra.errors import InputError
-from polypool.infra.files import existing, identity, read_json
+from polypool.infra.files import existing, identity, parse_json
+from polypool.infra.limits import LARGEST_ROW, LARGEST_TEXT
 from polypool.infra.registry import READERS
 from polypool.infra.store.findings import Flagged, Skipped
 from polypool.tasks.datasets import Reading
+from polypool.tasks.datasets.annotation_files import read_elements, read_lines
+from polypool.tasks.datasets.readers.arrow_rows import parquet_batches, plain_rows
 from polypool.tasks.datasets.readers.rows import ColumnReader, Columns, Row, grouped, row_of
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".parquet")
 _WHAT = "a table: .csv or .tsv with a header, .jsonl, .json with a list of objects, or .parquet"
-_BLOCK = 16 << 20  # bytes: what is read at once, and the longest row
+_LOOKED_AT = 1000  # objects of a JSON file, whose keys are its columns
 _SEPARATORS = (",", ";", "\t", "|")
-_TEXT = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
-_LIST = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
 
 
 @READERS.register("table")
@@ -66,19 +69,25 @@ class Table(ColumnReader):
                     f"{other.path}: has no column {', '.join(lacking)}, which {opened[0].path} has"
                 )
         folder = self.images or self.file[0].parent
-        splits, notes = None if "split" in columns.named else random, [*columns.guessed]
+        own_splits, notes = "split" in columns.named, [*columns.guessed]
         if separators := {file.separator for file in opened} - {"", ",", "\t"}:
             notes.append(f"guessed: fields are separated by {' and '.join(map(repr, separators))}")
-        if splits:
+        if not own_splits:
             also = "" if self.split else " (--split says others, --split-column a column of them)"
-            notes.append(f"{splits}{also}")
+            notes.append(f"{random}{also}")
         return Reading(
             of="questions" if columns.questions else "captions",
-            rows=grouped(_rows(opened, columns), folder=folder, splits=splits, questions=columns.questions),
+            rows=grouped(
+                _rows(opened, columns),
+                folder=folder,
+                splits=random,
+                own_splits=own_splits,
+                questions=columns.questions,
+            ),
             source={
                 "files": identity(*self.file),
                 "columns": columns.named,
-                **(asdict(splits) if splits else {}),
+                **({} if own_splits else asdict(random)),
             },
             images=folder.absolute() if "media" in columns.named else "",
             notes=notes,
@@ -91,12 +100,16 @@ def _rows(files: Sequence[TableFile], columns: Columns) -> Iterator[Row | Skippe
     Raises:
         InputError: a file is damaged.
     """
+    wanted = tuple(dict.fromkeys(columns.named.values()))
     for file in files:
-        values, torn = file.read(list(dict.fromkeys(columns.named.values())))
-        yield from torn
-        by_meaning = [values[name] for name in columns.named.values()]
-        for number, row in enumerate(zip(*by_meaning, strict=True), start=1):
-            yield from row_of(f"{file.path.name}, row {number}", dict(zip(columns.named, row, strict=True)))
+        number = 0
+        for row in file.rows(wanted):
+            if isinstance(row, Skipped):
+                yield row
+                continue
+            number += 1
+            values = {part: row.get(name) for part, name in columns.named.items()}
+            yield from row_of(f"{file.path.name}, row {number}", values)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +119,6 @@ class TableFile:
     path: Path
     names: tuple[str, ...]
     separator: str = ""
-    _listed: pa.Table | None = field(default=None, repr=False)
 
     @classmethod
     def open(cls, path: str | Path) -> TableFile:
@@ -118,40 +130,89 @@ class TableFile:
         path = existing(path, what=_WHAT)
         if (suffix := path.suffix.lower()) not in SUFFIXES:
             raise InputError(f"{path}: ends in {suffix or 'nothing'}, expected {_WHAT}")
-        listed = _listed(path) if suffix == ".json" else None
         separator = _separator(path) if suffix in (".csv", ".tsv") else ""
-        try:
-            schema = listed.schema if listed else _fragment(path, separator, {}, []).physical_schema
-            names = tuple(schema.names)  # decoded here
-        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-            raise _unreadable(path, error) from error
+        with _reading(path):
+            if separator:
+                _check_utf8(path)
+                names = tuple(_csv(path, separator, {}, []).physical_schema.names)
+            elif suffix == ".parquet":
+                names = tuple(pq.read_schema(path).names)  # decoded here
+            else:
+                names = tuple(
+                    dict.fromkeys(name for row in islice(_objects(path), _LOOKED_AT) for name in row)
+                )
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise InputError(f"{path}: has several columns called {', '.join(twice)}; rename all but one")
-        return cls(path=path, names=names, separator=separator, _listed=listed)
+        return cls(path=path, names=names, separator=separator)
 
-    def read(self, columns: Sequence[str]) -> tuple[dict[str, list[Any]], list[Skipped]]:
-        """Return the values of some columns by name, and the rows that cannot be read.
-
-        Values are strings, lists of strings, or None where there is nothing; numbers become strings.
+    def rows(self, columns: Sequence[str]) -> Iterator[dict[str, Any] | Skipped]:
+        """Yield the values of some columns by name, row by row, and the rows that cannot be read.
 
         Raises:
-            InputError: the file is damaged, is not UTF-8, or a column has values of another kind.
+            InputError: the file is damaged, is not UTF-8, or a column or row is too large.
         """
         torn: list[Skipped] = []
-        try:
-            table = self._listed
-            if table is None:
+        with _reading(self.path):
+            if self.separator:
                 types = dict.fromkeys(columns, pa.string())
-                fragment = _fragment(self.path, self.separator, types, torn)
-                schema = pa.schema(types.items()) if self.separator else None
-                table = fragment.to_table(schema=schema, columns=list(columns), use_threads=False)
-            return {name: _texts(table[name], name=name, path=self.path) for name in columns}, torn
-        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-            raise _unreadable(self.path, error) from error
+                batches = _csv(self.path, self.separator, types, torn).to_batches(
+                    schema=pa.schema(types.items()),
+                    columns=[*columns],
+                    use_threads=False,
+                    batch_readahead=0,
+                    fragment_readahead=0,
+                )
+            elif self.path.suffix.lower() == ".parquet":
+                batches = parquet_batches(self.path, columns)
+            else:
+                yield from _objects(self.path)
+                return
+            for batch in batches:
+                yield from torn
+                torn.clear()
+                yield from plain_rows(batch, where=self.path)
+            yield from torn
 
 
-def _fragment(path: Path, separator: str, types: dict[str, pa.DataType], torn: list[Skipped]) -> ds.Fragment:
-    """Return a file as pyarrow scans it; rows of a CSV file that do not fit its header go to `torn`."""
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        why = str(error).partition("\n")[0].partition(" Is this a ")[0]
+        raise InputError(f"{path}: cannot be read: {why:.300}; expected {_WHAT}, in UTF-8") from error
+
+
+def _objects(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the objects of a JSON list, or of JSON lines, one in memory at a time."""
+    if path.suffix.lower() == ".json":
+        rows = read_elements(path, what=_WHAT)
+    else:
+        lines = enumerate(read_lines(path, what=_WHAT), start=1)
+        rows = (
+            parse_json(
+                line.encode("utf-8", "surrogateescape"), where=f"{path}, line {number}", what="an object"
+            )
+            for number, line in lines
+            if line.strip()
+        )
+    for row in rows:
+        if not isinstance(row, dict):
+            raise InputError(f'{path}: expected a list of objects, [{{"image": ..., "caption": ...}}, ...]')
+        yield row
+
+
+def _check_utf8(path: Path) -> None:
+    """Raise a UnicodeDecodeError of a file that is not UTF-8, before Arrow shows its lines to Python."""
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    with path.open("rb") as file:
+        while piece := file.read(LARGEST_TEXT):
+            decoder.decode(piece)
+        decoder.decode(b"", final=True)
+
+
+def _csv(path: Path, separator: str, types: dict[str, pa.DataType], torn: list[Skipped]) -> ds.Fragment:
+    """Return a CSV file as pyarrow scans it; rows that do not fit its header go to `torn`."""
 
     def skip(row: pa.csv.InvalidRow) -> str:
         where = f"{path.name}, {f'line {row.number}' if row.number else f'row {row.text!r:.60}'}"
@@ -159,53 +220,19 @@ def _fragment(path: Path, separator: str, types: dict[str, pa.DataType], torn: l
         torn.append(Skipped(where=where, why=why))
         return "skip"
 
-    if separator:
-        kind = ds.CsvFileFormat(
-            parse_options=pa.csv.ParseOptions(
-                delimiter=separator, newlines_in_values=True, invalid_row_handler=skip
-            ),
-            read_options=pa.csv.ReadOptions(block_size=_BLOCK, use_threads=False),
-            convert_options=pa.csv.ConvertOptions(column_types=types),
-        )
-    elif path.suffix.lower() == ".parquet":
-        kind = ds.ParquetFileFormat()
-    else:
-        kind = ds.JsonFileFormat(read_options=pa.json.ReadOptions(block_size=_BLOCK))
+    kind = ds.CsvFileFormat(
+        parse_options=pa.csv.ParseOptions(
+            delimiter=separator, newlines_in_values=True, invalid_row_handler=skip
+        ),
+        read_options=pa.csv.ReadOptions(block_size=LARGEST_ROW, use_threads=False),
+        convert_options=pa.csv.ConvertOptions(column_types=types),
+    )
     return kind.make_fragment(str(path.absolute()), filesystem=fs.LocalFileSystem())
-
-
-def _listed(path: Path) -> pa.Table:
-    rows = read_json(path, what=_WHAT)
-    if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
-        raise InputError(f'{path}: expected a list of objects, [{{"image": ..., "caption": ...}}, ...]')
-    names = dict.fromkeys(name for row in rows for name in row)
-    try:
-        return pa.table({name: [row.get(name) for row in rows] for name in names})
-    except pa.ArrowException as error:
-        raise _unreadable(path, error) from error
 
 
 def _separator(path: Path) -> str:
     """Return what separates the fields of a CSV file: what its first line has most of."""
     if path.suffix.lower() == ".tsv":
         return "\t"
-    with path.open(encoding="utf-8-sig", errors="replace") as lines:
-        header = lines.readline(_BLOCK)
+    header = next(read_lines(path, what=_WHAT), "")
     return max(_SEPARATORS, key=header.count)
-
-
-def _texts(column: pa.ChunkedArray, *, name: str, path: Path) -> list[Any]:
-    kind = column.type
-    if any(check(kind) for check in _LIST) and any(check(kind.value_type) for check in _TEXT):
-        return column.to_pylist()
-    if pa.types.is_nested(kind) or pa.types.is_binary(kind):
-        raise InputError(
-            f"{path}: the column {name!r} holds {kind}, expected strings, numbers or lists of strings; pictures that "
-            "are in the table itself have to be written to files first"
-        )
-    return (column if any(check(kind) for check in _TEXT) else pc.cast(column, pa.string())).to_pylist()
-
-
-def _unreadable(path: Path, error: Exception) -> InputError:
-    why = str(error).partition("\n")[0].partition(" Is this a ")[0]
-    return InputError(f"{path}: cannot be read: {why:.300}; expected {_WHAT}, in UTF-8")

@@ -151,12 +151,11 @@ def hold_out(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Annotation:
-    """The annotation of a question: the fields of the `Question`, and the numbers of answers that are no strings."""
+    """The annotation of a question, with the fields of the `Question`."""
 
     question_id: int
     image_id: str
     fields: dict[str, Any]
-    wrong: tuple[int, ...]
 
 
 def _read_part(path: Path, key: str) -> dict[str, Any]:
@@ -167,7 +166,7 @@ def _read_part(path: Path, key: str) -> dict[str, Any]:
     Raises:
         InputError: the file is missing, cut short or of another form.
     """
-    data = read_json(path, what=_WHAT[key], object_hook=_compact)
+    data = read_json(path, what=_WHAT[key], entry=_compact)
     if not isinstance(data, dict) or not isinstance(data.get(key), list):
         other = next((name for name in _WHAT if isinstance(data, dict) and name in data), "")
         hint = f"; it holds {other}: give it as --{other}" if other else ""
@@ -199,15 +198,14 @@ def _annotation(entry: dict[str, Any]) -> _Annotation | Skipped:
         return Skipped(where=where, why=f"{FORM}: answers need to be a list of {{answer_id, answer}}")
     if all(type(place) is int for place, _ in answers):
         answers = sorted(answers, key=lambda pair: pair[0])
-    strings = tuple(sys.intern(answer) for _, answer in answers if isinstance(answer, str))
-    if not strings:
+    if not answers:
         return Skipped(where=where, why="no usable answer")
+    said = tuple(sys.intern(answer) if isinstance(answer, str) else answer for _, answer in answers)
     values = {name: entry[name] for name in ("question_type", "answer_type")}
     return _Annotation(
         question_id=id,
         image_id=str(entry["image_id"]),
-        fields=values | {"answers": strings, "label": entry["multiple_choice_answer"]},
-        wrong=tuple(number for number, (_, answer) in enumerate(answers, 1) if not isinstance(answer, str)),
+        fields=values | {"answers": said, "label": entry["multiple_choice_answer"]},
     )
 
 
@@ -258,8 +256,6 @@ def _read_questions(
             why = f"no such image in {files.folder}"
             yield Skipped(where=f"{where}, image {image}", why=why, split=split)
         else:
-            for bad in annotation.wrong if annotation else ():
-                yield Skipped(where=f"{where}, answer {bad}", why="an answer that is not a string", part=True)
             yield Question(
                 id=str(id),
                 split=split,

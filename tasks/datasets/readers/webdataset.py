@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import tarfile
 from collections import Counter
@@ -10,20 +9,29 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 from polypool.infra.errors import InputError
-from polypool.infra.files import existing, identity, make_folder
+from polypool.infra.files import existing, identity, make_folder, parse_json
+from polypool.infra.limits import (
+    LARGEST_BLOCK,
+    LARGEST_HEADER,
+    LARGEST_TEXT,
+    UNPACKS_TOO_FAR,
+    unpacks_too_far,
+)
 from polypool.infra.registry import READERS
 from polypool.infra.store.findings import Skipped
+from polypool.infra.store.ids import IdSet
 from polypool.tasks.datasets import Reading
 from polypool.tasks.datasets.readers.folders import write_picture
-from polypool.tasks.datasets.readers.rows import DividedReader, Row, grouped
+from polypool.tasks.datasets.readers.rows import DividedReader, Row, grouped, strings
 
 PICTURES = ("jpg", "jpeg", "png", "webp")
 _TEXTS = ("txt", "caption", "text")
 _KEYS = ("caption", "text")  # of a sample's JSON, where it has no text
-_LARGEST = 256 << 20  # bytes of one member; a larger one is no picture
-_LARGEST_HEADER = 1 << 20  # bytes of a header with long names, which tarfile reads whole
+_LARGEST = dict.fromkeys(PICTURES, LARGEST_BLOCK) | dict.fromkeys((*_TEXTS, "json"), LARGEST_TEXT)
+"""Bytes of a member by its kind."""
 _LONG_HEADERS = (
     *(tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE),
     *(tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK),
@@ -60,7 +68,7 @@ class _Member(tarfile.TarInfo):
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> tarfile.TarInfo:
         member = super().frombuf(buf, encoding, errors)
-        if member.type in _LONG_HEADERS and member.size > _LARGEST_HEADER:
+        if member.type in _LONG_HEADERS and member.size > LARGEST_HEADER:
             raise tarfile.ReadError(f"a header of {member.size:,} bytes, of which no tar file has so many")
         return member
 
@@ -71,21 +79,27 @@ def _rows(shard: Path, folder: Path) -> Iterator[Row | Skipped]:
     Raises:
         InputError: it is no tar file, or cut short.
     """
-    seen = set[str]()
+    seen, packed = IdSet(), existing(shard, what="a tar file of WebDataset").stat().st_size
     try:
-        with tarfile.open(
-            existing(shard, what="a tar file of WebDataset"), mode="r|*", tarinfo=_Member
-        ) as tar:
-            files = (member for member in tar if member.isfile())
+        with tarfile.open(shard, mode="r|*", tarinfo=_Member) as tar:
+            files = (member for member in _bounded(tar, packed=packed) if member.isfile())
             for key, members in groupby(files, key=_key):
                 sample = _sample(tar, members)
-                if key in seen:
-                    yield Skipped(where=f"{shard.name}, {key}", why="a second sample of its name")
+                if seen.add(key):
+                    yield from _row(key, sample, shard=shard, folder=folder)
                 else:
-                    yield _row(key, sample, shard=shard, folder=folder)
-                seen.add(key)
+                    yield Skipped(where=f"{shard.name}, {key}", why="a second sample of its name")
     except (tarfile.TarError, EOFError, OSError) as error:
         raise InputError(f"{shard}: cannot be read as a tar file: {error}; fetch it again") from error
+
+
+def _bounded(tar: tarfile.TarFile, *, packed: int) -> Iterator[tarfile.TarInfo]:
+    """Yield the members of a shard of `packed` bytes, each before it is unpacked; the tar file keeps none of them."""
+    for member in tar:
+        if unpacks_too_far(member.offset_data + member.size, packed=packed):
+            raise tarfile.ReadError(f"it {UNPACKS_TOO_FAR}")
+        yield member
+        tar.members.clear()  # ty: ignore[missing-attribute]  (unknown to the types of the standard library)
 
 
 def _key(member: tarfile.TarInfo) -> str:
@@ -99,19 +113,20 @@ def _sample(tar: tarfile.TarFile, members: Iterator[tarfile.TarInfo]) -> dict[st
     sample = {}
     for member in members:
         kind = os.path.basename(member.name).partition(".")[2].lower()
-        wanted = member.size <= _LARGEST and kind in (*PICTURES, *_TEXTS, "json")
-        if wanted and (file := tar.extractfile(member)):
+        if member.size <= _LARGEST.get(kind, -1) and (file := tar.extractfile(member)):
             sample[kind] = file.read()
     return sample
 
 
-def _row(key: str, sample: Mapping[str, bytes], *, shard: Path, folder: Path) -> Row | Skipped:
+def _row(key: str, sample: Mapping[str, bytes], *, shard: Path, folder: Path) -> Iterator[Row | Skipped]:
     kind, why = next((kind for kind in PICTURES if kind in sample), ""), ""
-    path, texts = os.path.join(shard.stem, f"{key}.{kind}"), ()
+    where, path, texts = f"{shard.name}, {key}", os.path.join(shard.stem, f"{key}.{kind}"), ()
     try:
-        texts = _texts(sample)
-    except (ValueError, RecursionError):
+        held = _texts(sample)
+    except InputError:
         why = "a text that is not UTF-8, or no JSON"
+    else:
+        texts = () if held is None else (yield from strings(held, what="a text", where=where))
     if not kind:
         why = f"a sample without a picture, {', '.join(PICTURES)}"
     elif os.path.isabs(key) or os.pardir in Path(key).parts:
@@ -119,16 +134,23 @@ def _row(key: str, sample: Mapping[str, bytes], *, shard: Path, folder: Path) ->
     elif not (texts or why):
         why = "a sample without a text"
     if why:
-        return Skipped(where=f"{shard.name}, {key}", why=why)
+        yield Skipped(where=where, why=why)
+        return
     write_picture(folder / path, sample[kind])
-    return Row(where=f"{shard.name}, {key}", id=path, path=path, texts=texts)
+    yield Row(where=where, id=path, path=path, texts=texts)
 
 
-def _texts(sample: Mapping[str, bytes]) -> tuple[str, ...]:
-    """Return the captions of a sample; those in its JSON where there is no text."""
+def _texts(sample: Mapping[str, bytes]) -> Any:
+    """Return the text of a sample; what its JSON has where there is none.
+
+    Raises:
+        InputError: it is not UTF-8, or no JSON.
+    """
     for kind in _TEXTS:
         if kind in sample:
-            return (sample[kind].decode("utf-8-sig"),)
-    held = json.loads(sample.get("json", b"{}"))
-    found = next((held[name] for name in _KEYS if name in held), None) if isinstance(held, dict) else None
-    return tuple(text for text in (found if isinstance(found, list) else [found]) if isinstance(text, str))
+            try:
+                return sample[kind].decode("utf-8-sig")
+            except UnicodeDecodeError as error:
+                raise InputError(str(error)) from error
+    held = parse_json(sample.get("json", b"{}"), where="", what="a caption")
+    return next((held[name] for name in _KEYS if name in held), None) if isinstance(held, dict) else None

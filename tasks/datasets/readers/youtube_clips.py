@@ -23,11 +23,11 @@ from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from polypool.infra.files import existing, existing_folder, files_like
+from polypool.infra.files import existing_folder, files_like
 from polypool.infra.registry import READERS
 from polypool.infra.store.findings import Skipped
 from polypool.tasks.datasets import Reading
-from polypool.tasks.datasets.annotation_files import DUPLICATE, misfit, read_form, read_ids, strings
+from polypool.tasks.datasets.annotation_files import DUPLICATE, misfit, read_form, read_ids, read_lines
 from polypool.tasks.datasets.corpus import CorpusSummary, Item
 from polypool.tasks.datasets.published_counts import MSVD, VATEX
 from polypool.tasks.datasets.readers.folders import VideoReader
@@ -54,7 +54,6 @@ class Msvd(VideoReader):
         )
 
     def _items(self) -> Iterator[Item | Skipped]:
-        path = existing(self.captions, what="AllVideoDescriptions.txt, <clip name> <caption> a line")
         folder = existing_folder(
             self.lists, what="a folder with train_list.txt, val_list.txt and test_list.txt"
         )
@@ -63,16 +62,16 @@ class Msvd(VideoReader):
             for split in SPLITS
         }
         texts: dict[str, list[str]] = defaultdict(list)
-        with path.open(encoding="utf-8-sig", errors="surrogateescape") as lines:
-            for number, line in enumerate(lines, start=1):
-                words = line.split(maxsplit=1)
-                if not words or words[0].startswith("#"):
-                    continue
-                if len(words) == 2:
-                    texts[words[0]].append(words[1])
-                else:
-                    where, why = f"{path.name}, line {number}", "a clip name without a caption"
-                    yield Skipped(where=where, why=why, part=True)
+        lines = read_lines(self.captions, what="AllVideoDescriptions.txt, <clip name> <caption> a line")
+        for number, line in enumerate(lines, start=1):
+            words = line.split(maxsplit=1)
+            if not words or words[0].startswith("#"):
+                continue
+            if len(words) == 2:
+                texts[words[0]].append(words[1])
+            else:
+                where, why = f"{self.captions.name}, line {number}", "a clip name without a caption"
+                yield Skipped(where=where, why=why, part=True)
         for split, clips in lists.items():
             for clip in clips:
                 yield Item(id=clip, split=split, captions=tuple(texts.get(clip, ())))
@@ -167,5 +166,5 @@ def _read(path: Path, *, others: _Captions) -> Generator[Skipped, None, _Caption
         elif (id := entry["videoID"]) in videos or id in others:
             yield Skipped(where=f"id {id}, {where}", why=DUPLICATE)
         else:
-            videos[id] = yield from strings(entry["enCap"], where=f"id {id}")
+            videos[id] = tuple(entry["enCap"])
     return videos

@@ -52,13 +52,13 @@ def test_what_cannot_be_used_is_skipped_counted_and_listed(tmp_path):
     corpus = Corpus.open(tmp_path)
     kept = {it.id: it.captions for it in corpus.items("train")}
     assert kept == {"a": ("good", "also good"), "c": ("ünï 漢字 \U0001f600",)}
-    once = ("torn", "no captions", "duplicate id; the first is kept", "caption that is not valid UTF-8")
+    once = ("torn", "no captions", "duplicate id; the first is kept", "a caption that is not valid UTF-8")
     counts = {why: reason["count"] for why, reason in summary.skipped["reasons"].items()}
-    assert counts == {"empty caption": 3, **dict.fromkeys(once, 1), "an id that is empty": 1}
+    assert counts == {"a caption that is empty": 3, **dict.fromkeys(once, 1), "an id that is empty": 1}
     assert corpus.manifest.skipped == summary.skipped
     listed = [json.loads(line) for line in (tmp_path / "corpus.skipped.jsonl").read_text().splitlines()]
     assert len(listed) == summary.skipped["count"] == 8
-    assert {"where": "id a, caption 2", "why": "empty caption"} in listed
+    assert {"where": "id a, caption 2", "why": "a caption that is empty"} in listed
 
 
 def test_cleaning_a_clean_item_changes_nothing():

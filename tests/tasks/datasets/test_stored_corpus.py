@@ -4,7 +4,7 @@ import os
 import pytest
 
 from polypool.infra.errors import InputError
-from polypool.infra.store.findings import Flagged, Skipped
+from polypool.infra.store.findings import Flagged, Skipped, Tolerance
 from polypool.tasks.datasets.corpus import Corpus, Item, write_corpus
 from polypool.tasks.datasets.open_corpora import media_file
 from polypool.tasks.datasets.questions import Question, QuestionCorpus, write_questions
@@ -76,23 +76,27 @@ def test_the_digest_names_the_content_not_its_source(kind, write, row, tmp_path)
 def test_each_file_has_its_digest(kind, write, row, tmp_path):
     (tmp_path / "a.png").write_bytes(b"one")
     os.mkfifo(tmp_path / "pipe.png")  # never opened: that would wait for ever
-    names = ("a.png", "gone.png", "pipe.png", "a.png")
+    names = ("a.png", "gone.png", "pipe.png", "a.png", *(f"{n}.png" for n in range(70)))
+    for name in names[4:]:
+        (tmp_path / name).write_text(name)
     rows = [row(id=str(n), path=name, sha256="taken on trust") for n, name in enumerate(names)]
     write(tmp_path / "out", rows, source={}, images=tmp_path)
     opened, one = kind.open(tmp_path / "out"), hashlib.sha256(b"one").hexdigest()
-    assert [digest for (digest,) in opened.rows("train", "sha256")] == [one, "", "", one]
+    others = [hashlib.sha256(name.encode()).hexdigest() for name in names[4:]]
+    assert [digest for (digest,) in opened.rows("train", "sha256")] == [one, "", "", one, *others]
     assert [item.sha256 for item in opened.items("train")][:1] == [one]
 
 
 def test_long_captions_are_cut_and_wordless_ones_named():
     exact, longer = " ".join(["word"] * 1000), " ".join(["word"] * 1001)
-    given = Item(id="a", split="train", captions=("...", exact, longer, "漢 字", "?! 7"))
+    given = Item(id="a", split="train", captions=("...", exact, longer, "漢 字", "?! 7", "x" * 10_001))
     *odd, kept = Corpus.clean(given)
     assert odd == [
         Flagged(where="id a, caption 1", why="a caption without a word"),
         Flagged(where="id a, caption 3", why="a caption of over 1,000 words, cut to these"),
+        Flagged(where="id a, caption 6", why="a caption of over 10,000 characters, cut to these"),
     ]
-    assert kept.captions == ("...", exact, exact, "漢 字", "?! 7")
+    assert kept.captions == ("...", exact, exact, "漢 字", "?! 7", "x" * 10_000)
 
 
 def test_control_characters_are_left_out_and_named():
@@ -105,7 +109,7 @@ def test_control_characters_are_left_out_and_named():
     why = "a caption with control characters, which are left out"
     assert odd == [
         Flagged(where="id a, caption 1", why=why),
-        Skipped(where="id a, caption 3", why="empty caption", part=True),
+        Skipped(where="id a, caption 3", why="a caption that is empty", part=True),
         Flagged(where="id a, caption 4", why=why),
     ]
     assert kept.captions == ("a dog [31m", "a tab and lines", "god")
@@ -151,13 +155,64 @@ def test_a_path_within_the_folder_is_kept(tmp_path):
         ({"id": "a\x00b"}, "an id with characters that cannot be printed"),
         ({"id": "\udcff"}, "an id that is not valid UTF-8"),
         ({"path": "caf\udce9.jpg"}, "a path that is not valid UTF-8"),
-        ({"split": "\udcff"}, "a split or id of a caption that is not valid UTF-8"),
-        ({"caption_ids": ("\udcff",)}, "a split or id of a caption that is not valid UTF-8"),
+        ({"path": None}, "a path that is not a string"),
+        ({"split": "\udcff"}, "a split that is not valid UTF-8"),
+        ({"split": ["train"]}, "a split that is not a string"),
+        ({"split": ""}, "a split that is empty"),
+        ({"caption_ids": ("1", "2")}, "another number of captions than of their ids"),
     ],
 )
 def test_an_item_that_cannot_be_written_is_skipped(changes, why):
     (left,) = Corpus.clean(item(**changes))
     assert left.why == why
+
+
+def test_a_caption_that_is_no_text_is_left_out_by_every_reader():
+    given = Item(id="a", split="train", captions=(0.5, "a dog", None), caption_ids=("1", "a\x00b", "3"))
+    *odd, last = Corpus.clean(given)
+    assert [(each.where, each.why) for each in (*odd, last)] == [
+        ("id a, caption 1", "a caption that is not a string"),
+        ("id a, caption 2", "an id of a caption with characters that cannot be printed"),
+        ("id a, caption 3", "a caption that is not a string"),
+        ("id a", "no captions"),
+    ]
+    (left,) = QuestionCorpus.clean(question(7))
+    assert left.why == "a question that is not a string"
+    first, second, kept = QuestionCorpus.clean(
+        question(answers=(True, "a\x07 dog", "cat"), label="a\x07 dog")
+    )
+    assert (first.why, first.part) == ("an answer that is not a string", True)
+    assert second.why == "an answer, type or label with control characters, which are left out"
+    assert (kept.answers, kept.label) == (("a  dog", "cat"), "a  dog")
+
+
+def test_a_caption_id_belongs_to_one_caption(tmp_path):
+    items = [
+        Item(id="a", split="train", captions=("a dog", "a cat"), caption_ids=("1", "2")),
+        Item(id="b", split="train", captions=("a hat", "a bat", "a rat"), caption_ids=("2", "3", "3")),
+        Item(id="c", split="train", captions=("a tree",), caption_ids=("1",)),
+        Item(id="d", split="train", captions=("no ids",)),
+    ]
+    summary = write_corpus(tmp_path, items, source={}, tolerance=Tolerance(allow_skipped=True))
+    why = "a caption whose id another one has; the first is kept"
+    assert summary.skipped["reasons"][why]["examples"] == [
+        "id b, caption 1",
+        "id b, caption 3",
+        "id c, caption 1",
+    ]
+    kept = {item.id: (item.captions, item.caption_ids) for item in Corpus.open(tmp_path).items("train")}
+    assert kept == {
+        "a": (("a dog", "a cat"), ("1", "2")),
+        "b": (("a bat",), ("3",)),
+        "d": (("no ids",), ()),
+    }
+
+
+def test_very_many_splits_are_no_splits(tmp_path):
+    items = [Item(id=str(n), split=f"fold {n}", captions=("a dog",)) for n in range(101)]
+    write_corpus(tmp_path / "good", items[:100], source={})
+    with pytest.raises(InputError, match="over 100 splits, such as fold 0, fold 1, fold 10;"):
+        write_corpus(tmp_path / "bad", items, source={})
 
 
 @pytest.mark.parametrize("field", ["id", "image_id"])

@@ -10,6 +10,7 @@ from describing import in_this_process
 from tiny_models import save_bert, save_clip, save_siglip
 from verbs import exit_code, reasons
 
+from polypool.encoders.backbones.model_folders import remembered_folder
 from polypool.infra.errors import InputError
 from polypool.infra.registry import BACKBONES, ENCODERS
 from polypool.infra.store import FeatureStore
@@ -61,7 +62,7 @@ def states(name: str, texts: list[str]) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize("make", [make_corpus, make_questions])
-def test_each_distinct_text_is_a_row_of_its_tokens_states(make, tmp_path, bert):
+def test_each_distinct_text_is_a_row_of_its_tokens_states(make, tmp_path, bert, new_home):
     run = make(tmp_path, train=24, val=6, test=8)
     store = extracted(run, tmp_path / "texts", f"bert(name={bert!r})", dtype="float32", batch=5)
     by_split = all_texts(run)
@@ -74,7 +75,9 @@ def test_each_distinct_text_is_a_row_of_its_tokens_states(make, tmp_path, bert):
         [store[int(row)] for row in store.rows([*{text_id(t) for t in by_split["train"]}])]
     )
     np.testing.assert_allclose(store.manifest.statistics["mean"], train.mean(0), atol=1e-5)
-    assert store.manifest.source["extractor"]["name"] == "tiny-bert"
+    extractor = store.manifest.source["extractor"]
+    assert extractor["name"] == "tiny-bert"
+    assert remembered_folder(extractor) == Path(bert)
 
 
 @pytest.mark.parametrize("kind", ["clip", "siglip"])

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from verbs import ingested, reasons, refused, sets_of
 
+from polypool.infra.limits import UNPACKS_TOO_FAR
 from polypool.infra.store import FeatureStore
 from polypool.tasks.datasets.features import as_set
 
@@ -128,14 +129,18 @@ def test_archives_that_are_encrypted_strange_or_endless_are_listed(tmp_path, mon
     good = (tmp_path / "good.npz").read_bytes()
     (tmp_path / "in" / "c.npz").write_bytes(patched(good, flag=1))
     (tmp_path / "in" / "d.npz").write_bytes(patched(good, method=97))
-    monkeypatch.setattr("polypool.tasks.datasets.features.arrays._LARGEST", 1000)
+    monkeypatch.setattr("polypool.tasks.datasets.features.arrays.LARGEST_SET", 1000)
     np.savez_compressed(tmp_path / "in" / "e.npz", x=np.ones((100, 4), np.float32))
+    monkeypatch.setattr("polypool.infra.limits._SMALL", 500)
+    np.savez_compressed(tmp_path / "in" / "f.npz", x=np.zeros((50, 4), np.float32))
+    monkeypatch.setattr("polypool.infra.limits._MOST_UNPACKED", 5)
     ingested("arrays", "--dir", tmp_path / "in", "--out", tmp_path / "out", "--allow-skipped")
     assert list(sets_of(tmp_path / "out")) == ["a", "b"]
     assert dict(reasons(tmp_path / "out")) == {
         "c.npz": "damaged or cut short",
         "d.npz": "damaged or cut short",
         "e.npz": "an array of over 1,000 bytes, too large for one image or video",
+        "f.npz": f"an array that {UNPACKS_TOO_FAR}",
     }
 
 

@@ -244,3 +244,32 @@ def test_features_packed_well_are_read(tmp_path):
         packed = {"chunks": (1, 4000, 64), "compression": "gzip"}
         file.create_dataset("image_features", data=np.ones((3, 4000, 64), "f4"), **packed)
     ingested("hdf5", "--file", tmp_path / "features.h5", "--out", tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("bound", "message"),
+    [
+        ("_SMALL", "image_features unpacks to over 100 times the bytes that it takes"),
+        (
+            "LARGEST_BLOCK",
+            "image_features has chunks of 1,024,000 bytes, at most 1,000,000 are unpacked at once",
+        ),
+        ("LARGEST_SET", "rows of image_features have 3,072,000 bytes: too large for one set"),
+    ],
+)
+def test_what_unpacks_to_far_more_is_refused(tmp_path, monkeypatch, bound, message):
+    module = "polypool.infra.limits" if bound == "_SMALL" else "polypool.tasks.datasets.features.hdf5"
+    monkeypatch.setattr(f"{module}.{bound}", 1_000_000)
+    with h5py.File(tmp_path / "features.h5", "w") as file:
+        file["image_ids"] = np.array([7, 8, 9])
+        packed = {"chunks": (1, 4000, 64), "compression": None if bound == "LARGEST_SET" else "gzip"}
+        file.create_dataset("image_features", data=np.ones((3, 4000, 64), "f4"), **packed)
+    refused(message, "hdf5", "--file", tmp_path / "features.h5", "--out", tmp_path / "out")
+
+
+def test_a_list_of_ids_is_bounded(tmp_path, monkeypatch):
+    monkeypatch.setattr("polypool.tasks.datasets.features.hdf5.LARGEST_BLOCK", 30)
+    with h5py.File(tmp_path / "features.h5", "w") as file:
+        file["image_ids"], file["image_features"] = np.arange(4), np.ones((4, 2, 4), "f4")
+    options = ("hdf5", "--file", tmp_path / "features.h5", "--out", tmp_path / "out")
+    refused("image_ids has over 30 bytes", *options)

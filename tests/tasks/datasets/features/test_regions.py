@@ -97,7 +97,7 @@ def test_butd_of_the_wrong_width_or_missing_exits_with_2(tmp_path, monkeypatch):
         "nothing usable was found; skipped 1:\n  1 x features of another size than boxes x 2048 x 4", *files
     )
     refused("x.tsv: no such file", "butd", "--tsv", tmp_path / "x.tsv", "--out", tmp_path / "out")
-    monkeypatch.setattr("polypool.tasks.datasets.features.regions._LINE_LIMIT", 100)
+    monkeypatch.setattr("polypool.tasks.datasets.features.regions.LARGEST_LINE", 100)
     refused("a line of over 100 bytes", *files, "--dim", 8)
 
 

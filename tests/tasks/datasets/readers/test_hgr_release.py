@@ -43,7 +43,7 @@ def test_hgr_skips_and_lists_what_is_bad(tmp_path):
     names = {"trn": ["x/y", "v1", "v1", "v2", "v3"], "val": ["x_y", "v4"], "tst": ["v2", "v5"]}
     captions, splits = write_hgr(tmp_path, names, v3="no list", v4=["fine", 3, ""], stray=["a"], v5=[])
     text = captions.read_text()
-    captions.write_text(text[:-1] + ', "v1": ["a second time"], "s/t": ["a"], "s_t": ["b"]}')
+    captions.write_text(text[:-1] + ', "s/t": ["a"], "s_t": ["b"]}')
     _, corpus, listed = corpus_of(tmp_path / "out", *files(captions, splits))
     used = {split: [it.id for it in corpus.items(split)] for split in corpus.splits}
     assert used == {"train": ["v1", "v2"], "val": ["v4"]}
@@ -57,15 +57,21 @@ def test_hgr_skips_and_lists_what_is_bad(tmp_path):
             ("trn_names.npy, v1", second),
             ("tst_names.npy, v2", second),
             *((f"ref_captions.json, {name}", TWINS) for name in ("x/y", "x_y", "s/t", "s_t")),
-            ("ref_captions.json, v1", second),
             ("ref_captions.json, v3", "captions that are not a list"),
-            ("ref_captions.json, v4", "a caption that is not a string"),
+            ("id v4, caption 2", "a caption that is not a string"),
             ("ref_captions.json, stray", "captions of a video that no list has"),
             ("id v3", "no captions"),
             ("id v5", "no captions"),
-            ("id v4, caption 2", "empty caption"),
+            ("id v4, caption 3", "a caption that is empty"),
         ]
     )
+
+
+def test_a_key_twice_is_refused(tmp_path):
+    captions, splits = write_hgr(tmp_path)
+    captions.write_text('{"v1": ["a"], "v1": ["b"]}')
+    with pytest.raises(InputError, match="the key 'v1' is twice in an object; expected HGR's"):
+        list(Hgr(captions=captions, splits=splits).read().rows)
 
 
 def test_hgr_refusals_and_the_advice_on_pickled_names(tmp_path):

@@ -62,15 +62,16 @@ def test_karpathy_skips_and_lists_what_is_bad(tmp_path):
     unknown, form = "unknown split, expected train, restval, val, test", "not of the expected form: "
     assert listed.pop("id 1001, val2014/gone.jpg").startswith("no such image in ")
     assert listed == {
-        "id 1002, caption 1": "empty caption",
+        "id 1002, caption 1": "a caption that is empty",
         "id 1003": "no captions",
         'dataset.json, image 4, split "holdout"': unknown,
         "id 1000": "duplicate id; the first is kept",
-        "dataset.json, image 6": f"{form}a sentence whose raw is missing or no string",
+        "id 1006, caption 1": "a caption that is not a string",
+        "id 1006": "no captions",
         "dataset.json, image 7": f"{form}an image that is not an object",
         "dataset.json, image 8, split 3": unknown,
     }
-    assert "skipped 8:" in out
+    assert "skipped 9:" in out
     assert str(tmp_path / "out" / "corpus.skipped.jsonl") in out
 
 

@@ -103,10 +103,10 @@ def test_msrvtt_skips_and_lists_what_is_bad(tmp_path):
         "f.json, sentence 6": f"{form} sentence whose caption is missing or no string",
         "f.json, sentence 8": f"{form} sentence that is not an object",
         "sentence 2, of the video video99": "a caption of a video that is not listed",
-        "id video0, caption 2": "empty caption",
+        "id video0, caption 2": "a caption that is empty",
         'id video1, split "holdout"': unknown,
         "id video3, split null": unknown,
-        "id video5, caption 1": "caption that is not valid UTF-8",
+        "id video5, caption 1": "a caption that is not valid UTF-8",
         "id video5": "no captions",
     }
     assert "skipped 14:" in out

@@ -80,7 +80,7 @@ def test_scan_leaves_bad_rows_out_of_both(tmp_path):
     assert {
         ("id 1", "features: NaN or infinite values"),
         ("id 2", "no captions"),
-        ("id 3, caption 1", "caption that is not valid UTF-8"),
+        ("id 3, caption 1", "a caption that is not valid UTF-8"),
         ("id 3", "features: duplicate id"),
     } <= {*listed}
     assert any(where == "id 4" and "limit of float16" in why for where, why in listed)

@@ -49,8 +49,8 @@ def test_bad_questions_are_skipped_and_listed(tmp_path):
     form = "not of the expected form: a question"
     assert found == [
         ("question 1", "duplicate id; the first is kept"),
-        ("question 3", "an empty question"),
-        ("question 9", "a question, type or label that is not valid UTF-8"),
+        ("question 3", "a question that is empty"),
+        ("question 9", "a question that is not valid UTF-8"),
         ("questions.json, question 4", f"{form} whose question is missing or no string"),
         ("questions.json, question 5", f"{form} that is not an object"),
         ("questions.json, question 6", f"{form} whose question_id is missing or no whole number"),
@@ -90,16 +90,17 @@ def test_bad_answers_are_skipped_and_listed(tmp_path):
     assert of(corpus) == {"test": ["4", "12"]}
     assert corpus.questions("test")[0].answers == ("café",) * 3 + ("x y ",) * 4
     assert found == [
-        ("annotations.json, annotation 2, question 10", "no usable answer"),
-        ("question 10", "a question without an annotation"),
+        ("question 10", "no usable answer"),
+        ("question 10, answer 1", "an answer that is not a string"),
+        ("question 10, answer 2", "an answer that is not a string"),
         ("question 4, answer 4", "an answer that is not a string"),
-        ("question 4, answer 4", "an empty answer"),
         ("question 4, answer 5", "an answer that is not a string"),
-        ("question 4, answer 5", "an empty answer"),
-        ("question 4, answer 6", "an answer that is not valid UTF-8"),
+        ("question 4, answer 6", "an answer that is empty"),
+        ("question 4, answer 7", "an answer that is empty"),
+        ("question 4, answer 8", "an answer that is not valid UTF-8"),
         ("question 6", "no usable answer"),
-        ("question 6, answer 1", "an empty answer"),
-        ("question 6, answer 2", "an empty answer"),
+        ("question 6, answer 1", "an answer that is empty"),
+        ("question 6, answer 2", "an answer that is empty"),
     ]
 
 

@@ -9,6 +9,8 @@ import pytest
 from PIL import Image
 from verbs import corpus_of, refused
 
+from polypool.infra import limits
+
 
 def picture(shade: int) -> bytes:
     buffer = io.BytesIO()
@@ -80,6 +82,7 @@ def test_what_cannot_be_used_is_listed_and_nothing_leaves_the_folder(tmp_path):
         ("a.tar, latin", "a text that is not UTF-8, or no JSON"),
         ("a.tar, torn", "a text that is not UTF-8, or no JSON"),
         ("a.tar, deep", "a text that is not UTF-8, or no JSON"),
+        ("a.tar, number", "a text that is not a string"),
         ("a.tar, number", "a sample without a text"),
         ("a.tar, 1", "a second sample of its name"),
     ]
@@ -112,3 +115,26 @@ def test_a_header_of_gigabytes_is_not_unpacked(tmp_path, kind):
     refused(
         "a header of 6,442,450,944 bytes", *words(tmp_path, tmp_path / "a.tar"), "--out", tmp_path / "out"
     )
+
+
+def test_what_unpacks_to_far_more_is_not_written(tmp_path, monkeypatch):
+    monkeypatch.setattr(limits, "_SMALL", 1 << 20)
+    path = shard(tmp_path / "a.tar.gz", [*samples(range(3)), ("big.png", bytes(2 << 20))])
+    refused("unpacks to over 100 times", *words(tmp_path, path), "--out", tmp_path / "out")
+    assert not (tmp_path / "pictures" / "a.tar" / "big.png").exists()
+
+
+def test_texts_and_pictures_are_bounded(tmp_path):
+    large = [("long.png", picture(7)), ("long.txt", "x" * ((1 << 20) + 1))]
+    path = shard(tmp_path / "a.tar", samples(range(4)) + large)
+    assert corpus_of(tmp_path / "out", *words(tmp_path, path))[2] == [
+        ("a.tar, long", "a sample without a text")
+    ]
+
+
+def test_a_key_twice_is_no_json(tmp_path):
+    odd = [("twice.png", picture(7)), ("twice.json", '{"caption": "a", "caption": "b"}')]
+    skipped = corpus_of(
+        tmp_path / "out", *words(tmp_path, shard(tmp_path / "a.tar", samples(range(4)) + odd))
+    )[2]
+    assert skipped == [("a.tar, twice", "a text that is not UTF-8, or no JSON")]

@@ -34,7 +34,7 @@ def test_msvd_descriptions_and_lists(tmp_path):
         "AllVideoDescriptions.txt, line 7": "a clip name without a caption",
         "id -4wsuPCjDBc_5_15": "duplicate id; the first is kept",
         "id mute_3_4": "no captions",
-        "id bad_2_3, caption 1": "caption that is not valid UTF-8",
+        "id bad_2_3, caption 1": "a caption that is not valid UTF-8",
         "id bad_2_3": "no captions",
         "id other_1_2 (1 captions)": "captions of a clip that no list has",
     }
@@ -117,9 +117,9 @@ def test_vatex_skips_and_lists_what_is_bad(tmp_path):
             (f"{file}, entry 4", f"{form} that is not an object"),
             (f"id {vatex_name(0)}, {file}, entry 5", second),
             (f"id {vatex_name(1)}, vatex_validation_v1.0.json, entry 2", second),
-            (f"id {vatex_name(4)}", "a caption that is not a string"),
-            (f"id {vatex_name(4)}", "a caption that is not a string"),
-            (f"id {vatex_name(4)}, caption 2", "empty caption"),
+            (f"id {vatex_name(4)}, caption 2", "a caption that is not a string"),
+            (f"id {vatex_name(4)}, caption 4", "a caption that is not a string"),
+            (f"id {vatex_name(4)}, caption 3", "a caption that is empty"),
             (f"id {vatex_name(5)}", "no captions"),
         ]
     )

@@ -1,0 +1,68 @@
+"""Local folders of published models: where one was extracted from on this machine, and the folders of POLYPOOL_MODELS.
+
+A feature store names a model by the last part of its folder and by the digest of its weights, so that it can be moved
+and published. Which folder that was is kept in the home, by digest.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from polypool.infra.errors import InputError
+from polypool.infra.fields import read_record
+from polypool.infra.files import make_folder, write_json
+from polypool.infra.paths import resolve
+
+MODELS = "POLYPOOL_MODELS"
+"""The variable that lists folders of models, separated as in PATH."""
+REMEMBERED = "data/model_folders.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Remembered:
+    """Folders of models by the SHA-256 of their weights."""
+
+    folders: dict[str, str] = field(default_factory=dict)
+
+
+def local_folder(name: str) -> Path | None:
+    """Return the folder of a model: the one named, or one of its name below a folder of POLYPOOL_MODELS; else None."""
+    named = Path(name).expanduser()
+    listed = [Path(each).expanduser() for each in os.environ.get(MODELS, "").split(os.pathsep) if each]
+    within = (folder / part for folder in listed for part in (name, named.name))
+    return next((folder for folder in (named, *within) if folder.is_dir()), None) if named.name else None
+
+
+def remember_folder(name: str, described: Mapping[str, Any]) -> None:
+    """Keep the folder that a backbone's model was read from, if it was one, and forget those that are gone.
+
+    Args:
+        name: the model, as the backbone's spec has it.
+        described: what the backbone's `describe` returned.
+    """
+    folder, sha256 = local_folder(name), described.get("sha256")
+    if folder and sha256:
+        path = resolve(REMEMBERED)
+        still = {of: known for of, known in _remembered(path).items() if Path(known).is_dir()}
+        folders = still | {sha256: str(folder.resolve())}
+        make_folder(path.parent)
+        write_json(path, {"folders": folders})
+
+
+def remembered_folder(described: Mapping[str, Any]) -> Path | None:
+    """Return the folder that a described model was read from on this machine, which may be gone; None without one."""
+    folder = _remembered(resolve(REMEMBERED)).get(str(described.get("sha256")))
+    return Path(folder) if folder else None
+
+
+def _remembered(path: Path) -> dict[str, str]:
+    if not path.exists():
+        return {}
+    try:
+        return dict(read_record(_Remembered, path, what="folders of models").folders)
+    except InputError as error:
+        raise InputError(f"{error}; delete the file: `extract` writes it again") from error

@@ -1,0 +1,80 @@
+"""Local folders of models: remembered by digest, found again after a move, refused at once where there is none."""
+
+import shutil
+
+import pytest
+
+from polypool.encoders.backbones import build_backbone, recorded_backbone
+from polypool.encoders.backbones.hub import known_as
+from polypool.encoders.backbones.model_folders import (
+    MODELS,
+    REMEMBERED,
+    local_folder,
+    remember_folder,
+    remembered_folder,
+)
+from polypool.infra.errors import InputError
+
+
+@pytest.fixture
+def folder(towers, tmp_path, monkeypatch):
+    """A model in a folder of its own, with a home beside it and no hub."""
+    monkeypatch.setenv("POLYPOOL_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    return shutil.copytree(towers["dinov2"], tmp_path / "old" / "tiny")
+
+
+def recorded(described):
+    return recorded_backbone(described, where="manifest", store="store")
+
+
+def test_a_described_model_is_found_where_it_was_extracted_from(folder):
+    described = build_backbone(f"dinov2(name={str(folder)!r})").describe()
+    assert described["name"] == "tiny"
+    assert str(folder.parent) not in str(described)
+    remember_folder(str(folder), described)
+    assert recorded(described).describe() == described
+
+
+def test_a_moved_model_is_found_below_the_listed_folders(folder, tmp_path, monkeypatch):
+    described = build_backbone(f"dinov2(name={str(folder)!r})").describe()
+    remember_folder(str(folder), described)
+    shutil.move(folder.parent, tmp_path / "new")
+    with pytest.raises(InputError, match=rf"'tiny'.*POLYPOOL_MODELS.* was in {folder} .*gone"):
+        recorded(described)
+    monkeypatch.setenv(MODELS, f"{tmp_path / 'nowhere'}:{tmp_path / 'new'}")
+    assert recorded(described).describe() == described
+    assert local_folder(str(folder)) == local_folder("hub/tiny") == tmp_path / "new" / "tiny"
+    assert known_as(str(folder)) == "tiny"
+    assert local_folder("other") is local_folder("") is None
+
+
+def test_the_same_weights_in_a_folder_of_another_name_are_the_same_model(folder, tmp_path):
+    described = build_backbone(f"dinov2(name={str(folder)!r})").describe()
+    moved = shutil.move(folder, tmp_path / "renamed")
+    remember_folder(str(moved), described)
+    assert recorded(described).dim == 16
+
+
+def test_folders_that_are_gone_are_forgotten(folder, towers, tmp_path):
+    remember_folder(str(folder), {"sha256": "1"})
+    shutil.rmtree(folder)
+    assert remembered_folder({"sha256": "1"}) == folder
+    remember_folder(str(towers["vit"]), {"sha256": "2"})
+    assert [remembered_folder({"sha256": of}) for of in "123"] == [None, towers["vit"], None]
+
+
+def test_other_weights_in_the_remembered_folder_are_refused(folder, towers):
+    described = build_backbone(f"dinov2(name={str(folder)!r})").describe()
+    remember_folder(str(folder), described)
+    shutil.copytree(towers["registers"], folder, dirs_exist_ok=True)
+    with pytest.raises(InputError, match="cannot be built as it was"):
+        recorded(described)
+
+
+def test_a_damaged_record_of_folders_says_what_to_do(folder, tmp_path):
+    path = tmp_path / "home" / REMEMBERED
+    path.parent.mkdir(parents=True)
+    path.write_text('{"folders": [1]}')
+    with pytest.raises(InputError, match=r"model_folders\.json.*delete the file"):
+        remember_folder(str(folder), {"sha256": "0"})

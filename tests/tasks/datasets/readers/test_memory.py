@@ -1,0 +1,39 @@
+"""Ingest of tables takes no more memory with more rows."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = """
+import resource, sys
+from pathlib import Path
+from polypool.pipelines.data.ingestion import ingest
+from polypool.tasks.datasets.readers.table import Table
+
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
+
+for name in sys.argv[2:]:
+    ingest(Table(file=(Path(sys.argv[1]) / name,)), out=Path(sys.argv[1]) / "out")
+    print(peak())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("suffix", ["csv", "json"])
+def test_ten_times_the_rows_take_little_more_memory(suffix, tmp_path):
+    for name, count in (("few", 20_000), ("many", 200_000)):
+        with (tmp_path / f"{name}.{suffix}").open("w") as file:
+            rows = ({"id": str(n), "caption": f"a dog, number {n}"} for n in range(count))
+            if suffix == "json":
+                file.write("[" + ",\n".join(map(json.dumps, rows)) + "]")
+            else:
+                file.write("id,caption\n" + "".join(f'{row["id"]},"{row["caption"]}"\n' for row in rows))
+    names = (f"few.{suffix}", f"many.{suffix}")
+    said = subprocess.run(
+        [sys.executable, "-c", PROGRAM, tmp_path, *names], capture_output=True, text=True, check=True
+    ).stdout
+    few, many = (int(line) for line in said.splitlines() if line.isdigit())
+    assert many - few < 60, f"{few} and {many} MB"
