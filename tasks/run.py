@@ -6,7 +6,6 @@ import dataclasses
 import itertools
 import json
 import math
-import os
 import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -17,9 +16,10 @@ import tyro
 from polypool.infra.errors import InputError
 from polypool.infra.fields import NOT_EMPTY, Rule, above, at_least, from_plain, hints, validate
 from polypool.infra.origins import ORIGINS, origins, without_origins
-from polypool.infra.paths import resolve_place
-from polypool.infra.spec import Spec, changed, modules_of, refuse_untrusted
+from polypool.infra.spec import Spec, modules_of, refuse_untrusted
 from polypool.infra.storage.places import place
+from polypool.tasks.automatic import AUTO, folder_name, short, text_encoder
+from polypool.tasks.renamed import renamed
 
 Count = Annotated[int, at_least(0)]
 Positive = Annotated[int, at_least(1)]
@@ -49,18 +49,6 @@ ByPrefix = Annotated[
     Rule("pairs with each prefix once", lambda pairs: len({prefix for prefix, _ in pairs}) == len(pairs)),
 ]
 """Numbers by prefixes of parameter names; the longest prefix of a name wins."""
-AUTO = "auto"
-"""A setting that follows from the corpus and the stores, once they are given."""
-
-
-def short(flag: str) -> Any:
-    """Return the annotation of a setting that the command line also knows by a flag without its group."""
-    return tyro.conf.arg(aliases=(flag,))
-
-
-def folder_name(corpus: str) -> str:
-    """Return the name of a corpus's folder or URL; empty where there is none."""
-    return os.path.basename(os.path.normpath(str(resolve_place(corpus)))) if corpus else ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -244,9 +232,7 @@ class Run:
                 f"--min-workers must be at most --workers, which is {self.workers}, not {self.min_workers}"
             )
         if self.text == AUTO and self.data.corpus:
-            width = Spec.parse(self.visual).params.get("width", 1024)
-            text = changed(_OF_FEATURES if self.data.texts else _OF_WORDS, width=width)
-            object.__setattr__(self, "text", text)
+            object.__setattr__(self, "text", text_encoder(self.visual, stored=bool(self.data.texts)))
 
     @property
     def label(self) -> str:
@@ -264,22 +250,6 @@ class Run:
     def epoch_unit(self) -> int:
         """An epoch has a multiple of so many samples, whichever of these numbers of workers trains it."""
         return self.optim.batch if self.optim.drop_last else math.lcm(*self.worker_counts)
-
-
-_OF_WORDS = "bigru(embedding=128, min_count=1, dropout=0.3)"
-_OF_FEATURES = "stacked_regions(standardise=auto)"
-"""Text encoders of `auto`."""
-
-
-def refuse_incomplete(run: Run) -> None:
-    """Raise InputError for a run whose settings are to follow from a corpus that is not given."""
-    for each in (run, *run.members.values()):
-        if not each.data.corpus and AUTO in (each.data.dataset, each.text):
-            raise InputError(
-                f"{each.recipe or each.task} trains on your own data, and no corpus is given: add --corpus DIR, the "
-                "folder that `polypool ingest` wrote, and --features DIR, a store of its pictures or videos that "
-                "`polypool extract` or `polypool ingest` wrote"
-            )
 
 
 WITHOUT_EFFECT = (
@@ -355,27 +325,6 @@ def to_params(run: Run) -> dict[str, Any]:
     return to_json(run) | {"published": json.dumps(dict(run.published)), "members": members}
 
 
-def renamed_params(params: Mapping[str, str]) -> dict[str, str]:
-    """Return a run's tracked settings under their present names: `optim.amsgrad` became `optim.optimiser`."""
-    params = dict(params)
-    if params.get(_AMSGRAD) in _OPTIMISERS and "optim.optimiser" not in params:
-        params["optim.optimiser"] = _OPTIMISERS[params.pop(_AMSGRAD)]
-    return params
-
-
-_AMSGRAD = "optim.amsgrad"
-_OPTIMISERS = {"False": "adamw", "True": "adamw(amsgrad=True)"}
-
-
-def _renamed(values: Any) -> Any:
-    """Return the JSON of a run of any version under the present names of settings."""
-    optim = values.get("optim") if isinstance(values, dict) else None
-    if not isinstance(optim, dict) or not isinstance(optim.get("amsgrad"), bool) or "optimiser" in optim:
-        return values
-    kept = {name: value for name, value in optim.items() if name != "amsgrad"}
-    return values | {"optim": kept | {"optimiser": _OPTIMISERS[str(optim["amsgrad"])]}}
-
-
 def from_json(values: Any, *, where: str = "run.json") -> Run:
     """Return the run that `to_record` or `to_json` wrote.
 
@@ -387,7 +336,7 @@ def from_json(values: Any, *, where: str = "run.json") -> Run:
         InputError: a setting that a run does not have or lacks, as of another version, a value that a run refuses, a
             part whose package is not installed, or a module that is not trusted (see `polypool.infra.spec`).
     """
-    run = from_plain(Run, without_origins(_renamed(values), where=where), where=where)
+    run = from_plain(Run, without_origins(renamed(values), where=where), where=where)
     for field_name, spec in specs(run):
         refuse_untrusted(spec, where=f"{where}: {field_name}")
     return run

@@ -11,7 +11,8 @@ from polypool.infra.tracking import RunRecord
 from polypool.infra.tracking.provenance import PACKAGES
 from polypool.infra.tracking.tracker import flattened
 from polypool.pipelines.training.tuned import tuned_of
-from polypool.tasks.run import OF_THE_JOINT_RUN, WITHOUT_EFFECT, Data, Optim, Run, renamed_params
+from polypool.tasks.renamed import renamed_params
+from polypool.tasks.run import OF_THE_JOINT_RUN, WITHOUT_EFFECT, Data, Optim, Run
 from polypool.tasks.scoring.records import LEFT_OUT, VERSION_TAG
 
 _SHOWN = {"recipe", "task", "aggregator", "text_aggregator", "seed", "protocol", "data.dataset"}

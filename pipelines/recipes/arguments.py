@@ -31,7 +31,8 @@ from polypool.infra.registry import (
 from polypool.infra.spec import trust_modules, trust_specs
 from polypool.infra.storage.places import Url
 from polypool.pipelines.recipes import Ensemble, published_text
-from polypool.tasks.run import AUTO, Run, modules, refuse_incomplete
+from polypool.tasks.automatic import AUTO, refuse_incomplete
+from polypool.tasks.run import Run, modules
 from polypool.tasks.run_files import SUFFIXES, read_run_file
 
 

@@ -7,7 +7,8 @@ those of `extract` have. `--texts DIR` reads stored features of the texts instea
 from __future__ import annotations
 
 from polypool.pipelines.recipes import derive, recipe
-from polypool.tasks.run import AUTO, Data, Optim, Run
+from polypool.tasks.automatic import AUTO
+from polypool.tasks.run import Data, Optim, Run
 
 
 @recipe("image_text")

@@ -21,7 +21,8 @@ from polypool.pipelines.training.checkpoints.format import fill_weights
 from polypool.pipelines.training.optim import make_optimizer
 from polypool.tasks.abilities import Chunked
 from polypool.tasks.adapter import TaskAdapter
-from polypool.tasks.run import Run, modules, refuse_incomplete
+from polypool.tasks.automatic import refuse_incomplete
+from polypool.tasks.run import Run, modules
 
 
 def prepare(run: Run, **arguments: Any) -> TaskAdapter:

@@ -8,7 +8,8 @@ import pytest
 from toy import toy_run
 
 from polypool.infra.errors import InputError
-from polypool.tasks.run import Data, Optim, Run, from_json, renamed_params, to_json, to_params
+from polypool.tasks.renamed import renamed_params
+from polypool.tasks.run import Data, Optim, Run, from_json, to_json, to_params
 
 WRONG = [
     (Optim, {"lr": -1.0}, "--optim.lr must be above 0, not -1.0"),

@@ -21,7 +21,8 @@ from polypool.pipelines.recipes.arguments import read_run
 from polypool.pipelines.training.prepare import prepare
 from polypool.pipelines.training.recording import Described
 from polypool.pipelines.training.sweep.trials import make_trials
-from polypool.tasks.run import AUTO, Data, Run
+from polypool.tasks.automatic import AUTO
+from polypool.tasks.run import Data, Run
 from polypool.tasks.run_files import read_run_file
 
 SMALL = ("--optim.epochs", "1", "--no-figures")
