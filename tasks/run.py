@@ -16,6 +16,7 @@ import tyro
 from polypool.infra.errors import InputError
 from polypool.infra.fields import NOT_EMPTY, Rule, above, at_least, below, from_plain, hints, validate
 from polypool.infra.limits import LARGEST_NUMBER
+from polypool.infra.origins import ORIGINS, origins, without_origins
 from polypool.infra.spec import Spec, modules_of, refuse_untrusted
 from polypool.infra.storage.places import place
 
@@ -300,6 +301,12 @@ def to_json(run: Run) -> dict[str, Any]:
     return dataclasses.asdict(run)
 
 
+def to_record(run: Run) -> dict[str, Any]:
+    """Return a run as `run.json` holds it: plain JSON, with the packages of parts that are plugged in."""
+    found = origins(spec for _, spec in specs(run))
+    return to_json(run) | ({ORIGINS: found} if found else {})
+
+
 def to_params(run: Run) -> dict[str, Any]:
     """Return a run as tracking shows its settings: `published` is one of them, as JSON."""
     members = {name: to_params(member) for name, member in member_runs(run).items()}
@@ -328,17 +335,17 @@ def _renamed(values: Any) -> Any:
 
 
 def from_json(values: Any, *, where: str = "run.json") -> Run:
-    """Return the run that `to_json` wrote.
+    """Return the run that `to_record` or `to_json` wrote.
 
     Args:
         values: what was read.
         where: the file, which messages name.
 
     Raises:
-        InputError: a setting that a run does not have or lacks, which says that another version wrote it, a value that
-            a run refuses, or a spec that names a module that is not trusted (see `polypool.infra.spec`).
+        InputError: a setting that a run does not have or lacks, as of another version, a value that a run refuses, a
+            part whose package is not installed, or a module that is not trusted (see `polypool.infra.spec`).
     """
-    run = from_plain(Run, _renamed(values), where=where)
+    run = from_plain(Run, without_origins(_renamed(values), where=where), where=where)
     for field_name, spec in specs(run):
         refuse_untrusted(spec, where=f"{where}: {field_name}")
     return run

@@ -21,6 +21,7 @@
 # POLYPOOL_INTERFACE      network interface of Ray and Gloo, such as ib0 (else that of the node's first address)
 # POLYPOOL_RAY_PORT       first of ten free ports on every node (else by the job's number, from 20000)
 # POLYPOOL_START_SECONDS  for Ray to start on all nodes (300)
+# POLYPOOL_REQUEUES       how often the job is queued again at most (100); never before the verb has begun
 set -euo pipefail
 
 say() { echo "polypool: $*" >&2; }
@@ -72,7 +73,7 @@ node() {
     exit "$code"
 }
 
-limit=0 ended='' driver='' started=()
+limit=0 ended='' driver='' begun='' started=()
 stop_driver() {
     ended=143
     if [ -n "$driver" ]; then kill -TERM "$driver" 2>/dev/null || true; fi
@@ -86,6 +87,14 @@ finish() {
         wait "${started[@]}" || true
     fi
     if [ "$limit" = 1 ] && [ "$1" = 143 ]; then
+        if [ -z "$begun" ]; then
+            say "the time limit came before Ray had started on all nodes; not queued again: give it more (sbatch --time)"
+            exit 1
+        fi
+        if [ "${SLURM_RESTART_COUNT:-0}" -ge "${POLYPOOL_REQUEUES:-100}" ]; then
+            say "not queued again, after $SLURM_RESTART_COUNT times (POLYPOOL_REQUEUES)"
+            exit 1
+        fi
         say "queued again, to go on"
         scontrol requeue "$SLURM_JOB_ID" || { say "cannot be queued again: sbatch --requeue allows it"; exit 1; }
     fi
@@ -156,5 +165,6 @@ run() {
 }
 code=0
 run python -m polypool.infra.deploy.nodes "$SLURM_JOB_NUM_NODES" "$seconds" || finish $?
+begun=1
 run python -m polypool "$verb" "$@" || code=$?
 finish "$code"

@@ -34,9 +34,10 @@ __all__ = [
 ]
 
 CONTROLLER_LOGGER = "ray.train.v2._internal.execution.controller.controller"
+BACKEND_LOGGER = "ray.train.v2._internal.callbacks.backend_setup"
 UTIL_LOGGER = "ray.train.v2._internal.util"
 CONTEXT_LOGGER = "train/v2/_internal/execution/context.py"
-"""Loggers of the controller and of the workers; the last is named by its file, here relative to Ray's folder."""
+"""Two loggers of the controller, and two of workers; the last is named by its file, here relative to Ray's folder."""
 DATASETS, CLEANER = "DatasetsCallback", "PlacementGroupCleanerCallback"
 """Callbacks that each start a process: for Ray's data sets, and to free the cores of a run that is killed."""
 
@@ -103,6 +104,21 @@ def serve_on_loopback() -> None:
         replica["add_port_to_grpc_server"] = lambda server, at: add_port(
             server, at.replace("[::]", "127.0.0.1")
         )
+
+
+def shorten_daemon_errors() -> None:
+    """Print of errors of Ray's daemons the first line; their log files have the rest, such as a dump of their state."""
+    worker = vars(importlib.import_module("ray._private.worker"))
+    show = worker["print_to_stdstream"]
+    if show.__module__ == __name__:
+        return
+
+    def show_short(data: dict[str, Any], ignore_prefix: bool) -> None:
+        if data.get("pid") == "raylet":
+            data = data | {"lines": [text.strip().partition("\n")[0] for text in data["lines"]]}
+        show(data, ignore_prefix)
+
+    worker["print_to_stdstream"] = show_short
 
 
 def mute_workers() -> None:

@@ -15,7 +15,12 @@ from pathlib import Path
 
 from polypool.infra.errors import AwayError, InputError
 from polypool.infra.process.stopping import cleanup_on_exit, handlers_restored, raise_stopped
-from polypool.infra.ray.internals import mute_workers, on_loopback, reload_settings
+from polypool.infra.ray.internals import (
+    mute_workers,
+    on_loopback,
+    reload_settings,
+    shorten_daemon_errors,
+)
 from polypool.infra.ray.private import ON_ONE_MACHINE, PrivateRay
 
 _SLOW_DASHBOARD = "Failed to query Ray Train Controller actor state"
@@ -128,6 +133,7 @@ def _connected(address: str) -> Iterator[None]:
     """Connect to a cluster, and leave it at the end; quickly after Ctrl-C."""
     import ray
 
+    shorten_daemon_errors()
     try:
         with handlers_restored():
             ray.init(address=address, logging_level=logging.ERROR, log_to_driver=True)

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import copy
 import logging
+import os
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from ray.train.v2.torch.torch_trainer import TorchTrainer
 
 from polypool.infra.process.watching import pause
 from polypool.infra.ray.internals import (
+    BACKEND_LOGGER,
     CLEANER,
     CONTROLLER_LOGGER,
     DATASETS,
@@ -24,6 +28,8 @@ from polypool.infra.ray.internals import (
     ScalingDecision,
 )
 from polypool.infra.ray.session import Session
+
+_SHOWN = 300  # characters of an error
 
 
 class _NoRequests(FixedScalingPolicy):
@@ -79,15 +85,30 @@ Refused = Callable[[BaseException], object]
 
 
 class OneLineErrors(logging.Filter):
-    """Drops records of the errors that the driver reports in one line, those for which `refused` returns a reason."""
+    """Shortens records of errors to one line, and drops those that the driver reports itself.
 
-    def __init__(self, refused: Refused) -> None:
+    Args:
+        refused: returns a reason for the errors that the driver reports.
+        whole: the file that keeps what is left out of a line.
+    """
+
+    def __init__(self, refused: Refused, whole: Path) -> None:
         super().__init__()
-        self._refused = refused
+        self._refused, self._whole = refused, whole
 
     def filter(self, record: logging.LogRecord) -> bool:
         error = sys.exc_info()[1]
-        return error is None or not self._refused(error)
+        if error is None:
+            return True
+        if self._refused(error):
+            return False
+        with suppress(OSError), self._whole.open("a") as file:
+            file.write(f"{logging.Formatter().format(record)}\n")
+        first, *_ = record.getMessage().splitlines()
+        *_, last = str(error).strip().splitlines() or [type(error).__name__]
+        record.msg, record.args = f"{first} {last:.{_SHOWN}} ({self._whole})", ()
+        record.exc_info = record.exc_text = None
+        return True
 
 
 class RetryWhileProgressing(DefaultFailurePolicy):
@@ -99,16 +120,21 @@ class RetryWhileProgressing(DefaultFailurePolicy):
         failure_config: how many faults in a row are retried.
         progress: returns another value once there was progress.
         refused: returns a reason for faults that are not retried.
+        whole: as of `OneLineErrors`.
     """
 
-    def __init__(self, failure_config: Any, *, progress: Callable[[], object], refused: Refused) -> None:
+    def __init__(
+        self, failure_config: Any, *, progress: Callable[[], object], refused: Refused, whole: Path
+    ) -> None:
         super().__init__(failure_config)
         self._progress, self._refused, self._seen = progress, refused, progress()
+        self._whole = whole
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Filter the log of the process of the controller, where this is unpickled."""
         self.__dict__.update(state)
-        logging.getLogger(CONTROLLER_LOGGER).addFilter(OneLineErrors(self._refused))
+        for name in (CONTROLLER_LOGGER, BACKEND_LOGGER):
+            logging.getLogger(name).addFilter(OneLineErrors(self._refused, self._whole))
 
     def make_decision(self, training_failed_error: Any) -> FailureDecision:
         """Decide whether a fault is retried, and pause before that."""
@@ -121,10 +147,10 @@ class RetryWhileProgressing(DefaultFailurePolicy):
         if decision == FailureDecision.RETRY:
             row = self._worker_group_failures + self._controller_failures
             seconds = pause(row)
-            why = str(next(iter(failures.values()), training_failed_error)).strip().splitlines() or [""]
+            *_, why = str(next(iter(failures.values()), training_failed_error)).strip().splitlines() or [""]
             then = f"in {seconds:.0f} seconds" if seconds else "now"
             print(
-                f"note: training failed ({why[-1]}) and begins again from its last checkpoint, {then}: "
+                f"note: training failed ({why:.{_SHOWN}}) and begins again from its last checkpoint, {then}: "
                 f"{row} in a row without progress, of which {self.failure_config.max_failures} are tried again",
                 file=sys.stderr,
             )
@@ -139,7 +165,7 @@ class RunTrainer(TorchTrainer):
         work: function of each worker.
         session: the open session.
         worker_counts: allowed numbers of workers, ascending.
-        progress, refused: as of `RetryWhileProgressing`.
+        progress, refused, whole: as of `RetryWhileProgressing`.
         options: of TorchTrainer.
     """
 
@@ -151,10 +177,11 @@ class RunTrainer(TorchTrainer):
         worker_counts: Sequence[int] = (1,),
         progress: Callable[[], object] = lambda: None,
         refused: Refused = lambda error: None,
+        whole: Path = Path(os.devnull),
         **options: Any,
     ) -> None:
         self._session, self._counts = session, worker_counts
-        self._progress, self._refused = progress, refused
+        self._progress, self._refused, self._whole = progress, refused, whole
         super().__init__(work, **options)
 
     def _register_sigint_handler(self, controller: Any) -> None:
@@ -167,7 +194,10 @@ class RunTrainer(TorchTrainer):
     def _initialize_and_run_controller(self, **parts: Any) -> Any:
         scaling: Any = self.scaling_config
         parts["failure_policy"] = RetryWhileProgressing(
-            self.run_config.failure_config, progress=self._progress, refused=self._refused
+            self.run_config.failure_config,
+            progress=self._progress,
+            refused=self._refused,
+            whole=self._whole,
         )
         if len(self._counts) > 1:
             parts["scaling_policy"] = EvenScalingPolicy(scaling, counts=self._counts, progress=self._progress)

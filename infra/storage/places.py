@@ -63,13 +63,16 @@ def place(path: str | Path | Url) -> Path | Url:
     if found[1].lower() == "file":
         return _file(text)
     scheme, parts = found[1].lower(), [part for part in found[2].split("/") if part]
+    if scheme not in SCHEMES:
+        download = "; download it, and give its folder" if scheme in ("http", "https", "ftp") else ""
+        raise InputError(
+            f"{_shown(text)}: nothing is read from or written to {scheme}://; give {POSSIBLE}{download}"
+        )
     if parts and ("@" in parts[0] or ":" in parts[0]):
         raise InputError(
             f"{_shown(text)}: a URL holds no user and no password here, as it is kept and shown; leave them out, "
             f"and set them where tools of {scheme}:// look (environment, profile, instance)"
         )
-    if scheme not in SCHEMES:
-        raise InputError(f"{_shown(text)}: nothing is read from or written to {scheme}://; give {POSSIBLE}")
     if "?" in text:
         raise InputError(
             f"{_shown(text)}: a URL holds no settings here (what follows its ?); leave them out, and set them where "

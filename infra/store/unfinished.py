@@ -19,10 +19,10 @@ import pyarrow as pa
 
 from polypool.infra.errors import InputError
 from polypool.infra.fields import read_record
-from polypool.infra.files import write_json
+from polypool.infra.files import read_json, write_json
 from polypool.infra.store.findings import Flagged
 from polypool.infra.store.manifest import NAME as MANIFEST
-from polypool.infra.store.manifest import Shard
+from polypool.infra.store.manifest import VERSION, Shard
 from polypool.infra.store.shard import MappedShard, check_of, write_shard, written
 
 JOURNAL, DRAFT = "writing.json", "draft.arrow"
@@ -231,6 +231,26 @@ class Unfinished:
                 f"Repeat that job to go on with it, or remove this folder to start anew"
             )
         return journal
+
+
+def left_behind(folder: Path) -> str:
+    """Return what an interrupted writer left in a folder, and what to do with it; empty where it left nothing.
+
+    Raises:
+        InputError: its journal is damaged.
+    """
+    shards = len([*folder.glob("shard-*.arrow")])
+    if not (folder / JOURNAL).exists():
+        return f"{shards} shards without {MANIFEST} and {JOURNAL}; remove this folder" if shards else ""
+    data = read_json(folder / JOURNAL, what="the journal of an interrupted writer")
+    job = data.get("job", data) if isinstance(data, dict) else None  # at first, the job alone
+    version = job.get("version") if isinstance(job, dict) else None
+    if version != VERSION:
+        return (
+            f"a half-written store of version {version!r}, {shards} shards, which a writer of version {VERSION} does "
+            "not go on with; remove this folder, and give the command that writes it again"
+        )
+    return f"a half-written store, {shards} shards; give the command that writes it again, and it goes on"
 
 
 def shard_name(index: int) -> str:

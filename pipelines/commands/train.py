@@ -25,8 +25,8 @@ from polypool.infra.errors import InputError
 from polypool.infra.paths import home, resolve
 from polypool.infra.process.command import Repeated, command
 from polypool.infra.process.watching import watched
-from polypool.infra.ray.session import ray_beside
 from polypool.infra.tracking import Tracker, tracking_uri
+from polypool.pipelines.models.ensemble_driver import EnsembleDriver
 from polypool.pipelines.recipes import Ensemble
 from polypool.pipelines.recipes.arguments import read_config, recipe_list
 from polypool.pipelines.training.driver import RUN_ID_FILE, Driver, Resume, Trained
@@ -115,10 +115,7 @@ def main() -> None:
     if isinstance(work, Rerun):
         rerun(work)
     elif isinstance(work, Ensemble):
-        with ray_beside():  # Ray starts while torch is imported
-            from polypool.pipelines.models.run_evaluation import start_ensemble
-
-            show(Trained(run_id=start_ensemble(work)))
+        show(watched(EnsembleDriver(work=work), retries=Run.retries))  # in a child of this process
     else:
         driver = Driver(work=work, file=file)
-        show(watched(driver, retries=driver.retries))  # in a child of this process
+        show(watched(driver, retries=driver.retries))

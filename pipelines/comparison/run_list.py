@@ -49,13 +49,17 @@ class ListedRun:
 
 
 def list_runs(uri: str, experiment: str, *, home: Path) -> list[ListedRun]:
-    """Return the runs that were trained in an experiment, latest first.
+    """Return the runs that were trained in an experiment, latest first, and what else has not ended, such as a sweep.
 
     Raises:
         InputError: the store does not answer, or there is no such experiment.
     """
     records = find_runs(uri, experiment, finished=False)
-    return [_listed(record, home=home) for record in records if record.tags.get("kind") == "train"]
+    return [
+        _listed(record, home=home)
+        for record in records
+        if (kind := record.tags.get("kind")) == "train" or (kind and record.status == "RUNNING")
+    ]
 
 
 def _listed(record: RunRecord, *, home: Path) -> ListedRun:
@@ -63,11 +67,12 @@ def _listed(record: RunRecord, *, home: Path) -> ListedRun:
 
     who, holder = behind(record, home=home)
     tags, epochs = record.tags, record.params.get("optim.epochs", "")
+    kind = tags.get("kind", "")
     return ListedRun(
         run_id=record.run_id,
         state=record.status,
         collapsed=tags.get(COLLAPSED, ""),
-        recipe=tags.get("recipe", ""),
+        recipe=f"{f'{kind} of ' * (kind != 'train')}{tags.get('recipe', '')}",
         aggregator=tags.get("aggregator", ""),
         text_aggregator=tags.get("text_aggregator", ""),
         seed=tags.get("seed", ""),
@@ -113,6 +118,6 @@ def run_table(runs: Sequence[ListedRun]) -> str:
         lines += [
             "",
             f"{dead} of them shown as running {'is' if dead == 1 else 'are'} trained by nobody: --mark-dead ends "
-            "dead runs, and `polypool train resume RUN` resumes one",
+            "dead runs, and `polypool train resume RUN`, or the command of a sweep given again, goes on with one",
         ]
     return "\n".join(lines)

@@ -8,12 +8,14 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
+from polypool.infra.errors import AbsentError, InputError
 from polypool.infra.registry import READERS
 from polypool.infra.spec import trust_specs
 from polypool.infra.storage.places import Url, place
 from polypool.infra.store import FeatureStore
 from polypool.infra.store.findings import SKIPPED, USUAL, WARNINGS, Tolerance, describe
 from polypool.infra.store.manifest import Manifest
+from polypool.infra.store.unfinished import left_behind
 from polypool.tasks.datasets import FeatureReader, Reader
 from polypool.tasks.datasets.corpus import Corpus, CorpusSummary, write_corpus
 from polypool.tasks.datasets.features import cross_check, write_features
@@ -126,8 +128,17 @@ def verify(*, store: Path) -> None:
 
     Args:
         store: folder of the store.
+
+    Raises:
+        InputError: it is damaged or half written; the message says by which version, and what to do.
     """
-    opened = FeatureStore.open(store)
+    try:
+        opened = FeatureStore.open(store)
+    except AbsentError as error:
+        folder = place(store)
+        if isinstance(folder, Url) or not (found := left_behind(folder)):
+            raise
+        raise InputError(f"{store}: {found}") from error
     opened.verify()
     print(f"{opened.folder}: good: {_content(opened.manifest)}")
     if not opened.manifest.checked:

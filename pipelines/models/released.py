@@ -29,7 +29,7 @@ from polypool.pipelines.models.released_parts import (
 from polypool.pipelines.models.trained import TrainedModel
 from polypool.pipelines.training.checkpoints.best import ARTIFACT, write_model
 from polypool.pipelines.training.recording import tags
-from polypool.tasks.run import Data, Optim, Run, to_json, to_params
+from polypool.tasks.run import Data, Optim, Run, to_params, to_record
 
 UNUSED = re.compile(
     r"img_enc\.mlp\.bns\.1\."  # made by the code, never called
@@ -98,7 +98,7 @@ def track(release: Release, converted: TrainedModel) -> str:
         params=to_params(run) | {"released": {"file": release.path.name, "opt": release.options}},
     )
     with tracker.ending():
-        tracker.json("run.json", to_json(run))
+        tracker.json("run.json", to_record(run))
         tracker.tags({f"data.{name}": value for name, value in adapter.describe().items()})
         tracker.log({"released/best_rsum": release.best_rsum, "released/epoch": release.epoch}, step=0)
         with tempfile.TemporaryDirectory() as folder:

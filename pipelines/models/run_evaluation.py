@@ -8,7 +8,7 @@ an item's variances, its mean and its deviation over the items.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from polypool.infra.errors import InputError
@@ -18,15 +18,16 @@ from polypool.infra.tracking import Tracker, tracking_uri
 from polypool.infra.tracking.tracker import PARENT
 from polypool.pipelines.models.trained import TrainedModel, load_run
 from polypool.pipelines.recipes import Ensemble
-from polypool.pipelines.training.launch import start
+from polypool.pipelines.training.launch import resume, start
 from polypool.pipelines.training.prepare import prepare
 from polypool.pipelines.training.recording import Described
+from polypool.pipelines.training.run_folder import at_work
 from polypool.pipelines.training.run_results import log_evaluation, log_pictures
 from polypool.pipelines.training.tuned import inherited
 from polypool.tasks.abilities import Banks, Scores
 from polypool.tasks.adapter import Evaluation, Score
 from polypool.tasks.models.dual_encoder import SplitEmbeddings
-from polypool.tasks.run import Run
+from polypool.tasks.run import Run, modules
 from polypool.tasks.scoring.geometry import ablated, alignment, uniformity, variance_of
 from polypool.tasks.scoring.records import TRAINED_ON
 from polypool.tasks.scoring.scores import Banked, mean_bank, mean_score
@@ -93,15 +94,26 @@ def evaluate_and_log(
     else:
         tracker = track_ensemble([trained.run for trained in models], protocols[0], more_tags=more)
         tracker.params({"members": ",".join(of.run_id for of in trackers)})
-    with tracker.ending():
+    with at_work(tracker):
         if trained_on:
             tracker.tags({f"data.{name}": of for name, of in models[0].adapter.describe().items()})
         _log(tracker, models, evaluations, split)
     return tracker.run_id, evaluations
 
 
-def start_ensemble(ensemble: Ensemble) -> str:
-    """Train every member and score them together; return the id of the ensemble's run, their parent."""
+def start_ensemble(
+    ensemble: Ensemble,
+    *,
+    ids: Sequence[str] = (),
+    begun: Callable[[Sequence[str]], object] = lambda ids: None,
+) -> str:
+    """Train every member and score them together; return the id of the ensemble's run, their parent.
+
+    Args:
+        ensemble: its members.
+        ids: of the ensemble's run and those of its members, as far as an earlier process has begun them.
+        begun: called with `ids` whenever there is one more.
+    """
     runs = [
         replace(RECIPES.get(name)(), seed=seed, experiment=ensemble.experiment)
         for name, seed in ensemble.seeded()
@@ -109,9 +121,22 @@ def start_ensemble(ensemble: Ensemble) -> str:
     for run in runs:  # a member or protocol that does not fit ends here, and not after the first has trained
         prepare(run)
         prepare(replace(run, protocol=ensemble.protocol))
-    tracker = track_ensemble(runs, ensemble.protocol, ensemble=ensemble)
-    with tracker.ending():
-        run_ids = [start(run, more_tags={PARENT: tracker.run_id}) for run in runs]
+    if ids:
+        tracker = Tracker.attach(tracking_uri(home()), ids[0])
+    else:
+        tracker = track_ensemble(runs, ensemble.protocol, ensemble=ensemble)
+    run_ids = [*ids[1:]]
+
+    def add(run_id: str) -> None:
+        run_ids.append(run_id)
+        begun([tracker.run_id, *run_ids])
+
+    with at_work(tracker):
+        begun([tracker.run_id, *run_ids])
+        for run, run_id in zip(runs, ids[1:], strict=False):
+            resume(run_id, trust=modules(run))
+        for run in runs[len(ids[1:]) :]:
+            start(run, more_tags={PARENT: tracker.run_id}, begun=add)
         tracker.params({"members": ",".join(run_ids)})
         models = [load_run(run_id) for run_id in run_ids]
         _log(tracker, models, evaluate(models, protocols=[ensemble.protocol], split="test"), "test")

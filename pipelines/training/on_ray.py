@@ -21,7 +21,7 @@ from polypool.infra.tracking.journal import Journal
 from polypool.pipelines.training.checkpoints.in_folder import KEPT, LAST_STORED, ListedByRay
 from polypool.pipelines.training.checkpoints.in_storage import InStorage
 from polypool.pipelines.training.run_folder import RunLease, resume_command, run_folder
-from polypool.pipelines.training.worker import Work, input_error, refused, work_on_ray
+from polypool.pipelines.training.worker import FAULTS, Work, input_error, refused, work_on_ray
 from polypool.tasks.run import Run, modules
 
 if TYPE_CHECKING:
@@ -123,6 +123,7 @@ def _trainer(
         worker_counts=run.worker_counts,
         progress=kept.progress,
         refused=partial(refused, kept.folder),
+        whole=kept.folder / FAULTS,
         train_loop_config={"work": work},
         scaling_config=ScalingConfig(
             num_workers=(run.worker_counts[0], run.workers) if len(run.worker_counts) > 1 else run.workers,

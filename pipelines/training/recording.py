@@ -24,7 +24,7 @@ from polypool.infra.tracking.provenance import command_line
 from polypool.infra.tracking.tracker import COMMAND, NOTE, PARENT, Status, ending
 from polypool.pipelines.training.run_folder import OUTBOX, RunLease, resume_command, run_folder
 from polypool.pipelines.training.tuned import inherited
-from polypool.tasks.run import Run, modules, to_json, to_params
+from polypool.tasks.run import Run, modules, to_params, to_record
 
 COLLAPSED = "collapsed"
 """The tag of a run that has collapsed, with step and symptoms."""
@@ -62,7 +62,7 @@ class Described:
             name=f"{run.recipe}{task} {run.aggregator}{text} seed {run.seed}".strip(),
             tags=tags(run),
             params=to_params(run),
-            settings=to_json(run),
+            settings=to_record(run),
             words=words(run),
             sources=tuple(sources),
         )

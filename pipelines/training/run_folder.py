@@ -7,7 +7,8 @@ storage instead, under a second lease, which all machines see.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -145,6 +146,22 @@ def take_run(tracker: Tracker) -> RunLease:
     except BaseException:
         here.release()
         raise
+
+
+@contextmanager
+def at_work(tracker: Tracker) -> Iterator[None]:
+    """Hold the lease on a run that trains nothing itself, such as a sweep, and end the run with the block.
+
+    By the lease `polypool runs` sees whether the process that works for it is alive.
+
+    Raises:
+        HeldError: another process works for it.
+        InputError: its folder cannot be written.
+    """
+    with take_run(tracker), tracker.ending():
+        yield
+    with suppress(OSError):  # a file that somebody has put there
+        run_folder(home(), tracker.run_id).rmdir()
 
 
 def held_by_another(run_id: str) -> str:

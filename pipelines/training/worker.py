@@ -33,6 +33,10 @@ if TYPE_CHECKING:
     from polypool.pipelines.training.checkpoints.in_storage import InStorage
 
 
+FAULTS = "faults.log"
+"""In the folder of a run, the whole of what was printed of faults in a line."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Work:
     """The work of a process of Ray's.
@@ -72,7 +76,7 @@ def work_on_ray(config: dict[str, Work]) -> None:
     context = logging.getLogger(str(Path(ray.__file__).parent / CONTEXT_LOGGER))
     context.setLevel(logging.WARNING)
     for logger in (context, logging.getLogger(UTIL_LOGGER)):
-        logger.addFilter(OneLineErrors(partial(refused, work.kept.folder)))
+        logger.addFilter(OneLineErrors(partial(refused, work.kept.folder), work.kept.folder / FAULTS))
     set_up(threads=work.threads)
     assets = json.loads(ray.get(work.assets))
     train(

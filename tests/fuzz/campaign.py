@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 
 import tyro
@@ -38,6 +39,39 @@ def keep(folder: Path, files: dict[str, bytes], verdict: Verdict) -> None:
     (folder / "ended.txt").write_text(f"{verdict.outcome}\n{verdict.detail}", errors="backslashreplace")
 
 
+class Campaign:
+    """Counts how cases end, and keeps the first of each kind that ends badly with one last line."""
+
+    def __init__(self, kinds: Iterable[str], *, scratch: Path, found: Path, worker: Worker) -> None:
+        self.ends = {name: Counter[str]() for name in kinds}
+        self.known: set[tuple[str, str]] = set()
+        self._scratch, self._found, self._worker = scratch, found, worker
+        for name in self.ends:
+            (scratch / name).mkdir()
+            KINDS[name].make(scratch / name)
+
+    def round(self, name: str, *, number: int) -> None:
+        """Try some cases of a kind; each `number` gives others."""
+        kind, folder = KINDS[name], self._scratch / name
+
+        @seed(number)
+        @settings(CASES, max_examples=_ROUND, derandomize=False)
+        @given(cases(kind, folder))
+        def attempt(files: dict[str, bytes]) -> None:
+            self._judge(name, files, self._worker.run(kind, folder, files))
+
+        attempt()
+
+    def _judge(self, name: str, files: dict[str, bytes], verdict: Verdict) -> None:
+        self.ends[name][verdict.outcome] += 1
+        last = re.sub("[0-9]+", "0", verdict.detail.strip().rpartition("\n")[2])[:80]
+        if not verdict.good and (name, last) not in self.known:
+            self.known.add((name, last))
+            digest = hashlib.sha256(pickle.dumps(files)).hexdigest()[:8]
+            keep(self._found / f"{re.sub('[^a-z0-9]+', '-', name.lower())}-{digest}", files, verdict)
+            print(f"{name}: {verdict.outcome}: {last}", flush=True)
+
+
 def main(*, minutes: float = 30.0, found: Path = Path("fuzz-found"), only: tuple[str, ...] = ()) -> None:
     """Fuzz every reader.
 
@@ -46,37 +80,19 @@ def main(*, minutes: float = 30.0, found: Path = Path("fuzz-found"), only: tuple
         found: folder that cases which end badly are kept in, the first of each last line that is said.
         only: kinds; all by default.
     """
-    end, number, known = time.monotonic() + 60 * minutes, 0, set[tuple[str, str]]()
-    ends = {name: Counter[str]() for name in only or KINDS}
+    end, number = time.monotonic() + 60 * minutes, 0
     with tempfile.TemporaryDirectory() as scratch, Worker() as worker:
-        for name in ends:
-            (Path(scratch) / name).mkdir()
-            KINDS[name].make(Path(scratch) / name)
+        campaign = Campaign(only or KINDS, scratch=Path(scratch), found=found, worker=worker)
         while time.monotonic() < end:
             number += 1
-            for name, counts in ends.items():
-                kind, folder = KINDS[name], Path(scratch) / name
-
-                @seed(number)
-                @settings(CASES, max_examples=_ROUND, derandomize=False)
-                @given(cases(kind, folder))
-                def attempt(files, name=name, counts=counts, kind=kind, folder=folder) -> None:
-                    verdict = worker.run(kind, folder, files)
-                    counts[verdict.outcome] += 1
-                    last = re.sub("[0-9]+", "0", verdict.detail.strip().rpartition("\n")[2])[:80]
-                    if not verdict.good and (name, last) not in known:
-                        known.add((name, last))
-                        digest = hashlib.sha256(pickle.dumps(files)).hexdigest()[:8]
-                        keep(found / f"{re.sub('[^a-z0-9]+', '-', name.lower())}-{digest}", files, verdict)
-                        print(f"{name}: {verdict.outcome}: {last}", flush=True)
-
+            for name in campaign.ends:
                 if time.monotonic() < end:
-                    attempt()
+                    campaign.round(name, number=number)
     columns = (*GOOD[::-1], *BAD)
     print(f"| kind | {' | '.join(columns)} |\n|---|{'---:|' * len(columns)}")
-    for name, counts in ends.items():
+    for name, counts in campaign.ends.items():
         print(f"| {name} | " + " | ".join(f"{counts[end]:,}" for end in columns) + " |")
-    sys.exit(1 if known else 0)
+    sys.exit(1 if campaign.known else 0)
 
 
 if __name__ == "__main__":

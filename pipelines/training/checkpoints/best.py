@@ -12,7 +12,7 @@ from polypool.infra.errors import InputError
 from polypool.infra.tracking import Tracker
 from polypool.pipelines.training.checkpoints.format import save_weights
 from polypool.tasks.adapter import TaskAdapter
-from polypool.tasks.run import Run, to_json
+from polypool.tasks.run import Run, to_record
 
 ARTIFACT = "model"
 """The artifact folder of a run."""
@@ -32,7 +32,7 @@ _OTHER_KINDS = {
 
 def write_model(folder: Path, model: nn.Module, run: Run, adapter: TaskAdapter) -> None:
     save_weights(model, folder / WEIGHTS)
-    (folder / RUN).write_text(json.dumps(to_json(run), indent=1))
+    (folder / RUN).write_text(json.dumps(to_record(run), indent=1))
     (folder / ASSETS).write_text(json.dumps(adapter.assets))
     write_digests(folder, (WEIGHTS, RUN, ASSETS))
 

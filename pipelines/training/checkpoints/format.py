@@ -102,7 +102,8 @@ def _read_weights(path: Path) -> dict[str, Tensor]:
         weights = load_file(path)
     except Exception as error:  # safetensors raises its own types for damaged headers
         raise InputError(
-            f"cannot read the weights {path}: {error}; the file is damaged, or no file of weights"
+            f"cannot read the weights {path}: {error}; the file is damaged, or no file of weights; copy it again, or "
+            "export or train the model again"
         ) from error
     for name, x in weights.items():
         if x.is_floating_point() and x.isnan().any():  # infinity may be meant, as in a mask

@@ -15,6 +15,7 @@ from typing import Any
 from polypool.infra.text_tables import ABSENT
 from polypool.infra.tracking import RunRecord, Tracker
 from polypool.infra.tracking.tracker import NOTE, PARENT
+from polypool.pipelines.training.run_folder import at_work
 from polypool.pipelines.training.sweep.execution import Outcome, alone, carry_out
 from polypool.pipelines.training.sweep.plan import Plan
 from polypool.pipelines.training.sweep.trials import Trials, records_of
@@ -86,7 +87,7 @@ def sweep(
         parent = open_parent(plan, records, params=params, to_do=bool(plan.to_do))
         if parent is None:
             return plan, carry_out(plan, concurrent=concurrent)
-        with parent.ending():
+        with at_work(parent):
             outcomes = carry_out(plan, concurrent=concurrent, parent=parent.run_id)
         conclude(parent, plan, outcomes)
     return plan, outcomes

@@ -10,6 +10,7 @@ from typing import Any
 
 from polypool.infra.text_tables import as_markdown, as_text, duration
 from polypool.infra.tracking import RunRecord
+from polypool.pipelines.training.run_folder import at_work
 from polypool.pipelines.training.sweep.budgets import Choice, Tuning, choice_table, choose
 from polypool.pipelines.training.sweep.execution import Outcome, alone, carry_out
 from polypool.pipelines.training.sweep.parent import conclude, open_parent, rows_of
@@ -53,7 +54,7 @@ def tuned_sweep(
         to_do = bool(first.to_do or _final(tuning, first, [], place)[0].to_do)
         parent = open_parent(first, records, params=params, to_do=to_do)
         run_id = parent.run_id if parent else ""
-        with parent.ending() if parent else nullcontext():
+        with at_work(parent) if parent else nullcontext():
             outcomes = carry_out(first, concurrent=concurrent, parent=run_id)
             final, choices = _final(tuning, first, outcomes, place, sweep=run_id)
             shown = choice_table(choices, words=tuning.words)

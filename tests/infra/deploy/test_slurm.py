@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from places import ROOT
+from programs import soon
 
 SCRIPT = ROOT / "infra/deploy/slurm.sh"
 NOTE = 'note() { (flock 9; printf "%q " "$@" >&9; echo >&9) 9>>"$STUBS/log"; }\n'
@@ -40,7 +41,9 @@ STUBS = {
         *dev*) echo "3: ib0 inet 10.1.0.1/16 scope global";;
         *) printf '%s inet %s scope global\\n' '1: lo' 127.0.0.1/8 '2: eth7' 10.0.0.1/24 '3: ib0' 10.1.0.1/16;;
         esac""",
-    "ray": """if [ "$1" = health-check ]; then [ -e "$STUBS/on n1" ] || [ -e "$STUBS/on node01" ]; exit; fi
+    "ray": """if [ "$1" = health-check ]; then
+            if [ -e "$STUBS/slow" ]; then exit 1; fi
+            [ -e "$STUBS/on n1" ] || [ -e "$STUBS/on node01" ]; exit; fi
         note ray "$NODE" "gloo=${GLOO_SOCKET_IFNAME:-}" "$RAY_AUTH_MODE-${#RAY_AUTH_TOKEN}" "$@"
         if [ -e "$STUBS/no head" ]; then exit 3; fi
         """
@@ -210,6 +213,25 @@ def test_a_job_that_is_not_queued_again_ends_its_driver(job, words, files, numbe
     assert job.log(str(job.bin / "python")) == [["TERM"]]
     assert (["requeue", "1234567"] in job.log("scontrol")) == (number == signal.SIGUSR1)
     assert ("cannot be queued again" in job.said) == (code == 1)
+
+
+def test_a_job_that_ray_does_not_start_in_is_not_queued_again_and_the_others_not_without_end(job):
+    (job.folder / "slow").touch()
+    process = job.begin("train", "coco")
+    assert soon((job.folder / "on n1").exists)
+    process.send_signal(signal.SIGUSR1)
+    assert process.wait(120) == 1, job.said
+    assert "the time limit came before Ray had started on all nodes; not queued again" in job.said
+    (job.folder / "slow").unlink()
+    (job.folder / "endless").touch()
+    for name in ("on n1", "on others"):
+        (job.folder / name).unlink(missing_ok=True)
+    process = job.begin("train", "coco", SLURM_RESTART_COUNT="3", POLYPOOL_REQUEUES="3")
+    job.wait_until_it_trains()
+    process.send_signal(signal.SIGUSR1)
+    assert process.wait(120) == 1, job.said
+    assert "not queued again, after 3 times (POLYPOOL_REQUEUES)" in job.said
+    assert ["requeue", "1234567"] not in job.log("scontrol")
 
 
 def test_a_head_that_ends_ends_the_job(job):

@@ -3,6 +3,7 @@
 import importlib
 import inspect
 import logging
+import os
 import subprocess
 from collections.abc import Callable
 from functools import partial, reduce
@@ -30,6 +31,7 @@ class Faults:
             FailureConfig(max_failures=retries),
             progress=lambda: self.checkpoint,
             refused=lambda error: error if isinstance(error, ValueError) else None,
+            whole=Path(os.devnull),
         )
 
     def fails(self, error: Exception | None = None) -> bool:
@@ -71,16 +73,41 @@ def test_what_a_worker_refuses_is_not_tried_again(faults):
     assert run.pauses == [0]
 
 
-def test_what_is_said_in_one_line_has_no_traceback(caplog):
+def test_errors_are_a_line_and_the_whole_is_in_a_file_but_what_the_driver_reports(caplog, tmp_path):
     logger = logging.getLogger("somebody's")
-    logger.addFilter(OneLineErrors(lambda error: isinstance(error, ValueError)))
-    for error in (ValueError("known"), RuntimeError("unknown")):
+    whole = tmp_path / "faults.log"
+    logger.addFilter(OneLineErrors(lambda error: isinstance(error, ValueError), whole))
+    for error in (ValueError("known"), RuntimeError("of this kind\nunknown" + "!" * 999), KeyError()):
         try:
             raise error
         except Exception:
-            logger.exception("it failed: %s", error)
-    logger.error("no error at all")
-    assert caplog.messages == ["it failed: unknown", "no error at all"]
+            logger.exception("it failed:\n%s", error)
+    logger.error("no error at all\nbut two lines")
+    first, second, last = caplog.messages
+    assert first == f"it failed: unknown{'!' * 293} ({whole})"
+    assert second == f"it failed: KeyError ({whole})"
+    assert last == "no error at all\nbut two lines"
+    assert "Traceback" not in caplog.text
+    assert whole.read_text().count("Traceback") == 2
+    assert "!" * 999 in whole.read_text()
+
+
+def test_of_an_error_of_a_daemon_a_line_is_printed(monkeypatch):
+    worker = importlib.import_module("ray._private.worker")
+    shown = []
+    monkeypatch.setattr(worker, "print_to_stdstream", lambda data, ignore_prefix: shown.append(data))
+    for _ in range(2):
+        internals.shorten_daemon_errors()
+    died = {
+        "lines": ["Raylet is terminated. Last 20 lines:\n    [state-dump] 1\n"],
+        "pid": "raylet",
+        "is_err": False,
+    }
+    own = {"lines": ["one\ntwo"], "pid": 1234, "is_err": False}
+    for data in (died, own):
+        worker.print_to_stdstream(data, ignore_prefix=False)
+    assert shown == [died | {"lines": ["Raylet is terminated. Last 20 lines:"]}, own]
+    assert "print_to_stdstream(" in inspect.getsource(worker.listen_error_messages)
 
 
 EXECUTION = "ray.train.v2._internal.execution"
@@ -88,6 +115,8 @@ PRIVATE = {
     "ray._raylet": ("Config.initialize",),
     "ray._private.ray_constants": ("ENABLE_RAY_CLUSTER", "DASHBOARD_CLIENT_MAX_SIZE"),
     "ray._private.ray_logging": ("global_worker_stdstream_dispatcher.remove_handler",),
+    "ray._private.worker": ("print_to_stdstream",),
+    "ray.serve._private.replica": ("add_port_to_grpc_server",),
     "ray._private.runtime_env.packaging": ("_dir_travel",),
     f"{EXECUTION}.checkpoint.checkpoint_manager": ("_TrainingResultState", "_CheckpointManagerState"),
     f"{EXECUTION}.failure_handling": ("FailureDecision.RAISE", "FailureDecision.RETRY"),
@@ -133,12 +162,14 @@ def test_the_second_version_of_ray_train_is_what_users_import():
 
 
 def test_the_loggers_are_rays():
+    import ray.train.v2._internal.callbacks.backend_setup
     import ray.train.v2._internal.execution.context
     import ray.train.v2._internal.execution.controller.controller
     import ray.train.v2._internal.util
 
     context = str(Path(ray.__file__).parent / internals.CONTEXT_LOGGER)
-    for name in (internals.CONTROLLER_LOGGER, internals.UTIL_LOGGER, context):
+    loggers = (internals.CONTROLLER_LOGGER, internals.BACKEND_LOGGER, internals.UTIL_LOGGER, context)
+    for name in loggers:
         assert name in logging.Logger.manager.loggerDict
 
 

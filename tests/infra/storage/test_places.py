@@ -66,7 +66,11 @@ NO_PASSWORD, NO_SETTINGS = "holds no user and no password", "holds no settings"
         (Path("s3://user:hidden@bucket/data"), NO_PASSWORD),
         ("s3://user:hid/hidden@bucket/data", NO_PASSWORD),
         ("hf://hidden:hidden@datasets/data", NO_PASSWORD),
-        ("https://user:hidden@host/data", NO_PASSWORD),
+        (
+            "https://user:hidden@host/data",
+            r"https://\.\.\.@host/data: nothing is read from or written to https://",
+        ),
+        ("http://localhost:8000/coco", "nothing is read .* give a path .*; download it, and give its folder"),
         ("s3://bucket/data?access_key=a&secret_key=hidden", NO_SETTINGS),
         ("https://host/data?signature=hidden", "nothing is read from"),
     ],

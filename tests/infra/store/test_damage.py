@@ -90,6 +90,31 @@ def test_a_store_without_checks_is_read_as_before_and_says_so(version_1, capsys)
         FeatureStore.open(version_1).verify()
 
 
+@pytest.mark.parametrize(
+    ("journal", "message"),
+    [
+        (
+            {"job": {"version": 2}},
+            "a half-written store, 2 shards; give the command that writes it again, and it",
+        ),
+        ({"job": {"version": 1}}, "half-written store of version 1, 2 shards, .* remove this folder"),
+        ({"version": 1}, "half-written store of version 1, 2 shards, .* remove this folder"),
+        ([], "half-written store of version None, 2 shards, .* remove this folder"),
+        (None, "2 shards without manifest.json and writing.json; remove this folder"),
+    ],
+)
+def test_what_a_writer_left_half_written_is_told_by_its_version(version_1, journal, message):
+    (version_1 / "manifest.json").unlink()
+    if journal is not None:
+        (version_1 / "writing.json").write_text(json.dumps(journal))
+    with pytest.raises(InputError, match=message):
+        verify(store=version_1)
+    for path in version_1.glob("*"):
+        path.unlink()
+    with pytest.raises(InputError, match="not a complete feature store: it has no manifest"):
+        verify(store=version_1)
+
+
 def test_padded_refuses_a_damaged_set_whether_all_of_it_is_kept_or_a_part(small):
     path = small / "shard-00000.arrow"
     row = int(FeatureStore.open(small).sizes(np.arange(7)).argmax())

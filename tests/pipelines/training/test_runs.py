@@ -4,6 +4,7 @@ import json
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from polypool.pipelines.comparison import run_list
 from polypool.pipelines.training import launch
 from polypool.pipelines.training.driver import Driver, Resume
 from polypool.pipelines.training.recording import COLLAPSED, tags
-from polypool.pipelines.training.run_folder import run_folder, take_run
+from polypool.pipelines.training.run_folder import at_work, run_folder, take_run
 from polypool.tasks.run import to_params
 
 
@@ -104,6 +105,34 @@ def test_one_that_is_gone_on_with_meanwhile_is_left_alone(made, home):
         assert run_list.mark_dead(tracking_uri(home), found, home=home) == {}
         lease.release()
     assert made["dead"].status() == "RUNNING"
+
+
+def test_a_sweep_or_an_ensemble_is_dead_without_its_process(made, home, monkeypatch, capsys):
+    for kind in ("sweep", "ensemble"):
+        tracker = made[kind] = Tracker.start(
+            "several",
+            uri=tracking_uri(home),
+            home=home,
+            name=kind,
+            tags={"kind": kind, "recipe": "toy"},
+            params={},
+        )
+        with ThreadPoolExecutor(1) as somebody, ExitStack() as stack:
+            somebody.submit(stack.enter_context, at_work(tracker)).result()
+            (line,) = (line for line in said(monkeypatch, capsys).splitlines() if tracker.run_id in line)
+            assert f"{kind} of toy" in line
+            assert line.endswith(f"process {Holder.this().process} on {Holder.this().host}")
+            assert tracker.run_id not in said(monkeypatch, capsys, "--mark-dead").partition("\n\n")[0]
+            somebody.submit(stack.close).result()
+        assert tracker.status() == "FINISHED"
+        assert tracker.run_id not in said(monkeypatch, capsys)
+        assert not run_folder(home, tracker.run_id).exists()
+        made[kind] = again = Tracker.attach(tracking_uri(home), tracker.run_id)
+        run_folder(home, again.run_id).mkdir()
+        assert f"run {again.run_id}: no process trains it, now KILLED" in said(
+            monkeypatch, capsys, "--mark-dead"
+        )
+        assert again.status() == "KILLED"
 
 
 def test_an_experiment_that_there_is_not_is_one_line(made, monkeypatch, capsys):
