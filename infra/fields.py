@@ -44,6 +44,10 @@ def above(bound: float) -> Rule:
     return Rule(f"above {bound}", lambda value: value > bound)
 
 
+def below(bound: float) -> Rule:
+    return Rule(f"below {bound:,}", lambda value: value < bound)
+
+
 def one_of(*choices: str) -> Rule:
     return Rule(" or ".join(map(repr, choices)), lambda value: value in choices)
 

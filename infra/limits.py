@@ -1,4 +1,4 @@
-"""Bounds on what files of strangers may hold and unpack to, the same for every reader."""
+"""Bounds on what files of strangers may hold, unpack to and ask for, the same for every reader."""
 
 from __future__ import annotations
 
@@ -12,6 +12,10 @@ LARGEST_BLOCK = 256 << 20
 """Bytes that are unpacked at once: a member of an archive, a chunk of HDF5, a list of ids."""
 LARGEST_SET = 1 << 30
 """Bytes of the features of one picture or video, and of a column in a row group of Parquet."""
+LARGEST_NUMBER = 2**31
+"""What whole numbers in the settings of runs and parts stay below: sizes, counts and the like."""
+MOST_REPEATED = 1000
+"""Layers and iterations of a part, each of which is made or run in its turn."""
 MOST_SPLITS, MOST_TEXTS = 100, 10_000
 """Splits of a corpus, and captions of a picture or answers to a question."""
 _MOST_UNPACKED, _SMALL = 100, 64 << 20

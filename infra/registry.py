@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 
 from polypool.infra.errors import InputError, unknown
 from polypool.infra.fields import check_value
+from polypool.infra.limits import MOST_REPEATED
 from polypool.infra.spec import Spec, load_part, refuse_untrusted
 
 __all__ = ["KINDS", "Listed", "Registry", "Spec"]
@@ -30,6 +31,8 @@ T = TypeVar("T")
 
 _PLAIN = {"int": int, "float": float, "bool": bool, "str": str}
 """Types of parameters that values are held to, by the names that annotations give them."""
+_REPEATED = ("layers", "iterations")
+"""Parameters whose number is how often something is made or run."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,6 +199,8 @@ class Registry:
             annotation = (signature.parameters.get(key) or others[0]).annotation
             if kind := _PLAIN.get(getattr(annotation, "__name__", annotation)):
                 check_value(value, kind, f"{self.kind} {spec!r}: {key}")
+                if key in _REPEATED and value > MOST_REPEATED:
+                    raise InputError(f"{self.kind} {spec!r}: {key} must be at most {MOST_REPEATED:,}")
         try:
             signature.bind(*args, **arguments, **parsed.params)
         except TypeError as error:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from polypool.infra.errors import InputError
+from polypool.infra.limits import LARGEST_NUMBER
 
 # Specs come from strangers' files, too: patterns do not try a character twice (`*+`), and texts have a longest length.
 _SPEC = re.compile(r"\s*+([A-Za-z_][\w.\-]*+(?::[A-Za-z_][\w.]*+)?)\s*+(?:\((.*)\))?\s*+", re.DOTALL)
@@ -26,8 +27,6 @@ _CODE = re.compile(r"([^\W\d][\w.\-]*+)(?::([^\W\d]\w*+))?")
 """A word, and what makes it `module:Name`; anywhere in a spec, also in parameters, brackets and quotes."""
 LONGEST = 10_000
 """Characters of a spec."""
-LARGEST = 2**31
-"""What whole numbers in a spec stay below: sizes, counts and the like."""
 _trusted: set[str] = set()
 
 
@@ -134,9 +133,9 @@ def _value(text: str, spec: str) -> Any:
 
 def _refuse_large(value: Any, spec: str) -> None:
     for each in value if isinstance(value, list | tuple | set) else (value,):
-        if isinstance(each, int) and abs(each) >= LARGEST:
+        if isinstance(each, int) and abs(each) >= LARGEST_NUMBER:
             raise InputError(
-                f"a number in the spec {spec!r} is too large: whole numbers are below {LARGEST:,}"
+                f"a number in the spec {spec!r} is too large: whole numbers are below {LARGEST_NUMBER:,}"
             )
 
 

@@ -14,15 +14,16 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from polypool.infra.errors import InputError
-from polypool.infra.fields import NOT_EMPTY, Rule, above, at_least, from_plain, hints, validate
+from polypool.infra.fields import NOT_EMPTY, Rule, above, at_least, below, from_plain, hints, validate
+from polypool.infra.limits import LARGEST_NUMBER
 from polypool.infra.origins import ORIGINS, origins, without_origins
 from polypool.infra.spec import Spec, modules_of, refuse_untrusted
 from polypool.infra.storage.places import place
 from polypool.tasks.automatic import AUTO, folder_name, short, text_encoder
 from polypool.tasks.renamed import renamed
 
-Count = Annotated[int, at_least(0)]
-Positive = Annotated[int, at_least(1)]
+Count = Annotated[int, at_least(0), below(LARGEST_NUMBER)]
+Positive = Annotated[int, at_least(1), below(LARGEST_NUMBER)]
 NonNegative = Annotated[float, at_least(0)]
 PositiveFloat = Annotated[float, above(0)]
 Epochs = Annotated[
@@ -34,7 +35,7 @@ Splits = Annotated[
     tuple[Literal["train", "val"], ...],
     Rule("different splits, at least one", lambda splits: 0 < len(splits) == len({*splits})),
 ]
-Seed = Annotated[Count, Rule("below 2**63", lambda seed: seed < 2**63)]
+Seed = Annotated[int, at_least(0), Rule("below 2**63", lambda seed: seed < 2**63)]
 Name = Annotated[str, NOT_EMPTY]
 
 

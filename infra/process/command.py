@@ -20,6 +20,7 @@ from polypool.infra.storage.places import local
 
 Repeated = Annotated[tuple[str, ...], tyro.conf.UseAppendAction]
 """An option that may be given several times, one value each."""
+_WHOLE = 2**63
 AllByDefault = Annotated[tuple[str, ...], tyro.conf.arg(help_behavior_hint="(default: all)")]
 
 
@@ -33,7 +34,7 @@ def command(main: Callable[[], None]) -> Callable[[], None]:
     def run() -> None:
         collect_rarely()
         try:
-            with stoppable(), redirect_stdout(Printable(sys.stdout)), _path_arguments():
+            with stoppable(), redirect_stdout(Printable(sys.stdout)), _arguments():
                 main()
                 sys.stdout.flush()
         except InputError as error:
@@ -45,9 +46,24 @@ def command(main: Callable[[], None]) -> Callable[[], None]:
     return run
 
 
-def _path_arguments() -> ConstructorRegistry:
-    """Return a context in which tyro reads the argument `file:///x` of type `Path` as `/x`; other URLs pass as text."""
+def _arguments() -> ConstructorRegistry:
+    """Return a context in which tyro reads arguments as this package means them.
+
+    `file:///x` of type `Path` is `/x`, and other URLs pass as text; whole numbers are of 64 bits.
+    """
     registry = ConstructorRegistry()
+
+    @registry.primitive_rule
+    def whole(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec | None:
+        if info.type is not int:
+            return None
+        return PrimitiveConstructorSpec(
+            nargs=1,
+            metavar="INT",
+            instance_from_str=lambda words: _whole(words[0]),
+            is_instance=lambda value: isinstance(value, int) and not isinstance(value, bool),
+            str_from_instance=lambda value: [str(value)],
+        )
 
     @registry.primitive_rule
     def path(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec | None:
@@ -62,6 +78,12 @@ def _path_arguments() -> ConstructorRegistry:
         )
 
     return registry
+
+
+def _whole(text: str) -> int:
+    if not -_WHOLE <= (number := int(text)) < _WHOLE:
+        raise ValueError(f"{text:.40} has more than 64 bits")
+    return number
 
 
 def _path(text: str) -> Path:

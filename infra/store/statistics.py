@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from itertools import islice
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 from tqdm import tqdm
 
+from polypool.infra.store.ids import IdSet
 from polypool.infra.store.shard import MappedShard
 
 _PIECE = 1 << 20  # numbers converted to float64 at a time
-_CHUNK = 1 << 14  # ids looked for at a time
 
 
 class Moments:
@@ -54,18 +51,9 @@ class Moments:
 
 
 def _chosen(shards: Iterable[MappedShard], ids: Iterable[str]) -> list[np.ndarray]:
-    """Return for each shard which of its sets have one of the ids, `(sets,)` bool.
-
-    A few thousand ids are looked up at a time, as each takes a hundred bytes.
-    """
-    shards, ids = list(shards), iter(ids)
-    chosen = [np.zeros(len(shard.ids), bool) for shard in shards]
-    while some := [*islice(ids, _CHUNK)]:
-        wanted = pa.array(some, pa.string())
-        for shard, chosen_S in zip(shards, chosen, strict=True):
-            chosen_S |= pc.is_in(shard.ids, value_set=wanted).to_numpy(zero_copy_only=False)
-        pa.default_memory_pool().release_unused()  # which Arrow would keep, more of it each time
-    return chosen
+    """Return for each shard which of its sets have one of the ids, `(sets,)` bool."""
+    wanted = IdSet(ids)
+    return [np.fromiter((id in wanted for id in shard.names()), bool, len(shard.ids)) for shard in shards]
 
 
 def statistics(

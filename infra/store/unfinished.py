@@ -27,6 +27,7 @@ from polypool.infra.store.shard import MappedShard, check_of, write_shard, writt
 
 JOURNAL, DRAFT = "writing.json", "draft.arrow"
 DRAFT_SECONDS = 60.0
+_MOST_SETS = 1 << 18  # of a shard, whose ids are in memory while it is filled
 
 
 class OpenShard:
@@ -52,7 +53,7 @@ class OpenShard:
 
     def has_room(self, vectors: int) -> bool:
         """Whether a set of so many vectors fits."""
-        return not len(self) or self._ends[-1] + vectors <= len(self._vectors)
+        return not len(self) or (len(self) < _MOST_SETS and self._ends[-1] + vectors <= len(self._vectors))
 
     def put(self, id: str, x_ND: np.ndarray) -> np.ndarray:
         """Add a set; return it as it is stored."""

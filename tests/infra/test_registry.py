@@ -62,6 +62,13 @@ def test_whole_numbers_have_a_bound(number):
         Spec.parse(f"kmax(k={number})")
 
 
+@pytest.mark.parametrize("spec", ["boq(layers=1001)", "slots(iterations=1001)"])
+def test_what_is_made_or_run_in_its_turn_has_a_lower_bound(spec):
+    with pytest.raises(InputError, match=r"(layers|iterations) must be at most 1,000"):
+        AGGREGATORS.build(spec, 16)
+    assert AGGREGATORS.build("slots(iterations=1000)", 16).iterations == 1000
+
+
 @pytest.mark.parametrize(
     "text",
     [

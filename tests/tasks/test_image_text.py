@@ -100,6 +100,7 @@ def test_without_augmentation_a_batch_is_what_evaluation_sees(run):
             {"aggregator": "late", "similarity": "chamfer"},
             "sets of one size, and late makes .* any.*: maxsim",
         ),
+        ({"aggregator": "mean", "similarity": "maxsim"}, "makes single ones, .* cosine; .*: cosine"),
         ({"text_aggregator": "late", "regularisers": ("mmd(weight=1.0)",)}, "look at sets of one size"),
         ({"similarity": "cosin"}, "Did you mean 'cosine'"),
         ({"aggregator": "slots(k=2, width=8)", "text_aggregator": "mean"}, "same width"),

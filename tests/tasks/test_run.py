@@ -24,6 +24,8 @@ WRONG = [
     (Optim, {"optimiser": ""}, "--optim.optimiser must be a name, not nothing, not ''"),
     (Optim, {"optimiser": "lion(beta1"}, "--optim.optimiser: cannot read the spec"),
     (Optim, {"weight_decay": -0.1}, "--optim.weight-decay must be at least 0"),
+    (Optim, {"epochs": 2**31}, "--optim.epochs must be below 2,147,483,648, not 2147483648"),
+    (Data, {"captions": 10**30}, "--data.captions must be below 2,147,483,648"),
     (Optim, {"epochs": -1}, "--optim.epochs must be at least 0, not -1"),
     (Optim, {"epochs": 2.0}, "--optim.epochs must be a whole number, not 2.0"),
     (Optim, {"epochs": True}, "--optim.epochs must be a whole number, not True"),

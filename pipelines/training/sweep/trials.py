@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from polypool.infra.errors import AbsentError, InputError
 from polypool.infra.files import read_json
+from polypool.infra.limits import MOST_REPEATED
 from polypool.infra.registry import AGGREGATORS, Spec
 from polypool.infra.spec import trust_specs
 from polypool.infra.tracking import Artifacts, RunRecord, find_runs
@@ -107,8 +108,8 @@ def make_trials(
     for option, names in (("--recipes", recipes), ("--aggregators", aggregators)):
         if not names:
             wrong.append(f"{option} names nothing; give at least one")
-    if seeds < 1:
-        wrong.append(f"--seeds must be at least 1, not {seeds}")
+    if not 1 <= seeds <= MOST_REPEATED:
+        wrong.append(f"--seeds must be from 1 to {MOST_REPEATED:,}, not {seeds}")
     runs: list[Run] = []
     for name in dict.fromkeys(recipes):
         with _noting(wrong):

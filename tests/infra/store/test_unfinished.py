@@ -10,7 +10,7 @@ from places import ROOT
 from stores import DIM, contents, crash_after, fill, make_sets, store_writer, write
 
 from polypool.infra.errors import InputError
-from polypool.infra.store import FeatureStore, StoreWriter, statistics, unfinished
+from polypool.infra.store import FeatureStore, StoreWriter, unfinished
 from polypool.infra.store.ids import IdSet
 from polypool.infra.store.shard import check_of, write_shard
 from polypool.infra.store.unfinished import DRAFT, OpenShard
@@ -162,15 +162,22 @@ def test_ids_of_finished_shards_stay_taken(tmp_path):
         assert writer.offer("id29", sets["id29"], where="again") == "duplicate id"
 
 
-@pytest.mark.parametrize("chunk", [1, 2, 7])
-def test_statistics_are_the_same_however_many_ids_are_looked_for_at_a_time(tmp_path, monkeypatch, chunk):
+def test_statistics_are_the_same_in_whatever_order_ids_come(tmp_path):
     sets = make_sets(40)
     chosen = [*list(sets)[3:30:2], "skipped", "id3"]
     write(tmp_path / "usual", sets, statistics_of=chosen)
-    monkeypatch.setattr(statistics, "_CHUNK", chunk)
-    for name, ids in (("few", chosen), ("backwards", chosen[::-1])):
-        write(tmp_path / name, sets, statistics_of=ids)
-        assert contents(tmp_path / name) == contents(tmp_path / "usual"), "to the last bit"
+    write(tmp_path / "backwards", sets, statistics_of=chosen[::-1])
+    assert contents(tmp_path / "backwards") == contents(tmp_path / "usual"), "to the last bit"
+
+
+def test_a_shard_has_a_bounded_number_of_sets(tmp_path, monkeypatch):
+    sets = make_sets(10)
+    write(tmp_path / "one", sets, shard_bytes=1 << 20)
+    monkeypatch.setattr(unfinished, "_MOST_SETS", 4)
+    write(tmp_path / "three", sets, shard_bytes=1 << 20)
+    one, three = (FeatureStore.open(tmp_path / name) for name in ("one", "three"))
+    assert [shard.sets for shard in three.manifest.shards] == [4, 4, 2]
+    assert all((one[row] == three[row]).all() for row in range(10))
 
 
 def test_it_has_what_was_put_in_and_nothing_else():

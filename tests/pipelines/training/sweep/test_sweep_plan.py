@@ -55,7 +55,7 @@ def test_all_that_is_wrong_is_said_at_once(run):
         make_trials(["tiny", "tinny"], ["mean", "maen", "kmax(n=3)", "kmax(k"], seeds=0)
     said = str(error.value)
     for part in (
-        "--seeds must be at least 1, not 0",
+        "--seeds must be from 1 to 1,000, not 0",
         "unknown recipe 'tinny'. Did you mean 'tiny'?",
         "unknown aggregator 'maen'. Did you mean",
         "parameter of aggregator 'kmax': 'n'",
