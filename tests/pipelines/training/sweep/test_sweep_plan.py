@@ -121,6 +121,7 @@ def test_times_are_those_of_the_same_aggregator_or_else_recipe(run):
     twice = replace(run, optim=replace(run.optim, epochs=2 * run.optim.epochs))
     assert seconds(twice, records) == 90, "training takes twice as long, the rest does not"
     assert seconds(replace(run, recipe="other"), records) is None
+    assert seconds(replace(run, data=replace(run.data, dataset="other")), records) is None
     assert seconds(run, [record(run, status="FAILED")]) is None
     assert total([60.0, 60.0, 30.0], 2) == 75
     assert total([100.0, 10.0], 4) == 100
