@@ -41,7 +41,8 @@ def extract(
 
     One that is missing or does not decode is skipped, counted and listed. A text is stored once, wherever it stands;
     its id is its SHA-256. The manifest has the statistics of the training split's features. Run again after an
-    interruption, it goes on where it stopped.
+    interruption, it goes on where it stopped; with other `--splits`, or a larger `--limit`, it adds to a store that is
+    there.
 
     Args:
         corpus: folder of the corpus, as ingest writes it, or its URL.
@@ -51,16 +52,18 @@ def extract(
             or a text: bert, clip_text or siglip_text; or your own.
         dtype: what numbers are stored as.
         batch: images, texts, or frames of one video, that go through the backbone together.
-        splits: the splits to extract.
-        limit: take only the first images, videos or questions of each split; of texts, the captions of these.
+        splits: the splits to extract, or to add.
+        limit: take only the first images, videos or questions of each of these splits; of texts, the captions of
+            these.
         video: the files of the corpus are videos.
         texts: describe the captions or questions of the corpus, not its files.
         videos: how they are read.
         tolerance: what may be left out or odd.
 
     Raises:
-        InputError: no corpus, an unknown backbone or split, a finished store in `out`, a backbone that reads something
-            else, no usable image, video or text, or more were left out than the tolerance lets pass.
+        InputError: no corpus, an unknown backbone or split, a finished store in `out` that has all of this or was made
+            otherwise, a backbone that reads something else, no usable image, video or
+            text, or more were left out than the tolerance lets pass.
     """
     done = job.extract(
         corpus=corpus,

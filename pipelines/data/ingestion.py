@@ -18,7 +18,7 @@ from polypool.infra.store.manifest import Manifest
 from polypool.infra.store.unfinished import left_behind
 from polypool.tasks.datasets import FeatureReader, Reader
 from polypool.tasks.datasets.corpus import Corpus, CorpusSummary, write_corpus
-from polypool.tasks.datasets.features import cross_check, write_features
+from polypool.tasks.datasets.features import cross_check, named_as_in, write_features
 from polypool.tasks.datasets.open_corpora import open_corpus
 from polypool.tasks.datasets.published_counts import SCAN, Published, compare_counts
 from polypool.tasks.datasets.questions import QuestionCorpus, QuestionSummary, write_questions
@@ -30,7 +30,8 @@ _TOLERANCE_HELP = {"tolerance": "what may be left out or odd."}
 _STORE_HELP = {
     "out": "folder of the store.",
     "dtype": "what numbers are stored as.",
-    "corpus": "folder of a corpus to compare the ids with.",
+    "corpus": "folder of a corpus: an id that is the path of a picture in it, without the ending, becomes that "
+    "picture's id, and all ids are compared.",
 }
 Tolerate = Annotated[Tolerance, tyro.conf.arg(name="")]  # its fields are flags of the verb
 
@@ -93,8 +94,12 @@ def reader_verb(name: str) -> Callable[..., None]:
         tolerance: Tolerate = USUAL,
     ) -> None:
         to, reference, reading = place(out), open_corpus(corpus) if corpus else None, reader.read()
-        source = {"reader": name, **reading.source}
-        report_store(to, write_features(to, reading.rows, source=source, dtype=dtype, tolerance=tolerance))
+        source, rows = {"reader": name, **reading.source}, reading.rows
+        if reference:
+            source, rows = source | {"corpus": reference.digest}, named_as_in(rows, reference)
+        for line in reading.notes:
+            print(line, flush=True)
+        report_store(to, write_features(to, rows, source=source, dtype=dtype, tolerance=tolerance))
         if reference:
             listing = to / "unmatched.json"
             for kind, ids in cross_check(FeatureStore.open(to), reference, listing=listing).items():

@@ -27,7 +27,7 @@ from polypool.tasks.datasets import FeatureReader, Features, Reading
 from polypool.tasks.datasets.annotation_files import DUPLICATE, FORM, read_ids
 from polypool.tasks.datasets.corpus import Item
 from polypool.tasks.datasets.features import as_set
-from polypool.tasks.datasets.features.hdf5 import Hdf5File, Unreadable
+from polypool.tasks.datasets.features.hdf5_file import Hdf5File, Unreadable
 from polypool.tasks.datasets.published_counts import MSRVTT, VATEX
 from polypool.tasks.datasets.readers.folders import VideoReader
 
