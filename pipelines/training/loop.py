@@ -21,7 +21,6 @@ from tqdm import tqdm
 from polypool.aggregators.observe import Watched, observe
 from polypool.infra.batches import load, order_of
 from polypool.infra.compute.cost import CostMeter
-from polypool.infra.compute.device import computes_bfloat16
 from polypool.infra.compute.dist import broadcast_state, gather_objects, rank, world
 from polypool.infra.compute.dropout import Draws, drawn
 from polypool.infra.digests import refuse_damaged
@@ -43,7 +42,8 @@ from polypool.pipelines.training.optim import (
     ready_gradients,
     set_lr,
 )
-from polypool.pipelines.training.recording import COLLAPSED, Described
+from polypool.pipelines.training.precision import precision_of
+from polypool.pipelines.training.recording import COLLAPSED, PRECISION, Described
 from polypool.pipelines.training.run_results import (
     RunLog,
     costs,
@@ -91,7 +91,6 @@ class Trainer:
         self.order = order_of(self.data, batch=run.optim.batch, unit=run.epoch_unit, seed=run.seed)
         self.model = adapter.model().to(device)
         self.optimizer = make_optimizer(self.model, run.optim)
-        self.progress = Progress()
         self.watch = CollapseWatch(adapter, run.optim, epoch_steps=self.order.epoch_steps)
         steps = run.optim.epochs * self.order.epoch_steps
         self.bar = (
@@ -102,13 +101,21 @@ class Trainer:
         self.parallel: nn.Module = self.model
         # for draws that are not by sample: different for each seed and worker
         torch.manual_seed(int(np.random.SeedSequence((run.seed, rank())).generate_state(1)[0]))
-        self.precision = nullcontext()
-        if wants_bfloat16(run.optim.precision, device):
-            self.precision = torch.autocast(device.type, torch.bfloat16)
+        (precision, *_) = gather_objects(
+            precision_of(run.optim.precision, self.model, device, samples=run.optim.batch // world())
+        )
+        self.progress = Progress(precision=precision)
 
     def resume(self, folder: Path) -> None:
         """Go on from a checkpoint."""
+        decided = self.progress.precision
         self.progress = load_checkpoint(folder, self.model, self.optimizer)
+        self.progress.precision = self.progress.precision or decided  # older checkpoints name none
+
+    @property
+    def precision(self) -> torch.autocast:
+        """The context that losses are computed in."""
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.progress.precision == "bfloat16")
 
     def begin_with(self, weights: Path) -> None:
         """Load weights of any model that have a name and shape of this one."""
@@ -119,6 +126,8 @@ class Trainer:
 
         With 0 epochs the initial model is scored. After a request to stop, it returns after a checkpoint.
         """
+        if self.log is not None:
+            self.log.tags({PRECISION: str(self.progress.precision)})
         if self.run.optim.chunk:
             broadcast_state(self.model)
         elif world() > 1:
@@ -333,10 +342,3 @@ class Meter:
         values["samples_per_second"] = self.samples / (time.perf_counter() - self.started)
         self.__init__()
         return values
-
-
-def wants_bfloat16(precision: str, device: torch.device) -> bool:
-    """Whether to compute in bfloat16; `auto` takes it on a GPU that has it."""
-    return precision == "bfloat16" or (
-        precision == "auto" and device.type == "cuda" and computes_bfloat16(device)
-    )

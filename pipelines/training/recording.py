@@ -28,6 +28,8 @@ from polypool.tasks.run import Run, modules, to_params, to_record
 
 COLLAPSED = "collapsed"
 """The tag of a run that has collapsed, with step and symptoms."""
+PRECISION = "precision"
+"""The tag with what a run computes its losses in, `float32` or `bfloat16`."""
 
 
 @dataclass(frozen=True, kw_only=True)

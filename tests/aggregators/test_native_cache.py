@@ -69,7 +69,7 @@ def test_another_type_source_processor_or_compiler_is_another_file(compiled, mon
         patch.setattr(native, "SOURCES", (source, *native.SOURCES[1:]))
         assert files() == 3
     with monkeypatch.context() as patch:
-        patch.setattr(native.platform, "machine", lambda: "another")
+        patch.setattr(native.measured.platform, "machine", lambda: "another")
         assert files() == 4
     with monkeypatch.context() as patch:
         patch.setenv("CC", "cc -g")
@@ -94,7 +94,7 @@ def test_without_a_usable_cache_it_is_built_for_this_process(compiled, monkeypat
         (tmp_path / "polypool" / "sorted_sum_known.so").write_bytes(b"\x7fELF")
     else:
         monkeypatch.delenv("XDG_CACHE_HOME")
-        monkeypatch.setattr(native.Path, "home", lambda: (_ for _ in ()).throw(RuntimeError("no home")))
+        monkeypatch.setattr(Path, "home", lambda: (_ for _ in ()).throw(RuntimeError("no home")))
     loaded = build(torch.float32)
     assert tmp_path not in compiled[-1].parents
     assert sorts(monkeypatch, loaded)

@@ -297,7 +297,7 @@ def test_its_recipe_is_swept_with_its_aggregator(home, plugged):
     words = "--recipes first_words --aggregators median mean --optim.epochs 1 --cpus 1"
     said = verb(plugged, "sweep", *words.split(), POLYPOOL_HOME=str(home))
     assert "2 trials, 1 of them finished before and skipped; 1 to train" in said
-    assert "first_words median seed 0: done" in said
+    assert "first_words tiny median seed 0: done" in said
     assert all(re.search(rf"^{name} +1 +\d", said, re.MULTILINE) for name in ("median", "mean"))
     swept = next(run for run in find_runs(tracking_uri(home), "polypool") if "sweep" in run.tags)
     assert (swept.status, swept.tags["aggregator"]) == ("FINISHED", "median")

@@ -8,16 +8,13 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import itertools
-import json
 import logging
 import os
-import platform
 import shlex
 import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -25,6 +22,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+
+from polypool.infra.compute import measured
 
 SOURCES = tuple(Path(__file__).with_name(name) for name in ("sorted_sum.c", "shared_gru.c"))
 TYPES = {torch.float32: ("float", "int"), torch.float64: ("double", "long long")}
@@ -64,27 +63,10 @@ def library(dtype: torch.dtype) -> ctypes.CDLL | None:
 
 
 def kept(dtype: torch.dtype, what: str, measure: Callable[[], float]) -> float:
-    """Return a number about the functions for a type: the one kept beside the compiled file, else a new one."""
+    """Return a number about the functions for a type: the one kept under the compiled file's name, or a new one."""
     loaded = library(dtype)
     assert loaded is not None  # the caller has compiled code
-    path = Path(loaded._name).with_suffix(".json")
-    numbers = _numbers(path)
-    if what not in numbers:
-        measured = measure()
-        numbers = {**_numbers(path), what: measured}  # other processes measure, too
-        with suppress(OSError):  # built for this process alone
-            fresh = path.with_suffix(f".{os.getpid()}")
-            fresh.write_text(json.dumps(numbers, indent=1))
-            fresh.replace(path)
-    return numbers[what]
-
-
-def _numbers(path: Path) -> dict[str, float]:
-    """Read the numbers that are kept; none where the file is not what was written."""
-    try:
-        return {what: float(number) for what, number in json.loads(path.read_text()).items()}
-    except (OSError, ValueError, TypeError, AttributeError):
-        return {}
+    return measured.kept(Path(loaded._name).stem, what, measure)
 
 
 def _load(command: Sequence[str]) -> ctypes.CDLL:
@@ -97,7 +79,7 @@ def _load(command: Sequence[str]) -> ctypes.CDLL:
         subprocess.CalledProcessError: the compiler does not take the source.
     """
     try:
-        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "polypool"
+        cache = measured.cache_folder()
         cached = cache / f"sorted_sum_{_key(command)}.so"
         if not cached.exists():
             cache.mkdir(parents=True, exist_ok=True)
@@ -114,12 +96,7 @@ def _load(command: Sequence[str]) -> ctypes.CDLL:
 def _key(command: Sequence[str]) -> str:
     """Return a name for what a command makes here: code for this very processor, by this very compiler."""
     version = subprocess.run([*command, "--version"], capture_output=True).stdout
-    info = Path("/proc/cpuinfo")
-    processor = (
-        info.read_text().partition("\n\n")[0].splitlines() if info.exists() else [platform.processor()]
-    )
-    able = [line for line in processor if line.startswith(("flags", "Features", "model name"))] or processor
-    parts = [*command, *sum(FLAGS, ()), version.decode(errors="replace"), platform.machine(), *able]
+    parts = [*command, *sum(FLAGS, ()), version.decode(errors="replace"), *measured.processor()]
     sources = b"".join(source.read_bytes() for source in SOURCES)
     return hashlib.sha256("\0".join(parts).encode() + sources).hexdigest()[:24]
 

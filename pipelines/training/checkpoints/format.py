@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 from zipfile import is_zipfile
 
 import torch
@@ -35,6 +35,7 @@ class Progress:
         cost: of training on each worker, in `polypool.infra.compute.cost.UNIT`.
         cost_seconds, cost_steps: over which `cost` was counted.
         best, best_epoch: the best score on `val` so far.
+        precision: of the steps, which stays where another machine goes on; None in older checkpoints.
     """
 
     samples: Annotated[int, at_least(0)] = 0
@@ -44,6 +45,7 @@ class Progress:
     cost_steps: Annotated[int, at_least(0)] = 0
     best: float | None = None
     best_epoch: Annotated[int, at_least(0)] = 0
+    precision: Literal["float32", "bfloat16"] | None = None
 
 
 def save_weights(model: nn.Module, path: Path) -> None:

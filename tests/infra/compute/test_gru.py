@@ -106,11 +106,17 @@ def test_frozen_weights_and_inputs_need_no_gradient(hidden):
     torch.testing.assert_close(grad, expected, rtol=1e-5, atol=1e-5)
 
 
-def test_under_autocast_torch_chooses_the_precision():
-    gru, size_B, x_BNE = GRU(3, WIDE), torch.tensor([2, 5]), torch.randn(2, 5, 3)
+def test_under_autocast_states_and_gradients_stay_in_single_precision():
+    gru, size_B = GRU(3, WIDE), torch.tensor([2, 5])
+    x_BNE = torch.randn(2, 5, 3).bfloat16().requires_grad_()
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        ours, theirs = gru(x_BNE, size_B)[0], gru._packed(x_BNE, size_B)[0]
-    assert torch.equal(ours, theirs)
+        ours = gru(x_BNE, size_B)
+    theirs = gru(x_BNE.float(), size_B)
+    assert ours[0].dtype == torch.float32
+    assert torch.equal(ours[0], theirs[0])
+    of = x_BNE, gru.weight_hh_l0
+    for grad, expected in zip(gradients(*ours, *of), gradients(*theirs, *of), strict=True):
+        assert torch.equal(grad, expected)
 
 
 def test_states_of_mates_are_not_read_beyond_a_step():

@@ -1,0 +1,84 @@
+"""Precision of the steps of a run: what `--optim.precision auto` stands for on its device.
+
+On a CPU bfloat16 is chosen by a product as wide as the model's own, timed once on a machine, and not by the run's
+steps: all aggregators that are compared on one machine compute alike, also again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Iterator
+from typing import Literal
+
+import torch
+from torch import nn
+
+from polypool.aggregators.aggregator import Aggregator
+from polypool.infra.compute.device import computes_bfloat16
+from polypool.infra.compute.measured import kept, processor
+
+Precision = Literal["float32", "bfloat16"]
+
+FASTER = 1.25
+"""How many times faster than float32 a product in bfloat16 has to be on a CPU. What a step does beside its products, it
+does in float32."""
+_ROUNDS = 7
+
+
+def precision_of(asked: str, model: nn.Module, device: torch.device, *, samples: int) -> Precision:
+    """Return what a run computes its losses in.
+
+    Args:
+        asked: either, or `auto`: bfloat16 on a GPU that has it in hardware, and on a CPU that has, where it is faster.
+        model: its widest linear map outside the aggregators is what is timed on a CPU.
+        device: that the run trains on.
+        samples: of a step on this worker.
+    """
+    if asked == "float32" or asked == "bfloat16":
+        return asked
+    if not computes_bfloat16(device):
+        return "float32"
+    if device.type != "cpu":
+        return "bfloat16"
+    shapes = [(layer.in_features, layer.out_features) for layer in _linear(model)]
+    if not shapes:
+        return "float32"
+    inputs, outputs = max(shapes, key=lambda shape: (shape[0] * shape[1], shape))
+    return "bfloat16" if times_faster(samples, inputs, outputs) >= FASTER else "float32"
+
+
+def _linear(model: nn.Module) -> Iterator[nn.Linear]:
+    if isinstance(model, nn.Linear):
+        yield model
+    for child in model.children():
+        if not isinstance(child, Aggregator):
+            yield from _linear(child)
+
+
+def times_faster(rows: int, inputs: int, outputs: int) -> float:
+    """Return how many times faster than in float32 this CPU computes a linear map and its gradients in bfloat16.
+
+    It is measured once for a processor, a version of torch and a number of threads.
+    """
+    threads = torch.get_num_threads()
+    named = "\0".join([*processor(), torch.__version__, str(threads)])
+    digest = hashlib.sha256(named.encode()).hexdigest()[:24]
+    what = f"times faster in bfloat16, {rows} x {inputs} to {outputs}"
+    return kept(f"bfloat16_{digest}", what, lambda: _measure(rows, inputs, outputs))
+
+
+def _measure(rows: int, inputs: int, outputs: int) -> float:
+    """Return the ratio of the shortest times of a few rounds; no random numbers are drawn."""
+    seconds: dict[bool, list[float]] = {False: [], True: []}
+    with torch.enable_grad():
+        x_RI = torch.linspace(-1, 1, rows * inputs).reshape(rows, inputs)
+        weight_OI = torch.linspace(-1, 1, outputs * inputs).reshape(outputs, inputs).requires_grad_()
+        for _ in range(_ROUNDS):
+            for enabled, taken in seconds.items():
+                started = time.perf_counter()
+                with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+                    y_RO = nn.functional.linear(x_RI, weight_OI)
+                torch.autograd.grad(y_RO.float().sum(), weight_OI)
+                taken.append(time.perf_counter() - started)
+    return min(seconds[False]) / min(seconds[True])

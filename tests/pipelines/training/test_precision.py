@@ -1,0 +1,123 @@
+"""Precision of a run's steps: what `auto` stands for, and that it stays where another machine goes on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+from toy import FolderReport, Toy, toy_run, trainer_of
+
+from polypool.aggregators.aggregator import Aggregator, Pooled
+from polypool.infra.compute import measured
+from polypool.infra.digests import write_digests
+from polypool.pipelines.training import precision
+from polypool.pipelines.training.checkpoints.format import FILES
+from polypool.pipelines.training.precision import FASTER, precision_of
+from polypool.pipelines.training.recording import PRECISION
+
+CPU, GPU = torch.device("cpu"), torch.device("cuda")
+
+
+class Wide(Aggregator):
+    """An aggregator whose maps are wider than the encoder's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.map = nn.Linear(64, 64)
+
+    def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
+        return Pooled(self.map(x_BND).mean(dim=1))
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """A machine that has bfloat16, where products in it are so many times faster; the products that were timed."""
+
+    def of(faster: float, *, computes: bool = True) -> list[tuple[int, int, int]]:
+        timed = []
+        monkeypatch.setattr(precision, "computes_bfloat16", lambda device: computes)
+        monkeypatch.setattr(precision, "times_faster", lambda *shape: timed.append(shape) or faster)
+        return timed
+
+    return of
+
+
+def test_auto_is_bfloat16_where_it_is_faster_by_enough(machine):
+    model = nn.Sequential(nn.Linear(6, 4), nn.ModuleList([nn.Linear(5, 8), Wide()]))
+    assert machine(FASTER + 0.01) == []
+    assert precision_of("auto", model, CPU, samples=32) == "bfloat16"
+    timed = machine(FASTER - 0.01)
+    assert precision_of("auto", model, CPU, samples=32) == "float32"
+    assert timed == [(32, 5, 8)], "the widest map, but none of an aggregator"
+    assert precision_of("auto", nn.Sequential(nn.Conv1d(3, 3, 1), Wide()), CPU, samples=32) == "float32"
+
+
+def test_what_is_asked_for_is_done_and_a_gpu_is_not_timed(machine):
+    timed = machine(0.5)
+    model = nn.Linear(6, 4)
+    assert precision_of("bfloat16", model, CPU, samples=8) == "bfloat16"
+    assert precision_of("auto", model, GPU, samples=8) == "bfloat16"
+    machine(9.0, computes=False)
+    assert {precision_of("auto", model, device, samples=8) for device in (CPU, GPU)} == {"float32"}
+    machine(9.0)
+    assert precision_of("float32", model, GPU, samples=8) == "float32"
+    assert not timed
+
+
+def test_products_are_timed_once_for_a_number_of_threads(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    state, found = torch.get_rng_state(), precision.times_faster(8, 16, 4)
+    assert found > 0
+    assert torch.equal(torch.get_rng_state(), state)
+    monkeypatch.setattr(precision, "_measure", lambda *shape: -1.0)
+    assert precision.times_faster(8, 16, 4) == found
+    assert precision.times_faster(8, 16, 5) == -1.0
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 99)
+    assert precision.times_faster(8, 16, 4) == -1.0
+    monkeypatch.setattr(measured.platform, "machine", lambda: "another")
+    assert precision.times_faster(8, 16, 5) == -1.0
+    assert len([*tmp_path.rglob("*.json")]) == 3
+
+
+class Noting(Toy):
+    """The toy task, which notes in which precision each loss is computed."""
+
+    def loss(self, model: nn.Module, batch: dict[str, Tensor], *, epoch: float) -> dict[str, Tensor]:
+        self.seen.add(torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu"))
+        return super().loss(model, batch, epoch=epoch)
+
+
+def noted(run, folder: Path, report: FolderReport | None = None):
+    adapter = Noting(run)
+    adapter.seen = set()
+    return trainer_of(run, folder, report, adapter=adapter)
+
+
+def test_a_run_keeps_its_precision_on_another_machine(machine, tmp_path):
+    run, report = toy_run(optim={"epochs": 2}), FolderReport(fail_after=1)
+    machine(2.0)
+    begun = noted(run, tmp_path, report)
+    with pytest.raises(KeyboardInterrupt):
+        begun.train()
+    assert begun.adapter.seen == {torch.bfloat16}
+    assert begun.log.tagged[PRECISION] == "bfloat16"
+    machine(0.5)
+    resumed = noted(run, tmp_path)
+    assert resumed.progress.precision == "float32"
+    resumed.resume(report.last)
+    resumed.train()
+    assert resumed.adapter.seen == {torch.bfloat16}
+
+    progress = report.last / FILES[2]
+    values = json.loads(progress.read_text())
+    del values["precision"]
+    progress.write_text(json.dumps(values))
+    write_digests(report.last, FILES)
+    older = noted(run, tmp_path)
+    older.resume(report.last)
+    older.train()
+    assert older.adapter.seen == {False}
+    assert older.log.tagged[PRECISION] == "float32"
