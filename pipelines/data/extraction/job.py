@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -225,7 +226,7 @@ def _added(
     new = {
         split: limit
         for split, limit in more.items()
-        if split not in there or (there[split] is not None and (limit is None or limit > there[split]))
+        if (limit or math.inf) > (0 if split not in there else there[split] or math.inf)
     }
     if not new:
         has = ", ".join(
