@@ -14,6 +14,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 .PHONY: env demo test test-all test-slow pytest test-latest test-real notebook docs fuzz chaos wheel-test bench bench-quick gpu lint types format lock clean
 
 env: $(READY)
+	@echo 'next: `. $(ENV)/bin/activate`, then `polypool --help`, or `make demo`'
 
 # a torch that is installed stays
 $(READY): pyproject.toml requirements.lock requirements-cpu.lock requirements-cuda.lock
