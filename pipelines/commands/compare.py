@@ -93,7 +93,7 @@ def compare(
         run_id = comparison.log(uri, folder=home())
         print(f"kept with figures in run {run_id} of {comparison.kept_in!r}")
     best = comparison.best_run
-    print_next(*(asking(best.run_id) if best else ()), to_see(uri, experiment))
+    print_next(*(asking(uri, best) if best else ()), to_see(uri, experiment))
 
 
 def _refuse_files(**files: Path | None) -> None:

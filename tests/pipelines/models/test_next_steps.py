@@ -8,7 +8,7 @@ import pytest
 
 from polypool.infra.process.output import command_line
 from polypool.infra.registry import RECIPES
-from polypool.infra.tracking import tracking_uri
+from polypool.infra.tracking import find_runs, tracking_uri
 from polypool.pipelines.models import next_steps
 from polypool.pipelines.training.recording import Described
 from polypool.tasks.datasets.corpus import Item, write_corpus
@@ -28,7 +28,10 @@ def steps_of(run: Run, home) -> list[str]:
     tracker = described.start(tracking_uri(home), home)
     tracker.json("run.json", described.settings)
     tracker.finish()
-    steps = [command_line(words) for _, words in next_steps.after_training(tracker.run_id)]
+    after = next_steps.after_training(tracker.run_id)
+    (record,) = [each for each in find_runs(tracking_uri(home), "mine") if each.run_id == tracker.run_id]
+    assert next_steps.asking(tracking_uri(home), record) == after[:-1]
+    steps = [command_line(words) for _, words in after]
     return [step.replace(tracker.run_id, "ID").partition("polypool ")[2] for step in steps]
 
 
