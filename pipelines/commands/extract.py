@@ -10,17 +10,21 @@ files give the same bytes. A run that was stopped goes on where it was when it i
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
 
 from polypool.infra.process.command import command
+from polypool.infra.process.output import print_next
 from polypool.infra.store.findings import USUAL
 from polypool.pipelines.data.extraction import job
 from polypool.pipelines.data.extraction.extractors import VideoOptions
 from polypool.pipelines.data.extraction.job import VIDEO_DEFAULTS
 from polypool.pipelines.data.ingestion import Tolerate, report_findings
+from polypool.pipelines.data.next_steps import after_extraction
 
 
 def extract(
@@ -86,6 +90,18 @@ def extract(
     speed = f"{done.new / seconds:.1f} {done.unit}s{frames}"
     print(f"{done.new:,} of them now, in {seconds:.1f} seconds: {speed} a second")
     report_findings(out, manifest)
+    words = _without(sys.argv[1:], "--splits", "--limit")
+    print_next(*after_extraction(out, corpus, manifest, words=words, texts=texts))
+
+
+def _without(words: Sequence[str], *options: str) -> list[str]:
+    """Return the words of a command line without some options and their values."""
+    kept, within = list[str](), False
+    for word in words:
+        if word.startswith("--"):
+            within = word.partition("=")[0] in options
+        kept += [] if within else [word]
+    return kept
 
 
 @command

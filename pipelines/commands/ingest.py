@@ -30,6 +30,7 @@ import tyro
 
 from polypool.infra.errors import InputError, MissingError
 from polypool.infra.process.command import command
+from polypool.infra.process.output import print_next
 from polypool.pipelines.data.ingestion import subcommands
 from polypool.pipelines.data.public_sets import where_published
 
@@ -64,7 +65,8 @@ def vse_infinity(
     print(f"{checkpoint}: {run.visual}, {run.text}, {run.aggregator}, epoch {release.epoch}")
     print(f"  RSUM on its development split, as its authors measured it: {release.best_rsum:.1f}")
     run_id = track(release, converted)
-    print(f"run {run_id}: score it with polypool evaluate {run_id}")
+    print(f"run {run_id}")
+    print_next(("score it", ("evaluate", run_id)))
 
 
 @command

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from polypool.infra.errors import AbsentError, InputError
+from polypool.infra.process.output import print_next
 from polypool.infra.registry import READERS
 from polypool.infra.spec import trust_specs
 from polypool.infra.storage.places import Url, place
@@ -16,6 +17,7 @@ from polypool.infra.store import FeatureStore
 from polypool.infra.store.findings import SKIPPED, USUAL, WARNINGS, Tolerance, describe
 from polypool.infra.store.manifest import Manifest
 from polypool.infra.store.unfinished import left_behind
+from polypool.pipelines.data.next_steps import after_corpus, after_store
 from polypool.tasks.datasets import FeatureReader, Reader
 from polypool.tasks.datasets.corpus import Corpus, CorpusSummary, write_corpus
 from polypool.tasks.datasets.features import cross_check, named_as_in, write_features
@@ -84,6 +86,7 @@ def reader_verb(name: str) -> Callable[..., None]:
 
     def corpus(reader: Reader, *, out: Path, tolerance: Tolerate = USUAL) -> None:
         ingest(reader, out=out, name=name, tolerance=tolerance)
+        print_next(*after_corpus(out))
 
     def store(
         reader: Reader,
@@ -105,6 +108,7 @@ def reader_verb(name: str) -> Callable[..., None]:
             for kind, ids in cross_check(FeatureStore.open(to), reference, listing=listing).items():
                 examples = f" such as {', '.join(ids[:3])}, all in {listing}" if ids else ""
                 print(f"ids with {kind}: {len(ids):,}{examples}")
+        print_next(*after_store(out, corpus))
 
     makes_store = issubclass(kind, FeatureReader)
     verb, helps = (store, _STORE_HELP) if makes_store else (corpus, {"out": "folder of the corpus."})
@@ -126,6 +130,7 @@ def scan(*, dir: Path, out: Path, dtype: DType = "float16", tolerance: Tolerate 
     summary, manifest = write_scan(dir, out=out, dtype=dtype, tolerance=tolerance)
     report_corpus(out, summary, published=SCAN)
     report_store(out / "regions", manifest)
+    print_next(*after_store(out / "regions", out))
 
 
 def verify(*, store: Path) -> None:
