@@ -176,7 +176,11 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[hub_server.
     """An empty stand-in of the Hugging Face hub, which this process and its children reach, and an empty cache."""
     from huggingface_hub import constants
 
+    from polypool.infra.storage import remote
+
     server = hub_server.Hub()
+    remote._system.cache_clear()  # the client of an earlier stand-in
+    monkeypatch.setenv("POLYPOOL_CACHE", str(tmp_path / "cache"))
     cache, token = str(tmp_path / "hub-cache"), hub_server.TOKEN
     environment = {
         "HF_ENDPOINT": server.endpoint,

@@ -144,7 +144,7 @@ class Repository:
             )
         folder = Path(fetched) / self.folder
         if missing := [name for name in names if not (folder / name).is_file()]:
-            raise AbsentError(f"{self}: has no {', '.join(missing)}")
+            raise AbsentError(f"{self}: has no {', '.join(missing)}; check the name, or push it again")
         return folder
 
     def push(
@@ -186,11 +186,12 @@ class Repository:
         with self._explained("written"):
             api.create_repo(self.id, repo_type=self.kind, private=private or None, exist_ok=True)
             info = api.repo_info(self.id, repo_type=self.kind)
+            paths = api.list_repo_files(self.id, repo_type=self.kind)
         if private and not info.private:
             raise InputError(
                 f"{self}: exists and is public; make it private on its page, or leave out --private"
             )
-        paths, prefix = (file.rfilename for file in info.siblings or ()), self._path("")
+        prefix = self._path("")
         there = {path.removeprefix(prefix) for path in paths if path.startswith(prefix)}
         if others := sorted(there - _OTHERS) if marker not in there else []:
             raise InputError(
@@ -264,11 +265,13 @@ class Repository:
 
 def _api() -> HfApi:
     from huggingface_hub import HfApi  # slow to import
+    from huggingface_hub.utils import logging
 
+    logging.set_verbosity_error()
     return HfApi(library_name="polypool")
 
 
-def _bar() -> type:
+def _bar() -> Any:
     """Return the hub's progress bar, shown of what takes more than a second."""
     from huggingface_hub.utils import tqdm
 

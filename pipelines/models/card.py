@@ -55,7 +55,7 @@ def model_card(tracker: Tracker, trained: TrainedModel, *, name: str, license: s
         *(_score_table(protocol, of, tracker) for protocol, of in scores.items()),
         *([] if scores else ["## Scores\n\nNone were logged."]),
         as_markdown(
-            Table(title="Training", header=("setting", "value"), rows=[*_training(tracker, trained)])
+            Table(title="Training", header=("setting", "value"), rows=(*_training(tracker, trained),))
         ),
         _limits(trained),
         f"## Licence\n\n{_licence(license)}",
@@ -152,14 +152,14 @@ def _score_table(protocol: str, scores: list[tuple[Metric, float]], tracker: Tra
     return as_markdown(
         Table(
             title=f"Scores under {protocol}",
-            legend=[
-                f"one run on the test split; version {version} of the protocol; chance is an untrained model's"
-            ],
+            legend=(
+                f"one run on the test split; version {version} of the protocol; chance is an untrained model's",
+            ),
             header=("metric", "value", "chance"),
-            rows=[
+            rows=tuple(
                 (m.label, printed(value), "" if math.isnan(m.chance) else printed(m.chance))
                 for m, value in scores
-            ],
+            ),
         )
     )
 

@@ -35,8 +35,8 @@ def boxes(here):
     """A store with a column."""
     (here / "in").mkdir()
     for number in range(4):
-        x, boxes = np.ones((3, 5), np.float32) * number, np.ones((3, 4), np.float32)
-        np.savez(here / "in" / f"{number}.npz", features=x, boxes=boxes)
+        x, boxes = np.ones((3, 5), np.float32) * (number + 1), np.array([[0, 0, 9, 9]] * 3)
+        np.savez(here / "in" / f"{number}.npz", x=x, bbox=boxes, image_w=20, image_h=20)
     ingested("arrays", "--dir", here / "in", "--out", here / "boxes")
     assert FeatureStore.open(here / "boxes").columns
     return here / "boxes"
@@ -154,6 +154,12 @@ def test_other_bytes_than_were_pushed_are_refused_and_fetched_anew(hub, store, h
     assert ("dataset", "user/damaged") not in hub.repos
 
 
+def test_a_store_is_read_in_place(hub, store):
+    pp.push_store(store, URL)
+    there = FeatureStore.open(URL)
+    np.testing.assert_array_equal(there[5], FeatureStore.open(store)[5])
+
+
 def test_only_what_the_manifest_names_is_fetched(hub, store, here):
     pp.push_store(store, URL)
     hub.dataset().commit(
@@ -178,7 +184,11 @@ def test_what_cannot_travel_ends_with_one_line(hub, store, here, monkeypatch):
         "user/name",
     )
     refused(
-        "hf://datasets/user/name/other: has no manifest.json", "pull", f"{URL}/other", "--out", here / "new"
+        "name@[0-9a-f]{40}/other: has no manifest.json; check the name",
+        "pull",
+        f"{URL}/other",
+        "--out",
+        here / "new",
     )
     refused("no such folder|is missing|not a", "push", here / "absent", URL)
     (here / "full").mkdir()
