@@ -13,6 +13,7 @@ from polypool.encoders.backbones import recorded_spec
 from polypool.infra.text_tables import Table, as_markdown
 from polypool.infra.tracking import Tracker
 from polypool.infra.tracking.tracker import COMMAND
+from polypool.pipelines.data.public_sets import SETS
 from polypool.pipelines.models.trained import TrainedModel
 from polypool.pipelines.training.checkpoints.best import ASSETS
 from polypool.pipelines.training.recording import PRECISION
@@ -58,7 +59,7 @@ def model_card(tracker: Tracker, trained: TrainedModel, *, name: str, license: s
             Table(title="Training", header=("setting", "value"), rows=(*_training(tracker, trained),))
         ),
         _limits(trained),
-        f"## Licence\n\n{_licence(license)}",
+        f"## Licence\n\n{_licence(run.data.dataset, license)}",
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -197,7 +198,7 @@ def _training(tracker: Tracker, trained: TrainedModel) -> Iterator[tuple[str, st
         "machine": tags.get("machine", ""),
         "run": tracker.run_id,
     }
-    return ((name, f"`{value}`") for name, value in rows.items() if value)
+    return ((name, value) for name, value in rows.items() if value)
 
 
 def _limits(trained: TrainedModel) -> str:
@@ -218,10 +219,8 @@ def _limits(trained: TrainedModel) -> str:
     return "## Limits\n\n" + "\n".join(f"- {line}" for line in lines)
 
 
-def _licence(license: str) -> str:
-    if license:
-        return f"`{license}`. The terms of the training data and of the encoders' weights hold beside it."
-    return (
-        "Not stated: whoever exported the model named none. The terms of the training data and of the encoders' "
-        "weights may restrict its use."
-    )
+def _licence(dataset: str, license: str) -> str:
+    stated = f"`{license}`." if license else "Not stated: whoever exported the model named none."
+    known = SETS.get(dataset)
+    terms = f" (of {known.title}, {known.page}: {known.terms})" if known else ""
+    return f"{stated} The terms of the training data{terms} and of the encoders' weights hold beside it."

@@ -19,6 +19,9 @@ from verbs import called
 import polypool as pp
 from polypool.infra.errors import AwayError, InputError
 from polypool.infra.storage.hub import Repository
+from polypool.pipelines.serving.service import Service
+from polypool.pipelines.serving.settings import Place, Settings
+from polypool.pipelines.serving.start import complete
 
 URL = "hf://user/name"
 SETS, TEXTS = [np.ones((3, 10), dtype=np.float32)], ["a dog and a cat"]
@@ -76,9 +79,12 @@ def test_the_card_has_what_the_hub_reads_and_the_whole_protocol(hub, run_id):
         )
     for setting in (run.visual, run.text, run.aggregator, run.objective, run.optim.optimiser, run_id):
         assert setting in card.text
-    assert re.search(r"\| `commit of polypool` \| `([0-9a-f]{40}(, changed)?|unknown)` \|", card.text)
+    assert re.search(r"\| `commit of polypool` \| ([0-9a-f]{40}(, changed)?|unknown) \|", card.text)
     assert "## Limits" in card.text
-    assert "`mit`. The terms" in card.text
+    assert "`mit`. The terms of the training data and" in card.text
+    named = replace(run, data=replace(run.data, dataset="coco"))
+    pp.export(keep_run(named), "hf://user/coco")
+    assert "the photographs stay under Flickr's terms" in hub.model("user/coco").files["README.md"].decode()
 
 
 def test_no_licence_is_made_up(hub, new_home):
@@ -100,6 +106,8 @@ def test_verbs_take_the_url_of_a_model(hub, run_id):
     assert code == 0, err
     assert "not recorded" in scores
     assert scores.splitlines()[1:] == called("evaluate", run_id)[1].splitlines()[1:]
+    settings = complete(Settings(source=URL), Place(), token_file=None)
+    assert (settings.source, Service.load(settings).described.source) == (URL, "name")
     code, numbers, err = called("evaluate", URL, "--embeddings")
     assert code == 0, err
     assert "alignment" in numbers
