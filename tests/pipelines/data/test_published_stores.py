@@ -1,11 +1,12 @@
 """Feature stores on the Hugging Face hub: pushed, pulled, continued, and refused where a file is another one."""
 
+import os
 import re
 
 import numpy as np
 import pytest
 from hub_server import READER
-from huggingface_hub import DatasetCard
+from huggingface_hub import DatasetCard, file_download
 from stores import make_sets, write
 from verbs import called, ingested, sets_of
 
@@ -124,8 +125,6 @@ def test_interrupted_travels_go_on_where_they_stopped(hub, store, here, monkeypa
 
 def _breaking_off(at: str):
     """Return the hub's download, which fails for one file; `.whole` does not."""
-    from huggingface_hub import file_download
-
     whole = file_download.http_get
 
     def get(url, *args, **options):
@@ -152,6 +151,25 @@ def test_other_bytes_than_were_pushed_are_refused_and_fetched_anew(hub, store, h
     (store / name).write_bytes(bytes(bad))
     refused("nothing was pushed", "push", store, "hf://datasets/user/damaged")
     assert ("dataset", "user/damaged") not in hub.repos
+
+
+def test_a_file_that_came_damaged_is_fetched_anew(hub, store, here, monkeypatch):
+    pp.push_store(store, URL)
+    whole, name = file_download.http_get, Manifest.read(store).shards[1].file
+
+    def damaging(url, file, **options):
+        whole(url, file, **options)
+        if name in url:
+            file.seek(-9, os.SEEK_END)
+            file.write(b"?")
+
+    monkeypatch.setattr(file_download, "http_get", damaging)
+    refused(rf"{name}: is missing, or its bytes are not those", "pull", URL, "--out", here / "pulled")
+    monkeypatch.setattr(file_download, "http_get", whole)
+    fetched = len(hub.asked("GET", ".arrow"))
+    pp.pull_store(URL, here / "pulled")
+    assert len(hub.asked("GET", ".arrow")) == fetched + 1
+    same(store, here / "pulled")
 
 
 def test_a_store_is_read_in_place(hub, store):
