@@ -82,6 +82,9 @@ class _Unmarked:
         self._stream.write(_MARK.sub("", text))
         return len(text)
 
+    def flush(self) -> None:
+        self._stream.flush()
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
