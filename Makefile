@@ -51,7 +51,7 @@ test-latest: $(READY)
 	touch .venv-latest/ready
 	$(MAKE) pytest ENV=.venv-latest
 
-# the notebook from top to bottom, in a minute
+# the notebook from top to bottom, on rendered scenes and on photographs, in two minutes
 notebook: $(READY)
 	$(BIN)/python -m pytest -m notebook
 
