@@ -1,4 +1,4 @@
-# make env | demo | test | test-all | test-slow | test-latest | test-real | notebook | docs | fuzz | chaos | wheel-test |
+# make env | demo | test | test-all | test-slow | test-latest | test-real | notebook | docs | pictures | fuzz | chaos | wheel-test |
 #      bench | bench-quick | gpu | lint | types | format | lock | clean
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 ENV := .venv
@@ -11,9 +11,10 @@ LOCKED := -m pip install --quiet --only-binary :all: --no-deps --require-hashes
 LOCKED_TORCH = $(1) $(LOCKED) -r requirements-cpu.lock 2>/dev/null || $(1) $(LOCKED) -r requirements-cuda.lock
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: env demo test test-all test-slow pytest test-latest test-real notebook docs fuzz chaos wheel-test bench bench-quick gpu lint types format lock clean
+.PHONY: env demo test test-all test-slow pytest test-latest test-real notebook docs pictures fuzz chaos wheel-test bench bench-quick gpu lint types format lock clean
 
 env: $(READY)
+	@echo 'next: `. $(ENV)/bin/activate`, then `polypool --help`, or `make demo`'
 
 # a torch that is installed stays
 $(READY): pyproject.toml requirements.lock requirements-cpu.lock requirements-cuda.lock
@@ -50,7 +51,7 @@ test-latest: $(READY)
 	touch .venv-latest/ready
 	$(MAKE) pytest ENV=.venv-latest
 
-# the notebook from top to bottom, in a minute
+# the notebook from top to bottom, on rendered scenes and on photographs, in two minutes
 notebook: $(READY)
 	$(BIN)/python -m pytest -m notebook
 
@@ -62,6 +63,12 @@ docs: $(ENV)/docs
 $(ENV)/docs: requirements-docs.lock $(READY)
 	$(BIN)/python $(LOCKED) -r requirements-docs.lock
 	touch $@
+
+# the site's pictures anew, from runs of the demo in build/pictures, with Chromium: see docs/pictures.py
+pictures: $(READY)
+	test -d build/playwright || $(BIN)/uv pip install --quiet --target build/playwright playwright
+	PYTHONPATH=build/playwright $(BIN)/python docs/pictures.py
+	$(BIN)/polypool compare tables README.md docs/results/tuned.md
 
 test-real: $(READY)
 	$(BIN)/python -m pytest -m real

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+import tomllib
 from pathlib import Path
 
 from docutils import nodes
@@ -23,6 +24,7 @@ from docs.generate.tasks import SECTIONS  # noqa: E402
 
 project = "polypool"
 author = "the authors of polypool"
+version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.viewcode"]
 exclude_patterns = ["generate"]
 
@@ -41,7 +43,7 @@ nitpick_ignore_regex = [("py:.*", r".*")]  # types in signatures: most belong to
 
 html_math_renderer = "mathml"  # drawn by browsers themselves: no script, and nothing from a network
 html_theme = "furo"
-html_title = "polypool"
+html_title = f"polypool {version}"
 html_static_path = ["static"]
 html_css_files = ["polypool.css"]
 html_copy_source = False

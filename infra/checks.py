@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from polypool.infra.errors import InputError
 
-_ROOT = Path(__file__).parents[1]
+_ROOT, _LIBRARY = Path(__file__).parents[1], Path(os.__file__).parent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,16 +60,30 @@ def run_checks(checks: Iterable[Check]) -> Iterator[Outcome]:
 
 
 def _failure(error: Exception, advice: str) -> str:
-    what = " ".join(str(error).split()) or "an assertion failed"
+    what, do = " ".join(str(error).split()) or "an assertion failed", advice
     if not isinstance(error, AssertionError | InputError):
-        frames = [
-            f for f in traceback.extract_tb(error.__traceback__) if "site-packages/torch" not in f.filename
-        ]
-        where = next((f for f in reversed(frames) if not _of_checks(f.filename)), frames[-1])
-        what = f"{type(error).__name__}: {what} ({where.filename}, line {where.lineno})"
+        frames = traceback.extract_tb(error.__traceback__)
+        own = [frame for frame in frames if not (_of_checks(frame.filename) or _of_library(frame.filename))]
+        where = own[-1] if own else frames[-1]
+        line = f", which is `{where.line}`" if own else ""
+        what = f"{type(error).__name__}: {what} ({where.filename}, line {where.lineno}{line})"
+        do = f"correct this line, or what calls it. Expected here: {advice}" if own else advice
     if not advice or isinstance(error, InputError):  # whose message has its own advice
         return what
-    return f"{what}. To do: {advice}"
+    return f"{what}. To do: {do}"
+
+
+def summary(outcomes: Sequence[Outcome]) -> str:
+    """Return how many checks failed, and apart from them how many were not run after which; empty where all passed."""
+    failed = [outcome for outcome in outcomes if outcome.passed is False]
+    left = sum(outcome.passed is None for outcome in outcomes)
+    text = f"{len(failed)} of {len(outcomes)} checks failed" if failed else ""
+    return text + (f"; {left} were not run, as they need that {failed[-1].what!r} holds" if left else "")
+
+
+def _of_library(file: str) -> bool:
+    """Whether a file belongs to Python or an installed package, and not to the part."""
+    return "site-packages" in file or Path(file).is_relative_to(_LIBRARY)
 
 
 def _of_checks(file: str) -> bool:

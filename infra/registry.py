@@ -106,6 +106,12 @@ class Registry:
         self._discover()
         return sorted({*self._parts, *self._files, *self._plugins})
 
+    def built_in(self) -> list[str]:
+        """Return the names of the parts that are polypool's own, whatever plug-ins are installed."""
+        self._discover()
+        own = (name for name, part in {**self._parts, **self._ousted}.items() if self._built_in(part))
+        return sorted({*self._files, *own})
+
     def usable(self) -> Iterator[tuple[str, Any]]:
         """Yield every name whose part can be used, with the part."""
         for name in self.names():

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from polypool.infra.errors import unknown
+from polypool.infra.process.output import HELP
 from polypool.infra.process.stopping import exit_now, set_handler
 
 COMMANDS = "polypool.pipelines.commands"
@@ -31,6 +32,7 @@ def main() -> None:
         width = max(map(len, known))
         print("polypool VERB ...; `polypool VERB --help` says more\n")
         print("\n".join(f"  {verb:<{width}}  {about}" for verb, about in known.items()))
+        print(f"\n{HELP}")
         sys.exit(0 if sys.argv[1:] else 2)
     if name not in known:
         message = f"the verb {name!r} is now {MOVED[name]}" if name in MOVED else unknown("verb", name, known)

@@ -6,10 +6,11 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Protocol
 
 import numpy as np
 
+from polypool.infra.fields import Rule
 from polypool.infra.tracking.run_records import Source
 
 if TYPE_CHECKING:  # what reads results alone, such as `compare`, waits for no torch
@@ -75,6 +76,9 @@ class Metric:
         return (self.sign * values - known.min()) / np.ptp(known)
 
 
+_SOME = Rule("at least one", bool)
+
+
 @dataclass(frozen=True, kw_only=True)
 class QueryMean:
     """A mean over queries of one kind, such as captions.
@@ -87,7 +91,7 @@ class QueryMean:
         offset: then added, such as 1 for ranks that are kept from 0 and shown from 1.
     """
 
-    scores: tuple[str, ...]
+    scores: Annotated[tuple[str, ...], _SOME]
     units: str
     factor: float = 1.0
     offset: float = 0.0
@@ -106,7 +110,7 @@ class QueryMetric:
     """
 
     name: str
-    means: tuple[QueryMean, ...]
+    means: Annotated[tuple[QueryMean, ...], _SOME]
     units: str
 
 

@@ -86,7 +86,7 @@ def listings(root: Path) -> list[Listing]:
 
 
 def formulas(root: Path) -> dict[str, str]:
-    """Return the formulas of each registered aggregator as Markdown, with the meaning of their letters."""
+    """Return the formulas of each built-in aggregator as Markdown, with the meaning of their letters."""
     read = tomllib.loads((root / FORMULAS).read_text())
     common = read.pop("common")
     _check_names(FORMULAS, [*read])
@@ -99,9 +99,9 @@ def formulas(root: Path) -> dict[str, str]:
 
 
 def _check_names(file: str, names: Sequence[str]) -> None:
-    if sorted(names) != AGGREGATORS.names():
-        odd = ", ".join(sorted({*names} ^ {*AGGREGATORS.names()}))
-        raise InputError(f"{file}: expected an entry for each registered aggregator; they differ in {odd}")
+    if sorted(names) != (own := AGGREGATORS.built_in()):
+        odd = ", ".join(sorted({*names} ^ {*own}))
+        raise InputError(f"{file}: expected an entry for each built-in aggregator; they differ in {odd}")
 
 
 def list_page(root: Path) -> str:

@@ -61,7 +61,10 @@ def parameter_table(part: Any) -> str:
 
 def part_list(registry: Registry) -> str:
     rows = []
+    own = {*registry.built_in()}
     for name, part in registry.usable():
+        if name not in own:
+            continue
         given = [f"{of.name}={default}" if (default := _default(of)) else of.name for of in _settable(part)]
         rows.append((code(name), first_line(part), code(", ".join(given))))
     return table((registry.kind, "meaning", "parameters"), rows)

@@ -58,7 +58,10 @@ def names_in(spec: str) -> Iterator[str]:
 @cache
 def recipes() -> tuple[Recipe, ...]:
     found = []
+    own = {*RECIPES.built_in()}
     for name, make in RECIPES.usable():
+        if name not in own:
+            continue
         config = make()
         members = config.members if isinstance(config, Ensemble) else (name,)
         runs = tuple(RECIPES.get(member)() for member in members)
@@ -134,8 +137,8 @@ def verbs() -> str:
 
 
 SECTIONS: dict[str, Callable[[], str]] = {
-    **{f"adapter/{task}": partial(adapter, task) for task in TASKS.names()},
-    **{f"recipes/{task}": partial(task_recipes, task) for task in TASKS.names()},
+    **{f"adapter/{task}": partial(adapter, task) for task in TASKS.built_in()},
+    **{f"recipes/{task}": partial(task_recipes, task) for task in TASKS.built_in()},
     **{f"parts/{kind}": partial(part_list, registry) for kind, registry in KINDS.items()},
     "protocols": protocols,
     "public-sets": public_sets,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Annotated
@@ -14,6 +14,7 @@ from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, Pri
 
 from polypool.infra.errors import InputError
 from polypool.infra.process.memory import collect_rarely
+from polypool.infra.process.output import HELP, printed_as, take_options
 from polypool.infra.process.stopping import report_stop, stoppable
 from polypool.infra.process.terminal import Printable, printable
 from polypool.infra.storage.places import local
@@ -34,8 +35,10 @@ def command(main: Callable[[], None]) -> Callable[[], None]:
     def run() -> None:
         collect_rarely()
         try:
-            with stoppable(), redirect_stdout(Printable(sys.stdout)), _arguments():
-                main()
+            chosen, words = take_options(sys.argv[1:])
+            sys.argv[1:] = words
+            with stoppable(), redirect_stdout(Printable(sys.stdout)), _arguments(), printed_as(chosen):
+                _with_help(main, words)
                 sys.stdout.flush()
         except InputError as error:
             print(f"error: {printable(str(error))}", file=sys.stderr)
@@ -44,6 +47,16 @@ def command(main: Callable[[], None]) -> Callable[[], None]:
             sys.exit(report_stop())
 
     return run
+
+
+def _with_help(main: Callable[[], None], words: Sequence[str]) -> None:
+    """Call a verb; after its help, print the options that all verbs have."""
+    try:
+        main()
+    except SystemExit as end:
+        if not end.code and {"-h", "--help"} & {*words}:
+            print(f"\n{HELP}")
+        raise
 
 
 def _arguments() -> ConstructorRegistry:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import fnmatch
 import glob
 import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
@@ -19,6 +20,8 @@ from urllib.parse import unquote
 from polypool.infra.errors import AbsentError, AwayError, InputError
 from polypool.infra.fields import Rule, validate
 from polypool.infra.files import disk_fault
+from polypool.infra.process.output import TEXT, mode
+from polypool.infra.process.progress import waiting
 from polypool.infra.storage.places import Url, place
 
 if TYPE_CHECKING:
@@ -133,7 +136,7 @@ class Repository:
             AbsentError: one of the files is missing.
             InputError: no such repository or revision, no permission, or no connection.
         """
-        with self._explained("read"):
+        with self._explained("read"), _progress(f"files of {self}"):
             fetched = _api().snapshot_download(
                 self.id,
                 repo_type=self.kind,
@@ -202,7 +205,7 @@ class Repository:
             *(CommitOperationAdd(self._path(name), content) for name, content in files.items()),
             *(CommitOperationDelete(self._path(name)) for name in sorted(old)),
         ]
-        with self._explained("written"):
+        with self._explained("written"), _progress(f"{self} to take {len(files)} files"):
             commit = api.create_commit(self.id, operations, commit_message=about, repo_type=self.kind)
         return commit.oid
 
@@ -280,6 +283,16 @@ def _bar() -> Any:
             super().__init__(*args, **{"delay": 1, **options})
 
     return Bar
+
+
+def _progress(what: str) -> AbstractContextManager[None]:
+    """Leave the hub's bars to a terminal; elsewhere, print what is waited for."""
+    from huggingface_hub.utils import disable_progress_bars
+
+    if mode() == TEXT and sys.stderr.isatty():
+        return nullcontext()
+    disable_progress_bars()
+    return waiting(what)
 
 
 def _line(error: BaseException) -> str:

@@ -30,13 +30,19 @@ class ColumnsWriter:
         folder: of the store.
         widths: numbers of an element in each column.
         source: of the store, as `with_columns` returns it.
+        extends: add to complete columns, as of `StoreWriter`.
 
     Raises:
         InputError: a column is there of other sets, or another process writes to it.
     """
 
     def __init__(
-        self, folder: str | Path | Url, widths: Mapping[str, int], *, source: dict[str, Any]
+        self,
+        folder: str | Path | Url,
+        widths: Mapping[str, int],
+        *,
+        source: dict[str, Any],
+        extends: bool = False,
     ) -> None:
         self.widths = widths
         self._exits = ExitStack()
@@ -44,8 +50,8 @@ class ColumnsWriter:
         for name, width in widths.items():
             at = column_place(place(folder), name)
             own = column_source(name, json.loads(json.dumps(source)))  # as it is read back: no tuples
-            if not _complete(at, own):
-                writer = StoreWriter(at, dim=width, dtype="float32", source=own)
+            if not _complete(at, own, extends=extends):
+                writer = StoreWriter(at, dim=width, dtype="float32", source=own, extends=extends)
                 self._writers[name] = self._exits.enter_context(writer)
 
     @property
@@ -100,11 +106,13 @@ def with_columns(source: dict[str, Any], widths: Mapping[str, int]) -> dict[str,
     return source | {COLUMNS: dict(widths)} if widths else source
 
 
-def _complete(at: Path | Url, source: dict[str, Any]) -> bool:
-    """Whether an interrupted writer finished a column of the same sets."""
+def _complete(at: Path | Url, source: dict[str, Any], *, extends: bool) -> bool:
+    """Whether an interrupted writer finished a column of the same sets; with `extends` there may be one of fewer."""
     try:
         found = FeatureStore.open(at)
     except (AbsentError, MissingError):
+        return False
+    if extends and found.manifest.source != source:
         return False
     if found.manifest.source != source:
         raise InputError(f"{at}: holds a column of another store; remove this folder to write it anew")

@@ -20,9 +20,9 @@ import pyarrow as pa
 from polypool.infra.errors import InputError
 from polypool.infra.fields import read_record
 from polypool.infra.files import read_json, write_json
-from polypool.infra.store.findings import Flagged
+from polypool.infra.store.findings import WARNINGS, Flagged
 from polypool.infra.store.manifest import NAME as MANIFEST
-from polypool.infra.store.manifest import VERSION, Shard
+from polypool.infra.store.manifest import VERSION, Manifest, Shard
 from polypool.infra.store.shard import MappedShard, check_of, write_shard, written
 
 JOURNAL, DRAFT = "writing.json", "draft.arrow"
@@ -116,7 +116,7 @@ class Unfinished:
         Raises:
             InputError: the folder holds a complete store, or shards of another job, or some are missing.
         """
-        if (self._folder / MANIFEST).exists():
+        if (self._folder / MANIFEST).exists() and not (self._folder / JOURNAL).exists():
             raise InputError(f"{self._folder}: holds a complete store; remove this folder to write it anew")
         there = sorted(path.name for path in self._folder.glob("shard-*.arrow"))
         if not there:
@@ -132,6 +132,28 @@ class Unfinished:
         for name in there[len(finished) :]:  # written, but not noted before the writer died
             (self._folder / name).unlink()
         return finished
+
+    def reopen(self) -> None:
+        """Begin this job where the folder holds a complete store of a part of it, whose shards are finished.
+
+        The store can be read until the larger one takes its place.
+
+        Raises:
+            InputError: the store has other vectors, or no checks; or its warnings are damaged.
+        """
+        if not (self._folder / MANIFEST).exists() or (self._folder / JOURNAL).exists():
+            return
+        kept = Manifest.read(self._folder)
+        for name, value in {"version": kept.version, "dim": kept.dim, "dtype": kept.dtype}.items():
+            if value != self._job[name]:
+                raise InputError(
+                    f"{self._folder}: holds a complete store of {name} {value}, and what is to be added has "
+                    f"{self._job[name]}; remove this folder to write it anew"
+                )
+        warnings = self._folder / WARNINGS
+        lines = [json.loads(line) for line in warnings.read_bytes().splitlines()] if warnings.exists() else []
+        self.keep_flagged(kept.shards[0].file, [Flagged(**line) for line in lines])
+        self.note(kept.shards)
 
     def note(self, finished: Sequence[Shard]) -> None:
         """Note the finished shards, and drop the draft, which is of the last one."""

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 import numpy as np
-from tqdm import tqdm
 
 from polypool.infra.errors import InputError, unknown
 from polypool.infra.lease.on_disk import lease_folder
+from polypool.infra.process.progress import Progress
 from polypool.infra.storage.places import Url
 from polypool.infra.storage.transfer import Destination
 from polypool.infra.store.findings import SKIPPED, WARNINGS, Findings, Flagged, Skipped, Tolerance, describe
@@ -54,6 +54,7 @@ class StoreWriter:
         dtype: `float16` or `float32`.
         source: where the features come from; anything that JSON can hold.
         shard_bytes: size at which a shard is full; one set is never divided. This much memory is used.
+        extends: add to a complete store in the folder, whose sets this job has, too.
 
     Raises:
         InputError: the folder holds a complete store, or shards of another job, or another process writes to it.
@@ -67,6 +68,7 @@ class StoreWriter:
         dtype: str = "float16",
         source: dict[str, Any],
         shard_bytes: int = 256 << 20,
+        extends: bool = False,
     ) -> None:
         if dtype not in DTYPES:
             raise unknown("dtype of a store", dtype, DTYPES)
@@ -84,6 +86,8 @@ class StoreWriter:
         self._flagged: list[Flagged] = []  # of the shard that is being filled
         try:
             self._to.begin(marker=JOURNAL, last=MANIFEST)
+            if extends:
+                self._unfinished.reopen()
             self._resume(self._unfinished.begin())
         except BaseException:
             self._release()
@@ -232,7 +236,7 @@ class StoreWriter:
 
     def _resume(self, finished: Sequence[Shard]) -> None:
         """Check and take over what an interrupted writer has finished."""
-        for shard in tqdm(finished, desc="finished shards", unit="shard", disable=not finished):
+        for shard in Progress(finished, desc="finished shards", unit="shard", disable=not finished):
             path = self.folder / shard.file
             found, mapped = written(path, dim=self.dim, dtype=self.dtype)
             if found != shard:

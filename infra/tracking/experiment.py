@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from polypool.infra.process.output import Step
 from polypool.infra.tracking.location import connect, database_file, explained
 from polypool.infra.tracking.run_records import read_experiment, refuse_deleted
 
@@ -27,9 +27,9 @@ _TAGS = {
             "lifecycleFilter": "Active",
             "datasetsFilter": [],
             "selectedColumns": [
-                *(f"attributes.`{name}`" for name in ("Dataset", "Source", "Description")),
                 *(f"metrics.`test/{name}`" for name in ("chance_normalised", "score")),
-                *(f"tags.`{name}`" for name in ("aggregator", "seed", "protocol")),
+                *(f"tags.`{name}`" for name in ("aggregator", "dataset", "seed", "protocol")),
+                "attributes.`Dataset`",
             ],
         }
     ),
@@ -64,8 +64,8 @@ def experiment_id(client: MlflowClient, name: str, *, uri: str, home: Path) -> s
     return experiment.experiment_id
 
 
-def to_see(uri: str, experiment: str) -> str:
-    """Return how to see an experiment's runs in a browser: an address, after a command if there is no server.
+def to_see(uri: str, experiment: str) -> Step:
+    """Return how to see an experiment's runs in a browser: the command, with the address where it starts a server.
 
     Raises:
         InputError: the store does not answer.
@@ -84,7 +84,6 @@ def to_see(uri: str, experiment: str) -> str:
         number, tags = found
         view = f"&viewStateShareKey={_VIEW}" if _VIEW_TAG in tags else ""
         page += f"/{number}/runs?workflowType=machine_learning{view}"
-    address = shlex.quote(page)
     if uri.startswith("http"):
-        return f"open {address}"
-    return f"mlflow ui --backend-store-uri {shlex.quote(uri)}\n  and in a browser {page}"
+        return "all runs in a browser", ("$open", page)
+    return f"all runs in a browser at {page}", ("$mlflow", "ui", "--backend-store-uri", uri)

@@ -42,9 +42,21 @@ _FRAMES = 20
 class AggregatorChecks(PartChecks):
     """The contract of aggregators."""
 
+    registry = AGGREGATORS
+
     def checks(self) -> list[Check]:
+        built = Check(
+            what="it is built",
+            run=lambda: AGGREGATORS.build(self.spec, _WIDTH) and None,
+            advice="take the width first and every parameter by keyword, with a default, and have a forward",
+            vital=True,
+        )
         torch.manual_seed(0)
-        return aggregator_checks(AGGREGATORS.build(self.spec, _WIDTH), _WIDTH)
+        try:
+            part = AGGREGATORS.build(self.spec, _WIDTH)
+        except Exception:  # which the check tells
+            return [built]
+        return [built, *aggregator_checks(part, _WIDTH)]
 
 
 class BackboneChecks(PartChecks):

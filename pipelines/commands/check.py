@@ -1,8 +1,9 @@
 """`polypool check NAME`: Check a part or plug-in on small random batches before any long run.
 
-NAME is as in a run: `gpo`, `'kmax(k=3)'`, `my_package.median:Median`. A task is tried on a small random corpus, or with
-`--recipe RECIPE [--overrides]` on that recipe's data. `--list` shows everything that is registered, where it comes
-from, and what cannot be used. The exit code is 0 where every check passes, else 2.
+NAME is as in a run: `gpo`, `'kmax(k=3)'`, `my_package.median:Median`. A task is tried on a small random corpus of
+captions or questions; one that reads data of its own needs `--recipe RECIPE [--overrides]`, a recipe that names them.
+`--list` shows everything that is registered, where it comes from, and what cannot be used. The exit code is 0 where
+every check passes, else 2.
 """
 
 from __future__ import annotations
@@ -11,9 +12,15 @@ from dataclasses import dataclass
 
 import tyro
 
+from polypool.infra.checks import summary
 from polypool.infra.errors import InputError
 from polypool.infra.process.command import command
-from polypool.pipelines.checks.checking import check, listing
+from polypool.pipelines.checks.checking import check, kind_of, listing
+
+_OWN_DATA = (
+    ". It was tried on a random corpus; a task that reads data of its own is checked with --recipe RECIPE, whose "
+    "data and parts it is then tried with"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +30,7 @@ class CheckOptions:
     Attributes:
         name: a name, a spec, or module:Name.
         kind: kind of the part, such as `aggregator`, where several parts have the name.
-        recipe: for a task: the recipe whose data and parts it is tried with.
+        recipe: for a task: the recipe whose data and parts it is tried with; a random corpus where none is given.
         list: show everything that is registered, or only one kind with --kind.
     """
 
@@ -48,9 +55,10 @@ def main() -> None:
         return
     if not options.name:
         raise InputError("name a part to check, or give --list to see what there is")
-    failed = 0
+    outcomes = []
     for outcome in check(options.name, kind=options.kind, recipe=options.recipe, overrides=overrides):
         print(outcome, flush=True)
-        failed += outcome.passed is not True
-    if failed:
-        raise InputError(f"{options.name}: {failed} checks failed or could not be run")
+        outcomes.append(outcome)
+    if found := summary(outcomes):
+        task = not options.recipe and (options.kind or kind_of(options.name)) == "task"
+        raise InputError(f"{options.name}: {found}{_OWN_DATA if task else ''}")

@@ -27,6 +27,7 @@ import tyro
 from polypool.infra.files import atomic, make_folder
 from polypool.infra.paths import home
 from polypool.infra.process.command import AllByDefault, command
+from polypool.infra.process.output import print_next
 from polypool.infra.storage.places import local
 
 if TYPE_CHECKING:
@@ -69,6 +70,7 @@ def compare(
     """
     from polypool.infra.tracking import to_see, tracking_uri
     from polypool.pipelines.comparison import comparison as comparing
+    from polypool.pipelines.models.next_steps import asking
 
     comparing.refuse_detect(detect)
     _refuse_files(out=out, markdown=markdown, latex=latex)
@@ -90,7 +92,8 @@ def compare(
     if log:
         run_id = comparison.log(uri, folder=home())
         print(f"kept with figures in run {run_id} of {comparison.kept_in!r}")
-    print(f"to see all runs: {to_see(uri, experiment)}")
+    best = comparison.best_run
+    print_next(*(asking(uri, best) if best else ()), to_see(uri, experiment))
 
 
 def _refuse_files(**files: Path | None) -> None:

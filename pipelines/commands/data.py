@@ -21,6 +21,7 @@ from polypool.infra.errors import unknown
 from polypool.infra.files import existing_folder
 from polypool.infra.paths import home
 from polypool.infra.process.command import command
+from polypool.infra.process.output import print_next, reusable
 from polypool.infra.storage.hub import Publication
 
 UNSTATED = Publication()
@@ -71,7 +72,8 @@ def push(
     from polypool.pipelines.data.published_stores import push_store
 
     commit = push_store(store, url, publication=publication)
-    print(f"pushed to {url} as commit {commit}\n\n  polypool data pull {url}@{commit[:7]} --out {store}")
+    print(f"pushed to {url} as commit {commit}")
+    print_next(("fetch it on another machine", ("data", "pull", url, "--out", "FOLDER")))
 
 
 def pull(url: tyro.conf.Positional[str], *, out: Path) -> None:
@@ -85,6 +87,8 @@ def pull(url: tyro.conf.Positional[str], *, out: Path) -> None:
 
     manifest = pull_store(url, out)
     print(f"{out}: {manifest.sets:,} sets of {manifest.dim} numbers, digest {manifest.digest}")
+    train = ("train", "image_text", "--corpus", "CORPUS", "--features", reusable(out))
+    print_next(("train on it", train))
 
 
 @command

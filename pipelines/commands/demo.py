@@ -7,8 +7,6 @@ compares the runs. RAY_ADDRESS names the job server of a cluster to use instead 
 
 from __future__ import annotations
 
-import time
-
 import tyro
 
 from polypool.infra.process.command import command
@@ -18,7 +16,4 @@ from polypool.pipelines.data.demonstration import DemoOptions, run_demo
 @command
 def main() -> None:
     """Run the demo."""
-    options = tyro.cli(DemoOptions, prog="polypool demo", description=__doc__)
-    started = time.monotonic()
-    run_demo(options)
-    print(f"the demo took {time.monotonic() - started:.0f} seconds")
+    run_demo(tyro.cli(DemoOptions, prog="polypool demo", description=__doc__))

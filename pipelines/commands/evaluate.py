@@ -28,6 +28,7 @@ import tyro
 
 from polypool.infra.errors import InputError
 from polypool.infra.process.command import Repeated, command
+from polypool.infra.process.output import print_next
 from polypool.infra.text_tables import ABSENT, WIDTH, aligned, as_text
 from polypool.tasks.inputs.other_data import OtherData
 from polypool.tasks.scoring.protocols import RERANK, Rescore, warnings_of
@@ -94,6 +95,7 @@ def evaluate(
         ours = {", ".join(map(name, models)): each.metrics[metric]} if metric in each.metrics else {}
         if table := methods_table(f"{each.protocol}: other methods", each.protocol, metric, ours):
             print("", as_text(table), sep="\n")
+    print_next(("compare the runs", ("compare", "--experiment", models[0].run.experiment)))
 
 
 def analyse(trained: TrainedModel, *, split: str, protocol: str, elements: bool) -> None:

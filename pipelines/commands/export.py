@@ -11,7 +11,6 @@ With `--onnx` the folder has graphs, too, that need neither Python nor torch.
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 
 import tyro
@@ -19,6 +18,7 @@ import tyro
 from polypool.infra.errors import InputError
 from polypool.infra.paths import home
 from polypool.infra.process.command import Repeated, command
+from polypool.infra.process.output import Step, print_next, reusable
 from polypool.infra.storage.hub import Publication
 from polypool.infra.storage.places import place
 from polypool.infra.tracking import tracking_uri
@@ -59,12 +59,14 @@ def export(
     from polypool.pipelines.models import exporting
     from polypool.pipelines.models.card import example
 
+    steps: list[Step] = []
     if out is not None:
         trained = exporting.export(run_id, out, onnx=onnx, publication=publication, trust=trust)
         size = sum(x.nbytes for x in trained.model.state_dict().values())
         print(
             f"written to {place(out)}: weights of {size / 1e6:,.1f} MB\n\n{example(trained, str(place(out)))}"
         )
+        steps.append(("serve it as a page and an HTTP API", ("serve", reusable(out))))
     if mlflow:
         model, version = exporting.export_to_mlflow(
             run_id, registered_name=registered_name, alias=alias, trust=trust
@@ -72,10 +74,10 @@ def export(
         if version:
             print(f"registered as version {version} of {registered_name}{f', {alias}' if alias else ''}")
             model = f"models:/{registered_name}{f'@{alias}' if alias else f'/{version}'}"
-        print(
-            f"kept as {model}; to serve it:\n\n  MLFLOW_TRACKING_URI={shlex.quote(tracking_uri(home()))} mlflow models "
-            f"serve -m {shlex.quote(model)} --env-manager local --port 5001"
-        )
+        print(f"kept as {model}")
+        server = ("$env", f"MLFLOW_TRACKING_URI={tracking_uri(home())}", "mlflow", "models", "serve")
+        steps.append(("serve it by MLflow", (*server, "-m", model, "--env-manager", "local", "--port", 5001)))
+    print_next(*steps)
 
 
 @command

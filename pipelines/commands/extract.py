@@ -10,17 +10,21 @@ files give the same bytes. A run that was stopped goes on where it was when it i
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
 
 from polypool.infra.process.command import command
+from polypool.infra.process.output import print_next
 from polypool.infra.store.findings import USUAL
 from polypool.pipelines.data.extraction import job
 from polypool.pipelines.data.extraction.extractors import VideoOptions
 from polypool.pipelines.data.extraction.job import VIDEO_DEFAULTS
 from polypool.pipelines.data.ingestion import Tolerate, report_findings
+from polypool.pipelines.data.next_steps import after_extraction
 
 
 def extract(
@@ -41,7 +45,8 @@ def extract(
 
     One that is missing or does not decode is skipped, counted and listed. A text is stored once, wherever it stands;
     its id is its SHA-256. The manifest has the statistics of the training split's features. Run again after an
-    interruption, it goes on where it stopped.
+    interruption, it goes on where it stopped; with other `--splits`, or a larger `--limit`, it adds to a store that is
+    there.
 
     Args:
         corpus: folder of the corpus, as ingest writes it, or its URL.
@@ -51,16 +56,18 @@ def extract(
             or a text: bert, clip_text or siglip_text; or your own.
         dtype: what numbers are stored as.
         batch: images, texts, or frames of one video, that go through the backbone together.
-        splits: the splits to extract.
-        limit: take only the first images, videos or questions of each split; of texts, the captions of these.
+        splits: the splits to extract, or to add.
+        limit: take only the first images, videos or questions of each of these splits; of texts, the captions of
+            these.
         video: the files of the corpus are videos.
         texts: describe the captions or questions of the corpus, not its files.
         videos: how they are read.
         tolerance: what may be left out or odd.
 
     Raises:
-        InputError: no corpus, an unknown backbone or split, a finished store in `out`, a backbone that reads something
-            else, no usable image, video or text, or more were left out than the tolerance lets pass.
+        InputError: no corpus, an unknown backbone or split, a finished store in `out` that has all of this or was made
+            otherwise, a backbone that reads something else, no usable image, video or
+            text, or more were left out than the tolerance lets pass.
     """
     done = job.extract(
         corpus=corpus,
@@ -83,6 +90,18 @@ def extract(
     speed = f"{done.new / seconds:.1f} {done.unit}s{frames}"
     print(f"{done.new:,} of them now, in {seconds:.1f} seconds: {speed} a second")
     report_findings(out, manifest)
+    words = _without(sys.argv[1:], "--splits", "--limit")
+    print_next(*after_extraction(out, corpus, manifest, words=words, texts=texts))
+
+
+def _without(words: Sequence[str], *options: str) -> list[str]:
+    """Return the words of a command line without some options and their values."""
+    kept, within = list[str](), False
+    for word in words:
+        if word.startswith("--"):
+            within = word.partition("=")[0] in options
+        kept += [] if within else [word]
+    return kept
 
 
 @command

@@ -4,7 +4,7 @@ polypool ingest table --file TABLE --out DIR [--image-column NAME] [--text-colum
 polypool ingest folder --dir DIR --out DIR [--split 80/10/10]
 polypool ingest webdataset --shards TAR [TAR ...] --images DIR --out DIR
 polypool ingest hf --name NAME|FOLDER --images DIR --out DIR
-polypool ingest karpathy --json dataset_coco.json --images DIR --out DIR
+polypool ingest karpathy --json dataset_coco.json --images DIR --out DIR [--limit N]
 polypool ingest scan --dir DIR --out DIR
 polypool ingest msrvtt --json FILE [FILE ...] --out DIR [--videos DIR]
 polypool ingest msrvtt-1ka --json FILE [FILE ...] --train CSV --test CSV --out DIR
@@ -14,9 +14,9 @@ polypool ingest hgr --captions FILE --splits DIR --out DIR
 polypool ingest hgr-features --dir DIR --splits DIR --out DIR
 polypool ingest vqa2 --questions FILE [FILE ...] --annotations FILE [FILE ...] --out DIR [--images DIR]
 polypool ingest butd --tsv FILE [FILE ...] --out DIR
-polypool ingest hdf5 --file FILE --ids FILE --out DIR
+polypool ingest hdf5 --file FILE --out DIR [--ids FILE | --ids-key NAME] [--corpus DIR]
 polypool ingest lmdb --dir DIR --out DIR
-polypool ingest arrays --dir DIR --out DIR
+polypool ingest arrays --dir DIR --out DIR [--corpus DIR]
 polypool ingest vse-infinity model_best.pth [--vocab FILE]
 polypool ingest verify --store DIR
 """
@@ -30,6 +30,7 @@ import tyro
 
 from polypool.infra.errors import InputError, MissingError
 from polypool.infra.process.command import command
+from polypool.infra.process.output import print_next
 from polypool.pipelines.data.ingestion import subcommands
 from polypool.pipelines.data.public_sets import where_published
 
@@ -64,7 +65,8 @@ def vse_infinity(
     print(f"{checkpoint}: {run.visual}, {run.text}, {run.aggregator}, epoch {release.epoch}")
     print(f"  RSUM on its development split, as its authors measured it: {release.best_rsum:.1f}")
     run_id = track(release, converted)
-    print(f"run {run_id}: score it with polypool evaluate {run_id}")
+    print(f"run {run_id}")
+    print_next(("score it", ("evaluate", run_id)))
 
 
 @command

@@ -21,6 +21,7 @@ import tyro
 from polypool.infra.errors import InputError
 from polypool.infra.paths import home
 from polypool.infra.process.command import command
+from polypool.infra.process.output import print_next
 from polypool.tasks.run import NO_DEFAULT
 
 if TYPE_CHECKING:
@@ -125,6 +126,7 @@ def sweep(options: SweepOptions, *, flags: Sequence[str] = (), words: Sequence[s
     )
     print(outcome_text(plan, outcomes), end="\n\n")
     print(compare_sweep(plan, detect=options.detect))
+    _print_next(options.experiment, place["uri"])
     return any(outcome.how == "failed" for outcome in outcomes)
 
 
@@ -162,4 +164,12 @@ def _tuned(
     print(outcome_text(every, outcomes), end="\n\n")
     print(compare_sweep(final, detect=options.detect), end="\n\n")
     print(as_text(choice_table(choices, words=tuning.words)))
+    _print_next(options.experiment, place["uri"])
     return any(outcome.how == "failed" for outcome in outcomes)
+
+
+def _print_next(experiment: str, uri: str) -> None:
+    from polypool.infra.tracking import to_see
+
+    table = ("compare", "--experiment", experiment, "--out", f"{experiment}.csv")
+    print_next(("the tables as a file; others: compare --help", table), to_see(uri, experiment))

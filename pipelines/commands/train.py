@@ -24,6 +24,7 @@ import tyro
 from polypool.infra.errors import InputError
 from polypool.infra.paths import home, resolve
 from polypool.infra.process.command import Repeated, command
+from polypool.infra.process.output import print_next
 from polypool.infra.process.watching import watched
 from polypool.infra.tracking import Tracker, tracking_uri
 from polypool.pipelines.models.ensemble_driver import EnsembleDriver
@@ -102,6 +103,7 @@ def rerun(options: Rerun) -> None:
     print(f"run {run_id} finished")
     for line in scores(original.tracker, Tracker.attach(tracking_uri(home()), run_id, running=False)):
         print(f"  {line}")
+    print_next(("compare the runs", ("compare", "--experiment", run.experiment)))
 
 
 @command
@@ -116,6 +118,10 @@ def main() -> None:
         rerun(work)
     elif isinstance(work, Ensemble):
         show(watched(EnsembleDriver(work=work), retries=Run.retries))  # in a child of this process
+        print_next(("compare the runs", ("compare", "--experiment", work.experiment)))
     else:
         driver = Driver(work=work, file=file)
-        show(watched(driver, retries=driver.retries))
+        show(trained := watched(driver, retries=driver.retries))
+        from polypool.pipelines.models.next_steps import after_training
+
+        print_next(*after_training(trained.run_id))

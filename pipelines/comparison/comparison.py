@@ -59,6 +59,17 @@ class Comparison:
         """Task x aggregator, for each tuning of several tasks or data sets."""
         return cross_task_tables(self.groups)
 
+    @property
+    def best_run(self) -> RunRecord | None:
+        """The best run of the best row of the first group that has trained ones, or None."""
+        for group in self.groups:
+            for row in group.rows if group.metric else ():
+                trained = [run for run in row.runs if run.tags.get("kind") == "train"]
+                sign, name = group.ranked_by.sign, f"{group.protocol}/{group.ranked_by.name}"
+                if scored := [run for run in trained if name in run.metrics]:
+                    return max(scored, key=lambda run: sign * run.metrics[name])
+        return None
+
     @cached_property
     def tables(self) -> tuple[Table, ...]:
         """All tables, in the order in which they are shown."""

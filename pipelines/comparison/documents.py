@@ -80,7 +80,7 @@ def renewed(text: str, folder: Path, *, where: str) -> tuple[str, list[str]]:
 
 
 def draw_figures(text: str, folder: Path) -> None:
-    """Draw the scores over the costs of the results that a document's figures name, into the pictures it shows.
+    """Draw the scores and costs of the results that a document's figures name, into the pictures it shows.
 
     Args:
         text: the document.

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from pathlib import Path
 
 from polypool.infra.errors import InputError
 from polypool.infra.paths import home
+from polypool.infra.process.output import LOG, WITHIN, mode
 from polypool.infra.process.stopping import run_async
 from polypool.infra.ray.jobs import JobServer, private_head
 from polypool.infra.ray.session import local_cores
@@ -75,11 +77,12 @@ def job_server() -> Iterator[JobServer]:
         yield head
 
 
-RAY_LINES = re.compile(
+HIDDEN = re.compile(
     r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+\t(INFO|WARNING) |Running entrypoint for job |"
-    r"\S*\((TrainController|PlacementGroupCleaner) pid="
+    r"\S*\((TrainController|PlacementGroupCleaner) pid=|"
+    r"  \S+/\S+ +\S+$"
 )
-"""Lines of a job's output that Ray writes about itself; the demo does not show them."""
+"""Lines of a job's output that Ray writes about itself, and scores, which are compared at the end; not shown."""
 
 
 def verb(name: str, *options: str) -> None:
@@ -88,6 +91,7 @@ def verb(name: str, *options: str) -> None:
     print(f"\n$ {shlex.join(words)}", flush=True)
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     env = {**os.environ, "RAY_ADDRESS": "local", "PATH": path, "POLYPOOL_HOME": str(home())}
+    env |= {} if name == "compare" else {WITHIN: "demo"}
     child = subprocess.Popen(words, cwd=workplace(), env=env, process_group=0)  # Ctrl-C is for us alone
     with child:
         try:
@@ -166,6 +170,7 @@ async def train(server: JobServer, options: DemoOptions) -> None:
     """
     at_once = asyncio.Semaphore(local_cores())
     env = {"POLYPOOL_HOME": str(home()), "MLFLOW_TRACKING_URI": tracking_uri(home())}
+    env |= {WITHIN: "demo", LOG: mode()}
 
     async def train_one(recipe: str, aggregator: str) -> None:
         words = ["python", "-m", "polypool", "train", recipe, "--aggregator", aggregator]
@@ -173,7 +178,7 @@ async def train(server: JobServer, options: DemoOptions) -> None:
         words += ["--experiment", options.experiment, "--cpus", "1"]
 
         def show(line: str) -> None:
-            if line.strip() and not RAY_LINES.match(line):
+            if line.strip() and not HIDDEN.match(line):
                 print(f"{recipe} {aggregator} | {line}", flush=True)
 
         async with at_once:
@@ -190,10 +195,12 @@ def run_demo(options: DemoOptions) -> None:
     Raises:
         InputError: an unknown aggregator, or a command or job that failed.
     """
+    started = time.monotonic()
     for spec in options.aggregators:
         AGGREGATORS.build(spec, 8)
     for prepare in PREPARE.values():
         prepare(options)
     with job_server() as server:
         run_async(train(server, options))  # it stops its jobs when one fails, and on Ctrl-C
+    print(f"\ndata and runs took {time.monotonic() - started:.0f} seconds")
     verb("compare", "--experiment", options.experiment)

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from polypool.infra.errors import AbsentError, InputError
+from polypool.infra.process.output import print_next
 from polypool.infra.registry import READERS
 from polypool.infra.spec import trust_specs
 from polypool.infra.storage.places import Url, place
@@ -16,9 +17,10 @@ from polypool.infra.store import FeatureStore
 from polypool.infra.store.findings import SKIPPED, USUAL, WARNINGS, Tolerance, describe
 from polypool.infra.store.manifest import Manifest
 from polypool.infra.store.unfinished import left_behind
+from polypool.pipelines.data.next_steps import after_corpus, after_store
 from polypool.tasks.datasets import FeatureReader, Reader
 from polypool.tasks.datasets.corpus import Corpus, CorpusSummary, write_corpus
-from polypool.tasks.datasets.features import cross_check, write_features
+from polypool.tasks.datasets.features import cross_check, named_as_in, write_features
 from polypool.tasks.datasets.open_corpora import open_corpus
 from polypool.tasks.datasets.published_counts import SCAN, Published, compare_counts
 from polypool.tasks.datasets.questions import QuestionCorpus, QuestionSummary, write_questions
@@ -30,7 +32,8 @@ _TOLERANCE_HELP = {"tolerance": "what may be left out or odd."}
 _STORE_HELP = {
     "out": "folder of the store.",
     "dtype": "what numbers are stored as.",
-    "corpus": "folder of a corpus to compare the ids with.",
+    "corpus": "folder of a corpus: an id that is the path of a picture in it, without the ending, becomes that "
+    "picture's id, and all ids are compared.",
 }
 Tolerate = Annotated[Tolerance, tyro.conf.arg(name="")]  # its fields are flags of the verb
 
@@ -83,6 +86,7 @@ def reader_verb(name: str) -> Callable[..., None]:
 
     def corpus(reader: Reader, *, out: Path, tolerance: Tolerate = USUAL) -> None:
         ingest(reader, out=out, name=name, tolerance=tolerance)
+        print_next(*after_corpus(out))
 
     def store(
         reader: Reader,
@@ -93,13 +97,18 @@ def reader_verb(name: str) -> Callable[..., None]:
         tolerance: Tolerate = USUAL,
     ) -> None:
         to, reference, reading = place(out), open_corpus(corpus) if corpus else None, reader.read()
-        source = {"reader": name, **reading.source}
-        report_store(to, write_features(to, reading.rows, source=source, dtype=dtype, tolerance=tolerance))
+        source, rows = {"reader": name, **reading.source}, reading.rows
+        if reference:
+            source, rows = source | {"corpus": reference.digest}, named_as_in(rows, reference)
+        for line in reading.notes:
+            print(line, flush=True)
+        report_store(to, write_features(to, rows, source=source, dtype=dtype, tolerance=tolerance))
         if reference:
             listing = to / "unmatched.json"
             for kind, ids in cross_check(FeatureStore.open(to), reference, listing=listing).items():
                 examples = f" such as {', '.join(ids[:3])}, all in {listing}" if ids else ""
                 print(f"ids with {kind}: {len(ids):,}{examples}")
+        print_next(*after_store(out, corpus))
 
     makes_store = issubclass(kind, FeatureReader)
     verb, helps = (store, _STORE_HELP) if makes_store else (corpus, {"out": "folder of the corpus."})
@@ -121,6 +130,7 @@ def scan(*, dir: Path, out: Path, dtype: DType = "float16", tolerance: Tolerate 
     summary, manifest = write_scan(dir, out=out, dtype=dtype, tolerance=tolerance)
     report_corpus(out, summary, published=SCAN)
     report_store(out / "regions", manifest)
+    print_next(*after_store(out / "regions", out))
 
 
 def verify(*, store: Path) -> None:

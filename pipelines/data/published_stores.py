@@ -7,12 +7,11 @@ import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from tqdm import tqdm
-
 from polypool.infra.errors import InputError
 from polypool.infra.files import make_folder, sha256
 from polypool.infra.lease.on_disk import NAME as LEASE
 from polypool.infra.lease.on_disk import lease_folder
+from polypool.infra.process.progress import Progress
 from polypool.infra.storage.hub import CARD, Publication, Repository
 from polypool.infra.storage.places import local
 from polypool.infra.store.manifest import COLUMNS, NAME, Manifest
@@ -119,7 +118,7 @@ def _refuse_changed(
 ) -> None:
     """Compare all files of a store with their digests; `drop` deletes damaged ones, so that they are fetched anew."""
     digests = {f"{prefix}{of.file}": of.sha256 for prefix, each in manifests.items() for of in each.shards}
-    for name, digest in tqdm(digests.items(), desc="verify", unit="shard", delay=1):
+    for name, digest in Progress(digests.items(), desc="verify", unit="shard"):
         path = folder / name
         if not path.is_file() or sha256(path) != digest:
             if drop:

@@ -61,7 +61,7 @@ class Described:
         task = f" {run.task}" if run.jointly else ""
         return cls(
             experiment=run.experiment,
-            name=f"{run.label}{task} {run.aggregator}{text} seed {run.seed}".strip(),
+            name=" · ".join((f"{run.aggregator}{text}", f"{run.label}{task}", f"seed {run.seed}")),
             tags=tags(run),
             params=to_params(run),
             settings=to_record(run),

@@ -153,6 +153,15 @@ class CorpusInputs:
             )
         return FeatureStore.open(resolve_place(data.texts))
 
+    def _remedy(self, store: FeatureStore, lacking: Sequence[str], ids: Sequence[str]) -> str:
+        """Return what to do about items without features; where all lack them, the ids are called otherwise."""
+        if len(lacking) < len(ids):
+            return "extract or ingest them, or leave them out by --data.missing skip"
+        return (
+            f"its ids are called {', '.join(store.ids.slice(0, 3).to_pylist())}: ingest the features again with "
+            f"--corpus {self.run.data.corpus}, or the table with --id-column"
+        )
+
     def check_inputs(self) -> None:
         """Refuse a run, before it starts, whose images, videos or texts lack features, or whose settings do not fit.
 
@@ -167,8 +176,7 @@ class CorpusInputs:
             if lacking := [id for id, row in zip(ids, store.find(ids), strict=True) if row < 0]:
                 raise InputError(
                     f"{store.folder}: {len(lacking):,} of {len(ids):,} {self.modality}s of the split {split!r} "
-                    f"have no features, such as {', '.join(lacking[:5])}; extract or ingest them, or leave them out by "
-                    "--data.missing skip"
+                    f"have no features, such as {', '.join(lacking[:5])}; {self._remedy(store, lacking, ids)}"
                 )
         self.text_augmentation()
         if self.text_store is None:

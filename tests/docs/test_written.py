@@ -156,7 +156,7 @@ def test_a_command_of_the_documentation_exists(command, file):
         assert re.search(rf"{re.escape(option)}\b", shown), f"{file}: {command}"
 
 
-NOTEBOOK = ROOT / "docs/examples/five_poolings.ipynb"
+NOTEBOOK = ROOT / "docs/examples/poolings.ipynb"
 
 
 def cells(kind: str) -> list[dict]:
@@ -164,23 +164,29 @@ def cells(kind: str) -> list[dict]:
 
 
 @pytest.mark.notebook
-def test_the_notebook_runs_from_top_to_bottom(tmp_path):
+@pytest.mark.parametrize("photographs", [False, True], ids=["rendered", "photographs"])
+def test_the_notebook_runs_from_top_to_bottom(photographs, request, tmp_path):
     program = tmp_path / "notebook.py"
     code = ["".join(cell["source"]) for cell in cells("code")]
-    last = 'assert len(hits) == 5 and {*table["row"]} == {"mean", "gpo"}'
+    trained = {"mean", "kmax(k=2)", "attention"}
+    last = (
+        f'assert {{*table["row"]}} == {trained}\nassert "srcdoc=" in shown._repr_html_() and sheet.getbbox()'
+    )
     # a kernel has no `if __name__` either: Ray's workers import nothing of it
     program.write_text("\n\n".join([*code, last]))
     with tempfile.TemporaryDirectory(
         prefix="nb"
     ) as short:  # the paths of Ray's sockets have at most 107 bytes
         environment = os.environ | {"TMPDIR": short, "POLYPOOL_EPOCHS": "1"}
+        if photographs:
+            environment["POLYPOOL_PICTURES"] = str(request.getfixturevalue("shared") / "data/flickr8k")
         command = [sys.executable, str(program)]
         done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=ROOT, timeout=600)
     assert done.returncode == 0, done.stderr[-3000:]
     printed = done.stdout.splitlines()
-    for spec in ("mean", "max", "kmax(k=5)", "gpo", "esa"):
+    for spec in ("mean", "max", "kmax(k=2)", "gpo", "attention"):
         assert any(line.startswith(spec) and "(4, " in line for line in printed)
-    assert sum("RSUM" in line for line in printed) == 2
+    assert sum("RSUM" in line for line in printed) == 3
     assert sum(line[:2] in ("1.", "5.") for line in printed) == 4
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-Form = Literal["json", "jsonl", "lines", "csv", "npy", "npz", "hdf5", "safetensors", "raw"]
+Form = Literal["json", "jsonl", "lines", "csv", "npy", "npz", "hdf5", "safetensors", "tar", "raw"]
 """How a file is damaged, beside its bytes: a module of `fuzz.damage` each."""
 
 GOOD = ("accepted", "counted", "message")

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 
 from fuzz.cases import Form, Kind
-from fuzz.damage import arrays, documents, hdf5, lines, raw, tensors
+from fuzz.damage import archives, arrays, documents, hdf5, lines, raw, tensors
 
 CASES = settings(
     max_examples=30,
@@ -29,6 +29,7 @@ _OWN: dict[Form, Callable[[bytes], st.SearchStrategy[bytes]]] = {
     "npz": arrays.damaged_npz,
     "hdf5": hdf5.damaged,
     "safetensors": tensors.damaged,
+    "tar": archives.damaged,
 }
 
 

@@ -25,7 +25,9 @@ from typing import BinaryIO, Self
 from fuzz.cases import Kind, SilentlyWrong, Verdict
 
 SECONDS = 10.0  # of a core
-MEMORY = 1 << 30  # bytes of address space, beyond what the imports take
+MEMORY = (
+    3 << 30
+)  # bytes of address space, beyond what the imports take; each open writer of a store reserves 2**29
 _WAIT = 6  # times as many seconds by the clock
 _TOO_LONG = (signal.SIGPROF, signal.SIGALRM)
 _CASES = 200  # in a process, before the next one is forked

@@ -134,6 +134,14 @@ def plugged(monkeypatch):
     return make
 
 
+def test_built_in_parts_are_listed_apart_from_those_of_plug_ins(plugged):
+    parts = plugged(("outside", "collections:OrderedDict"))
+    assert parts.built_in() == []  # `own` is registered by this test
+    assert parts.names() == ["outside", "own"]
+    assert {*AGGREGATORS.built_in()} <= {*AGGREGATORS.names()}
+    assert "gpo" in AGGREGATORS.built_in()
+
+
 def test_an_entry_point_is_loaded_when_it_is_used(plugged):
     parts = plugged(("outside", "collections:OrderedDict"), ("broken", "no_such_package:Thing"))
     assert parts.names() == ["broken", "outside", "own"]

@@ -14,10 +14,12 @@ import numpy as np
 import pytest
 from corpora import make_corpus
 from kept import keep_run
-from places import TESTS
+from places import ROOT, TESTS
 from programs import begin, end
 from verbs import called
 
+from docs.generate.aggregators import listings
+from docs.generate.parts import part_list
 from polypool.infra.errors import InputError
 from polypool.infra.registry import AGGREGATORS, ENCODERS, KINDS, OBJECTIVES, RECIPES
 from polypool.infra.spec import trust_modules
@@ -164,6 +166,13 @@ def plugged(site, monkeypatch):
         registry._ousted.clear()
     for name in [name for name in sys.modules if name.partition(".")[0] == "word_pool"]:
         del sys.modules[name]
+
+
+def test_generated_pages_are_of_built_in_parts_alone(plugged):
+    assert "median" in AGGREGATORS.names()
+    assert "median" not in [listing.name for listing in listings(ROOT)]
+    assert "`halves`" not in part_list(KINDS["encoder"])
+    assert "`kmax`" in part_list(AGGREGATORS)
 
 
 @pytest.fixture

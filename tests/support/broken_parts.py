@@ -31,6 +31,14 @@ class Summing(Mean):
         return Pooled(x_BND.sum(dim=1))
 
 
+class Unbuilt(Mean):
+    """Cannot be made."""
+
+    def __init__(self, dim):
+        super().__init__(dim)
+        raise RuntimeError(f"no room for {dim}")
+
+
 class Padded(Grid):
     """Centres over the padded set."""
 

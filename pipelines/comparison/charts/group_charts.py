@@ -1,4 +1,4 @@
-"""Figures of groups: the score over the cost of a training step, and over one parameter of an aggregator.
+"""Figures of groups: the score beside the cost of a training step, and over one parameter of an aggregator.
 
 Of `kmax(k=1)`, `kmax(k=2)`, ... the latter is figure 6 of VSE-infinity.
 """
@@ -6,22 +6,32 @@ Of `kmax(k=1)`, `kmax(k=2)`, ... the latter is figure 6 of VSE-infinity.
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import cycle
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
 from polypool.infra.compute.cost import UNIT
 from polypool.infra.spec import Spec, without
 from polypool.pipelines.comparison.groups import Group, Row
-from polypool.pipelines.figures.style import BAR, INK, MUTED, POINT, apart, frame, lines_of, stacked, wrapped
+from polypool.pipelines.comparison.tables.differences import two_digits
+from polypool.pipelines.figures.style import (
+    BAR,
+    MUTED,
+    POINT,
+    apart,
+    frame,
+    lines_of,
+    new_figure,
+    stacked,
+    wrapped,
+)
 
 _TITLE = 110  # characters in a line of a title
-_LINE = 0.17  # inches of a label's line
+_SIDE = 26  # characters in a line below the costs
+_ROW = 0.27  # inches of a row's line
 _AXES = {"step": f"processor time of a training step, in {UNIT}", "weights": "weights"}
 _FEWEST = 3  # values of a parameter that make a curve
 _COLOURS = (POINT, "#b5541c", "#3d7a3f", "#7a4f9e")
@@ -34,21 +44,16 @@ Curves = Mapping[str, Mapping[float, Row]]
 
 
 def draw_costs(groups: Sequence[Group]) -> Figure | None:
-    """Draw a panel for each group that has two rows with a cost; None where there is none."""
+    """Draw a pair of panels for each group that has two rows with a cost; None where there is none."""
     found = [of for group in groups if len((of := _costly(group))[2]) > 1]
     if not found:
         return None
-    heights = [max(2.4, _height(rows)) for *_, rows in found]
-    figure, panels = stacked(10.5, heights)
-    for of, panel, height in zip(found, panels, heights, strict=True):
-        draw_points(panel, *of)
-        _draw_names(panel, *of, share=_height(of[2]) / height)
+    heights = [_ROW * (1 + sum(map(lines_of, _names(rows)))) for *_, rows in found]
+    figure = new_figure(10.5, sum(heights) + 1.3 * len(found))
+    panels = figure.subplots(len(found), 2, squeeze=False, height_ratios=heights, width_ratios=(3, 1))
+    for of, pair in zip(found, panels, strict=True):
+        draw_rows(*pair, *of)
     return figure
-
-
-def _height(rows: Sequence[Row]) -> float:
-    """Return the inches of the rows' names below each other."""
-    return _LINE * len(rows) * max(map(lines_of, _names(rows)))
 
 
 def _names(rows: Sequence[Row]) -> list[str]:
@@ -64,66 +69,42 @@ def _costly(group: Group) -> tuple[Group, str, Sequence[Row]]:
     return group, name, known[name]
 
 
-def draw_points(panel: Axes, group: Group, name: str, rows: Sequence[Row]) -> None:
-    """Draw all of a panel but the labels of its points."""
-    x, y, low, high = _numbers(group, name, rows)
+def draw_rows(scores: Axes, costs: Axes, group: Group, name: str, rows: Sequence[Row]) -> None:
+    """Draw a point with an interval for each row, the best on top, and beside it a bar for its cost."""
     best = group.judged.confidence_set if group.judged else ()
-    weights = np.nan_to_num(np.array([row.costs.weights for row in rows]))
-    panel.set_xscale("log")
-    ticks = FuncFormatter(partial(_plain, firsts=(1, 2, 5) if x.max() > 6 * x.min() else range(1, 10)))
-    panel.xaxis.set_major_formatter(ticks)
-    panel.xaxis.set_minor_formatter(ticks)
-    if x.max() < 2 * x.min():  # so near that a logarithmic axis may have no more than one number to show
-        panel.xaxis.set_major_locator(MaxNLocator(5))
-        panel.xaxis.set_major_formatter("{x:g}")
-        panel.xaxis.set_minor_locator(NullLocator())
-    reach = np.maximum((y - low, high - y), 0.0)  # a mean may be beyond an end by its last digit
-    panel.errorbar(x, y, yerr=reach, fmt="none", ecolor=BAR, elinewidth=1.4, zorder=2)
     colours = [_BEST if row.label in best else POINT for row in rows]
-    panel.scatter(
-        x, y, s=16 + 9 * np.log10(1 + weights), c=colours, edgecolor="white", linewidth=0.6, zorder=4
+    mean_R, cost_R = (
+        np.array(values) for values in ([*map(group.mean, rows)], [getattr(row.costs, name) for row in rows])
     )
-    beside = max((x.max() / x.min()) ** 0.16, 1.15)
-    panel.set_xlim(x.min() / beside, x.max() * beside)
-    margin = 0.08 * (np.ptp(y) or 1.0)
-    panel.set_ylim(low.min() - margin, high.max() + margin)
+    low_R, high_R = np.array([_interval(group, row) for row in rows]).T
+    reach_2R = np.maximum(
+        (mean_R - low_R, high_R - mean_R), 0.0
+    )  # a mean may be beyond an end by its last digit
+    places = range(len(rows))
+    scores.errorbar(mean_R, places, xerr=reach_2R, fmt="none", ecolor=BAR, elinewidth=2.2, zorder=2)
+    scores.scatter(mean_R, places, s=34, c=colours, edgecolor="white", linewidth=0.6, zorder=4)
+    scores.set_yticks(places, map(wrapped, _names(rows)))
+    costs.barh(places, cost_R, height=0.5, color=BAR, zorder=2)
+    for place, cost in zip(places, cost_R, strict=True):
+        costs.annotate(
+            two_digits(cost), (cost, place), (4, 0), textcoords="offset points", va="center", fontsize=8.5
+        )
+    costs.margins(x=0.22)
+    costs.set_yticks(places, [""] * len(rows))
+    for panel in (scores, costs):
+        panel.set_ylim(len(rows) - 0.4, -0.6)
     lines = "95 % intervals" if group.judged else "deviation over seeds"
     marked = "; orange: the confidence set of the best" if best else ""
-    note = f"larger points: more weights; lines: {lines}{marked}"
     heading = wrapped(group.title, _TITLE)
-    frame(panel, heading, x=f"{_AXES[name]}\n{note}", y=group.ranked_by.label, pad=8)
-
-
-def _numbers(group: Group, name: str, rows: Sequence[Row]) -> np.ndarray:
-    """Return costs, means and the ends of their intervals, `(4, R)`."""
-    ends_R2 = np.array([_interval(group, row) for row in rows])
-    return np.array([[getattr(row.costs, name) for row in rows], [*map(group.mean, rows)], *ends_R2.T])
-
-
-def _draw_names(panel: Axes, group: Group, name: str, rows: Sequence[Row], *, share: float) -> None:
-    """Write the rows' names beside the panel, of whose height they take a share, joined to the points by lines."""
-    x, y, *_ = _numbers(group, name, rows)
-    low, high = panel.get_ylim()
-    place_R = apart(y, share * (high - low) / len(rows))
-    # within the panel's height as far as they fit
-    place_R += max(0.0, low - place_R.min()) - max(0.0, place_R.max() - high)
-    for label, point, place in zip(_names(rows), zip(x, y, strict=True), place_R, strict=True):
-        panel.annotate(
-            wrapped(label),
-            point,
-            (1.03, place),
-            textcoords=panel.get_yaxis_transform(),
-            va="center",
-            fontsize=8.5,
-            color=INK,
-            arrowprops={"arrowstyle": "-", "color": MUTED, "linewidth": 0.5, "zorder": 1},
-        )
-
-
-def _plain(value: float, _: int, *, firsts: Container[int]) -> str:
-    """Write those ticks of each decade that begin with one of `firsts` as plain numbers."""
-    first = value / 10 ** math.floor(math.log10(value) + 1e-9)
-    return f"{value:g}" if round(first, 6) in firsts else ""
+    frame(
+        scores,
+        heading,
+        x=f"{group.ranked_by.label}\nlines: {lines}{marked}",
+        pad=8,
+        grid="x",
+        spines=("bottom",),
+    )
+    frame(costs, "", x=wrapped(_AXES[name], _SIDE), grid="x", spines=("bottom",))
 
 
 def curves_of(group: Group) -> dict[str, Curves]:

@@ -121,10 +121,10 @@ def _cost(costs: Costs, name: str) -> str:
     if name not in _TIMED:
         return f"{value:,.0f}"
     most = getattr(costs, f"most_{name}")
-    return f"{_two_digits(value)}-{_two_digits(most)}" if most > 1.1 * value else _two_digits(value)
+    return f"{two_digits(value)}-{two_digits(most)}" if most > 1.1 * value else two_digits(value)
 
 
-def _two_digits(value: float) -> str:
+def two_digits(value: float) -> str:
     """Return a number with two significant digits."""
     return f"{float(f'{value:.2g}'):,.10g}"
 

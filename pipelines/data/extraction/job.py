@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,11 +14,10 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
 from polypool.encoders.backbones import build_backbone
 from polypool.encoders.backbones.model_folders import remember_folder
-from polypool.infra.errors import InputError
+from polypool.infra.errors import AbsentError, InputError, MissingError
+from polypool.infra.process.progress import Progress, waiting
 from polypool.infra.ray.session import ray_session
 from polypool.infra.spec import Spec, trust_specs
 from polypool.infra.storage.places import Url, place
@@ -93,8 +94,9 @@ def extract(
     """Turn the images, videos or texts of a corpus into a feature store; see `polypool.pipelines.commands.extract`.
 
     Raises:
-        InputError: no corpus, an unknown backbone or split, a finished store in `out`, a backbone that reads something
-            else, no usable image, video or text, or more were left out than the tolerance lets pass.
+        InputError: no corpus, an unknown backbone or split, a finished store in `out` that has all of this or was made
+            otherwise, a backbone that reads something else, no usable image, video or
+            text, or more were left out than the tolerance lets pass.
     """
     if batch < 1 or (limit is not None and limit < 1):
         raise InputError(f"--batch and --limit must be at least 1, got {batch} and {limit}")
@@ -107,18 +109,22 @@ def extract(
     started, store, opened = time.monotonic(), place(out), open_corpus(corpus)
     for split in (chosen := list(splits or opened.splits)):
         opened.check_split(split)
-    listed = partial(_listed, opened, chosen, limit=limit, texts=texts)
     if not (video or texts):
         (first,) = islice(_images(opened, chosen[0], 1), 1)
         if first.path.lower().endswith(VIDEOS):
             raise InputError(f"{place(corpus)} is a corpus of videos, such as {first.path}: say --video")
     trust_specs(backbone)
     work = _work(backbone, "text" if texts else "video" if video else "image", videos, batch=batch)
-    job = {"corpus": opened.digest, "splits": chosen, "limit": limit, "batch": batch}
+    job = {"corpus": opened.digest, "batch": batch}
     source = with_columns(work.source | job, work.columns)
-    with StoreWriter(store, dim=work.dim, dtype=dtype, source=source) as writer:
+    limits = dict.fromkeys(chosen, limit)
+    if extends := bool(there := _limits_there(store, source)):
+        limits = _added(there, limits, store=store)
+    source |= {"splits": [*limits], "limit": _as_recorded(limits)}
+    listed = partial(_listed, opened, limits, texts=texts)
+    with StoreWriter(store, dim=work.dim, dtype=dtype, source=source, extends=extends) as writer:
         before = len(writer.done)
-        frames = _write(writer, store, work, opened, listed)
+        frames = _write(writer, work, opened, listed, out=store, extends=extends)
         trained = (item.id for item in listed() if item.split == "train" and item.id in writer)
         statistics = [*islice(trained, 1)]
         manifest = writer.close(
@@ -187,16 +193,66 @@ def _work(backbone: str, reads: str, videos: VideoOptions, *, batch: int) -> _Wo
     )
 
 
+def _limits_there(store: Path | Url, source: Mapping[str, Any]) -> dict[str, int | None]:
+    """Return the limit of each split that a complete store has, to which more can be added; empty where there is none.
+
+    Raises:
+        InputError: it was made otherwise.
+    """
+    try:
+        there = Manifest.read(store).source
+    except (AbsentError, MissingError):
+        return {}
+    splits, limit = there.get("splits", []), there.get("limit")
+    there = {name: value for name, value in there.items() if name not in ("splits", "limit")}
+    now = json.loads(json.dumps(source))
+    if other := [name for name in {**there, **now} if there.get(name) != now.get(name)]:
+        raise InputError(
+            f"{store}: holds a complete store that was made with another {', '.join(other)}, so that nothing can be "
+            "added; name another folder with --out, or remove this one to write it anew"
+        )
+    return {split: limit.get(split) if isinstance(limit, dict) else limit for split in splits}
+
+
+def _added(
+    there: Mapping[str, int | None], more: Mapping[str, int | None], *, store: Path | Url
+) -> dict[str, int | None]:
+    """Return the limits of the splits of a store when more are added; None is none.
+
+    Raises:
+        InputError: the store has all of these already.
+    """
+    new = {
+        split: limit
+        for split, limit in more.items()
+        if (limit or math.inf) > (0 if split not in there else there[split] or math.inf)
+    }
+    if not new:
+        has = ", ".join(
+            split if limit is None else f"{split} (first {limit:,})" for split, limit in there.items()
+        )
+        raise InputError(
+            f"{store}: holds a complete store of {has}: --splits or a larger --limit adds to it; remove this folder to "
+            "write it anew"
+        )
+    return {**there, **new}
+
+
+def _as_recorded(limits: Mapping[str, int | None]) -> Any:
+    """Return the limit of all splits, or those that differ by split, as the store's source has them."""
+    return dict(limits) if len({*limits.values()}) > 1 else next(iter(limits.values()))
+
+
 def _listed(
-    corpus: Corpus | QuestionCorpus, splits: list[str], *, limit: int | None, texts: bool
+    corpus: Corpus | QuestionCorpus, limits: Mapping[str, int | None], *, texts: bool
 ) -> Iterator[_Item]:
     """Yield the images, videos or texts of some splits, each once: one that is in several counts to the first."""
     if isinstance(corpus, Corpus) and not texts:  # which has each in one split, once
-        for split in dict.fromkeys(splits):
+        for split, limit in limits.items():
             yield from _images(corpus, split, limit)
         return
     seen = IdSet()
-    for split in splits:
+    for split, limit in limits.items():
         for item in texts_of(corpus, split, limit=limit) if texts else _images(corpus, split, limit):
             if seen.add(item.id):
                 yield item
@@ -233,14 +289,16 @@ def _batch(corpus: Corpus | QuestionCorpus, items: list[_Item]) -> Batch:
 
 def _write(
     writer: StoreWriter,
-    out: Path | Url,
     work: _Work,
     corpus: Corpus | QuestionCorpus,
     listed: Callable[[], Iterator[_Item]],
+    *,
+    out: Path | Url,
+    extends: bool,
 ) -> int:
     """Store what is listed and not there yet, with its columns; return how many frames were decoded."""
     frames = 0
-    with ColumnsWriter(out, work.columns, source=writer.source) as beside:
+    with ColumnsWriter(out, work.columns, source=writer.source, extends=extends) as beside:
         done = [writer.done, *beside.done]
         total = sum(len(part) for part in work.batches(listed(), done=done))
         if not total:
@@ -249,10 +307,12 @@ def _write(
         how = {"extractor": work.extractor, "options": work.options, "gpu": work.gpu, "block": work.block}
         with (
             ray_session(),
-            tqdm(total=total, desc="extract", unit=work.unit) as bar,
+            Progress(total=total, desc="extract", unit=work.unit) as bar,
             closing(stream(batches, **how)) as rows,
         ):
-            for row in rows:
+            with waiting(f"the first {work.unit}: workers of Ray start and load the backbone", after=5.0):
+                first = [*islice(rows, 1)]
+            for row in chain(first, rows):
                 bar.update()
                 id, where = row["id"], f"id {row['id']}, {row['path']}"
                 if row["why"]:

@@ -1,4 +1,4 @@
-"""A folder of `.npy` or `.npz` files, one an image or video, named by its id.
+"""A folder of `.npy` or `.npz` files, one an image or video, named by its id; `a/b.npy` in a sub-folder is of `a/b`.
 
 How an array becomes a set is in `polypool.tasks.datasets.features.as_set`: the last axis is D, all others are
 elements. In an `.npz` the array is called `features` or `x`, or is the only one. D is what most files have.
@@ -10,8 +10,7 @@ ones, which are listed.
 
 from __future__ import annotations
 
-import math
-from collections import Counter
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,17 +18,18 @@ from pathlib import Path
 from typing import IO
 
 import numpy as np
-from tqdm import tqdm
 
 from polypool.infra.errors import InputError
 from polypool.infra.files import existing_folder
 from polypool.infra.limits import LARGEST_SET, UNPACKS_TOO_FAR, unpacks_too_far
 from polypool.infra.pictures.boxes import fractions
+from polypool.infra.process.progress import Progress
 from polypool.infra.registry import READERS
 from polypool.infra.store.findings import Skipped
 from polypool.infra.untrusted_arrays import reason
 from polypool.tasks.datasets import FeatureReader, Features, Reading
-from polypool.tasks.datasets.features import as_set
+from polypool.tasks.datasets.features import OTHER_WIDTH, as_set, usual_width, width_of
+from polypool.tasks.datasets.readers.folders import files_below
 
 _NAMES = ("features", "x")
 _BOXES = (("bbox", "boxes"), ("image_w", "image_width"), ("image_h", "image_height"))
@@ -38,7 +38,7 @@ _BOXES = (("bbox", "boxes"), ("image_w", "image_width"), ("image_h", "image_heig
 @READERS.register("arrays")
 @dataclass(frozen=True, kw_only=True)
 class Arrays(FeatureReader):
-    """Read a folder of .npy or .npz files named by id, into a store."""
+    """Read a folder of .npy or .npz files named by id, into a store; an id may have sub-folders."""
 
     dir: Path
     """Folder of the files; the last axis of each is the width, all others are elements of the set."""
@@ -46,7 +46,7 @@ class Arrays(FeatureReader):
     """Files are (D, H, W), as convolutions give them."""
 
     def read(self) -> Reading:
-        """Return the sets of the folder, by file name; folders in it are not entered.
+        """Return the sets of the folder, by file name, and of those in it; the id of `a/b.npy` is `a/b`.
 
         Skipped are files that cannot be read, that are no arrays, or whose vectors have another width than most.
         """
@@ -55,16 +55,16 @@ class Arrays(FeatureReader):
 
     def _sets(self) -> Iterator[Features | Skipped]:
         folder = existing_folder(self.dir, what="a folder of .npy or .npz files")
-        paths = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+        names = sorted(name for name in files_below(folder) if not f"/{name}".count("/."))
         looked = [
-            _look(path, channels_first=self.channels_first)
-            for path in tqdm(paths, desc="widths", unit="file", leave=False)
+            _look(folder / name, channels_first=self.channels_first)
+            for name in Progress(names, desc="widths", unit="file", leave=False)
         ]
-        widths = Counter(width for width, _ in looked if width)  # of equally many, the first file's
-        width, boxed = max(widths, key=widths.__getitem__, default=None), any(has for _, has in looked)
-        for path in tqdm(paths, desc="files", unit="file"):
-            where = path.name
-            if path.suffix not in (".npy", ".npz"):
+        width, boxed = usual_width(width for width, _ in looked), any(has for _, has in looked)
+        for where in Progress(names, desc="files", unit="file"):
+            path = folder / where
+            id, ending = os.path.splitext(where)
+            if ending not in (".npy", ".npz"):
                 yield Skipped(where=where, why="not a .npy or .npz file", wanted=False)
                 continue
             try:
@@ -74,12 +74,11 @@ class Arrays(FeatureReader):
                 continue
             x_ND = as_set(x, channels_first=self.channels_first)
             if x_ND.size and x_ND.shape[1] != width:
-                why = f"vectors of another width than {width}, which most files have"
-                yield Skipped(where=f"{where}, shape {x.shape}", why=why)
+                yield Skipped(where=f"{where}, shape {x.shape}", why=OTHER_WIDTH.format(width))
             elif boxed:
-                yield Features.with_boxes(path.stem, x_ND, _boxes(beside, len(x_ND)), where=where)
+                yield Features.with_boxes(id, x_ND, _boxes(beside, len(x_ND)), where=where)
             else:
-                yield Features(id=path.stem, x_ND=x_ND, where=where)
+                yield Features(id=id, x_ND=x_ND, where=where)
 
 
 def _look(path: Path, *, channels_first: bool) -> tuple[int | None, bool]:
@@ -97,9 +96,7 @@ def _look(path: Path, *, channels_first: bool) -> tuple[int | None, bool]:
                 boxed = all(any(name in arrays.files for name in names) for names in _BOXES)
                 with arrays.zip.open(f"{_name(arrays)}.npy") as file:
                     shape = _shape(file)
-    if not shape or not math.prod(shape):
-        return None, boxed
-    return shape[-3] if channels_first and len(shape) >= 3 else shape[-1], boxed
+    return width_of(shape, channels_first=channels_first) if shape else None, boxed
 
 
 def _shape(file: IO[bytes]) -> tuple[int, ...]:

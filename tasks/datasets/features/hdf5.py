@@ -1,99 +1,189 @@
-"""Features in one HDF5 file: a dataset `image_features`, and which row is which image.
+"""Features in one HDF5 file, and which of them are of which image or video.
 
-Two layouts: `(n, N, D)`, a row an image; or, where there is a dataset `pos_boxes` `(n, 2)`, vectors
-`(total, D)` of which image i has those from `pos_boxes[i, 0]` to before `pos_boxes[i, 1]`, as in adaptive
-bottom-up features.
+Three layouts: a data set `(n, N, D)`, a row an image; one of vectors `(total, D)` of which image i has those from
+`pos_boxes[i, 0]` to before `pos_boxes[i, 1]`, as in adaptive bottom-up features; or a data set for each id, whose name
+is the id, that of its groups included.
 
 A dataset `spatial_features`, of as many elements, has first the left, top, right and bottom of each region as fractions
 of the picture's sides; these become the column `boxes`.
 
 Source: the file layout of the public bottom-up-attention VQA baseline by Hengyuan Hu and others.
-
-Only data in the file itself are read, and no more than it can hold. HDF5 knows links to other files, data sets
-that other files store, and data sets whose chunks were never written: a file of a few kilobytes can show another one's
-numbers, or rows without end. The library raises many kinds of errors on a damaged file; here they are one.
 """
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
-import h5py
 import numpy as np
-from tqdm import tqdm
 
 from polypool.infra.errors import InputError
-from polypool.infra.files import existing, identity
-from polypool.infra.limits import LARGEST_BLOCK, LARGEST_SET, UNPACKS_TOO_FAR, unpacks_too_far
+from polypool.infra.files import identity
+from polypool.infra.process.progress import Progress
 from polypool.infra.registry import READERS
 from polypool.infra.store.findings import Skipped
 from polypool.tasks.datasets import FeatureReader, Features, Reading
 from polypool.tasks.datasets.annotation_files import as_text, read_id_rows
-from polypool.tasks.datasets.features import as_set
+from polypool.tasks.datasets.features import OTHER_WIDTH, as_set, usual_width, width_of
+from polypool.tasks.datasets.features.hdf5_file import Hdf5Data, Hdf5File, Unreadable
 
 _BLOCK = 32 << 20  # bytes read at a time
-_POSITIONS, _IDS, _SPATIAL = "pos_boxes", "image_ids", "spatial_features"
-_CACHE = 128 << 20  # bytes of decompressed chunks that HDF5 keeps
-_SMALL = 1 << 16  # bytes that any data set may claim
-_MOST_PACKED = 1100  # times smaller than what it unpacks to: deflate reaches 1,032
-_CHECKSUM = 4  # bytes; HDF5 reads beyond a chunk that is shorter than its own
+_FEATURES, _IDS, _POSITIONS, _SPATIAL = "image_features", "image_ids", "pos_boxes", "spatial_features"
+_GUESS = "guessed: {}: the data set {!r} ({} says another)"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Layout:
+    """Where a file has what.
+
+    Attributes:
+        features: the data set of rows, or the group that has a data set for each id.
+        rows: whether it is rows.
+        ids: the data set of the rows' ids; empty where a file or the data sets' names are the ids.
+        notes: what was guessed.
+    """
+
+    features: str
+    rows: bool
+    ids: str = ""
+    notes: tuple[str, ...] = ()
 
 
 @READERS.register("hdf5")
 @dataclass(frozen=True, kw_only=True)
 class Hdf5(FeatureReader):
-    """Read features from an HDF5 file, into a store."""
+    """Read features from an HDF5 file, into a store: rows of one data set, or a data set for each id."""
 
     file: Path
     """The HDF5 file."""
     ids: Path | None = None
-    """.json with {id: row} or a list of ids, .npy or .txt of ids; by default the dataset image_ids."""
-    key: str = "image_features"
-    """The dataset of features."""
+    """.json with {id: row} or a list of ids, .npy or .txt of ids; by default they are in the HDF5 file."""
+    ids_key: str = ""
+    """The data set of the rows' ids; by default image_ids, or the only one of text."""
+    key: str = ""
+    """The data set of features, or a group with one for each id; by default image_features, or what there is."""
     channels_first: bool = False
     """Rows are (D, H, W)."""
 
     def read(self) -> Reading:
         """Return the sets in the order of the file."""
-        files = identity(*(path for path in (self.file, self.ids) if path))
-        source = {"files": files, "key": self.key, "channels_first": self.channels_first}
-        return Reading(rows=self._sets(), source=source)
-
-    def _sets(self) -> Iterator[Features | Skipped]:
+        if self.ids and self.ids_key:
+            raise InputError("--ids names a file of ids and --ids-key a data set of them; give one")
         with Hdf5File(self.file, what="an HDF5 file of features") as file:
-            features, spans = _features(file, self.key), _positions(file)
-            boxes = _boxes(file, features, channels_first=self.channels_first)
-            count = len(features) if spans is None else len(spans)
-            names: dict[int, str] = {}
-            for id, row in _ids(self.ids, file):
-                if not isinstance(row, int) or not 0 <= row < count:
-                    yield Skipped(where=f"id {id}", why=f"an id whose row is not one of 0 to {count - 1}")
-                elif row in names:
-                    yield Skipped(where=f"id {id}", why="an id whose row has another id already")
-                else:
-                    names[row] = id
-            for row, x, box_N4 in tqdm(_rows(features, boxes, spans), desc="rows", unit="row", total=count):
-                where = f"{file.path.name}, row {row}"
-                if row not in names:
-                    yield Skipped(where=where, why="a row that has no id")
-                    continue
-                id, where = names[row], f"{where} (id {names[row]})"
-                if x is None:
-                    yield Skipped(where=where, why=f"{_POSITIONS} beyond the vectors, or empty")
-                    continue
-                x_ND = as_set(x, channels_first=self.channels_first)
-                if box_N4 is None:
-                    yield Features(id=id, x_ND=x_ND, where=where)
-                else:
-                    finite = box_N4.astype(np.float32) if np.isfinite(box_N4).all() else None
-                    yield Features.with_boxes(id, x_ND, finite, where=where)
+            layout = _layout(file, key=self.key, ids=self.ids, ids_key=self.ids_key)
+        source = {
+            "files": identity(*(path for path in (self.file, self.ids) if path)),
+            "key": layout.features,
+            "ids_key": layout.ids,
+            "channels_first": self.channels_first,
+        }
+        return Reading(rows=self._sets(layout), source=source, notes=layout.notes)
+
+    def _sets(self, layout: _Layout) -> Iterator[Features | Skipped]:
+        with Hdf5File(self.file, what="an HDF5 file of features") as file:
+            if layout.rows:
+                yield from self._of_rows(file, layout)
+            else:
+                yield from _of_names(file, layout.features, channels_first=self.channels_first)
+
+    def _of_rows(self, file: Hdf5File, layout: _Layout) -> Iterator[Features | Skipped]:
+        features, spans = _features(file, layout.features), _positions(file)
+        boxes = _boxes(file, features, channels_first=self.channels_first)
+        count = len(features) if spans is None else len(spans)
+        names: dict[int, str] = {}
+        for id, row in read_id_rows(self.ids) if self.ids else _ids(file, layout.ids):
+            if not isinstance(row, int) or not 0 <= row < count:
+                yield Skipped(where=f"id {id}", why=f"an id whose row is not one of 0 to {count - 1}")
+            elif row in names:
+                yield Skipped(where=f"id {id}", why="an id whose row has another id already")
+            else:
+                names[row] = id
+        for row, x, box_N4 in Progress(_rows(features, boxes, spans), desc="rows", unit="row", total=count):
+            where = f"{file.path.name}, row {row}"
+            if row not in names:
+                yield Skipped(where=where, why="a row that has no id")
+                continue
+            id, where = names[row], f"{where} (id {names[row]})"
+            if x is None:
+                yield Skipped(where=where, why=f"{_POSITIONS} beyond the vectors, or empty")
+                continue
+            x_ND = as_set(x, channels_first=self.channels_first)
+            if box_N4 is None:
+                yield Features(id=id, x_ND=x_ND, where=where)
+            else:
+                finite = box_N4.astype(np.float32) if np.isfinite(box_N4).all() else None
+                yield Features.with_boxes(id, x_ND, finite, where=where)
+
+
+def _layout(file: Hdf5File, *, key: str, ids: Path | None, ids_key: str) -> _Layout:
+    """Return where a file has what, as far as that is said or can be found out.
+
+    Raises:
+        InputError: it cannot be found out.
+    """
+    if key and file.data(key) is None:
+        if not any(file.below(key)):
+            raise InputError(f"{file.path}: has no {key!r}; --key names one of: {file.described()}")
+        return _Layout(features=key, rows=False)
+    names, top = file.names(), file.top()
+    texts = [name for name, data in top.items() if data.is_text and len(data.shape) == 1]
+    usual = _IDS if _IDS in names else texts[0] if len(texts) == 1 else ""
+    found = "" if ids else ids_key or usual
+    notes = [_GUESS.format("ids", found, "--ids-key")] if found not in ("", ids_key, _IDS) else []
+    if key or _FEATURES in names:
+        return _Layout(features=key or _FEATURES, rows=True, ids=found, notes=tuple(notes))
+    arrays = [name for name, data in top.items() if data.is_numbers and len(data.shape) > 1]
+    if ids or found:
+        arrays = [name for name in arrays if name not in (_POSITIONS, _SPATIAL)]
+        if len(arrays) != 1:
+            raise _without_features(file, _FEATURES)
+        notes.append(_GUESS.format("features", arrays[0], "--key"))
+        return _Layout(features=arrays[0], rows=True, ids=found, notes=tuple(notes))
+    if len(arrays) == len(names) == 1:
+        raise _without_ids(file)
+    by_name = "guessed: a data set for each id, called by it (--key names one that has a row for each)"
+    return _Layout(features="", rows=False, notes=(by_name,))
+
+
+def _without_features(file: Hdf5File, key: str) -> InputError:
+    return InputError(
+        f"{file.path}: no dataset {key!r} of shape (n, N, D); --key names one of: {file.described()}"
+    )
+
+
+def _without_ids(file: Hdf5File) -> InputError:
+    return InputError(
+        f"{file.path}: it is not said which row is which id; give a file of ids with --ids (.json, .npy or .txt), or "
+        f"the name of a data set of them with --ids-key; there are: {file.described()}"
+    )
+
+
+def _of_names(file: Hdf5File, group: str, *, channels_first: bool) -> Iterator[Features | Skipped]:
+    """Yield the data sets below a group, whose names are ids; most are as wide as all have to be."""
+    widths: dict[str, int | None] = {}
+    for name in file.below(group):
+        try:
+            data = file.data(name)
+        except Unreadable as error:
+            yield Skipped(where=name, why=str(error).removeprefix(f"{file.path}: ").replace(name, "it"))
+            continue
+        if data is None or not data.is_numbers or not data.shape:
+            yield Skipped(where=name, why="no data set of numbers")
+        else:
+            widths[name] = width_of(data.shape, channels_first=channels_first)
+    width = usual_width(widths.values())
+    for name in Progress(widths, desc="data sets", unit="set"):
+        where, data = f"{file.path.name}, {name}", file.data(name)
+        assert data is not None
+        if widths[name] not in (None, width):
+            why = OTHER_WIDTH.format(width)
+            yield Skipped(where=f"{where}, shape {data.shape}", why=why)
+            continue
+        x_ND = as_set(data.rows(0, len(data)), channels_first=channels_first)
+        yield Features(id=name.removeprefix(f"{group.strip('/')}/"), x_ND=x_ND, where=where)
 
 
 def _rows(
@@ -122,9 +212,7 @@ def _rows(
 def _features(file: Hdf5File, key: str) -> Hdf5Data:
     data = file.data(key)
     if data is None or len(data.shape) < 2:
-        raise InputError(
-            f"{file.path}: no dataset {key!r} of shape (n, N, D); --key names one of: {file.described()}"
-        )
+        raise _without_features(file, key)
     if data.dtype.kind not in "fiu" or 0 in data.shape:
         raise InputError(f"{file.path}: {key!r} holds {data.dtype} of shape {data.shape}, expected numbers")
     return data
@@ -167,153 +255,13 @@ def _found(data: Hdf5Data | None) -> str:
     return "something else" if data is None else f"{data.dtype} of shape {data.shape}"
 
 
-def _ids(ids: Path | None, file: Hdf5File) -> list[tuple[str, Any]]:
+def _ids(file: Hdf5File, key: str) -> list[tuple[str, Any]]:
     """Return pairs of id and row."""
-    if ids is not None:
-        return read_id_rows(ids)
-    data = file.data(_IDS)
+    data = file.data(key) if key else None
     if data is None:
+        raise _without_ids(file)
+    if not data.is_text and data.dtype.kind not in "iu":
         raise InputError(
-            f"{file.path}: no dataset {_IDS!r}; give a file of ids with --ids (.json, .npy or .txt)"
-        )
-    if data.dtype.kind not in "iuS" and h5py.check_string_dtype(data.dtype) is None:
-        raise InputError(
-            f"{file.path}: {_IDS!r} holds {data.dtype}, expected whole numbers or text; give --ids"
+            f"{file.path}: {key!r} holds {data.dtype}, expected whole numbers or text; give --ids or --ids-key"
         )
     return [(as_text(id), row) for row, id in enumerate(data.whole().reshape(-1).tolist())]
-
-
-class Unreadable(InputError):
-    """A file or a data set that cannot be read, or is not to be."""
-
-
-class Hdf5File:
-    """An HDF5 file, open for reading; use it as a context manager.
-
-    Args:
-        path: the file.
-        what: what is looked for, for the message where it is missing.
-
-    Raises:
-        InputError: there is no such file, or it is damaged.
-    """
-
-    def __init__(self, path: str | Path, *, what: str) -> None:
-        self.path = existing(path, what=what)
-        with self.reading():
-            self._file = h5py.File(self.path, "r", rdcc_nbytes=_CACHE)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        with self.reading():
-            self._file.close()
-
-    def names(self) -> list[str]:
-        """Return what the file holds at its top."""
-        with self.reading():
-            return [_text(name) for name in self._file]
-
-    def described(self) -> str:
-        """Return the names at its top with the shapes of those that are data sets in it."""
-        with self.reading():
-            return ", ".join(f"{_text(name)} {self._shape(name)}".rstrip() for name in self._file) or "none"
-
-    def _shape(self, name: str | bytes) -> str:
-        here = isinstance(self._file.get(name, getlink=True), h5py.HardLink)
-        return str(getattr(self._file[name], "shape", "")) if here else ""
-
-    def data(self, name: str) -> Hdf5Data | None:
-        """Return a data set; None where there is nothing of this name, or something else.
-
-        Args:
-            name: in the file, with `/` between groups.
-
-        Raises:
-            Unreadable: it is in another file, is damaged, or claims far more than the file holds.
-        """
-        with self.reading():
-            at: h5py.Group = self._file
-            for part in filter(None, name.encode("utf-8", "surrogateescape").split(b"/")):
-                if not isinstance(at, h5py.Group) or part not in at:
-                    return None
-                if not isinstance(at.get(part, getlink=True), h5py.HardLink):
-                    raise Unreadable(f"{self.path}: {name} is a link to data elsewhere; it is not followed")
-                at = at[part]
-            if not isinstance(at, h5py.Dataset) or at.shape is None:
-                return None
-            if at.external or at.is_virtual:
-                raise Unreadable(f"{self.path}: the data of {name} are in other files, which are not read")
-            claimed, held = at.size * at.dtype.itemsize, at.id.get_storage_size()
-            if claimed > max(_SMALL, _MOST_PACKED * held):
-                raise Unreadable(
-                    f"{self.path}: {name} {at.shape} claims {claimed:,} bytes, and the file holds {held:,} of it"
-                )
-            if unpacks_too_far(claimed, packed=held):
-                raise Unreadable(f"{self.path}: {name} {UNPACKS_TOO_FAR}")
-            chunk = math.prod(at.chunks or ()) * at.dtype.itemsize
-            if chunk > LARGEST_BLOCK:
-                raise Unreadable(
-                    f"{self.path}: {name} has chunks of {chunk:,} bytes, at most {LARGEST_BLOCK:,} are unpacked at once"
-                )
-            if at.fletcher32 and at.id.chunk_iter(lambda chunk: True if chunk.size < _CHECKSUM else None):
-                raise Unreadable(
-                    f"{self.path}: {name} has chunks too short for their checksum, it is damaged"
-                )
-            return Hdf5Data(self, at, name)
-
-    @contextmanager
-    def reading(self) -> Iterator[None]:
-        """Make one error of those that the library raises."""
-        try:
-            yield
-        except InputError:
-            raise
-        except Exception as error:  # of many types, by where the damage is
-            raise Unreadable(f"{self.path}: cannot be read as HDF5, it may be cut short: {error}") from error
-
-
-def _text(name: str | bytes) -> str:
-    """Return a name as text; one that is no UTF-8 comes as bytes."""
-    return name.decode("utf-8", "surrogateescape") if isinstance(name, bytes) else name
-
-
-class Hdf5Data:
-    """A data set with at least one axis or none, `shape` and `dtype` as in numpy."""
-
-    def __init__(self, file: Hdf5File, data: h5py.Dataset, name: str) -> None:
-        self.name, self._file, self._data = name, file, data
-        self.shape: tuple[int, ...] = data.shape
-        self.dtype: np.dtype = data.dtype
-
-    def __len__(self) -> int:
-        return self.shape[0]
-
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of a row, unpacked."""
-        return math.prod(self.shape[1:]) * self.dtype.itemsize
-
-    def whole(self) -> np.ndarray:
-        """Return all of it; `Unreadable` where it is damaged, or too large for a list."""
-        if self.row_bytes * math.prod(self.shape[:1]) > LARGEST_BLOCK:
-            raise Unreadable(f"{self._file.path}: {self.name} has over {LARGEST_BLOCK:,} bytes")
-        with self._file.reading():
-            return self._data[()]
-
-    def rows(self, start: int, stop: int) -> np.ndarray:
-        """Return some rows.
-
-        Raises:
-            Unreadable: they are damaged, or too large to be held.
-        """
-        size = (min(stop, len(self)) - start) * self.row_bytes
-        if size > LARGEST_SET:
-            raise Unreadable(
-                f"{self._file.path}: rows of {self.name} have {size:,} bytes: too large for one set"
-            )
-        with self._file.reading():
-            return self._data[start:stop]

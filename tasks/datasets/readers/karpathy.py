@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
+from polypool.infra.errors import InputError
 from polypool.infra.files import existing_folder, identity
+from polypool.infra.process.progress import Progress
 from polypool.infra.registry import READERS
 from polypool.infra.store.findings import Flagged, Skipped
 from polypool.tasks.datasets import Reader, Reading
@@ -43,6 +44,8 @@ class Karpathy(Reader):
     """Folder of the images, or of the folders that the file names."""
     keep_restval: bool = False
     """Keep restval a split of its own; by default it joins train."""
+    limit: int | None = None
+    """Take only the first images of each split that can be used."""
 
     def read(self) -> Reading:
         """Return the images of the file; one that is not there, or an entry that lacks a field, is skipped.
@@ -51,13 +54,19 @@ class Karpathy(Reader):
         and it is null. Features and ratings go by that id, so the two kinds of number are never mixed. The id of a
         caption is its `sentid`. Paths are below `images`.
         """
+        if self.limit is not None and self.limit < 1:
+            raise InputError(f"--limit must be at least 1, not {self.limit}")
         data = read_form(self.json, what=_WHAT, lists=["images"], entry=_without_tokens)
         dataset = str(data.get("dataset") or "")
         return Reading(
             rows=self._items(data["images"]),
-            source={"files": identity(self.json), "keep_restval": self.keep_restval},
+            source={
+                "files": identity(self.json),
+                "keep_restval": self.keep_restval,
+                **({"limit": self.limit} if self.limit else {}),
+            },
             images=self.images,
-            published=[_PUBLISHED[dataset]] if dataset in _PUBLISHED else (),
+            published=[_PUBLISHED[dataset]] if dataset in _PUBLISHED and not self.limit else (),
         )
 
     def _items(self, entries: list[Any]) -> Iterator[Item | Skipped | Flagged]:
@@ -66,10 +75,13 @@ class Karpathy(Reader):
         has_cocoids = any(isinstance(entry, dict) and entry.get("cocoid") is not None for entry in entries)
         id_field = "cocoid" if has_cocoids else "imgid"
         fields = {id_field: (int, str), "filename": str, "sentences": list}
-        for number, entry in enumerate(tqdm(entries, desc="captions", unit="image")):
+        taken = Counter[str]()
+        for number, entry in enumerate(Progress(entries, desc="captions", unit="image")):
             where = f"{self.json.name}, image {number}"
             split = entry.get("split") if isinstance(entry, dict) else None
             split = splits.get(split) if isinstance(split, str) else None
+            if split is not None and taken[split] == self.limit:
+                continue
             if why := misfit(entry, "an image", **fields) or _odd_parts(entry):
                 yield Skipped(where=where, why=why, split=split or "")
             elif split is None:
@@ -78,7 +90,9 @@ class Karpathy(Reader):
             else:
                 if "cocoid" in entry and not has_cocoids:
                     yield Flagged(where=where, why="its cocoid is null, and its imgid is taken as its id")
-                yield self._item(entry, id=str(entry[id_field]), split=split, listing=listing)
+                item = self._item(entry, id=str(entry[id_field]), split=split, listing=listing)
+                taken[split] += isinstance(item, Item)
+                yield item
 
     def _item(self, entry: dict[str, Any], *, id: str, split: str, listing: Listing) -> Item | Skipped:
         """Return the item of an entry, if its image is there."""

@@ -18,9 +18,10 @@ from polypool.tasks.datasets.questions import Question
 from polypool.tasks.datasets.readers.folders import Listing
 from polypool.tasks.datasets.readers.gathering import Gathering
 from polypool.tasks.datasets.splits import USUAL_SHARES, RandomSplits, split_called
+from polypool.tasks.datasets.stored_corpus import leaves
 
 USUAL = {
-    "id": ["id"],
+    "id": ["image_id", "video_id", "img_id", "item_id", "id"],
     "image": [
         "image",
         "image_path",
@@ -135,12 +136,7 @@ def find_columns(names: Sequence[str], given: Mapping[str, str], *, divided: boo
     }
     optional = {"id", "split", *((kind,) if id else ())}
     if lacking := [part for part, name in used.items() if not name and part not in optional]:
-        flags = " and ".join(f"--{part}-column" for part in lacking)
-        flags += f" (or --id-column, if there are features alone and no {kind}s)" if kind in lacking else ""
-        raise InputError(
-            f"no column is called as one of {' and '.join(lacking)} usually is; say which it is with {flags}: "
-            f"the table has {', '.join(names)}"
-        )
+        raise _unnamed(lacking, names, kind=kind, ids="id" in given)
     guessed = tuple(
         f"guessed: {part}: the column {name!r} (--{part}-column says another)"
         for part, name in used.items()
@@ -150,7 +146,22 @@ def find_columns(names: Sequence[str], given: Mapping[str, str], *, divided: boo
     named = {meaning.get(part, part): name for part, name in used.items() if name}
     unread = [name for name in names if name not in named.values()]
     more = ("not read: the columns " + ", ".join(map(repr, unread)),) if unread else ()
+    if suggested["id"] in unread and "id" in given:
+        more += (f"--id-column {suggested['id']} makes it the id of each {kind}, in place of the path",)
     return Columns(named=named, guessed=(*guessed, *more))
+
+
+def _unnamed(lacking: Sequence[str], names: Sequence[str], *, kind: str, ids: bool) -> InputError:
+    """Return the error of a table in which no column is called as some parts usually are."""
+    flags = [f"--{part}-column" for part in lacking]
+    if kind in lacking and ids:
+        own = f"--id-column where there are features alone, or --{kind}-column where there are {kind}s"
+        flags = [own, *(flag for flag in flags if flag != f"--{kind}-column")]
+        lacking = [f"id or {kind}", *(part for part in lacking if part != kind)]
+    return InputError(
+        f"no column is called as one of {' and '.join(lacking)} usually is; say which it is with "
+        f"{', and '.join(flags)}: the table has {', '.join(names)}"
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -240,6 +251,11 @@ def grouped(
             elif row.path and listing and not listing.has(row.path):
                 address = "an address, and no path of a file; fetch the files first"
                 why = address if "://" in row.path else f"no such file in {folder}"
+                yield Skipped(where=f"{row.where}, {row.path}", why=why, split=row.split)
+            elif row.path and folder and leaves(row.path, folder=folder.absolute()):
+                why = (
+                    f"a path that leaves the folder {folder}; --images says another one, / for absolute paths"
+                )
                 yield Skipped(where=f"{row.where}, {row.path}", why=why, split=row.split)
             else:
                 gathering.add(row.id, _VALUES(row))

@@ -89,7 +89,15 @@ def _rows(shard: Path, folder: Path) -> Iterator[Row | Skipped]:
                     yield from _row(key, sample, shard=shard, folder=folder)
                 else:
                     yield Skipped(where=f"{shard.name}, {key}", why="a second sample of its name")
-    except (tarfile.TarError, EOFError, OSError) as error:
+    except InputError:
+        raise
+    except (
+        tarfile.TarError,
+        EOFError,
+        OSError,
+        TypeError,
+        ValueError,
+    ) as error:  # the last two of damaged headers
         raise InputError(f"{shard}: cannot be read as a tar file: {error}; fetch it again") from error
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from fuzz.kinds import captions, compared, features, outbox, questions, stored, trained, words
+from fuzz.kinds import captions, compared, features, outbox, own, questions, stored, trained, words
 
 KINDS = {
     kind.name: kind
-    for module in (captions, questions, features, words, stored, outbox, trained, compared)
+    for module in (own, captions, questions, features, words, stored, outbox, trained, compared)
     for kind in module.KINDS
 }

@@ -1,9 +1,7 @@
-"""Readers of captions of images and videos: each `ingest` verb that writes a corpus of items."""
+"""Readers of published captions of images and videos."""
 
 from __future__ import annotations
 
-import json
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +17,6 @@ from annotations import (
     write_msvd,
     write_vatex,
 )
-from PIL import Image
 
 from fuzz.cases import Kind
 from fuzz.kinds.results import ALL, OUT, corpus_of, in_json, store_of
@@ -27,7 +24,6 @@ from polypool.pipelines.data.ingestion import ingest, scan
 from polypool.tasks.datasets.readers.hgr_release import Hgr
 from polypool.tasks.datasets.readers.karpathy import Karpathy
 from polypool.tasks.datasets.readers.msrvtt_json import MsrVtt, MsrVtt1kA
-from polypool.tasks.datasets.readers.table import Table
 from polypool.tasks.datasets.readers.youtube_clips import Msvd, Vatex
 
 _DESCRIPTIONS = "AllVideoDescriptions.txt"
@@ -124,22 +120,6 @@ def _read_hgr(folder: Path) -> int:
     return corpus_of()
 
 
-def _table(folder: Path) -> None:
-    (folder / "pictures").mkdir()
-    rows = []
-    for i, split in enumerate(SPLITS):
-        Image.new("L", (2, 2), i * 20).save(folder / "pictures" / f"{i}.png")
-        rows += [{"image": f"pictures/{i}.png", "caption": f"a café, {j}", "split": split} for j in range(2)]
-    (folder / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    lines = [",".join(f'"{value}"' for value in row.values()) for row in rows]
-    (folder / "a.csv").write_text("\n".join(["image,caption,split", *lines]) + "\n")
-
-
-def _read_table(folder: Path, *, name: str) -> int:
-    ingest(Table(file=(folder / name,)), out=OUT, tolerance=ALL)
-    return corpus_of()
-
-
 _LISTS = {f"public_split/{split}_names.npy": "npy" for split in ("trn", "val", "tst")}
 _MSVD = {f"{split}_list.txt": "lines" for split in ("train", "val", "test")}
 _SCAN = {f"{split}_caps.txt": "lines" for split in ("train", "dev")} | {
@@ -153,10 +133,6 @@ _VATEX = {f"vatex_{name}_v1.0.json": "json" for name in ("training", "validation
 _VATEX |= {"val.npy": "npy", "test.txt": "lines"}
 
 KINDS = [
-    *(
-        Kind(name=f"table, {kind}", make=_table, read=partial(_read_table, name=name), damaged={name: kind})
-        for name, kind in (("a.csv", "csv"), ("a.jsonl", "lines"))
-    ),
     Kind(name="karpathy", make=_karpathy, read=_read_karpathy, damaged={"dataset.json": "json"}),
     Kind(name="scan", make=_scan, read=_read_scan, damaged=_SCAN),
     Kind(name="msrvtt", make=_msrvtt, read=_read_msrvtt, damaged={"data.json": "json"}),

@@ -208,26 +208,27 @@ def test_where_runs_are_to_be_seen_is_a_command_and_an_address(uri, home, monkey
     tracker = start(uri, home, experiment="seen")
     number = tracker._client.get_run(tracker.run_id).info.experiment_id
     page = f"http://127.0.0.1:5000/#/experiments/{number}/runs?workflowType=machine_learning"
-    shown = f"mlflow ui --backend-store-uri '{uri}'\n  and in a browser {page}&viewStateShareKey=polypool"
+    why = f"all runs in a browser at {page}&viewStateShareKey=polypool"
+    shown = (why, ("$mlflow", "ui", "--backend-store-uri", uri))
     assert to_see(uri, "seen") == shown
     monkeypatch.setattr(experiment, "read_experiment", lambda path, name: None)  # MLflow is asked
     assert to_see(uri, "seen") == shown
-    assert to_see(uri, "none").endswith("http://127.0.0.1:5000/#/experiments")
+    assert to_see(uri, "none")[0].endswith("http://127.0.0.1:5000/#/experiments")
     monkeypatch.setattr(experiment, "connect", lambda uri: tracker._client)
     at_server = f"http://server:5000/#/experiments/{number}/runs?workflowType=machine_learning&viewStateShareKey=polypool"
-    assert to_see("http://server:5000/", "seen") == f"open '{at_server}'"
+    assert to_see("http://server:5000/", "seen")[1] == ("$open", at_server)
 
 
 def test_an_experiment_that_was_there_gets_what_the_ui_opens_it_by(uri, home):
     client = start(uri, home)._client
     number = client.create_experiment("earlier", tags={"mlflow.experimentKind": "mine"})
-    assert to_see(uri, "earlier").endswith(f"/{number}/runs?workflowType=machine_learning")
+    assert to_see(uri, "earlier")[0].endswith(f"/{number}/runs?workflowType=machine_learning")
     start(uri, home, experiment="earlier")
     tags = client.get_experiment(number).tags
     assert tags["mlflow.experimentKind"] == "mine"
     columns = json.loads(tags["mlflow.sharedViewState.polypool"])["selectedColumns"]
     assert "metrics.`test/chance_normalised`" in columns
-    assert to_see(uri, "earlier").endswith("&viewStateShareKey=polypool")
+    assert to_see(uri, "earlier")[0].endswith("&viewStateShareKey=polypool")
 
 
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="no checkout")

@@ -7,7 +7,7 @@ from corpora import make_corpus, make_questions
 from tiny_models import save_bert, save_vit
 from verbs import exit_code
 
-from polypool.infra.checks import Check, run_checks
+from polypool.infra.checks import Check, Outcome, run_checks, summary
 from polypool.infra.errors import InputError
 from polypool.pipelines.checks.checking import adapter_checks, check, kind_of, listing
 from polypool.pipelines.commands import check as module
@@ -63,6 +63,7 @@ def test_a_task_is_tried_with_the_parts_of_a_recipe_on_its_data(tmp_path):
 
 BROKEN = r"""
     Summing         under the mask change nothing: more padding changes the result. To do: fill
+    Unbuilt         it is built: RuntimeError: no room for 8 \(.*broken_parts\.py, line \d+, which is `raise
     Padded          under the mask change nothing: more padding changes the set. To do: hide
     Halfway         before_affine and its map .*: the map of before_affine differs
     Mates           batch mates change nothing: batch mates change
@@ -98,7 +99,7 @@ BROKEN = r"""
     Inverted        word_recall, lower is better, and its best value 100 is no better than chance, 1\. To do
     Halved          its queries give word_recall .*, and it logged
     Hungry          without its data: .*nowhere/corpus
-    Raising         is text: KeyError: 'digest' \(.*broken_parts\.py, line \d+\)\. To do: return a dict
+    Raising         is text: KeyError: 'digest' \(.*broken_parts\.py, line \d+, which is `raise .*`\)\. To do: correct
 """
 
 
@@ -141,6 +142,22 @@ def test_nothing_is_checked_after_a_vital_check_fails():
 
 
 @pytest.mark.parametrize(
+    ("passed", "expected"),
+    [
+        ([True, True], ""),
+        ([True, False, True, False], "2 of 4 checks failed"),
+        (
+            [False, False, None, None],
+            "2 of 4 checks failed; 2 were not run, as they need that 'check 1' holds",
+        ),
+    ],
+)
+def test_what_failed_is_counted_apart_from_what_was_not_run(passed, expected):
+    outcomes = [Outcome(what=f"check {number}", passed=each) for number, each in enumerate(passed)]
+    assert summary(outcomes) == expected
+
+
+@pytest.mark.parametrize(
     ("name", "expected"),
     [
         ("gpo", "aggregator"),
@@ -178,12 +195,17 @@ def test_the_verb_prints_a_line_a_check_and_ends_with_0_or_2(capsys):
     verb = partial(exit_code, module.main)
     assert verb("mean") == 0
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 15
+    assert len(lines) == 16
     assert all(line.startswith("ok ") for line in lines)
     assert verb("broken_parts:Summing") == 2
     captured = capsys.readouterr()
     assert "FAILED       padding and" in captured.out
-    assert "checks failed" in captured.err
+    assert "Summing: 5 of 16 checks failed\n" in captured.err
+    assert verb("broken_parts:Short") == 2
+    message = "1 of 17 checks failed; 14 were not run, as they need that 'two batches of tensors"
+    own_data = "a task that reads data of its own is checked with --recipe RECIPE"
+    err = capsys.readouterr().err
+    assert (message in err, own_data in err) == (True, True), err
     for words, message in (([], "--list"), (["mean", "--seed", "1"], "'--seed' is no option")):
         assert verb(*words) == 2
         assert message in capsys.readouterr().err

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from records import SIX, begun, blocks_of, run, scores, three_tasks
@@ -192,8 +193,9 @@ def test_the_verb_prints_and_keeps_a_comparison(tmp_path, home, capsys):
         return capsys.readouterr().out
 
     first = verb("--markdown", str(table))
-    assert f"to see all runs: mlflow ui --backend-store-uri {shlex.quote(uri)}\n" in first
+    assert f"  mlflow ui --backend-store-uri {shlex.quote(uri)}  # all runs in a browser at http" in first
     assert first.endswith("/runs?workflowType=machine_learning&viewStateShareKey=polypool\n")
+    assert "next:" not in verb("--no-log", "--quiet")
     (kept,) = find_runs(uri, "polypool-comparisons")
     assert f"kept with figures in run {kept.run_id} of 'polypool-comparisons'" in first
     summary = Tracker.attach(uri, kept.run_id, running=False)
@@ -206,6 +208,16 @@ def test_the_verb_prints_and_keeps_a_comparison(tmp_path, home, capsys):
     assert {**kept.tags, "kind": "comparison", "compared": "polypool"} == kept.tags
     assert exit_code(module.main, "--experiment", "polypol") == 2
     assert "Did you mean 'polypool'?" in capsys.readouterr().err
+
+
+def test_the_best_run_is_one_that_was_trained(compared):
+    scored = {"whole/rsum": 90.0}
+    runs = [run("gpo", rsum=60.0), run("gpo", 1, rsum=70.0), run("mean", rsum=10.0)]
+    best = compared(*runs).best_run
+    assert best is not None
+    assert best.metrics["whole/rsum"] == 70.0
+    transfer = replace(run("max"), tags={**run("max").tags, "kind": "transfer"}, metrics=scored)
+    assert compared(transfer).best_run is None
 
 
 def test_a_figure_that_cannot_be_drawn_fails_the_run_that_was_to_keep_it(tmp_path, monkeypatch, compared):

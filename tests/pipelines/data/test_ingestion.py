@@ -8,6 +8,7 @@ import pytest
 from stores import flip
 from verbs import ingested, refused, run
 
+from polypool.infra.store import FeatureStore
 from polypool.tasks.datasets.corpus import Item, write_corpus
 
 
@@ -28,6 +29,20 @@ def test_ids_are_checked_against_a_corpus(folder, tmp_path):
     assert "ids with features only: 3 such as 0, 1, 2, all in" in out
     listed = json.loads((tmp_path / "out" / "unmatched.json").read_text())
     assert listed == {"captions only": ["10", "11", "12", "13"], "features only": ["0", "1", "2"]}
+
+
+def test_ids_that_are_paths_without_an_ending_become_those_of_the_pictures(tmp_path):
+    paths = ["a/1.jpg", "b/1.jpg", "c/1.jpg", "c/1.png", "d/1.jpg"]
+    items = [Item(id=path, split="train", captions=("a",), path=path) for path in paths]
+    items += [Item(id="d/1", split="train", captions=("an id that is taken",), path="e/9.jpg")]
+    write_corpus(tmp_path / "corpus", items, source={})
+    for place in ("a", "b", "c", "d"):
+        (tmp_path / "in" / place).mkdir(parents=True)
+        np.save(tmp_path / "in" / place / "1.npy", np.ones((2, 4), np.float32))
+    words = ("arrays", "--dir", tmp_path / "in", "--out", tmp_path / "out", "--corpus", tmp_path / "corpus")
+    out = ingested(*words)
+    assert FeatureStore.open(tmp_path / "out").ids.to_pylist() == ["a/1.jpg", "b/1.jpg", "c/1", "d/1"]
+    assert "ids with features only: 1 such as c/1" in out  # of which there are two pictures
 
 
 def test_a_missing_corpus_is_noticed_before_the_work(folder, tmp_path):

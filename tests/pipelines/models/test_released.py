@@ -64,7 +64,7 @@ def converted(home: Path, path: Path, *more: object) -> TrainedModel:
     out = ingested("vse-infinity", path, *places(home), *more)
     assert "epoch 17" in out
     assert "412.5" in out
-    return load_run(out.split()[-1])
+    return load_run(out.partition("\nnext:")[0].split()[-1])
 
 
 def embeddings(trained: TrainedModel) -> tuple[Tensor, Tensor, object]:

@@ -55,7 +55,7 @@ def test_a_recipe_trains_on_any_corpus_and_features(recipe, statistics, tmp_path
     assert trainer.step >= 1  # of fewer samples than a batch
     assert trainer.model.visual.encoder.standardise == statistics
     assert trainer.model.visual.encoder.fc.weight.shape == (256, 7)
-    assert Described.of(run).name == f"{recipe} {Path(made.data.corpus).name} gpo seed 0"
+    assert Described.of(run).name == f"gpo · {recipe} {Path(made.data.corpus).name} · seed 0"
     assert trainer.log.rows[-1][1][f"{run.protocol}/{trainer.adapter.primary.name}"] >= 0
 
 

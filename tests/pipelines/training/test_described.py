@@ -85,7 +85,7 @@ def test_runs_are_filtered_by_what_they_read(home, trained):
 
 def test_a_run_says_what_it_is_in_words_and_what_it_came_from(home, run, trained):
     tags = shown(home, trained).data.tags
-    assert tags["mlflow.runName"] == f"{run.recipe} mean, text max seed 0".strip()
+    assert tags["mlflow.runName"] == f"mean, text max · {run.recipe} · seed 0"
     assert tags["mlflow.source.name"] == "train tiny --data.corpus ..."
     words = tags["mlflow.note.content"]
     for part in (

@@ -238,7 +238,10 @@ def test_protocols_stand_side_by_side_and_are_compared(home, run):
     shown = evaluated(run_id, *(word for name in MADE for word in ("--protocol", name)))
     trained = load_run(run_id)
     logged = trained.tracker.metrics()
-    lines = {" ".join(line.split()[:-3]): line.split()[-3:] for line in shown.splitlines()[1:]}
+    lines = {
+        " ".join(line.split()[:-3]): line.split()[-3:]
+        for line in shown.partition("\nnext:")[0].splitlines()[1:]
+    }
     assert lines[""] == list(MADE)
     for name in ("i2t/R1", "t2i/R1"):
         assert [float(x) for x in lines[name]] == pytest.approx(

@@ -6,7 +6,7 @@ import math
 import pytest
 
 from polypool.infra.errors import InputError
-from polypool.tasks.adapter import Metric, QueryMean, QueryMetric
+from polypool.tasks.adapter import Metric, QueryMean
 from polypool.tasks.scoring.described import retrieval_queries, retrieval_records
 from polypool.tasks.scoring.records import (
     TAG,
@@ -112,9 +112,15 @@ def test_what_is_no_record_is_refused(text, message):
         metrics_from({f"{TAG}whole": text}, "whole", run="r1")
 
 
-def test_damaged_queries_are_refused():
-    good = QueryMetric(name="a", means=(QueryMean(scores=("a",), units="id"),), units="questions")
-    plain = json.loads(queries_json([good]))
-    plain[0]["means"][0]["scores"] = "a"
-    with pytest.raises(InputError, match=r"here: \[0\].means\[0\].scores must be a list, not 'a'"):
-        queries_from(json.dumps(plain), where="here")
+@pytest.mark.parametrize(
+    ("means", "message"),
+    [
+        ([{"scores": "a", "units": "id"}], r"means\[0\].scores must be a list, not 'a'"),
+        ([{"scores": [], "units": "id"}], r"means\[0\].scores must be at least one, not \(\)"),
+        ([], r"means must be at least one, not \(\)"),
+    ],
+)
+def test_damaged_queries_are_refused(means, message):
+    text = json.dumps([{"name": "a", "means": means, "units": "questions"}])
+    with pytest.raises(InputError, match=rf"here: \[0\].{message}"):
+        queries_from(text, where="here")

@@ -178,3 +178,59 @@ def test_an_image_that_changed_since_it_was_ingested_is_counted_and_listed(tmp_p
         f"id 1, {tmp_path / names[1]}": "changed since it was ingested: its SHA-256 differs",
         f"id 2, {tmp_path / names[2]}": "no such file",
     }
+
+
+def test_splits_are_added_to_a_store_that_can_be_read_meanwhile(corpus, tmp_path, monkeypatch, here):
+    nine_sets = 9 * 9 * Cells.dim * 2
+    monkeypatch.setattr(job, "StoreWriter", functools.partial(job.StoreWriter, shard_bytes=nine_sets))
+    what = {"corpus": corpus, "backbone": "cells(grid=3)", "batch": 3, "out": tmp_path / "store"}
+    extract(**what, splits=("test",), limit=5)
+    first = FeatureStore.open(tmp_path / "store").ids.to_pylist()
+    assert first == [item.id for item in wanted(corpus) if item.split == "test"][: len(first)]
+    here.clear()
+    with interrupted(after=20):
+        extract(**what, splits=("train",))
+    assert FeatureStore.open(tmp_path / "store").ids.to_pylist() == first
+    extract(**what, splits=("train",))
+    opened = FeatureStore.open(tmp_path / "store")
+    opened.verify()
+    train = [item.id for item in wanted(corpus) if item.split == "train"]
+    assert opened.ids.to_pylist() == first + train
+    assert opened.manifest.source["splits"] == ["test", "train"]
+    assert opened.manifest.source["limit"] == {"test": 5, "train": None}
+    assert opened.manifest.statistics["sets"] == len(train)
+    assert sum(id in first for id in here) <= 4  # with the rest of a batch, in each of the two attempts
+    extract(**what, splits=("test",))
+    assert set(FeatureStore.open(tmp_path / "store").ids.to_pylist()) == {it.id for it in wanted(corpus)}
+    assert FeatureStore.open(tmp_path / "store").manifest.source["limit"] is None
+
+
+def test_what_cannot_be_added_is_refused_and_the_store_stays(corpus, tmp_path):
+    what = {"corpus": corpus, "out": tmp_path, "splits": ("test",)}
+    extract(**what, limit=5)
+    before = bytes_of(tmp_path)
+    for other, message in {
+        "limit": r"complete store of test \(first 5\): --splits or a larger --limit adds to it",
+        "batch": "was made with another batch, so that nothing can be added",
+        "backbone": "was made with another extractor",
+        "dtype": "complete store of dtype float16, and what is to be added has float32",
+    }.items():
+        value = {"limit": 5, "batch": 3, "backbone": "cells(grid=3)", "dtype": "float32"}[other]
+        with pytest.raises(InputError, match=message):
+            extract(**what | {"splits": ("test",) if other == "limit" else ("train",), other: value})
+    assert bytes_of(tmp_path) == before
+
+
+def test_warnings_of_a_store_stay_when_splits_are_added(tmp_path, here):
+    for n in range(8):
+        picture(n).save(tmp_path / f"{n}.png")
+    corpus_of_files(tmp_path, tmp_path, [f"{n}.png" for n in range(8)])
+    what = {"corpus": tmp_path, "out": tmp_path / "store", "backbone": "cells(grid=60)"}
+    extract(**what, splits=("test",))
+    old = FeatureStore.open(tmp_path / "store").manifest.flagged
+    extract(**what, splits=("train",))
+    new = FeatureStore.open(tmp_path / "store").manifest.flagged
+    assert old["count"] > 0
+    assert new["count"] > old["count"]
+    listed = (tmp_path / "store" / "warnings.jsonl").read_text()
+    assert all(example in listed for reason in old["reasons"].values() for example in reason["examples"])

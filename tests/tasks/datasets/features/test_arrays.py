@@ -56,7 +56,7 @@ def test_arrays_of_many_shapes(tmp_path):
         "k.npz": "2 arrays, none called features or x",
         **dict.fromkeys(("n.npy", "o.npz", "p.npy"), "damaged or cut short"),
         "q.txt": "not a .npy or .npz file",
-        "s.npy, shape (7, 7, 5)": "vectors of another width than 8, which most files have",
+        "s.npy, shape (7, 7, 5)": "vectors of another width than 8, which most have",
         "v.npy": "vectors of width 0, expected 8",
         **dict.fromkeys(("w.npy", "x.npz"), "a folder, a pipe, or a link that leads nowhere"),
         "t.npy": "an empty set",
@@ -82,7 +82,7 @@ def test_the_width_is_that_of_most_files_and_the_others_are_listed(tmp_path, fir
     assert {x_ND.shape[1] for x_ND in found.values()} == {width}
     odd = {"1.npz, shape (4, 5)", "7.npy, shape (6, 7)", *(["0.npy, shape (9, 2, 3)"] if first else [])}
     assert set(dict(reasons(tmp_path / "out"))) == odd
-    assert f"{len(odd)} x vectors of another width than {width}, which most files have: " in out
+    assert f"{len(odd)} x vectors of another width than {width}, which most have: " in out
     strict = ("--dir", tmp_path / "in", "--out", tmp_path / "strict", *options)
     refused("were left out", "arrays", *strict, code=1)
 
@@ -163,3 +163,11 @@ def test_boxes_of_archives_become_a_column(tmp_path):
         np.testing.assert_allclose(store.column("boxes")[store.rows([id])[0]], expected, rtol=1e-6)
     listed = (tmp_path / "out" / "warnings.jsonl").read_text()
     assert [f"{id}.npz" in listed for id in "abcde"] == [True, False, True, True, True]
+
+
+def test_ids_may_have_folders_and_hidden_ones_are_not_entered(tmp_path):
+    for name in ("a/1", "a/b/1", "1", ".hidden/2"):
+        (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)
+        np.save(tmp_path / "in" / f"{name}.npy", np.ones((2, 4), np.float32))
+    ingested("arrays", "--dir", tmp_path / "in", "--out", tmp_path / "out")
+    assert list(sets_of(tmp_path / "out")) == ["1", "a/1", "a/b/1"]

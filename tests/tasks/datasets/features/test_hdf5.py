@@ -70,6 +70,66 @@ def test_hdf5_adaptive_layout(tmp_path):
     }
 
 
+@pytest.mark.parametrize("layout", ["the only ones", "named", "a file of ids"])
+def test_rows_and_ids_are_found_under_any_name(tmp_path, layout):
+    features, ids = RANDOM.random((3, 2, 4), np.float32), np.array(["a/1", "a/2", "b/1"], "S")
+    arrays = {"feats": features, "names": ids, "count": np.array(3)}
+    if layout == "named":
+        arrays |= {"words": ids[::-1], "other": features + 1}
+    elif layout == "a file of ids":
+        del arrays["names"]
+        (tmp_path / "ids.json").write_text(json.dumps([id.decode() for id in ids]))
+    path = write_hdf5(tmp_path, **arrays)
+    words = ("hdf5", "--file", path, "--out", tmp_path / "out", "--dtype", "float32")
+    if layout == "named":
+        refused("--key names one of: count (), feats (3, 2, 4), names (3,)", *words, "--ids-key", "names")
+        words += ("--key", "feats", "--ids-key", "names")
+    elif layout == "a file of ids":
+        words += ("--ids", tmp_path / "ids.json")
+    out = ingested(*words)
+    assert ("guessed: ids: the data set 'names' (--ids-key says another)" in out) == (
+        layout == "the only ones"
+    )
+    assert ("guessed: features: the data set 'feats'" in out) == (layout != "named")
+    found = sets_of(tmp_path / "out")
+    assert list(found) == ["a/1", "a/2", "b/1"]
+    np.testing.assert_array_equal(np.stack(list(found.values())), features)
+
+
+def test_a_data_set_for_each_id_in_groups_or_at_the_top(tmp_path):
+    sets = {name: RANDOM.random((n + 1, 4), np.float32) for n, name in enumerate(["a/1", "a/2", "b/c/1"])}
+    path = write_hdf5(
+        tmp_path,
+        **sets,
+        **{"b/wide": np.ones((2, 5)), "b/text": np.array([b"no"]), "b/empty": np.ones((0, 4))},
+    )
+    with h5py.File(path, "a") as file:
+        file["b/again"] = file["a"]  # a group of two names
+        file["b/around"] = file["/"]
+        file["b/link"] = h5py.SoftLink("/a/1")
+    words = ("hdf5", "--file", path, "--dtype", "float32", "--allow-skipped")
+    assert "guessed: a data set for each id" in ingested(*words, "--out", tmp_path / "out")
+    found = sets_of(tmp_path / "out")
+    assert list(found) == list(sets)
+    assert all(np.array_equal(found[name], x_ND) for name, x_ND in sets.items())
+    assert dict(reasons(tmp_path / "out")) == {
+        "b/link": "it is a link to data elsewhere; it is not followed",
+        "b/text": "no data set of numbers",
+        "train.hdf5, b/empty": "an empty set",
+        "train.hdf5, b/wide, shape (2, 5)": "vectors of another width than 4, which most have",
+    }
+    ingested(*words, "--key", "a", "--out", tmp_path / "of-a-group")
+    assert list(sets_of(tmp_path / "of-a-group")) == ["1", "2"]
+
+
+def test_a_message_lists_the_first_of_many_names(tmp_path):
+    path = write_hdf5(tmp_path, **{f"v{n:03}": np.ones((2, 4)) for n in range(550)})
+    listed = (
+        "--key names one of: v000 (2, 4), v001 (2, 4), v002 (2, 4), v003 (2, 4), v004 (2, 4) and 545 more"
+    )
+    refused(listed, "hdf5", "--file", path, "--key", "v", "--out", tmp_path / "out")
+
+
 def test_hdf5_rows_without_id_are_listed(tmp_path):
     path = write_hdf5(tmp_path, image_features=np.ones((3, 2, 4)), image_ids=np.array([1, 2]))
     ingested("hdf5", "--file", path, "--out", tmp_path / "out", "--allow-skipped")
@@ -84,8 +144,15 @@ def test_hdf5_refusals(tmp_path):
     torn = tmp_path / "torn.hdf5"
     torn.write_bytes(path.read_bytes()[:-300])
     cases = {
-        (path,): "no dataset 'image_features' of shape (n, N, D); --key names one of: features (3, 2, 4)",
-        (path, "--key", "features"): "no dataset 'image_ids'; give a file of ids",
+        (path,): "it is not said which row is which id; give a file of ids with --ids",
+        (
+            path,
+            "--key",
+            "features",
+        ): "name of a data set of them with --ids-key; there are: features (3, 2, 4)",
+        (path, "--key", "other"): "has no 'other'; --key names one of: features (3, 2, 4)",
+        (path, "--ids-key", "other"): "it is not said which row is which id",
+        (path, "--ids-key", "other", "--ids", path): "give one",
         (path, "--key", "features", "--ids", tmp_path / "ids.pkl"): "pickles are not read",
         (path, "--key", "features", "--ids", tmp_path / "ids.json"): "expected a list of ids, or {id: row}",
         (path, "--key", "features", "--ids", tmp_path / "ids.npy"): "cannot be read as an array of ids",
@@ -258,7 +325,7 @@ def test_features_packed_well_are_read(tmp_path):
     ],
 )
 def test_what_unpacks_to_far_more_is_refused(tmp_path, monkeypatch, bound, message):
-    module = "polypool.infra.limits" if bound == "_SMALL" else "polypool.tasks.datasets.features.hdf5"
+    module = "polypool.infra.limits" if bound == "_SMALL" else "polypool.tasks.datasets.features.hdf5_file"
     monkeypatch.setattr(f"{module}.{bound}", 1_000_000)
     with h5py.File(tmp_path / "features.h5", "w") as file:
         file["image_ids"] = np.array([7, 8, 9])
@@ -268,7 +335,7 @@ def test_what_unpacks_to_far_more_is_refused(tmp_path, monkeypatch, bound, messa
 
 
 def test_a_list_of_ids_is_bounded(tmp_path, monkeypatch):
-    monkeypatch.setattr("polypool.tasks.datasets.features.hdf5.LARGEST_BLOCK", 30)
+    monkeypatch.setattr("polypool.tasks.datasets.features.hdf5_file.LARGEST_BLOCK", 30)
     with h5py.File(tmp_path / "features.h5", "w") as file:
         file["image_ids"], file["image_features"] = np.arange(4), np.ones((4, 2, 4), "f4")
     options = ("hdf5", "--file", tmp_path / "features.h5", "--out", tmp_path / "out")

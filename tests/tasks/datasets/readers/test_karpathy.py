@@ -111,3 +111,16 @@ def test_karpathy_reads_the_real_corpus(shared, tmp_path):
     assert first.captions[1] == "A dog sleeping on a show rack in the shoes."
     assert corpus.image_path(first).is_file()
     assert sum(min(5, len(it.captions)) for split in corpus.splits for it in corpus.items(split)) == 13090
+
+
+def test_the_first_usable_images_of_each_split_can_be_taken(tmp_path):
+    splits = ["train", "restval", "val", "train", "val", "test"]
+    path = write_karpathy(tmp_path, [karpathy_entry(i, split=split) for i, split in enumerate(splits)])
+    (tmp_path / "images" / "val2014" / karpathy_entry(1)["filename"]).unlink()
+    files = "karpathy", "--json", path, "--images", tmp_path / "images"
+    _, corpus, skipped = corpus_of(tmp_path / "out", *files, "--limit", 2)
+    assert [it.id for it in corpus.items("train")] == ["1000", "1003"]
+    assert corpus.splits == {"train": 2, "val": 2, "test": 1}
+    assert len(skipped) == 1
+    assert corpus_of(tmp_path / "out", *files, "--limit", 1)[1].splits == {"train": 1, "val": 1, "test": 1}
+    refused("--limit must be at least 1, not 0", *files, "--limit", 0, "--out", tmp_path / "out")

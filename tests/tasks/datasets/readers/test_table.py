@@ -96,13 +96,30 @@ def test_questions_with_a_row_for_each_answer(folder):
 def test_features_alone_need_ids(folder):
     rows = [{"name": f"v{n}", "text": f"clip {n}"} for n in range(PICTURES)]
     words = ("table", "--file", written(folder / "a.csv", rows))
-    message = "(or --id-column, if there are features alone and no images): the table has name, text"
+    message = "--id-column where there are features alone, or --image-column where there are images: the table has name"
     refused(message, *words, "--out", folder / "out")
     assert captions(corpus_of(folder / "out", *words, "--id-column", "name")[1])["v3"] == ("clip 3",)
     written(folder / "a.csv", [{"id": f"w{n}", "text": f"clip {n}"} for n in range(PICTURES)])
     said, corpus, _ = corpus_of(folder / "out", *words)
     assert "guessed: id: the column 'id' (--id-column says another)" in said
     assert captions(corpus)["w3"] == ("clip 3",)
+    rows = [{"id": n, "image_id": f"x{n // 2}", "text": f"clip {n}"} for n in range(2 * PICTURES)]
+    written(folder / "a.csv", rows)  # the ids of rows are beside those of pictures
+    assert captions(corpus_of(folder / "out", *words)[1])["x3"] == ("clip 6", "clip 7")
+
+
+def test_absolute_paths_are_read_where_the_folder_of_images_has_them(folder, monkeypatch):
+    (folder / "tables").mkdir()
+    rows = [row | {"image": str(folder / row["image"])} for row in ROWS]
+    words = ("table", "--file", written(folder / "tables" / "a.csv", rows))
+    message = (
+        f"a path that leaves the folder {folder / 'tables'}; --images says another one, / for absolute paths"
+    )
+    refused(message, *words, "--out", folder / "out")
+    assert len(captions(corpus_of(folder / "out", *words, "--images", "/")[1])) == PICTURES
+    monkeypatch.chdir(folder)  # where the table's folder is relative
+    written(folder / "a.csv", rows)
+    assert len(captions(corpus_of(folder / "out", "table", "--file", "a.csv")[1])) == PICTURES
 
 
 def test_pictures_with_ids_are_read_and_what_is_not_read_is_told(folder):
@@ -118,6 +135,7 @@ def test_pictures_with_ids_are_read_and_what_is_not_read_is_told(folder):
     assert item.path.startswith("pictures/")
     said, corpus, _ = corpus_of(folder / "out", *words)
     assert "not read: the columns 'id', 'mood'" in said
+    assert "--id-column id makes it the id of each image" in said
 
 
 def test_rows_that_cannot_be_used_are_counted_and_listed(folder):
@@ -143,8 +161,8 @@ def test_rows_that_cannot_be_used_are_counted_and_listed(folder):
         f"no such file in {folder}",
         "an address, and no path of a file; fetch the files first",
         "a row without a picture or video",
+        f"a path that leaves the folder {folder}; --images says another one, / for absolute paths",
         "a row in another split than the first one of its picture or video",
-        "a path that leaves the folder of images",
     ]
     assert "a text of several lines; if it is none, a quote in the file is not closed" in said
     assert captions(corpus)["pictures/5.png"] == ("the picture 5", "two lines")

@@ -91,7 +91,18 @@ def test_what_cannot_be_used_is_listed_and_nothing_leaves_the_folder(tmp_path):
     assert (tmp_path / "pictures/a/1.png").read_bytes() == picture(1)
 
 
-@pytest.mark.parametrize("content", [b"no tar file", b"", None], ids=["another", "empty", "cut short"])
+def odd_header() -> bytes:
+    """Return a header whose numbers are none."""
+    member = tarfile.TarInfo("1.png")
+    member.pax_headers = {"GNU.sparse.map": "x", "GNU.sparse.size": "9"}
+    return member.tobuf(tarfile.PAX_FORMAT) + bytes(1024)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"no tar file", b"", None, b"\x1f\x8b\x08", odd_header()],
+    ids=["another", "empty", "cut short", "gzip cut short", "odd header"],
+)
 def test_what_is_no_whole_tar_file_is_no_corpus(content, tmp_path):
     path = shard(tmp_path / "a.tar", samples(range(9)))
     path.write_bytes(path.read_bytes()[:5000] if content is None else content)

@@ -1,0 +1,55 @@
+"""Commands that come after a model was trained: ask it, open its page, compare it."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from polypool.infra.errors import InputError
+from polypool.infra.files import read_json
+from polypool.infra.paths import home, resolve_place
+from polypool.infra.process.output import Step
+from polypool.infra.tracking import Artifacts, RunRecord, Tracker, tracking_uri
+from polypool.tasks.datasets.corpus import Corpus
+from polypool.tasks.datasets.open_corpora import open_corpus
+from polypool.tasks.run import Run, from_json
+
+_LONGEST = 60  # characters of a caption that is asked for
+
+
+def after_training(run_id: str) -> list[Step]:
+    """Return how a trained run is asked, shown as a page and compared; nothing where MLflow does not answer."""
+    try:
+        tracker = Tracker.attach(tracking_uri(home()), run_id, running=False)
+        run = from_json(tracker.read_json("run.json"), where=f"run.json of run {run_id}")
+    except InputError:
+        return []
+    return [*_asking(run, run_id), ("compare the runs", ("compare", "--experiment", run.experiment))]
+
+
+def asking(uri: str, record: RunRecord) -> list[Step]:
+    """Return how the model of a recorded run is asked and shown as a page, without importing MLflow for a file."""
+    try:
+        settings = read_json(Artifacts(uri).path(record, "run.json"), what="the settings of a run")
+        run = from_json(settings, where=f"run.json of run {record.run_id}")
+    except InputError:
+        return []
+    return _asking(run, record.run_id)
+
+
+def _asking(run: Run, run_id: str) -> list[Step]:
+    """Return how a model is asked and shown as a page; nothing where it is of several tasks."""
+    steps: list[Step] = []
+    if run.members:
+        return steps
+    with suppress(InputError):
+        corpus = open_corpus(resolve_place(run.data.corpus))
+        split = "test" if "test" in corpus.splits else next(iter(corpus.splits))
+        if isinstance(corpus, Corpus):
+            (captions,) = next(corpus.rows(split, "captions"))
+            query = next((text for text in captions if len(text) <= _LONGEST), captions[0])
+            steps.append(("search with a caption, or words of your own", ("search", run_id, query)))
+        else:
+            id, question = next(corpus.rows(split, "image_id", "question"))
+            words = ("search", run_id, question, "--id", id)
+            steps.append(("ask about a picture; --image FILE is one of your own", words))
+    return [*steps, ("a page that does the same", ("serve", run_id))]

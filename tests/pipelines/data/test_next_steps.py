@@ -1,0 +1,98 @@
+"""Commands after `ingest` and `extract`, which have the arguments of what was made."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from verbs import called, ingested
+
+from polypool.infra.process.output import command_line
+from polypool.infra.store.manifest import Manifest
+from polypool.pipelines.data import next_steps
+from polypool.tasks.datasets.corpus import Item, write_corpus
+from polypool.tasks.datasets.questions import Question, write_questions
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch) -> Path:
+    """The current folder, which is the project's home."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("POLYPOOL_HOME", str(tmp_path))
+    return tmp_path
+
+
+def corpus(path: str, *, splits: tuple[str, ...] = ("train", "val", "test")) -> str:
+    items = [Item(id=f"{n}", split=split, captions=("a",), path=path) for n, split in enumerate(splits)]
+    write_corpus("data/mine", items, source={})
+    return "data/mine"
+
+
+def lines(steps: list) -> list[str]:
+    return [command_line(words).partition("polypool ")[2] for _, words in steps]
+
+
+@pytest.mark.parametrize(
+    ("path", "recipe", "made"),
+    [
+        ("1.jpg", "image_text", "extract --corpus data/mine --backbone cells --out data/mine/cells"),
+        ("1.MP4", "video_text", "extract --corpus data/mine --video --backbone cells --out data/mine/cells"),
+        ("", "image_text", "ingest hdf5 --file FILE --corpus data/mine --out data/mine/features"),
+    ],
+)
+def test_after_a_corpus_come_features_and_training(here, path, recipe, made):
+    features = made.split()[-1]
+    training = f"train {recipe} --corpus data/mine --features {features} --aggregator gpo"
+    assert lines(next_steps.after_corpus(Path(corpus(path)))) == [made, training]
+
+
+def test_after_questions_comes_their_recipe(here):
+    write_questions(
+        "data/asked",
+        [Question(id="1", split="train", image_id="7", question="What?", path="7.jpg")],
+        source={},
+    )
+    assert lines(next_steps.after_corpus(Path("data/asked")))[1].startswith("train vqa --corpus data/asked")
+
+
+def test_after_features_comes_training_on_their_corpus(here):
+    corpus("")
+    training = "train image_text --corpus data/mine --features data/{} --aggregator gpo"
+    assert lines(next_steps.after_store(Path("data/mine/own"))) == [training.format("mine/own")]
+    assert lines(next_steps.after_store(Path("data/own"), Path("data/mine"))) == [training.format("own")]
+    assert lines(next_steps.after_store(Path("data/own"))) == [
+        "train image_text --corpus CORPUS --features data/own"
+    ]
+
+
+def test_splits_that_a_store_lacks_are_added_first(here):
+    corpus("1.jpg", splits=("train", "val", "other"))
+    manifest = Manifest(source={"splits": ["train"]}, dim=1, dtype="float16", shards=())
+    words = ("--corpus", "data/mine", "--out", "data/mine/cells")
+    steps = lines(
+        next_steps.after_extraction(
+            Path("data/mine/cells"), Path("data/mine"), manifest, words=words, texts=False
+        )
+    )
+    assert steps[0] == "extract --corpus data/mine --out data/mine/cells --splits val"
+    assert "--features data/mine/cells" in steps[1]
+    manifest = Manifest(source={"splits": ["train", "val"]}, dim=1, dtype="float16", shards=())
+    (of_texts,) = lines(
+        next_steps.after_extraction(Path("data/t"), Path("data/mine"), manifest, words=words, texts=True)
+    )
+    assert of_texts == (
+        "train image_text --corpus data/mine --features FEATURES --aggregator gpo --texts data/t"
+    )
+
+
+def test_the_verb_ends_with_them_and_is_quiet_where_asked(here):
+    corpus("")
+    (here / "in").mkdir()
+    for n in range(3):
+        np.save(here / "in" / f"{n}.npy", np.ones((2, 4), np.float32))
+    words = ("arrays", "--dir", "in", "--corpus", "data/mine", "--out", "data/own")
+    out = ingested(*words)
+    assert "train image_text --corpus data/mine --features data/own --aggregator gpo  # train a model" in out
+    assert "next:" not in ingested(*words[:-1], "data/other", "--quiet")
+    assert called("ingest", "verify", "--store", "data/own")[0] == 0

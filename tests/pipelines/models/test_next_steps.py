@@ -1,0 +1,63 @@
+"""Commands after a model was trained."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from polypool.infra.process.output import command_line
+from polypool.infra.registry import RECIPES
+from polypool.infra.tracking import find_runs, tracking_uri
+from polypool.pipelines.models import next_steps
+from polypool.pipelines.training.recording import Described
+from polypool.tasks.datasets.corpus import Item, write_corpus
+from polypool.tasks.datasets.questions import Question, write_questions
+from polypool.tasks.run import Run
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("POLYPOOL_HOME", str(tmp_path))
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    return tmp_path
+
+
+def steps_of(run: Run, home) -> list[str]:
+    described = Described.of(run)
+    tracker = described.start(tracking_uri(home), home)
+    tracker.json("run.json", described.settings)
+    tracker.finish()
+    after = next_steps.after_training(tracker.run_id)
+    (record,) = [each for each in find_runs(tracking_uri(home), "mine") if each.run_id == tracker.run_id]
+    assert next_steps.asking(tracking_uri(home), record) == after[:-1]
+    steps = [command_line(words) for _, words in after]
+    return [step.replace(tracker.run_id, "ID").partition("polypool ")[2] for step in steps]
+
+
+def own(name: str, corpus: str) -> Run:
+    run = RECIPES.get(name)()
+    return replace(
+        run, experiment="mine", data=replace(run.data, corpus=corpus, dataset="mine", features="f")
+    )
+
+
+def test_a_model_is_asked_with_a_caption_of_its_test_split(home):
+    items = [
+        Item(id="a", split="train", captions=("of the training",)),
+        Item(id="b", split="test", captions=("long " * 20, "it's a dog")),
+    ]
+    write_corpus(home / "corpus", items, source={})
+    rest = ["serve ID", "compare --experiment mine"]
+    assert steps_of(own("image_text", "corpus"), home) == ["search ID 'it'\"'\"'s a dog'", *rest]
+    assert steps_of(own("image_text", "gone"), home) == rest
+
+
+def test_a_model_of_questions_is_asked_about_a_picture(home):
+    asked = [Question(id="1", split="test", image_id="7", question="What?", path="7.jpg")]
+    write_questions(home / "asked", asked, source={})
+    assert steps_of(own("vqa", "asked"), home)[0] == "search ID 'What?' --id 7"
+
+
+def test_a_run_that_is_not_known_has_no_next_steps(home):
+    assert next_steps.after_training("0" * 32) == []
