@@ -10,11 +10,10 @@ from contextlib import AbstractContextManager
 from functools import lru_cache
 from pathlib import Path
 
-from tqdm import tqdm
-
 from polypool.infra.errors import InputError
 from polypool.infra.fields import read_record
 from polypool.infra.files import atomic, sha256, why_no_file
+from polypool.infra.process.progress import Progress
 
 DIGESTS = "digests.json"
 """The file of digests by name. Folders that older versions wrote have none, and are used as they are."""
@@ -88,7 +87,7 @@ class FileDigests(AbstractContextManager["FileDigests"]):
     def __init__(self, folder: str | Path) -> None:
         self._folder, self._pool = folder, ThreadPoolExecutor(_THREADS)
         self._digest_of = lru_cache(_PICTURES)(digest_of)  # many questions are about one picture
-        self._bar = tqdm(desc="pictures", unit="file", delay=1)
+        self._bar = Progress(desc="pictures", unit="file", delay=1)
 
     def of(self, paths: Sequence[str]) -> list[str]:
         """Return the digests of some files; empty where there is none that can be read."""

@@ -10,7 +10,6 @@ from typing import Annotated, Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from tqdm import tqdm
 
 from polypool.encoders.encoder import TextEncoder
 from polypool.encoders.text.tokenizers import SPLITS, Vocabulary, count_words
@@ -18,6 +17,7 @@ from polypool.infra.compute.dropout import Dropout
 from polypool.infra.compute.gru import GRU
 from polypool.infra.errors import InputError, unknown
 from polypool.infra.fields import Rule
+from polypool.infra.process.progress import Progress
 from polypool.infra.registry import ENCODERS
 
 STARTS: dict[str, Callable[[Tensor], object]] = {
@@ -56,7 +56,7 @@ def read_glove(path: str | Path, words: Iterable[str], *, dim: int) -> dict[str,
         )
     with (
         path.open(encoding="utf-8", errors="replace") as lines,
-        tqdm(desc=f"reading {path.name}", unit=" words") as bar,
+        Progress(desc=f"reading {path.name}", unit="word") as bar,
     ):
         for number, line in enumerate(lines, start=1):
             word, *values = line.rstrip("\n").rsplit(" ", dim)

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, redirect_stderr
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from polypool.infra.errors import unknown
 from polypool.infra.paths import home
@@ -59,12 +60,33 @@ def printed_as(chosen: str) -> Iterator[None]:
     before = os.environ.get(LOG)
     os.environ[LOG] = chosen
     try:
-        yield
+        with redirect_stderr(_Unmarked(sys.stderr)) if chosen == JSON else nullcontext():
+            yield
     finally:
         if before is None:
             del os.environ[LOG]
         else:
             os.environ[LOG] = before
+
+
+_MARK = re.compile(r"^(\x1b\[\d+m)?\(\w+ pid=\d+(, ip=[\w.:]+)?\)(\x1b\[0m)? (?=\{)")
+
+
+class _Unmarked:
+    """Standard error in which JSON lines of Ray's workers do not begin with the name of their process."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        self._stream.write(_MARK.sub("", text))
+        return len(text)
+
+    def flush(self) -> None:
+        self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 def log_line(**values: Any) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from polypool.infra.errors import AwayError
+from polypool.infra.process.progress import waiting
 from polypool.infra.ray.internals import psutil
 
 ON_ONE_MACHINE = {
@@ -73,7 +74,9 @@ class PrivateRay:
         """
         for more in reversed(range(_TRIES)):
             assert self._process.stdout is not None
-            if address := self._process.stdout.readline().decode().strip():
+            with waiting("Ray to start on this machine"):
+                address = self._process.stdout.readline().decode().strip()
+            if address:
                 return address
             output = self._output_end()
             if _TOO_SLOW not in output:

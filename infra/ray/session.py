@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from polypool.infra.errors import AwayError, InputError
+from polypool.infra.process.output import JSON, mode
+from polypool.infra.process.progress import waiting
 from polypool.infra.process.stopping import cleanup_on_exit, handlers_restored, raise_stopped
 from polypool.infra.ray.internals import (
     mute_workers,
@@ -31,6 +33,8 @@ EVERYWHERE = {
     "RAY_COLOR_PREFIX": "0",  # colours would come out as text (polypool.infra.process.terminal)
 }
 """Default settings of Ray."""
+ONCE_EACH = {"RAY_DEDUP_LOGS": "0"}
+"""With which Ray prints every line of its workers as it is."""
 _PATIENCE, _NO_PATIENCE = 30.0, 0.5  # seconds for Ray to be left
 
 
@@ -100,7 +104,7 @@ def ray_session(*, cpus: int | None = None, shared: bool = False) -> Iterator[Se
         InputError: RAY_ADDRESS names a job server.
         AwayError: no cluster answers there.
     """
-    _default(EVERYWHERE)
+    _default(EVERYWHERE | (ONCE_EACH if mode() == JSON else {}))
     import ray
 
     if ray.is_initialized():
@@ -135,7 +139,7 @@ def _connected(address: str) -> Iterator[None]:
 
     shorten_daemon_errors()
     try:
-        with handlers_restored():
+        with waiting(f"Ray at {address} to answer", after=5.0), handlers_restored():
             ray.init(address=address, logging_level=logging.ERROR, log_to_driver=True)
     except ConnectionError as error:
         raise AwayError(f"no Ray cluster answers at RAY_ADDRESS={address}: {error}") from error

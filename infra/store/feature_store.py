@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from tqdm import tqdm
 
 from polypool.infra.errors import InputError, unknown
+from polypool.infra.process.progress import Progress
 from polypool.infra.storage.places import Url, place
 from polypool.infra.store.manifest import COLUMNS, Manifest, Shard
 from polypool.infra.store.mapped import Ahead, allow_files
@@ -240,7 +240,7 @@ class FeatureStore:
             InputError: it names every file that is damaged, and the sets in it that are.
         """
         damaged = []
-        for shard in tqdm(self.manifest.shards, desc="verify", unit="shard"):
+        for shard in Progress(self.manifest.shards, desc="verify", unit="shard"):
             try:
                 self._verify(shard)
             except InputError as error:

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
+from polypool.infra.process.progress import Progress
 from polypool.infra.store.ids import IdSet
 from polypool.infra.store.shard import MappedShard
 
@@ -68,7 +68,7 @@ def statistics(
     """
     moments, sets = Moments(dim), 0
     chosen = _chosen(shards(), ids)
-    for shard, chosen_S in zip(shards(), tqdm(chosen, desc="statistics", unit="shard"), strict=True):
+    for shard, chosen_S in zip(shards(), Progress(chosen, desc="statistics", unit="shard"), strict=True):
         for row in np.flatnonzero(chosen_S):
             moments.add(shard[row])
             sets += 1

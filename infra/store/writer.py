@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 import numpy as np
-from tqdm import tqdm
 
 from polypool.infra.errors import InputError, unknown
 from polypool.infra.lease.on_disk import lease_folder
+from polypool.infra.process.progress import Progress
 from polypool.infra.storage.places import Url
 from polypool.infra.storage.transfer import Destination
 from polypool.infra.store.findings import SKIPPED, WARNINGS, Findings, Flagged, Skipped, Tolerance, describe
@@ -236,7 +236,7 @@ class StoreWriter:
 
     def _resume(self, finished: Sequence[Shard]) -> None:
         """Check and take over what an interrupted writer has finished."""
-        for shard in tqdm(finished, desc="finished shards", unit="shard", disable=not finished):
+        for shard in Progress(finished, desc="finished shards", unit="shard", disable=not finished):
             path = self.folder / shard.file
             found, mapped = written(path, dim=self.dim, dtype=self.dtype)
             if found != shard:

@@ -15,6 +15,7 @@ from filelock import FileLock
 
 from polypool.infra.errors import AbsentError, AwayError, InputError
 from polypool.infra.files import make_folder
+from polypool.infra.process.progress import waiting
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -123,7 +124,8 @@ def connect(uri: str, *, create: bool = False, retries: int = 0) -> MlflowClient
     }
     with opening(uri, create=create), environment(patience), explained(uri):
         client = MlflowClient(uri)
-        client.search_experiments(max_results=1)
+        with waiting(f"MLflow at {uri} to answer"):
+            client.search_experiments(max_results=1)
     return client
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from polypool.infra.errors import InputError
+from polypool.infra.process.progress import Progress
 from polypool.infra.tracking import Artifacts, RunRecord
 from polypool.pipelines.comparison.groups import Group, Row
 from polypool.pipelines.comparison.statistics.joint_scores import Sample
@@ -150,7 +151,7 @@ def with_differences(
         return group, []
     samples: dict[str, Sample] = {}
     notes, firsts = [], []
-    for row in rows:
+    for row in Progress(rows, desc=f"queries of {group.title}", unit="row", leave=False):
         try:
             runs = _row_units(row, group, read)
             firsts.append(runs[0])

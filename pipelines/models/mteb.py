@@ -35,11 +35,11 @@ import torch
 from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader
-from tqdm import tqdm
 
 from polypool.infra.compute.device import device_of
 from polypool.infra.errors import InputError
 from polypool.infra.pictures.opening import rgb
+from polypool.infra.process.progress import Progress
 from polypool.pipelines.data.extraction.file_features import FileFeatures
 from polypool.pipelines.models.search.queries import as_file
 from polypool.pipelines.models.trained import TrainedModel, load
@@ -142,7 +142,7 @@ class MtebModel:
             raise InputError(
                 f"precision={precision!r}: embeddings are float32; leave encode_kwargs['precision'] out"
             )
-        batches = tqdm(_with_files(inputs), disable=not show_progress_bar)
+        batches = Progress(_with_files(inputs), desc="mteb", unit="batch", disable=not show_progress_bar)
         embedding = side_by_side([self._encoded(batch).cpu() for batch in batches])
         if embedding.ndim != 2 and task_metadata.simplified_task_type != "retrieval":
             raise InputError(

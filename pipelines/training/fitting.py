@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,14 +9,11 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from tqdm import tqdm
-
 from polypool.infra.compute.device import best_device
 from polypool.infra.errors import FaultError, InputError
 from polypool.infra.files import disk_fault, make_folder
 from polypool.infra.paths import home
 from polypool.infra.process.stopping import Stopped, graceful_stop, resume_hint
-from polypool.infra.ray.progress import LineBar
 from polypool.infra.ray.session import local_cores
 from polypool.infra.registry import TASKS
 from polypool.infra.tracking import Tracker
@@ -151,7 +147,6 @@ def _train_here(
             kept,
             uri=tracker.uri,
             device=best_device(),
-            bar=tqdm if sys.stderr.isatty() else LineBar,
         )
     except InputError:
         raise

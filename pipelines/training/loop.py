@@ -16,7 +16,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
-from tqdm import tqdm
 
 from polypool.aggregators.observe import Watched, observe
 from polypool.infra.batches import load, order_of
@@ -25,6 +24,7 @@ from polypool.infra.compute.dist import broadcast_state, gather_objects, rank, w
 from polypool.infra.compute.dropout import Draws, drawn
 from polypool.infra.digests import refuse_damaged
 from polypool.infra.errors import InputError
+from polypool.infra.process.progress import resumed_bar
 from polypool.pipelines.training.checkpoints.best import ARTIFACT, WEIGHTS, write_model
 from polypool.pipelines.training.checkpoints.format import (
     Progress,
@@ -81,7 +81,7 @@ class Trainer:
         log: RunLog | None,
         report: Report,
         device: torch.device,
-        bar: Callable[..., Any] = tqdm,
+        bar: Callable[..., Any] = resumed_bar,
         stopping: Callable[[], bool] = lambda: False,
     ) -> None:
         torch.manual_seed(run.seed)

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 from polypool.infra.errors import FaultError, InputError
 from polypool.infra.files import disk_fault
 from polypool.infra.paths import home
+from polypool.infra.process.output import mode
+from polypool.infra.process.progress import say
 from polypool.infra.ray.session import Resources, Session, ray_session
 from polypool.infra.spec import trusted
 from polypool.infra.storage import cache
@@ -60,6 +62,8 @@ def train_on_ray(
         trainer = _trainer(run, tracker, kept, session, assets=assets, metric=metric)
         try:
             with stoppable():
+                need = f"{run.workers} worker{'s' if run.workers > 1 else ''} of Ray to start"
+                say(f"waiting for {need}", what=need)
                 trainer.fit()
         except Exception as error:
             if (plain := _plain_error(error, run, tracker.run_id, kept.folder)) is error:
@@ -114,6 +118,7 @@ def _trainer(
         home=home(),
         threads=resources.cpus,
         terminal=sys.stderr.isatty(),
+        log=mode(),
         trusted=trusted(),
         assets=ray.put(json.dumps(assets)),
     )

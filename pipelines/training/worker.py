@@ -18,7 +18,8 @@ from polypool.infra.compute.dist import rank
 from polypool.infra.errors import InputError
 from polypool.infra.files import causes, disk_fault
 from polypool.infra.process.memory import keep_freed_memory
-from polypool.infra.ray.progress import LineBar
+from polypool.infra.process.output import LOG, TEXT
+from polypool.infra.process.progress import resumed_bar
 from polypool.infra.registry import TASKS
 from polypool.infra.spec import trust_modules
 from polypool.pipelines.training.checkpoints.best import weights_of
@@ -47,6 +48,7 @@ class Work:
         home: the project's folder of data and runs.
         threads: of torch.
         terminal: whether the driver's output is a terminal, where a progress bar can be redrawn.
+        log: how progress is printed, as of `polypool.infra.process.output.mode`.
         trusted: modules whose code specs may name.
     """
 
@@ -57,13 +59,14 @@ class Work:
     home: Path
     threads: int
     terminal: bool
+    log: str
     trusted: tuple[str, ...]
 
 
 def work_on_ray(config: dict[str, Work]) -> None:
     """Set up a process of Ray's and train in it."""
     work = config["work"]
-    os.environ["POLYPOOL_HOME"] = str(work.home)
+    os.environ |= {"POLYPOOL_HOME": str(work.home), LOG: work.log}
     trust_modules(*work.trusted)
     import ray
     from ray.experimental.tqdm_ray import tqdm as drawn_by_the_driver
@@ -85,7 +88,7 @@ def work_on_ray(config: dict[str, Work]) -> None:
         work.kept,
         uri=work.uri,
         device=get_device(),
-        bar=drawn_by_the_driver if work.terminal else LineBar,
+        bar=drawn_by_the_driver if work.terminal and work.log == TEXT else resumed_bar,
     )
 
 
@@ -102,7 +105,7 @@ def train(
     *,
     uri: str,
     device: torch.device,
-    bar: Callable[..., Any],
+    bar: Callable[..., Any] = resumed_bar,
 ) -> None:
     """Train a run to its end, from its last checkpoint where it has one.
 

@@ -9,11 +9,11 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from polypool.encoders.text.tokenizers import Tokenizer, WordTokenizer
 from polypool.infra.compute.dist import rank
 from polypool.infra.errors import InputError
+from polypool.infra.process.progress import Progress
 from polypool.infra.ragged import ragged
 from polypool.infra.registry import PARSERS
 from polypool.tasks.hgr.released_graphs import find_role_graphs, read_role_graphs
@@ -85,7 +85,7 @@ class RoleCaptions:
             self._read(texts, store, graphs, faults)
         released = int(store.filled_U.sum())
         left = np.flatnonzero(~store.filled_U).tolist()
-        for number in tqdm(left, desc="parsing", leave=False, delay=2, disable=rank() > 0):
+        for number in Progress(left, desc="parsing", leave=False, disable=rank() > 0):
             words = self.tokenizer.split(texts[number])
             store.put(number, self._cut(parse(words), len(words)))
         self._store = store
@@ -107,7 +107,7 @@ class RoleCaptions:
             released = read_role_graphs(graphs, wanted=wanted)
         else:
             released = find_role_graphs(graphs, texts, wanted=wanted)
-        for read in tqdm(released, desc="role graphs", leave=False, delay=2, disable=rank() > 0):
+        for read in Progress(released, desc="role graphs", leave=False, disable=rank() > 0):
             faults.update(read.faults)
             if read.graph is None:
                 continue

@@ -9,10 +9,10 @@ from typing import Protocol
 import numpy as np
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from polypool.infra.batches import Batch, announced, fetch_ahead
 from polypool.infra.compute.dist import rank, world
+from polypool.infra.process.progress import Progress
 from polypool.tasks.inputs.augmentations import Draw, draw_for
 from polypool.tasks.inputs.corpus_inputs import CorpusInputs
 from polypool.tasks.inputs.texts import Captions, TextAugmentation, TextInputs
@@ -100,7 +100,7 @@ def _parts(number_S: np.ndarray, size: int, about: str) -> Iterator[np.ndarray]:
     """Deal the parts of `size` samples to the workers in turn; equally many, so some may be dealt twice."""
     starts = range(0, len(number_S), size)
     turns = -(-len(starts) // world())
-    for turn in tqdm(range(turns), desc=about, leave=False, delay=2, disable=rank() > 0):
+    for turn in Progress(range(turns), desc=about, leave=False, disable=rank() > 0):
         start = starts[(turn * world() + rank()) % len(starts)]
         yield number_S[start : start + size]
 

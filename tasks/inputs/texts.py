@@ -9,13 +9,13 @@ from typing import Any, Literal, Protocol, cast
 
 import numpy as np
 from torch import Tensor
-from tqdm import tqdm
 
 from polypool.encoders.backbones import Backbone, recorded_backbone, recorded_spec
 from polypool.encoders.backbones.text_models import TextBackbone
 from polypool.encoders.text.tokenizers import Tokenizer, pad_tokens
 from polypool.infra.batches import Batch
 from polypool.infra.errors import InputError
+from polypool.infra.process.progress import Progress
 from polypool.infra.ragged import ragged
 from polypool.infra.registry import BACKBONES
 from polypool.infra.store import FeatureStore
@@ -63,9 +63,7 @@ class Captions:
         words: list[int] = []
         ends = np.zeros(len(captions) + 1, np.int64)
         self.cut = 0
-        encoded = tqdm(
-            tokenizer.encode(captions), desc="tokenising", total=len(captions), leave=False, delay=2
-        )
+        encoded = Progress(tokenizer.encode(captions), desc="tokenising", total=len(captions), leave=False)
         for i, line in enumerate(encoded):
             self.cut += 0 < limit < len(line)
             for number, word in enumerate(line[: limit or None]):

@@ -12,12 +12,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.checkpoint import checkpoint
-from tqdm import tqdm
 
 from polypool.infra.batches import Batch
 from polypool.infra.compute.device import device_of, on_device
 from polypool.infra.compute.dist import gather, gather_objects, gather_shared, gather_uneven, rank, world
 from polypool.infra.compute.dropout import drawn_again
+from polypool.infra.process.progress import Progress
 from polypool.tasks.models.branch import (
     Branch,
     check_widths,
@@ -242,7 +242,7 @@ class PairScores:
         sim_VT = self.sim_VT.new_empty(len(row_V), len(column_T))
         by_size_T = np.argsort([len(self.text[column]) for column in column_T], kind="stable")
         starts = range(0, len(row_V), IMAGES)
-        for start in tqdm(starts, desc="scoring pairs", leave=False, delay=2, disable=rank() > 0):
+        for start in Progress(starts, desc="scoring pairs", leave=False, disable=rank() > 0):
             part = slice(start, start + IMAGES)
             visual = PaddedSets.pad([self.visual[row] for row in row_V[part]])
             for first in range(0, len(column_T), CAPTIONS):

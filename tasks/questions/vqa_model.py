@@ -10,7 +10,6 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from tqdm import tqdm
 
 from polypool.encoders.encoder import xavier_linear
 from polypool.infra.batches import Batch
@@ -18,6 +17,7 @@ from polypool.infra.compute.device import device_of, on_device
 from polypool.infra.compute.dist import all_sum, gather_uneven, rank, world
 from polypool.infra.compute.dropout import current_draws, drawn
 from polypool.infra.errors import InputError
+from polypool.infra.process.progress import Progress
 from polypool.infra.registry import FUSIONS
 from polypool.tasks.abilities import Pass
 from polypool.tasks.adapter import Score
@@ -184,7 +184,7 @@ def best_answers(score: Score, *, questions: int, chunk: int) -> tuple[np.ndarra
     """
     number, best, confidence = [torch.empty(0, dtype=torch.int64)], [], []
     starts = range(rank() * chunk, questions, world() * chunk)
-    for start in tqdm(starts, desc="answering questions", leave=False, delay=2, disable=rank() > 0):
+    for start in Progress(starts, desc="answering questions", leave=False, disable=rank() > 0):
         part = slice(start, min(start + chunk, questions))
         confidence_B, best_B = score(part, slice(None)).max(dim=1)
         number.append(torch.arange(part.start, part.stop))

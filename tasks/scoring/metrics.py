@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from polypool.infra.errors import InputError
+from polypool.infra.process.progress import Progress
 
 KS = (1, 5, 10)
 
@@ -134,7 +134,7 @@ def rank_queries(
     """
     answerable_Q = check_answers(positives, skip=skip)
     counts = []
-    with tqdm(total=len(positives), desc=progress, delay=2, leave=False, disable=not progress) as bar:
+    with Progress(total=len(positives), desc=progress, leave=False, disable=not progress) as bar:
         for start, score_QG in _chunks(scores, positives, rows=max(1, chunk // positives.gallery)):
             counts.append(_count(score_QG, positives, start).cpu())
             bar.update(len(score_QG))

@@ -14,11 +14,10 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
 from polypool.encoders.backbones import build_backbone
 from polypool.encoders.backbones.model_folders import remember_folder
 from polypool.infra.errors import AbsentError, InputError, MissingError
+from polypool.infra.process.progress import Progress, waiting
 from polypool.infra.ray.session import ray_session
 from polypool.infra.spec import Spec, trust_specs
 from polypool.infra.storage.places import Url, place
@@ -308,10 +307,12 @@ def _write(
         how = {"extractor": work.extractor, "options": work.options, "gpu": work.gpu, "block": work.block}
         with (
             ray_session(),
-            tqdm(total=total, desc="extract", unit=work.unit) as bar,
+            Progress(total=total, desc="extract", unit=work.unit) as bar,
             closing(stream(batches, **how)) as rows,
         ):
-            for row in rows:
+            with waiting(f"the first {work.unit}: workers of Ray start and load the backbone", after=5.0):
+                first = [*islice(rows, 1)]
+            for row in chain(first, rows):
                 bar.update()
                 id, where = row["id"], f"id {row['id']}, {row['path']}"
                 if row["why"]:

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 from PIL import Image
-from tqdm import tqdm
 
 from polypool.infra.errors import InputError
 from polypool.infra.files import make_folder, write_json
+from polypool.infra.process.progress import Progress
 from polypool.infra.video.mp4 import write_video
 from polypool.pipelines.data.rendered.captions import moving_captions
 from polypool.pipelines.data.rendered.shapes import (
@@ -133,7 +133,9 @@ def write_moving_scenes(folder: str | Path, *, videos: int, seed: int = 0) -> tu
         for name in paths
     }
     scenes = moving_scenes(videos, seed=seed)
-    for index, (scene, captions, rng) in enumerate(tqdm(scenes, desc="videos", unit="video", total=videos)):
+    for index, (scene, captions, rng) in enumerate(
+        Progress(scenes, desc="videos", unit="video", total=videos)
+    ):
         id, split = f"video{index}", _SPLITS[index % len(_SPLITS)]
         write_video(place / f"{id}.mp4", render(scene, rng), fps=FPS)
         file = files["test" if split == "test" else "train_val"]

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
 from polypool.infra.errors import InputError
 from polypool.infra.files import make_folder, write_json
+from polypool.infra.process.progress import Progress
 from polypool.pipelines.data.rendered.captions import EXTREMES, SYNONYMS, Wording, plural, with_article
 from polypool.pipelines.data.rendered.scenes import picture_of, save_picture, scene_of
 from polypool.pipelines.data.rendered.shapes import BACKGROUNDS, COLOURS, FORMS, PATTERNS, Scene, Shape
@@ -193,7 +193,7 @@ def write_scene_questions(
         }
     for subtype in _SUBTYPES:
         make_folder(folder / "images" / subtype)
-    for index in tqdm(range(images), desc="questions about scenes", unit="image"):
+    for index in Progress(range(images), desc="questions about scenes", unit="image"):
         scene, _, rng = scene_of(index, seed=seed)
         path = folder / picture_of(index)
         if not path.exists():

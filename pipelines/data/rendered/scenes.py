@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 from PIL import Image, ImageFilter
-from tqdm import tqdm
 
 from polypool.infra.errors import InputError
 from polypool.infra.files import make_folder, write_json
+from polypool.infra.process.progress import Progress
 from polypool.pipelines.data.rendered.captions import captions
 from polypool.pipelines.data.rendered.shapes import (
     BACKGROUNDS,
@@ -151,7 +151,7 @@ def write_scenes(folder: str | Path, *, images: int = 600, seed: int = 0) -> Pat
     for name in set(_FOLDERS.values()):
         make_folder(folder / "images" / name)
     entries = []
-    for index in tqdm(range(images), desc="scenes", unit="image"):
+    for index in Progress(range(images), desc="scenes", unit="image"):
         scene, sentences, rng = scene_of(index, seed=seed)
         save_picture(scene, rng, folder / picture_of(index))
         entries.append(_entry(index, sentences))

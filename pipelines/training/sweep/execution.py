@@ -9,7 +9,7 @@ import secrets
 import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -18,6 +18,8 @@ from polypool.infra.errors import FaultError, InputError
 from polypool.infra.files import make_folder
 from polypool.infra.lease.on_disk import BEAT_SECONDS, STALE_SECONDS, DiskLease, HeldError
 from polypool.infra.process.memory import release_memory
+from polypool.infra.process.output import JSON, TEXT, log_line, mode
+from polypool.infra.process.progress import waiting
 from polypool.infra.process.stopping import Stopped, graceful_stop
 from polypool.infra.ray.session import Resources, cores, ray_session
 from polypool.infra.ray.tuning import Ended, Halving, run_side_by_side
@@ -151,17 +153,19 @@ def _train(
         halving = Halving(
             metric=f"dev/{primary.name}", higher_is_better=primary.higher_is_better, epochs=run.optim.epochs
         )
-    started, ends = time.monotonic(), dict[int, Ended]()
+    started, ends, patience = time.monotonic(), dict[int, Ended](), ExitStack()
     stop = make_folder(plan.home / "runs" / sweep) / "stop"
 
     def ended(end: Ended) -> None:
+        patience.close()
         ends[end.number] = end
         if not stop.exists():
             error = _error(end)
             done = "done" if "run_id" in end.result else "stopped early"
             how = f"failed: {last_line(error)}" if error else done
-            past = duration(time.monotonic() - started)
-            print(f"[{before + len(ends)}, {past}] {matches[end.number].trial.name}: {how}", flush=True)
+            past, whole = time.monotonic() - started, len(plan.to_do)
+            left = past / len(ends) * (whole - before - len(ends))
+            _tell(f"{matches[end.number].trial.name}: {how}", before + len(ends), whole, past=past, left=left)
 
     work = Work(
         matches=tuple(matches),
@@ -174,6 +178,7 @@ def _train(
         stop=stop,
     )
     outcomes: list[Outcome] = []
+    patience.enter_context(waiting(f"the first of {len(matches)} trials to end", after=10.0))
     try:
         with graceful_stop(stop.touch, seconds=CHECKPOINT_SECONDS):
             run_side_by_side(
@@ -187,8 +192,18 @@ def _train(
                 ended=ended,
             )
     finally:
+        patience.close()
         outcomes = _settle(plan, matches, ends, sweep)
     return outcomes
+
+
+def _tell(what: str, done: int, total: int, *, past: float, left: float) -> None:
+    """Print that a trial ended, how many have of all, and the seconds that passed and that the rest will take."""
+    if mode() == JSON:
+        log_line(event="progress", what=what, done=done, total=total, unit="trial", seconds_left=round(left))
+    elif mode() == TEXT:
+        soon = f", {duration(left)} left" if done < total else ""
+        print(f"[{done}/{total}, {duration(past)}{soon}] {what}", flush=True)
 
 
 @dataclass(frozen=True, kw_only=True)

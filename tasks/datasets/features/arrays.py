@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import IO
 
 import numpy as np
-from tqdm import tqdm
 
 from polypool.infra.errors import InputError
 from polypool.infra.files import existing_folder
 from polypool.infra.limits import LARGEST_SET, UNPACKS_TOO_FAR, unpacks_too_far
 from polypool.infra.pictures.boxes import fractions
+from polypool.infra.process.progress import Progress
 from polypool.infra.registry import READERS
 from polypool.infra.store.findings import Skipped
 from polypool.infra.untrusted_arrays import reason
@@ -58,10 +58,10 @@ class Arrays(FeatureReader):
         names = sorted(name for name in files_below(folder) if not f"/{name}".count("/."))
         looked = [
             _look(folder / name, channels_first=self.channels_first)
-            for name in tqdm(names, desc="widths", unit="file", leave=False)
+            for name in Progress(names, desc="widths", unit="file", leave=False)
         ]
         width, boxed = usual_width(width for width, _ in looked), any(has for _, has in looked)
-        for where in tqdm(names, desc="files", unit="file"):
+        for where in Progress(names, desc="files", unit="file"):
             path = folder / where
             id, ending = os.path.splitext(where)
             if ending not in (".npy", ".npz"):

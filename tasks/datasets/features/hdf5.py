@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
 from polypool.infra.errors import InputError
 from polypool.infra.files import identity
+from polypool.infra.process.progress import Progress
 from polypool.infra.registry import READERS
 from polypool.infra.store.findings import Skipped
 from polypool.tasks.datasets import FeatureReader, Features, Reading
@@ -101,7 +101,7 @@ class Hdf5(FeatureReader):
                 yield Skipped(where=f"id {id}", why="an id whose row has another id already")
             else:
                 names[row] = id
-        for row, x, box_N4 in tqdm(_rows(features, boxes, spans), desc="rows", unit="row", total=count):
+        for row, x, box_N4 in Progress(_rows(features, boxes, spans), desc="rows", unit="row", total=count):
             where = f"{file.path.name}, row {row}"
             if row not in names:
                 yield Skipped(where=where, why="a row that has no id")
@@ -175,7 +175,7 @@ def _of_names(file: Hdf5File, group: str, *, channels_first: bool) -> Iterator[F
         else:
             widths[name] = width_of(data.shape, channels_first=channels_first)
     width = usual_width(widths.values())
-    for name in tqdm(widths, desc="data sets", unit="set"):
+    for name in Progress(widths, desc="data sets", unit="set"):
         where, data = f"{file.path.name}, {name}", file.data(name)
         assert data is not None
         if widths[name] not in (None, width):

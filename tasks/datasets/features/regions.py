@@ -27,12 +27,12 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
 from polypool.infra.errors import InputError
 from polypool.infra.files import existing, existing_folder, identity
 from polypool.infra.limits import LARGEST_LINE
 from polypool.infra.pictures.boxes import fractions
+from polypool.infra.process.progress import Progress
 from polypool.infra.registry import READERS
 from polypool.infra.store.findings import Skipped
 from polypool.infra.untrusted_arrays import read_plain_pickle
@@ -59,7 +59,7 @@ class Butd(FeatureReader):
     def _sets(self) -> Iterator[Features | Skipped]:
         files = [existing(path, what="a TSV file of bottom-up-attention features") for path in self.tsv]
         size = sum(path.stat().st_size for path in files)
-        with tqdm(total=size, desc="rows", unit="B", unit_scale=True) as bar:
+        with Progress(total=size, desc="rows", unit="B", scale=True) as bar:
             for path in files:
                 for number, line in enumerate(_lines(path), 1):
                     bar.update(len(line))
@@ -128,7 +128,7 @@ def _sets(folder: Path) -> Iterator[Features | Skipped]:
             opened.begin() as reading,
         ):
             total = reading.stat()["entries"]
-            for key, value in tqdm(reading.cursor(), desc="images", unit="image", total=total):
+            for key, value in Progress(reading.cursor(), desc="images", unit="image", total=total):
                 if bytes(key) != _LIST:
                     yield _set(bytes(key), bytes(value))
     except lmdb.Error as error:

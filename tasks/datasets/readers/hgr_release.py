@@ -16,10 +16,9 @@ from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tqdm import tqdm
-
 from polypool.infra.errors import InputError
 from polypool.infra.files import existing_folder, files_like, identity, read_json
+from polypool.infra.process.progress import Progress
 from polypool.infra.registry import READERS
 from polypool.infra.store.findings import Skipped
 from polypool.infra.untrusted_arrays import map_array
@@ -157,7 +156,7 @@ def _frames(path: Path, names: dict[str, int]) -> Iterator[Features | Skipped]:
     """Yield the frames of each video of an HDF5 file."""
     with Hdf5File(path, what="the frames of a split's videos") as file:
         key_of = {_id(key): key for key in file.names()}
-        for id in tqdm(names, desc=path.name, unit="video"):
+        for id in Progress(names, desc=path.name, unit="video"):
             where, why, key = (
                 f"{path.name}, {id}",
                 "a listed video that has no features",
@@ -184,5 +183,5 @@ def _means(path: Path, names: dict[str, int], *, rows: int) -> Iterator[Features
         raise InputError(
             f"{path}: shape {x_MD.shape}, expected ({rows:,}, D): a row for each name of the split's list"
         )
-    for id, row in tqdm(names.items(), desc=path.name, unit="video"):
+    for id, row in Progress(names.items(), desc=path.name, unit="video"):
         yield Features(id=id, x_ND=x_MD[row, None], where=f"{path.name}, row {row}")

@@ -16,10 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
 from polypool.infra.errors import InputError
 from polypool.infra.files import existing_folder, identity
+from polypool.infra.process.progress import Progress
 from polypool.infra.registry import READERS
 from polypool.infra.store.findings import Flagged, Skipped
 from polypool.tasks.datasets import Reader, Reading
@@ -77,7 +76,7 @@ class Karpathy(Reader):
         id_field = "cocoid" if has_cocoids else "imgid"
         fields = {id_field: (int, str), "filename": str, "sentences": list}
         taken = Counter[str]()
-        for number, entry in enumerate(tqdm(entries, desc="captions", unit="image")):
+        for number, entry in enumerate(Progress(entries, desc="captions", unit="image")):
             where = f"{self.json.name}, image {number}"
             split = entry.get("split") if isinstance(entry, dict) else None
             split = splits.get(split) if isinstance(split, str) else None

@@ -16,10 +16,10 @@ from itertools import islice
 from pathlib import Path
 
 import numpy as np
-from tqdm import tqdm
 
 from polypool.infra.errors import InputError
 from polypool.infra.files import existing, existing_folder, identity
+from polypool.infra.process.progress import Progress
 from polypool.infra.storage.places import Url, place
 from polypool.infra.store import StoreWriter
 from polypool.infra.store.findings import USUAL, Flagged, Skipped, Tolerance
@@ -156,7 +156,7 @@ def _stored(splits: list[ScanSplit], writer: StoreWriter) -> Iterator[Item | Ski
     for split in splits:
         if split.name == "testall" and split.files[0].with_name("test_ims.npy").exists():
             yield Skipped(where="test_*", why="the first fold of testall, which is read", wanted=False)
-        for item, x_ND in tqdm(split, desc=split.name, unit="image", total=len(split.ids)):
+        for item, x_ND in Progress(split, desc=split.name, unit="image", total=len(split.ids)):
             for entry in Corpus.clean(item):
                 if not isinstance(entry, Item):
                     yield entry

@@ -19,10 +19,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
 from polypool.infra.errors import InputError, unknown
 from polypool.infra.files import identity, read_json
+from polypool.infra.process.progress import Progress
 from polypool.infra.registry import READERS
 from polypool.infra.store.findings import Skipped
 from polypool.tasks.datasets import Reader, Reading
@@ -243,7 +242,7 @@ def _read_questions(
             f"{path}: none of its questions, which are to be {split}, has an annotation; give their file, too: "
             "--annotations FILE"
         )
-    for entry in tqdm(entries, desc=split, unit="question"):
+    for entry in Progress(entries, desc=split, unit="question"):
         id, image = entry["question_id"], str(entry["image_id"])
         annotation, where = annotation_of.get(id), f"question {id}"
         image_path = files.find(image, prefer=prefer) if files else ""

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from polypool.infra.errors import InputError
+from polypool.infra.process.progress import Progress
 from polypool.tasks.adapter import Score
 from polypool.tasks.scoring.metrics import Positives, Ranks, best_scores, check_answers
 
@@ -43,7 +43,7 @@ def rank_both_ways(score: Score, of_rows: Positives, *, progress: str = "") -> t
     right_P = tiles.right_scores()
     by_row = _Side(tiles.row_P, right_P, len(of_rows))
     by_column = _Side(tiles.column_P, right_P, len(of_columns))
-    with tqdm(total=len(tiles), desc=progress, delay=2, leave=False, disable=not progress) as bar:
+    with Progress(total=len(tiles), desc=progress, leave=False, disable=not progress) as bar:
         for rows, columns, tile_RC in tiles:
             step = max(1, LOOKED_AT // tile_RC.shape[1])
             for start in range(0, len(tile_RC), step):

@@ -9,7 +9,15 @@ from verbs import called, exit_code
 from polypool.infra.errors import InputError
 from polypool.infra.process import output
 from polypool.infra.process.command import command
-from polypool.infra.process.output import LOG, WITHIN, command_line, print_next, reusable, take_options
+from polypool.infra.process.output import (
+    LOG,
+    WITHIN,
+    command_line,
+    print_next,
+    printed_as,
+    reusable,
+    take_options,
+)
 
 
 @pytest.mark.parametrize(
@@ -43,6 +51,24 @@ def test_a_verb_sees_its_own_words_and_its_children_the_format(monkeypatch):
     exit_code(main, "--quiet", "a")
     assert seen == [(["a"], "quiet")]
     assert output.mode() == "text"
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ('(RayTrainWorker pid=27774) {"event": "progress"}\n', '{"event": "progress"}\n'),
+        ('(Trial pid=1, ip=10.0.0.2) {"event": "progress"}\n', '{"event": "progress"}\n'),
+        ("(RayTrainWorker pid=27774) a warning\n", "(RayTrainWorker pid=27774) a warning\n"),
+        ('a {"b": 1}\n', 'a {"b": 1}\n'),
+    ],
+)
+def test_json_lines_of_workers_are_lines_of_json(capsys, line, expected):
+    with printed_as("json"):
+        sys.stderr.write(line)
+    assert capsys.readouterr().err == expected
+    with printed_as("text"):
+        sys.stderr.write(line)
+    assert capsys.readouterr().err == line
 
 
 def test_help_names_the_options_that_all_verbs_have():

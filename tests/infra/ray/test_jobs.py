@@ -14,9 +14,7 @@ from ray._private import ray_constants
 
 from polypool.infra import paths
 from polypool.infra.errors import InputError
-from polypool.infra.ray import progress
 from polypool.infra.ray.jobs import JobServer, free_ports, private_head, refuse_large
-from polypool.infra.ray.progress import LineBar
 
 pytestmark = pytest.mark.ray
 
@@ -125,34 +123,6 @@ def test_home_is_refused_to_a_job_that_cannot_find_the_project(monkeypatch, tmp_
     monkeypatch.setenv("POLYPOOL_HOME", str(tmp_path))
     assert paths.resolve("data/x") == tmp_path / "data/x"
     assert paths.resolve("/data/x") == Path("/data/x")
-
-
-def test_progress_in_a_log_says_how_long_it_still_takes(capsys, monkeypatch):
-    now = iter([0.0, 10.0, 10.0, 20.0, 20.0, 30.0, 30.0])
-    monkeypatch.setattr(progress.time, "monotonic", lambda: next(now))
-    bar = LineBar(desc="demo", total=140, every=0.0)
-    bar.update(40)  # a resumed run: what was done before took none of these seconds
-    bar.update(20)
-    bar.update(80)
-    first, second, last = capsys.readouterr().err.splitlines()
-    assert first.endswith("40/140 0.0 step/s  demo")
-    assert second.endswith("60/140 1.0 step/s, 01:20 left  demo")
-    assert last.endswith("140/140 3.3 step/s  demo")
-
-
-def test_progress_in_a_log_is_a_line_now_and_then(capsys):
-    bar = LineBar(desc="demo", total=40, every=0.0)
-    bar.update(10)
-    bar.set_description("demo epoch 1")
-    bar.update(1)
-    bar.close()
-    lines = capsys.readouterr().err.splitlines()
-    assert [line.split()[1] for line in lines] == ["10/40", "11/40", "11/40"]
-    assert lines[0].startswith("█" * 5 + "░" * 15)
-    assert lines[1].endswith("demo epoch 1")
-    quiet = LineBar(desc="demo", total=40, every=60.0)
-    quiet.update(1)
-    assert capsys.readouterr().err == ""
 
 
 KIB = 1024

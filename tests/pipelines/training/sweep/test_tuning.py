@@ -169,7 +169,9 @@ def test_trials_read_val_alone_and_runs_have_the_best_settings(tmp_path, monkeyp
     assert [choice["aggregator"] for choice in listed["chosen"]] == ["gpo"]
     assert parent.tags["best.tiny"] in {of.run_id for of in final}
     assert "chosen on val" in parent.tags["mlflow.note.content"]
-    assert capsys.readouterr().out.rstrip().endswith(" 2"), "the choices are printed last"
+    printed, _, after = capsys.readouterr().out.partition("\nnext:")
+    assert printed.rstrip().endswith(" 2"), "the choices are printed last"
+    assert "mlflow ui --backend-store-uri" in after
 
     assert not swept("gpo", seeds=2), "all is done"
     assert not swept("gpo", seeds=2, dry_run=True)

@@ -1,0 +1,174 @@
+"""Progress of long work, and what it waits for: on a terminal, in a log, for programs, or not at all."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Generic, Self, TypeVar
+
+from tqdm import tqdm
+
+from polypool.infra.process.output import JSON, QUIET, TEXT, log_line, mode
+from polypool.infra.process.terminal import printable
+
+EVERY, SHARE = 5.0, 0.05
+"""Seconds between two lines of a log, and at least this share of the time that has passed."""
+_BAR = "{bar:20} {n_fmt}/{total_fmt} {rate_noinv_fmt}, {remaining} left  {desc}"
+_OPEN = "{n_fmt} {rate_noinv_fmt}  {desc}"
+_AGAIN = 30.0  # seconds between two lines about the same wait
+T = TypeVar("T")
+
+
+class Progress(Generic[T]):
+    """A count of work that is done: a bar on a terminal, and elsewhere a line every so often, as JSON where requested.
+
+    Args:
+        items: are counted while they are iterated over.
+        desc: the work, in a few words.
+        total: how much there is; of `items` by default, where they have a length.
+        unit: of what is counted, in the singular.
+        delay: seconds before anything is shown.
+        leave: whether a terminal keeps the bar at the end.
+        scale: write large counts as 1.2k or 3.4M.
+        resumes: the first update is of work that was done before, which took none of this time.
+        disable: show nothing.
+    """
+
+    width = 20
+
+    def __init__(
+        self,
+        items: Iterable[T] = (),
+        *,
+        desc: str,
+        total: int | None = None,
+        unit: str = "item",
+        delay: float = 2.0,
+        leave: bool = True,
+        scale: bool = False,
+        resumes: bool = False,
+        disable: bool = False,
+    ) -> None:
+        self.items, self.desc, self.unit, self.scale = items, desc, unit, scale
+        self.total = total if total is not None else getattr(items, "__len__", lambda: None)()
+        self._mode = QUIET if disable else mode()
+        self._bar = None
+        if self._mode == TEXT and sys.stderr.isatty():
+            self._bar = tqdm(
+                total=self.total,
+                desc=desc,
+                unit=unit,
+                unit_scale=scale,
+                delay=delay,
+                leave=leave,
+                bar_format=_BAR if self.total else _OPEN,
+            )
+        self.done, self._resumed_at, self._shown = 0, 0, (-1, "")
+        self._started = self._updated = time.monotonic()
+        self._delay, self._resumes = delay, resumes
+
+    def __iter__(self) -> Iterator[T]:
+        with self:
+            for item in self.items:
+                yield item
+                self.update()
+
+    def update(self, n: int = 1) -> None:
+        """Count some more."""
+        if self._bar is not None:
+            self._bar.update(n)
+            return
+        if self._resumes:
+            self._resumes, self._resumed_at = False, n
+        self.done += n
+        now = time.monotonic()
+        if now - self._started >= self._delay and now - self._updated >= max(
+            EVERY, SHARE * (now - self._started)
+        ):
+            self._show()
+
+    def set_description(self, text: str) -> None:
+        """Show other words."""
+        self.desc = text
+        if self._bar is not None:
+            self._bar.set_description_str(text)
+
+    def close(self) -> None:
+        """Show the last count, unless the work was too short to be shown."""
+        if self._bar is not None:
+            self._bar.close()
+        elif self._shown[0] >= 0 or time.monotonic() - self._started >= self._delay:
+            self._show(last=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _show(self, *, last: bool = False) -> None:
+        if self._mode == QUIET or (last and self._shown == (self.done, self.desc)):
+            return
+        self._updated, self._shown = time.monotonic(), (self.done, self.desc)
+        rate = (self.done - self._resumed_at) / max(self._updated - self._started, 1e-9)
+        left = (self.total - self.done) / rate if self.total and rate else None
+        if self._mode == JSON:
+            about = {"what": self.desc, "done": self.done, "total": self.total, "unit": self.unit}
+            log_line(event="progress", **about, rate=round(rate, 3), seconds_left=left and round(left, 1))
+            return
+        counted, bar = self._count(self.done), ""
+        if self.total:
+            filled = min(self.width, self.width * self.done // self.total)
+            bar = "█" * filled + "░" * (self.width - filled) + " "
+            counted += f"/{self._count(self.total)}"
+        speed = f"{self._count(rate) if self.scale else f'{rate:.1f}'} {self.unit}/s"
+        soon = f", {tqdm.format_interval(left)} left" if left else ""
+        # Ray Train would log the output of print a second time
+        sys.stderr.write(f"{bar}{counted} {speed}{soon}  {printable(self.desc)}\n")
+        sys.stderr.flush()
+
+    def _count(self, number: float) -> str:
+        return tqdm.format_sizeof(number) if self.scale else f"{number:.0f}"
+
+
+resumed_bar = partial(Progress[None], delay=0.0, resumes=True)
+"""Makes the bar of work that may begin in its middle, and is shown however short it is."""
+
+
+@contextmanager
+def waiting(what: str, *, after: float = 2.0) -> Iterator[None]:
+    """Print what is waited for, once that takes longer than some seconds, and again every half a minute.
+
+    Args:
+        what: continues `waiting for`.
+        after: seconds of waiting before the first line.
+    """
+    started, over = time.monotonic(), threading.Event()
+
+    def tell() -> None:
+        pause = after
+        while not over.wait(pause):
+            say(f"waiting for {what}", what=what, seconds=time.monotonic() - started)
+            pause = _AGAIN
+
+    teller = threading.Thread(target=tell, daemon=True, name="waiting")
+    teller.start()
+    try:
+        yield
+    finally:
+        over.set()
+        teller.join()
+
+
+def say(text: str, *, what: str, seconds: float = 0.0) -> None:
+    """Print to standard error what is waited for, and for how long already."""
+    if mode() == JSON:
+        log_line(event="waiting", what=what, seconds=round(seconds, 1))
+    elif mode() == TEXT:
+        past = f", for {seconds:.0f} seconds already" if seconds >= _AGAIN else ""
+        sys.stderr.write(f"{printable(text)}{past}\n")
+        sys.stderr.flush()

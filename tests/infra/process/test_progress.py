@@ -1,0 +1,113 @@
+"""Progress on a terminal, in a log, as JSON and not at all; and what is waited for."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+import time
+
+import pytest
+
+from polypool.infra.process import progress
+from polypool.infra.process.output import LOG
+from polypool.infra.process.progress import Progress, say, waiting
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that is set by hand; it starts at 0."""
+    now = [0.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    return now
+
+
+def test_a_log_gets_a_line_every_so_often_with_rate_and_rest(capsys, clock):
+    bar = Progress(desc="demo", total=140, unit="step", delay=0.0, resumes=True)
+    bar.update(40)  # a resumed run: what was done before took none of these seconds
+    for clock[0], n in ((4.0, 1), (10.0, 19), (12.0, 1), (200.0, 1), (209.0, 1), (211.0, 77)):
+        bar.update(n)
+    bar.set_description("demo epoch 2")
+    bar.close()
+    first, second, third, last = capsys.readouterr().err.splitlines()
+    assert first == "████████░░░░░░░░░░░░ 60/140 2.0 step/s, 00:40 left  demo"
+    assert second.startswith("████████░░░░░░░░░░░░ 62/140 0.1 step/s")
+    assert third.split()[1] == "140/140", "after 200 seconds ten pass between two lines"
+    assert last.endswith("140/140 0.5 step/s  demo epoch 2")
+
+
+def test_what_takes_less_than_two_seconds_is_not_shown(capsys, clock):
+    assert [*Progress(range(3), desc="rows")] == [0, 1, 2]
+    assert capsys.readouterr().err == ""
+    bar = Progress(desc="rows", unit="row")
+    clock[0] = 3.0
+    bar.update(30)
+    bar.close()
+    assert capsys.readouterr().err == "30 10.0 row/s  rows\n"
+    with Progress(desc="training", total=2, delay=0.0) as short:
+        short.update(2)
+    assert "2/2" in capsys.readouterr().err
+
+
+def test_large_counts_are_scaled_and_names_of_others_escaped(capsys, clock):
+    bar = Progress(desc="\x1b[31m", total=4_000_000, unit="B", scale=True)
+    clock[0] = 10.0
+    bar.update(2_000_000)
+    assert capsys.readouterr().err.endswith("2.00M/4.00M 200k B/s, 00:10 left  \\x1b[31m\n")
+
+
+def test_programs_get_json_lines(capsys, clock, monkeypatch):
+    monkeypatch.setenv(LOG, "json")
+    bar = Progress(desc="rows", total=40, unit="row")
+    clock[0] = 10.0
+    bar.update(10)
+    clock[0] = 20.0
+    bar.update(10)
+    bar.close()
+    first, last = map(json.loads, capsys.readouterr().err.splitlines())
+    expected = {"event": "progress", "what": "rows", "total": 40, "unit": "row", "rate": 1.0}
+    assert first == expected | {"done": 10, "seconds_left": 30.0}
+    assert last == expected | {"done": 20, "seconds_left": 20.0}
+
+
+@pytest.mark.parametrize("way", ["quiet", "disabled"])
+def test_nothing_is_shown_where_nothing_is_wanted(capsys, clock, monkeypatch, way):
+    if way == "quiet":
+        monkeypatch.setenv(LOG, "quiet")
+    bar = Progress(desc="rows", total=40, disable=way == "disabled")
+    clock[0] = 10.0
+    bar.update(10)
+    bar.close()
+    if way == "quiet":
+        say("waiting for it", what="it")
+    assert capsys.readouterr().err == ""
+
+
+def test_a_terminal_gets_a_bar_in_the_same_words(monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+    with Progress(desc="rows", total=4, unit="row", delay=0.0) as bar:
+        bar.update(4)
+        bar.set_description("all rows")
+    last = terminal.getvalue().split("\r")[-1]
+    assert "4/4" in last
+    assert last.rstrip().endswith("left  all rows")
+    assert "row/s" in last
+
+
+def test_what_is_waited_for_is_said_once_it_takes_long(capsys, monkeypatch):
+    monkeypatch.setattr(progress, "_AGAIN", 0.05)
+    with waiting("nothing long", after=5.0):
+        pass
+    assert capsys.readouterr().err == ""
+    with waiting("a\x1bserver", after=0.01):
+        time.sleep(0.3)
+    first, second, *_ = capsys.readouterr().err.splitlines()
+    assert first == "waiting for a\\x1bserver"
+    assert second.startswith(first)
+    monkeypatch.setenv(LOG, "json")
+    say("waiting for it", what="it", seconds=3.14159)
+    assert json.loads(capsys.readouterr().err) == {"event": "waiting", "what": "it", "seconds": 3.1}
