@@ -10,18 +10,18 @@ import fnmatch
 import glob
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from urllib.parse import unquote
 
-from polypool.infra.errors import AbsentError, AwayError, InputError
+from polypool.infra.errors import AbsentError, InputError
 from polypool.infra.fields import Rule, validate
-from polypool.infra.files import disk_fault
 from polypool.infra.process.output import TEXT, mode
 from polypool.infra.process.progress import waiting
+from polypool.infra.storage.hub_errors import URL_OF, explained
 from polypool.infra.storage.places import Url, place
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 SCHEME, CARD = "hf", "README.md"
 Kind = Literal["model", "dataset"]
-_URL_OF = {"model": "hf://user/name", "dataset": "hf://datasets/user/name"}
 _OTHERS = {".gitattributes", ".gitignore", CARD, "LICENSE", "LICENSE.md", "LICENSE.txt"}
 _ID = re.compile("[a-z0-9][a-z0-9.-]*")
 _LICENSE = Rule(
@@ -61,7 +60,7 @@ class Publication:
         """
         if self.private and not is_hub(out):
             raise InputError(
-                f"--private is of a repository on the hub; write to one, such as {_URL_OF['model']}"
+                f"--private is of a repository on the hub; write to one, such as {URL_OF['model']}"
             )
 
 
@@ -96,7 +95,7 @@ class Repository:
         Raises:
             InputError: it is no URL of the hub, names no repository, or one of another kind.
         """
-        url, expected = place(path), _URL_OF[kind] if kind else " or ".join(_URL_OF.values())
+        url, expected = place(path), URL_OF[kind] if kind else " or ".join(URL_OF.values())
         parts = url.path.split("/") if isinstance(url, Url) and url.scheme == SCHEME else []
         found: Kind = "dataset" if parts[:1] == ["datasets"] else "model"
         user, named, *below = [*parts[found == "dataset" :], "", ""]
@@ -120,7 +119,7 @@ class Repository:
         Raises:
             InputError: no such repository or revision, no permission, or no connection.
         """
-        with self._explained("read"):
+        with explained(self, "read"):
             info = _api().repo_info(self.id, repo_type=self.kind, revision=self.revision or None)
         return replace(self, revision=info.sha)
 
@@ -136,7 +135,7 @@ class Repository:
             AbsentError: one of the files is missing.
             InputError: no such repository or revision, no permission, or no connection.
         """
-        with self._explained("read"), _progress(f"files of {self}"):
+        with explained(self, "read"), _progress(f"files of {self}"):
             fetched = _api().snapshot_download(
                 self.id,
                 repo_type=self.kind,
@@ -186,7 +185,7 @@ class Repository:
                 "or as HF_TOKEN"
             )
         api = _api()
-        with self._explained("written"):
+        with explained(self, "written"):
             api.create_repo(self.id, repo_type=self.kind, private=private or None, exist_ok=True)
             info = api.repo_info(self.id, repo_type=self.kind)
             paths = api.list_repo_files(self.id, repo_type=self.kind)
@@ -205,65 +204,13 @@ class Repository:
             *(CommitOperationAdd(self._path(name), content) for name, content in files.items()),
             *(CommitOperationDelete(self._path(name)) for name in sorted(old)),
         ]
-        with self._explained("written"), _progress(f"{self} to take {len(files)} files"):
+        with explained(self, "written"), _progress(f"{self} to take {len(files)} files"):
             commit = api.create_commit(self.id, operations, commit_message=about, repo_type=self.kind)
         return commit.oid
 
     def _path(self, name: str) -> str:
         """Return where a file of this folder is in the repository."""
         return f"{self.folder}/{name}" if self.folder else name
-
-    @contextmanager
-    def _explained(self, how: str) -> Iterator[None]:
-        """Raise an InputError for what the hub or the connection to it refuses."""
-        from huggingface_hub import constants, errors
-        from huggingface_hub.errors import HfHubHTTPError
-
-        try:
-            yield
-        except errors.HFValidationError as error:
-            raise InputError(f"{self}: is no name of a repository: {_line(error)}") from error
-        except errors.RevisionNotFoundError as error:
-            what = f"{self.revision!r}; expected a branch, a tag or a commit"
-            raise InputError(f"{replace(self, revision='')}: has no revision {what}") from error
-        except errors.GatedRepoError as error:
-            raise InputError(
-                f"{self}: its authors want their terms accepted first, on {constants.ENDPOINT}/{self._page}; then "
-                "`hf auth login`, or set HF_TOKEN"
-            ) from error
-        except errors.RepositoryNotFoundError as error:
-            raise InputError(
-                f"{self}: no such {self.kind} repository, or a private one that this machine may not see; check the "
-                f"name ({_URL_OF[self.kind]}), and for a private one `hf auth login`, or HF_TOKEN"
-            ) from error
-        except errors.LocalEntryNotFoundError as error:
-            raise self._away(how, error.__cause__ or error) from error
-        except Exception as error:  # clients of HTTP and of xet have their own
-            if why := disk_fault(error, Path(constants.HF_HUB_CACHE)):
-                raise InputError(f"{self}: {why}") from error
-            response = error.response if isinstance(error, HfHubHTTPError) else None
-            if response is not None and response.status_code in (401, 403):
-                raise InputError(
-                    f"{self}: may not be {how} with the token of this machine: {_line(error)}; make one that may, and "
-                    "give it to `hf auth login` or as HF_TOKEN"
-                ) from error
-            refused = response is not None and response.status_code < 500 and response.status_code != 429
-            if refused or isinstance(error, ValueError):
-                raise InputError(f"{self}: cannot be {how}: {_line(error)}") from error
-            raise self._away(how, error) from error
-
-    @property
-    def _page(self) -> str:
-        return f"datasets/{self.id}" if self.kind == "dataset" else self.id
-
-    def _away(self, how: str, error: BaseException) -> AwayError:
-        from huggingface_hub import constants
-
-        offline = " (HF_HUB_OFFLINE is set)" if constants.is_offline_mode() else ""
-        return AwayError(
-            f"{self}: cannot be {how}, as {constants.ENDPOINT} does not answer{offline}: {_line(error)}; check the "
-            "connection (and HF_ENDPOINT, if it is set), and run the command again, which goes on where it stopped"
-        )
 
 
 def _api() -> HfApi:
@@ -293,8 +240,3 @@ def _progress(what: str) -> AbstractContextManager[None]:
         return nullcontext()
     disable_progress_bars()
     return waiting(what)
-
-
-def _line(error: BaseException) -> str:
-    """Return an error's message in one line."""
-    return " ".join(str(error).split()).rstrip(".") or type(error).__name__

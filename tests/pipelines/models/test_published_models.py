@@ -210,6 +210,8 @@ def test_what_was_fetched_is_enough_without_a_connection(hub, run_id, monkeypatc
         pp.load("hf://user/never")
     with pytest.raises(InputError, match="cannot be written"):
         pp.export(run_id, URL)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    refused("does not answer .HF_HUB_OFFLINE is set.", "search", "hf://user/never", "a dog")
 
 
 def test_another_process_finds_the_hub_by_its_environment(hub, run_id, new_home):
