@@ -86,7 +86,10 @@ def test_numbers_of_a_container_that_cannot_be_are_refused(tmp_path, box, offset
 def test_what_an_edit_list_leaves_out_is_not_missing(tmp_path):
     clip = write_clip(tmp_path / "a.mp4", 48, pan=True)
     at = box_of(clip, b"elst") + 12  # the time of the first frame that is shown
-    whole, unit = clip.read_bytes(), int.from_bytes(clip.read_bytes()[box_of(clip, b"mdhd") + 12 :][:4], "big")
+    whole, unit = (
+        clip.read_bytes(),
+        int.from_bytes(clip.read_bytes()[box_of(clip, b"mdhd") + 12 :][:4], "big"),
+    )
     start = int.from_bytes(whole[at : at + 4], "big") + 24 * unit // 8
     overwritten(clip, at, start.to_bytes(4, "big"))
     assert 12 <= len(decoded(clip)) < 40
