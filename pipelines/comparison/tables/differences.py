@@ -53,6 +53,18 @@ def confidence_set(group: Group) -> Iterator[str]:
         )
 
 
+def at_chance(group: Group) -> Iterator[str]:
+    """Yield which rows score no better than guessing may, if their queries were compared."""
+    chance = group.metric.chance if group.metric else math.nan
+    ends = group.judged.intervals if group.judged else {}
+    labels = [label for label, (low, high) in ends.items() if low <= chance <= high]
+    if labels:
+        yield (
+            f"no better than guessing, as far as these queries tell (chance, a {group.ranked_by.name} of "
+            f"{group.number(chance)}, is within the 95 % interval): {', '.join(labels)}"
+        )
+
+
 def _over(judged: Judged) -> str:
     """Return what was judged over, in words, where the rows' runs are known."""
     several = [True] if judged.joint is None else judged.joint.several_R.tolist()

@@ -11,6 +11,7 @@ from polypool.pipelines.comparison.tables.cross_task import Column, CrossTaskTab
 from polypool.pipelines.comparison.tables.differences import (
     BY_QUERIES,
     ONE_SEED,
+    at_chance,
     confidence_set,
     legend_of_marks,
     mark,
@@ -46,7 +47,11 @@ def scores(group: Group) -> Table:
             )
             for row in group.rows
         ),
-        notes=(*confidence_set(group), *(f"published, {line}" for line in group.published)),
+        notes=(
+            *confidence_set(group),
+            *at_chance(group),
+            *(f"published, {line}" for line in group.published),
+        ),
         best=frozenset((0, 2 + at) for at, name in enumerate(columns) if name == deciding),
     )
 

@@ -179,3 +179,20 @@ def test_what_passed_on_the_clock_is_no_cost():
     (group,) = blocks_of(*runs)
     assert differences(group).rows == (("mean", "\u2013"), ("slots", "1,300"))
     assert differences(blocks_of(runs[0])[0]) is None
+
+
+def test_rows_that_score_no_better_than_guessing_are_named():
+    kept = Kept()
+    (group,) = judged_rows(kept, [kept.record("gpo", 0, 0.0), kept.record("mean", 0, 1.5)]).groups
+    assert not any("guessing" in note for note in tables.scores(group).notes)
+    chance = group.metric.chance
+    for low, high, named in (
+        (-1.0, 0.0, True),
+        (0.0, 9.0, True),
+        (0.1, 9.0, False),
+        (math.nan, math.nan, False),
+    ):
+        ends = {**group.judged.intervals, "mean": (chance + low, chance + high)}
+        notes = tables.scores(replace(group, judged=replace(group.judged, intervals=ends))).notes
+        found = [note for note in notes if note.startswith("no better than guessing")]
+        assert [note.rpartition(": ")[2] for note in found] == ["mean"] * named
