@@ -6,7 +6,7 @@ import math
 import pytest
 
 from polypool.infra.errors import InputError
-from polypool.tasks.adapter import Metric, QueryMean, QueryMetric
+from polypool.tasks.adapter import Metric, QueryMean
 from polypool.tasks.scoring.described import retrieval_queries, retrieval_records
 from polypool.tasks.scoring.records import (
     TAG,
