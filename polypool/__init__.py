@@ -5,6 +5,7 @@
     pooled = pp.aggregator("gpo", 1024)(x_BND, mask_BN)    # any part by its spec
     run = pp.train("coco_mini", aggregator="gpo", seed=0)  # on Ray, recorded in MLflow
     model = pp.load(run.id)                                # or the folder that `polypool export` wrote
+    pp.export(run.id, "hf://user/name")                    # a model card and weights on the Hugging Face hub
     model.scores(features, captions)
     model.search("a dog on the grass", k=5)
     mteb.evaluate(pp.mteb_model(run.id), tasks)            # tasks of mteb, images or videos and texts
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from polypool.aggregators.aggregator import Aggregator
+    from polypool.pipelines.data.published_stores import pull_store, push_store
     from polypool.pipelines.models.mteb import mteb_model
     from polypool.pipelines.models.trained import TrainedModel
     from polypool.tasks.datasets.corpus import Item, write_corpus
@@ -45,9 +47,12 @@ __all__ = [
     "TrainedRun",
     "aggregator",
     "compare",
+    "export",
     "load",
     "mteb_model",
     "part",
+    "pull_store",
+    "push_store",
     "recipe",
     "runs",
     "train",
@@ -60,6 +65,8 @@ _ELSEWHERE = {
     "Optim": "polypool.tasks.run",
     "Run": "polypool.tasks.run",
     "mteb_model": "polypool.pipelines.models.mteb",
+    "pull_store": "polypool.pipelines.data.published_stores",
+    "push_store": "polypool.pipelines.data.published_stores",
     "write_corpus": "polypool.tasks.datasets.corpus",
 }
 """Names of this module that live in another one."""
@@ -164,7 +171,7 @@ def load(source: str | Path, *, trust: Sequence[str] = ()) -> TrainedModel:
     """Return the trained model of a run, by its id, or of a folder that `polypool export` wrote.
 
     Args:
-        source: id of the run, or the folder.
+        source: id of the run, the folder, or its URL: `hf://user/name`, or `hf://user/name@revision`.
         trust: modules that the model may import as `module:Name`, such as `("my_package.parts",)`.
 
     Raises:
@@ -177,6 +184,36 @@ def load(source: str | Path, *, trust: Sequence[str] = ()) -> TrainedModel:
     if isinstance(trust, str):
         raise InputError(f"trust takes several modules: trust=({trust!r},)")
     return load_model(source, trust=trust)
+
+
+def export(
+    source: str,
+    out: str | Path,
+    *,
+    onnx: bool = False,
+    license: str = "",
+    private: bool = False,
+    trust: Sequence[str] = (),
+) -> TrainedModel:
+    """Write the trained model of a run as one folder with a model card, and return it loaded.
+
+    Args:
+        source: id of the run; or an exported folder, which is copied.
+        out: folder to make, or its URL; `hf://user/name` is a repository on the Hugging Face hub, which is made where
+            necessary and gets one commit.
+        onnx: write ONNX graphs, too.
+        license: identifier of the hub for the model's licence, such as `apache-2.0`; nothing is stated where empty.
+        private: make a new repository private.
+        trust: as of `load`.
+
+    Raises:
+        InputError: no such run or model, the folder is in use, or the hub refuses or does not answer.
+    """
+    from polypool.infra.storage.hub import Publication
+    from polypool.pipelines.models.exporting import export as export_model
+
+    publication = Publication(license=license, private=private)
+    return export_model(source, out, onnx=onnx, publication=publication, trust=trust)
 
 
 def runs(experiment: str = "polypool", *, finished: bool = True) -> pd.DataFrame:

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import hub_server
 import object_storage
 import pytest
 from places import ROOT, SUPPORT
@@ -168,6 +169,35 @@ def bucket(
     yield made
     s3_server.faults.clear()
     made.system.delete_dir(made.name)
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[hub_server.Hub]:
+    """An empty stand-in of the Hugging Face hub, which this process and its children reach, and an empty cache."""
+    from huggingface_hub import constants
+
+    from polypool.infra.storage import remote
+
+    server = hub_server.Hub()
+    remote._system.cache_clear()  # the client of an earlier stand-in
+    monkeypatch.setenv("POLYPOOL_CACHE", str(tmp_path / "cache"))
+    cache, token = str(tmp_path / "hub-cache"), hub_server.TOKEN
+    environment = {
+        "HF_ENDPOINT": server.endpoint,
+        "HF_HUB_CACHE": cache,
+        "HF_HUB_DISABLE_XET": "1",
+        "HF_TOKEN": token,
+    }
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(constants, "ENDPOINT", server.endpoint)  # the environment was read at the import
+    template = f"{server.endpoint}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", cache)
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    yield server
+    server.close()
 
 
 @pytest.fixture(scope="session")

@@ -48,14 +48,14 @@ class BadVideo(Exception):
 
 
 @contextmanager
-def opened(path: str) -> Iterator[tuple[InputContainer, VideoStream]]:
-    """Open a video file and the stream that a player would show; raises `BadVideo`."""
+def opened(path: str, **options: str) -> Iterator[tuple[InputContainer, VideoStream]]:
+    """Open a video file, by FFmpeg's options, and the stream that a player would show; raises `BadVideo`."""
     import av
 
     if why := why_no_file(path):
         raise BadVideo(why)
     try:
-        container = av.open(f"file:{path}", options=dict(_OPTIONS))
+        container = av.open(f"file:{path}", options=_OPTIONS | options)
     except av.ArgumentError as error:  # of a kind that is not in the list
         if still_picture(path):
             raise BadVideo("a picture, not a video") from error
@@ -121,6 +121,7 @@ class Timeline:
             zeroed = codec in _COUNTED and extra[:1] == b"\1" and any(packet.zeroed for packet in packets)
             seeks = any(name in _SEEKING for name in container.format.name.split(","))
             fewer = container.format.name == "avi" and len(packets) < stream.frames
+            fewer |= "mp4" in container.format.name and len(packets) < stream.frames > _samples(path)
             fewer |= "matroska" in container.format.name and _cut_matroska(path)
             unit, rate = stream.time_base, stream.average_rate or stream.guessed_rate
         if fewer or any(packet.corrupt for packet in packets) or (packets and not packets[0].key):
@@ -145,6 +146,12 @@ class Timeline:
     def begin(self, number: int) -> int:
         """Return the last frame, up to this one, at which decoding can begin."""
         return self.keys[bisect_right(self.keys, number) - 1]
+
+
+def _samples(path: str) -> int:
+    """Return how many samples an MP4 file has, those included that its edit list leaves out."""
+    with opened(path, ignore_editlist="1") as (container, stream):
+        return sum(bool(packet.size) for packet in container.demux(stream))
 
 
 def _cut_matroska(path: str) -> bool:

@@ -88,6 +88,8 @@ def _by_av(path: str, timeline: Timeline, chosen: Sequence[int]) -> Iterator[np.
     colours = VideoReformatter()  # one for all frames, as it prepares tables
 
     def upright(frame: VideoFrame) -> np.ndarray:
+        if abs(frame.rotation) > 360:  # what FFmpeg makes of a matrix that is no rotation
+            raise BadVideo(DAMAGED)
         x_HW3 = colours.reformat(frame, format="rgb24", threads=1).to_ndarray()
         return np.rot90(x_HW3, frame.rotation // 90 % 4)
 

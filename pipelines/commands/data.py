@@ -2,11 +2,16 @@
 
 Files are looked for by their names below `--folder`, as their authors' archives leave them. Nothing is downloaded: most
 authors ask for consent, and some for a form.
+
+`polypool data push STORE hf://datasets/user/name` publishes a feature store on the Hugging Face hub, and `polypool data
+pull hf://datasets/user/name --out STORE` fetches one, so that nobody has to extract the same features again.
 """
 
 from __future__ import annotations
 
+import sys
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -16,6 +21,10 @@ from polypool.infra.errors import unknown
 from polypool.infra.files import existing_folder
 from polypool.infra.paths import home
 from polypool.infra.process.command import command
+from polypool.infra.process.output import print_next, reusable
+from polypool.infra.storage.hub import Publication
+
+UNSTATED = Publication()
 
 
 def show(
@@ -47,6 +56,45 @@ def show(
         print(f"\nlooked for below {folder}; polypool data NAME shows files, addresses and commands")
 
 
+def push(
+    store: tyro.conf.Positional[Path],
+    url: tyro.conf.Positional[str],
+    *,
+    publication: tyro.conf.OmitArgPrefixes[Publication] = UNSTATED,
+) -> None:
+    """Push a feature store to the Hugging Face hub, as one commit; what the hub has already is not sent again.
+
+    Args:
+        store: folder of the store.
+        url: repository, which is made where necessary: hf://datasets/user/name, or a folder of one.
+        publication: licence, and who may see the repository.
+    """
+    from polypool.pipelines.data.published_stores import push_store
+
+    commit = push_store(store, url, publication=publication)
+    print(f"pushed to {url} as commit {commit}")
+    print_next(("fetch it on another machine", ("data", "pull", url, "--out", "FOLDER")))
+
+
+def pull(url: tyro.conf.Positional[str], *, out: Path) -> None:
+    """Pull a feature store that was pushed, and compare its digests; an interrupted pull is continued.
+
+    Args:
+        url: hf://datasets/user/name, with a revision or without: hf://datasets/user/name@revision.
+        out: folder to make.
+    """
+    from polypool.pipelines.data.published_stores import pull_store
+
+    manifest = pull_store(url, out)
+    print(f"{out}: {manifest.sets:,} sets of {manifest.dim} numbers, digest {manifest.digest}")
+    train = ("train", "image_text", "--corpus", "CORPUS", "--features", reusable(out))
+    print_next(("train on it", train))
+
+
 @command
 def main() -> None:
-    tyro.cli(show, prog="polypool data", description=__doc__)
+    travels: dict[str, Callable[..., None]] = {"push": push, "pull": pull}
+    if sys.argv[1:2] and sys.argv[1] in travels:
+        tyro.extras.subcommand_cli_from_dict(travels, prog="polypool data")
+    else:
+        tyro.cli(show, prog="polypool data", description=__doc__)

@@ -15,7 +15,7 @@ words and statistics of features they keep. The scores are logged in a run of th
 
 With --embeddings the embeddings of one run are analysed instead: alignment and uniformity; for sets also their variance
 and the scores with single elements alone or left out; for distributions their uncertainty. The numbers are logged in
-the run, as metrics named `analysis/...`.
+the run, as metrics named `analysis/...`. Scores and diagnostics of an exported folder are printed alone.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def evaluate(
     """Score runs.
 
     Args:
-        run_ids: one run, or several for an ensemble.
+        run_ids: one run, or the folder or URL that `export` made of one; several for an ensemble.
         protocol: named protocol, once for each; the run's own where none is given. Examples are drawn by the first.
         split: the split that is scored.
         rerank: score this many of each query's gallery, by a model that looks at every pair; the protocol is then
@@ -76,9 +76,9 @@ def evaluate(
         )
     from polypool.pipelines.comparison.tables.methods import methods_table
     from polypool.pipelines.models.run_evaluation import evaluate_and_log
-    from polypool.pipelines.models.trained import load_run
+    from polypool.pipelines.models.trained import load
 
-    models = [load_run(run_id, task=task, data=data, trust=trust) for run_id in dict.fromkeys(run_ids)]
+    models = [load(run_id, task=task, data=data, trust=trust) for run_id in dict.fromkeys(run_ids)]
     if embeddings:
         analyse(models[0], split=split, protocol="".join(protocol), elements=elements)
         return
@@ -86,7 +86,7 @@ def evaluate(
     protocols = [f"{name}{how}" for name in dict.fromkeys(protocol or (models[0].run.protocol,))]
     run_id, evaluations = evaluate_and_log(models, protocols=protocols, split=split)
     scored = f"{data.dataset}, {split}" if data.given else split
-    print(f"{', '.join(map(name, models))}: {scored} under {', '.join(protocols)} (run {run_id})")
+    print(f"{', '.join(map(name, models))}: {scored} under {', '.join(protocols)} ({recorded_in(run_id)})")
     print(*metric_table(evaluations), sep="\n")
     for warning in warnings_of(protocols):
         print(f"note: {warning}")
@@ -102,15 +102,19 @@ def analyse(trained: TrainedModel, *, split: str, protocol: str, elements: bool)
     """Print embedding diagnostics of a run."""
     from polypool.pipelines.models import run_evaluation
 
-    assert trained.tracker is not None
+    run_id = trained.tracker.run_id if trained.tracker else ""
     found = run_evaluation.analyse(trained, split=split, protocol=protocol, elements=elements)
-    print(f"{name(trained)}: embeddings of {split} (run {trained.tracker.run_id})\n")
+    print(f"{name(trained)}: embeddings of {split} ({recorded_in(run_id)})\n")
     print(*side_table(found.geometry, digits=4), sep="\n")
     if found.note:
         print(f"\n{found.note}")
     if found.elements:
         print(f"\n{found.metric} under {found.protocol}, with elements of\n")
         print(*side_table(found.elements, digits=1), sep="\n")
+
+
+def recorded_in(run_id: str) -> str:
+    return f"run {run_id}" if run_id else "not recorded, as an exported model has no run here"
 
 
 def name(trained: TrainedModel) -> str:

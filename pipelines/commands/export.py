@@ -1,5 +1,9 @@
 """`polypool export RUN_ID --out DIR`: Write the best model of a run as one folder that loads in five lines.
 
+With `--out hf://user/name` the folder is a repository on the Hugging Face hub, which is made where necessary and gets
+one commit; `polypool.load("hf://user/name")` loads it elsewhere. An exported folder in the place of RUN_ID is copied
+there as it is, for a README that you have written further.
+
 With `--mlflow` it is kept in MLflow as a model of the run, linked to its scores and their data, which
 `mlflow.pyfunc.load_model` and `mlflow models serve` take; `--registered-name NAME --alias champion` registers it.
 With `--onnx` the folder has graphs, too, that need neither Python nor torch.
@@ -15,8 +19,11 @@ from polypool.infra.errors import InputError
 from polypool.infra.paths import home
 from polypool.infra.process.command import Repeated, command
 from polypool.infra.process.output import Step, print_next, reusable
+from polypool.infra.storage.hub import Publication
 from polypool.infra.storage.places import place
 from polypool.infra.tracking import tracking_uri
+
+UNSTATED = Publication()
 
 
 def export(
@@ -27,33 +34,37 @@ def export(
     mlflow: bool = False,
     registered_name: str = "",
     alias: str = "",
+    publication: tyro.conf.OmitArgPrefixes[Publication] = UNSTATED,
     trust: Repeated = (),
 ) -> None:
     """Export the best model of a run.
 
     Args:
-        run_id: a run that was trained.
-        out: folder to make, or its URL; it must not exist yet, or be empty.
+        run_id: a run that was trained, or a folder that was exported before.
+        out: folder to make, which must not exist yet, or be empty; or its URL, such as hf://user/name.
         onnx: write ONNX graphs beside the weights, which take batches and sets of any size.
         mlflow: keep it in MLflow, as a model that can be served.
         registered_name: register that model as the next version of this name.
         alias: point this alias, such as `champion`, to that version.
+        publication: licence, and who may see a repository on the hub.
         trust: a module whose code the run may name, as module:Name; once for each.
     """
     if out is None and not mlflow:
         raise InputError("say where to: --out FOLDER, or --mlflow, or both")
-    if out is None and onnx:
-        raise InputError("--onnx is of the folder that --out makes; give --out, too")
+    if out is None and (onnx or publication.license):
+        raise InputError("--onnx and --license are of the folder that --out makes; give --out, too")
     if not mlflow and (registered_name or alias):
         raise InputError("--registered-name and --alias are of models in MLflow; give --mlflow, too")
+    publication.check(None if out is None else place(out))
     from polypool.pipelines.models import exporting
+    from polypool.pipelines.models.card import example
 
     steps: list[Step] = []
     if out is not None:
-        trained = exporting.export(run_id, out, onnx=onnx, trust=trust)
+        trained = exporting.export(run_id, out, onnx=onnx, publication=publication, trust=trust)
         size = sum(x.nbytes for x in trained.model.state_dict().values())
         print(
-            f"written to {place(out)}: weights of {size / 1e6:,.1f} MB\n\n{exporting.example(trained, str(place(out)))}"
+            f"written to {place(out)}: weights of {size / 1e6:,.1f} MB\n\n{example(trained, str(place(out)))}"
         )
         steps.append(("serve it as a page and an HTTP API", ("serve", reusable(out))))
     if mlflow:

@@ -38,7 +38,7 @@ def search(
     """Return the results of one query as the terminal shows them.
 
     Args:
-        run_id: a run that was trained.
+        run_id: a run that was trained, or the folder or URL that `export` made of one.
         query: text to look for; the question, of a run on questions.
         image: an image file whose captions are looked for, or that the question is about.
         video: a video file whose captions are looked for.
@@ -63,9 +63,9 @@ def search(
         raise InputError(f"--k must be at least 1, not {k}")
     from polypool.pipelines.models.search.queries import Query
     from polypool.pipelines.models.search.searches import AnswerSearch
-    from polypool.pipelines.models.trained import load_run
+    from polypool.pipelines.models.trained import load
 
-    with contextlib.closing(load_run(run_id, trust=trust).open_search(split, index=index)) as searched:
+    with contextlib.closing(load(run_id, trust=trust).open_search(split, index=index)) as searched:
         file, is_video = image or video, video is not None
         if isinstance(searched, AnswerSearch):
             answers = searched.find(Query(text=query, id=id, file=file, video=is_video), k or 5)

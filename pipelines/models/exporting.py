@@ -11,22 +11,20 @@ from pathlib import Path
 
 import polypool
 from polypool import aggregators, encoders, infra, pipelines, tasks
-from polypool.encoders.backbones import recorded_spec
-from polypool.infra.digests import write_digests
+from polypool.infra.digests import DIGESTS, refuse_damaged, write_digests
 from polypool.infra.errors import InputError
 from polypool.infra.lease.on_disk import DiskLease
 from polypool.infra.paths import home
 from polypool.infra.storage import remote
+from polypool.infra.storage.hub import CARD, Publication, Repository, is_hub
 from polypool.infra.storage.places import Url, place
 from polypool.infra.tracking import Tracker, tracking_uri
 from polypool.infra.tracking.mlflow_private import check_names
 from polypool.infra.tracking.models import log_model, register, requirements
+from polypool.pipelines.models.card import model_card
 from polypool.pipelines.models.table_rows import check_servable, input_example, makes_sets, signature
 from polypool.pipelines.models.trained import TrainedModel, load
 from polypool.pipelines.training.checkpoints.best import ASSETS, RUN, WEIGHTS, best_checkpoint
-from polypool.tasks.abilities import Answers, ReadsInputs
-from polypool.tasks.inputs.corpus_inputs import FEATURES
-from polypool.tasks.models.retrieval_model import RetrievalModel
 from polypool.tasks.run import modules
 from polypool.tasks.scoring.records import VERSION_TAG
 
@@ -35,20 +33,38 @@ _PACKAGES = (
     *("filelock", "tqdm", "tyro", "xxhash"),
 )
 """What serving by MLflow imports beside this project, whose own code is kept with the model."""
+UNSTATED = Publication()
+_STALE = ("*.onnx", "*.onnx.data")
 
 
-def export(run_id: str, out: Path | Url, *, onnx: bool = False, trust: Sequence[str] = ()) -> TrainedModel:
-    """Write the best model of a run to the folder or URL `out`, and return it loaded.
+def export(
+    source: str,
+    out: str | Path | Url,
+    *,
+    onnx: bool = False,
+    publication: Publication = UNSTATED,
+    trust: Sequence[str] = (),
+) -> TrainedModel:
+    """Write the best model of a run to a folder or URL, and return it loaded.
 
-    The folder appears whole or not at all; in object storage, `run.json`, without which it is not a model, comes last.
+    A folder appears whole or not at all; in object storage, `run.json`, without which it is not a model, comes last. A
+    repository on the hub (`hf://user/name`) gets one commit, and an earlier model there stays in its history.
+
+    Args:
+        source: id of the run; or a folder that was exported before, which is copied with its README as it is.
+        out: the folder, which must not exist yet, or be empty; or a URL.
+        onnx: write graphs (`polypool.pipelines.models.onnx`), too.
+        publication: licence, and who may see a repository on the hub.
+        trust: modules whose code the run may name.
 
     Raises:
-        InputError: no such run, it has no model, the folder is in use, or `onnx` is set and the model has no such form
-            (`polypool.pipelines.models.onnx`).
+        InputError: no such run, it has no model, the folder is in use, `onnx` is set and the model has no such form, or
+            the storage refuses or does not answer.
     """
     out = place(out)
+    publication.check(out)
     if isinstance(out, Url):
-        return _export_to_url(run_id, out, onnx=onnx, trust=trust)
+        return _export_to_url(source, out, onnx=onnx, publication=publication, trust=trust)
     out = out.absolute()
     with DiskLease.take(out.with_name(f".{out.name}.lock"), of=f"{out}: another export writes this folder"):
         if out.exists() and (not out.is_dir() or any(out.iterdir())):
@@ -56,23 +72,55 @@ def export(run_id: str, out: Path | Url, *, onnx: bool = False, trust: Sequence[
         with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as temporary:
             part = Path(temporary) / "part"
             part.mkdir()
-            _, trained = write_export(run_id, part, name=out.name, onnx=onnx, trust=trust)
+            trained = _write(source, part, name=out.name, onnx=onnx, license=publication.license, trust=trust)
             os.replace(part, out)
     return trained
 
 
-def _export_to_url(run_id: str, out: Url, *, onnx: bool, trust: Sequence[str]) -> TrainedModel:
-    if remote.exists(out / RUN):
+def _export_to_url(
+    source: str, out: Url, *, onnx: bool, publication: Publication, trust: Sequence[str]
+) -> TrainedModel:
+    repository = Repository.of(out, kind="model") if is_hub(out) else None
+    if not repository and remote.exists(out / RUN):
         raise InputError(f"{out}: exists already; choose another folder with --out")
-    with tempfile.TemporaryDirectory(prefix="polypool.") as part:
-        _, trained = write_export(run_id, Path(part), name=str(out), onnx=onnx, trust=trust)
-        for file in sorted(Path(part).iterdir(), key=lambda file: file.name == RUN):
-            remote.upload(file, out / file.name)
+    with tempfile.TemporaryDirectory(prefix="polypool.") as temporary:
+        part = Path(temporary)
+        trained = _write(source, part, name=str(out), onnx=onnx, license=publication.license, trust=trust)
+        names = sorted((file.name for file in part.iterdir()), key=lambda name: name == RUN)
+        if repository:
+            about = f"Export {trained.run.label} with {trained.run.aggregator}"
+            private = publication.private
+            files = {name: part / name for name in names}
+            repository.push(files, marker=RUN, stale=_STALE, private=private, about=about)
+        else:
+            for name in names:
+                remote.upload(part / name, out / name)
+    return trained
+
+
+def _write(
+    source: str, part: Path, *, name: str, onnx: bool, license: str, trust: Sequence[str]
+) -> TrainedModel:
+    """Write the files of an export to an empty folder: those of a run, or a copy of those of an exported folder."""
+    folder = place(source)
+    if isinstance(folder, Url) or not ("/" in source or folder.is_dir()):
+        return write_export(source, part, name=name, onnx=onnx, license=license, trust=trust)[1]
+    if onnx or license:
+        raise InputError(
+            f"{folder}: an exported folder is copied as it is; --onnx and --license are of the export of a run"
+        )
+    trained = load(folder, trust=trust)
+    for file in (WEIGHTS, RUN, ASSETS, DIGESTS, CARD, *(path.name for path in folder.glob("*.onnx*"))):
+        if (folder / file).exists():
+            shutil.copyfile(folder / file, part / file)
+    refuse_damaged(part, then="export the run anew")
+    if (card := part / CARD).exists():
+        card.write_text(card.read_text().replace(f"pp.load({folder.name!r}", f"pp.load({name!r}"))
     return trained
 
 
 def write_export(
-    run_id: str, folder: Path, *, name: str, onnx: bool = False, trust: Sequence[str]
+    run_id: str, folder: Path, *, name: str, onnx: bool = False, license: str = "", trust: Sequence[str]
 ) -> tuple[Tracker, TrainedModel]:
     """Write the files of an export to an empty folder, later called `name`; return the run's tracker and the model."""
     tracker = Tracker.attach(tracking_uri(home()), run_id, running=False)
@@ -81,7 +129,7 @@ def write_export(
     for file in (WEIGHTS, RUN, ASSETS):
         shutil.copyfile(checkpoint / file, folder / file)
     write_digests(folder, (WEIGHTS, RUN, ASSETS))
-    text = _readme(tracker, trained, name)
+    text = model_card(tracker, trained, name=name, license=license)
     if onnx:
         from polypool.pipelines.models.onnx import describe_graphs, write_graphs  # of an extra
 
@@ -89,53 +137,8 @@ def write_export(
         text += describe_graphs(graphs)
         if no_similarity:
             print(f"note: embeddings are to be compared by other means: {no_similarity}", file=sys.stderr)
-    (folder / "README.md").write_text(text)
+    (folder / CARD).write_text(text)
     return tracker, trained
-
-
-def example(trained: TrainedModel, folder: str) -> str:
-    """Return a few lines of Python that load a model and use it, as far as it reads input that is in no corpus."""
-    named = modules(trained.run)
-    trust = f", trust={named!r}" if named else ""
-    lines = ["import polypool as pp", "", f"model = pp.load({folder!r}{trust})"]
-    adapter, answers = trained.adapter, isinstance(trained.adapter, Answers)
-    if not isinstance(adapter, ReadsInputs) or not (answers or isinstance(trained.model, RetrievalModel)):
-        return "\n".join([*lines, "print(sorted(model.adapter.assets))", "print(model.model)"])
-    visuals = '["image.jpg"]'
-    if adapter.visual_dim:
-        lines.insert(0, "import numpy as np")
-        visuals = f"[np.random.rand(36, {adapter.visual_dim})]  # features (N, F) of each image or video"
-    use = "answers" if answers else "scores"
-    text = "what is in the picture?" if answers else "a dog on the grass"
-    return "\n".join([*lines, f"visuals = {visuals}", f'print(model.{use}(visuals, ["{text}"]))'])
-
-
-def _readme(tracker: Tracker, trained: TrainedModel, folder: str) -> str:
-    run, metrics = trained.run, tracker.metrics()
-    names = [name for name in sorted(metrics) if name.startswith(f"{run.protocol}/") and name.count("/") == 1]
-    scores = ", ".join(f"{name} {metrics[name]:.2f}" for name in names) or "none were logged"
-    paragraphs = [
-        "# A trained model of polypool",
-        f"`{run.recipe}` with `{run.aggregator}`, task `{run.task}`, data `{run.data.dataset}`, seed {run.seed}: "
-        f"run `{tracker.run_id}`, commit `{tracker.tag('git_commit') or 'unknown'}`. Scores: {scores}.",
-    ]
-    if features := tracker.tag("data.features"):
-        paragraphs.append(f"It reads features like those of the store with the digest `{features}`.")
-    assets = trained.adapter.assets
-    extractors = {
-        "Images or videos": assets.get(FEATURES, {}).get("source", {}).get("extractor"),
-        "Texts": assets.get("texts", {}).get("extractor"),
-    }
-    for what, extractor in extractors.items():
-        if extractor:
-            spec = recorded_spec(extractor, where=ASSETS)
-            paragraphs.append(f"{what} are described first by `{spec}`, looked for here and on the hub.")
-    paragraphs += [
-        f"```python\n{example(trained, folder)}\n```",
-        "`encode_visual` and `encode_text` give embeddings where the model has such. `run.json` is the whole run,\n"
-        "`assets.json` what is needed beside the weights, such as the vocabulary.\n",
-    ]
-    return "\n\n".join(paragraphs)
 
 
 def export_to_mlflow(

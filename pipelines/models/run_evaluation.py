@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from polypool.infra.errors import InputError
 from polypool.infra.paths import home
@@ -78,12 +79,15 @@ def evaluate_and_log(
 ) -> tuple[str, list[Evaluation]]:
     """Score runs as `evaluate` does, log it, and return the id of the run that has it, too.
 
-    It is the run itself; a new one for an ensemble, and for other data than those of training.
+    It is the run itself; a new one for an ensemble, and for other data than those of training; empty where a model
+    comes from an exported folder, and nothing is logged.
     """
     evaluations = evaluate(models, protocols=protocols, split=split)
     if split != "test":
         evaluations = [replace(each, protocol=f"{split}/{each.protocol}") for each in evaluations]
     trackers = [trained.tracker for trained in models if trained.tracker]
+    if len(trackers) < len(models):
+        return "", evaluations
     if len(models) == 1 and not models[0].trained_on:
         _log(trackers[0], models, evaluations, split)
         return trackers[0].run_id, evaluations
@@ -218,10 +222,10 @@ class Analysis:
 
 
 def analyse(trained: TrainedModel, *, split: str, protocol: str = "", elements: bool = True) -> Analysis:
-    """Analyse the embeddings of a split, and log the numbers in the run as metrics named `analysis/...`.
+    """Analyse the embeddings of a split, and log the numbers in the run, if any, as metrics named `analysis/...`.
 
     Args:
-        trained: loaded from a run.
+        trained: the model.
         split: whose embeddings.
         protocol: of the scores with fewer elements; the run's own where empty.
         elements: score elements of sets alone and left out; for sets of K, about 2K + 1 evaluations.
@@ -232,17 +236,19 @@ def analyse(trained: TrainedModel, *, split: str, protocol: str = "", elements: 
     """
     protocol = protocol or trained.run.protocol
     tracker, prefix = trained.tracker, "analysis" if split == "test" else f"analysis/{split}"
-    assert tracker is not None  # of a model that comes from a run
+    log: Callable[[dict[str, float]], object] = (
+        partial(tracker.log, step=0) if tracker else lambda numbers: None
+    )
     adapter = trained.as_a(Scores, "be analysed", instead="evaluate its runs without --embeddings")
     embeddings = adapter.scorer(trained.model, split)
     if not isinstance(embeddings, SplitEmbeddings):
         raise InputError(
-            f"run {tracker.run_id} of the task {trained.run.task!r} cannot be analysed: "
+            f"{trained.run.label} of the task {trained.run.task!r} cannot be analysed: "
             f"{type(trained.model).__name__} has no embeddings of images and of texts apart; evaluate it without "
             "--embeddings"
         )
     found = Analysis(geometry=_geometry(embeddings, trained, split), protocol=protocol)
-    tracker.log({f"{prefix}/{name}": value for name, value in found.geometry.items()}, step=0)
+    log({f"{prefix}/{name}": value for name, value in found.geometry.items()})
     kind = "distributions" if embeddings.similarity.of_distributions else ""
     if not kind and embeddings.visual.ndim == embeddings.text.ndim == 2:
         kind = "single vectors"
@@ -257,7 +263,7 @@ def analyse(trained: TrainedModel, *, split: str, protocol: str = "", elements: 
         }
         found.elements = {f"all/{name.partition('/')[2]}": whole.metrics[found.metric] for name in fewer}
         found.elements |= fewer
-        tracker.log({f"{prefix}/{protocol}/{name}": value for name, value in found.elements.items()}, step=0)
+        log({f"{prefix}/{protocol}/{name}": value for name, value in found.elements.items()})
     return found
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -27,6 +28,7 @@ from polypool.infra.registry import TASKS
 from polypool.infra.spec import trust_modules, trust_specs
 from polypool.infra.storage import remote
 from polypool.infra.storage.cache import whole
+from polypool.infra.storage.hub import Repository, is_hub
 from polypool.infra.storage.places import Url, place
 from polypool.infra.tracking import Tracker, tracking_uri
 from polypool.pipelines.models.search import Method
@@ -257,7 +259,7 @@ def load(
     """Load a trained model: of the folder of this name where there is one, else of the run with this id.
 
     Args:
-        source: a folder that `polypool export` wrote, its URL, or the id of a run.
+        source: a folder that `polypool export` wrote, its URL (`hf://user/name@revision`), or the id of a run.
         task: the adapter's spec with other parameters, such as `image_text(cxc='data/cxc')`; the run's own where empty.
         data: other data than those of the run, for evaluations and searches.
         trust: modules whose code the run may name as `module:Name`, such as `("my_package.parts",)`; without, a run
@@ -284,16 +286,27 @@ def load_run(
 
 
 def _load_url(url: Url, *, task: str, data: OtherData, trust: Sequence[str]) -> TrainedModel:
-    """Load an exported folder of object storage, of a copy in the cache."""
+    """Load an exported folder of the hub or of object storage, of a copy in the cache."""
+    with _copy(url) as folder:
+        try:
+            return _load_folder(folder, task=task, data=data, trust=trust)
+        except InputError as error:
+            raise InputError(str(error).replace(str(folder), str(url))) from error
+
+
+@contextmanager
+def _copy(url: Url) -> Iterator[Path]:
+    """Return a folder with copies of the files of a model, and no others."""
+    names = (RUN, ASSETS, WEIGHTS)
+    if is_hub(url):
+        yield Repository.of(url).fetch(names, optional=(DIGESTS,))
+        return
     digests = (DIGESTS,) if remote.exists(url / DIGESTS) else ()
-    copies = {name: whole(url / name) for name in (RUN, ASSETS, WEIGHTS, *digests)}
+    copies = {name: whole(url / name) for name in (*names, *digests)}
     with tempfile.TemporaryDirectory(prefix="polypool.") as folder:
         for name, copy in copies.items():
             (Path(folder) / name).symlink_to(copy)
-        try:
-            return _load_folder(Path(folder), task=task, data=data, trust=trust)
-        except InputError as error:
-            raise InputError(str(error).replace(folder, str(url))) from error
+        yield Path(folder)
 
 
 def _load_folder(

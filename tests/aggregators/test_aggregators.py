@@ -56,6 +56,11 @@ def explicit_pool(spec: str, elements_ND: np.ndarray, state: dict[str, np.ndarra
             return elements_ND.max(axis=0)
         case "kmax(k=3)":
             return ordered_ND[:3].mean(axis=0)
+        case "last":
+            return elements_ND[-1]
+        case "position_mean":
+            place_N = np.arange(1, len(elements_ND) + 1)
+            return place_N @ elements_ND / place_N.sum()
         case "cls":
             return elements_ND[0]
         case "logsumexp(sharpness=2)":
@@ -66,7 +71,7 @@ def explicit_pool(spec: str, elements_ND: np.ndarray, state: dict[str, np.ndarra
             return (np.exp(elements_ND) * elements_ND).sum(axis=0) / np.exp(elements_ND).sum(axis=0)
 
 
-CLOSED_FORMS = ["attention", "mean", "max", "kmax(k=3)", "cls", "softpool"]
+CLOSED_FORMS = ["attention", "mean", "max", "kmax(k=3)", "cls", "last", "position_mean", "softpool"]
 CLOSED_FORMS += ["logsumexp(sharpness=2)", "logsumexp(average=False)"]
 
 
@@ -92,7 +97,7 @@ def call(module: Aggregator, x_BND: Tensor, mask_BN: Tensor) -> Tensor:
 @pytest.mark.parametrize("spec", SPECS)
 def test_nan_comes_out_as_nan(spec):
     x_BND, mask_BN = random_sets([4, 5, 3], 8)
-    x_BND[1, 0, 2] = float("nan")
+    x_BND[1, [0, -1], 2] = float("nan")  # one of them is the first or the last
     module = AGGREGATORS.build(spec, 8).eval()
     out = call(module, x_BND, mask_BN)
     spoilt = out[1, ..., 2].isnan()

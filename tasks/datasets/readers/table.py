@@ -21,7 +21,7 @@ from pyarrow import fs
 
 from polypool.infra.errors import InputError
 from polypool.infra.files import existing, identity, parse_json
-from polypool.infra.limits import LARGEST_ROW, LARGEST_TEXT
+from polypool.infra.limits import LARGEST_TEXT
 from polypool.infra.registry import READERS
 from polypool.infra.store.findings import Flagged, Skipped
 from polypool.tasks.datasets import Reading
@@ -32,6 +32,7 @@ from polypool.tasks.datasets.readers.rows import ColumnReader, Columns, Row, gro
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".parquet")
 _WHAT = "a table: .csv or .tsv with a header, .jsonl, .json with a list of objects, or .parquet"
 _LOOKED_AT = 1000  # objects of a JSON file, whose keys are its columns
+_BLOCK = 4 << 20  # bytes of a CSV file that are decoded at a time; pyarrow reads 32 times as many ahead
 _SEPARATORS = (",", ";", "\t", "|")
 
 
@@ -180,6 +181,8 @@ def _reading(path: Path) -> Iterator[None]:
         yield
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         why = str(error).partition("\n")[0].partition(" Is this a ")[0]
+        if why.startswith("straddling"):
+            why = f"a row of over {_BLOCK:,} bytes; perhaps a quote is not closed"
         raise InputError(f"{path}: cannot be read: {why:.300}; expected {_WHAT}, in UTF-8") from error
 
 
@@ -224,7 +227,7 @@ def _csv(path: Path, separator: str, types: dict[str, pa.DataType], torn: list[S
         parse_options=pa.csv.ParseOptions(
             delimiter=separator, newlines_in_values=True, invalid_row_handler=skip
         ),
-        read_options=pa.csv.ReadOptions(block_size=LARGEST_ROW, use_threads=False),
+        read_options=pa.csv.ReadOptions(block_size=_BLOCK, use_threads=False),
         convert_options=pa.csv.ConvertOptions(column_types=types),
     )
     return kind.make_fragment(str(path.absolute()), filesystem=fs.LocalFileSystem())

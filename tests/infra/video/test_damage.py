@@ -7,7 +7,7 @@ import pytest
 from clips import HERE, decoded, headless, write_clip, write_lists
 
 from polypool.infra.video import containers
-from polypool.infra.video.containers import FEWER, BadVideo, Timeline
+from polypool.infra.video.containers import DAMAGED, FEWER, BadVideo, Timeline
 
 
 def words(path: Path, **how) -> str:
@@ -59,6 +59,40 @@ def test_frames_that_a_decoder_made_up_are_not_taken_for_good(tmp_path, name, co
             wrong += 1
     assert refused >= 20
     assert wrong <= unseen
+
+
+def box_of(path: Path, name: bytes) -> int:
+    """Return where the content of an MP4 file's box begins."""
+    return path.read_bytes().index(name) + 4
+
+
+def overwritten(path: Path, at: int, content: bytes) -> Path:
+    """Replace bytes of a file."""
+    whole = path.read_bytes()
+    path.write_bytes(whole[:at] + content + whole[at + len(content) :])
+    return path
+
+
+@pytest.mark.parametrize(
+    ("box", "offset", "why"),
+    [(b"mvhd", 36, DAMAGED), (b"tkhd", 40, DAMAGED), (b"stsz", 12 + 4 * 9, FEWER)],
+    ids=["matrix of the film", "matrix of the track", "sizes"],
+)
+def test_numbers_of_a_container_that_cannot_be_are_refused(tmp_path, box, offset, why):
+    clip = write_clip(tmp_path / "a.mp4", 48, pan=True)
+    assert words(overwritten(clip, box_of(clip, box) + offset, bytes(36))) == why
+
+
+def test_what_an_edit_list_leaves_out_is_not_missing(tmp_path):
+    clip = write_clip(tmp_path / "a.mp4", 48, pan=True)
+    at = box_of(clip, b"elst") + 12  # the time of the first frame that is shown
+    whole, unit = (
+        clip.read_bytes(),
+        int.from_bytes(clip.read_bytes()[box_of(clip, b"mdhd") + 12 :][:4], "big"),
+    )
+    start = int.from_bytes(whole[at : at + 4], "big") + 24 * unit // 8
+    overwritten(clip, at, start.to_bytes(4, "big"))
+    assert 12 <= len(decoded(clip)) < 40
 
 
 @pytest.mark.parametrize("name", ["a.webm", "a.mkv", "a.avi", "a.mp4"])

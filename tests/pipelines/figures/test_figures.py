@@ -113,6 +113,7 @@ def test_weights_need_not_sum_to_one_nor_be_there():
     assert drawn(watched_of("logsumexp"), Watched("x", AGGREGATORS.build("slots", DIM))) == {}
 
 
+FIXED = ("max", "kmax", "mean", "cls", "last", "position_mean")  # whose weights are no news
 FAST = ("gpo", "max", "pie")
 EVERY = [pytest.param(n, marks=() if n in FAST else pytest.mark.slow) for n, _ in AGGREGATORS.usable()]
 
@@ -121,7 +122,7 @@ EVERY = [pytest.param(n, marks=() if n in FAST else pytest.mark.slow) for n, _ i
 def test_every_aggregator_is_drawn(name, caplog):
     watched = watched_of(name)
     figures = drawn(watched)
-    weighs = watched.weights(watched.seen[0]) is not None and name not in ("max", "kmax", "mean", "cls")
+    weighs = watched.weights(watched.seen[0]) is not None and name not in FIXED
     expected = {"pooling.png"} if weighs else set()
     sets = watched.aggregator.num_embeddings != 1 and watched.aggregator.makes == "vectors"
     expected |= {"variance.png"} if sets else set()

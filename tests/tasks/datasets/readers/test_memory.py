@@ -3,8 +3,13 @@
 import json
 import subprocess
 import sys
+import time
 
+import pyarrow as pa
 import pytest
+
+from polypool.infra.errors import InputError
+from polypool.tasks.datasets.readers import table
 
 PROGRAM = """
 import resource, sys
@@ -37,3 +42,21 @@ def test_ten_times_the_rows_take_little_more_memory(suffix, tmp_path):
     ).stdout
     few, many = (int(line) for line in said.splitlines() if line.isdigit())
     assert many - few < 60, f"{few} and {many} MB"
+
+
+def test_little_of_a_csv_file_is_read_ahead(tmp_path, monkeypatch):
+    monkeypatch.setattr(table, "_BLOCK", 4096)
+    (tmp_path / "a.csv").write_text("id,caption\n" + "1,a dog on the grass\n" * 200_000)
+    file = table.TableFile.open(tmp_path / "a.csv")
+    time.sleep(0.5)  # until what was read to open it is gone
+    before, rows = pa.total_allocated_bytes(), file.rows(["caption"])
+    assert next(rows) == {"caption": "a dog on the grass"}
+    time.sleep(0.5)
+    assert pa.total_allocated_bytes() - before < 1 << 20
+
+
+def test_a_row_larger_than_what_is_decoded_at_a_time_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(table, "_BLOCK", 64)
+    (tmp_path / "a.csv").write_text('id,caption\n1,a dog\n2,"' + "and a cat\n" * 50)
+    with pytest.raises(InputError, match=r"a.csv: cannot be read: a row of over 64 bytes; perhaps a quote"):
+        list(table.TableFile.open(tmp_path / "a.csv").rows(["caption"]))

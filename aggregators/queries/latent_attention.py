@@ -1,0 +1,65 @@
+"""Latent attention pooling of NV-Embed (Lee et al., ICLR 2025, section 3.1, and its code)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import gelu
+
+from polypool.aggregators.aggregator import Aggregator, Pooled
+from polypool.aggregators.averages.weighted import masked_mean, zero_pads
+from polypool.infra.registry import AGGREGATORS
+
+
+@AGGREGATORS.register("latent_attention")
+class LatentAttention(Aggregator):
+    """Every element asks a dictionary of learned latents, then an MLP follows, and the mean.
+
+    Each of the two is added to its input, behind a layer norm; the MLP is gated by GELU. A head's scores are products
+    of elements and latents between its maps of queries and keys. These two are multiplied first, and so are its map of
+    values and its part of the last map: the same by associativity, and no element is mapped to the width of all heads,
+    which is that of eight elements by default.
+
+    Args:
+        dim: width of the elements.
+        latents: in the dictionary.
+        heads: of the attention.
+        head_width: of each head's queries and keys; that of the elements where None, as in the published models.
+    """
+
+    def __init__(
+        self, dim: int, *, latents: int = 512, heads: int = 8, head_width: int | None = None
+    ) -> None:
+        super().__init__()
+        for name, number in (("latents", latents), ("heads", heads), ("head_width", head_width or dim)):
+            if number < 1:
+                raise ValueError(f"{name} must be at least 1, not {number}")
+        width = heads * (head_width or dim)
+        self.heads = heads
+        self.latents = nn.Parameter(torch.randn(latents, dim))
+        self.norm, self.norm_latents, self.norm_inner = (nn.LayerNorm(dim) for _ in range(3))
+        self.query = nn.Linear(dim, width, bias=False)
+        self.key_value = nn.Linear(dim, 2 * width, bias=False)
+        self.out = nn.Linear(width, dim, bias=False)
+        self.widen, self.narrow = nn.Linear(dim, 8 * dim), nn.Linear(4 * dim, dim)
+
+    def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
+        """Return the `(B, D)` means."""
+        x_BND = zero_pads(x_BND, mask_BN)
+        asked_BND = x_BND + self._ask(self.norm(x_BND))
+        inner_BNF, gate_BNF = self.widen(self.norm_inner(asked_BND)).chunk(2, dim=-1)
+        return Pooled(masked_mean(asked_BND + self.narrow(inner_BNF * gelu(gate_BNF)), mask_BN))
+
+    def _ask(self, x_BND: Tensor) -> Tensor:
+        """Return what elements get of the latents, `(B, N, D)`."""
+        key_LHE, value_LHE = (
+            part.unflatten(-1, (self.heads, -1))
+            for part in self.key_value(self.norm_latents(self.latents)).chunk(2, dim=-1)
+        )
+        query_HED = self.query.weight.unflatten(0, (self.heads, -1))
+        ask_HLD = torch.einsum("lhe,hed->hld", key_LHE, query_HED) * key_LHE.shape[-1] ** -0.5
+        answer_HLD = torch.einsum("lhe,dhe->hld", value_LHE, self.out.weight.unflatten(1, (self.heads, -1)))
+        score_BNHL = torch.einsum("bnd,hld->bnhl", x_BND, ask_HLD)
+        wide = torch.promote_types(score_BNHL.dtype, torch.float32)
+        weight_BNHL = score_BNHL.to(wide).softmax(dim=-1).to(answer_HLD.dtype)
+        return torch.einsum("bnhl,hld->bnd", weight_BNHL, answer_HLD)

@@ -1,0 +1,53 @@
+"""Poolings of causal text encoders against their authors' numbers."""
+
+import pytest
+import torch
+from recorded import Row, hold_to_recorded, layer
+
+from polypool.infra.registry import AGGREGATORS
+
+CAUSAL = [
+    Row(case="last/right", spec="last"),
+    Row(case="last/left", spec="last"),
+    Row(case="position_mean/right", spec="position_mean"),
+    *(
+        Row(
+            case=f"latent_attention/{case}",
+            spec=spec,
+            names={
+                "latents": "latents",
+                **layer("norm", "cross_attend_blocks.0.norm"),
+                **layer("norm_latents", "cross_attend_blocks.0.norm_context"),
+                "query.weight": "cross_attend_blocks.0.fn.to_q.weight",
+                "key_value.weight": "cross_attend_blocks.0.fn.to_kv.weight",
+                "out.weight": "cross_attend_blocks.0.fn.to_out.weight",
+                **layer("norm_inner", "cross_attend_blocks.1.norm"),
+                **layer("widen", "cross_attend_blocks.1.fn.net.0"),
+                **layer("narrow", "cross_attend_blocks.1.fn.net.2"),
+            },
+        )
+        for case, spec in (
+            ("few", "latent_attention(latents=5, heads=2, head_width=3)"),
+            ("wide", "latent_attention(latents=3, heads=2)"),
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize("row", CAUSAL, ids=str)
+def test_vectors_and_gradients_are_the_authors(golden, row):
+    hold_to_recorded(golden / "causal", row)
+
+
+@pytest.mark.parametrize("name", ["last", "position_mean"])
+def test_pads_on_the_left_change_nothing(name):
+    x_BND, mask_BN = torch.randn(2, 5, 3), torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]]).bool()
+    pool, order = AGGREGATORS.build(name, 3), [3, 4, 0, 1, 2]
+    right, left = pool(x_BND[:1], mask_BN[:1]), pool(x_BND[:1, order], mask_BN[:1, order])
+    assert torch.equal(right.vectors, left.vectors)
+    assert torch.equal(right.weights[:, order], left.weights)
+
+
+def test_the_last_of_three_weighs_a_half():
+    pooled = AGGREGATORS.build("position_mean", 2)(torch.randn(1, 3, 2), torch.ones(1, 3).bool())
+    torch.testing.assert_close(pooled.weights, torch.tensor([[1 / 6, 2 / 6, 3 / 6]]))
