@@ -80,7 +80,7 @@ def job_server() -> Iterator[JobServer]:
 HIDDEN = re.compile(
     r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+\t(INFO|WARNING) |Running entrypoint for job |"
     r"\S*\((TrainController|PlacementGroupCleaner) pid=|"
-    r"  \S+/\S+ +\S+$"
+    r"  \w+/.* +-?[\d.]+$"
 )
 """Lines of a job's output that Ray writes about itself, and scores, which are compared at the end; not shown."""
 

@@ -305,15 +305,10 @@ def _write(
             return 0
         batches = (_batch(corpus, part) for part in work.batches(listed(), done=done))
         how = {"extractor": work.extractor, "options": work.options, "gpu": work.gpu, "block": work.block}
-        with (
-            ray_session(),
-            Progress(total=total, desc="extract", unit=work.unit) as bar,
-            closing(stream(batches, **how)) as rows,
-        ):
+        with ray_session(), closing(stream(batches, **how)) as rows:
             with waiting(f"the first {work.unit}: workers of Ray start and load the backbone", after=5.0):
                 first = [*islice(rows, 1)]
-            for row in chain(first, rows):
-                bar.update()
+            for row in Progress(chain(first, rows), desc="extract", total=total, unit=work.unit):
                 id, where = row["id"], f"id {row['id']}, {row['path']}"
                 if row["why"]:
                     writer.note(Skipped(where=where, why=row["why"]))

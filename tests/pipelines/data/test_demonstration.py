@@ -15,6 +15,7 @@ from polypool.pipelines.data.demonstration import HIDDEN
         ("\x1b[36m(RayTrainWorker pid=2573)\x1b[0m ████░░░░ 25/170 4.9 step/s  demo mean", False),
         ("  whole/i2t/R1                 8.33", True),
         ("  test/chance_normalised      -0.00", True),
+        ("  vqa/type/what color is the     0.00", True),
         ("run 7721cf33b987495fa49c8421bc914447 finished", False),
         ("error: unknown aggregator 'gpoo'. Did you mean 'gpo'?", False),
     ],

@@ -340,3 +340,9 @@ def test_a_list_of_ids_is_bounded(tmp_path, monkeypatch):
         file["image_ids"], file["image_features"] = np.arange(4), np.ones((4, 2, 4), "f4")
     options = ("hdf5", "--file", tmp_path / "features.h5", "--out", tmp_path / "out")
     refused("image_ids has over 30 bytes", *options)
+
+
+def test_of_two_data_sets_of_text_none_is_taken_for_the_ids(tmp_path):
+    words = np.array([b"a", b"b"])
+    path = write_hdf5(tmp_path, image_features=np.ones((2, 2, 4)), names=words, colours=words)
+    refused("it is not said which row is which id", "hdf5", "--file", path, "--out", tmp_path / "out")
