@@ -13,7 +13,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.nn.functional import all_gather, all_reduce
+from torch.autograd.function import once_differentiable
+from torch.distributed.nn.functional import all_gather
 
 
 def rank() -> int:
@@ -76,9 +77,24 @@ def broadcast_state(module: nn.Module) -> None:
             dist.broadcast(x, src=0)
 
 
+class _Sum(torch.autograd.Function):
+    """Add up over the workers, and the gradients likewise."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        total = x.clone()
+        dist.all_reduce(total)
+        return total
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return _Sum.forward(ctx, gradient)
+
+
 def all_sum(x: Tensor) -> Tensor:
     """Return the sum of `x` over the workers, with gradient."""
-    return x if world() == 1 else all_reduce(x)
+    return x if world() == 1 else _Sum.apply(x)
 
 
 _BUCKET = 2**23
