@@ -15,9 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.csv
-import pyarrow.dataset as ds
 import pyarrow.parquet as pq
-from pyarrow import fs
 
 from polypool.infra.errors import InputError
 from polypool.infra.files import existing, identity, parse_json
@@ -32,7 +30,7 @@ from polypool.tasks.datasets.readers.rows import ColumnReader, Columns, Row, gro
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".parquet")
 _WHAT = "a table: .csv or .tsv with a header, .jsonl, .json with a list of objects, or .parquet"
 _LOOKED_AT = 1000  # objects of a JSON file, whose keys are its columns
-_BLOCK = 4 << 20  # bytes of a CSV file that are decoded at a time; pyarrow reads 32 times as many ahead
+_BLOCK = 4 << 20  # bytes of a CSV file that are decoded at a time; a longer row is refused
 _SEPARATORS = (",", ";", "\t", "|")
 
 
@@ -135,7 +133,8 @@ class TableFile:
         with _reading(path):
             if separator:
                 _check_utf8(path)
-                names = tuple(_csv(path, separator, {}, []).physical_schema.names)
+                with _csv(path, separator, None, []) as table:
+                    names = tuple(table.schema.names)
             elif suffix == ".parquet":
                 names = tuple(pq.read_schema(path).names)  # decoded here
             else:
@@ -155,14 +154,7 @@ class TableFile:
         torn: list[Skipped] = []
         with _reading(self.path):
             if self.separator:
-                types = dict.fromkeys(columns, pa.string())
-                batches = _csv(self.path, self.separator, types, torn).to_batches(
-                    schema=pa.schema(types.items()),
-                    columns=[*columns],
-                    use_threads=False,
-                    batch_readahead=0,
-                    fragment_readahead=0,
-                )
+                batches = _csv(self.path, self.separator, columns, torn)
             elif self.path.suffix.lower() == ".parquet":
                 batches = parquet_batches(self.path, columns)
             else:
@@ -214,8 +206,14 @@ def _check_utf8(path: Path) -> None:
         decoder.decode(b"", final=True)
 
 
-def _csv(path: Path, separator: str, types: dict[str, pa.DataType], torn: list[Skipped]) -> ds.Fragment:
-    """Return a CSV file as pyarrow scans it; rows that do not fit its header go to `torn`."""
+def _csv(
+    path: Path, separator: str, columns: Sequence[str] | None, torn: list[Skipped]
+) -> pa.csv.CSVStreamingReader:
+    """Open a CSV file, whose columns are text, or whose names alone are asked for where `columns` is None.
+
+    Rows that do not fit its header go to `torn`. pyarrow's data sets are not used: they read a file of any size far
+    ahead of who takes its rows.
+    """
 
     def skip(row: pa.csv.InvalidRow) -> str:
         where = f"{path.name}, {f'line {row.number}' if row.number else f'row {row.text!r:.60}'}"
@@ -223,14 +221,16 @@ def _csv(path: Path, separator: str, types: dict[str, pa.DataType], torn: list[S
         torn.append(Skipped(where=where, why=why))
         return "skip"
 
-    kind = ds.CsvFileFormat(
+    return pa.csv.open_csv(
+        path,
         parse_options=pa.csv.ParseOptions(
             delimiter=separator, newlines_in_values=True, invalid_row_handler=skip
         ),
         read_options=pa.csv.ReadOptions(block_size=_BLOCK, use_threads=False),
-        convert_options=pa.csv.ConvertOptions(column_types=types),
+        convert_options=pa.csv.ConvertOptions(
+            column_types=dict.fromkeys(columns or (), pa.string()), include_columns=[*(columns or ())]
+        ),
     )
-    return kind.make_fragment(str(path.absolute()), filesystem=fs.LocalFileSystem())
 
 
 def _separator(path: Path) -> str:
