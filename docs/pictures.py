@@ -56,7 +56,7 @@ def main() -> None:
             page.press("input[name=q]", "Enter")
             page.wait_for_load_state("networkidle")
             shoot(page, "search", height=560)
-        address = to_see(tracking_uri(HOME), "demo").split()[-1]
+        address = to_see(tracking_uri(HOME), "demo")[0].split()[-1]
         with serving("mlflow", "ui", "--backend-store-uri", tracking_uri(HOME), port=urlsplit(address).port):
             page.set_viewport_size({"width": 1500, "height": 500})
             page.goto(address)
