@@ -27,7 +27,7 @@ class PositionMean(Aggregator):
     def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
         """Return the `(B, D)` weighted means, summed in float32 at least, and the `(B, N)` weights."""
         wide = torch.promote_types(x_BND.dtype, torch.float32)
-        place_BN = (mask_BN.cumsum(dim=1) * mask_BN).to(wide)
+        place_BN = mask_BN.to(wide).cumsum(dim=1) * mask_BN
         weight_BN = place_BN / place_BN.sum(dim=1, keepdim=True)
         x_BND = zero_pads(x_BND, mask_BN)
         vector_BD = (weight_BN[:, None] @ x_BND.to(wide)).squeeze(1).to(x_BND.dtype)

@@ -125,6 +125,11 @@ def _end_callback(ended: Callable[[Ended], None]) -> Any:
             lines = str(trial.get_error() or "").strip().splitlines()
             report(trial, lines[-1] if lines else "its process ended")
 
+        def __reduce__(
+            self,
+        ) -> tuple[type, tuple]:  # Tune keeps its settings on disk, to be restored by nobody
+            return Callback, ()
+
     return EndCallback()
 
 

@@ -82,6 +82,13 @@ def extract(
         videos=videos,
         tolerance=tolerance,
     )
+    _report(out, done)
+    words = _without(sys.argv[1:], "--splits", "--limit")
+    print_next(*after_extraction(out, corpus, done.manifest, words=words, texts=texts))
+
+
+def _report(out: Path, done: job.Extracted) -> None:
+    """Print what a store holds, how long it took, and what was left out."""
     manifest, seconds = done.manifest, done.seconds
     size = sum(shard.bytes for shard in manifest.shards)
     numbers = f"{manifest.vectors:,} vectors of {manifest.dim} x {manifest.dtype}, {size:,} bytes"
@@ -90,8 +97,6 @@ def extract(
     speed = f"{done.new / seconds:.1f} {done.unit}s{frames}"
     print(f"{done.new:,} of them now, in {seconds:.1f} seconds: {speed} a second")
     report_findings(out, manifest)
-    words = _without(sys.argv[1:], "--splits", "--limit")
-    print_next(*after_extraction(out, corpus, manifest, words=words, texts=texts))
 
 
 def _without(words: Sequence[str], *options: str) -> list[str]:

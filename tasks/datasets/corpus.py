@@ -14,8 +14,9 @@ import pyarrow.compute as pc
 from polypool.infra.storage.places import Url
 from polypool.infra.store.findings import USUAL, Flagged, Skipped, Tolerance
 from polypool.infra.store.ids import IdSet, wrong_id
+from polypool.tasks.datasets.annotation_values import plain, wrong_path
 from polypool.tasks.datasets.split_audit import Batches, shared_captions
-from polypool.tasks.datasets.stored_corpus import StoredCorpus, Summary, TableManifest, plain, wrong_path
+from polypool.tasks.datasets.stored_corpus import StoredCorpus, Summary, TableManifest
 
 __all__ = ["Corpus", "CorpusSummary", "Flagged", "Item", "Skipped", "Tolerance", "write_corpus"]
 

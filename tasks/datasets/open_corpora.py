@@ -9,9 +9,9 @@ from pathlib import Path
 from polypool.infra.errors import InputError
 from polypool.infra.storage.places import Url, place
 from polypool.infra.storage.transfer import is_file
+from polypool.tasks.datasets.annotation_values import leaves
 from polypool.tasks.datasets.corpus import Corpus, Item
 from polypool.tasks.datasets.questions import Image, Question, QuestionCorpus
-from polypool.tasks.datasets.stored_corpus import leaves
 
 
 def open_corpus(folder: str | Path | Url) -> Corpus | QuestionCorpus:

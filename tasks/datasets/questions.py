@@ -14,16 +14,9 @@ import pyarrow.compute as pc
 from polypool.infra.storage.places import Url
 from polypool.infra.store.findings import USUAL, Flagged, Skipped, Tolerance
 from polypool.infra.store.ids import IdSet, wrong_id
+from polypool.tasks.datasets.annotation_values import plain, printed, wrong_path, wrong_text
 from polypool.tasks.datasets.split_audit import Batches, shared_images
-from polypool.tasks.datasets.stored_corpus import (
-    StoredCorpus,
-    Summary,
-    TableManifest,
-    plain,
-    printed,
-    wrong_path,
-    wrong_text,
-)
+from polypool.tasks.datasets.stored_corpus import StoredCorpus, Summary, TableManifest
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

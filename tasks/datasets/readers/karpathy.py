@@ -23,10 +23,10 @@ from polypool.infra.registry import READERS
 from polypool.infra.store.findings import Flagged, Skipped
 from polypool.tasks.datasets import Reader, Reading
 from polypool.tasks.datasets.annotation_files import misfit, read_form
+from polypool.tasks.datasets.annotation_values import leaves
 from polypool.tasks.datasets.corpus import Item
 from polypool.tasks.datasets.published_counts import COCO, FLICKR8K, FLICKR30K
 from polypool.tasks.datasets.readers.folders import Listing
-from polypool.tasks.datasets.stored_corpus import leaves
 
 _WHAT = 'Karpathy\'s JSON, {"images": [{"filename", "split", "sentences", ...}, ...]}'
 _SPLITS = {"train": "train", "restval": "train", "val": "val", "test": "test"}

@@ -13,12 +13,12 @@ from polypool.infra.errors import InputError, unknown
 from polypool.infra.limits import MOST_TEXTS
 from polypool.infra.store.findings import Flagged, Skipped
 from polypool.tasks.datasets import Reader
+from polypool.tasks.datasets.annotation_values import leaves
 from polypool.tasks.datasets.corpus import Item
 from polypool.tasks.datasets.questions import Question
 from polypool.tasks.datasets.readers.folders import Listing
 from polypool.tasks.datasets.readers.gathering import Gathering
 from polypool.tasks.datasets.splits import USUAL_SHARES, RandomSplits, split_called
-from polypool.tasks.datasets.stored_corpus import leaves
 
 USUAL = {
     "id": ["image_id", "video_id", "img_id", "item_id", "id"],

@@ -8,7 +8,6 @@ imports no torch. A plug-in that cannot be imported, or takes a name in use, is 
 
 from __future__ import annotations
 
-import ast
 import importlib
 import inspect
 import pkgutil
@@ -23,6 +22,7 @@ from typing import Any, TypeVar
 from polypool.infra.errors import InputError, unknown
 from polypool.infra.fields import check_value
 from polypool.infra.limits import MOST_REPEATED
+from polypool.infra.registry.discovery import described, load_quietly, origin, place, registered, target
 from polypool.infra.spec import Spec, load_part, refuse_untrusted
 
 __all__ = ["KINDS", "Listed", "Registry", "Spec"]
@@ -90,10 +90,10 @@ class Registry:
 
         def add(part: T) -> T:
             known = self._parts.get(name)
-            if known is not None and _place(known) != _place(part):
+            if known is not None and place(known) != place(part):
                 if not self._built_in(part) or self._built_in(known):
                     raise InputError(
-                        f"two {self.plural} are called {name!r}: {_place(known)} and {_place(part)}; rename one of them"
+                        f"two {self.plural} are called {name!r}: {place(known)} and {place(part)}; rename one of them"
                     )
                 self._ousted[name] = known
             self._parts[name] = part
@@ -130,14 +130,14 @@ class Registry:
             part = load_part(name, kind=self.kind)
             if not self.base and not any(part is known for known in self._parts.values()):
                 raise InputError(
-                    f"the {self.kind} {name!r} is {_described(part)} that is not registered; decorate it with "
+                    f"the {self.kind} {name!r} is {described(part)} that is not registered; decorate it with "
                     f"{self.decorator}(NAME)"
                 )
         else:
             part = self._named(name)
         if self.base and load_part(self.base) not in getattr(part, "__mro__", ()):
             raise InputError(
-                f"the {self.kind} {name!r} is {_described(part)}, expected a class that derives from "
+                f"the {self.kind} {name!r} is {described(part)}, expected a class that derives from "
                 f"{self.base.replace(':', '.')}"
             )
         return part
@@ -156,9 +156,9 @@ class Registry:
             raise unknown(self.kind, name, self.names())
         if len(points) > 1 or name in self._ousted:
             raise self._two(name)
-        if points and (part is None or _target(points[0]) != _place(part)):
-            origin = f" (plugged in as {name!r} by {_origin(points[0]).partition(' (')[0]})"
-            part_of_plugin = load_part(_target(points[0]), kind=self.kind, origin=origin)
+        if points and (part is None or target(points[0]) != place(part)):
+            by = f" (plugged in as {name!r} by {origin(points[0]).partition(' (')[0]})"
+            part_of_plugin = load_part(target(points[0]), kind=self.kind, origin=by)
             part = self._parts.setdefault(name, part_of_plugin)  # its module may have registered it itself
             if part is not part_of_plugin:
                 raise self._two(name)
@@ -179,9 +179,9 @@ class Registry:
     def _origins(self, name: str) -> tuple[str, ...]:
         points = self._plugins.get(name, [])
         parts = [part for part in (self._parts.get(name), self._ousted.get(name)) if part is not None]
-        plugged = [_load_quietly(point) for point in points] if parts else []
-        own = ["built in" if self._built_in(part) else _place(part) for part in parts if part not in plugged]
-        return (*own, *map(_origin, points))
+        plugged = [load_quietly(point) for point in points] if parts else []
+        own = ["built in" if self._built_in(part) else place(part) for part in parts if part not in plugged]
+        return (*own, *map(origin, points))
 
     def build(self, spec: str | Spec, *args: Any, **arguments: Any) -> Any:
         """Call the part that `spec` names with its parameters, after `args` and `arguments`.
@@ -232,58 +232,22 @@ class Registry:
                         continue
                     file = f"{module.name}/__init__.py" if module.ispkg else f"{module.name}.py"
                     source = Path(folder, file)
-                    for name, attribute in _registered(source, self.decorator) if source.is_file() else ():
+                    for name, attribute in registered(source, self.decorator) if source.is_file() else ():
                         self._files[name] = f"{package}.{module.name}", attribute
         for point in entry_points(group=self.group):
             same = self._plugins.setdefault(point.name, [])
-            if all(_target(point) != _target(other) for other in same):
+            if all(target(point) != target(other) for other in same):
                 same.append(point)
         self._discovered = True
 
     def _built_in(self, part: Any) -> bool:
-        return f"{_place(part).partition(':')[0]}.".startswith(f"{self.package}.")
+        return f"{place(part).partition(':')[0]}.".startswith(f"{self.package}.")
 
     def _two(self, name: str) -> InputError:
         return InputError(
             f"two {self.plural} are called {name!r}: {' and '.join(self._origins(name))}; rename or uninstall one of "
             "them, or name the one that is meant as module:Name"
         )
-
-
-def _registered(source: Path, decorator: str) -> Iterator[tuple[str, str]]:
-    """Yield the registered and the Python names of a file's parts, without importing it."""
-    for node in ast.parse(source.read_text()).body:
-        if not isinstance(node, ast.ClassDef | ast.FunctionDef):
-            continue
-        for call in node.decorator_list:
-            if isinstance(call, ast.Call) and ast.unparse(call.func) == decorator:
-                yield ast.literal_eval(call.args[0]), node.name
-
-
-def _place(part: Any) -> str:
-    """Return `module:Name` of a part; an object made by a call is known by its class."""
-    named = part if hasattr(part, "__qualname__") else type(part)
-    return f"{named.__module__}:{named.__qualname__}"
-
-
-def _target(point: EntryPoint) -> str:
-    return "".join(point.value.split())
-
-
-def _origin(point: EntryPoint) -> str:
-    package = f"{point.dist.name} {point.dist.version}" if point.dist else "a package"
-    return f"{package} ({_target(point)})"
-
-
-def _load_quietly(point: EntryPoint) -> Any:
-    with suppress(InputError):
-        return load_part(_target(point))
-
-
-def _described(part: Any) -> str:
-    if isinstance(part, type):
-        return f"the class {part.__name__}"
-    return "a function" if callable(part) else f"a value of type {type(part).__name__}"
 
 
 TASKS = Registry("task", package="polypool.tasks", base="polypool.tasks.adapter:TaskAdapter")

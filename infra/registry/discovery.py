@@ -1,0 +1,49 @@
+"""Parts where they are defined: decorated in a file, which is not imported, or named by a package's entry point."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from contextlib import suppress
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
+
+from polypool.infra.errors import InputError
+from polypool.infra.spec import load_part
+
+
+def registered(source: Path, decorator: str) -> Iterator[tuple[str, str]]:
+    """Yield the registered and the Python names of a file's parts, without importing it."""
+    for node in ast.parse(source.read_text()).body:
+        if not isinstance(node, ast.ClassDef | ast.FunctionDef):
+            continue
+        for call in node.decorator_list:
+            if isinstance(call, ast.Call) and ast.unparse(call.func) == decorator:
+                yield ast.literal_eval(call.args[0]), node.name
+
+
+def place(part: Any) -> str:
+    """Return `module:Name` of a part; an object made by a call is known by its class."""
+    named = part if hasattr(part, "__qualname__") else type(part)
+    return f"{named.__module__}:{named.__qualname__}"
+
+
+def target(point: EntryPoint) -> str:
+    return "".join(point.value.split())
+
+
+def origin(point: EntryPoint) -> str:
+    package = f"{point.dist.name} {point.dist.version}" if point.dist else "a package"
+    return f"{package} ({target(point)})"
+
+
+def load_quietly(point: EntryPoint) -> Any:
+    with suppress(InputError):
+        return load_part(target(point))
+
+
+def described(part: Any) -> str:
+    if isinstance(part, type):
+        return f"the class {part.__name__}"
+    return "a function" if callable(part) else f"a value of type {type(part).__name__}"
