@@ -6,20 +6,14 @@ They are in the user's cache, `~/.cache/polypool`, or below `XDG_CACHE_HOME`.
 from __future__ import annotations
 
 import json
-import os
 import platform
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-
-def cache_folder() -> Path:
-    """Return the folder of the user's cache, which need not exist.
-
-    Raises:
-        RuntimeError: the user has no home.
-    """
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "polypool"
+from polypool.infra.errors import InputError
+from polypool.infra.files import write_json
+from polypool.infra.storage.places import user_cache
 
 
 def processor() -> list[str]:
@@ -36,19 +30,16 @@ def kept(name: str, what: str, measure: Callable[[], float]) -> float:
     if what not in numbers:
         measured = measure()
         numbers = {**_numbers(name), what: measured}  # other processes measure, too
-        with suppress(OSError, RuntimeError):
-            path = cache_folder() / f"{name}.json"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            fresh = path.with_suffix(f".{os.getpid()}")
-            fresh.write_text(json.dumps(numbers, indent=1))
-            fresh.replace(path)
+        with suppress(OSError, RuntimeError, InputError):
+            user_cache().mkdir(parents=True, exist_ok=True)
+            write_json(user_cache() / f"{name}.json", numbers)
     return numbers[what]
 
 
 def _numbers(name: str) -> dict[str, float]:
     """Read the numbers that are kept; none where the file is not what was written."""
     try:
-        text = (cache_folder() / f"{name}.json").read_text()
+        text = (user_cache() / f"{name}.json").read_text()
         return {what: float(number) for what, number in json.loads(text).items()}
     except (OSError, RuntimeError, ValueError, TypeError, AttributeError):
         return {}

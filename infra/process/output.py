@@ -1,4 +1,4 @@
-"""What verbs print besides their results: progress and next steps, as text, as JSON lines, or not at all.
+"""Output of verbs besides their results: progress and next steps, as text, as JSON lines, or not at all.
 
 `--quiet` and `--log-format json` are options of every verb. The choice is in an environment variable, so that the
 processes that a verb starts share it.
@@ -96,7 +96,7 @@ def log_line(**values: Any) -> None:
 
 
 Step = tuple[str, Sequence[object]]
-"""What a command is for, and its words, the first a verb of `polypool` or, behind `$`, another program."""
+"""Purpose of a command, and its words, of which the first is a verb of `polypool` or, behind `$`, another program."""
 
 
 def print_next(*steps: Step) -> None:

@@ -136,7 +136,7 @@ class Progress(Generic[T]):
 
 
 resumed_bar = partial(Progress[None], delay=0.0, resumes=True)
-"""Makes the bar of work that may begin in its middle, and is shown however short it is."""
+"""The progress of work that may begin in its middle, shown however short it is."""
 
 
 @contextmanager

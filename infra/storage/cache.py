@@ -26,7 +26,7 @@ from filelock import FileLock, Timeout
 from polypool.infra.errors import InputError
 from polypool.infra.files import FULL, make_folder
 from polypool.infra.files import sha256 as sha256_of
-from polypool.infra.storage.places import Url, local
+from polypool.infra.storage.places import Url, local, user_cache
 from polypool.infra.storage.remote import RemoteFile, size_and_time
 
 _DEFAULT_GB = 100.0
@@ -46,8 +46,7 @@ def folder() -> Path:
     """
     if named := os.environ.get("POLYPOOL_CACHE"):
         return make_folder(local(named, what="POLYPOOL_CACHE").absolute())
-    caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return make_folder(Path(caches) / "polypool" / "storage")
+    return make_folder(user_cache() / "storage")
 
 
 def max_bytes() -> int:

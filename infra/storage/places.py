@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,15 @@ POSSIBLE = "a path of this machine, file:///..., s3://..., gs://... or hf://..."
 # of two letters and more: C:/ is a drive of Windows
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/+(.*)", re.DOTALL)
 _FILE = re.compile(r"file:(?://([^/]*))?(/.*)", re.DOTALL | re.IGNORECASE)
+
+
+def user_cache() -> Path:
+    """Return the folder of the user's cache, `~/.cache/polypool` or below XDG_CACHE_HOME; it need not exist.
+
+    Raises:
+        RuntimeError: the user has no home.
+    """
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "polypool"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,7 @@ from polypool.tasks.datasets.readers.folders import VIDEOS
 
 _STANDARD = ("train", "val", "test")
 _CORPUS, _FEATURES, _FILE = "CORPUS", "FEATURES", "FILE"
-"""Stand for what only the user knows."""
+"""Placeholders for what only the user knows."""
 
 
 def after_corpus(folder: Path | Url) -> list[Step]:

@@ -1,4 +1,4 @@
-"""What annotations may hold: paths that stay in a folder, and texts that pages and terminals can show."""
+"""Checks of values in annotations: paths stay in their folder, and texts can be shown on pages and terminals."""
 
 from __future__ import annotations
 

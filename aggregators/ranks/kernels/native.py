@@ -24,6 +24,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from polypool.infra.compute import measured
+from polypool.infra.storage.places import user_cache
 
 SOURCES = tuple(Path(__file__).with_name(name) for name in ("sorted_sum.c", "shared_gru.c"))
 TYPES = {torch.float32: ("float", "int"), torch.float64: ("double", "long long")}
@@ -79,7 +80,7 @@ def _load(command: Sequence[str]) -> ctypes.CDLL:
         subprocess.CalledProcessError: the compiler does not take the source.
     """
     try:
-        cache = measured.cache_folder()
+        cache = user_cache()
         cached = cache / f"sorted_sum_{_key(command)}.so"
         if not cached.exists():
             cache.mkdir(parents=True, exist_ok=True)

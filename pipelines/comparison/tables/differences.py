@@ -54,7 +54,7 @@ def confidence_set(group: Group) -> Iterator[str]:
 
 
 def at_chance(group: Group) -> Iterator[str]:
-    """Yield which rows score no better than guessing may, if their queries were compared."""
+    """Yield the rows whose 95 % interval holds the score of chance, if their queries were compared."""
     chance = group.metric.chance if group.metric else math.nan
     ends = group.judged.intervals if group.judged else {}
     labels = [label for label, (low, high) in ends.items() if low <= chance <= high]
