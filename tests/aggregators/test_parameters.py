@@ -20,6 +20,7 @@ mean | max | cls | softpool | logsumexp | attention | kmax(k=1) | kmax(k=3) | la
 gem | conv1d | conv1d(positions=3) | lip | adapool | self_attention | seq2seq
 sequential(layers=2, heads=2, positions=4)
 gcn | gcn(then=seq2seq, layers=2) | gcn(then=kmax(k=2)) | gcn(then=late) | gcn(then=probabilistic)
+pswe(points=1) | pswe(points=4)
 fspool(pieces=1) | fspool(pieces=3) | adpool | adpool(token=False) | adpool(embedding=False) | adpool(balance=0.25)
 adpool(per_channel=False, relu=False) | gpo | gpo(temperature=1.0) | gpo(encoding=index, longest=16) | gpo(decoder=mlp)
 gpo(decoder=transformer, positions=8) | gpo(decoder=mlp, encoding=index, longest=16, per_channel=True)
@@ -88,6 +89,8 @@ BLOCK = 12 * 384**2 + 12 * 384  # maps of queries, keys, values and out, an MLP,
         ("adpool", 1024, 1_050_625),
         ("adpool(per_channel=False)", 1024, 2_050),
         ("fspool", 1024, 21_504),
+        ("fsw", 1024, 1024**2),
+        ("pswe", 1024, 1024**2 + 2 * 32 * 1024),
         # all but the biases of keys, which shift every score alike
         ("score_attention", 512, 788_481 - (512 + 512 + 1)),
         ("score_attention(kv_div=4)", 512, 197_121 - (128 + 128 + 1)),
@@ -127,7 +130,7 @@ def test_number_of_weights(spec, dim, weights):
 BAD = {
     "must": """
         kmax(k=0) | kmax(k='five') | logsumexp(sharpness=0) | gem(p=-1) | gem(eps=0) | conv1d(positions=0) | lip(gate=0)
-        gcn(layers=0) | fspool(pieces=0) | fspool(pieces=2.5) | netvlad(k=0) | nextvlad(groups=5)
+        gcn(layers=0) | fspool(pieces=0) | fspool(pieces=2.5) | pswe(points=0) | netvlad(k=0) | nextvlad(groups=5)
         nextvlad(clusters=0) | salad(k=0) | salad(iterations=0) | otke(eps=0) | otke(iterations=0) | map(k=0)
         map(heads=5) | ep(queries=3) | ep(queries=0) | simpool(gamma=0) | aim(heads=0) | aim(k=True)
         abmilp(hidden=0) | cait(layers=0) | dino_block(heads=3) | pma(k=0) | set_transformer(points=0)
