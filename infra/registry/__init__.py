@@ -262,7 +262,7 @@ BACKBONES = Registry(
 AGGREGATORS = Registry(
     "aggregator",
     package="polypool.aggregators",
-    rooms=("assignments", "averages", "queries", "ranks", "relations", "selections", "sets"),
+    rooms=("assignments", "averages", "instances", "queries", "ranks", "relations", "selections", "sets"),
     base="polypool.aggregators.aggregator:Aggregator",
 )
 CROSS_ENCODERS = Registry(
