@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -13,8 +11,6 @@ from polypool.aggregators.assignments.assigning import unit_length
 from polypool.aggregators.averages.weighted import zero_pads
 from polypool.infra.errors import InputError
 from polypool.infra.registry import AGGREGATORS
-
-Size = TypeVar("Size", float, Tensor)
 
 
 @AGGREGATORS.register("late")
@@ -52,19 +48,18 @@ class Late(Aggregator):
         x_BND = unit_length(zero_pads(x_BND, mask_BN)).to(x_BND.dtype)
         if self.factor == 1 and self.budget is None:
             return Pooled(x_BND)
-        kept_B = self._kept(mask_BN.sum(dim=1, dtype=torch.float64)).long()
-        k = int(self._kept(x_BND.shape[1]))
-        cluster_BN = _ward(x_BND.detach(), mask_BN, kept_B, merges=x_BND.shape[1] - k)
+        sizes = range(x_BND.shape[1] + 1)
+        kept_B = torch.tensor([self._kept(size) for size in sizes], device=x_BND.device)[mask_BN.sum(dim=1)]
+        k = self._kept(sizes[-1])
+        cluster_BN = _ward(x_BND.detach(), mask_BN, kept_B, merges=sizes[-1] - k)
         member_BNK = zero_pads(F.one_hot(cluster_BN.clamp(max=k - 1), k).to(x_BND.dtype), mask_BN)
         share_BNK = member_BNK / member_BNK.sum(dim=1, keepdim=True).clamp(min=1)
         return Pooled(share_BNK.mT @ x_BND)
 
-    def _kept(self, size: Size) -> Size:
-        """Return how many vectors remain of so many elements; at least as many for a larger set, by one at most."""
-        kept = -(-size // self.factor)
-        if self.budget is None:
-            return kept
-        return kept.clamp(max=self.budget) if isinstance(kept, Tensor) else min(kept, self.budget)
+    def _kept(self, size: int) -> int:
+        """Return how many vectors remain of so many elements; of one element more, at most one vector more."""
+        kept = -int(-size // self.factor)
+        return kept if self.budget is None else min(kept, self.budget)
 
 
 def _ward(x_BND: Tensor, mask_BN: Tensor, kept_B: Tensor, *, merges: int) -> Tensor:
