@@ -40,7 +40,8 @@ for spec in [*AGGREGATORS.built_in(), "late(factor=2)"]:
     inputs.x_BND.requires_grad_()
     check(spec, inputs.pool(module).vectors.square().sum(), inputs.x_BND, *module.parameters())
 for spec in SIMILARITIES.built_in():
-    similarity = pp.part("similarity", spec)
+    width = (16,) if SIMILARITIES.get(spec).takes_width else ()
+    similarity = pp.part("similarity", spec, *width)
     shape = (2, 16) if similarity.of_sets or similarity.of_distributions else (16,)
     v, t = (torch.randn(4, *shape, requires_grad=True) for _ in "vt")
     check(spec, similarity(v, t).square().sum(), v, t, *similarity.parameters())
