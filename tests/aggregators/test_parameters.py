@@ -32,7 +32,8 @@ map(k=3, heads=2, hidden=2) | ep(queries=3) | simpool | simpool(gamma=1.5) | aim
 abmilp(gated=False) | esa | cait(layers=3, heads=2) | dino_block(heads=2) | pma(k=3, heads=2)
 dsmil(k=2, hidden=5) | acmil(k=2, hidden=3, top=2)
 set_transformer(k=2, points=3, heads=2) | boq(k=2, queries=3, heads=2) | qformer(k=3, heads=2)
-tokenlearner(k=3, hidden=5) | laps(k=2) | ts2_select(k=2, sigma=0.3) | text_topk(k=2) | text_softmax(temperature=0.2)
+tokenlearner(k=3, hidden=5) | constbert(k=3, positions=4)
+laps(k=2) | ts2_select(k=2, sigma=0.3) | text_topk(k=2) | text_softmax(temperature=0.2)
 xpool(heads=2) | seq_lstm | pie(k=1) | pie(k=3, width=5) | pie(global_feature=max, hidden=3)
 score_attention(k=1, heads=2) | score_attention(k=3, heads=2) | score_attention(k=2, heads=1, kv_div=3)
 slots(k=1, iterations=2, heads=2, head_width=3, positions=True)
@@ -112,6 +113,7 @@ BLOCK = 12 * 384**2 + 12 * 384  # maps of queries, keys, values and out, an MLP,
         ("set_transformer", 384, 6 * (4 * 384**2 + 7 * 384) + 2 * 32 * 384 + 384 + 384 * 385),
         ("boq", 384, 2 * (20 * 384**2 + 25 * 384 + 32 * 384) + 2 * 384 + 65),
         ("qformer", 384, 4 * 384 + 2 * 384 + 2 * (16 * 384**2 + 2 * 3 * 384 + 5 * 384 + 6 * 384)),
+        ("constbert(k=32, positions=220)", 128, 32 * 220),
         ("tokenlearner", 384, 2 * 384 + 64 * 385 + 8 * 64),
         ("laps", 384, 2 * 384 + 76 * 385 + 8 * 76 + 1),
         ("ts2_select", 384, 2 * 384 + 192 * 384 + 384 * 192 + 192),
@@ -135,7 +137,8 @@ BAD = {
         map(heads=5) | ep(queries=3) | ep(queries=0) | simpool(gamma=0) | aim(heads=0) | aim(k=True)
         abmilp(hidden=0) | cait(layers=0) | dino_block(heads=3) | pma(k=0) | set_transformer(points=0)
         set_transformer(layers=0) | boq(queries=0) | boq(heads=5) | qformer(k=0) | tokenlearner(k=0)
-        tokenlearner(hidden=0) | laps(k=0) | laps(ratio=0) | laps(ratio=1.5) | ts2_select(k=0) | ts2_select(sigma=0)
+        tokenlearner(hidden=0) | constbert(k=0) | constbert(positions=0)
+        laps(k=0) | laps(ratio=0) | laps(ratio=1.5) | ts2_select(k=0) | ts2_select(sigma=0)
         text_topk(k=0) | text_softmax(temperature=0) | xpool(heads=3)
         dsmil(k=0) | dsmil(hidden=0.5) | acmil(k=0) | acmil(hidden=0) | acmil(top=0) | acmil(drop=1.5) | acmil(drop=-1)
     """,
