@@ -30,6 +30,7 @@ gpo(decoder=transformer, positions=10, feature_conditioned=True, per_channel=Tru
 netvlad(k=3) | nextvlad(clusters=2, groups=3) | salad(k=2, hidden=5) | otke(k=3, eps=0.3, iterations=4)
 map(k=3, heads=2, hidden=2) | ep(queries=3) | simpool | simpool(gamma=1.5) | aim(k=2, heads=3) | abmilp(hidden=4)
 abmilp(gated=False) | esa | cait(layers=3, heads=2) | dino_block(heads=2) | pma(k=3, heads=2)
+set_transformer_pp(k=2, layers=1, points=3, heads=2) | self_query(heads=2) | self_query(query=cls, heads=2)
 dsmil(k=2, hidden=5) | acmil(k=2, hidden=3, top=2)
 set_transformer(k=2, points=3, heads=2) | boq(k=2, queries=3, heads=2) | qformer(k=3, heads=2)
 tokenlearner(k=3, hidden=5) | constbert(k=3, positions=4)
@@ -57,7 +58,7 @@ def test_contract(spec):
 SHARES = """
 softpool | lip | adapool | cls | self_attention | gcn(then=softpool) | map(k=2, heads=2) | aim(k=2, heads=2)
 ep(queries=2) | simpool | abmilp | esa | pma(k=2, heads=2) | set_transformer(heads=2) | qformer(heads=2)
-dsmil(k=2) | acmil
+dsmil(k=2) | acmil | self_query(heads=2) | self_query(query=cls, heads=2) | set_transformer_pp(heads=2)
 """
 
 
@@ -111,6 +112,8 @@ BLOCK = 12 * 384**2 + 12 * 384  # maps of queries, keys, values and out, an MLP,
         ("dino_block", 384, BLOCK + 384),
         ("pma", 384, 4 * 384**2 + 3 * 384 + 4 * 384 + 384),
         ("set_transformer", 384, 6 * (4 * 384**2 + 7 * 384) + 2 * 32 * 384 + 384 + 384 * 385),
+        ("set_transformer_pp", 384, 25 * 384**2 + (6 * 3 + 20 + 2 + 64 + 2) * 384),
+        ("self_query", 384, 4 * 384**2),
         ("boq", 384, 2 * (20 * 384**2 + 25 * 384 + 32 * 384) + 2 * 384 + 65),
         ("qformer", 384, 4 * 384 + 2 * 384 + 2 * (16 * 384**2 + 2 * 3 * 384 + 5 * 384 + 6 * 384)),
         ("constbert(k=32, positions=220)", 128, 32 * 220),
@@ -140,7 +143,9 @@ BAD = {
         tokenlearner(hidden=0) | constbert(k=0) | constbert(positions=0)
         laps(k=0) | laps(ratio=0) | laps(ratio=1.5) | ts2_select(k=0) | ts2_select(sigma=0)
         text_topk(k=0) | text_softmax(temperature=0) | xpool(heads=3)
-        dsmil(k=0) | dsmil(hidden=0.5) | acmil(k=0) | acmil(hidden=0) | acmil(top=0) | acmil(drop=1.5) | acmil(drop=-1)
+        self_query(heads=3) | self_query(query=max) | set_transformer_pp(k=0) | set_transformer_pp(points=0)
+        set_transformer_pp(layers=0) | set_transformer_pp(heads=3) | dsmil(k=0) | dsmil(hidden=0.5)
+        acmil(k=0) | acmil(hidden=0) | acmil(top=0) | acmil(drop=1.5) | acmil(drop=-1)
     """,
     "must be|balance": """
         adpool(token=False, embedding=False) | adpool(balance=1.5) | adpool(balance=fixed)
