@@ -1,4 +1,4 @@
-"""What early stopping would have changed in a tuned sweep that ran without it, from the validation curves of its trials.
+"""What early stopping would have changed in a tuned sweep that ran without it, from the scores of its trials on `val`.
 
     python -m benchmarks.comparing.halving tuned
 
