@@ -27,7 +27,7 @@ def test_what_the_current_folder_has_instead_of_the_home_is_named(tmp_path, monk
     home.mkdir()
     monkeypatch.setenv("POLYPOOL_HOME", str(home))
     monkeypatch.chdir(here)
-    with pytest.raises(InputError, match="current folder has data/mine/corpus.json, .* POLYPOOL_HOME"):
+    with pytest.raises(InputError, match=r"current folder has data/mine/corpus.json, .* POLYPOOL_HOME"):
         existing(home / "data/mine/corpus.json", what="a corpus")
     with pytest.raises(InputError, match=r"expected a store$"):
         existing_folder(home / "data/other", what="a store")
