@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from polypool.infra.errors import InputError, unknown
+from polypool.infra.extras import needed
 from polypool.infra.fields import check_value
 from polypool.infra.limits import MOST_REPEATED
 from polypool.infra.registry.discovery import described, load_quietly, origin, place, registered, target
@@ -118,6 +119,7 @@ class Registry:
             with suppress(InputError):
                 yield name, self.get(name)
 
+    @needed()
     def get(self, name: str) -> Any:
         """Return the part called `name`, or the one at `module:Name`. It is not called.
 
@@ -260,7 +262,7 @@ BACKBONES = Registry(
 AGGREGATORS = Registry(
     "aggregator",
     package="polypool.aggregators",
-    rooms=("assignments", "averages", "queries", "ranks", "relations", "selections", "sets"),
+    rooms=("assignments", "averages", "instances", "queries", "ranks", "relations", "selections", "sets"),
     base="polypool.aggregators.aggregator:Aggregator",
 )
 CROSS_ENCODERS = Registry(

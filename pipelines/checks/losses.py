@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
@@ -44,7 +45,12 @@ class SimilarityChecks(PartChecks):
     """Checks of one similarity."""
 
     registry = SIMILARITIES
-    part: Similarity
+
+    @cached_property
+    def part(self) -> Similarity:
+        """A new similarity."""
+        torch.manual_seed(0)
+        return Similarity.build(self.spec, _DIM)
 
     @check(
         "it is built, and names what it compares",

@@ -67,7 +67,7 @@ class HGR(RetrievalModel):
         require(above(0), sharpness=sharpness)
         visual, text = VideoLevels(parts), RoleText(parts, dropout=dropout, root_messages=root_messages)
         check_widths(visual.width, text.width, "hgr compares frames with phrases: give both the same width")
-        similarity = parts.similarity(visual.aggregator, text.aggregator)
+        similarity = parts.similarity(visual.aggregator, text.aggregator, width=visual.width)
         super().__init__(similarity, parts.objective(), parts.regularisers())
         self.verbs, self.sharpness = verbs, sharpness
         self.visual, self.text = visual, text

@@ -91,8 +91,13 @@ class Parts:
         """Return the cross-modal encoder for elements of a width; None if the run names none."""
         return CROSS_ENCODERS.build(self.run.cross, width) if self.run.cross else None
 
-    def similarity(self, visual: Aggregator, text: Aggregator) -> Similarity:
+    def similarity(self, visual: Aggregator, text: Aggregator, *, width: int | None = None) -> Similarity:
         """Return the similarity that the run names, or else the usual one for what two aggregators make.
+
+        Args:
+            visual: the aggregator of images or videos.
+            text: that of captions.
+            width: of the embeddings, for a similarity that takes it.
 
         Raises:
             InputError: one of them makes distributions and the other none, or the similarity is not of what they make.
@@ -100,7 +105,7 @@ class Parts:
         run, counts = self.run, {visual.num_embeddings, text.num_embeddings}
         distributions = _makes_distributions(run, visual, text)
         spec = run.similarity or _usual_similarity(visual, text)
-        similarity = SIMILARITIES.build(spec)
+        similarity = Similarity.build(spec, width)
         kinds = SIMILARITIES.usable()
         if distributions != similarity.of_distributions:
             compares = "distributions" if similarity.of_distributions else "vectors"
@@ -173,7 +178,7 @@ def retrieval_model(run: Run, parts: Parts) -> RetrievalModel:
             f"with {run.text_aggregator or run.aggregator!r} of {branches[1].width}; they meet in one space: give both "
             "the same width"
         )
-    similarity = parts.similarity(*(branch.aggregator for branch in branches))
+    similarity = parts.similarity(*(branch.aggregator for branch in branches), width=branches[0].width)
     if run.regularisers and None in {branch.aggregator.num_embeddings for branch in branches}:
         raise InputError(
             f"the regularisers {', '.join(run.regularisers)} look at sets of one size, and {run.aggregator!r} or "

@@ -26,6 +26,24 @@ class Similarity(nn.Module, ABC):
     of_distributions: bool = False
     """True: embeddings are Gaussians `(B, 2, D)`, a mean and a log-variance, and nothing else; then `of_sets` is
     False."""
+    takes_width: bool = False
+    """True: the constructor takes the width of the embeddings first."""
+
+    @staticmethod
+    def build(spec: str, width: int | None) -> Similarity:
+        """Build the similarity that a spec names, for embeddings of a width.
+
+        Raises:
+            InputError: there is none, or it takes the width and that is None.
+        """
+        if not SIMILARITIES.part(spec).takes_width:
+            return SIMILARITIES.build(spec)
+        if width is None:
+            raise InputError(
+                f"the similarity {spec!r} learns from embeddings of one width, and the model does not name it; choose "
+                "another similarity, or pass width= to Parts.similarity"
+            )
+        return SIMILARITIES.build(spec, width)
 
     @abstractmethod
     def forward(self, query: Tensor, gallery: Tensor) -> Tensor:

@@ -23,6 +23,13 @@ def tokenlearner(x_ND: Tensor, p: Weights) -> Tensor:
     return torch.stack([mixed(share, x_ND) for share in shares])
 
 
+def constbert(x_ND: Tensor, p: Weights) -> Tensor:
+    last = len(p["weight_PK"]) - 1
+    return torch.stack(
+        [sum(p["weight_PK"][min(n, last), k] * x_D for n, x_D in enumerate(x_ND)) for k in range(3)]
+    )
+
+
 def laps(x_ND: Tensor, p: Weights, text_MD: Tensor) -> Tensor:
     both = unit(mean(list(x_ND))) + unit(mean(list(text_MD)))
     scores = [both @ unit(x_D) for x_D in x_ND]
@@ -90,6 +97,7 @@ def seq_lstm(x_ND: Tensor, p: Weights) -> Tensor:
 
 FORMULAS = {
     "tokenlearner(k=3, hidden=5)": tokenlearner,
+    "constbert(k=3, positions=4)": constbert,
     "laps(k=2)": laps,
     "ts2_select(k=2, sigma=0.3)": ts2_select,
     "text_topk(k=2)": text_topk,

@@ -46,7 +46,7 @@ class MadeUpParts:
 
     text_aggregator = visual_aggregator
 
-    def similarity(self, visual: Aggregator, text: Aggregator) -> Similarity:
+    def similarity(self, visual: Aggregator, text: Aggregator, *, width: int) -> Similarity:
         return SIMILARITIES.build("smooth_chamfer" if visual.num_embeddings > 1 else "cosine")
 
 

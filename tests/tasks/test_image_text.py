@@ -98,7 +98,7 @@ def test_without_augmentation_a_batch_is_what_evaluation_sees(run):
         ({"aggregator": "late", "similarity": "cosine"}, "similarities of sets: .*maxsim"),
         (
             {"aggregator": "late", "similarity": "chamfer"},
-            "sets of one size, and late makes .* any.*: maxsim",
+            "sets of one size, and late makes .* any.*: maxsim, wti",
         ),
         ({"aggregator": "mean", "similarity": "maxsim"}, "makes single ones, .* cosine; .*: cosine"),
         ({"text_aggregator": "late", "regularisers": ("mmd(weight=1.0)",)}, "look at sets of one size"),

@@ -29,7 +29,7 @@ from polypool.tasks.models.pair_encoder import PaddedSets, PairEncoder, PairScor
 from polypool.tasks.models.retrieval_model import RetrievalModel
 from polypool.tasks.scoring.ranking.reranking import best_places, joined
 from polypool.tasks.similarities.blocks import SetSimilarity
-from polypool.tasks.similarities.of_sets import MaxSim
+from polypool.tasks.similarities.late_interaction import MaxSim
 from polypool.tasks.similarities.similarity import Cosine
 
 Side = Literal["visual", "text"]

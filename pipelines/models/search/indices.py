@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from polypool.infra.errors import InputError
+from polypool.infra.extras import needed
 from polypool.tasks.similarities.vectors import mean_vector, real_vectors
 
 NUMBERS = 1 << 24  # of a part of the gallery: 64 MB
@@ -197,12 +198,8 @@ class Faiss:
     """
 
     def __init__(self, embedding_GD: Tensor, sample_SD: Tensor, *, small: int = SMALL) -> None:
-        try:
+        with needed("faiss", otherwise="choose --index exact"):
             import faiss
-        except ImportError as error:
-            raise InputError(
-                "--index faiss needs faiss: `pip install faiss-cpu`; --index exact needs nothing"
-            ) from error
         vectors_GD = _plain(embedding_GD)
         whole = faiss.IndexFlatIP(vectors_GD.shape[1])
         if len(vectors_GD) <= small:

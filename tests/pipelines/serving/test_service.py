@@ -58,7 +58,7 @@ def test_answers_are_those_of_the_model(pictures, pictures_run):
         {},
         {"aggregator": "gpo"},
         {"aggregator": "slots(k=2, heads=2, head_width=8)"},
-        {"aggregator": "late", "similarity": "maxsim"},
+        {"aggregator": "late", "similarity": "wti"},
         {"aggregator": "probabilistic", "similarity": "csd", "objective": "pcmepp"},
     ],
     ids=lambda change: change.get("aggregator", "mean"),

@@ -48,7 +48,7 @@ class RecordedParts:
 
     text_aggregator = visual_aggregator
 
-    def similarity(self, visual, text):
+    def similarity(self, visual, text, *, width):
         return SIMILARITIES.build("cosine")
 
 

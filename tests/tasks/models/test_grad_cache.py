@@ -115,7 +115,7 @@ def test_a_batch_of_1024_in_chunks_of_64_has_the_gradient_of_one_pass(objective)
             "similarity": "smooth_chamfer",
             "regularisers": ("diversity(weight=0.1)",),
         },
-        {"aggregator": "late", "similarity": "maxsim"},
+        {"aggregator": "late", "similarity": "wti"},
         {"aggregator": "probabilistic", "objective": "pcmepp", "regularisers": ("vib(weight=0.1)",)},
         {"aggregator": "score_attention(k=1, heads=2)"},
         {"aggregator": "mean", "cross": "cross_modal(heads=2, dropout=0.3)"},

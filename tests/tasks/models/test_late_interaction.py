@@ -14,7 +14,7 @@ from polypool.pipelines.models.search.queries import Query
 from polypool.pipelines.models.trained import TrainedModel
 from polypool.tasks.models.dual_encoder import SplitEmbeddings
 from polypool.tasks.scoring.geometry import ablated, alignment, uniformity, variance_of
-from polypool.tasks.similarities.of_sets import MaxSim
+from polypool.tasks.similarities.late_interaction import MaxSim
 from polypool.tasks.similarities.vectors import real_vectors
 
 

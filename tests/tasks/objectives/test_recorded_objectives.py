@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from polypool.infra.registry import OBJECTIVES, REGULARISERS, SIMILARITIES
+from polypool.tasks.similarities.similarity import Similarity
 from polypool.tasks.similarities.vectors import Embeddings
 
 
@@ -63,6 +64,30 @@ def test_late_interaction(golden):
         return maxsim(normalize(visual, dim=-1), normalize(text, dim=-1))
 
     hold(golden / "objectives", "maxsim/both", maxsim, call, {})
+
+
+@pytest.mark.parametrize("layers", [1, 2, 3])
+@pytest.mark.parametrize("case", ["whole", "masked"])
+def test_weighted_token_interaction(golden, case, layers):
+    wti = Similarity.build(f"wti(layers={layers})", 8)
+    ends = [f".{2 * number}" for number in range(layers)]
+    names = {
+        f"{ours}{end}.{kind}": f"{theirs}_weight_fc{end * (layers > 1)}.{kind}"
+        for ours, theirs in (("visual", "video"), ("text", "text"))
+        for end in ends
+        for kind in ("weight", "bias")[: 1 + (end != ends[-1])]
+    }
+
+    def call(**inputs: Tensor) -> Tensor:
+        sides = [normalize(inputs[name], dim=-1) for name in ("visual", "text")]
+        if case == "masked":
+            sides = [
+                side * inputs[f"{name}_mask"][..., None]
+                for side, name in zip(sides, ("visual", "text"), strict=True)
+            ]
+        return wti(*sides)
+
+    hold(golden / "interactions", f"wti/{case}{layers}", wti, call, names)
 
 
 def test_regularisers(golden):

@@ -12,10 +12,11 @@ from workers import run_workers
 from polypool.infra.compute.dist import rank, world
 from polypool.infra.registry import OBJECTIVES, REGULARISERS, SIMILARITIES
 from polypool.tasks.models.dual_encoder import DualEncoder
+from polypool.tasks.similarities.similarity import Similarity
 from polypool.tasks.similarities.vectors import Embeddings, l2_normalise
 
 IMAGES, CAPTIONS, K, WIDTH = 6, 2, 3, 8
-SIMILARITY_SPECS = ("aligned_mean", "chamfer", "match_probability", "maxsim", "mil", "smooth_chamfer")
+SIMILARITY_SPECS = ("aligned_mean", "chamfer", "match_probability", "maxsim", "mil", "smooth_chamfer", "wti")
 OBJECTIVE_SPECS = (
     "triplet(warmup_epochs=0)",
     "triplet(negatives=all, reduction=mean)",
@@ -64,12 +65,13 @@ class Projection(nn.Module):
 def of_worker(case: tuple[str, str, str]) -> dict[str, Tensor]:
     """Return the terms of the global batch and every gradient, from this worker's share of it."""
     similarity, objective, regulariser = case
+    torch.manual_seed(0)  # for what a similarity draws
     generator = torch.Generator().manual_seed(0)
     share = IMAGES // world()
     mine = slice(rank() * share, (rank() + 1) * share)
     images = torch.randn(IMAGES, K, WIDTH, generator=generator)[mine]
     captions = torch.randn(IMAGES, CAPTIONS, K, WIDTH, generator=generator)[mine].flatten(0, 1)
-    size_V = torch.tensor([1, 2, 2, 3, 1, 2] if similarity == "maxsim" else [K] * IMAGES)[mine]
+    size_V = torch.tensor([1, 2, 2, 3, 1, 2] if similarity in ("maxsim", "wti") else [K] * IMAGES)[mine]
     batch = {
         "visual": images,
         "visual_mask": torch.arange(K) < size_V[:, None],
@@ -79,7 +81,9 @@ def of_worker(case: tuple[str, str, str]) -> dict[str, Tensor]:
         "row": torch.arange(share).repeat_interleave(CAPTIONS),
     }
     branch, added = Projection(similarity), [REGULARISERS.build(regulariser)] if regulariser else []
-    model = DualEncoder(branch, branch, SIMILARITIES.build(similarity), OBJECTIVES.build(objective), added)
+    model = DualEncoder(
+        branch, branch, Similarity.build(similarity, WIDTH), OBJECTIVES.build(objective), added
+    )
     parallel = DistributedDataParallel(model, broadcast_buffers=False) if world() > 1 else model
     terms = parallel(batch, epoch=0.0)
     terms["loss"].backward()

@@ -7,12 +7,12 @@ from corpora import make_corpus
 from toy import trainer_of
 
 from polypool.infra.errors import InputError
-from polypool.infra.registry import SIMILARITIES
 from polypool.pipelines.models.search import indices
 from polypool.pipelines.models.search.indices import Exact, Faiss, TwoPass, top_k, top_k_of_parts
 from polypool.pipelines.models.search.queries import Query
 from polypool.pipelines.models.trained import TrainedModel
 from polypool.pipelines.recipes import derive
+from polypool.tasks.similarities.similarity import Similarity
 
 
 def units(*shape: int, seed: int) -> torch.Tensor:
@@ -57,14 +57,14 @@ def recall(index: object, whole: Exact, queries: torch.Tensor) -> float:
 
 @pytest.mark.parametrize(
     ("name", "guide"),
-    [(name, None) for name in ("smooth_chamfer", "chamfer", "mil", "match_probability", "maxsim")]
+    [(name, None) for name in ("smooth_chamfer", "chamfer", "mil", "match_probability", "maxsim", "wti")]
     + [("maxsim", guide) for guide in ("vector", "mean", "largest")],
 )
 def test_two_passes_over_sets_that_are_made_up_find_the_ten_best(name, guide, monkeypatch):
     monkeypatch.setattr(indices, "NUMBERS", 1 << 18)
     if guide:  # whichever guide it is that measures as the cheapest
         monkeypatch.setattr(TwoPass, "_products", lambda self, one, *_: one != guide)
-    similarity = SIMILARITIES.build(name)
+    similarity = Similarity.build(name, 48)
     topics_GD = units(200, 1, 48, seed=2).repeat(10, 1, 1)
     embedding_GKD = torch.nn.functional.normalize(topics_GD + 0.9 * units(2000, 4, 48, seed=3), dim=-1)
     near_QKD = embedding_GKD[torch.randperm(2000, generator=torch.Generator().manual_seed(0))[:164]]

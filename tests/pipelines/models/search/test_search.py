@@ -224,7 +224,7 @@ def test_an_index_that_does_not_fit_is_refused(tiny, method, change, message):
 
 def test_faiss_that_is_missing_is_said(tiny, monkeypatch):
     monkeypatch.setitem(sys.modules, "faiss", None)
-    with pytest.raises(InputError, match="pip install faiss-cpu"):
+    with pytest.raises(InputError, match=r"pip install 'polypool\[faiss\]'; or choose --index exact"):
         untrained(tiny).open_search(index="faiss").find(Query(text="a dog"), 3)
 
 

@@ -17,7 +17,8 @@ class ABMILP(Aggregator):
 
     `gated=False` leaves out the sigmoid, their Eq. 8: ABMILP, the head that "Beyond [cls]" (Przewiezlikowski et al.,
     ICCV 2025) puts on masked autoencoders, whose inner layer is as wide as the elements, as here. V and U have a bias,
-    as in the codes; w has none, which no softmax sees.
+    as in the codes; w has none, which no softmax sees. The attention of CLAM (Lu et al. 2021), whose losses of its
+    clusters are no pooling, is the gated form.
 
     Args:
         dim: width of the elements.

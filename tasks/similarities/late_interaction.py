@@ -1,0 +1,127 @@
+"""Late interaction: similarities of sets of any size, by each element's closest one in the other set."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from polypool.infra.fields import at_least, require
+from polypool.infra.registry import SIMILARITIES
+from polypool.tasks.similarities.blocks import as_sets, in_blocks
+from polypool.tasks.similarities.similarity import Similarity
+from polypool.tasks.similarities.vectors import real_vectors
+
+
+@SIMILARITIES.register("maxsim")
+class MaxSim(Similarity):
+    """The mean over elements of the cosine with the closest one in the other set, averaged over both directions.
+
+    `chamfer` for sets of different sizes: zero vectors are no elements, so that a negative cosine never loses to one. A
+    set without an element scores 0.
+
+    Sources: Yao et al., "FILIP", ICLR 2022, equations 4 and 5, whose loss takes from images to texts the one direction
+    and from texts to images the other, where here both have the mean of the two; Khattab and Zaharia, "ColBERT", SIGIR
+    2020, equation 3, the sum of the query's direction alone. One direction would not be symmetric, and which side asks
+    is not known here.
+    """
+
+    of_sets = True
+    of_any_size = True
+
+    def visual_weights(self, x_BKD: Tensor, real_BK: Tensor) -> Tensor:
+        """Return what each element of images or videos weighs, `(B, K)`: 0 for none, and 1 in all."""
+        return real_BK / real_BK.sum(dim=1, keepdim=True).clamp(min=1).to(x_BKD.dtype)
+
+    def text_weights(self, x_BKD: Tensor, real_BK: Tensor) -> Tensor:
+        """Return what each element of texts weighs, likewise."""
+        return MaxSim.visual_weights(self, x_BKD, real_BK)
+
+    def forward(self, query: Tensor, gallery: Tensor) -> Tensor:
+        query_QKD, gallery_GLD = as_sets(query, gallery)
+        real_QK, real_GL = real_vectors(query_QKD), real_vectors(gallery_GLD)
+        weights = self.visual_weights(query_QKD, real_QK), self.text_weights(gallery_GLD, real_GL)
+        weight_QK, weight_GL = weights
+
+        def combine(cosine_QKLG: Tensor, rows: slice, columns: slice) -> Tensor:
+            return _closest(
+                cosine_QKLG,
+                (real_QK[rows, :, None], weight_QK[rows, :, None]),
+                (real_GL[columns].T[None], weight_GL[columns].T[None]),
+            )
+
+        return in_blocks(combine, query_QKD, gallery_GLD, [part for part in weights if part.requires_grad])
+
+    def pairs(self, query: Tensor, gallery: Tensor) -> Tensor:
+        query_PKD, gallery_PLD = as_sets(query, gallery)
+        real_PK, real_PL = real_vectors(query_PKD), real_vectors(gallery_PLD)
+        weight_PK, weight_PL = (
+            self.visual_weights(query_PKD, real_PK),
+            self.text_weights(gallery_PLD, real_PL),
+        )
+        return _closest(
+            (query_PKD @ gallery_PLD.mT)[..., None],
+            (real_PK[..., None], weight_PK[..., None]),
+            (real_PL[..., None], weight_PL[..., None]),
+        ).squeeze(1)
+
+
+@SIMILARITIES.register("wti")
+class WeightedTokenInteraction(MaxSim):
+    """`maxsim` whose means are weighted: an MLP scores each element, and a softmax over the set makes weights of that.
+
+    With cosines c_kl, ((sum over k of w_k max over l of c_kl) + (sum over l of v_l max over k of c_kl)) / 2, where
+    w = softmax(MLP(x)) is over the elements of an image or video, and v, of an MLP of its own, over those of a text.
+
+    Source: Wang et al., "Disentangled representation learning for text-video retrieval" (DRL), 2022, section 3.2, and
+    its code. Its MLPs read elements of any length, and here what is compared, of unit length. There a cosine with a pad
+    is 0, so that a pad is closer than an element with a negative cosine; here pads are no elements.
+
+    Args:
+        dim: width of the elements.
+        layers: linear maps of each MLP, from 1 to 3 as in the code.
+    """
+
+    takes_width = True
+
+    def __init__(self, dim: int, *, layers: int = 2) -> None:
+        super().__init__()
+        require(at_least(1), layers=layers)
+        self.visual, self.text = _mlp(dim, layers), _mlp(dim, layers)
+
+    def visual_weights(self, x_BKD: Tensor, real_BK: Tensor) -> Tensor:
+        return _softmax(self.visual(x_BKD).squeeze(2), real_BK)
+
+    def text_weights(self, x_BKD: Tensor, real_BK: Tensor) -> Tensor:
+        return _softmax(self.text(x_BKD).squeeze(2), real_BK)
+
+
+def _mlp(dim: int, layers: int) -> nn.Sequential:
+    """Return linear maps with ReLU between them; the last makes a number, without a bias, which no softmax sees."""
+    hidden = [part for _ in range(layers - 1) for part in (nn.Linear(dim, dim), nn.ReLU())]
+    return nn.Sequential(*hidden, nn.Linear(dim, 1, bias=False))
+
+
+def _softmax(score_BK: Tensor, real_BK: Tensor) -> Tensor:
+    """Return the softmax over a set's elements; 0 for others, and everywhere in a set without any."""
+    none_B1 = ~real_BK.any(dim=1, keepdim=True)
+    return score_BK.masked_fill(~(real_BK | none_B1), float("-inf")).softmax(dim=1) * real_BK
+
+
+def _closest(
+    cosine_QKLG: Tensor, query_QKg: tuple[Tensor, Tensor], gallery_qLG: tuple[Tensor, Tensor]
+) -> Tensor:
+    """Return the mean of both directions, `(Q, G)`; small letters are axes of one or of all.
+
+    Args:
+        cosine_QKLG: of all elements; overwritten.
+        query_QKg: True for elements of the queries, and what each weighs.
+        gallery_qLG: likewise of the gallery.
+    """
+    (real_QKg, weight_QKg), (real_qLG, weight_qLG) = query_QKg, gallery_qLG
+    both_QKLG = real_QKg[:, :, None] & real_qLG[:, None]
+    cosine_QKLG = cosine_QKLG.masked_fill_(~both_QKLG, float("-inf"))
+    return (_mean(cosine_QKLG.amax(dim=2), weight_QKg) + _mean(cosine_QKLG.amax(dim=1), weight_qLG)) / 2
+
+
+def _mean(largest: Tensor, weight: Tensor) -> Tensor:
+    """Return the weighted mean along axis 1 over elements that met one; 0 where there is none."""
+    return (largest.where(largest != float("-inf"), 0.0) * weight).sum(dim=1)

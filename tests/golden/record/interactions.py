@@ -1,0 +1,55 @@
+"""Record similarities of sets that are learned."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+from recording import Family, Repository
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+
+
+def drl(repository: Repository) -> None:
+    """Record the weighted token interaction of DRL, whose elements are of unit length before they are weighed, too."""
+    kind = repository.load("tvr.models.modeling", without=("ftfy", "regex", "cv2")).DRL
+    with repository.part("wti", "tvr/models/modeling.py", "wti_interaction, transposed") as part:
+        for layers in (1, 2, 3):
+            module = kind.__new__(kind)
+            nn.Module.__init__(module)
+            module.config = SimpleNamespace(interaction="wti")
+            for name in ("text_weight_fc", "video_weight_fc"):
+                maps = [part for _ in range(layers - 1) for part in (nn.Linear(8, 8), nn.ReLU())]
+                maps.append(nn.Linear(8, 1))
+                setattr(module, name, nn.Sequential(*maps) if layers > 1 else maps[0])
+
+            def call(m: nn.Module = module, **inputs: Tensor) -> Tensor:
+                sides = [normalize(inputs[name], dim=-1) for name in ("text", "visual")]
+                masks = [
+                    inputs[f"{name}_mask"].to(side.dtype)
+                    if f"{name}_mask" in inputs
+                    else side.new_ones(side.shape[:2])
+                    for name, side in zip(("text", "visual"), sides, strict=True)
+                ]
+                return m.wti_interaction(*sides, *masks)[0].T
+
+            inputs = {"visual": part.normal(3, 5, 8), "text": part.normal(4, 2, 8)}
+            part.case(f"whole{layers}", f"MLPs of {layers} linear maps", module, call, **inputs)
+            (visual, visual_mask), (text, text_mask) = (
+                part.sets(5, 1, 3, dim=8),
+                part.sets(2, 3, 1, 2, dim=8),
+            )
+            masks = {"visual_mask": visual_mask, "text_mask": text_mask}
+            what = "the same, and pads, which no cosine is below"
+            part.case(f"masked{layers}", what, module, call, visual=visual.abs(), text=text.abs(), **masks)
+
+
+def main() -> None:
+    """Record all."""
+    family = Family("interactions")
+    with family.repository("foolwood/DRL", "Apache-2.0") as repository:
+        drl(repository)
+    family.write()
+
+
+if __name__ == "__main__":
+    main()
