@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 from torch import Tensor, nn
 
@@ -98,9 +100,15 @@ class _Places(nn.Module):
         return x_BPD + _take(near_BDSS.flatten(2).transpose(1, 2), cell_BP)
 
 
-def _side(count: int | Tensor) -> Tensor:
+def _sides(count: Tensor) -> Tensor:
     """Return the side of the smallest square of as many places."""
-    return torch.as_tensor(count).to(torch.float32).sqrt().ceil().long()
+    return count.to(torch.float32).sqrt().ceil().long()
+
+
+def _side(count: int) -> int:
+    """Return likewise; where a graph is exported, counts are tensors, and so are sides."""
+    side = _sides(torch.as_tensor(count))
+    return cast("int", side) if torch.jit.is_tracing() else int(side)
 
 
 def _square(mask_BN: Tensor) -> tuple[Tensor, Tensor]:
@@ -117,7 +125,7 @@ def _square(mask_BN: Tensor) -> tuple[Tensor, Tensor]:
     )  # pads behind the last
     every_BN = torch.arange(padded, device=mask_BN.device).expand_as(number_BN)
     column_BN = torch.zeros_like(number_BN).scatter(1, number_BN, every_BN)
-    return column_BN.gather(1, element_BP), _side(size_B1)
+    return column_BN.gather(1, element_BP), _sides(size_B1)
 
 
 def _take(x_BND: Tensor, column_BP: Tensor) -> Tensor:
