@@ -1,4 +1,4 @@
-"""Dual-stream multiple instance learning, DSMIL (Li, Li and Eliceiri, CVPR 2021, section 3.2, and its code)."""
+"""Dual-stream multiple instance learning, DSMIL (Li, Li and Eliceiri, CVPR 2021, and its code)."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from polypool.infra.registry import AGGREGATORS
 
 @AGGREGATORS.register("dsmil")
 class DSMIL(Aggregator):
-    """The element with the best linear score asks all, and is itself half of the answer.
+    """The mean of two streams: an attention that the element with the best score asks for, and this element's score.
 
-    Elements weigh by a softmax of the product of their query and that of the best, the critical instance (Eq. 4 to 6);
-    as in the code the same MLP makes all queries, and values are the elements themselves. The paper's classes are
-    `k` vectors here, each with a score of its own.
+    Elements weigh by a softmax of the product of their query and that of the best, the critical instance; as in the
+    code one MLP makes all queries, and values are the elements themselves. The paper's classes are `k` vectors here,
+    each with a linear score w of its own.
 
-    In the paper a class's linear score of the critical instance is the other stream, and the mean of both streams'
-    scores is that of the class (Eq. 7); a loss of it alone teaches which element is critical. A pooling has no class,
-    so the critical instance's part along its score's direction w is added, and the sum is halved: a classifier w of the
-    vector then gives the paper's mean, where its classifiers of both streams are one, and w has a gradient.
+    Deviation: the paper halves the sum of two scores of a class, that of the critical instance and that of a second
+    classifier of what the attention makes; a loss of the first alone teaches which element is critical. A pooling has
+    no class, so here the critical instance's part along w is added to the attention's vector, and the sum is halved.
+    A classifier w of the vector gives the paper's mean, where both of its classifiers are one, and w has a gradient.
 
     Args:
         dim: width of the elements.

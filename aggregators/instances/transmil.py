@@ -18,7 +18,7 @@ class TransMIL(Aggregator):
     """A layer of attention, convolutions over the square of the elements, a second layer, and the token's layer norm.
 
     N elements fill a square whose side is the root of N, rounded up, row by row; the first ones fill the rest of it
-    once more, and count twice (the paper's algorithm 2, and its code). Each set has a square of its own size.
+    once more, and count twice (as in the code). Each set has a square of its own size.
 
     Deviations: the code approximates attention for bags of thousands, by Nystrom's method with D / 2 landmarks, and
     lets the zero elements take part that fill a bag up to a multiple of them; here it is exact, which costs little for

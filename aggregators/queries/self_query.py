@@ -1,4 +1,4 @@
-"""AdaPool of reinforcement learning (Brothers, ICML 2025, section 4, and its code), no kin of Stergiou's `adapool`."""
+"""AdaPool of reinforcement learning (Brothers, ICML 2025, and its code), no kin of Stergiou's `adapool`."""
 
 from __future__ import annotations
 

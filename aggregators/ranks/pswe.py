@@ -1,4 +1,4 @@
-"""Pooling by sliced-Wasserstein embedding, PSWE (Naderializadeh et al., NeurIPS 2021, section 4, and its code)."""
+"""Pooling by sliced-Wasserstein embedding, PSWE (Naderializadeh et al., NeurIPS 2021, and its code)."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class PSWE(Aggregator):
 
     A slice is a learned direction, at first each channel. The set's sorted values in it, at n / (N + 1), are
     interpolated linearly at m / (M + 1), and extrapolated beyond both ends where the set is smaller than the reference;
-    each goes to the reference point of its rank. That is a sum over the set's ranks. A set of one, of which the code
-    makes nothing, has its value everywhere. Where the reference's points are out of order in a slice, the code takes
-    the permutation that sorts them for its inverse, the points' ranks; here it is the ranks.
+    each goes to the reference point of its rank. That is a sum over the set's ranks. Deviations: a set of one, of which
+    the code makes nothing, has its value everywhere; where the reference's points are out of order in a slice, the code
+    takes the permutation that sorts them for its inverse, the points' ranks, and here it is the ranks.
 
     Args:
         dim: width of the elements.
