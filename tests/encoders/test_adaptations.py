@@ -14,10 +14,13 @@ from tiny_models import save_bert, save_clip, save_vit
 from toy import FolderReport, same_weights, trainer_of
 
 from polypool.encoders.adaptations import adapt, adapted, left_out, merge
+from polypool.encoders.adaptations.lora import Lora
 from polypool.encoders.encoder import recompute
+from polypool.infra.checks import run_checks
 from polypool.infra.compute.dropout import Draws, drawn
 from polypool.infra.errors import InputError
 from polypool.infra.registry import ADAPTATIONS, ENCODERS, TASKS
+from polypool.pipelines.checks.adaptations import AdaptationChecks
 from polypool.pipelines.training.checkpoints.format import load_weights
 from polypool.pipelines.training.prepare import prepare
 from polypool.tasks.models.parts import is_adapted, without_adaptation
@@ -178,3 +181,41 @@ def test_activations_of_features_cannot_be_recomputed(tmp_path):
     run = make_corpus(tmp_path, train=16, val=8, test=8)
     with pytest.raises(InputError, match=r"--optim.recompute is for encoders with published weights"):
         trainer_of(replace(run, optim=replace(run.optim, recompute=True)), tmp_path / "log")
+
+
+class Unmerged(Lora):
+    """Leaves its updates beside the published weights."""
+
+    def merge(self, model):
+        """Forget to."""
+
+
+class Unkept(Lora):
+    """Says of none of its weights that it is to be kept."""
+
+    def is_added(self, name):
+        return False
+
+
+class Random(Lora):
+    """Begins with another model than the published one."""
+
+    def change(self, model):
+        super().change(model)
+        random_updates(model)
+
+
+@pytest.mark.parametrize(
+    ("part", "broken"),
+    [
+        (Lora, []),
+        (Unmerged, ["what is merged computes the same, with the published names"]),
+        (Unkept, ["it adds weights and freezes all others"]),
+        (Random, ["a new model is the published one"]),
+    ],
+)
+def test_the_check_of_adaptations_finds_what_is_broken(part, broken):
+    checks = AdaptationChecks("lora")
+    checks.part = part()
+    outcomes = [*run_checks(checks.checks())]
+    assert [outcome.what for outcome in outcomes if outcome.passed is False] == broken
