@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from polypool.aggregators.aggregator import Aggregator, Pooled
 from polypool.aggregators.ranks.sorted_sum import sorted_sum
+from polypool.infra.compute.device import traced
 from polypool.infra.registry import AGGREGATORS
 
 
@@ -37,7 +38,7 @@ class FSPool(Aggregator):
         return Pooled(sorted_sum(x_BND, weight_BND, mask_BN), weights=weight_BND)
 
     def _weights(self, size_B: Tensor, padded: int) -> Tensor:
-        if torch.jit.is_tracing():  # an exported graph knows no sizes, and has the weights of each set
+        if traced():  # a graph knows no sizes, and has the weights of each set
             return stretch(self.weight.T, size_B, padded)
         size_S, set_B = size_B.unique(return_inverse=True)
         weight_SND = stretch(self.weight.T, size_S, int(size_S.max()))
