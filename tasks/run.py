@@ -165,9 +165,9 @@ class Run:
     data: Data
     visual: Part
     """Visual encoder."""
-    text: Part
+    text: Part = ""
     """Text encoder; `auto` is a BiGRU of the words, or an MLP of the features that `data.texts` names, as wide as the
-    visual encoder."""
+    visual encoder; empty for tasks that read no texts."""
     protocol: Name
     """Protocol of the test split, scored once, with the epoch that was best on `val`."""
     test: bool = True

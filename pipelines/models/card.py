@@ -20,7 +20,7 @@ from polypool.pipelines.training.recording import PRECISION
 from polypool.pipelines.training.run_results import printed
 from polypool.tasks.abilities import Answers, ReadsInputs
 from polypool.tasks.adapter import Metric
-from polypool.tasks.inputs.corpus_inputs import FEATURES
+from polypool.tasks.inputs.visuals import FEATURES
 from polypool.tasks.models.retrieval_model import RetrievalModel
 from polypool.tasks.run import modules
 from polypool.tasks.scoring.records import VERSION_TAG, metrics_from

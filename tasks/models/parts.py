@@ -32,6 +32,17 @@ from polypool.tasks.run import Run
 from polypool.tasks.similarities.similarity import Similarity
 
 
+def named_encoder(spec: str, side: str) -> str:
+    """Return the spec of the encoder of a side, `visual` or `text`.
+
+    Raises:
+        InputError: the run names none.
+    """
+    if not spec:
+        raise InputError(f"the task needs a {side} encoder, and the run names none; name one by --{side}")
+    return spec
+
+
 class Parts:
     """What the model of a run can be made of; every call makes a new part, with weights of its own.
 
@@ -49,7 +60,7 @@ class Parts:
         """Return the parts of a run with its encoders' assets, and with published weights if `pretrained`."""
 
         def encoder(spec: str, side: str) -> Encoder:
-            built = ENCODERS.build(spec, assets[side])
+            built = ENCODERS.build(named_encoder(spec, side), assets[side])
             if pretrained:
                 built.load_pretrained()
             return built
