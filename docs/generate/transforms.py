@@ -30,6 +30,7 @@ WHY = {
     "seq2seq": _UNROLLED,
     "seq_lstm": "torch's LSTM fixes all sizes, and has no rule for batches of batches",
     "text_topk": "a graph takes the best 3 of as many elements as there were",
+    "transmil": "a graph has the square of as many elements as there were",
 }
 WIDTH = 16
 
