@@ -33,5 +33,7 @@ class Seq2Seq(Aggregator):
         if traced() and not torch.jit.is_tracing():  # which would fix how many elements there are
             state_BND = read_steps(x_BND, *self.gru.parameters())
         else:
-            state_BND, _ = nn.GRU.forward(self.gru, x_BND)
+            start_1BD = x_BND.new_zeros(1, x_BND.shape[0], x_BND.shape[2])
+            weights = tuple(self.gru.parameters())
+            state_BND, _ = torch.gru(x_BND, start_1BD, weights, True, 1, 0.0, self.training, False, True)
         return Pooled(state_BND[torch.arange(x_BND.shape[0], device=x_BND.device), mask_BN.sum(dim=1) - 1])

@@ -29,7 +29,7 @@ class SeqLSTM(Aggregator):
         """Return the `(B, D)` means. Pads come behind the real elements, whose states they cannot change."""
         order_BN = mask_BN.int().argsort(dim=1, descending=True, stable=True)
         x_BND = taken(zero_pads(x_BND, mask_BN), order_BN)
-        weights = list(self.lstm.parameters())
+        weights = tuple(self.lstm.parameters())
         start_1BD = x_BND.new_zeros(1, x_BND.shape[0], x_BND.shape[2], dtype=weights[0].dtype)
         start, sets = (start_1BD, start_1BD), x_BND.to(weights[0].dtype)
         with torch.autocast(

@@ -9,7 +9,7 @@ bfloat16, takes longer.
 from __future__ import annotations
 
 from itertools import accumulate
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -80,7 +80,7 @@ class GRU(nn.RNNBase):
 
     def _packed(self, x_BNE: Tensor, size_B: Tensor) -> tuple[Tensor, Tensor]:
         packed = pack_padded_sequence(x_BNE, size_B.cpu(), batch_first=True, enforce_sorted=False)
-        states, last_RBH = nn.GRU.forward(self, packed)
+        states, last_RBH = nn.GRU.forward(cast("nn.GRU", self), packed)
         state_BNC, _ = pad_packed_sequence(states, batch_first=True, total_length=x_BNE.shape[1])
         return state_BNC.unflatten(-1, (-1, self.hidden_size)), last_RBH
 
