@@ -31,7 +31,7 @@ netvlad(k=3) | nextvlad(clusters=2, groups=3) | salad(k=2, hidden=5) | otke(k=3,
 map(k=3, heads=2, hidden=2) | ep(queries=3) | simpool | simpool(gamma=1.5) | aim(k=2, heads=3) | abmilp(hidden=4)
 abmilp(gated=False) | esa | cait(layers=3, heads=2) | dino_block(heads=2) | pma(k=3, heads=2)
 set_transformer_pp(k=2, layers=1, points=3, heads=2) | self_query(heads=2) | self_query(query=cls, heads=2)
-dsmil(k=2, hidden=5) | acmil(k=2, hidden=3, top=2)
+transmil(heads=2) | dsmil(k=2, hidden=5) | acmil(k=2, hidden=3, top=2)
 set_transformer(k=2, points=3, heads=2) | boq(k=2, queries=3, heads=2) | qformer(k=3, heads=2)
 tokenlearner(k=3, hidden=5) | constbert(k=3, positions=4)
 laps(k=2) | ts2_select(k=2, sigma=0.3) | text_topk(k=2) | text_softmax(temperature=0.2)
@@ -105,6 +105,7 @@ BLOCK = 12 * 384**2 + 12 * 384  # maps of queries, keys, values and out, an MLP,
         ("simpool", 384, 2 * 384**2 + 2 * 384),
         ("aim", 384, 2 * 384**2 + 384),
         ("abmilp", 384, 2 * 384 * 385 + 384),
+        ("transmil", 384, 2 * (4 * 384**2 + 3 * 384 + 8 * 33) + (49 + 25 + 9 + 3) * 384 + 3 * 384),
         ("dsmil", 384, 384 + 128 * 385 + 128 * 129),
         ("acmil", 384, 2 * 128 * 385 + 5 * 128),
         ("esa", 384, 384**2),
@@ -144,8 +145,9 @@ BAD = {
         laps(k=0) | laps(ratio=0) | laps(ratio=1.5) | ts2_select(k=0) | ts2_select(sigma=0)
         text_topk(k=0) | text_softmax(temperature=0) | xpool(heads=3)
         self_query(heads=3) | self_query(query=max) | set_transformer_pp(k=0) | set_transformer_pp(points=0)
-        set_transformer_pp(layers=0) | set_transformer_pp(heads=3) | dsmil(k=0) | dsmil(hidden=0.5)
-        acmil(k=0) | acmil(hidden=0) | acmil(top=0) | acmil(drop=1.5) | acmil(drop=-1)
+        set_transformer_pp(layers=0) | transmil(heads=3) | transmil(heads=0) | set_transformer_pp(heads=3)
+        dsmil(k=0) | dsmil(hidden=0.5) | acmil(k=0) | acmil(hidden=0) | acmil(top=0) | acmil(drop=1.5)
+        acmil(drop=-1)
     """,
     "must be|balance": """
         adpool(token=False, embedding=False) | adpool(balance=1.5) | adpool(balance=fixed)

@@ -38,6 +38,20 @@ SELF_QUERY = {
     "value.weight": rows("attn.KV.weight", 8, 16),
     "out.weight": "attn.out.weight",
 }
+TRANSMIL = {
+    "token_D": "cls_token",
+    **layer("norm", "norm"),
+    **layer("places.wide", "pos_layer.proj"),
+    **layer("places.middle", "pos_layer.proj1"),
+    **layer("places.narrow", "pos_layer.proj2"),
+}
+for mine, theirs in (("first", "layer1"), ("second", "layer2")):
+    TRANSMIL |= {
+        **layer(f"{mine}.norm", f"{theirs}.norm"),
+        f"{mine}.query_key_value.weight": f"{theirs}.attn.to_qkv.weight",
+        **layer(f"{mine}.out", f"{theirs}.attn.to_out.0"),
+        f"{mine}.near.weight": f"{theirs}.attn.res_conv.weight",
+    }
 TABLE = [
     Row(
         case="set_transformer_pp/plain",
@@ -46,6 +60,10 @@ TABLE = [
     ),
     Row(case="self_query/mean", spec="self_query(heads=2)", names=SELF_QUERY),
     Row(case="self_query/cls", spec="self_query(query=cls, heads=2)", names=SELF_QUERY),
+    *(
+        Row(case=f"transmil/{size}", spec="transmil(heads=2)", names=TRANSMIL)
+        for size in ("two", "five", "seven")
+    ),
 ]
 
 

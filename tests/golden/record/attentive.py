@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sys
+from types import SimpleNamespace
 
 from recording import Family, Repository
-from torch import Tensor
+from torch import Tensor, nn
+from torch.func import functional_call
 
 
 def set_transformer_pp(repository: Repository) -> None:
@@ -39,6 +41,31 @@ def self_query(repository: Repository) -> None:
             part.case(name, what, module, lambda x, m=module: m(x), x=part.normal(3, 7, 8))
 
 
+def transmil(repository: Repository) -> None:
+    """Record TransMIL, whose attention is exact with as many landmarks as elements.
+
+    Its pseudoinverse needs float64 and many iterations for that.
+    """
+    file = repository.load("TransMIL")
+    with repository.part("transmil", "models/TransMIL.py", "TransMIL") as part:
+        for name, size, landmarks in (("five", 5, 10), ("seven", 7, 10), ("two", 2, 5)):
+            module = file.TransMIL(2)
+            module._fc1 = module._fc2 = nn.Identity()
+            module.cls_token, module.norm = nn.Parameter(part.normal(1, 1, 8)), nn.LayerNorm(8)
+            module.pos_layer = file.PPEG(8)
+            for layer in (module.layer1, module.layer2):
+                layer.norm = nn.LayerNorm(8)
+                layer.attn = file.NystromAttention(8, 4, 2, landmarks, pinv_iterations=60, dropout=0.1)
+
+            def call(x: Tensor, module: nn.Module = module) -> Tensor:
+                exact = SimpleNamespace(float=lambda: x.double())
+                params = {key: parameter.double() for key, parameter in module.named_parameters()}
+                return functional_call(module, params, (), {"data": exact})["logits"].float()
+
+            what = f"sets of {size} in a square, width 8, 2 heads; as many landmarks as places, in float64"
+            part.case(name, what, module, call, x=part.normal(3, size, 8))
+
+
 def main() -> None:
     """Record all."""
     family = Family("attentive")
@@ -46,6 +73,8 @@ def main() -> None:
         set_transformer_pp(repository)
     with family.repository("agbrothers/pooling", "MIT", under="pooling") as repository:
         self_query(repository)
+    with family.repository("szc19990412/TransMIL", "GPL-3.0", under="models") as repository:
+        transmil(repository)
     family.write()
 
 
