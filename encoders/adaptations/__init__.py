@@ -57,9 +57,9 @@ def adapt(encoder: Encoder, adaptation: Adaptation) -> None:
 
 def merge(model: nn.Module) -> None:
     """Merge the adaptations of all encoders of a model, which then needs no published weights any more."""
-    for encoder, _ in adapted(model):
+    for encoder, adaptation, _ in adapted(model):
         part = encoder.get_submodule(encoder.published)
-        encoder.adaptation.merge(part)
+        adaptation.merge(part)
         part.requires_grad_(True)
         encoder.adaptation = None
         delattr(encoder, DIGEST)
@@ -69,9 +69,9 @@ def left_out(model: nn.Module) -> set[str]:
     """Return the names of the weights that a checkpoint leaves out, as they are published."""
     return {
         f"{prefix}{encoder.published}.{name}"
-        for encoder, prefix in adapted(model)
+        for encoder, adaptation, prefix in adapted(model)
         for name in encoder.get_submodule(encoder.published).state_dict()
-        if not encoder.adaptation.is_added(name)
+        if not adaptation.is_added(name)
     }
 
 
@@ -81,7 +81,7 @@ def check_published(model: nn.Module, weights: dict[str, Tensor], *, where: obje
     Raises:
         InputError: they are others.
     """
-    for encoder, prefix in adapted(model):
+    for encoder, _, prefix in adapted(model):
         digest = weights.get(f"{prefix}{DIGEST}")
         if digest is not None and not torch.equal(digest.cpu(), getattr(encoder, DIGEST).cpu()):
             raise InputError(
@@ -90,11 +90,11 @@ def check_published(model: nn.Module, weights: dict[str, Tensor], *, where: obje
             )
 
 
-def adapted(model: nn.Module) -> Iterator[tuple[Encoder, str]]:
-    """Yield the encoders of a model that have an adaptation, each with the prefix of its weights' names."""
+def adapted(model: nn.Module) -> Iterator[tuple[Encoder, Adaptation, str]]:
+    """Yield the encoders of a model that have an adaptation, each with it and the prefix of its weights' names."""
     for path, module in [*model.named_modules()]:
         if isinstance(module, Encoder) and module.adaptation is not None:
-            yield module, f"{path}." if path else ""
+            yield module, module.adaptation, f"{path}." if path else ""
 
 
 def _digest(model: nn.Module) -> Tensor:

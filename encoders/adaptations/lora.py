@@ -19,7 +19,7 @@ class Lora(Adaptation):
 
     Args:
         r: rank of the updates.
-        alpha: numerator of their scale; r where None, a scale of 1.
+        alpha: numerator of their scale, a whole number; r where None, a scale of 1.
         dropout: share of the input of A that is dropped in training.
         parts: last components of the names of the linear maps, or `all`; the default are queries and values of
             attention by the names of BERT, ViT and DINOv2, and of CLIP, SigLIP and most decoders.
@@ -30,7 +30,7 @@ class Lora(Adaptation):
         self,
         *,
         r: int = 8,
-        alpha: float | None = None,
+        alpha: int | None = None,
         dropout: float = 0.0,
         parts: str = "query value q_proj v_proj",
         sides: str = "visual text",

@@ -12,8 +12,6 @@ from polypool.encoders.adaptations import Adaptation
 from polypool.infra.registry import ADAPTATIONS
 from polypool.pipelines.checks.part_checks import PartChecks, check
 
-_SIZE = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
-
 
 class AdaptationChecks(PartChecks):
     """Checks of one adaptation."""
@@ -27,7 +25,10 @@ class AdaptationChecks(PartChecks):
         from transformers import BertConfig, BertModel
 
         torch.manual_seed(0)
-        return BertModel(BertConfig(vocab_size=9, **_SIZE), add_pooling_layer=False).eval()
+        config = BertConfig(
+            vocab_size=9, hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16
+        )
+        return BertModel(config, add_pooling_layer=False).eval()
 
     def _changed(self, *, moved: bool) -> nn.Module:
         """Return the changed model; if `moved`, its added weights are random."""

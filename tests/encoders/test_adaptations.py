@@ -70,7 +70,7 @@ def test_lora_is_the_published_model_and_then_its_formula(bert):
 def test_what_is_merged_is_an_encoder_without_adaptation(bert):
     plain, encoder = built(bert), built(bert)
     adapt(encoder, ADAPTATIONS.build("lora(r=2, parts=all)"))
-    assert [prefix for _, prefix in adapted(encoder)] == [""]
+    assert [prefix for *_, prefix in adapted(encoder)] == [""]
     random_updates(encoder)
     before = encoder(*tokens())[0]
     merge(encoder)
@@ -153,7 +153,7 @@ def test_an_adaptation_needs_published_weights(run, tmp_path):
     with pytest.raises(InputError, match=r"'regions.*have none"):
         prepare(replace(run, adapt="lora(sides='visual')"))
     adapter = prepare(replace(run, adapt="lora"))
-    assert [encoder.published for encoder, _ in adapted(adapter.model())] == ["bert"]
+    assert [encoder.published for encoder, *_ in adapted(adapter.model())] == ["bert"]
 
 
 @pytest.mark.parametrize("kind", ["patches", "clip_text", "bert"])
