@@ -42,7 +42,7 @@ class Subwords:
         InputError: the JSON is no tokenizer, or `specials` has a number that it lacks.
     """
 
-    ends = True
+    starts = ends = True
 
     def __init__(self, serialised: str, specials: Mapping[str, int]) -> None:
         from tokenizers import Tokenizer

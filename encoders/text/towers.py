@@ -169,7 +169,7 @@ class ClipText(_TextTower):
 class SiglipSubwords(Subwords):
     """A fast tokenizer of lower-case texts; `strips` drops punctuation, and the encoder adds the end token."""
 
-    ends = False
+    starts = ends = False
 
     def __init__(self, serialised: str, specials: Mapping[str, int], *, strips: bool) -> None:
         super().__init__(serialised, specials)
