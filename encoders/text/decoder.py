@@ -77,7 +77,9 @@ class Decoder(TextEncoder):
         tokenizer = from_hub(AutoTokenizer, name)
         start, last, mask = tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.mask_token_id
         if last is None:
-            raise InputError(f"{name}: its tokenizer has no token at the end of a text; expected that of a decoder")
+            raise InputError(
+                f"{name}: its tokenizer has no token at the end of a text; expected that of a decoder"
+            )
         return {
             "config": from_hub(AutoConfig, name).to_dict(),
             "tokenizer": tokenizer.backend_tokenizer.to_str(),

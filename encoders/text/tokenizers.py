@@ -97,7 +97,7 @@ SPECIALS = ("<pad>", "<start>", "<end>", "<unk>", "<mask>")
 
 
 class Tokenizer(Protocol):
-    """Splits captions into words, each a list of subwords; `pad_tokens` adds `start` and `end` where they are wanted."""
+    """Splits captions into words, each a list of subwords; `pad_tokens` adds `start` and `end` where they are set."""
 
     size: int
     starts: bool
