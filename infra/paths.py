@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from importlib.metadata import distributions
 from pathlib import Path
 from urllib.parse import unquote, urlparse
@@ -45,6 +46,14 @@ def resolve_place(path: str | Path) -> Path | Url:
     """Return a URL of object storage unchanged, and any other path as `resolve` does."""
     found = place(path)
     return found if isinstance(found, Url) else resolve(found)
+
+
+def here_instead(missing: Path) -> str:
+    """Return a hint, for messages, where the current folder has what is missing in POLYPOOL_HOME; else nothing."""
+    with suppress(ValueError):
+        if os.path.exists(here := missing.relative_to(home())):  # False of a name that the system rejects
+            return f"; the current folder has {here}, but relative paths start at POLYPOOL_HOME: give the absolute one"
+    return ""
 
 
 def runs() -> Path | Url | None:

@@ -13,6 +13,7 @@
     pp.compare("polypool")
 
 Functions import what they need when they are called, so that `import polypool` and `polypool --help` are fast.
+Aggregators, similarities and objectives need torch and numpy alone.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ if (_CHECKOUT / "pyproject.toml").is_file() and (_CHECKOUT / "tasks").is_dir():
     __path__.append(str(_CHECKOUT))  # in a checkout `polypool.tasks` is the folder `tasks` beside this one
 
 from polypool.infra.errors import InputError, unknown  # noqa: E402 (found where the line above looks)
+from polypool.infra.extras import needed  # noqa: E402
 
 __all__ = [
     "Data",
@@ -72,6 +74,7 @@ _ELSEWHERE = {
 """Names of this module that live in another one."""
 
 
+@needed()
 def __getattr__(name: str) -> Any:
     if name not in _ELSEWHERE:
         raise AttributeError(f"module 'polypool' has no attribute {name!r}")
@@ -97,6 +100,7 @@ def aggregator(spec: str, dim: int) -> Aggregator:
     return part("aggregator", spec, dim)
 
 
+@needed()
 def part(kind: str, spec: str, *args: Any) -> Any:
     """Return a new part of any kind: `part("similarity", "smooth_chamfer(alpha=16)")`.
 
@@ -119,6 +123,7 @@ def part(kind: str, spec: str, *args: Any) -> Any:
     return KINDS[kind].build(spec, *args)
 
 
+@needed()
 def recipe(name: str, **settings: Any) -> Run:
     """Return the run of a recipe with some settings changed.
 
@@ -145,6 +150,7 @@ def recipe(name: str, **settings: Any) -> Run:
     return derive(run, **settings)
 
 
+@needed()
 def train(run: str | Run, **settings: Any) -> TrainedRun:
     """Train a recipe or a `Run`, recorded in MLflow, and wait for its end.
 
@@ -167,6 +173,7 @@ def train(run: str | Run, **settings: Any) -> TrainedRun:
     return TrainedRun(id=tracker.run_id, metrics=tracker.metrics())
 
 
+@needed()
 def load(source: str | Path, *, trust: Sequence[str] = ()) -> TrainedModel:
     """Return the trained model of a run, by its id, or of a folder that `polypool export` wrote.
 
@@ -186,6 +193,7 @@ def load(source: str | Path, *, trust: Sequence[str] = ()) -> TrainedModel:
     return load_model(source, trust=trust)
 
 
+@needed()
 def export(
     source: str,
     out: str | Path,
@@ -216,6 +224,7 @@ def export(
     return export_model(source, out, onnx=onnx, publication=publication, trust=trust)
 
 
+@needed()
 def runs(experiment: str = "polypool", *, finished: bool = True) -> pd.DataFrame:
     """Return the runs of an MLflow experiment, latest first, with tags, parameters and metrics as columns.
 
@@ -238,6 +247,7 @@ def runs(experiment: str = "polypool", *, finished: bool = True) -> pd.DataFrame
     return pd.DataFrame(rows, index=pd.Index([run.run_id for run in records], name="run_id"))
 
 
+@needed()
 def compare(experiment: str = "polypool", *, metric: str = "", protocol: str = "") -> pd.DataFrame:
     """Return a row for each aggregator of each task, data set and protocol: mean, deviation, differences and costs.
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import ast
 import importlib
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
-from polypool.infra.errors import unknown
+from polypool.infra.errors import InputError, unknown
+from polypool.infra.extras import needed
 from polypool.infra.process.output import HELP
 from polypool.infra.process.stopping import exit_now, set_handler
 
@@ -33,13 +35,21 @@ def main() -> None:
         print("polypool VERB ...; `polypool VERB --help` says more\n")
         print("\n".join(f"  {verb:<{width}}  {about}" for verb, about in known.items()))
         print(f"\n{HELP}")
+        if find_spec("tyro") is None:
+            print("\nverbs need more packages: pip install 'polypool[all]'")
         sys.exit(0 if sys.argv[1:] else 2)
     if name not in known:
         message = f"the verb {name!r} is now {MOVED[name]}" if name in MOVED else unknown("verb", name, known)
         print(f"error: {message}", file=sys.stderr)
         sys.exit(2)
     sys.argv = [f"polypool {name}", *words]
-    importlib.import_module(f"{COMMANDS}.{name}").main()
+    try:
+        with needed():
+            verb = importlib.import_module(f"{COMMANDS}.{name}")
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    verb.main()
 
 
 def verbs() -> dict[str, str]:

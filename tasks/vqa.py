@@ -128,6 +128,10 @@ class VQA(CorpusTask, Answers, Chunked, Watchful):
         return [question.id for question in self.corpus.questions(split)], self.choices
 
     def check_protocol(self, protocol: str, split: str) -> None:
+        if protocol.startswith(f"{PROTOCOL}-"):
+            raise InputError(
+                f"protocol {protocol!r}: questions are answered, not ranked; --rerank and --rescore are for retrieval"
+            )
         if protocol != PROTOCOL:
             raise unknown("protocol of visual question answering", protocol, (PROTOCOL,))
 

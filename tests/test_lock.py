@@ -41,13 +41,14 @@ def test_what_is_asked_for_is_pinned_within_its_range():
     asked = tomllib.loads((ROOT / "pyproject.toml").read_text())
     project = asked["project"]
     extras = project["optional-dependencies"]
-    requirements = project["dependencies"] + extras["dev"] + asked["build-system"]["requires"]
+    everything = [text for name in ("train", "video", "serve", "dev") for text in extras[name]]
+    requirements = project["dependencies"] + everything + asked["build-system"]["requires"]
     hold(requirements, pins("requirements.lock") | {"torch": ({TORCH}, [])})
     hold(extras["docs"], pins("requirements-docs.lock"))
 
 
 def hold(requirements: list[str], pinned: dict[str, tuple[set[str], list[str]]]) -> None:
-    for requirement in map(Requirement, requirements):
+    for requirement in (of for of in map(Requirement, requirements) if of.name != "polypool"):
         name = canonicalize_name(requirement.name)
         assert name in pinned, f"{requirement.name} is in no lock: run `make lock UPGRADE=`"
         for version in pinned[name][0]:

@@ -1,1 +1,1 @@
-"""Aggregators of multiple instance learning, where few elements of a set tell what it is: ABMIL, DSMIL, ACMIL."""
+"""Multiple instance learning, where few elements of a set tell what it is: ABMIL, DSMIL, ACMIL, TransMIL."""

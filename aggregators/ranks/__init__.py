@@ -1,1 +1,1 @@
-"""Aggregators that sort each channel and weigh ranks: max, k-max, GPO, FSPool, ADPOOL."""
+"""Aggregators that sort each channel and weigh ranks: max, k-max, GPO, FSPool, FSW, ADPOOL."""

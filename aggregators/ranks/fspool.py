@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor, nn
 
 from polypool.aggregators.aggregator import Aggregator, Pooled
+from polypool.aggregators.ranks.by_size import weights_by_size
 from polypool.aggregators.ranks.sorted_sum import sorted_sum
 from polypool.infra.registry import AGGREGATORS
 
@@ -33,15 +36,8 @@ class FSPool(Aggregator):
 
     def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
         """Return the `(B, D)` pooled vectors and the `(B, N, D)` weights over ranks."""
-        weight_BND = self._weights(mask_BN.sum(dim=1), mask_BN.shape[1])
+        weight_BND = weights_by_size(partial(stretch, self.weight.T), mask_BN)
         return Pooled(sorted_sum(x_BND, weight_BND, mask_BN), weights=weight_BND)
-
-    def _weights(self, size_B: Tensor, padded: int) -> Tensor:
-        if torch.jit.is_tracing():  # an exported graph knows no sizes, and has the weights of each set
-            return stretch(self.weight.T, size_B, padded)
-        size_S, set_B = size_B.unique(return_inverse=True)
-        weight_SND = stretch(self.weight.T, size_S, int(size_S.max()))
-        return nn.functional.pad(weight_SND, (0, 0, 0, padded - weight_SND.shape[1])).index_select(0, set_B)
 
 
 def stretch(value_VC: Tensor, size_S: Tensor, longest: int) -> Tensor:

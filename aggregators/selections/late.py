@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 import torch.nn.functional as F
-from scipy.cluster.hierarchy import fcluster, linkage
 from torch import Tensor
 
 from polypool.aggregators.aggregator import Aggregator, Pooled
@@ -50,30 +48,54 @@ class Late(Aggregator):
         x_BND = unit_length(zero_pads(x_BND, mask_BN)).to(x_BND.dtype)
         if self.factor == 1 and self.budget is None:
             return Pooled(x_BND)
-        cluster_BN = self._clusters(x_BND.detach(), mask_BN)
-        member_BNK = F.one_hot(cluster_BN, int(cluster_BN.max()) + 1).to(x_BND.dtype)
-        member_BNK = zero_pads(member_BNK, mask_BN)
+        sizes = range(x_BND.shape[1] + 1)
+        kept_B = torch.tensor([self._kept(size) for size in sizes], device=x_BND.device)[mask_BN.sum(dim=1)]
+        k = self._kept(sizes[-1])
+        cluster_BN = _ward(x_BND.detach(), mask_BN, kept_B, merges=sizes[-1] - k)
+        member_BNK = zero_pads(F.one_hot(cluster_BN.clamp(max=k - 1), k).to(x_BND.dtype), mask_BN)
         share_BNK = member_BNK / member_BNK.sum(dim=1, keepdim=True).clamp(min=1)
         return Pooled(share_BNK.mT @ x_BND)
 
-    def _clusters(self, x_BND: Tensor, mask_BN: Tensor) -> Tensor:
-        """Return the number of each element's cluster, from 0, `(B, N)`."""
-        real_BN = mask_BN.cpu().numpy()
-        cluster_BN = np.zeros(real_BN.shape, dtype=np.int64)
-        sets = x_BND.double().cpu().numpy()
-        for x_ND, real_N, cluster_N in zip(sets, real_BN, cluster_BN, strict=True):
-            cluster_N[real_N] = _ward(x_ND[real_N], self._kept(int(real_N.sum())))
-        return torch.from_numpy(cluster_BN).to(x_BND.device)
-
     def _kept(self, size: int) -> int:
-        """Return how many vectors remain of so many elements."""
+        """Return how many vectors remain of so many elements; of one element more, at most one vector more."""
         kept = -int(-size // self.factor)
         return kept if self.budget is None else min(kept, self.budget)
 
 
-def _ward(x_ND: np.ndarray, clusters: int) -> np.ndarray:
-    """Return the cluster of each vector, `(N,)`, from 0; of equal distances fewer clusters may come."""
-    if clusters >= len(x_ND) or not np.isfinite(x_ND).all():
-        return np.arange(len(x_ND))
-    label_N = fcluster(linkage(x_ND, method="ward"), t=clusters, criterion="maxclust")
-    return np.unique(label_N, return_inverse=True)[1]
+def _ward(x_BND: Tensor, mask_BN: Tensor, kept_B: Tensor, *, merges: int) -> Tensor:
+    """Return the number of each element's cluster, `(B, N)`, from 0 in the order of their first elements.
+
+    Each step merges the two clusters of a set whose distance is least, and updates it by the formula of Lance and
+    Williams. Elements that are not finite stay alone.
+
+    Args:
+        x_BND: vectors of unit length.
+        mask_BN: which are real.
+        kept_B: clusters at which a set is finished.
+        merges: steps, as many as any set needs.
+    """
+    x_BND = x_BND.double()
+    b, n = torch.arange(len(x_BND), device=x_BND.device), x_BND.shape[1]
+    apart_NN = ~torch.eye(n, dtype=torch.bool, device=x_BND.device)
+    pairs_BNN = mask_BN[:, :, None] & mask_BN[:, None] & apart_NN
+    distance_BNN = (1 - x_BND @ x_BND.mT).masked_fill(~pairs_BNN, torch.inf).nan_to_num(torch.inf, torch.inf)
+    size_BN, excess_B = mask_BN.double(), mask_BN.sum(dim=1) - kept_B
+    place_N = torch.arange(n, device=x_BND.device)
+    first_BN = place_N.expand(mask_BN.shape).clone()  # of the cluster of each element
+    for step in range(merges):
+        least_B, i_B = distance_BNN.amin(dim=2).min(dim=1)
+        j_B = distance_BNN[b, i_B].argmin(dim=1)  # i < j: of equal ones the first is found
+        merged_B1 = ((step < excess_B) & least_B.isfinite())[:, None]
+        size_i_B1, size_j_B1 = size_BN[b, i_B, None], size_BN[b, j_B, None]
+        to_i_BN, to_j_BN = distance_BNN[b, i_B], distance_BNN[b, j_B]
+        sum_BN = (
+            (size_i_B1 + size_BN) * to_i_BN + (size_j_B1 + size_BN) * to_j_BN - size_BN * least_B[:, None]
+        )
+        union_BN = (sum_BN / (size_i_B1 + size_j_B1 + size_BN)).where(merged_B1, to_i_BN)
+        distance_BNN[b, i_B] = distance_BNN[b, :, i_B] = union_BN
+        gone_BN = to_j_BN.masked_fill(merged_B1, torch.inf)
+        distance_BNN[b, j_B] = distance_BNN[b, :, j_B] = gone_BN
+        size_BN[b, i_B] += (size_j_B1 * merged_B1)[:, 0]
+        first_BN = first_BN.where(~(merged_B1 & (first_BN == j_B[:, None])), i_B[:, None])
+    number_BN = ((first_BN == place_N) & mask_BN).cumsum(dim=1) - 1
+    return number_BN.gather(1, first_BN).clamp(min=0)

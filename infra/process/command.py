@@ -13,6 +13,7 @@ import tyro
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
 from polypool.infra.errors import InputError
+from polypool.infra.extras import needed
 from polypool.infra.process.memory import collect_rarely
 from polypool.infra.process.output import HELP, printed_as, take_options
 from polypool.infra.process.stopping import report_stop, stoppable
@@ -49,6 +50,7 @@ def command(main: Callable[[], None]) -> Callable[[], None]:
     return run
 
 
+@needed()
 def _with_help(main: Callable[[], None], words: Sequence[str]) -> None:
     """Call a verb; after its help, print the options that all verbs have."""
     try:

@@ -86,9 +86,12 @@ def run_side_by_side(
             stop_last_trials=False,  # the last trials still score the test split
         )
     reserved = {"CPU": 0, "memory": 1, **resources}  # Tune refuses an empty request, and would reserve a core
-    trainable = tune.with_resources(lambda config: dict(work(config["number"])), reserved)
+
+    def trial(config: dict[str, Any]) -> dict[str, Any]:  # Ray shows its name before each line of output
+        return dict(work(config["number"]))
+
     tuner = tune.Tuner(
-        trainable,
+        tune.with_resources(trial, reserved),
         param_space={"number": tune.grid_search(list(range(count)))},
         tune_config=tune.TuneConfig(
             scheduler=scheduler,

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from polypool.infra.errors import InputError, unknown
+from polypool.infra.extras import needed
 from polypool.infra.fields import check_value
 from polypool.infra.limits import MOST_REPEATED
 from polypool.infra.registry.discovery import described, load_quietly, origin, place, registered, target
@@ -118,6 +119,7 @@ class Registry:
             with suppress(InputError):
                 yield name, self.get(name)
 
+    @needed()
     def get(self, name: str) -> Any:
         """Return the part called `name`, or the one at `module:Name`. It is not called.
 
@@ -254,6 +256,9 @@ TASKS = Registry("task", package="polypool.tasks", base="polypool.tasks.adapter:
 ENCODERS = Registry(
     "encoder", package="polypool.encoders", rooms=("visual", "text"), base="polypool.encoders.encoder:Encoder"
 )
+ADAPTATIONS = Registry(
+    "adaptation", package="polypool.encoders.adaptations", base="polypool.encoders.adaptations:Adaptation"
+)
 BACKBONES = Registry(
     "backbone", package="polypool.encoders.backbones", base="polypool.encoders.backbones:Backbone"
 )
@@ -307,6 +312,7 @@ KINDS = {
     "task": TASKS,
     "encoder": ENCODERS,
     "aggregator": AGGREGATORS,
+    "adaptation": ADAPTATIONS,
     "backbone": BACKBONES,
     "cross_encoder": CROSS_ENCODERS,
     "similarity": SIMILARITIES,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import ast
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 from importlib.metadata import EntryPoint
@@ -14,13 +14,12 @@ from polypool.infra.spec import load_part
 
 
 def registered(source: Path, decorator: str) -> Iterator[tuple[str, str]]:
-    """Yield the registered and the Python names of a file's parts, without importing it."""
-    for node in ast.parse(source.read_text()).body:
-        if not isinstance(node, ast.ClassDef | ast.FunctionDef):
-            continue
-        for call in node.decorator_list:
-            if isinstance(call, ast.Call) and ast.unparse(call.func) == decorator:
-                yield ast.literal_eval(call.args[0]), node.name
+    """Yield the registered and the Python names of a file's parts, without importing or parsing it."""
+    yield from re.findall(
+        rf"""^@{re.escape(decorator)}\(\s*["'](.+?)["'](?:.*\n)+?(?:class|def) (\w+)""",
+        source.read_text(),
+        re.MULTILINE,
+    )
 
 
 def place(part: Any) -> str:

@@ -13,7 +13,8 @@ from email.utils import parsedate_to_datetime
 from functools import cache, partial
 from typing import Any
 
-from polypool.infra.errors import AbsentError, InputError
+from polypool.infra.errors import AbsentError
+from polypool.infra.extras import needed
 from polypool.infra.storage import remote
 from polypool.infra.storage.places import Url
 
@@ -131,14 +132,9 @@ def _client(endpoint: str | None) -> Any:
     Raises:
         InputError: boto3 is not installed.
     """
-    try:
+    with needed("s3"):  # pyarrow's client cannot write on a condition
         import boto3
         from botocore.config import Config
-    except ImportError as error:
-        raise InputError(
-            "runs at s3:// need boto3, as pyarrow's client of S3 cannot write on a condition; "
-            "`pip install 'polypool[s3]'`"
-        ) from error
     logging.getLogger("botocore").setLevel(logging.WARNING)  # it logs where it found credentials
     return boto3.client(
         "s3",

@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from polypool.infra.errors import InputError
+from polypool.infra.extras import needed
 
 DIGEST_LENGTH = 36
 PARAM_LENGTH = 6000
@@ -52,18 +53,13 @@ def check_names(name: str, alias: str) -> None:
 
 def system_monitors() -> list[Any]:
     """Return MLflow's monitors of the processors, disk, network and GPUs of this machine."""
-    try:
+    with needed("system-metrics"):
         with suppress(ImportError):
             import ray  # noqa: F401 (brings a psutil of its own)
         from mlflow.system_metrics.metrics.cpu_monitor import CPUMonitor
         from mlflow.system_metrics.metrics.disk_monitor import DiskMonitor
         from mlflow.system_metrics.metrics.gpu_monitor import GPUMonitor
         from mlflow.system_metrics.metrics.network_monitor import NetworkMonitor
-    except ImportError as error:
-        raise InputError(
-            "MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING needs psutil: pip install 'polypool[system-metrics]' "
-            f"({error})"
-        ) from error
     monitors = [CPUMonitor(), DiskMonitor(), NetworkMonitor()]
     with suppress(Exception):  # no GPU of NVIDIA's, or no nvidia-ml-py
         monitors.append(GPUMonitor())

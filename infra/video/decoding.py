@@ -69,7 +69,7 @@ def choose_decoder(name: str = "av") -> str:
         raise unknown("decoder", name, DECODERS)
     # in another process: these libraries may conflict with the ones that are loaded here
     if subprocess.run([sys.executable, "-c", f"import {name}"], capture_output=True).returncode:
-        raise InputError(f"the decoder {name!r} does not import; install it with `pip install {name}`")
+        raise InputError(f"the decoder {name!r} does not import: pip install 'polypool[video]'")
     return name
 
 

@@ -46,7 +46,8 @@ def search(
         k: results; by default 10, and 5 answers.
         split: the split that is searched.
         index: how: exact; two-pass for many sets of vectors or many queries of a model that looks at every pair; int8
-            or binary for sets in less memory; faiss for many single vectors or sets (pip install faiss-cpu).
+            or binary for sets in less memory; faiss for many single vectors or sets
+            (pip install 'polypool[faiss]').
         trust: a module whose code the run or its store may name, as module:Name; once for each.
 
     Raises:

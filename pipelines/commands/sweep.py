@@ -25,6 +25,7 @@ from polypool.infra.process.output import print_next
 from polypool.tasks.run import NO_DEFAULT
 
 if TYPE_CHECKING:
+    from polypool.infra.tracking import RunRecord
     from polypool.pipelines.training.sweep.trials import Trials
 
 
@@ -125,8 +126,9 @@ def sweep(options: SweepOptions, *, flags: Sequence[str] = (), words: Sequence[s
         trials, **place, early_stop=options.early_stop, concurrent=options.concurrent, params=params
     )
     print(outcome_text(plan, outcomes), end="\n\n")
-    print(compare_sweep(plan, detect=options.detect))
-    _print_next(options.experiment, place["uri"])
+    text, best = compare_sweep(plan, detect=options.detect)
+    print(text)
+    _print_next(options.experiment, place["uri"], best)
     return any(outcome.how == "failed" for outcome in outcomes)
 
 
@@ -162,14 +164,17 @@ def _tuned(
         tuning, **place, concurrent=options.concurrent, params=params
     )
     print(outcome_text(every, outcomes), end="\n\n")
-    print(compare_sweep(final, detect=options.detect), end="\n\n")
+    text, best = compare_sweep(final, detect=options.detect)
+    print(text, end="\n\n")
     print(as_text(choice_table(choices, words=tuning.words)))
-    _print_next(options.experiment, place["uri"])
+    _print_next(options.experiment, place["uri"], best)
     return any(outcome.how == "failed" for outcome in outcomes)
 
 
-def _print_next(experiment: str, uri: str) -> None:
+def _print_next(experiment: str, uri: str, best: RunRecord | None) -> None:
     from polypool.infra.tracking import to_see
+    from polypool.pipelines.models.next_steps import asking
 
     table = ("compare", "--experiment", experiment, "--out", f"{experiment}.csv")
-    print_next(("the tables as a file; others: compare --help", table), to_see(uri, experiment))
+    steps = asking(uri, best) if best else []
+    print_next(*steps, ("the tables as a file; others: compare --help", table), to_see(uri, experiment))

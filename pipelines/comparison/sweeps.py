@@ -8,7 +8,7 @@ from pathlib import Path
 
 from polypool.infra.errors import InputError
 from polypool.infra.files import make_folder
-from polypool.infra.tracking import Tracker, find_runs
+from polypool.infra.tracking import RunRecord, Tracker, find_runs
 from polypool.pipelines.comparison.charts.task_charts import draw_pairs
 from polypool.pipelines.comparison.comparison import compare
 from polypool.pipelines.figures.style import save
@@ -16,8 +16,8 @@ from polypool.pipelines.training.sweep.plan import Plan
 from polypool.pipelines.training.sweep.trials import match_trials
 
 
-def compare_sweep(plan: Plan, *, detect: float = 0.0) -> str:
-    """Compare the experiment of a sweep, log the comparison, and return it as text.
+def compare_sweep(plan: Plan, *, detect: float = 0.0) -> tuple[str, RunRecord | None]:
+    """Compare the experiment of a sweep, log the comparison, and return it as text, and its best run if there is one.
 
     Args:
         plan: of the sweep.
@@ -26,7 +26,7 @@ def compare_sweep(plan: Plan, *, detect: float = 0.0) -> str:
     try:
         comparison = compare(plan.uri, plan.experiment)
     except InputError as error:
-        return str(error)
+        return str(error), None
     comparison = replace(comparison, detect=detect)
     run_id = comparison.log(plan.uri, folder=plan.home)
     lines = [comparison.text(), "", f"kept with figures in run {run_id} of {comparison.kept_in!r}"]
@@ -34,7 +34,7 @@ def compare_sweep(plan: Plan, *, detect: float = 0.0) -> str:
     for path in _heat_maps(plan):
         tracker.artifact(path)
         lines.append(f"visual against text aggregators: {path}, kept there, too")
-    return "\n".join(lines)
+    return "\n".join(lines), comparison.best_run
 
 
 def _heat_maps(plan: Plan) -> list[Path]:

@@ -1,8 +1,7 @@
-"""The demo: rendered corpora, ingested and extracted, a Ray job for each task and aggregator, and their comparison."""
+"""The demo: rendered corpora, ingested and extracted, and a Ray job that trains aggregators on three tasks."""
 
 from __future__ import annotations
 
-import asyncio
 import atexit
 import os
 import re
@@ -24,7 +23,6 @@ from polypool.infra.paths import home
 from polypool.infra.process.output import LOG, WITHIN, mode
 from polypool.infra.process.stopping import run_async
 from polypool.infra.ray.jobs import JobServer, private_head
-from polypool.infra.ray.session import local_cores
 from polypool.infra.registry import AGGREGATORS, RECIPES
 from polypool.infra.store import FeatureStore
 from polypool.infra.tracking import tracking_uri
@@ -57,8 +55,8 @@ class DemoOptions:
     """Scenes to render."""
     videos: int = 300
     """Videos to render."""
-    aggregators: tuple[str, ...] = ("mean", "gpo")
-    """One training job for each, on each of the three tasks."""
+    aggregators: tuple[str, ...] = ("mean", "max", "gpo", "slots(head_width=32)")
+    """Trained on each of the three tasks."""
     epochs: int = 0
     """Epochs of each job; those of the recipes where 0."""
     experiment: str = "demo"
@@ -79,10 +77,9 @@ def job_server() -> Iterator[JobServer]:
 
 HIDDEN = re.compile(
     r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+\t(INFO|WARNING) |Running entrypoint for job |"
-    r"\S*\((TrainController|PlacementGroupCleaner) pid=|"
-    r"  \w+/.* +-?[\d.]+$"
+    r"\S*\((TrainController|PlacementGroupCleaner) pid="
 )
-"""Lines of a job's output that Ray writes about itself, and scores, which are compared at the end; not shown."""
+"""Lines of a job's output that Ray writes about itself; not shown."""
 
 
 def verb(name: str, *options: str) -> None:
@@ -90,8 +87,7 @@ def verb(name: str, *options: str) -> None:
     words = ("python", "-m", "polypool", name, *options)
     print(f"\n$ {shlex.join(words)}", flush=True)
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    env = {**os.environ, "RAY_ADDRESS": "local", "PATH": path, "POLYPOOL_HOME": str(home())}
-    env |= {} if name == "compare" else {WITHIN: "demo"}
+    env = {**os.environ, "RAY_ADDRESS": "local", "PATH": path, "POLYPOOL_HOME": str(home()), WITHIN: "demo"}
     child = subprocess.Popen(words, cwd=workplace(), env=env, process_group=0)  # Ctrl-C is for us alone
     with child:
         try:
@@ -163,30 +159,31 @@ PREPARE = {"demo": prepare_images, "demo_videos": prepare_videos, "demo_question
 
 
 async def train(server: JobServer, options: DemoOptions) -> None:
-    """Train every aggregator on every task, each as a Ray job; those of a task side by side, one a core.
+    """Train every aggregator on every task and compare them, as one Ray job that trains a run on each core at a time.
 
     Raises:
-        InputError: a job failed.
+        InputError: the job failed.
     """
-    at_once = asyncio.Semaphore(local_cores())
-    env = {"POLYPOOL_HOME": str(home()), "MLFLOW_TRACKING_URI": tracking_uri(home())}
-    env |= {WITHIN: "demo", LOG: mode()}
+    env = {"POLYPOOL_HOME": str(home()), "MLFLOW_TRACKING_URI": tracking_uri(home()), LOG: mode()}
+    words = [
+        "python",
+        "-m",
+        "polypool",
+        "sweep",
+        "--recipes",
+        *PREPARE,
+        "--aggregators",
+        *options.aggregators,
+    ]
+    words += ["--optim.epochs", str(options.epochs)] if options.epochs else []
+    words += ["--experiment", options.experiment, "--cpus", "1"]
 
-    async def train_one(recipe: str, aggregator: str) -> None:
-        words = ["python", "-m", "polypool", "train", recipe, "--aggregator", aggregator]
-        words += ["--optim.epochs", str(options.epochs)] if options.epochs else []
-        words += ["--experiment", options.experiment, "--cpus", "1"]
+    def show(line: str) -> None:
+        if not HIDDEN.match(line):
+            print(line, flush=True)
 
-        def show(line: str) -> None:
-            if line.strip() and not HIDDEN.match(line):
-                print(f"{recipe} {aggregator} | {line}", flush=True)
-
-        async with at_once:
-            print(f"\nas a Ray job: {shlex.join(words)}", flush=True)
-            await server.run(words, folder=workplace(), env=env, show=show)
-
-    for recipe in PREPARE:
-        await asyncio.gather(*(train_one(recipe, aggregator) for aggregator in options.aggregators))
+    print(f"\nas a Ray job: {shlex.join(words)}", flush=True)
+    await server.run(words, folder=workplace(), env=env, show=show)
 
 
 def run_demo(options: DemoOptions) -> None:
@@ -202,5 +199,4 @@ def run_demo(options: DemoOptions) -> None:
         prepare(options)
     with job_server() as server:
         run_async(train(server, options))  # it stops its jobs when one fails, and on Ctrl-C
-    print(f"\ndata and runs took {time.monotonic() - started:.0f} seconds")
-    verb("compare", "--experiment", options.experiment)
+    print(f"\nall of it took {time.monotonic() - started:.0f} seconds")

@@ -20,7 +20,7 @@ from polypool.pipelines.training.recording import PRECISION
 from polypool.pipelines.training.run_results import printed
 from polypool.tasks.abilities import Answers, ReadsInputs
 from polypool.tasks.adapter import Metric
-from polypool.tasks.inputs.corpus_inputs import FEATURES
+from polypool.tasks.inputs.visuals import FEATURES
 from polypool.tasks.models.retrieval_model import RetrievalModel
 from polypool.tasks.run import modules
 from polypool.tasks.scoring.records import VERSION_TAG, metrics_from
@@ -175,6 +175,7 @@ def _training(tracker: Tracker, trained: TrainedModel) -> Iterator[tuple[str, st
         "digest of the corpus": tags.get("data.corpus", ""),
         "visual encoder": run.visual,
         "text encoder": run.text,
+        "adaptation of published weights": run.adapt,
         "aggregator": run.aggregator,
         "text aggregator": run.text_aggregator,
         "model": run.model,

@@ -38,6 +38,7 @@ from torch.utils.data import DataLoader
 
 from polypool.infra.compute.device import device_of
 from polypool.infra.errors import InputError
+from polypool.infra.extras import needed
 from polypool.infra.pictures.opening import rgb
 from polypool.infra.process.progress import Progress
 from polypool.pipelines.data.extraction.file_features import FileFeatures
@@ -202,10 +203,8 @@ def mteb_model(source: str | Path, *, name: str = "", trust: Sequence[str] = ())
         InputError: mteb is not installed; no such run or folder; or the model answers questions, looks at pairs, or
             reads features that no backbone here makes of a new file.
     """
-    try:
+    with needed("mteb"):
         import mteb  # noqa: F401
-    except ImportError as error:
-        raise InputError(f"mteb cannot be imported: pip install 'polypool[mteb]' ({error})") from error
     return MtebModel(load(source, trust=trust), name=name)
 
 

@@ -8,7 +8,9 @@ from polypool.infra.errors import InputError
 from polypool.infra.files import read_json
 from polypool.infra.paths import home, resolve_place
 from polypool.infra.process.output import Step
+from polypool.infra.registry import TASKS, Spec
 from polypool.infra.tracking import Artifacts, RunRecord, Tracker, tracking_uri
+from polypool.tasks.abilities import Searchable, missing
 from polypool.tasks.datasets.corpus import Corpus
 from polypool.tasks.datasets.open_corpora import open_corpus
 from polypool.tasks.run import Run, from_json
@@ -37,9 +39,12 @@ def asking(uri: str, record: RunRecord) -> list[Step]:
 
 
 def _asking(run: Run, run_id: str) -> list[Step]:
-    """Return how a model is asked and shown as a page; nothing where it is of several tasks."""
+    """Return how a model is asked and shown as a page; nothing where it is of several tasks, or cannot be searched."""
     steps: list[Step] = []
-    if run.members:
+    try:
+        if run.members or missing(TASKS.get(Spec.parse(run.task).name), Searchable):
+            return steps
+    except InputError:  # a task that is not installed here
         return steps
     with suppress(InputError):
         corpus = open_corpus(resolve_place(run.data.corpus))

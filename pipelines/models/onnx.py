@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from polypool.infra.errors import InputError
+from polypool.infra.extras import needed
 from polypool.infra.files import atomic
 from polypool.pipelines.models.search.queries import visual_batch
 from polypool.tasks.abilities import Answers, ReadsInputs
@@ -275,9 +276,7 @@ def _first(error: Exception) -> str:
 
 
 def _import() -> Any:
-    try:
+    with needed("onnx"):
         import onnx  # noqa: F401 - torch writes with it
         import onnxruntime
-    except ImportError as error:
-        raise InputError("ONNX needs two packages: pip install 'polypool[onnx]'") from error
     return onnxruntime

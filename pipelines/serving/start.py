@@ -12,6 +12,7 @@ from pathlib import Path
 from anyio import to_thread
 
 from polypool.infra.errors import InputError
+from polypool.infra.extras import needed
 from polypool.infra.paths import home
 from polypool.infra.ray.session import on_cluster
 from polypool.infra.storage.places import Url, place
@@ -64,10 +65,8 @@ def serve(settings: Settings, at: Place, *, token_file: Path | None, open_to_all
 
 def _serve_on_ray(settings: Settings, at: Place, *, token: str, open_to_all: bool) -> None:
     os.environ |= {name: value for name, value in QUIET.items() if name not in os.environ}
-    try:
+    with needed("serve"):
         import ray.serve  # noqa: F401
-    except ImportError as error:
-        raise InputError(f"--replicas needs Ray Serve: pip install 'polypool[serve]' ({error})") from error
     from polypool.infra.ray import session
     from polypool.infra.ray.internals import mute_workers
     from polypool.pipelines.serving import deployment

@@ -112,11 +112,13 @@ def _read(run: Run) -> str:
         return f"Several tasks in one model, {run.task}: {'; '.join(each)}. {run.aggregator} pools."
     data, text = run.data, run.text_aggregator or run.aggregator
     visual = run.visual + (f" of {data.features}" if data.features else "")
-    texts = run.text + (f" of {data.texts}" if data.texts else "")
+    texts = (
+        f", and {text} what {run.text}{f' of {data.texts}' if data.texts else ''} does" if run.text else ""
+    )
     whole = f", put together by {run.model}" if run.model else ""
     with_others = f", trained together with other tasks, {run.jointly}" if run.jointly else ""
     return (
-        f"{run.task} on {data.dataset}: {run.aggregator} pools what {visual} gives, and {text} what {texts} does"
+        f"{run.task} on {data.dataset}: {run.aggregator} pools what {visual} gives{texts}"
         f"{whole}{with_others}. The corpus is {data.corpus}."
     )
 

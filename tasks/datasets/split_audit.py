@@ -76,7 +76,8 @@ def shared_files(batches: Batches, *, id: str) -> Iterator[Flagged]:
         both = np.intersect1d(in_fitted, in_other)
         twins: dict[str, list[str]] = defaultdict(list)
         for name, digest in _once(batches, fitted, id, both):
-            twins[digest].append(name)
+            if len(twins[digest]) < 2:  # one of two has another name than a picture of the other split
+                twins[digest].append(name)
         for name, digest in _once(batches, other, id, both):
             if twin := next((twin for twin in twins[digest] if twin != name), None):
                 yield Flagged(

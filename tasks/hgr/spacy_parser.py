@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from polypool.infra.errors import InputError
+from polypool.infra.extras import needed
 from polypool.infra.registry import PARSERS
 from polypool.tasks.hgr.lexicon import UNDERGOING, adverb_role, preposition_role
 from polypool.tasks.hgr.role_graph import NOUN, Node, RoleGraph, nodes_of_verbs
@@ -21,14 +22,9 @@ class Spacy:
     """A parser by spaCy; `model` is an installed pipeline with a tagger and a dependency parser, or its path."""
 
     def __init__(self, *, model: str = "en_core_web_sm") -> None:
-        try:
+        with needed("spacy", otherwise="take the parser 'rules'"):
             import spacy
-        except ImportError as error:
-            raise InputError(
-                "the role parser 'spacy' needs the library spaCy: pip install 'polypool[spacy]', "
-                "or take the parser 'rules'"
-            ) from error
-        from spacy.tokens import Doc
+            from spacy.tokens import Doc
 
         try:
             self._pipeline = spacy.load(model, exclude=["ner", "senter"])

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, make_dataclass
+from dataclasses import asdict, make_dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +15,7 @@ from polypool.encoders.backbones import Backbone
 from polypool.encoders.text.tokenizers import Tokenizer, as_written
 from polypool.infra.batches import Batch
 from polypool.infra.errors import InputError
-from polypool.infra.fields import at_least, from_plain
+from polypool.infra.fields import from_plain
 from polypool.infra.paths import resolve_place
 from polypool.infra.registry import AUGMENTATIONS, ENCODERS, Spec
 from polypool.infra.store import FeatureStore
@@ -25,44 +25,20 @@ from polypool.tasks.datasets.questions import Image, QuestionCorpus
 from polypool.tasks.datasets.readers.folders import Listing
 from polypool.tasks.inputs.augmentations import Drop, MaskReplaceDelete
 from polypool.tasks.inputs.texts import NewTexts, StoredTexts, TextAugmentation, TextInputs, TextSource
-from polypool.tasks.inputs.visuals import Pixels, StoredSets, VisualInputs, unseen_inputs
-from polypool.tasks.models.parts import check_reads_features
+from polypool.tasks.inputs.visuals import (
+    FEATURES,
+    FeatureSource,
+    Pixels,
+    StoredSets,
+    VisualInputs,
+    unseen_inputs,
+)
+from polypool.tasks.models.parts import check_reads_features, named_encoder
 from polypool.tasks.models.parts import text_inputs as model_texts
 from polypool.tasks.run import Run
 from polypool.tasks.scoring.records import LEFT_OUT
 
-FEATURES = "feature_source"  # key of a `FeatureSource` in a run's assets
-_MAKING = ("reader", "extractor", "video", "batch")
 SPLITS = ("train", "val", "test")
-
-
-@dataclass(frozen=True, kw_only=True)
-class FeatureSource:
-    """Origin of a run's stored features, as its assets keep it, so that new files are described without the store.
-
-    Attributes:
-        store: the folder, for messages.
-        dim: width of its vectors.
-        dtype: of the stored numbers.
-        source: from its manifest: the `reader` of another program's files, or the `extractor`, its settings of `video`
-            and the size of a `batch`.
-    """
-
-    store: str
-    dim: Annotated[int, at_least(1)]
-    dtype: Literal["float16", "float32"]
-    source: dict[str, Any]
-
-    @classmethod
-    def of(cls, store: FeatureStore, *, called: str = "") -> FeatureSource:
-        """Describe a store, whose folder messages name as `called`, or by its path if empty."""
-        manifest = store.manifest.source
-        return cls(
-            store=called or str(store.folder),
-            dim=store.dim,
-            dtype=cast("Any", store.dtype),
-            source={name: manifest[name] for name in _MAKING if name in manifest},
-        )
 
 
 def present(corpus: Corpus | QuestionCorpus, store: FeatureStore | None) -> Corpus | QuestionCorpus:
@@ -97,11 +73,20 @@ class CorpusInputs:
 
     def __init__(self, run: Run) -> None:
         self.run = run
-        self.visual_spec, self.text_spec = Spec.parse(run.visual), Spec.parse(run.text)
+        self.visual_spec = Spec.parse(run.visual)
         self.reads_store = ENCODERS.get(self.visual_spec.name).reads == "features"
-        self.reads_words = ENCODERS.get(self.text_spec.name).reads == "tokens"
+        self.reads_words = not run.text or ENCODERS.get(self.text_spec.name).reads == "tokens"
         self.assets: dict[str, Any] = {}
         self.left_out: dict[str, int] = {}
+
+    @property
+    def text_spec(self) -> Spec:
+        """The text encoder.
+
+        Raises:
+            InputError: the run names none.
+        """
+        return Spec.parse(named_encoder(self.run.text, "text"))
 
     def texts(self, split: str) -> list[str]:
         """Return the texts of a split, in order."""
@@ -216,10 +201,9 @@ class CorpusInputs:
         Raises:
             InputError: a field that is missing or does not fit.
         """
-        kinds = {
-            name: ENCODERS.get(spec.name).assets_kind
-            for name, spec in (("visual", self.visual_spec), ("text", self.text_spec))
-        }
+        kinds = {"visual": ENCODERS.get(self.visual_spec.name).assets_kind}
+        if self.run.text:
+            kinds["text"] = ENCODERS.get(self.text_spec.name).assets_kind
         if not self.reads_words:
             kinds["texts"] = TextSource
         if isinstance(assets, dict):

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Annotated, Any, Literal, Protocol, cast
 
 import numpy as np
 import torch
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from polypool.encoders.visual.pixels import ImageTransform
 from polypool.infra.errors import InputError
+from polypool.infra.fields import at_least
 from polypool.infra.files import existing
 from polypool.infra.pictures.opening import load
 from polypool.infra.registry import ENCODERS, Spec
@@ -21,6 +23,8 @@ from polypool.infra.store import FeatureStore
 from polypool.infra.video.sampling import choose_frames
 from polypool.tasks.inputs.augmentations import Draw, Drop
 
+FEATURES = "feature_source"  # key of a `FeatureSource` in a run's assets
+_MAKING = ("reader", "extractor", "video", "batch")
 _STREAM = 2  # of random numbers; 0 and 1 belong to the augmentation of sets and texts
 
 
@@ -35,6 +39,35 @@ class VisualInputs(Protocol):
             sample_B: numbers of the samples that they belong to, which seed the augmentation.
             draw: source of the augmentation's random numbers; None for no augmentation.
         """
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeatureSource:
+    """Origin of a run's stored features, as its assets keep it, so that new files are described without the store.
+
+    Attributes:
+        store: the folder, for messages.
+        dim: width of its vectors.
+        dtype: of the stored numbers.
+        source: from its manifest: the `reader` of another program's files, or the `extractor`, its settings of `video`
+            and the size of a `batch`.
+    """
+
+    store: str
+    dim: Annotated[int, at_least(1)]
+    dtype: Literal["float16", "float32"]
+    source: dict[str, Any]
+
+    @classmethod
+    def of(cls, store: FeatureStore, *, called: str = "") -> FeatureSource:
+        """Describe a store, whose folder messages name as `called`, or by its path if empty."""
+        manifest = store.manifest.source
+        return cls(
+            store=called or str(store.folder),
+            dim=store.dim,
+            dtype=cast("Any", store.dtype),
+            source={name: manifest[name] for name in _MAKING if name in manifest},
+        )
 
 
 class StoredSets:

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from explicit import Weights, hold_to_formula, linear, mixed, softmax, trained
+from explicit import Weights, hold_to_formula, linear, mixed, norm, softmax, trained
 from torch import Tensor
 
 from polypool.aggregators.random_sets import random_sets
@@ -28,7 +28,42 @@ def acmil(x_ND: Tensor, p: Weights) -> Tensor:
     return sum(branches) / len(branches)
 
 
-FORMULAS = {"dsmil(k=2, hidden=5)": dsmil, "acmil(k=3, hidden=4)": acmil}
+def layer(x: list[Tensor], p: Weights, name: str) -> list[Tensor]:
+    """Attention in two heads, and to each its neighbours' values at most 16 away."""
+    maps = [(p[f"{name}.query_key_value.weight"] @ norm(p, f"{name}.norm", x_D)).chunk(3) for x_D in x]
+    out = []
+    for i, x_D in enumerate(x):
+        heads = []
+        for head, near in enumerate(p[f"{name}.near.weight"][:, 0, :, 0]):
+            own = slice(3 * head, 3 * head + 3)
+            shares = softmax([maps[i][0][own] @ key[own] / math.sqrt(3) for _, key, _ in maps])
+            values = [value[own] for *_, value in maps]
+            around = [near[j - i + 16] * value for j, value in enumerate(values) if abs(j - i) <= 16]
+            heads.append(mixed(shares, values) + sum(around))
+        out.append(x_D + linear(p, f"{name}.out", torch.cat(heads)))
+    return out
+
+
+def transmil(x_ND: Tensor, p: Weights) -> Tensor:
+    side = next(n for n in range(len(x_ND) + 1) if n * n >= len(x_ND))
+    token_D, *x = layer([p["token_D"], *x_ND, *x_ND[: side * side - len(x_ND)]], p, "first")
+    moved = []
+    for place, x_D in enumerate(x):
+        for name, reach in (("wide", 3), ("middle", 2), ("narrow", 1)):
+            x_D = x_D + p[f"places.{name}.bias"]
+            for other, y_D in enumerate(x):
+                down, right = other // side - place // side, other % side - place % side
+                if max(abs(down), abs(right)) <= reach:
+                    x_D = x_D + p[f"places.{name}.weight"][:, 0, down + reach, right + reach] * y_D
+        moved.append(x_D)
+    return norm(p, "norm", layer([token_D, *moved], p, "second")[0])
+
+
+FORMULAS = {
+    "dsmil(k=2, hidden=5)": dsmil,
+    "acmil(k=3, hidden=4)": acmil,
+    "transmil(heads=2)": transmil,
+}
 
 
 @pytest.mark.parametrize("spec", FORMULAS)
@@ -79,3 +114,15 @@ def test_what_is_masked_depends_on_the_sample_and_not_on_its_padding():
     with drawn(Draws(seed=0, step=0, first=1, samples=1)):
         alone = module(x_BND[1:, :2], mask_BN[1:, :2]).weights
     torch.testing.assert_close(together[1:, :2], alone)
+
+
+def test_elements_that_fill_the_square_once_more_have_both_weights():
+    module = trained("transmil(heads=2)", 6).float()
+    x_BND, mask_BN = random_sets([5, 25, 1], 6)
+    weight_BN = module(x_BND, mask_BN).weights
+    module.second.query_key_value.weight.data[:12] = 0  # all places weigh alike, the token among them
+    alike_BN = module(x_BND, mask_BN).weights
+    assert (weight_BN.sum(dim=1) < 1).all()
+    torch.testing.assert_close(alike_BN[0, :6] * 10, torch.tensor([2.0, 2.0, 2.0, 2.0, 1.0, 0.0]))
+    torch.testing.assert_close(alike_BN[1] * 26, torch.ones(25))
+    torch.testing.assert_close(alike_BN[2, :1], torch.tensor([0.5]))

@@ -20,6 +20,7 @@ mean | max | cls | softpool | logsumexp | attention | kmax(k=1) | kmax(k=3) | la
 gem | conv1d | conv1d(positions=3) | lip | adapool | self_attention | seq2seq
 sequential(layers=2, heads=2, positions=4)
 gcn | gcn(then=seq2seq, layers=2) | gcn(then=kmax(k=2)) | gcn(then=late) | gcn(then=probabilistic)
+pswe(points=1) | pswe(points=4)
 fspool(pieces=1) | fspool(pieces=3) | adpool | adpool(token=False) | adpool(embedding=False) | adpool(balance=0.25)
 adpool(per_channel=False, relu=False) | gpo | gpo(temperature=1.0) | gpo(encoding=index, longest=16) | gpo(decoder=mlp)
 gpo(decoder=transformer, positions=8) | gpo(decoder=mlp, encoding=index, longest=16, per_channel=True)
@@ -29,7 +30,8 @@ gpo(decoder=transformer, positions=10, feature_conditioned=True, per_channel=Tru
 netvlad(k=3) | nextvlad(clusters=2, groups=3) | salad(k=2, hidden=5) | otke(k=3, eps=0.3, iterations=4)
 map(k=3, heads=2, hidden=2) | ep(queries=3) | simpool | simpool(gamma=1.5) | aim(k=2, heads=3) | abmilp(hidden=4)
 abmilp(gated=False) | esa | cait(layers=3, heads=2) | dino_block(heads=2) | pma(k=3, heads=2)
-dsmil(k=2, hidden=5) | acmil(k=2, hidden=3, top=2)
+set_transformer_pp(k=2, layers=1, points=3, heads=2) | self_query(heads=2) | self_query(query=cls, heads=2)
+transmil(heads=2) | dsmil(k=2, hidden=5) | acmil(k=2, hidden=3, top=2)
 set_transformer(k=2, points=3, heads=2) | boq(k=2, queries=3, heads=2) | qformer(k=3, heads=2)
 tokenlearner(k=3, hidden=5) | constbert(k=3, positions=4)
 laps(k=2) | ts2_select(k=2, sigma=0.3) | text_topk(k=2) | text_softmax(temperature=0.2)
@@ -56,7 +58,7 @@ def test_contract(spec):
 SHARES = """
 softpool | lip | adapool | cls | self_attention | gcn(then=softpool) | map(k=2, heads=2) | aim(k=2, heads=2)
 ep(queries=2) | simpool | abmilp | esa | pma(k=2, heads=2) | set_transformer(heads=2) | qformer(heads=2)
-dsmil(k=2) | acmil
+dsmil(k=2) | acmil | self_query(heads=2) | self_query(query=cls, heads=2) | set_transformer_pp(heads=2)
 """
 
 
@@ -89,6 +91,8 @@ BLOCK = 12 * 384**2 + 12 * 384  # maps of queries, keys, values and out, an MLP,
         ("adpool", 1024, 1_050_625),
         ("adpool(per_channel=False)", 1024, 2_050),
         ("fspool", 1024, 21_504),
+        ("fsw", 1024, 1024**2),
+        ("pswe", 1024, 1024**2 + 2 * 32 * 1024),
         # all but the biases of keys, which shift every score alike
         ("score_attention", 512, 788_481 - (512 + 512 + 1)),
         ("score_attention(kv_div=4)", 512, 197_121 - (128 + 128 + 1)),
@@ -101,6 +105,7 @@ BLOCK = 12 * 384**2 + 12 * 384  # maps of queries, keys, values and out, an MLP,
         ("simpool", 384, 2 * 384**2 + 2 * 384),
         ("aim", 384, 2 * 384**2 + 384),
         ("abmilp", 384, 2 * 384 * 385 + 384),
+        ("transmil", 384, 2 * (4 * 384**2 + 3 * 384 + 8 * 33) + (49 + 25 + 9 + 3) * 384 + 3 * 384),
         ("dsmil", 384, 384 + 128 * 385 + 128 * 129),
         ("acmil", 384, 2 * 128 * 385 + 5 * 128),
         ("esa", 384, 384**2),
@@ -108,6 +113,8 @@ BLOCK = 12 * 384**2 + 12 * 384  # maps of queries, keys, values and out, an MLP,
         ("dino_block", 384, BLOCK + 384),
         ("pma", 384, 4 * 384**2 + 3 * 384 + 4 * 384 + 384),
         ("set_transformer", 384, 6 * (4 * 384**2 + 7 * 384) + 2 * 32 * 384 + 384 + 384 * 385),
+        ("set_transformer_pp", 384, 25 * 384**2 + (6 * 3 + 20 + 2 + 64 + 2) * 384),
+        ("self_query", 384, 4 * 384**2),
         ("boq", 384, 2 * (20 * 384**2 + 25 * 384 + 32 * 384) + 2 * 384 + 65),
         ("qformer", 384, 4 * 384 + 2 * 384 + 2 * (16 * 384**2 + 2 * 3 * 384 + 5 * 384 + 6 * 384)),
         ("constbert(k=32, positions=220)", 128, 32 * 220),
@@ -129,7 +136,7 @@ def test_number_of_weights(spec, dim, weights):
 BAD = {
     "must": """
         kmax(k=0) | kmax(k='five') | logsumexp(sharpness=0) | gem(p=-1) | gem(eps=0) | conv1d(positions=0) | lip(gate=0)
-        gcn(layers=0) | fspool(pieces=0) | fspool(pieces=2.5) | netvlad(k=0) | nextvlad(groups=5)
+        gcn(layers=0) | fspool(pieces=0) | fspool(pieces=2.5) | pswe(points=0) | netvlad(k=0) | nextvlad(groups=5)
         nextvlad(clusters=0) | salad(k=0) | salad(iterations=0) | otke(eps=0) | otke(iterations=0) | map(k=0)
         map(heads=5) | ep(queries=3) | ep(queries=0) | simpool(gamma=0) | aim(heads=0) | aim(k=True)
         abmilp(hidden=0) | cait(layers=0) | dino_block(heads=3) | pma(k=0) | set_transformer(points=0)
@@ -137,7 +144,10 @@ BAD = {
         tokenlearner(hidden=0) | constbert(k=0) | constbert(positions=0)
         laps(k=0) | laps(ratio=0) | laps(ratio=1.5) | ts2_select(k=0) | ts2_select(sigma=0)
         text_topk(k=0) | text_softmax(temperature=0) | xpool(heads=3)
-        dsmil(k=0) | dsmil(hidden=0.5) | acmil(k=0) | acmil(hidden=0) | acmil(top=0) | acmil(drop=1.5) | acmil(drop=-1)
+        self_query(heads=3) | self_query(query=max) | set_transformer_pp(k=0) | set_transformer_pp(points=0)
+        set_transformer_pp(layers=0) | transmil(heads=3) | transmil(heads=0) | set_transformer_pp(heads=3)
+        dsmil(k=0) | dsmil(hidden=0.5) | acmil(k=0) | acmil(hidden=0) | acmil(top=0) | acmil(drop=1.5)
+        acmil(drop=-1)
     """,
     "must be|balance": """
         adpool(token=False, embedding=False) | adpool(balance=1.5) | adpool(balance=fixed)

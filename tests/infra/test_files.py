@@ -20,7 +20,20 @@ from polypool.infra.tracking.journal import JOURNAL, Journal
 from polypool.infra.untrusted_arrays import map_array
 
 
-@pytest.mark.parametrize("path", ["x" * 5_000, "a\x00b", "a/" * 3_000])
+def test_what_the_current_folder_has_instead_of_the_home_is_named(tmp_path, monkeypatch):
+    here, home = tmp_path / "here", tmp_path / "home"
+    (here / "data/mine").mkdir(parents=True)
+    (here / "data/mine/corpus.json").touch()
+    home.mkdir()
+    monkeypatch.setenv("POLYPOOL_HOME", str(home))
+    monkeypatch.chdir(here)
+    with pytest.raises(InputError, match=r"current folder has data/mine/corpus.json, .* POLYPOOL_HOME"):
+        existing(home / "data/mine/corpus.json", what="a corpus")
+    with pytest.raises(InputError, match=r"expected a store$"):
+        existing_folder(home / "data/other", what="a store")
+
+
+@pytest.mark.parametrize("path", [f"{os.sep}{'x' * 5_000}", "x" * 5_000, "a\x00b", "a/" * 3_000])
 def test_a_path_that_no_system_takes_is_no_file(path):
     for look in (existing, existing_folder):
         with pytest.raises(InputError, match="no such"):

@@ -8,7 +8,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from polypool.infra.errors import InputError
+from polypool.infra.extras import needed
 from polypool.infra.files import atomic, make_folder
 from polypool.infra.tracking import RunRecord
 from polypool.infra.tracking.tracker import NOTE, Point
@@ -30,12 +30,8 @@ class WandB:
     """
 
     def __init__(self, project: str, *, entity: str, folder: Path) -> None:
-        try:
+        with needed("wandb"):
             import wandb
-        except ImportError as error:
-            raise InputError(
-                f"W&B's client cannot be imported ({error}): pip install 'polypool[wandb]'"
-            ) from error
         self._wandb, self._folder = wandb, make_folder(folder)
         self._project, self._entity = project, entity
         self._note = self._folder / f"{project}.json"

@@ -54,14 +54,15 @@ def confidence_set(group: Group) -> Iterator[str]:
 
 
 def at_chance(group: Group) -> Iterator[str]:
-    """Yield the rows whose 95 % interval holds the score of chance, if their queries were compared."""
+    """Yield the rows whose 95 % interval is not on the better side of chance, if their queries were compared."""
     chance = group.metric.chance if group.metric else math.nan
     ends = group.judged.intervals if group.judged else {}
-    labels = [label for label, (low, high) in ends.items() if low <= chance <= high]
+    higher = group.ranked_by.higher_is_better
+    labels = [label for label, (low, high) in ends.items() if (low <= chance if higher else high >= chance)]
     if labels:
         yield (
-            f"no better than guessing, as far as these queries tell (chance, a {group.ranked_by.name} of "
-            f"{group.number(chance)}, is within the 95 % interval): {', '.join(labels)}"
+            f"no better than guessing, as far as these queries tell (the 95 % interval is not on the better side of "
+            f"chance, a {group.ranked_by.name} of {group.number(chance)}): {', '.join(labels)}"
         )
 
 

@@ -17,7 +17,7 @@ from polypool.infra.files import existing
 from polypool.infra.pictures.opening import load
 from polypool.infra.store.manifest import NAME as MANIFEST
 from polypool.pipelines.data.extraction.extractors import VideoExtractor, VideoOptions, Videos, parted
-from polypool.tasks.inputs.corpus_inputs import FEATURES, FeatureSource
+from polypool.tasks.inputs.visuals import FEATURES, FeatureSource
 
 _FRAMES = Rule(
     "'all' or a whole number of at least 1",

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from polypool.infra.errors import InputError
+from polypool.infra.extras import needed
 from polypool.pipelines.models.search.indices import AT, TopK, check_finite
 
 SMALL = 20_000  # up to so many vectors, faiss looks at all
@@ -32,12 +32,8 @@ class Faiss:
     """
 
     def __init__(self, embedding_GD: Tensor, sample_SD: Tensor, *, at: int = AT, small: int = SMALL) -> None:
-        try:
+        with needed("faiss", otherwise="choose --index exact"):
             import faiss
-        except ImportError as error:
-            raise InputError(
-                "--index faiss needs faiss: `pip install faiss-cpu`; --index exact needs nothing"
-            ) from error
         self.at, vectors_GD = min(at, len(embedding_GD)), _plain(embedding_GD)
         whole = faiss.IndexFlatIP(vectors_GD.shape[1])
         if len(vectors_GD) <= small:

@@ -29,6 +29,7 @@ from typing import Any
 import numpy as np
 
 from polypool.infra.errors import InputError
+from polypool.infra.extras import needed
 from polypool.infra.files import existing, existing_folder, identity
 from polypool.infra.limits import LARGEST_LINE
 from polypool.infra.pictures.boxes import fractions
@@ -118,10 +119,8 @@ def _sets(folder: Path) -> Iterator[Features | Skipped]:
     Raises:
         InputError: it is no LMDB, or the package that reads them is missing.
     """
-    try:
+    with needed("lmdb"):
         import lmdb
-    except ImportError as error:
-        raise InputError("reading an LMDB needs a package: pip install 'polypool[lmdb]'") from error
     try:
         with (
             lmdb.open(str(folder), readonly=True, lock=False, readahead=False) as opened,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from PIL import Image
 
 from polypool.infra.errors import InputError
+from polypool.infra.extras import needed
 from polypool.infra.files import make_folder
 from polypool.infra.registry import READERS
 from polypool.infra.store.findings import Flagged, Skipped
@@ -65,10 +66,8 @@ class HuggingFace(ColumnReader):
         )
 
     def _loaded(self) -> Mapping[str, Dataset]:
-        try:
+        with needed("hf"):
             import datasets
-        except ImportError:
-            raise InputError("`datasets` is not installed: pip install 'polypool[hf]'") from None
         try:
             loaded = datasets.load_dataset(self.name, self.config or None)
         except Exception as error:  # of a network, a file, a name, a data set: it has dozens

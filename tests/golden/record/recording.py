@@ -147,8 +147,10 @@ class Part:
         Parameters and kept statistics are moved at random first, since many start at a special place, but for those
         that are named `still`.
         """
-        params = {} if module is None else dict(module.named_parameters())
-        buffers = {} if module is None else dict(module.named_buffers())
+        every = {} if module is None else dict(module.named_parameters())
+        params = {key: tensor for key, tensor in every.items() if tensor.requires_grad}
+        fixed = {key: tensor for key, tensor in every.items() if key not in params}
+        buffers = fixed if module is None else fixed | dict(module.named_buffers())
         with torch.no_grad():
             for key, tensor in (params | buffers).items():
                 if tensor.is_floating_point() and key not in still:

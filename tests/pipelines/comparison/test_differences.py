@@ -189,6 +189,7 @@ def test_rows_that_score_no_better_than_guessing_are_named():
     for low, high, named in (
         (-1.0, 0.0, True),
         (0.0, 9.0, True),
+        (-2.0, -1.0, True),
         (0.1, 9.0, False),
         (math.nan, math.nan, False),
     ):

@@ -78,7 +78,7 @@ def test_a_port_that_is_taken_and_a_library_that_is_not_there_are_said(capsys, m
     listening.close()
     assert place.port > 0
     monkeypatch.setitem(sys.modules, "ray.serve", None)
-    needs = "--replicas needs Ray Serve: pip install 'polypool[serve]'"
+    needs = "the extra 'serve' brings it: pip install 'polypool[serve]'"
     assert needs in refusal(["x", "--replicas", "1"], capsys)
 
 

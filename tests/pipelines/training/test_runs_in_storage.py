@@ -95,7 +95,7 @@ def test_the_client_that_leases_need_is_asked_for_at_once(run, bucket, monkeypat
     monkeypatch.setenv("POLYPOOL_RUNS", f"{bucket.url}/runs")
     monkeypatch.setitem(sys.modules, "boto3", None)
     conditional._client.cache_clear()
-    with pytest.raises(InputError, match=r"need boto3.*polypool\[s3\]"):
+    with pytest.raises(InputError, match=r"boto3.*polypool\[s3\]"):
         start(replace(run, experiment="refused"))
 
 

@@ -2,12 +2,14 @@ import json
 import os
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from polypool.infra.errors import InputError
 from polypool.infra.store.findings import Tolerance
 from polypool.tasks.datasets.corpus import Corpus, Item, write_corpus
 from polypool.tasks.datasets.questions import Question, write_questions
+from polypool.tasks.datasets.split_audit import shared_files
 
 
 def item(id: str, split: str, *captions: str, path: str = "") -> Item:
@@ -61,6 +63,13 @@ def test_a_picture_of_two_splits_by_its_bytes(tmp_path):
     with pytest.raises(InputError, match="2 x the same picture in train and test: id b, as id a") as caught:
         flagged(tmp_path, items, images=images, tolerance=Tolerance(strict=True))
     assert caught.value.exit_code == 2
+
+
+def test_an_image_of_two_splits_is_no_twin_of_itself():
+    names, splits = ["a", "b", "c", "a", "d"], ["train", "train", "train", "test", "test"]
+    batch = pa.record_batch({"image_id": names, "split": splits, "sha256": ["same"] * 5})
+    found = [case.where for case in shared_files(lambda: [batch], id="image_id")]
+    assert found == ["id a, as id b", "id d, as id a"]
 
 
 def test_what_is_refused_leaves_the_corpus_of_before(tmp_path):

@@ -1,6 +1,5 @@
 """The parsers of role graphs."""
 
-import builtins
 import json
 
 import numpy as np
@@ -145,19 +144,6 @@ def test_most_captions_of_videos_have_a_verb(shared):
 def test_an_unknown_parser_is_an_error():
     with pytest.raises(InputError, match=r"unknown role parser 'rule'\. Did you mean 'rules'"):
         PARSERS.build("rule")
-
-
-def test_spacy_says_what_to_install(monkeypatch):
-    real = builtins.__import__
-
-    def without(name, *rest, **more):
-        if name == "spacy" or name.startswith("spacy."):
-            raise ImportError("No module named 'spacy'")
-        return real(name, *rest, **more)
-
-    monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(InputError, match=r"pip install 'polypool\[spacy\]'"):
-        PARSERS.build("spacy")
 
 
 def test_spacy_without_its_model_says_how_to_get_it():

@@ -23,7 +23,8 @@ from polypool.pipelines.comparison.row_settings import left_out_notes
 from polypool.pipelines.recipes import derive
 from polypool.pipelines.training.prepare import prepare
 from polypool.tasks.datasets.corpus import Corpus
-from polypool.tasks.inputs.corpus_inputs import FeatureSource, present
+from polypool.tasks.inputs.corpus_inputs import present
+from polypool.tasks.inputs.visuals import FeatureSource
 from polypool.tasks.run import Run
 
 MAKERS = {"image_text": make_corpus, "vqa": make_questions}
@@ -66,6 +67,16 @@ def test_what_has_no_features_is_an_error_before_the_run_or_left_out_of_every_sp
     share = adapter.corpus.splits["train"] / full.corpus.splits["train"]
     assert len(kept) == len(full.data("train")) * share
     adapter.evaluate(adapter.model(), "test", run.protocol)
+
+
+def test_a_task_without_texts_needs_no_text_encoder(tmp_path):
+    run = replace(make_corpus(tmp_path), task="template_task:CaptionWord", text="")
+    adapter = prepare(run)
+    assert adapter.assets.keys() == {"visual", "feature_source", "words"}
+    adapter.inputs.check_assets(adapter.assets)
+    adapter.evaluate(adapter.model(), "test", run.protocol)
+    with pytest.raises(InputError, match=r"needs a text encoder, .* name one by --text"):
+        prepare(replace(run, task="image_text"))
 
 
 def test_a_picture_without_a_file_is_left_out_where_pictures_are_read(tmp_path):

@@ -238,7 +238,7 @@ def test_the_recall_of_what_is_not_exact_is_printed(tiny, new_home):
 
 def test_faiss_that_is_missing_is_said(tiny, monkeypatch):
     monkeypatch.setitem(sys.modules, "faiss", None)
-    with pytest.raises(InputError, match="pip install faiss-cpu"):
+    with pytest.raises(InputError, match=r"pip install 'polypool\[faiss\]'; or choose --index exact"):
         untrained(tiny).open_search(index="faiss").find(Query(text="a dog"), 3)
 
 

@@ -31,7 +31,7 @@ CHOICES = ("optim.lr=1e-4,1e-2", "aggregator.lr=0.1,1")
 @pytest.fixture
 def without_comparison(monkeypatch):
     """Leave out the tables and figures at the end of a sweep."""
-    monkeypatch.setattr(sweeps, "compare_sweep", lambda *_, **__: "")
+    monkeypatch.setattr(sweeps, "compare_sweep", lambda *_, **__: ("", None))
 
 
 def tuning(*aggregators: str, settings=CHOICES, budget: int = 3, seeds: int = 1, **more) -> Tuning:

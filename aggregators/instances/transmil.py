@@ -1,0 +1,134 @@
+"""TransMIL (Shao et al., NeurIPS 2021): a token attends with the set, which is laid out as a square in between."""
+
+from __future__ import annotations
+
+import math
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from polypool.aggregators.aggregator import Aggregator, Pooled
+from polypool.aggregators.averages.weighted import zero_pads
+from polypool.aggregators.queries.attending import check_heads, softmax_over_elements, with_token
+from polypool.infra.registry import AGGREGATORS
+
+
+@AGGREGATORS.register("transmil")
+class TransMIL(Aggregator):
+    """A layer of attention, convolutions over the square of the elements, a second layer, and the token's layer norm.
+
+    N elements fill a square whose side is the root of N, rounded up, row by row; the first ones fill the rest of it
+    once more, and count twice (the paper's algorithm 2, and its code). Each set has a square of its own size.
+
+    Deviations: the code approximates attention for bags of thousands, by Nystrom's method with D / 2 landmarks, and
+    lets the zero elements take part that fill a bag up to a multiple of them; here it is exact, which costs little for
+    some hundreds of elements. There is no dropout, and the first map with its ReLU is an encoder's.
+
+    Args:
+        dim: width of the elements, which `heads` must divide.
+        heads: of both layers.
+    """
+
+    symmetric = False
+
+    def __init__(self, dim: int, *, heads: int = 8) -> None:
+        super().__init__()
+        self.token_D = nn.Parameter(torch.randn(dim))
+        self.first, self.second = _Layer(dim, heads=heads), _Layer(dim, heads=heads)
+        self.places = _Places(dim)
+        self.norm = nn.LayerNorm(dim)
+
+    def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
+        """Return the `(B, D)` tokens and the `(B, N)` weights of the elements in the last layer."""
+        column_BP, side_B1 = _square(mask_BN)
+        real_BP = torch.arange(column_BP.shape[1], device=side_B1.device) < side_B1**2
+        x_BPD = _take(zero_pads(x_BND, mask_BN), column_BP)
+        x_BMD, mask_BM = with_token(self.token_D, x_BPD, real_BP)
+        x_BMD, _ = self.first(x_BMD, mask_BM)
+        x_BMD = torch.cat((x_BMD[:, :1], self.places(x_BMD[:, 1:], side_B1)), dim=1)
+        token_B1D, weight_BHKM = self.second(x_BMD, mask_BM, queries=1)
+        weight_BP = weight_BHKM[:, :, 0, 1:].mean(dim=1)
+        weight_BN = weight_BP.new_zeros(mask_BN.shape).scatter_add(1, column_BP, weight_BP)
+        return Pooled(self.norm(token_B1D.squeeze(1)), weights=weight_BN)
+
+
+class _Layer(nn.Module):
+    """Attention behind a norm and beside a path around it; values also go to their neighbours, by a convolution."""
+
+    def __init__(self, dim: int, *, heads: int) -> None:
+        super().__init__()
+        check_heads(dim, heads)
+        self.heads = heads
+        self.norm = nn.LayerNorm(dim)
+        self.query_key_value, self.out = nn.Linear(dim, 3 * dim, bias=False), nn.Linear(dim, dim)
+        self.near = nn.Conv2d(heads, heads, (33, 1), padding=(16, 0), groups=heads, bias=False)
+
+    def forward(self, x_BMD: Tensor, mask_BM: Tensor, *, queries: int | None = None) -> tuple[Tensor, Tensor]:
+        """Return the first `queries` elements `(B, K, D)`, or all, and their weights `(B, H, K, M)`."""
+        normal_BMD = zero_pads(self.norm(x_BMD), mask_BM)
+        query, key, value = (
+            part.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+            for part in self.query_key_value(normal_BMD).chunk(3, dim=-1)
+        )
+        logit_BHKM = query[:, :, :queries] @ key.transpose(2, 3) * query.shape[-1] ** -0.5
+        weight_BHKM = softmax_over_elements(logit_BHKM, mask_BM[:, None, None])
+        got_BHKE = weight_BHKM @ value + self.near(value)[:, :, :queries]
+        return x_BMD[:, :queries] + self.out(got_BHKE.transpose(1, 2).flatten(2)), weight_BHKM
+
+
+class _Places(nn.Module):
+    """The code's PPEG: each element plus three convolutions of the square around it, channel by channel."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.wide, self.middle, self.narrow = (
+            nn.Conv2d(dim, dim, size, padding=size // 2, groups=dim) for size in (7, 5, 3)
+        )
+
+    def forward(self, x_BPD: Tensor, side_B1: Tensor) -> Tensor:
+        """Return the elements of squares with these sides, one row behind the other in P = S^2 places `(B, P, D)`."""
+        side = _side(x_BPD.shape[1])
+        place_P = torch.arange(x_BPD.shape[1], device=x_BPD.device)
+        row_P, column_P = place_P // side, place_P % side
+        outside_BP = (row_P >= side_B1) | (column_P >= side_B1)
+        grid_BPD = _take(x_BPD, (row_P * side_B1 + column_P).masked_fill(outside_BP, 0))
+        grid_BPD = grid_BPD.masked_fill(outside_BP[..., None], 0.0)
+        grid_BDSS = grid_BPD.transpose(1, 2).reshape(x_BPD.shape[0], x_BPD.shape[2], side, side)
+        near_BDSS = self.wide(grid_BDSS) + self.middle(grid_BDSS) + self.narrow(grid_BDSS)
+        cell_BP = place_P // side_B1 * side + place_P % side_B1
+        cell_BP = cell_BP.masked_fill(place_P >= side_B1**2, 0)
+        return x_BPD + _take(near_BDSS.flatten(2).transpose(1, 2), cell_BP)
+
+
+def _sides(count: Tensor) -> Tensor:
+    """Return the side of the smallest square of as many places."""
+    return count.to(torch.float32).sqrt().ceil().long()
+
+
+def _side(count: int) -> int:
+    """Return likewise; where a graph is exported, counts are tensors, and so are sides."""
+    if torch.jit.is_tracing():
+        return cast("int", _sides(torch.as_tensor(count)))
+    return math.isqrt(count - 1) + 1
+
+
+def _square(mask_BN: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the column of each place's element in squares, `(B, P)`, and each set's side `(B, 1)`.
+
+    P is enough for sets without pads; what is behind a set's own square is any column.
+    """
+    size_B1, padded = mask_BN.sum(dim=1, keepdim=True), mask_BN.shape[1]
+    place_P = torch.arange(_side(padded) ** 2, device=mask_BN.device)
+    element_BP = (place_P - size_B1 * (place_P >= size_B1)).clamp(max=padded - 1)
+    before_BN = mask_BN.long().cumsum(dim=1) - 1
+    number_BN = before_BN.where(
+        mask_BN, size_B1 + (~mask_BN).long().cumsum(dim=1) - 1
+    )  # pads behind the last
+    every_BN = torch.arange(padded, device=mask_BN.device).expand_as(number_BN)
+    column_BN = torch.zeros_like(number_BN).scatter(1, number_BN, every_BN)
+    return column_BN.gather(1, element_BP), _sides(size_B1)
+
+
+def _take(x_BND: Tensor, column_BP: Tensor) -> Tensor:
+    return x_BND.gather(1, column_BP[..., None].expand(-1, -1, x_BND.shape[2]))
