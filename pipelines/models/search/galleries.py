@@ -35,8 +35,10 @@ class Gallery(Protocol):
 
     at_once: int
     """Queries that `best` takes at most."""
-    about: str
-    """How it is searched, and what that finds of an exact search; empty for that itself."""
+
+    @property
+    def about(self) -> str:
+        """How it is searched, and what that finds of an exact search; empty for that itself."""
 
     def best(self, queries: Batch, k: int) -> list[TopK]:
         """Return the k best for each query of a batch, which are of the other modality.

@@ -30,8 +30,9 @@ class TopK(NamedTuple):
 class Index(Protocol):
     """What finds a gallery's best embeddings."""
 
-    about: str
-    """How, and what it was measured to find of the exact search; empty for that itself."""
+    @property
+    def about(self) -> str:
+        """How, and what it was measured to find of the exact search; empty for that itself."""
 
     def top(self, queries: Tensor, k: int) -> list[TopK]:
         """Return the k best for each query of `(Q, D)` or `(Q, K, D)`.

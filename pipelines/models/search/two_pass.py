@@ -76,8 +76,7 @@ class TwoPass:
     def _choose(self, embedding_GKD: Tensor, sample: Tensor, best_SK: Tensor) -> None:
         """Set the encoding that needs the fewest candidates, the gallery's encodings, and how many candidates."""
         self.candidates = len(embedding_GKD) + 1
-        width, where = embedding_GKD.shape[2], {"device": embedding_GKD.device, "dtype": embedding_GKD.dtype}
-        for encoding in self._encodings(embedding_GKD, FixedDimensional(width, **where)):
+        for encoding in self._encodings(embedding_GKD):
             encoded_GF = encoded(encoding, embedding_GKD)
             rank_SK = _ranks(encoding.queries(sample), encoded_GF, best_SK.to(embedding_GKD.device))
             needed = int(rank_SK.flatten().double().quantile(RECALL, interpolation="higher"))
@@ -85,10 +84,13 @@ class TwoPass:
             if candidates < self.candidates:
                 self.encoding, self.encoded_GF, self.candidates = encoding, encoded_GF, candidates
 
-    def _encodings(self, embedding_GKD: Tensor, encoding: FixedDimensional) -> Iterator[Means | Components]:
+    def _encodings(self, embedding_GKD: Tensor) -> Iterator[Means | Components]:
         yield Means()
         if self.candidates > LEAST:  # which no other encoding needs less of
-            yield Components(encoding, embedding_GKD)
+            fixed = FixedDimensional(
+                embedding_GKD.shape[2], device=embedding_GKD.device, dtype=embedding_GKD.dtype
+            )
+            yield Components(fixed, embedding_GKD)
 
     def _about(self, queries: int) -> str:
         kept = self.stored.nbytes + self.encoded_GF.nbytes
