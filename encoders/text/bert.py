@@ -86,7 +86,7 @@ class Bert(TextEncoder):
         name: a model on the hub, or a local folder.
     """
 
-    assets_kind = BertAssets
+    assets_kind, published = BertAssets, "bert"
 
     def __init__(
         self, assets: Mapping[str, Any], *, width: int = 1024, name: str = "bert-base-uncased"

@@ -39,7 +39,7 @@ class TowerAssets:
 class _TextTower(TextEncoder):
     """A text half `tower` and a linear map `fc` to the joint width: the model's own projection, or a new one."""
 
-    assets_kind = TowerAssets
+    assets_kind, published = TowerAssets, "tower"
     kind: str
     """Class of transformers."""
     model_type: str
