@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import re
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -64,7 +65,9 @@ def _given(inputs: Inputs) -> tuple:
 def _worked(attempt: Callable[[], None]) -> bool:
     """Whether an attempt ends without an error; a wrong result is one that nobody expects."""
     try:
-        attempt()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that something is slow
+            attempt()
     except AssertionError:
         raise
     except Exception:  # of torch's many
