@@ -6,6 +6,6 @@ FOLDERS = ("aggregators", "encoders", "infra", "pipelines", "tasks")
 packages = [package for folder in FOLDERS for package in find_packages(include=[folder, f"{folder}.*"])]
 
 setup(
-    packages=["polypool", *(f"polypool.{package}" for package in packages)],
+    packages=["polypool", "polypool.integrations", *(f"polypool.{package}" for package in packages)],
     package_dir={f"polypool.{folder}": folder for folder in FOLDERS},
 )

@@ -89,8 +89,8 @@ class Aggregator(nn.Module, ABC):
                 a wrong shape, or a `forward` that does not return `Pooled`.
         """
         check_sets(x_BND, mask_BN)
-        self._check_context(len(x_BND), context)
-        self._check_global_feature(len(x_BND), global_feature_BS)
+        self._check_context(x_BND.shape[0], context)
+        self._check_global_feature(x_BND.shape[0], global_feature_BS)
         beside = {"context": context, "global_feature_BS": global_feature_BS}
         beside = {name: part for name, part in beside.items() if part is not None}
         pooled = super().__call__(x_BND, mask_BN, **beside)
@@ -144,7 +144,7 @@ class Aggregator(nn.Module, ABC):
                 f"the context of {name} is a floating-point vector for each set, (sets, width) and no mask, not "
                 f"{context.x.dtype} of shape {tuple(context.x.shape)}{' with a mask' * (context.mask is not None)}"
             )
-        if not context.all_pairs and len(context.x) != sets:
+        if not context.all_pairs and context.x.shape[0] != sets:
             raise InputError(
                 f"{sets} sets and {len(context.x)} contexts cannot be matched one by one; give as many of both, or "
                 "Context(..., all_pairs=True) for every set with every context"
@@ -156,7 +156,7 @@ class Aggregator(nn.Module, ABC):
         name = type(self).__name__
         if not self.takes_global_feature:
             raise InputError(f"{name} has no place for a global feature; leave it out")
-        if global_feature_BS.dim() != 2 or len(global_feature_BS) != sets:
+        if global_feature_BS.dim() != 2 or global_feature_BS.shape[0] != sets:
             raise InputError(
                 f"the global feature of {name} has shape {tuple(global_feature_BS.shape)}, expected a vector for each "
                 f"of {sets} sets"

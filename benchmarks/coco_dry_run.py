@@ -30,7 +30,7 @@ from polypool.infra.registry import RECIPES
 from polypool.infra.store import FeatureStore
 from polypool.infra.store.shard import Place
 from polypool.pipelines.recipes import derive
-from polypool.pipelines.training.loop import Trainer
+from polypool.pipelines.training.loop.trainer import Trainer
 from polypool.tasks.image_text import ImageText
 from polypool.tasks.run import Run
 

@@ -29,6 +29,7 @@ from benchmarks.scoring.vqa_accuracy import vqa_metric
 from benchmarks.searching.api import api
 from benchmarks.searching.page import page
 from benchmarks.searching.query import query
+from benchmarks.searching.sets import sets
 from benchmarks.training.bert import bert_step
 from benchmarks.training.chunked import chunked
 from benchmarks.training.grid import grid_step
@@ -65,6 +66,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "phrases": phrases,
     "vqa_metric": vqa_metric,
     "query": query,
+    "sets": sets,
     "page": page,
     "api": api,
     "compare": comparing,

@@ -5,14 +5,18 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from polypool.encoders.text.tokenizers import Tokenizer
+from polypool.infra.compute.dropout import drawn_again
 from polypool.infra.errors import InputError
 from polypool.infra.fields import Rule, at_least, require
+
+if TYPE_CHECKING:
+    from polypool.encoders.adaptations import Adaptation
 
 Standardise = bool | Literal["auto"]
 _STANDARDISE = Rule("True, False or auto", lambda value: isinstance(value, bool) or value == "auto")
@@ -54,6 +58,10 @@ class Encoder(nn.Module, ABC):
     """Width S of the global feature; 0 for none."""
     reads: str = "features"
     """Stored `features` of images or of texts, `pixels`, or the `tokens` of texts."""
+    published: str = ""
+    """The submodule that is a model of transformers with published weights, which `--adapt` changes; empty for none."""
+    adaptation: Adaptation | None = None
+    """What was made of it; None where all its weights are trained."""
     assets_kind: Any = dict[str, Any]
     """A dataclass of the fields of `assets`, by which those of a file are checked."""
 
@@ -81,6 +89,25 @@ class Encoder(nn.Module, ABC):
 
     def load_pretrained(self) -> None:
         """Load published weights, where there are any, into a new encoder."""
+
+
+def recompute(model: nn.Module) -> None:
+    """Let published parts keep no activations of their layers for the backward pass, which computes them again.
+
+    Raises:
+        InputError: no encoder of the model has a published part, or one cannot do it.
+    """
+    encoders = [module for module in model.modules() if isinstance(module, Encoder) and module.published]
+    if not encoders:
+        raise InputError(
+            "--optim.recompute is for encoders with published weights, such as `patches` and `bert`"
+        )
+    for encoder in encoders:
+        part: Any = encoder.get_submodule(encoder.published)
+        try:
+            part.gradient_checkpointing_enable({"use_reentrant": False, "context_fn": drawn_again})
+        except ValueError as error:
+            raise InputError(f"--optim.recompute: {error}") from error
 
 
 class FeatureEncoder(Encoder):

@@ -128,6 +128,10 @@ class Optim:
     """Epochs before that, at the full learning rate: VSE-infinity's grids warm up in the second one."""
     clip: NonNegative = 2.0
     """Largest norm of the whole gradient; 0 for no clipping."""
+    ema: Annotated[NonNegative, below(1)] = 0.0
+    """Decay of a moving average of the weights, such as 0.999, which is scored and kept; 0 for none."""
+    recompute: bool = False
+    """Compute activations of published encoders again in the backward pass: less memory, a third more time."""
     drop_last: bool = True
     """Whether an epoch's last batch is left out when it is not full."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
@@ -168,6 +172,8 @@ class Run:
     text: Part = ""
     """Text encoder; `auto` is a BiGRU of the words, or an MLP of the features that `data.texts` names, as wide as the
     visual encoder; empty for tasks that read no texts."""
+    adapt: Part = ""
+    """What is trained of encoders with published weights, such as `lora(r=16)` or `frozen`; all where empty."""
     protocol: Name
     """Protocol of the test split, scored once, with the epoch that was best on `val`."""
     test: bool = True

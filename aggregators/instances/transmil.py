@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import cast
 
 import torch
@@ -107,8 +108,9 @@ def _sides(count: Tensor) -> Tensor:
 
 def _side(count: int) -> int:
     """Return likewise; where a graph is exported, counts are tensors, and so are sides."""
-    side = _sides(torch.as_tensor(count))
-    return cast("int", side) if torch.jit.is_tracing() else int(side)
+    if torch.jit.is_tracing():
+        return cast("int", _sides(torch.as_tensor(count)))
+    return math.isqrt(count - 1) + 1
 
 
 def _square(mask_BN: Tensor) -> tuple[Tensor, Tensor]:

@@ -7,6 +7,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from polypool.infra.compute.device import traced
+
 
 def weights_by_size(make: Callable[[Tensor, int], Tensor], mask_BN: Tensor) -> Tensor:
     """Return the weights `(B, N, D)` of sets of these masks; undefined beyond a set's size.
@@ -16,7 +18,7 @@ def weights_by_size(make: Callable[[Tensor, int], Tensor], mask_BN: Tensor) -> T
         mask_BN: True for real elements.
     """
     size_B, padded = mask_BN.sum(dim=1), mask_BN.shape[1]
-    if torch.jit.is_tracing():  # an exported graph knows no sizes, and has the weights of each set
+    if traced():  # a graph knows no sizes, and has the weights of each set
         return make(size_B, padded)
     size_S, set_B = size_B.unique(return_inverse=True)
     weight_SND = make(size_S, int(size_S.max()))

@@ -116,10 +116,10 @@ class GPO(Aggregator):
         if self.feature_conditioned:
             weight_BNC = self._decode(size_B, sort_descending(x_BND, mask_BN), padded)
             return weight_BNC if self.per_channel else weight_BNC.squeeze(-1)
-        if torch.jit.is_tracing():  # an exported graph knows no sizes, and has the weights of each set
+        if traced():  # a graph knows no sizes, and has the weights of each set
             weight = self._decode(size_B, None, padded) if self.decoder else self._stretch(size_B, padded)
             return weight if self.per_channel else weight.squeeze(-1)
-        if torch.is_grad_enabled() or torch.compiler.is_compiling():
+        if torch.is_grad_enabled():
             size_S, set_B = size_B.unique(return_inverse=True)
             weight = self.size_weights(size_S).index_select(0, set_B)
         else:

@@ -7,6 +7,8 @@ from torch import Tensor, nn
 
 from polypool.aggregators.aggregator import Aggregator, Pooled
 from polypool.aggregators.averages.weighted import zero_pads
+from polypool.infra.compute.device import traced
+from polypool.infra.compute.gru import read_steps, taken
 from polypool.infra.registry import AGGREGATORS
 
 
@@ -18,7 +20,7 @@ class Seq2Seq(Aggregator):
 
     def __init__(self, dim: int) -> None:
         super().__init__()
-        self.gru = nn.GRU(dim, dim, batch_first=True)
+        self.gru = nn.RNNBase("GRU", dim, dim, batch_first=True)  # torch.compile refuses nn.GRU
 
     def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
         """Return the `(B, D)` states after the last real element.
@@ -27,6 +29,11 @@ class Seq2Seq(Aggregator):
         the device.
         """
         order_BN = mask_BN.int().argsort(dim=1, descending=True, stable=True)
-        x_BND = zero_pads(x_BND, mask_BN).take_along_dim(order_BN[..., None], dim=1)
-        state_BND, _ = self.gru(x_BND)
+        x_BND = taken(zero_pads(x_BND, mask_BN), order_BN)
+        if traced() and not torch.jit.is_tracing():  # which would fix how many elements there are
+            state_BND = read_steps(x_BND, *self.gru.parameters())
+        else:
+            start_1BD = x_BND.new_zeros(1, x_BND.shape[0], x_BND.shape[2])
+            weights = tuple(self.gru.parameters())
+            state_BND, _ = torch.gru(x_BND, start_1BD, weights, True, 1, 0.0, self.training, False, True)
         return Pooled(state_BND[torch.arange(x_BND.shape[0], device=x_BND.device), mask_BN.sum(dim=1) - 1])

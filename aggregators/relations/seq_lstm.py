@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from polypool.aggregators.aggregator import Aggregator, Pooled
 from polypool.aggregators.averages.weighted import masked_mean, zero_pads
+from polypool.infra.compute.gru import taken
 from polypool.infra.registry import AGGREGATORS
 
 
@@ -22,15 +23,18 @@ class SeqLSTM(Aggregator):
 
     def __init__(self, dim: int) -> None:
         super().__init__()
-        self.lstm = nn.LSTM(dim, dim, batch_first=True)
+        self.lstm = nn.RNNBase("LSTM", dim, dim, batch_first=True)  # torch.compile refuses nn.LSTM
 
     def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
         """Return the `(B, D)` means. Pads come behind the real elements, whose states they cannot change."""
         order_BN = mask_BN.int().argsort(dim=1, descending=True, stable=True)
-        x_BND = zero_pads(x_BND, mask_BN).take_along_dim(order_BN[..., None], dim=1)
+        x_BND = taken(zero_pads(x_BND, mask_BN), order_BN)
+        weights = tuple(self.lstm.parameters())
+        start_1BD = x_BND.new_zeros(1, x_BND.shape[0], x_BND.shape[2], dtype=weights[0].dtype)
+        start, sets = (start_1BD, start_1BD), x_BND.to(weights[0].dtype)
         with torch.autocast(
             x_BND.device.type, enabled=False
         ):  # the CPU's LSTM knows no float16 beside float32
-            state_BND, _ = self.lstm(x_BND.to(next(self.lstm.parameters()).dtype))
+            state_BND, *_ = torch.lstm(sets, start, weights, True, 1, 0.0, self.training, False, True)
         unit_BND = nn.functional.normalize(x_BND + state_BND, dim=-1, eps=1e-6)
         return Pooled(masked_mean(unit_BND, mask_BN.take_along_dim(order_BN, dim=1)))

@@ -22,7 +22,7 @@ from benchmarks.training.watched import TrainingSize, random_run
 from polypool.infra.batches import Batch, Order, load
 from polypool.infra.compute.device import best_device, on_device
 from polypool.pipelines.recipes import derive
-from polypool.pipelines.training.loop import Trainer
+from polypool.pipelines.training.loop.trainer import Trainer
 
 TOLERANCE = {"TF32": 0.02, "bfloat16": 0.1}
 """Part of the loss by which a step's may differ from that in float32."""

@@ -16,7 +16,7 @@ from polypool.encoders.visual.cnn import NETWORKS, STRIDE
 from polypool.infra.batches import Batch
 from polypool.infra.process.memory import keep_freed_memory
 from polypool.infra.registry import ENCODERS
-from polypool.pipelines.training.optim import make_optimizer
+from polypool.pipelines.training.loop.optim import make_optimizer
 from polypool.tasks.models.dual_encoder import DualEncoder
 from polypool.tasks.models.parts import Parts, retrieval_model
 from polypool.tasks.run import Data, Optim, Run

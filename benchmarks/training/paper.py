@@ -20,7 +20,7 @@ from polypool.infra.batches import Batch
 from polypool.infra.process.memory import keep_freed_memory
 from polypool.infra.registry import TASKS
 from polypool.pipelines.recipes import derive
-from polypool.pipelines.training.loop import Trainer
+from polypool.pipelines.training.loop.trainer import Trainer
 from polypool.tasks.run import Run
 
 CPU = torch.device("cpu")

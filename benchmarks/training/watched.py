@@ -17,7 +17,7 @@ from benchmarks.measure import Size
 from benchmarks.random_data import image_run
 from polypool.infra.batches import Dataset, fetch_ahead
 from polypool.infra.registry import TASKS
-from polypool.pipelines.training.loop import Trainer
+from polypool.pipelines.training.loop.trainer import Trainer
 from polypool.tasks.adapter import TaskAdapter
 from polypool.tasks.run import Run
 

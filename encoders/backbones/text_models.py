@@ -58,7 +58,7 @@ class TextBackbone(Backbone):
     def __call__(self, texts: Sequence[str]) -> list[np.ndarray | str]:
         """Return the `(N, dim)` float32 features of each text, or why there are none."""
         lines = [[number for word in words for number in word] for words in self._tokenizer.encode(texts)]
-        sizes = [len(line) + 2 * self._tokenizer.ends for line in lines]
+        sizes = [len(line) + self._tokenizer.starts + self._tokenizer.ends for line in lines]
         most = self._longest or max(sizes, default=0)
         read = iter(self._read([line for line, size in zip(lines, sizes, strict=True) if size <= most]))
         return [
@@ -98,7 +98,8 @@ class TextBackbone(Backbone):
         tokenizer = kind.tokenizer(preprocessing)
         (words,) = tokenizer.encode([text])
         numbers = [number for word in words for number in word]
-        return tokenizer.subwords([tokenizer.start, *numbers, tokenizer.end] if tokenizer.ends else numbers)
+        starts, ends = [tokenizer.start] * tokenizer.starts, [tokenizer.end] * tokenizer.ends
+        return tokenizer.subwords([*starts, *numbers, *ends])
 
 
 @BACKBONES.register("bert")
@@ -124,6 +125,29 @@ class BertStates(TextBackbone):
         if not self._mean:
             return features
         return [x if isinstance(x, str) else x.mean(axis=0, keepdims=True) for x in features]
+
+
+@BACKBONES.register("decoder")
+class DecoderStates(TextBackbone):
+    """The last hidden states of any decoder of transformers, special tokens included.
+
+    Args:
+        name: a model on the hub, or a local folder; with a tokenizer.json.
+        pooled: instead, the last of them, that of the end token: the embedding of E5-Mistral and Qwen3-Embedding,
+            before it is brought to length 1.
+    """
+
+    backbone, model = "decoder", "model"
+
+    def __init__(self, *, name: str = "Qwen/Qwen3-Embedding-0.6B", pooled: bool = False) -> None:
+        super().__init__(name=name)
+        self._last = pooled
+        self._described |= {"pooled": True} if pooled else {}
+
+    def __call__(self, texts: Sequence[str]) -> list[np.ndarray | str]:
+        """Return the `(N, dim)` states of each text, or the `(1, dim)` last one; or why there are none."""
+        features = super().__call__(texts)
+        return [x if isinstance(x, str) or not self._last else x[-1:] for x in features]
 
 
 @BACKBONES.register("clip_text")

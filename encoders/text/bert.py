@@ -42,7 +42,7 @@ class Subwords:
         InputError: the JSON is no tokenizer, or `specials` has a number that it lacks.
     """
 
-    ends = True
+    starts = ends = True
 
     def __init__(self, serialised: str, specials: Mapping[str, int]) -> None:
         from tokenizers import Tokenizer
@@ -86,7 +86,7 @@ class Bert(TextEncoder):
         name: a model on the hub, or a local folder.
     """
 
-    assets_kind = BertAssets
+    assets_kind, published = BertAssets, "bert"
 
     def __init__(
         self, assets: Mapping[str, Any], *, width: int = 1024, name: str = "bert-base-uncased"

@@ -97,9 +97,10 @@ SPECIALS = ("<pad>", "<start>", "<end>", "<unk>", "<mask>")
 
 
 class Tokenizer(Protocol):
-    """Splits captions into words, each a list of subwords; `pad_tokens` adds `start` and `end` where `ends` is True."""
+    """Splits captions into words, each a list of subwords; `pad_tokens` adds `start` and `end` where they are set."""
 
     size: int
+    starts: bool
     ends: bool
     start: int
     end: int
@@ -160,7 +161,7 @@ class Vocabulary:
 
     def __init__(self, words: Sequence[str], *, ends: bool = True, split: str = "captions") -> None:
         self.words = (*SPECIALS, *words)
-        self.ends = ends
+        self.starts = self.ends = ends
         self._split = SPLITS[split]
         self.size = len(self.words)
         self._number = {word: number for number, word in enumerate(self.words)}
@@ -183,16 +184,17 @@ def pad_tokens(subword_P: np.ndarray, size_B: np.ndarray, tokenizer: Tokenizer) 
     Args:
         subword_P: the subwords of B texts, one after another, without special tokens.
         size_B: number of subwords of each text.
-        tokenizer: adds `start` and `end` where `ends` is True; elsewhere a text without a subword keeps one pad, so
-            that no set is empty.
+        tokenizer: adds `start` where `starts` is True, and `end` where `ends` is; without either, a text without a
+            subword keeps one pad, so that no set is empty.
     """
-    ends = int(tokenizer.ends)
-    row_P, place_P = ragged(ends, size_B)
-    size_B = np.maximum(size_B, 1 - ends)
-    token_BL = np.zeros((len(size_B), size_B.max(initial=0) + 2 * ends), np.int64)
+    starts, ends = int(tokenizer.starts), int(tokenizer.ends)
+    row_P, place_P = ragged(starts, size_B)
+    size_B = np.maximum(size_B, 1 - starts - ends)
+    token_BL = np.zeros((len(size_B), size_B.max(initial=0) + starts + ends), np.int64)
     token_BL[row_P, place_P] = subword_P
-    if ends:
+    if starts:
         token_BL[:, 0] = tokenizer.start
-        token_BL[np.arange(len(size_B)), size_B + 1] = tokenizer.end
-    mask_BL = np.arange(token_BL.shape[1]) < size_B[:, None] + 2 * ends
+    if ends:
+        token_BL[np.arange(len(size_B)), size_B + starts] = tokenizer.end
+    mask_BL = np.arange(token_BL.shape[1]) < size_B[:, None] + starts + ends
     return torch.from_numpy(token_BL), torch.from_numpy(mask_BL)

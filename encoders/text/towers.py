@@ -39,7 +39,7 @@ class TowerAssets:
 class _TextTower(TextEncoder):
     """A text half `tower` and a linear map `fc` to the joint width: the model's own projection, or a new one."""
 
-    assets_kind = TowerAssets
+    assets_kind, published = TowerAssets, "tower"
     kind: str
     """Class of transformers."""
     model_type: str
@@ -169,7 +169,7 @@ class ClipText(_TextTower):
 class SiglipSubwords(Subwords):
     """A fast tokenizer of lower-case texts; `strips` drops punctuation, and the encoder adds the end token."""
 
-    ends = False
+    starts = ends = False
 
     def __init__(self, serialised: str, specials: Mapping[str, int], *, strips: bool) -> None:
         super().__init__(serialised, specials)

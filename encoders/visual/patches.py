@@ -49,7 +49,7 @@ class Patches(PixelEncoder):
         class_token: put the [CLS] token before the patches; registers are always left out.
     """
 
-    assets_kind = PatchesAssets
+    assets_kind, published = PatchesAssets, "vit"
 
     def __init__(
         self,

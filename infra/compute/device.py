@@ -35,5 +35,10 @@ def on_device(batch: Mapping[str, Tensor], device: torch.device) -> dict[str, Te
 
 
 def traced() -> bool:
-    """Whether the code is traced, so that values are unknown, and all that depends on them must be in the graph."""
-    return torch.compiler.is_compiling() or torch.jit.is_tracing()
+    """Whether the code is compiled, exported or within `torch.func.vmap`: values are unknown where the code runs."""
+    return torch.compiler.is_compiling() or torch.jit.is_tracing() or _transformed()
+
+
+def _transformed() -> bool:
+    """Whether the code runs within a transform of `torch.func`, which no public function tells."""
+    return torch._C._functorch.maybe_current_level() is not None

@@ -79,11 +79,11 @@ def drawn_again() -> tuple[AbstractContextManager[None], AbstractContextManager[
 class Dropout(nn.Dropout):
     """Dropout whose input has samples on its first axis.
 
-    It is drawn by the sample inside `drawn`, as in the training loop, and elsewhere as torch does.
+    It is drawn by the sample inside `drawn`, as in the training loop, and elsewhere as torch does, as in compiled code.
     """
 
     def forward(self, x: Tensor) -> Tensor:
-        draws = _DRAWS.get()
+        draws = None if torch.compiler.is_compiling() else _DRAWS.get()
         if draws is None or not self.training or not 0 < self.p < 1 or x.ndim < 2 or not len(x):
             return super().forward(x)
         return x * keep(draws.keys(len(x)).to(x.device), x.shape, self.p).to(x.dtype).mul_(1 / (1 - self.p))

@@ -9,9 +9,10 @@ bfloat16, takes longer.
 from __future__ import annotations
 
 from itertools import accumulate
-from typing import Any
+from typing import Any, cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.amp import custom_bwd, custom_fwd
 from torch.autograd.function import once_differentiable
@@ -26,7 +27,7 @@ FEW = 8
 """Up to so many sets, torch is faster without gradients: packing the weights is most of the work."""
 
 
-class GRU(nn.GRU):
+class GRU(nn.RNNBase):
     """One layer of `torch.nn.GRU`, batch first, whose parameters have the same names, for padded sets.
 
     Args:
@@ -36,7 +37,7 @@ class GRU(nn.GRU):
     """
 
     def __init__(self, inputs: int, hidden: int, *, bidirectional: bool = True) -> None:
-        super().__init__(inputs, hidden, batch_first=True, bidirectional=bidirectional)
+        super().__init__("GRU", inputs, hidden, batch_first=True, bidirectional=bidirectional)
 
     def forward(self, x_BNE: Tensor, size_B: Tensor) -> tuple[Tensor, Tensor]:
         """Process every set.
@@ -48,9 +49,11 @@ class GRU(nn.GRU):
         Returns:
             The states `(B, N, R, H)` of R directions, zero in the pads, and each direction's last `(R, B, H)`.
         """
+        if traced() and not torch.jit.is_tracing():
+            return self._padded(x_BNE, size_B)
         device = x_BNE.device.type
         small = self.hidden_size < WIDE or (len(x_BNE) <= FEW and not torch.is_grad_enabled())
-        if device != "cpu" or small or traced():
+        if device != "cpu" or small or torch.jit.is_tracing():
             return self._packed(x_BNE, size_B)
         order = _Order(size_B, x_BNE.shape[1], directions=len(self.weights))
         return _Read.apply(x_BNE, order, *(weight for direction in self.weights for weight in direction))
@@ -62,11 +65,44 @@ class GRU(nn.GRU):
         names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
         return [tuple(getattr(self, f"{name}_{end}") for name in names) for end in ends]
 
+    def _padded(self, x_BNE: Tensor, size_B: Tensor) -> tuple[Tensor, Tensor]:
+        """Read pads behind the real elements, where they change no state; for graphs, which know no sizes."""
+        place_N = torch.arange(x_BNE.shape[1], device=x_BNE.device)
+        size_B1 = size_B.to(x_BNE.device)[:, None]
+        mirrored_BN = (size_B1 - 1 - place_N).where(place_N < size_B1, place_N)
+        reads = [read_steps(x_BNE, *self.weights[0])]
+        lasts = [taken(reads[0], size_B1 - 1)]
+        if self.bidirectional:
+            reads.append(taken(read_steps(taken(x_BNE, mirrored_BN), *self.weights[1]), mirrored_BN))
+            lasts.append(reads[1][:, :1])
+        state_BNRH = torch.stack(reads, dim=2).masked_fill((place_N >= size_B1)[..., None, None], 0.0)
+        return state_BNRH, torch.cat(lasts, dim=1).transpose(0, 1)
+
     def _packed(self, x_BNE: Tensor, size_B: Tensor) -> tuple[Tensor, Tensor]:
         packed = pack_padded_sequence(x_BNE, size_B.cpu(), batch_first=True, enforce_sorted=False)
-        states, last_RBH = super().forward(packed)
+        states, last_RBH = nn.GRU.forward(cast("nn.GRU", self), packed)
         state_BNC, _ = pad_packed_sequence(states, batch_first=True, total_length=x_BNE.shape[1])
         return state_BNC.unflatten(-1, (-1, self.hidden_size)), last_RBH
+
+
+def taken(x_BNE: Tensor, place_BM: Tensor) -> Tensor:
+    """Return the elements at some places, `(B, M, E)`; `take_along_dim` would fix the sizes of an exported graph."""
+    return x_BNE.gather(1, place_BM[..., None].expand(-1, -1, x_BNE.shape[2]))
+
+
+def read_steps(
+    x_BNE: Tensor, of_input_GE: Tensor, of_state_GH: Tensor, input_G: Tensor, state_G: Tensor
+) -> Tensor:
+    """Return the states `(B, N, H)` of one direction, in operations that every transform of torch knows."""
+    gates_BNG = F.linear(x_BNE, of_input_GE, input_G)
+    state_BH, states = gates_BNG.new_zeros(x_BNE.shape[0], of_state_GH.shape[1]), []
+    for gates_BG in gates_BNG.unbind(1):
+        r_BH, z_BH, new_BH = gates_BG.chunk(3, dim=1)
+        of_r_BH, of_z_BH, of_new_BH = F.linear(state_BH, of_state_GH, state_G).chunk(3, dim=1)
+        new_BH = torch.tanh(new_BH + torch.sigmoid(r_BH + of_r_BH) * of_new_BH)
+        state_BH = new_BH + torch.sigmoid(z_BH + of_z_BH) * (state_BH - new_BH)
+        states.append(state_BH)
+    return torch.stack(states, dim=1)
 
 
 class _Order:

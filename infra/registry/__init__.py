@@ -256,6 +256,9 @@ TASKS = Registry("task", package="polypool.tasks", base="polypool.tasks.adapter:
 ENCODERS = Registry(
     "encoder", package="polypool.encoders", rooms=("visual", "text"), base="polypool.encoders.encoder:Encoder"
 )
+ADAPTATIONS = Registry(
+    "adaptation", package="polypool.encoders.adaptations", base="polypool.encoders.adaptations:Adaptation"
+)
 BACKBONES = Registry(
     "backbone", package="polypool.encoders.backbones", base="polypool.encoders.backbones:Backbone"
 )
@@ -309,6 +312,7 @@ KINDS = {
     "task": TASKS,
     "encoder": ENCODERS,
     "aggregator": AGGREGATORS,
+    "adaptation": ADAPTATIONS,
     "backbone": BACKBONES,
     "cross_encoder": CROSS_ENCODERS,
     "similarity": SIMILARITIES,

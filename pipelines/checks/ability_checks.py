@@ -21,7 +21,7 @@ from polypool.pipelines.checks.part_checks import PartChecks, check, check_mask,
 from polypool.pipelines.models.search.queries import Query
 from polypool.pipelines.models.search.searches import AnswerSearch, RetrievalSearch
 from polypool.pipelines.models.trained import TrainedModel
-from polypool.pipelines.training.optim import chunked_gradients
+from polypool.pipelines.training.loop.optim import chunked_gradients
 from polypool.tasks.abilities import Answers, Chunked, ReadsInputs, Scores, Searchable, missing
 from polypool.tasks.models.retrieval_model import RetrievalModel
 from polypool.tasks.scoring.scores import mean_score

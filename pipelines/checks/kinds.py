@@ -21,6 +21,7 @@ from polypool.encoders.backbones import Backbone, Described, build_backbone
 from polypool.infra.checks import Check
 from polypool.infra.errors import InputError
 from polypool.infra.registry import AGGREGATORS, KINDS, READERS, Spec
+from polypool.pipelines.checks.adaptations import AdaptationChecks
 from polypool.pipelines.checks.encoders import CAPTIONS, EncoderChecks
 from polypool.pipelines.checks.losses import (
     MinerChecks,
@@ -221,6 +222,7 @@ class LoadingChecks(PartChecks):
 
 
 _CHECKS: dict[str, type[PartChecks]] = {
+    "adaptation": AdaptationChecks,
     "aggregator": AggregatorChecks,
     "backbone": BackboneChecks,
     "encoder": EncoderChecks,

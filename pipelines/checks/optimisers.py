@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from polypool.pipelines.checks.part_checks import PartChecks, check
-from polypool.pipelines.training.optim import make_optimizer, set_lr
+from polypool.pipelines.training.loop.optim import make_optimizer, set_lr
 from polypool.tasks.run import Optim
 
 _RATE, _STEPS = 1e-3, 6

@@ -45,8 +45,9 @@ def search(
         id: an image or video of the corpus instead of a file.
         k: results; by default 10, and 5 answers.
         split: the split that is searched.
-        index: how: exact, two-pass for many sets of vectors or many queries of a model that looks at every pair, faiss
-            for many single vectors (pip install 'polypool[faiss]').
+        index: how: exact; two-pass for many sets of vectors or many queries of a model that looks at every pair; int8
+            or binary for sets in less memory; faiss for many single vectors or sets
+            (pip install 'polypool[faiss]').
         trust: a module whose code the run or its store may name, as module:Name; once for each.
 
     Raises:
@@ -71,7 +72,7 @@ def search(
             answers = searched.find(Query(text=query, id=id, file=file, video=is_video), k or 5)
             return answer_table(answers, k or 5)
         hits = searched.find(Query(text=query or None, id=id, file=file, video=is_video), k or 10)
-        return hit_table(hits, k or 10)
+        return "\n".join([hit_table(hits, k or 10), *searched.about])
 
 
 def hit_table(hits: Sequence[Hit], k: int) -> str:

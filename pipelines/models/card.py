@@ -175,6 +175,7 @@ def _training(tracker: Tracker, trained: TrainedModel) -> Iterator[tuple[str, st
         "digest of the corpus": tags.get("data.corpus", ""),
         "visual encoder": run.visual,
         "text encoder": run.text,
+        "adaptation of published weights": run.adapt,
         "aggregator": run.aggregator,
         "text aggregator": run.text_aggregator,
         "model": run.model,

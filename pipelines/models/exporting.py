@@ -11,6 +11,7 @@ from pathlib import Path
 
 import polypool
 from polypool import aggregators, encoders, infra, pipelines, tasks
+from polypool.encoders.adaptations import merge
 from polypool.infra.digests import DIGESTS, refuse_damaged, write_digests
 from polypool.infra.errors import InputError
 from polypool.infra.lease.on_disk import DiskLease
@@ -24,7 +25,14 @@ from polypool.infra.tracking.models import log_model, register, requirements
 from polypool.pipelines.models.card import model_card
 from polypool.pipelines.models.table_rows import check_servable, input_example, makes_sets, signature
 from polypool.pipelines.models.trained import TrainedModel, load
-from polypool.pipelines.training.checkpoints.best import ASSETS, RUN, WEIGHTS, best_checkpoint
+from polypool.pipelines.training.checkpoints.best import (
+    ASSETS,
+    RUN,
+    WEIGHTS,
+    best_checkpoint,
+    write_model,
+)
+from polypool.tasks.models.parts import is_adapted, without_adaptation
 from polypool.tasks.run import modules
 from polypool.tasks.scoring.records import VERSION_TAG
 
@@ -126,10 +134,15 @@ def write_export(
     tracker = Tracker.attach(tracking_uri(home()), run_id, running=False)
     checkpoint = best_checkpoint(tracker)
     trained = load(checkpoint, trust=trust)
-    for file in (WEIGHTS, RUN, ASSETS):
-        shutil.copyfile(checkpoint / file, folder / file)
-    write_digests(folder, (WEIGHTS, RUN, ASSETS))
     text = model_card(tracker, trained, name=name, license=license)
+    if is_adapted(trained.run):
+        merge(trained.model)
+        write_model(folder, trained.model, without_adaptation(trained.run), trained.adapter)
+        trained = load(folder, trust=trust)
+    else:
+        for file in (WEIGHTS, RUN, ASSETS):
+            shutil.copyfile(checkpoint / file, folder / file)
+        write_digests(folder, (WEIGHTS, RUN, ASSETS))
     if onnx:
         from polypool.pipelines.models.onnx import describe_graphs, write_graphs  # of an extra
 

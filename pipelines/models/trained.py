@@ -42,6 +42,7 @@ from polypool.tasks.inputs.corpus_inputs import CorpusInputs
 from polypool.tasks.inputs.other_data import OtherData, check_features
 from polypool.tasks.inputs.pairs import Pairs
 from polypool.tasks.models.dual_encoder import Batches
+from polypool.tasks.models.parts import is_adapted
 from polypool.tasks.models.retrieval_model import TRAINING_ONLY, RetrievalModel
 from polypool.tasks.run import Run, from_json
 from polypool.tasks.similarities.vectors import side_by_side
@@ -324,7 +325,7 @@ def _load_folder(
     run = data.of(run) if data.given else run
     try:
         adapter = TASKS.build(task or run.task, run, assets=assets)
-        model = adapter.model(pretrained=False)
+        model = adapter.model(pretrained=is_adapted(run))
     except InputError as error:
         raise InputError(f"{folder}: {error}") from error
     if trained_on and isinstance(adapter, CorpusInputs):

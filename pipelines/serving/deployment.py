@@ -65,7 +65,8 @@ class Replica(LocalModel):
         if not read.replicas.gpus:
             os.environ["CUDA_VISIBLE_DEVICES"] = ""  # read when torch first looks for devices
         service = Service.load(read)
-        service.warm()
+        for about in service.warm():
+            logging.getLogger("ray.serve").info(about)
         super().__init__(service, waiting=2 * read.limits.max_ongoing)  # Ray Serve limits them
 
     def describe(self) -> dict[str, Any]:

@@ -56,13 +56,14 @@ class Service:
         """Load the model that the settings name; raises as `load` and `Service`."""
         return cls(load(settings.source, trust=settings.trust), settings)
 
-    def warm(self) -> None:
-        """Encode what is searched, and answer an example, before the first request."""
+    def warm(self) -> list[str]:
+        """Encode what is searched, and answer an example, before the first request; return how it is searched."""
         if isinstance(self.search, RetrievalSearch):
             _ = self.search.items_gallery
             if self.described.features or self.described.image:
                 _ = self.search.captions_gallery
         self.check()
+        return self.search.about if isinstance(self.search, RetrievalSearch) else []
 
     def check(self) -> None:
         """Answer an example.

@@ -57,7 +57,8 @@ def serve(settings: Settings, at: Place, *, token_file: Path | None, open_to_all
         service = Service.load(settings)
         for note in service.notes:
             print(f"note: {note}", flush=True)
-        service.warm()
+        for about in service.warm():
+            print(about, flush=True)
         print(how_to_use(at.address, service.described, token=token), flush=True)
         serve_here(service, listening)
 

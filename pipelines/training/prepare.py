@@ -18,7 +18,7 @@ from polypool.infra.spec import trust_modules
 from polypool.infra.tracking import tracking_uri
 from polypool.pipelines.training.checkpoints.best import ASSETS, weights_of
 from polypool.pipelines.training.checkpoints.format import fill_weights
-from polypool.pipelines.training.optim import make_optimizer
+from polypool.pipelines.training.loop.optim import make_optimizer
 from polypool.tasks.abilities import Chunked
 from polypool.tasks.adapter import TaskAdapter
 from polypool.tasks.automatic import refuse_incomplete

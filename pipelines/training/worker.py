@@ -24,7 +24,7 @@ from polypool.infra.registry import TASKS
 from polypool.infra.spec import trust_modules
 from polypool.pipelines.training.checkpoints.best import weights_of
 from polypool.pipelines.training.checkpoints.in_folder import InFolder
-from polypool.pipelines.training.loop import Trainer
+from polypool.pipelines.training.loop.trainer import Trainer
 from polypool.tasks.adapter import TaskAdapter
 from polypool.tasks.run import Run
 

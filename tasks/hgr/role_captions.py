@@ -147,7 +147,7 @@ class RoleCaptions:
             )
         batch = self.captions.batch(index_B, draw=draw)
         spans, roles, edges = self._store.batch(
-            self._graph_G[index_B], length=batch["text"].shape[1], first=int(self.tokenizer.ends)
+            self._graph_G[index_B], length=batch["text"].shape[1], first=int(self.tokenizer.starts)
         )
         return batch | {"text_spans": spans, "text_roles": roles, "text_edges": edges}
 

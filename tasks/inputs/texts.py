@@ -79,7 +79,7 @@ class Captions:
         return len(self._ends) - 1
 
     def sizes(self) -> np.ndarray:
-        return np.diff(self._ends) + 2 * self.tokenizer.ends
+        return np.diff(self._ends) + self.tokenizer.starts + self.tokenizer.ends
 
     def batch(
         self, index_B: np.ndarray, *, augment: MaskReplaceDelete | None = None, draw: Draw | None = None

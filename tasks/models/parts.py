@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from torch import nn
 
 from polypool.aggregators.aggregator import Aggregator
+from polypool.encoders.adaptations import Adaptation, adapt
 from polypool.encoders.encoder import Encoder
 from polypool.encoders.text.tokenizers import Tokenizer
 from polypool.infra.errors import InputError
 from polypool.infra.registry import (
+    ADAPTATIONS,
     AGGREGATORS,
     CROSS_ENCODERS,
     ENCODERS,
@@ -43,6 +46,35 @@ def named_encoder(spec: str, side: str) -> str:
     return spec
 
 
+def is_adapted(run: Run) -> bool:
+    """Whether the model of a run has published weights that its checkpoints leave out."""
+    return any(each.adapt for each in (run, *run.members.values()))
+
+
+def without_adaptation(run: Run) -> Run:
+    """Return the run whose model is that of this one with its adaptations merged."""
+    members = {name: replace(each, adapt="") for name, each in run.members.items()}
+    return replace(run, adapt="", members=members)
+
+
+def _adaptation(run: Run) -> Adaptation | None:
+    """Return the adaptation of a run's encoders, if it has one.
+
+    Raises:
+        InputError: it is for encoders with published weights, and the run has none.
+    """
+    if not run.adapt:
+        return None
+    adaptation = ADAPTATIONS.build(run.adapt)
+    specs = [getattr(run, side) for side in adaptation.sides]
+    if not any(spec and ENCODERS.get(Spec.parse(spec).name).published for spec in specs):
+        raise InputError(
+            f"--adapt {run.adapt!r} is for encoders with published weights, such as `patches` and `bert`, and "
+            f"{' and '.join(map(repr, specs))} have none"
+        )
+    return adaptation
+
+
 class Parts:
     """What the model of a run can be made of; every call makes a new part, with weights of its own.
 
@@ -63,7 +95,11 @@ class Parts:
             built = ENCODERS.build(named_encoder(spec, side), assets[side])
             if pretrained:
                 built.load_pretrained()
+            if adaptation and built.published and side in adaptation.sides:
+                adapt(built, adaptation)
             return built
+
+        adaptation = _adaptation(run)
 
         return cls(run, visual=lambda: encoder(run.visual, "visual"), text=lambda: encoder(run.text, "text"))
 

@@ -21,6 +21,8 @@ Combine = Callable[[Tensor, slice, slice], Tensor]
 # Vectors of queries and of the gallery in a block: on a CPU a few MB, which stay in its cache.
 VECTORS = {"cpu": (1024, 1024)}
 VECTORS_ELSEWHERE = (4096, 8192)
+# Times as many of the queries for one set of the gallery, as a search has it the other way round.
+NARROW = 16
 # Products that wait for their gradient, 128 MB; where there are more, every block is computed a second time for it.
 STORED = 1 << 25
 
@@ -102,21 +104,25 @@ def _blocks(query_QKD: Tensor, gallery_GLD: Tensor) -> Iterator[tuple[slice, sli
 
     These are `(L, g, D)`, contiguous: sums over a set's elements then run over whole rows of scores.
     """
-    for columns in _slices(gallery_GLD, 1):
+    of_queries, of_gallery = VECTORS.get(query_QKD.device.type, VECTORS_ELSEWHERE)
+    for columns in _slices(gallery_GLD, of_gallery):
         gallery_LGD = gallery_GLD[columns].transpose(0, 1).contiguous()
-        for rows in _slices(query_QKD, 0):
+        for rows in _slices(query_QKD, of_queries * (NARROW if gallery_LGD.shape[1] == 1 else 1)):
             yield rows, columns, gallery_LGD
 
 
 def _products(query_QKD: Tensor, gallery_LGD: Tensor, factor: float) -> Tensor:
-    """Return the products of all elements, times the factor, `(q, K, L, g)`."""
+    """Return the products of all elements, times the factor, `(q, K, L, g)`; of one set, q lies innermost."""
     query_VD, gallery_WD = query_QKD.flatten(0, 1), gallery_LGD.flatten(0, 1)
     scaled_VW = torch.addmm(query_VD.new_zeros(()), query_VD, gallery_WD.T, beta=0, alpha=factor)
-    return scaled_VW.view(*query_QKD.shape[:2], *gallery_LGD.shape[:2])
+    scaled_QKLG = scaled_VW.view(*query_QKD.shape[:2], *gallery_LGD.shape[:2])
+    if scaled_QKLG.shape[3] > 1:
+        return scaled_QKLG
+    return scaled_QKLG.permute(1, 2, 0, 3).contiguous().permute(2, 0, 1, 3)
 
 
-def _slices(x_BKD: Tensor, side: int) -> Iterator[slice]:
-    step = max(1, VECTORS.get(x_BKD.device.type, VECTORS_ELSEWHERE)[side] // x_BKD.shape[1])
+def _slices(x_BKD: Tensor, vectors: int) -> Iterator[slice]:
+    step = max(1, vectors // x_BKD.shape[1])
     return (slice(start, start + step) for start in range(0, len(x_BKD), step))
 
 

@@ -22,7 +22,7 @@ from polypool.infra.tracking import Tracker, find_runs, tracking_uri
 from polypool.infra.tracking.journal import Journal
 from polypool.pipelines.recipes import join
 from polypool.pipelines.training.checkpoints.format import load_weights
-from polypool.pipelines.training.loop import Trainer
+from polypool.pipelines.training.loop.trainer import Trainer
 from polypool.pipelines.training.prepare import prepare
 from polypool.pipelines.training.recording import Described, send, send_members
 from polypool.pipelines.training.run_folder import OUTBOX, run_folder

@@ -13,17 +13,9 @@ from polypool.infra.batches import Batch
 from polypool.infra.compute.device import device_of, on_device
 from polypool.infra.errors import InputError
 from polypool.pipelines.models.search import Method
-from polypool.pipelines.models.search.indices import (
-    AT,
-    LEAST,
-    Exact,
-    Faiss,
-    Index,
-    TopK,
-    TwoPass,
-    evenly,
-    top_k,
-)
+from polypool.pipelines.models.search.faiss_index import Faiss
+from polypool.pipelines.models.search.indices import AT, Exact, Index, TopK, evenly, top_k
+from polypool.pipelines.models.search.two_pass import LEAST, TwoPass
 from polypool.tasks.models.dual_encoder import Batches, encode_split
 from polypool.tasks.models.pair_encoder import PaddedSets, PairEncoder, PairScores, encode_sets
 from polypool.tasks.models.retrieval_model import RetrievalModel
@@ -43,6 +35,10 @@ class Gallery(Protocol):
 
     at_once: int
     """Queries that `best` takes at most."""
+
+    @property
+    def about(self) -> str:
+        """How it is searched, and what that finds of an exact search; empty for that itself."""
 
     def best(self, queries: Batch, k: int) -> list[TopK]:
         """Return the k best for each query of a batch, which are of the other modality.
@@ -78,7 +74,7 @@ def make_gallery(
     if method == "two-pass" and model.looks_at_pairs:
         assert isinstance(model, PairEncoder)
         return ProbedGallery(model, side, batches(), sample())
-    if method in ("two-pass", "faiss"):
+    if method not in ("auto", "exact"):
         others = "exact or two-pass" if model.looks_at_pairs else "exact"
         raise InputError(
             f"--index {method} searches embeddings, and {type(model).__name__} makes none of images and captions "
@@ -124,16 +120,18 @@ class EmbeddingGallery(_Encoders):
         sets = isinstance(similarity, SetSimilarity | MaxSim) and embedding.ndim == 3
         if method == "auto":
             method = "two-pass" if sets and len(embedding) >= MANY_SETS else "exact"
-        if method in ("two-pass", "faiss") and similarity.of_distributions:
+        if method != "exact" and similarity.of_distributions:
             raise InputError(
                 f"--index {method} is for vectors, and the model makes distributions; choose exact"
             )
-        if method == "two-pass" and not sets:
+        if method in ("two-pass", "int8", "binary") and not sets:
             raise InputError(
-                "--index two-pass is for sets of vectors; choose exact, or faiss for single ones"
+                f"--index {method} is for sets of vectors; choose exact, or faiss for single ones"
             )
-        if method == "faiss" and not isinstance(similarity, Cosine):
-            raise InputError("--index faiss is for single vectors and their cosine; choose exact or two-pass")
+        if method == "faiss" and not (sets or isinstance(similarity, Cosine)):
+            raise InputError(
+                f"--index faiss is for products of vectors, and {type(similarity).__name__} is of none; choose exact"
+            )
 
         def score(part: Tensor, query: Tensor) -> Tensor:
             sim_VT = similarity(*self.ordered(part, query))
@@ -142,10 +140,17 @@ class EmbeddingGallery(_Encoders):
         self.index: Index
         if method == "exact":
             self.index = Exact(embedding, score)
-        elif method == "two-pass":
-            self.index = TwoPass(embedding, score, self.query(sample()).vectors)
+        elif sets:
+            kept = method if method in ("int8", "binary") else "float32"
+            self.index = TwoPass(
+                embedding, score, self.query(sample()).vectors, kept=kept, faiss=method == "faiss"
+            )
         else:
             self.index = Faiss(embedding, self.query(sample()).vectors)
+
+    @property
+    def about(self) -> str:
+        return self.index.about
 
     def best(self, queries: Batch, k: int) -> list[TopK]:
         """Return the k best for each query."""
@@ -155,7 +160,7 @@ class EmbeddingGallery(_Encoders):
 class PairGallery(_Encoders):
     """What a model of pairs, such as HGR, encodes of one side, held; each query is scored with all of it."""
 
-    at_once = 1
+    at_once, about = 1, ""
 
     @torch.inference_mode()
     def __init__(self, model: RetrievalModel, side: Side, batches: Batches) -> None:
@@ -182,7 +187,7 @@ class ProbedGallery(_Encoders):
     ranks these.
     """
 
-    at_once = 1
+    at_once, about = 1, ""
 
     @torch.inference_mode()
     def __init__(self, model: PairEncoder, side: Side, batches: Batches, sample: Batch) -> None:

@@ -134,6 +134,13 @@ class RetrievalSearch(Search[Hit]):
             self.model, "text", lambda: self.pairs.sentences(CHUNK), sample=sample, method=self.method
         )
 
+    @property
+    def about(self) -> list[str]:
+        """How each gallery that is encoded is searched, with the measured recall, unless exactly."""
+        galleries = {"images or videos": "items_gallery", "captions": "captions_gallery"}
+        encoded = {what: vars(self).get(name) for what, name in galleries.items()}
+        return [f"{what}: {it.about}" for what, it in encoded.items() if it is not None and it.about]
+
     def find_each(self, queries: Sequence[Query], k: int) -> list[list[Hit]]:
         """Return items, each with its first caption, for a text; captions for an image or video."""
         if any(query.text is not None and query.is_visual for query in queries):

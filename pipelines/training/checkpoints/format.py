@@ -14,12 +14,14 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from polypool.encoders.adaptations import check_published, left_out
 from polypool.encoders.visual.resnet import fill
 from polypool.infra.compute.dist import gather_objects, rank
 from polypool.infra.digests import damaged, refuse_damaged, write_digests
 from polypool.infra.errors import InputError
 from polypool.infra.fields import at_least, read_record
 from polypool.infra.files import existing
+from polypool.pipelines.training.loop.averaging import WeightAverage
 
 FILES = ("model.safetensors", "state.pt", "progress.json")
 """The files of a checkpoint."""
@@ -49,8 +51,13 @@ class Progress:
 
 
 def save_weights(model: nn.Module, path: Path) -> None:
-    """Write a model's parameters and buffers."""
-    _write_weights(_copied(model.state_dict()), path)
+    """Write a model's parameters and buffers, without those that are published and stay so."""
+    _write_weights(_own_weights(model), path)
+
+
+def _own_weights(model: nn.Module) -> dict[str, Tensor]:
+    published = left_out(model)
+    return {name: _copied(x) for name, x in model.state_dict().items() if name not in published}
 
 
 def _write_weights(weights: dict[str, Tensor], path: Path) -> None:
@@ -69,8 +76,11 @@ def load_weights(model: nn.Module, path: Path, *, optional: tuple[str, ...] = ()
     Raises:
         InputError: the file belongs to another architecture; lists missing and unexpected names.
     """
-    weights = _read_weights(path)
-    kept = {name: x for name, x in model.state_dict().items() if name.startswith(optional)}
+    weights, published = _read_weights(path), left_out(model)
+    check_published(model, weights, where=path)
+    kept = {
+        name: x for name, x in model.state_dict().items() if name in published or name.startswith(optional)
+    }
     fill(model, kept | weights, where=path)
 
 
@@ -117,7 +127,7 @@ class Snapshot:
     """A copy of the full state, which can be written while training goes on.
 
     Args:
-        model, optimizer, progress: the state; tensors are copied to the host.
+        model, optimizer, progress, average: the state; tensors are copied to the host.
         random: states of every worker's generators, by rank.
     """
 
@@ -126,11 +136,13 @@ class Snapshot:
         model: nn.Module,
         optimizer: torch.optim.Optimizer,
         progress: Progress,
+        average: WeightAverage | None = None,
         *,
         random: list[dict[str, Tensor]],
     ) -> None:
-        self._weights = _copied(model.state_dict())
+        self._weights = _own_weights(model)
         self._state = {"optimizer": _copied(optimizer.state_dict()), "random": random}
+        self._state |= {"average": _copied(average.state())} if average else {}
         self._progress = asdict(progress)
 
     @property
@@ -145,10 +157,15 @@ class Snapshot:
         write_digests(folder, FILES)
 
 
-def snapshot(model: nn.Module, optimizer: torch.optim.Optimizer, progress: Progress) -> Snapshot | None:
+def snapshot(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    progress: Progress,
+    average: WeightAverage | None = None,
+) -> Snapshot | None:
     """Return the full state on rank 0, None on others; every worker calls this."""
     random_states = gather_objects(_random_state())
-    return Snapshot(model, optimizer, progress, random=random_states) if rank() == 0 else None
+    return Snapshot(model, optimizer, progress, average, random=random_states) if rank() == 0 else None
 
 
 def _copied(state: Any) -> Any:
@@ -160,7 +177,12 @@ def _copied(state: Any) -> Any:
     return [_copied(part) for part in state] if isinstance(state, list | tuple) else state
 
 
-def load_checkpoint(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> Progress:
+def load_checkpoint(
+    folder: Path,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    average: WeightAverage | None = None,
+) -> Progress:
     """Restore the full state on this worker; a rank that the checkpoint lacks keeps its random state.
 
     Raises:
@@ -174,6 +196,8 @@ def load_checkpoint(folder: Path, model: nn.Module, optimizer: torch.optim.Optim
     try:
         state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
         optimizer.load_state_dict(state["optimizer"])
+        if average:
+            average.load(state.get("average", {}))  # which checkpoints of older versions lack
         if rank() < len(state["random"]):
             _set_random_state(state["random"][rank()])
     except Exception as error:  # pickle, zip, key, type or shape errors, by where the damage is

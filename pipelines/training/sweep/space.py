@@ -16,7 +16,7 @@ from polypool.infra.errors import InputError, unknown
 from polypool.infra.fields import above, hints, require
 from polypool.infra.registry import AGGREGATORS
 from polypool.infra.spec import Spec, changed, split_values, without, written
-from polypool.pipelines.training.optim import longest_prefix
+from polypool.pipelines.training.loop.optim import longest_prefix
 from polypool.pipelines.training.tuned import FACTOR, Listed, text_of
 from polypool.tasks.run import Optim, Run
 

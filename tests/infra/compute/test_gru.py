@@ -127,3 +127,14 @@ def test_states_of_mates_are_not_read_beyond_a_step():
     alone = gru(x_BNE[:1], size_B[:1])[0]
     x_BNE[1:] = torch.inf
     torch.testing.assert_close(gru(x_BNE, size_B)[0][:1], alone, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("bidirectional", [True, False])
+def test_within_vmap_states_and_last_ones_are_the_same(bidirectional):
+    gru = GRU(3, 4, bidirectional=bidirectional).double()
+    x_BNE, size_B = torch.randn(3, 5, 3, dtype=torch.float64), torch.tensor([5, 1, 3])
+    expected = gru(x_BNE, size_B)
+    for found, one in zip(
+        torch.func.vmap(gru, in_dims=(0, None))(x_BNE[None], size_B), expected, strict=True
+    ):
+        torch.testing.assert_close(found[0], one)

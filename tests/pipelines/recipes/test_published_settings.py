@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from polypool.infra.batches import Order
 from polypool.infra.registry import OBJECTIVES, RECIPES
 from polypool.pipelines.recipes import Ensemble
-from polypool.pipelines.training.optim import lr_scale, make_optimizer, ready_gradients, set_lr
+from polypool.pipelines.training.loop.optim import lr_scale, make_optimizer, ready_gradients, set_lr
 from polypool.tasks.run import Optim, Run
 
 WATCHED = 3  # epochs, every step of them; of later ones the first step and the last

@@ -14,7 +14,7 @@ from toy import FolderLog, Toy, toy_run, trainer_of
 
 from polypool.infra.registry import OBJECTIVES, TASKS
 from polypool.pipelines.recipes import derive, join
-from polypool.pipelines.training.collapse import CollapseWatch
+from polypool.pipelines.training.loop.collapse import CollapseWatch
 from polypool.pipelines.training.recording import COLLAPSED
 from polypool.tasks.abilities import Collapse, Watchful
 from polypool.tasks.adapter import Evaluation, Metric

@@ -8,7 +8,7 @@ from workers import run_workers
 
 from polypool.encoders.visual.cnn import CNN, NETWORKS
 from polypool.infra.compute.dist import rank
-from polypool.pipelines.training.optim import lr_scale, make_optimizer, ready_gradients, set_lr
+from polypool.pipelines.training.loop.optim import lr_scale, make_optimizer, ready_gradients, set_lr
 from polypool.tasks.run import Optim
 
 FROZEN = {"lr_factors": (("cnn", 0.1),), "freeze": (("cnn", 1.5), ("cnn.layer4", 0.0))}

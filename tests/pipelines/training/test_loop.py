@@ -11,9 +11,9 @@ from workers import run_workers
 from polypool.infra.batches import Order
 from polypool.infra.compute.dist import rank, world
 from polypool.infra.errors import InputError
-from polypool.pipelines.training import loop
 from polypool.pipelines.training.checkpoints.format import Snapshot, load_weights, save_weights
-from polypool.pipelines.training.optim import lr_scale
+from polypool.pipelines.training.loop import trainer as loop
+from polypool.pipelines.training.loop.optim import lr_scale
 from polypool.tasks.run import Optim
 from polypool.tasks.scoring.records import metrics_from
 

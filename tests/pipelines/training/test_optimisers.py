@@ -14,7 +14,7 @@ from toy import FolderReport, Toy, same_weights, toy_run, trainer_of
 from polypool.infra.errors import InputError
 from polypool.infra.registry import OPTIMISERS
 from polypool.pipelines.checks.checking import check
-from polypool.pipelines.training.optim import make_optimizer, ready_gradients, set_lr
+from polypool.pipelines.training.loop.optim import make_optimizer, ready_gradients, set_lr
 from polypool.pipelines.training.optimisers.first_order import AdamW
 from polypool.tasks.run import Optim
 
@@ -319,7 +319,7 @@ from pathlib import Path
 import torch
 from toy import FolderReport, Toy, toy_run, trainer_of
 from polypool.infra.tracking.journal import Journal
-from polypool.pipelines.training.optim import make_optimizer
+from polypool.pipelines.training.loop.optim import make_optimizer
 
 run, report, log = toy_run(figures=True, optim={"epochs": 1}), FolderReport(), Journal(Path(sys.argv[1]), None)
 log.begin()

@@ -18,7 +18,7 @@ from polypool.encoders.visual.resnet import ResNet
 from polypool.infra.errors import InputError
 from polypool.infra.registry import TASKS
 from polypool.pipelines.training.checkpoints.format import load_weights
-from polypool.pipelines.training.loop import Trainer
+from polypool.pipelines.training.loop.trainer import Trainer
 from polypool.tasks.adapter import Evaluation, TaskAdapter
 from polypool.tasks.datasets.corpus import Corpus, write_corpus
 from polypool.tasks.run import Run

@@ -13,9 +13,9 @@ from toy import FolderReport, Toy, toy_run, trainer_of
 from polypool.aggregators.aggregator import Aggregator, Pooled
 from polypool.infra.compute import measured
 from polypool.infra.digests import write_digests
-from polypool.pipelines.training import precision
 from polypool.pipelines.training.checkpoints.format import FILES
-from polypool.pipelines.training.precision import FASTER, precision_of
+from polypool.pipelines.training.loop import precision
+from polypool.pipelines.training.loop.precision import FASTER, precision_of
 from polypool.pipelines.training.recording import PRECISION
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")

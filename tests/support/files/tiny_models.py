@@ -109,3 +109,26 @@ def _saved(folder: Path, model: Any, words: Any, pictures: Any) -> str:
     for part in (model, words, pictures):
         part.save_pretrained(folder)
     return str(folder)
+
+
+def save_decoder(folder: Path, kind: str, *, starts: bool = False) -> str:
+    """Save a decoder of width 8 of a kind of transformers, with a tokenizer that puts `[CLS]` first, or nothing."""
+    import transformers as tf
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+
+    split = Tokenizer(models.WordLevel({word: n for n, word in enumerate(WORDS)}, unk_token="[UNK]"))
+    split.pre_tokenizer = pre_tokenizers.Whitespace()
+    if starts:
+        first = ("[CLS]", WORDS.index("[CLS]"))
+        split.post_processor = processors.TemplateProcessing(single="[CLS] $A", special_tokens=[first])
+    words = tf.PreTrainedTokenizerFast(
+        tokenizer_object=split, bos_token="[CLS]", eos_token="[SEP]", unk_token="[UNK]"
+    )
+    size = _SMALL | {"num_key_value_heads": 1, "head_dim": 4, "vocab_size": len(WORDS), "pad_token_id": 0}
+    if kind == "gpt2":
+        size = {"n_embd": 8, "n_layer": 1, "n_head": 2, "vocab_size": len(WORDS)}
+    model = tf.AutoModel.from_config(tf.AutoConfig.for_model(kind, max_position_embeddings=64, **size))
+    folder.mkdir(parents=True, exist_ok=True)
+    for part in (model, words):
+        part.save_pretrained(folder)
+    return str(folder)

@@ -16,7 +16,7 @@ from polypool.encoders.visual.stored import Regions
 from polypool.infra.compute.dist import rank
 from polypool.infra.registry import AGGREGATORS, AUGMENTATIONS, OBJECTIVES, TASKS
 from polypool.pipelines.training.checkpoints.format import Snapshot
-from polypool.pipelines.training.loop import Trainer
+from polypool.pipelines.training.loop.trainer import Trainer
 from polypool.tasks.adapter import Evaluation, Metric, TaskAdapter
 from polypool.tasks.inputs.augmentations import draw_for
 from polypool.tasks.inputs.texts import Captions

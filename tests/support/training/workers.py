@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-from polypool.pipelines.training.loop import Trainer
+from polypool.pipelines.training.loop.trainer import Trainer
 
 _RUNNING: list[tuple[mp.Process, Connection]] = []
 """They import torch and the project once, and serve all tests of this process."""

@@ -23,7 +23,7 @@ from polypool.infra.compute.dist import average_gradients, rank, world
 from polypool.infra.compute.dropout import Draws, drawn
 from polypool.infra.errors import InputError
 from polypool.infra.registry import TASKS
-from polypool.pipelines.training.optim import chunked_gradients
+from polypool.pipelines.training.loop.optim import chunked_gradients
 from polypool.tasks.models.dual_encoder import DualEncoder
 from polypool.tasks.models.grad_cache import cached_passes
 from polypool.tasks.models.parts import Parts, retrieval_model

@@ -19,7 +19,7 @@ from polypool.infra.errors import InputError
 from polypool.infra.registry import TASKS
 from polypool.infra.spec import trust_specs
 from polypool.pipelines.training.checkpoints.format import load_weights, save_weights
-from polypool.pipelines.training.loop import Trainer
+from polypool.pipelines.training.loop.trainer import Trainer
 from polypool.tasks.models.branch import Branch
 from polypool.tasks.models.dual_encoder import DualEncoder
 from polypool.tasks.models.parts import Parts, retrieval_model, text_inputs

@@ -1,5 +1,6 @@
 """Trained models asked: by text, by file, by id; every kind of model, against the scores of its own split."""
 
+import re
 import sys
 from dataclasses import replace
 
@@ -211,7 +212,8 @@ def test_a_model_from_before_assets_named_the_backbone_asks_its_store(pictures, 
     ("method", "change", "message"),
     [
         ("two-pass", "vectors", "for sets of vectors"),
-        ("faiss", "sets", "single vectors"),
+        ("int8", "vectors", "int8 is for sets of vectors"),
+        ("binary", "hgr", "makes none of images and captions apart; choose --index exact$"),
         ("two-pass", "hgr", "makes none of images and captions apart; choose --index exact$"),
         ("faiss", "pairs", "makes none of images and captions apart; choose --index exact or two-pass"),
     ],
@@ -220,6 +222,18 @@ def test_an_index_that_does_not_fit_is_refused(tiny, method, change, message):
     finder = untrained(replace(tiny, **MODELS[change][0])).open_search(index=method)
     with pytest.raises(InputError, match=message):
         finder.find(Query(text="a dog"), 3)
+
+
+def test_the_recall_of_what_is_not_exact_is_printed(tiny, new_home):
+    run_id = keep_run(replace(tiny, **SETS))
+    shown = search(run_id=run_id, query="a dog", k=3, index="int8")
+    assert re.search(
+        r"^images or videos: 20 sets in two passes: .*int8 vectors; recall@10 [01]\.\d{3} of", shown, re.M
+    )
+    assert "recall" not in search(run_id=run_id, query="a dog", k=3)
+    assert re.search(
+        r"^captions: 40 sets in two passes", search(run_id=run_id, id="3", k=3, index="binary"), re.M
+    )
 
 
 def test_faiss_that_is_missing_is_said(tiny, monkeypatch):

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from polypool.aggregators.observe import Watched, observe
+from polypool.encoders.encoder import recompute
 from polypool.infra.batches import load, order_of
 from polypool.infra.compute.cost import CostMeter
 from polypool.infra.compute.dist import broadcast_state, gather_objects, rank, world
@@ -34,15 +35,17 @@ from polypool.pipelines.training.checkpoints.format import (
     load_weights,
     snapshot,
 )
-from polypool.pipelines.training.collapse import CollapseWatch
-from polypool.pipelines.training.optim import (
+from polypool.pipelines.training.loop.averaging import WeightAverage
+from polypool.pipelines.training.loop.collapse import CollapseWatch
+from polypool.pipelines.training.loop.meter import Meter
+from polypool.pipelines.training.loop.optim import (
     chunked_gradients,
     lr_scale,
     make_optimizer,
     ready_gradients,
     set_lr,
 )
-from polypool.pipelines.training.precision import precision_of
+from polypool.pipelines.training.loop.precision import precision_of
 from polypool.pipelines.training.recording import COLLAPSED, PRECISION, Described
 from polypool.pipelines.training.run_results import (
     RunLog,
@@ -90,7 +93,10 @@ class Trainer:
         self.data = adapter.data("train")
         self.order = order_of(self.data, batch=run.optim.batch, unit=run.epoch_unit, seed=run.seed)
         self.model = adapter.model().to(device)
+        if run.optim.recompute:
+            recompute(self.model)
         self.optimizer = make_optimizer(self.model, run.optim)
+        self.average = WeightAverage(self.model, decay=run.optim.ema)
         self.watch = CollapseWatch(adapter, run.optim, epoch_steps=self.order.epoch_steps)
         steps = run.optim.epochs * self.order.epoch_steps
         self.bar = (
@@ -109,7 +115,7 @@ class Trainer:
     def resume(self, folder: Path) -> None:
         """Go on from a checkpoint."""
         decided = self.progress.precision
-        self.progress = load_checkpoint(folder, self.model, self.optimizer)
+        self.progress = load_checkpoint(folder, self.model, self.optimizer, self.average)
         self.progress.precision = self.progress.precision or decided  # older checkpoints name none
 
     @property
@@ -143,7 +149,9 @@ class Trainer:
         while self.epoch < self.run.optim.epochs:
             if not self._train_epoch():
                 return
-            self._checkpoint(self._validate())
+            with self.average.applied():
+                metrics = self._validate()
+            self._checkpoint(metrics)
         if not self.run.optim.epochs:  # pretrained weights as they are
             self._checkpoint(self._validate())
         if self.bar is not None:
@@ -222,6 +230,7 @@ class Trainer:
             terms["loss"].backward()
         norm = ready_gradients(self.optimizer, optim, step=self.step, epoch_steps=order.epoch_steps)
         self.optimizer.step()
+        self.average.update(self.step)
         if self.step == 0:
             self.watch.begin(terms)
         return {**terms, "gradient_norm": norm}
@@ -318,27 +327,4 @@ class Trainer:
         return run_figures(watched, self.log.history, title=f"{run.label} {run.aggregator} seed {run.seed}")
 
     def _checkpoint(self, metrics: dict[str, float]) -> None:
-        self.report(metrics, snapshot(self.model, self.optimizer, self.progress))
-
-
-class Meter:
-    """Running means, on the device until `flush`."""
-
-    def __init__(self) -> None:
-        self.sums: dict[str, Tensor] = {}
-        self.counts: dict[str, int] = {}
-        self.steps, self.samples, self.started = 0, 0, time.perf_counter()
-
-    def add(self, values: dict[str, Tensor], samples: int) -> None:
-        """Add one step's scalars."""
-        for name, value in values.items():
-            self.sums[name] = self.sums.get(name, 0.0) + value.detach()
-            self.counts[name] = self.counts.get(name, 0) + 1
-        self.steps, self.samples = self.steps + 1, self.samples + samples
-
-    def flush(self) -> dict[str, float]:
-        """Return the means since the last call, each over the steps that had it, and the samples a second."""
-        values = {name: float(total) / self.counts[name] for name, total in self.sums.items()}
-        values["samples_per_second"] = self.samples / (time.perf_counter() - self.started)
-        self.__init__()
-        return values
+        self.report(metrics, snapshot(self.model, self.optimizer, self.progress, self.average))

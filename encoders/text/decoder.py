@@ -1,0 +1,113 @@
+"""Decoders, language models with causal attention, as text encoders."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from polypool.encoders.backbones.hub import from_config, from_hub
+from polypool.encoders.encoder import TextEncoder
+from polypool.encoders.text.bert import BertAssets, Subwords
+from polypool.infra.errors import InputError
+from polypool.infra.registry import ENCODERS
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecoderAssets(BertAssets):
+    """Those of `bert`, and which special tokens a text gets."""
+
+    starts: bool
+    ends: bool
+
+
+class DecoderSubwords(Subwords):
+    """A fast tokenizer with the special tokens of a model."""
+
+    def __init__(self, serialised: str, specials: Mapping[str, int], *, starts: bool, ends: bool) -> None:
+        super().__init__(serialised, specials)
+        self.starts, self.ends = starts, ends
+
+
+@ENCODERS.register("decoder")
+class Decoder(TextEncoder):
+    """The last hidden states of all tokens of any decoder of transformers, through a linear map.
+
+    Attention is causal, so that the last state alone has seen the whole text: `--text-aggregator last` is the pooling
+    of E5-Mistral and Qwen3-Embedding, `position_mean` that of SGPT, `latent_attention` that of NV-Embed (whose
+    attention is not causal). Texts are padded on the right, where pads change nothing.
+
+    Args:
+        assets: the tokenizer and the model's configuration.
+        width: width of the elements.
+        name: a model on the hub, or a local folder, with a tokenizer.json.
+        end: append the end token, as the authors of E5-Mistral and Qwen3-Embedding do; those of SGPT do not. The start
+            token is there where the model's tokenizer puts it.
+    """
+
+    assets_kind, published = DecoderAssets, "model"
+
+    def __init__(
+        self,
+        assets: Mapping[str, Any],
+        *,
+        width: int = 1024,
+        name: str = "Qwen/Qwen3-Embedding-0.6B",
+        end: bool = True,
+    ) -> None:
+        super().__init__()
+        self.width, self.name = width, name
+        self.model: Any = from_config(assets["config"])
+        self.linear = nn.Linear(self.model.config.hidden_size, width)
+
+    @classmethod
+    def prepare(
+        cls,
+        captions: Iterable[str],
+        *,
+        name: str = "Qwen/Qwen3-Embedding-0.6B",
+        end: bool = True,
+        **_: Any,
+    ) -> dict[str, Any]:
+        """Read the tokenizer and the configuration from the hub or the folder."""
+        from transformers import AutoConfig, AutoTokenizer
+
+        tokenizer = from_hub(AutoTokenizer, name)
+        start, last, mask = tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.mask_token_id
+        if last is None:
+            raise InputError(
+                f"{name}: its tokenizer has no token at the end of a text; expected that of a decoder"
+            )
+        return {
+            "config": from_hub(AutoConfig, name).to_dict(),
+            "tokenizer": tokenizer.backend_tokenizer.to_str(),
+            "specials": {"start": _or(start, last), "end": last, "mask": _or(mask, last)},
+            "starts": start is not None and tokenizer("a")["input_ids"][:1] == [start],
+            "ends": end,
+        }
+
+    @classmethod
+    def tokenizer(cls, assets: Mapping[str, Any]) -> DecoderSubwords:
+        ends = {name: assets[name] for name in ("starts", "ends")}
+        return DecoderSubwords(assets["tokenizer"], assets["specials"], **ends)
+
+    def load_pretrained(self) -> None:
+        from transformers import AutoModel
+
+        self.model.load_state_dict(from_hub(AutoModel, self.name).state_dict())
+
+    def forward(self, token_BL: Tensor, mask_BL: Tensor) -> tuple[Tensor, Tensor]:
+        """Encode token numbers `(B, L)` to `(B, L, D)`."""
+        state_BLH, mask_BL = self.states(token_BL, mask_BL)
+        return self.linear(state_BLH), mask_BL
+
+    def states(self, token_BL: Tensor, mask_BL: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the last hidden states `(B, L, H)`, before the map, and their mask."""
+        output = self.model(input_ids=token_BL, attention_mask=mask_BL.long(), use_cache=False)
+        return output.last_hidden_state, mask_BL
+
+
+def _or(number: int | None, other: int) -> int:
+    return other if number is None else number

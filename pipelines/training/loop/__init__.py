@@ -1,0 +1,1 @@
+"""The training loop of one run on one worker."""

@@ -1,0 +1,60 @@
+"""An exponential moving average of weights, which is scored and kept in place of the last ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+
+class WeightAverage:
+    """The average `a <- d a + (1 - d) w` of a model's trained weights, and of its floating-point buffers.
+
+    The decay d of step t is min(decay, (1 + t) / (10 + t)), as in TensorFlow's ExponentialMovingAverage, so that the
+    first weights are soon forgotten. Workers have equal weights, and so equal averages.
+
+    Args:
+        model: whose weights change in place.
+        decay: of late steps, such as 0.999; at 0 nothing is averaged or kept.
+    """
+
+    def __init__(self, model: nn.Module, *, decay: float) -> None:
+        self.decay = decay
+        trained = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
+        counted = {name: buffer for name, buffer in model.named_buffers() if buffer.is_floating_point()}
+        self._own = {name: weight.detach() for name, weight in (trained | counted).items()} if decay else {}
+        self._average = {name: weight.clone() for name, weight in self._own.items()}
+
+    @torch.no_grad()
+    def update(self, step: int) -> None:
+        """Move the average towards the weights after a step, counted from 0."""
+        if self._own:
+            decay = min(self.decay, (1 + step) / (10 + step))
+            torch._foreach_lerp_([*self._average.values()], [*self._own.values()], 1 - decay)
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """Give the model the average, and at the end its own weights again."""
+        self._swap()
+        try:
+            yield
+        finally:
+            self._swap()
+
+    def state(self) -> dict[str, Tensor]:
+        """Return the average, by the names of the weights; empty if there is none."""
+        return self._average
+
+    def load(self, state: dict[str, Tensor]) -> None:
+        """Go on from a state; weights that it lacks, as of checkpoints without an average, stay as they are."""
+        for name, average in self._average.items():
+            average.copy_(state.get(name, self._own[name]))
+
+    @torch.no_grad()
+    def _swap(self) -> None:
+        for name, own in self._own.items():
+            kept = own.clone()
+            own.copy_(self._average[name])
+            self._average[name].copy_(kept)

@@ -1,0 +1,1 @@
+"""Aggregators as modules of other frameworks."""

@@ -1,0 +1,53 @@
+"""An aggregator as a module from a tensor to a tensor, such as the head of a timm transformer."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from polypool.aggregators.aggregator import Aggregator
+from polypool.infra.errors import InputError
+from polypool.infra.registry import AGGREGATORS
+
+
+class Pool(nn.Module):
+    """An aggregator that makes one vector of each set.
+
+    In a vision transformer of timm it stands for `global_pool`, and pools the patches without the class token::
+
+        model = timm.create_model("vit_small_patch14_dinov2", num_classes=10)
+        model.attn_pool = Pool("gpo", model.embed_dim)
+
+    Attributes:
+        aggregator: what pools.
+        width: of the vectors.
+    """
+
+    def __init__(self, spec: str, dim: int) -> None:
+        """Build the aggregator that a spec names.
+
+        Args:
+            spec: of a registered aggregator, such as `gpo` or `kmax(k=5)`.
+            dim: width of the elements.
+
+        Raises:
+            InputError: no such aggregator, or it does not make one vector of a set alone.
+        """
+        super().__init__()
+        self.aggregator: Aggregator = AGGREGATORS.build(spec, dim)
+        if self.aggregator.num_embeddings != 1 or self.aggregator.context != "none":
+            raise InputError(
+                f"the aggregator {spec!r} does not make one vector of a set alone; choose one such as gpo or map"
+            )
+        self.width = self.aggregator.width or dim
+
+    def forward(self, x_BND: Tensor, mask_BN: Tensor | None = None) -> Tensor:
+        """Return the `(B, D)` vectors.
+
+        Args:
+            x_BND: the sets' elements.
+            mask_BN: which are real, bool or not 0; all where None.
+        """
+        if mask_BN is None:
+            mask_BN = torch.ones(x_BND.shape[:2], dtype=torch.bool, device=x_BND.device)
+        return self.aggregator(x_BND, mask_BN.bool()).vectors

@@ -1,0 +1,110 @@
+"""Decoders of several architectures as text encoders."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from tiny_models import save_decoder
+
+from polypool.encoders.text.tokenizers import pad_tokens
+from polypool.infra.errors import InputError
+from polypool.infra.registry import AGGREGATORS, BACKBONES, ENCODERS
+
+KINDS = ("llama", "qwen3", "mistral", "gpt2", "phi3")
+TEXTS = ("a dog and a dog", "one")
+
+
+@pytest.fixture(params=KINDS)
+def name(request, tmp_path) -> str:
+    torch.manual_seed(0)
+    return save_decoder(tmp_path / "decoder", request.param)
+
+
+def made(name: str, **params):
+    kind = ENCODERS.get("decoder")
+    assets = kind.prepare((), name=name, **params)
+    torch.manual_seed(0)
+    encoder = kind(assets, name=name, width=6, **params).eval()
+    encoder.load_pretrained()
+    return encoder, kind.tokenizer(assets)
+
+
+def read(tokenizer, *texts: str):
+    lines = [[number for word in words for number in word] for words in tokenizer.encode(texts)]
+    numbers = np.array([number for line in lines for number in line])
+    return pad_tokens(numbers, np.array([len(line) for line in lines]), tokenizer)
+
+
+def test_states_are_those_of_the_library_and_pads_change_nothing(name):
+    from transformers import AutoModel
+
+    encoder, tokenizer = made(name)
+    token_BL, mask_BL = read(tokenizer, *TEXTS)
+    assert token_BL[0, -1] == tokenizer.end, "the end token is appended"
+    assert mask_BL.sum(dim=1).tolist() == [6, 2]
+    x_BND, mask_BN = encoder(token_BL, mask_BL)
+    whole = AutoModel.from_pretrained(name).eval()
+    for row, size in enumerate((6, 2)):
+        alone = encoder.linear(whole(input_ids=token_BL[row : row + 1, :size]).last_hidden_state)
+        torch.testing.assert_close(x_BND[row, :size], alone[0], rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(
+        AGGREGATORS.build("last", 6)(x_BND, mask_BN).vectors, torch.stack([x_BND[0, 5], x_BND[1, 1]])
+    )
+    x_BND.sum().backward()
+    assert [name for name, weight in encoder.named_parameters() if weight.grad is None] == []
+
+
+def test_left_padding_of_the_library_ends_with_the_same_vector(name):
+    from transformers import AutoModel
+
+    encoder, tokenizer = made(name)
+    token_BL, mask_BL = read(tokenizer, *TEXTS)
+    left_BL, left_mask_BL = token_BL.clone(), mask_BL.clone()
+    left_BL[1], left_mask_BL[1] = token_BL[1].roll(4), mask_BL[1].roll(4)
+    place_BL = (left_mask_BL.cumsum(dim=1) - 1).clamp(min=0)
+    model = AutoModel.from_pretrained(name).eval()
+    state_BLH = model(
+        input_ids=left_BL, attention_mask=left_mask_BL.long(), position_ids=place_BL
+    ).last_hidden_state
+    last = AGGREGATORS.build("last", 6)
+    ours = last(*encoder(token_BL, mask_BL)).vectors
+    torch.testing.assert_close(ours, encoder.linear(state_BLH[:, -1]), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        ours, last(encoder.linear(state_BLH), left_mask_BL).vectors, rtol=1e-4, atol=1e-5
+    )
+
+
+@pytest.mark.parametrize(("starts", "end"), [(False, False), (True, True), (True, False)])
+def test_special_tokens_are_those_of_the_tokenizer_and_the_end_that_is_wanted(starts, end, tmp_path):
+    name = save_decoder(tmp_path / "decoder", "llama", starts=starts)
+    encoder, tokenizer = made(name, end=end)
+    token_BL, mask_BL = read(tokenizer, *TEXTS)
+    words = [tokenizer.subwords(row[kept].tolist()) for row, kept in zip(token_BL, mask_BL, strict=True)]
+    first, last = ["[CLS]"] * starts, ["[SEP]"] * end
+    assert words == [[*first, "a", "dog", "and", "a", "dog", *last], [*first, "one", *last]]
+    assert encoder(token_BL, mask_BL)[0].shape == (2, token_BL.shape[1], 6)
+
+
+def test_stored_states_are_those_of_the_encoder(name):
+    encoder, tokenizer = made(name)
+    state_BNH, mask_BN = encoder.states(*read(tokenizer, *TEXTS))
+    stored = BACKBONES.get("decoder")(name=name)
+    for x_ND, state_NH, mask_N in zip(stored(TEXTS), state_BNH, mask_BN, strict=True):
+        np.testing.assert_allclose(x_ND, state_NH[mask_N].detach(), rtol=1e-4, atol=1e-6)
+    pooled = BACKBONES.get("decoder")(name=name, pooled=True)
+    assert [x.shape for x in pooled(TEXTS)] == [(1, 8), (1, 8)]
+    np.testing.assert_allclose(pooled(TEXTS)[0][0], stored(TEXTS)[0][-1], rtol=1e-6)
+    described = stored.describe()
+    assert type(stored).pieces(described, "a dog") == ["a", "dog", "[SEP]"]
+
+
+def test_a_tokenizer_without_an_end_is_refused(tmp_path):
+    from transformers import AutoTokenizer
+
+    name = save_decoder(tmp_path / "decoder", "llama")
+    tokenizer = AutoTokenizer.from_pretrained(name)
+    tokenizer.eos_token = None
+    tokenizer.save_pretrained(name)
+    with pytest.raises(InputError, match="no token at the end of a text"):
+        ENCODERS.get("decoder").prepare((), name=name)

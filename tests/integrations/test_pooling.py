@@ -1,0 +1,43 @@
+"""Aggregators as modules of other frameworks."""
+
+import pytest
+import torch
+
+from polypool.infra.errors import InputError
+from polypool.integrations.pool import Pool
+
+
+def test_a_tensor_is_pooled_with_and_without_a_mask():
+    pool, x_BND = Pool("gpo", 8), torch.randn(3, 5, 8)
+    mask_BN = torch.tensor([[1, 1, 1, 0, 0], [1, 0, 0, 0, 0], [1, 1, 1, 1, 1]])
+    whole = torch.ones(3, 5, dtype=torch.bool)
+    torch.testing.assert_close(pool(x_BND), pool.aggregator(x_BND, whole).vectors)
+    torch.testing.assert_close(pool(x_BND, mask_BN), pool.aggregator(x_BND, mask_BN.bool()).vectors)
+    assert not torch.allclose(pool(x_BND, mask_BN)[0], pool(x_BND)[0])
+    assert pool.width == 8
+
+
+@pytest.mark.parametrize("spec", ["late", "xpool", "map(k=2)", "probabilistic"])
+def test_other_than_one_vector_of_a_set_alone_is_refused(spec):
+    with pytest.raises(InputError, match="does not make one vector of a set alone"):
+        Pool(spec, 16)
+
+
+@pytest.mark.parametrize("spec", ["mean", "gpo", "map"])
+def test_a_pooling_of_sentence_transformers_is_saved_and_loaded(spec, tmp_path):
+    pytest.importorskip(
+        "sentence_transformers", reason="not installed (pip install 'polypool[integrations]')"
+    )
+    from polypool.integrations.sentence_transformers import Pooling
+
+    pooling = Pooling(spec, 16).eval()
+    pooling.save(str(tmp_path))
+    tokens, mask_BN = torch.randn(2, 4, 16), torch.tensor([[1, 1, 1, 0], [1, 1, 1, 1]])
+    loaded = Pooling.load(str(tmp_path)).eval()
+    ours, theirs = (
+        of({"token_embeddings": tokens, "attention_mask": mask_BN})["sentence_embedding"]
+        for of in (pooling, loaded)
+    )
+    torch.testing.assert_close(ours, theirs)
+
+    assert pooling.get_embedding_dimension() == 16
