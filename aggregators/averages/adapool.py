@@ -16,8 +16,8 @@ class AdaPool(WeightedSum):
     One weighs a value by how near it is to the mean (the softmax of their Dice-Soerensen coefficient
     2|ab| / (a^2 + b^2), of single values as in the authors' code), the other by itself (SoftPool). The paper learns a
     mix for each place of the output; a set has one, so there is one weight. It is kept in (0, 1) by a sigmoid where
-    the code clamps. Two zeros have a coefficient of 0, where the code makes the whole result 0. Another AdaPool, of Brothers
-    (2025), is `self_query`.
+    the code clamps. Two zeros have a coefficient of 0, where the code makes the whole result 0. The AdaPool of
+    Brothers (2025) is `self_query`.
 
     Args:
         dim: width of the elements.
