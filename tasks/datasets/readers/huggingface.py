@@ -77,7 +77,7 @@ class HuggingFace(ColumnReader):
             ) from error
         if not loaded:
             raise InputError(f"{self.name}: has no splits")
-        return loaded
+        return dict(loaded)
 
 
 def _rows(
