@@ -77,7 +77,7 @@ class HuggingFace(ColumnReader):
             ) from error
         if not loaded:
             raise InputError(f"{self.name}: has no splits")
-        return dict(loaded)
+        return {str(split): part for split, part in loaded.items()}
 
 
 def _rows(
