@@ -10,9 +10,8 @@ from sentence_transformers.sentence_transformer.modules import Transformer
 
 from polypool.integrations.sentence_transformers import Pooling
 
-texts = [
-    line.partition("\t")[2] for line in Path(sys.argv[2]).read_text().splitlines()
-]  # five of each picture
+lines = Path(sys.argv[2]).read_text().splitlines()  # five of each picture
+texts = [line.partition("\t")[2] for line in lines]
 pairs = Dataset.from_dict({"anchor": texts[::5], "positive": texts[1::5]})
 transformer = Transformer(sys.argv[1])
 pooling = Pooling("gpo", transformer.get_embedding_dimension())

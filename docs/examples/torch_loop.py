@@ -10,9 +10,8 @@ import polypool as pp
 
 read = AutoTokenizer.from_pretrained(sys.argv[1])
 model = AutoModel.from_pretrained(sys.argv[1]).eval().requires_grad_(False)
-texts = [
-    line.partition("\t")[2] for line in Path(sys.argv[2]).read_text().splitlines()
-]  # five of each picture
+lines = Path(sys.argv[2]).read_text().splitlines()  # five of each picture
+texts = [line.partition("\t")[2] for line in lines]
 tokens = [read(texts[k:320:5], padding=True, return_tensors="pt") for k in (0, 1)]
 sets = [(model(**of).last_hidden_state, of["attention_mask"].bool()) for of in tokens]
 pool, similarity = pp.aggregator("map", model.config.hidden_size), pp.part("similarity", "cosine")

@@ -21,7 +21,8 @@ class Pooling(Module):
         pooling = Pooling("gpo", transformer.get_embedding_dimension())
         model = SentenceTransformer(modules=[transformer, pooling])
 
-    A saved model names this class in its `modules.json`: who loads it needs polypool, too.
+    A saved model names this class in its `modules.json`: who loads it needs polypool, too, and says so with
+    `SentenceTransformer(path, trust_remote_code=True)`, as for every module of another package.
     """
 
     config_keys: ClassVar[list[str]] = ["spec", "dim"]
