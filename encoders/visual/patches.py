@@ -1,9 +1,11 @@
-"""Vision transformers fine-tuned from pixels: the patch models of VSE+2AD (section 4.2)."""
+"""Vision models fine-tuned from pixels: the patch models of VSE+2AD (section 4.2), and others of transformers."""
 
 from __future__ import annotations
 
+import inspect
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
 import torch
@@ -13,7 +15,7 @@ from polypool.encoders.backbones.hub import from_config, from_hub
 from polypool.encoders.encoder import xavier_linear
 from polypool.encoders.visual.pixels import ImageTransform, PixelEncoder
 from polypool.infra.errors import InputError, unknown
-from polypool.infra.fields import above
+from polypool.infra.fields import above, at_least
 from polypool.infra.registry import ENCODERS
 
 _Deviation = Annotated[float, above(0)]
@@ -28,12 +30,22 @@ _UNREAD = {
 
 
 @dataclass(frozen=True, kw_only=True)
+class Layout:
+    """What another model makes of an image: `cells` after `ahead` tokens of other kinds; `unread` has no gradient."""
+
+    cells: Annotated[int, at_least(1)]
+    ahead: Annotated[int, at_least(0)]
+    unread: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class PatchesAssets:
-    """The model's configuration, and mean and deviation of colours in pretraining, of 255."""
+    """The model's configuration, colours in pretraining, mean and deviation of 255, and the layout of other models."""
 
     config: dict[str, Any]
     mean: tuple[float, float, float]
     std: tuple[_Deviation, _Deviation, _Deviation]
+    layout: Layout | None = None
 
 
 @ENCODERS.register("patches")
@@ -43,10 +55,12 @@ class Patches(PixelEncoder):
     Args:
         assets: see `PatchesAssets`.
         width: width D of the elements.
-        name: a ViT, CLIP, SigLIP or DINOv2 on the hub, or in a local folder.
+        name: a ViT, CLIP, SigLIP or DINOv2 on the hub, or in a local folder; or any other vision model of transformers
+            whose last hidden states are patches, or a map of cells: DINOv3, DeiT, Swin, ConvNeXt and others. What
+            stands before the patches is told by their number, and weights that they do not depend on are left alone.
         size: side of the square that images are squashed to, in pixels, a multiple of the patches'; position embeddings
-            are interpolated where the model was trained with another.
-        class_token: put the [CLS] token before the patches; registers are always left out.
+            are interpolated where the model was trained with another, and can be.
+        class_token: put the [CLS] token, the first, before the patches; registers are always left out.
     """
 
     assets_kind, published = PatchesAssets, "vit"
@@ -61,36 +75,46 @@ class Patches(PixelEncoder):
         class_token: bool = False,
     ) -> None:
         super().__init__()
-        kind = str(assets["config"].get("model_type"))
-        if kind not in _UNREAD:
+        kind, layout = str(assets["config"].get("model_type")), assets.get("layout")
+        if kind not in _UNREAD and layout is None:
             raise unknown("kind of vision transformer:", kind, _UNREAD)
         self.width, self.name, self.class_token = width, name, class_token
-        if class_token and kind.startswith("siglip"):
-            raise ValueError("SigLIP has no [CLS] token; choose class_token=False")
+        if class_token and (kind.startswith("siglip") or (layout and not layout["ahead"])):
+            raise ValueError(f"{kind} has no [CLS] token; choose class_token=False")
         self.vit = _trimmed(from_config(assets["config"]))
-        self.fc = xavier_linear(self.vit.config.hidden_size, width)
-        self._options = {} if kind.startswith("dinov2") else {"interpolate_pos_encoding": True}
+        for weight in layout["unread"] if layout else ():
+            self.vit.get_parameter(weight).requires_grad_(False)
+        self.fc = xavier_linear(_width(self.vit), width)
+        self._options = _options(self.vit)
 
     @classmethod
-    def prepare(cls, *, name: str = "google/vit-base-patch16-224", **_: Any) -> dict[str, Any]:
+    def prepare(
+        cls, *, name: str = "google/vit-base-patch16-224", size: int = 224, **_: Any
+    ) -> dict[str, Any]:
         """Read configuration and colours from the hub or the folder."""
         from transformers import AutoConfig, AutoImageProcessor
 
         config = from_hub(AutoConfig, name)
         config = getattr(config, "vision_config", config)
-        if config.model_type not in _UNREAD:
-            raise unknown(f"kind of vision transformer in {name}:", config.model_type, _UNREAD)
+        known = config.model_type in _UNREAD
+        layout = {} if known else {"layout": asdict(_layout(config.to_dict(), name=name, size=size))}
         processor = from_hub(AutoImageProcessor, name, backend="pil")
         return {
             "config": config.to_dict(),
             "mean": [255 * value for value in processor.image_mean],
             "std": [255 * value for value in processor.image_std],
+            **layout,
         }
 
     @classmethod
     def transform(
         cls, assets: Mapping[str, Any], *, size: int = 224, class_token: bool = False, **_: Any
     ) -> ImageTransform:
+        if layout := assets.get("layout"):
+            cells = layout["cells"] + class_token
+            return ImageTransform(
+                size=size, cells=cells, mean=assets["mean"], std=assets["std"], antialias=True
+            )
         patch = assets["config"].get("patch_size")
         if type(patch) is not int or patch < 1:
             raise InputError(f"config.patch_size must be a whole number of at least 1, not {patch!r}")
@@ -104,7 +128,7 @@ class Patches(PixelEncoder):
 
     def forward(self, pixels_B3SS: Tensor, mask_BN: Tensor) -> tuple[Tensor, Tensor]:
         """Encode images to patches `(B, N, D)`."""
-        state_BLH = self.vit(pixel_values=pixels_B3SS, **self._options).last_hidden_state
+        state_BLH = _states(self.vit(pixel_values=pixels_B3SS, **self._options))
         patches = mask_BN.shape[1] - self.class_token
         state_BNH = state_BLH[:, -patches:]
         if self.class_token:
@@ -113,8 +137,61 @@ class Patches(PixelEncoder):
 
 
 def _trimmed(model: Any) -> Any:
-    """Remove the part that patches do not depend on."""
+    """Remove the part that patches of a known model do not depend on."""
+    if model.config.model_type not in _UNREAD:
+        return model
     path, _, name = _UNREAD[model.config.model_type].rpartition(".")
     part = model.get_submodule(path)
     setattr(part, name, nn.Identity() if isinstance(getattr(part, name), nn.Module) else None)
     return model
+
+
+def _states(output: Any) -> Tensor:
+    """Return the last hidden states `(B, L, H)`; of a map `(B, H, rows, columns)`, its cells row by row."""
+    state = output.last_hidden_state
+    return state.flatten(2).transpose(1, 2) if state.ndim == 4 else state
+
+
+def _options(model: Any) -> dict[str, bool]:
+    """Return what lets a model read images of another size than in pretraining."""
+    wanted = "interpolate_pos_encoding"
+    takes = wanted in inspect.signature(model.forward).parameters
+    return {wanted: True} if takes and not model.config.model_type.startswith("dinov2") else {}
+
+
+def _width(model: Any) -> int:
+    """Return the width of the last hidden states: of models in stages, that of the last."""
+    return getattr(model.config, "hidden_size", 0) or model.config.hidden_sizes[-1]
+
+
+def _layout(config: Mapping[str, Any], *, name: str, size: int) -> Layout:
+    """Find out what a model makes of an image, by a pass without numbers.
+
+    Raises:
+        InputError: that is neither patches nor a map, or the model normalises by the batch.
+    """
+    with torch.device("meta"):
+        model = _trimmed(from_config(config)).train()
+        if any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in model.modules()):
+            raise InputError(
+                f"{name}: normalises by the batch, which small batches and several workers change; extract its "
+                "features, or choose the encoder `cnn`"
+            )
+        pixels_13SS = torch.empty(1, 3, size, size)
+        try:
+            output = model(pixel_values=pixels_13SS, **_options(model))
+            state_1LH = _states(output)
+            state_1LH.sum().backward()
+        except Exception as error:  # each model has its own
+            raise InputError(f"{name}: reads no images of {size} x {size} pixels: {error}") from error
+    tokens, patch = state_1LH.shape[1], config.get("patch_size")
+    is_map = output.last_hidden_state.ndim == 4
+    cells = tokens if is_map or type(patch) is not int else (size // patch) ** 2
+    if math.isqrt(tokens) ** 2 == tokens and cells > tokens:  # of models in stages, whose patches are merged
+        cells = tokens
+    if cells > tokens:
+        raise InputError(
+            f"{name}: {tokens} states of an image of {cells} patches; expected one of each at least"
+        )
+    unread = tuple(weight for weight, x in model.named_parameters() if x.grad is None)
+    return Layout(cells=cells, ahead=tokens - cells, unread=unread)
