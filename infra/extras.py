@@ -9,7 +9,7 @@ from polypool.infra.errors import InputError
 
 EXTRAS = {
     "train": (
-        "PIL filelock h5py huggingface_hub jinja2 matplotlib mlflow pandas pyarrow ray rich safetensors scipy "
+        "PIL filelock h5py huggingface_hub jinja2 matplotlib mlflow pandas peft pyarrow ray rich safetensors scipy "
         "simplejpeg skimage tensorboardX tokenizers tqdm transformers tyro xxhash yaml"
     ),
     "serve": "anyio cachetools fastapi pydantic starlette uvicorn",

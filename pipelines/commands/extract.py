@@ -53,7 +53,7 @@ def extract(
         out: folder of the store, or its URL.
         backbone: what describes an image or a frame: cells, clip, dinov2, resnet, siglip or vit, with parameters, such
             as 'cells(grid=7)'; or its regions: detr, owlv2 or rtdetr, with their boxes; or all frames of a video: i3d;
-            or a text: bert, clip_text or siglip_text; or your own.
+            or a text: bert, clip_text, decoder or siglip_text; or your own.
         dtype: what numbers are stored as.
         batch: images, texts, or frames of one video, that go through the backbone together.
         splits: the splits to extract, or to add.

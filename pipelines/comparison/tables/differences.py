@@ -55,9 +55,9 @@ def confidence_set(group: Group) -> Iterator[str]:
 
 def at_chance(group: Group) -> Iterator[str]:
     """Yield the rows whose 95 % interval is not on the better side of chance, if their queries were compared."""
-    chance = group.metric.chance if group.metric else math.nan
-    ends = group.judged.intervals if group.judged else {}
-    higher = group.ranked_by.higher_is_better
+    if group.metric is None or group.judged is None:
+        return
+    chance, higher, ends = group.metric.chance, group.ranked_by.higher_is_better, group.judged.intervals
     labels = [label for label, (low, high) in ends.items() if (low <= chance if higher else high >= chance)]
     if labels:
         yield (

@@ -120,7 +120,7 @@ def find_columns(names: Sequence[str], given: Mapping[str, str], *, divided: boo
     suggested = {
         part: next((small[name] for name in usual if name in small), "") for part, usual in USUAL.items()
     }
-    found = {part: given[part] or suggested[part] for part in USUAL}
+    found = {part: given.get(part) or suggested[part] for part in USUAL}
     asks = (
         given["question"] or given["answer"] or (not found["text"] and found["question"] and found["answer"])
     )

@@ -100,7 +100,7 @@ def test_what_makes_no_sense_is_refused_before_anything_is_encoded(run, home, mo
             (pairs, "--rescore", "dsl", "--rerank", "5"),
             "'whole-rerank5' scores few of the pairs; it cannot be",
         ),
-        ((questions, "--rescore", "dsl"), "unknown protocol of visual question answering 'vqa-dsl'"),
+        ((questions, "--rescore", "dsl"), "protocol 'vqa-dsl': questions are answered, not ranked"),
         ((pairs, "--rescore", "softmax"), "softmax"),
     ):
         code, shown = said(*words)
