@@ -9,6 +9,7 @@ from typing import Any
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from polypool.encoders.encoder import recompute
 from polypool.infra.compute.unfilled import Unfilled
 from polypool.infra.errors import InputError
 from polypool.infra.files import read_json
@@ -50,6 +51,8 @@ def prepare(run: Run, **arguments: Any) -> TaskAdapter:
         model = adapter.model(pretrained=False)
         _check_chunks(adapter, model, chunk=run.optim.chunk)
         make_optimizer(model, run.optim)
+        if run.optim.recompute:
+            recompute(model)
         if run.init:
             _print_init(run, adapter, model)
     return adapter

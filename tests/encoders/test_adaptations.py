@@ -180,7 +180,7 @@ def test_recomputed_activations_have_the_gradients_of_kept_ones(kind, tmp_path):
 def test_activations_of_features_cannot_be_recomputed(tmp_path):
     run = make_corpus(tmp_path, train=16, val=8, test=8)
     with pytest.raises(InputError, match=r"--optim.recompute is for encoders with published weights"):
-        trainer_of(replace(run, optim=replace(run.optim, recompute=True)), tmp_path / "log")
+        prepare(replace(run, optim=replace(run.optim, recompute=True)))
 
 
 class Unmerged(Lora):
