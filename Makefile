@@ -123,7 +123,7 @@ lint: $(READY) types
 types: $(READY)
 	rm -rf build/types
 	mkdir -p build/types/polypool
-	ln -s $(CURDIR)/polypool/*.py $(CURDIR)/polypool/py.typed build/types/polypool
+	ln -s $(CURDIR)/polypool/*.py $(CURDIR)/polypool/py.typed $(CURDIR)/polypool/integrations build/types/polypool
 	ln -s $(addprefix $(CURDIR)/,aggregators encoders infra pipelines tasks) build/types/polypool
 	$(BIN)/ty check --python $(ENV) --output-format concise build/types/polypool/*
 

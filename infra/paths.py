@@ -50,9 +50,9 @@ def resolve_place(path: str | Path) -> Path | Url:
 
 def here_instead(missing: Path) -> str:
     """Return a hint, for messages, where the current folder has what is missing in POLYPOOL_HOME; else nothing."""
-    with suppress(ValueError):
+    with suppress(ValueError, InputError):  # elsewhere, or a job without a home
         if os.path.exists(here := missing.relative_to(home())):  # False of a name that the system rejects
-            return f"; the current folder has {here}, but relative paths start at POLYPOOL_HOME: give the absolute one"
+            return f"; the current folder has {here}, but relative paths start at POLYPOOL_HOME: give the absolute path"
     return ""
 
 

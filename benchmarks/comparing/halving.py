@@ -27,11 +27,17 @@ BEST = "metrics.dev/best_"
 
 @dataclass(frozen=True)
 class Replay:
-    """Early stopping replayed on the trials of one aggregator: what is lost of the best score, and epochs trained."""
+    """Early stopping replayed on the trials of one aggregator.
+
+    Attributes:
+        lost: of the best score.
+        trained: epochs that would have been trained.
+        whole: epochs of all trials.
+    """
 
     lost: float
     trained: int
-    all: int
+    whole: int
 
 
 def replay(curves: Sequence[Sequence[float]]) -> Replay:
@@ -70,11 +76,13 @@ def main(experiment: str) -> None:
         experiment_names=[experiment], filter_string=f"tags.seed = '{SEED}' and status = 'FINISHED'"
     )
     trials["pooling"] = trials["tags.aggregator"].str.partition("(")[0]
+    epochs = trials.groupby("tags.dataset")["params.optim.epochs"].transform(lambda of: of.mode()[0])
+    trials = trials[trials["params.optim.epochs"] == epochs]  # without those of a sweep that was given up
     table = []
     for corpus, of_corpus in trials.groupby("tags.dataset"):
         replays = [replay(curves_of(each)) for _, each in of_corpus.groupby("pooling")]
         lost = [each.lost for each in replays if each.lost > 0]
-        share = sum(each.trained for each in replays) / sum(each.all for each in replays)
+        share = sum(each.trained for each in replays) / sum(each.whole for each in replays)
         table.append((corpus, len(replays), len(replays) - len(lost), max(lost, default=0.0), share))
     print(
         pd.DataFrame(table, columns=["corpus", "aggregators", "same choice", "most lost", "epochs trained"])

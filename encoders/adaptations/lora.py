@@ -52,7 +52,7 @@ class Lora(Adaptation):
         maps = [name for name, part in model.named_modules() if isinstance(part, nn.Linear)]
         chosen = [name for name in maps if self.parts == ["all"] or name.rpartition(".")[2] in self.parts]
         if not chosen:
-            names = ", ".join(sorted({name.rpartition(".")[2] for name in maps}))
+            names = ", ".join(sorted({name.rpartition(".")[2] for name in maps})) or "none"
             raise InputError(
                 f"lora: the model has no linear maps called {' or '.join(self.parts)}; it has {names}"
             )

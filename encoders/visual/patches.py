@@ -31,7 +31,13 @@ _UNREAD = {
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """What another model makes of an image: `cells` after `ahead` tokens of other kinds; `unread` has no gradient."""
+    """Output of a model that is not among the known ones.
+
+    Attributes:
+        cells: patches of an image, or cells of a map.
+        ahead: tokens before them, such as [CLS] and registers.
+        unread: names of weights that they do not depend on, which are not trained.
+    """
 
     cells: Annotated[int, at_least(1)]
     ahead: Annotated[int, at_least(0)]
@@ -40,7 +46,11 @@ class Layout:
 
 @dataclass(frozen=True, kw_only=True)
 class PatchesAssets:
-    """The model's configuration, colours in pretraining, mean and deviation of 255, and the layout of other models."""
+    """The model's configuration, and mean and deviation of colours in pretraining, of 255.
+
+    Attributes:
+        layout: output of a model that is not among the known ones; None for those.
+    """
 
     config: dict[str, Any]
     mean: tuple[float, float, float]

@@ -73,18 +73,7 @@ def run_side_by_side(
     """
     os.environ.update(_SETTINGS)
     from ray import tune
-    from ray.tune.schedulers import ASHAScheduler
 
-    scheduler = None
-    if halving is not None:
-        scheduler = ASHAScheduler(
-            time_attr="epoch",
-            metric=halving.metric,
-            mode="max" if halving.higher_is_better else "min",
-            max_t=max(1, halving.epochs - 1),
-            reduction_factor=halving.factor,
-            stop_last_trials=False,  # the last trials still score the test split
-        )
     reserved = {"CPU": 0, "memory": 1, **resources}  # Tune refuses an empty request, and would reserve a core
 
     def trial(config: dict[str, Any]) -> dict[str, Any]:  # Ray shows its name before each line of output
@@ -94,7 +83,7 @@ def run_side_by_side(
         tune.with_resources(trial, reserved),
         param_space={"number": tune.grid_search(list(range(count)))},
         tune_config=tune.TuneConfig(
-            scheduler=scheduler,
+            scheduler=_scheduler(halving) if halving else None,
             max_concurrent_trials=concurrent,
             # the process of a trial that is stopped early must end
             reuse_actors=halving is None,
@@ -111,6 +100,19 @@ def run_side_by_side(
         tuner.fit()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _scheduler(halving: Halving) -> Any:
+    from ray.tune.schedulers import ASHAScheduler
+
+    return ASHAScheduler(
+        time_attr="epoch",
+        metric=halving.metric,
+        mode="max" if halving.higher_is_better else "min",
+        max_t=max(1, halving.epochs - 1),
+        reduction_factor=halving.factor,
+        stop_last_trials=False,  # the last trials still score the test split
+    )
 
 
 def _end_callback(ended: Callable[[Ended], None]) -> Any:

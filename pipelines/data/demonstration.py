@@ -165,18 +165,9 @@ async def train(server: JobServer, options: DemoOptions) -> None:
         InputError: the job failed.
     """
     env = {"POLYPOOL_HOME": str(home()), "MLFLOW_TRACKING_URI": tracking_uri(home()), LOG: mode()}
-    words = [
-        "python",
-        "-m",
-        "polypool",
-        "sweep",
-        "--recipes",
-        *PREPARE,
-        "--aggregators",
-        *options.aggregators,
-    ]
+    words = ["python", "-m", "polypool", "sweep", "--experiment", options.experiment, "--cpus", "1"]
+    words += ["--recipes", *PREPARE, "--aggregators", *options.aggregators]
     words += ["--optim.epochs", str(options.epochs)] if options.epochs else []
-    words += ["--experiment", options.experiment, "--cpus", "1"]
 
     def show(line: str) -> None:
         if not HIDDEN.match(line):

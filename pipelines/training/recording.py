@@ -112,9 +112,8 @@ def _read(run: Run) -> str:
         return f"Several tasks in one model, {run.task}: {'; '.join(each)}. {run.aggregator} pools."
     data, text = run.data, run.text_aggregator or run.aggregator
     visual = run.visual + (f" of {data.features}" if data.features else "")
-    texts = (
-        f", and {text} what {run.text}{f' of {data.texts}' if data.texts else ''} does" if run.text else ""
-    )
+    source = f" of {data.texts}" if data.texts else ""
+    texts = f", and {text} what {run.text}{source} does" if run.text else ""
     whole = f", put together by {run.model}" if run.model else ""
     with_others = f", trained together with other tasks, {run.jointly}" if run.jointly else ""
     return (

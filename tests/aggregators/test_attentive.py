@@ -7,7 +7,7 @@ import torch
 from explicit import Weights, heads_of, hold_to_formula, linear
 from torch import Tensor
 
-from polypool.aggregators.queries.set_transformer_pp import SetNorm
+from polypool.aggregators.relations.set_transformer_pp import SetNorm
 
 
 def set_norm(p: Weights, name: str, x: list[Tensor]) -> list[Tensor]:

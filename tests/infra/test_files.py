@@ -33,6 +33,14 @@ def test_what_the_current_folder_has_instead_of_the_home_is_named(tmp_path, monk
         existing_folder(home / "data/other", what="a store")
 
 
+def test_what_is_missing_is_said_in_a_job_without_a_home_too(tmp_path, monkeypatch):
+    monkeypatch.delenv("POLYPOOL_HOME", raising=False)
+    monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")
+    monkeypatch.setattr("polypool.infra.paths._editable_folder", lambda: None)
+    with pytest.raises(InputError, match=r"gone: no such file; expected a file$"):
+        existing(tmp_path / "gone", what="a file")
+
+
 @pytest.mark.parametrize("path", [f"{os.sep}{'x' * 5_000}", "x" * 5_000, "a\x00b", "a/" * 3_000])
 def test_a_path_that_no_system_takes_is_no_file(path):
     for look in (existing, existing_folder):

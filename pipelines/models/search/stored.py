@@ -1,4 +1,4 @@
-"""How the vectors of a gallery's sets are kept: as they are, in a byte a number, or in a bit a number."""
+"""Stored vectors of a gallery's sets: float32, a byte a number, or a bit a number."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def _rows(part_GKX: Tensor, place_C: Tensor) -> Tensor:
     return part_GKX.flatten(1).index_select(0, place_C).unflatten(1, part_GKX.shape[1:])
 
 
-class AsTheyAre:
-    """The vectors themselves."""
+class Float32:
+    """The vectors as they are."""
 
     name = "float32"
 

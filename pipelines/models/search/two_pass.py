@@ -16,7 +16,7 @@ from polypool.pipelines.models.search.encodings import (
 )
 from polypool.pipelines.models.search.faiss_index import Faiss
 from polypool.pipelines.models.search.indices import AT, Exact, PairScore, TopK, top_k
-from polypool.pipelines.models.search.stored import AsTheyAre, Binary, Int8, Stored
+from polypool.pipelines.models.search.stored import Binary, Float32, Int8, Stored
 
 RECALL = 0.97  # of the ten best, that candidates must hold for the first half of the sample
 MARGIN = 1.5  # times as many candidates
@@ -62,7 +62,7 @@ class TwoPass:
             if faiss:
                 self.faiss = Faiss(self.encoded_GF, self.encoding.queries(sample[chosen]), at=self.candidates)
             self.second: Stored | None = Int8(embedding_GKD, on_disk=True) if kept == "binary" else None
-            kinds = {"float32": AsTheyAre, "int8": Int8, "binary": Binary}
+            kinds = {"float32": Float32, "int8": Int8, "binary": Binary}
             self.stored: Stored = kinds[kept](embedding_GKD)
         held = held if len(sample) > 1 else chosen
         self.recall = self._found(sample[held], best_SK[held])

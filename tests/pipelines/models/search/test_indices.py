@@ -14,7 +14,7 @@ from polypool.pipelines.models.search.encodings import Components, FixedDimensio
 from polypool.pipelines.models.search.faiss_index import Faiss
 from polypool.pipelines.models.search.indices import Exact, PairScore, top_k, top_k_of_parts
 from polypool.pipelines.models.search.queries import Query
-from polypool.pipelines.models.search.stored import AsTheyAre, Binary, Int8
+from polypool.pipelines.models.search.stored import Binary, Float32, Int8
 from polypool.pipelines.models.search.two_pass import TwoPass
 from polypool.pipelines.models.trained import TrainedModel
 from polypool.pipelines.recipes import derive
@@ -169,7 +169,7 @@ def test_a_partition_of_one_cell_is_the_mean():
     torch.testing.assert_close(ours.queries(x) @ ours.gallery(y).T, means.queries(x) @ means.gallery(y).T)
 
 
-@pytest.mark.parametrize("kind", [AsTheyAre, Int8, partial(Int8, on_disk=True), Binary])
+@pytest.mark.parametrize("kind", [Float32, Int8, partial(Int8, on_disk=True), Binary])
 @pytest.mark.parametrize("dim", [24, 13])
 def test_vectors_that_are_kept_in_fewer_bits_are_near_and_pads_stay_pads(kind, dim):
     x_GKD = units(1500, 3, dim, seed=0)
