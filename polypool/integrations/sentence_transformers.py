@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 from torch import Tensor
 
@@ -25,12 +25,11 @@ class Pooling(Module):
     `SentenceTransformer(path, trust_remote_code=True)`, as for every module of another package.
     """
 
-    config_keys: ClassVar[list[str]] = ["spec", "dim"]
-
     def __init__(self, spec: str, dim: int) -> None:
         """Build the aggregator that a spec names, for tokens of a width; see `Pool`."""
         super().__init__()
         self.spec, self.dim = spec, dim
+        self.config_keys = ["spec", "dim"]
         self.pool = Pool(spec, dim)
 
     def forward(self, features: dict[str, Any], **_: Any) -> dict[str, Any]:
