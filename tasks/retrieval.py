@@ -104,7 +104,7 @@ class Retrieval(CorpusTask, Chunked, Watchful, Banks):
         return model.scorer(pairs.items(self.visual_chunk), pairs.sentences(self.chunk))
 
     def needs_bank(self, protocol: str) -> bool:
-        return protocol_named(protocol).rescore == "qbnorm"
+        return protocol_named(protocol).by_bank
 
     def bank(self, model: RetrievalModel, split: str, *, protocol: str) -> Bank:
         check_model(protocol_named(protocol), looks_at_pairs=model.looks_at_pairs)

@@ -130,7 +130,8 @@ class VQA(CorpusTask, Answers, Chunked, Watchful):
     def check_protocol(self, protocol: str, split: str) -> None:
         if protocol.startswith(f"{PROTOCOL}-"):
             raise InputError(
-                f"protocol {protocol!r}: questions are answered, not ranked; --rerank and --rescore are for retrieval"
+                f"protocol {protocol!r}: questions are answered, not ranked; --rerank, --rescore and "
+                "--vectors are for retrieval"
             )
         if protocol != PROTOCOL:
             raise unknown("protocol of visual question answering", protocol, (PROTOCOL,))

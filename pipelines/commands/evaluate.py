@@ -7,7 +7,8 @@ A model that looks at every pair of image and caption takes days for COCO's 5,00
 at the 100 best of a first pass for each query, and for that pass at as many probes: tasks/scoring/ranking/reranking.py.
 
 With --rescore scores are changed before they are ranked, by dual softmax (dsl) or by a bank of training queries
-(qbnorm): tasks/scoring/ranking/rescoring.py.
+(qbnorm, sinkhorn): tasks/scoring/ranking/rescoring.py. With --vectors the first few vectors of each set are compared,
+for a model that was trained so (--model matryoshka).
 
 With --corpus and --features the runs are scored on other data than those that they were trained on, whose
 words and statistics of features they keep. The scores are logged in a run of their own, of kind `transfer`, and
@@ -31,7 +32,7 @@ from polypool.infra.process.command import Repeated, command
 from polypool.infra.process.output import print_next
 from polypool.infra.text_tables import ABSENT, WIDTH, aligned, as_text
 from polypool.tasks.inputs.other_data import OtherData
-from polypool.tasks.scoring.protocols import RERANK, Rescore, warnings_of
+from polypool.tasks.scoring.protocols import RERANK, VECTORS, Rescore, warnings_of
 
 if TYPE_CHECKING:
     from polypool.pipelines.models.trained import TrainedModel
@@ -47,6 +48,7 @@ def evaluate(
     split: str = "test",
     rerank: int | None = None,
     rescore: Rescore | None = None,
+    vectors: int | None = None,
     embeddings: bool = False,
     elements: bool = True,
     task: str = "",
@@ -61,18 +63,25 @@ def evaluate(
         split: the split that is scored.
         rerank: score this many of each query's gallery, by a model that looks at every pair; the protocol is then
             called PROTOCOL-rerankK, and compared with its like alone.
-        rescore: change scores first; the protocol is then called PROTOCOL-dsl or PROTOCOL-qbnorm, likewise.
+        rescore: change scores first; the protocol is then called PROTOCOL-dsl, and so on, likewise.
+        vectors: compare the first vectors of each set, this many; the protocol is then called PROTOCOL-vectorsK.
         embeddings: analyse the embeddings of one run instead.
         elements: with --embeddings: score elements of sets alone and left out; for sets of K, about 2K + 1 evaluations.
         task: task adapter with other parameters, such as "image_text(cxc='data/cxc')"; each run's own where empty.
         data: other data than those that the runs were trained on.
         trust: a module whose code the runs may name, as module:Name; once for each.
     """
-    if rerank is not None and rerank < 1:
-        raise InputError(f"--rerank must be at least 1, such as 100, not {rerank}")
-    if embeddings and (len(run_ids) != 1 or len(protocol) > 1 or rerank or rescore or data.given):
+    for option, value, example in (("--rerank", rerank, 100), ("--vectors", vectors, 4)):
+        if value is not None and value < 1:
+            raise InputError(f"{option} must be at least 1, such as {example}, not {value}")
+    if rerank and vectors:
         raise InputError(
-            "--embeddings takes one run and at most one --protocol, without --rerank, --rescore and --data"
+            "--rerank is for models of pairs and --vectors for models of two sides; give one of them"
+        )
+    changed = any((rerank, rescore, vectors, data.given))
+    if embeddings and (len(run_ids) != 1 or len(protocol) > 1 or changed):
+        raise InputError(
+            "--embeddings takes one run and at most one --protocol, without --rerank, --rescore, --vectors and --data"
         )
     from polypool.pipelines.comparison.tables.methods import methods_table
     from polypool.pipelines.models.run_evaluation import evaluate_and_log
@@ -82,7 +91,8 @@ def evaluate(
     if embeddings:
         analyse(models[0], split=split, protocol="".join(protocol), elements=elements)
         return
-    how = (f"{RERANK}{rerank}" if rerank else "") + (f"-{rescore}" if rescore else "")
+    numbered = f"{RERANK}{rerank}" if rerank else f"{VECTORS}{vectors}" if vectors else ""
+    how = numbered + (f"-{rescore}" if rescore else "")
     protocols = [f"{name}{how}" for name in dict.fromkeys(protocol or (models[0].run.protocol,))]
     run_id, evaluations = evaluate_and_log(models, protocols=protocols, split=split)
     scored = f"{data.dataset}, {split}" if data.given else split

@@ -26,7 +26,7 @@ from polypool.pipelines.training.run_folder import at_work
 from polypool.pipelines.training.run_results import log_evaluation, log_pictures
 from polypool.pipelines.training.tuned import inherited
 from polypool.tasks.abilities import Banks, Scores
-from polypool.tasks.adapter import Evaluation, Score
+from polypool.tasks.adapter import Evaluation
 from polypool.tasks.models.dual_encoder import SplitEmbeddings
 from polypool.tasks.run import Run, modules
 from polypool.tasks.scoring.geometry import ablated, alignment, uniformity, variance_of
@@ -69,7 +69,7 @@ def evaluate(models: Sequence[TrainedModel], *, protocols: Sequence[str], split:
         if by_bank and isinstance(of, Banks)
     ]
     scores = [of.scorer(model, split) for model, of in members]
-    score: Score = scores[0] if len(scores) == 1 else mean_score(scores)
+    score = mean_score(scores)
     banked = Banked(score=score, bank=mean_bank(banks)) if banks else score
     return [adapter.evaluate_scores(banked if name in by_bank else score, split, name) for name in protocols]
 

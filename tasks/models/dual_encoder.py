@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -12,6 +12,7 @@ from torch import Tensor
 from polypool.infra.batches import Batch
 from polypool.infra.compute.device import device_of, on_device
 from polypool.infra.compute.dist import gather, gather_objects, gather_uneven, world
+from polypool.infra.errors import InputError
 from polypool.tasks.models.branch import Branch
 from polypool.tasks.models.retrieval_model import Batches, RetrievalModel, Scored
 from polypool.tasks.objectives.objective import Objective
@@ -20,6 +21,7 @@ from polypool.tasks.similarities.similarity import Similarity
 from polypool.tasks.similarities.vectors import (
     Embeddings,
     at_least_float32,
+    first_of,
     mean_and_log_variance,
     real_vectors,
     side_by_side,
@@ -83,6 +85,20 @@ class SplitEmbeddings:
 
     def of_captions(self, rows: slice, columns: slice) -> Tensor:
         return self._score(self.text[rows], self.text[columns])
+
+    def first(self, k: int) -> SplitEmbeddings:
+        """Return the split with the first `k` vectors of each set; a smaller set has all of its own.
+
+        Raises:
+            InputError: no set has as many, or the embeddings are no sets.
+        """
+        sizes = [1 if side.ndim == 2 else side.shape[1] for side in (self.visual, self.text)]
+        if not self.similarity.of_sets or k > max(sizes):
+            raise InputError(
+                f"{k} vectors of each set are to be compared, and this model has {sizes[0]} of an image or video and "
+                f"{sizes[1]} of a text; train one with more, such as --model matryoshka --aggregator 'map(k=16)'"
+            )
+        return replace(self, visual=first_of(self.visual, k), text=first_of(self.text, k))
 
     def uncertainty(self) -> tuple[Tensor, Tensor] | None:
         """Return the sum of the variances of each image or video `(V,)` and of each caption `(T,)`.

@@ -123,6 +123,27 @@ class Parts:
             Branch(text, self.text_aggregator(text.width)),
         )
 
+    def both_sides(self) -> tuple[Branch, Branch, Similarity]:
+        """Return encoder and aggregator of each side, whose embeddings meet in one space, and their similarity.
+
+        Raises:
+            InputError: embeddings of two widths, or with a similarity or regularisers of others.
+        """
+        run, (visual, text) = self.run, self.branches()
+        if visual.width != text.width:
+            raise InputError(
+                f"{run.visual!r} with {run.aggregator!r} makes embeddings of width {visual.width}, and {run.text!r} "
+                f"with {run.text_aggregator or run.aggregator!r} of {text.width}; they meet in one space: give both "
+                "the same width"
+            )
+        similarity = self.similarity(visual.aggregator, text.aggregator, width=visual.width)
+        if run.regularisers and None in {side.aggregator.num_embeddings for side in (visual, text)}:
+            raise InputError(
+                f"the regularisers {', '.join(run.regularisers)} look at sets of one size, and {run.aggregator!r} or "
+                f"{run.text_aggregator or run.aggregator!r} makes sets of any; leave the regularisers out"
+            )
+        return visual, text, similarity
+
     def cross(self, width: int) -> nn.Module | None:
         """Return the cross-modal encoder for elements of a width; None if the run names none."""
         return CROSS_ENCODERS.build(self.run.cross, width) if self.run.cross else None
@@ -207,19 +228,7 @@ def retrieval_model(run: Run, parts: Parts) -> RetrievalModel:
                 f"the model {run.model!r} has no place for the cross-modal encoder {run.cross!r}"
             )
         return MODELS.build(run.model, parts)
-    branches = parts.branches()
-    if branches[0].width != branches[1].width:
-        raise InputError(
-            f"{run.visual!r} with {run.aggregator!r} makes embeddings of width {branches[0].width}, and {run.text!r} "
-            f"with {run.text_aggregator or run.aggregator!r} of {branches[1].width}; they meet in one space: give both "
-            "the same width"
-        )
-    similarity = parts.similarity(*(branch.aggregator for branch in branches), width=branches[0].width)
-    if run.regularisers and None in {branch.aggregator.num_embeddings for branch in branches}:
-        raise InputError(
-            f"the regularisers {', '.join(run.regularisers)} look at sets of one size, and {run.aggregator!r} or "
-            f"{run.text_aggregator or run.aggregator!r} makes sets of any; leave the regularisers out"
-        )
+    *branches, similarity = parts.both_sides()
     if not look_at_each_other(*branches) and not run.cross:
         return DualEncoder(*branches, similarity, parts.objective(), parts.regularisers())
     cross = parts.cross(branches[0].encoder.width)

@@ -189,7 +189,7 @@ class RetrievalModel(nn.Module, ABC):
         positive_VT = batch_positives(scored.item_V, scored.row_T)
         with torch.autocast(scored.sim_VT.device.type, enabled=False):
             sim_VT = at_least_float32(scored.sim_VT)
-            terms = self.objective(sim_VT, scored.row_T, positive_VT, epoch=epoch)
+            terms = self.objective_terms(scored, sim_VT, positive_VT, epoch=epoch)
             sides = [s.map(at_least_float32) for s in (scored.visual, scored.text) if s is not None]
             for regulariser in self.regularisers:  # which are refused for models without embeddings
                 term = regulariser(*sides)
@@ -204,6 +204,19 @@ class RetrievalModel(nn.Module, ABC):
                 if embeddings is not None:
                     terms[side] = variance(self._points(at_least_float32(embeddings.vectors)))
         return terms
+
+    def objective_terms(
+        self, scored: Scored, sim_VT: Tensor, positive_VT: Tensor, *, epoch: float
+    ) -> dict[str, Tensor]:
+        """Return what the objective returns of the scores of the global batch.
+
+        Args:
+            scored: the batch.
+            sim_VT: its scores, in at least float32, and outside autocast.
+            positive_VT: which of them are of items and captions that belong together.
+            epoch: epochs trained so far, as a fraction.
+        """
+        return self.objective(sim_VT, scored.row_T, positive_VT, epoch=epoch)
 
     def _points(self, embedding: Tensor) -> Tensor:
         """Return one point of each embedding, `(B, D)`: the mean of a set, or of a distribution."""

@@ -18,7 +18,7 @@ from polypool.tasks.scoring.protocols import ScoringProtocol
 from polypool.tasks.scoring.ranking.reranking import rank_reranked
 from polypool.tasks.scoring.ranking.rescoring import rank_rescored
 from polypool.tasks.scoring.ranking.tiles import rank_both_ways
-from polypool.tasks.scoring.scores import Bank, Banked, PairsScore
+from polypool.tasks.scoring.scores import Bank, Banked, PairsScore, first_vectors
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,22 +63,22 @@ class RetrievalGallery:
     def items(self) -> int:
         return self.rows.stop - self.rows.start
 
-    def rank(self, score: Score, *, rerank: int = 0, rescore: str = "") -> tuple[Ranks, Ranks]:
+    def rank(self, score: Score, protocol: ScoringProtocol) -> tuple[Ranks, Ranks]:
         """Rank captions for every item, and items for every caption.
 
         Args:
-            score: of the split.
-            rerank: how many of a query's gallery are scored, by a `PairsScore`; see `rank_reranked`. 0 for all. Where
-                it reaches the smaller side, every pair is one of them, and all are ranked by their scores.
-            rescore: change the scores first, by dual softmax, `dsl`, or by the bank of a `Banked` one, `qbnorm`.
+            score: of the split; a `PairsScore` where the protocol reranks, a `Banked` one where it has a bank.
+            protocol: says what is scored of each query's gallery, and how scores are changed. Where it reranks as many
+                as the smaller side has, every pair is one of them, and all are ranked by their scores.
         """
         of_items, _ = self.positives()
-        if rescore:
+        rerank = protocol.rerank
+        if protocol.rescore:
             bank = None
-            if rescore == "qbnorm":
+            if protocol.by_bank:
                 assert isinstance(score, Banked), "the adapter makes the bank"
                 bank = self.bank_within(score.bank)
-            return rank_rescored(self.within(score), of_items, bank=bank)
+            return rank_rescored(self.within(score), of_items, how=protocol.rescore, bank=bank)
         if 0 < rerank < min(self.items, len(self.column_G)):
             assert isinstance(score, PairsScore), "check_model refuses others"
             row_V = np.arange(self.rows.start, self.rows.stop)
@@ -183,7 +183,9 @@ def evaluate_protocol(
         RetrievalGallery.of(slice(*fold), owner_T, texts=texts if protocol.distinct else None)
         for fold in itertools.pairwise(bounds)
     ]
-    ranked = [fold.rank(score, rerank=protocol.rerank, rescore=protocol.rescore) for fold in folds]
+    if protocol.vectors:
+        score = first_vectors(score, protocol.vectors)
+    ranked = [fold.rank(score, protocol) for fold in folds]
     metrics = [
         retrieval_metrics(i2t, t2i, directions=directions, floor_median=protocol.floor_median)
         | _reached(i2t, t2i, directions=directions, k=protocol.rerank)

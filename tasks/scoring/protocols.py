@@ -9,10 +9,11 @@ from typing import Literal
 
 from polypool.infra.errors import InputError, unknown
 
-Rescore = Literal["dsl", "qbnorm"]
+Rescore = Literal["dsl", "qbnorm", "sinkhorn"]
 RESCORED: dict[Rescore, str] = {
     "dsl": "scores times their softmax over the queries (dual softmax), so that each query sees all others",
     "qbnorm": "scores normalised by a bank of training queries (QB-Norm)",
+    "sinkhorn": "scores balanced over the gallery by a bank of training queries (Sinkhorn)",
 }
 """What each way to rescore does, by its name, which stands at the end of a protocol's: `f8k-1k-qbnorm`."""
 
@@ -42,7 +43,9 @@ class ScoringProtocol:
         rerank: how many of each query's gallery are scored, for models that look at every pair
             (`polypool.tasks.scoring.ranking.reranking`); 0 for all.
         rescore: how scores are changed before they are ranked (`polypool.tasks.scoring.ranking.rescoring`): by dual
-            softmax, `dsl`, or by a bank of training queries, `qbnorm`; not where empty.
+            softmax, `dsl`, or by a bank of training queries, `qbnorm` and `sinkhorn`; not where empty.
+        vectors: how many vectors of each set are compared, the first ones, for models trained so that these say most
+            (`polypool.tasks.models.matryoshka`); 0 for all.
     """
 
     name: str
@@ -58,6 +61,12 @@ class ScoringProtocol:
     right: Literal["own", "cxc", "eccv", "expert", "crowd"] = "own"
     rerank: int = 0
     rescore: Rescore | Literal[""] = ""
+    vectors: int = 0
+
+    @property
+    def by_bank(self) -> bool:
+        """Whether training queries are scored with the split, too."""
+        return self.rescore in ("qbnorm", "sinkhorn")
 
     @property
     def warning(self) -> str:
@@ -103,6 +112,17 @@ class ScoringProtocol:
             rerank=k,
         )
 
+    def with_vectors(self, k: int) -> ScoringProtocol:
+        """Return the same protocol with the first `k` vectors of each set compared, under a name of its own.
+
+        Raises:
+            InputError: k is below 1.
+        """
+        if k < 1:
+            raise InputError(f"vectors={k}: at least 1 vector of each set must be compared, such as 4")
+        name, about = f"{self.name}{VECTORS}{k}", f"{self.about}; {k} vectors of each set are compared"
+        return replace(self, name=name, about=about, vectors=k)
+
     def fits(self, items: int, captions: int) -> bool:
         """Say whether a split of this size can be scored so."""
         expected = self.items or items, self.captions or captions
@@ -143,8 +163,9 @@ class ScoringProtocol:
             )
 
 
-# Stands before K in the name of a protocol that scores K of each query's gallery: `coco-5k-rerank100`.
-RERANK = "-rerank"
+# Stand before K in the name of a protocol that scores K of each query's gallery, `coco-5k-rerank100`, or compares K
+# vectors of each set, `coco-5k-vectors4`.
+RERANK, VECTORS = "-rerank", "-vectors"
 
 PROTOCOLS: dict[str, ScoringProtocol] = {
     protocol.name: protocol
@@ -257,16 +278,20 @@ def protocol_named(name: str) -> ScoringProtocol:
     plain, how = _parted(name)
     if how:
         return protocol_named(plain).rescored(how)
-    exact, marked, k = name.partition(RERANK)
+    exact, mark, k = _numbered(name)
     if exact not in PROTOCOLS:
         raise unknown("protocol", exact, PROTOCOLS)
-    if not marked:
+    if not mark:
         return PROTOCOLS[exact]
     if not re.fullmatch(r"-?[0-9]+", k):
-        raise InputError(
-            f"protocol {name!r}: expected a number behind {RERANK!r}, such as {exact}{RERANK}100"
-        )
-    return PROTOCOLS[exact].reranked(int(k))
+        raise InputError(f"protocol {name!r}: expected a number behind {mark!r}, such as {exact}{mark}100")
+    return PROTOCOLS[exact].reranked(int(k)) if mark == RERANK else PROTOCOLS[exact].with_vectors(int(k))
+
+
+def _numbered(name: str) -> tuple[str, str, str]:
+    """Return the name of a protocol in `PROTOCOLS`, the mark behind it, if any, and what is behind that."""
+    marks = (RERANK, VECTORS)
+    return next((parts for parts in map(name.partition, marks) if parts[1]), (name, "", ""))
 
 
 def _parted(name: str) -> tuple[str, Rescore | Literal[""]]:
@@ -289,7 +314,12 @@ def check_model(protocol: ScoringProtocol, *, looks_at_pairs: bool) -> None:
             f"protocol {protocol.name!r} is for models that look at every pair, and this one encodes images and "
             f"captions apart, so that all its scores are quickly had; evaluate it under {exact!r}"
         )
-    if protocol.rescore == "qbnorm" and looks_at_pairs:
+    if protocol.vectors and looks_at_pairs:
+        raise InputError(
+            f"protocol {protocol.name!r} compares few vectors of each set, and this model looks at every pair; "
+            f"evaluate it under {_numbered(protocol.name)[0]!r}"
+        )
+    if protocol.by_bank and looks_at_pairs:
         raise InputError(
             f"protocol {protocol.name!r} scores all training queries with the whole split, which takes a model that "
             f"looks at every pair too long; evaluate it under {_parted(protocol.name)[0]!r}"
@@ -298,7 +328,7 @@ def check_model(protocol: ScoringProtocol, *, looks_at_pairs: bool) -> None:
 
 def is_for_test(name: str) -> bool:
     """Whether a protocol of this name is one for the test split."""
-    if _parted(name)[0].partition(RERANK)[0] not in PROTOCOLS:
+    if _numbered(_parted(name)[0])[0] not in PROTOCOLS:
         return False  # without the search for a name that is near, of which there may be thousands
     try:
         return protocol_named(name).split == "test"

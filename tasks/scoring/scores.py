@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from polypool.infra.errors import InputError
 from polypool.tasks.adapter import Score
 
 
@@ -41,6 +42,21 @@ class PairsScore(Protocol):
         """Return the scores of the p-th image with the p-th caption, `(P,)`."""
 
 
+@runtime_checkable
+class VectorsScore(Protocol):
+    """A `Score` of embeddings that may be sets of vectors, of which it can compare the first few."""
+
+    def __call__(self, images: slice, captions: slice) -> Tensor:
+        """Return the scores of images against captions, a block `(images, captions)`."""
+
+    def first(self, k: int) -> Score:
+        """Return the scores by the first `k` vectors of each set.
+
+        Raises:
+            InputError: there are not as many, or the embeddings are no sets.
+        """
+
+
 @dataclass(frozen=True, kw_only=True)
 class Bank:
     """The scores of training queries with a split.
@@ -68,6 +84,24 @@ class Banked:
         return self.score(images, captions)
 
 
+def first_vectors(score: Score, k: int) -> Score:
+    """Return the scores by the first `k` vectors of each set, also those of a bank.
+
+    Raises:
+        InputError: these are no scores of sets, there are not as many vectors, or the scores are an ensemble's.
+    """
+    if isinstance(score, Banked):
+        bank = score.bank
+        items, captions = first_vectors(bank.items, k), first_vectors(bank.captions, k)
+        return Banked(score=first_vectors(score.score, k), bank=replace(bank, items=items, captions=captions))
+    if not isinstance(score, VectorsScore):
+        raise InputError(
+            "the first vectors of sets are compared for one model that encodes images and captions apart; evaluate the "
+            "members of an ensemble, and models of pairs, without vectors"
+        )
+    return score.first(k)
+
+
 class _Mean:
     """The mean of score functions, and of their methods of these names."""
 
@@ -83,8 +117,10 @@ class _Mean:
 def mean_score(scores: Sequence[Score]) -> Score:
     """Return the score function of an ensemble: the mean of its members' scores, in at least float32.
 
-    Where all members compare items of one modality, or score single pairs, so does the ensemble.
+    Of one it is that one. Where all members compare items of one modality, or score single pairs, so does the ensemble.
     """
+    if len(scores) == 1:
+        return scores[0]
     for kind, methods in ((AllScores, ("of_images", "of_captions")), (PairsScore, ("of_all", "of_pairs"))):
         if all(isinstance(member, kind) for member in scores):
             return _Mean(scores, methods)

@@ -29,6 +29,11 @@ def real_vectors(x_BKD: Tensor) -> Tensor:
     return torch.linalg.vector_norm(x_BKD.detach(), dim=-1) != 0  # half the time of `any`
 
 
+def first_of(embedding: Tensor, k: int) -> Tensor:
+    """Return the first `k` vectors of sets, `(B, K, D)`, or single vectors `(B, D)` as they are."""
+    return embedding if embedding.ndim == 2 else embedding[:, :k]
+
+
 def widened(x_BKD: Tensor, size: int) -> Tensor:
     """Return sets with zero vectors after their own, so that there are `size` of them."""
     return F.pad(x_BKD, (0, 0, 0, size - x_BKD.shape[1]))

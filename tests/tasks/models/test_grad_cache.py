@@ -116,11 +116,12 @@ def test_a_batch_of_1024_in_chunks_of_64_has_the_gradient_of_one_pass(objective)
             "regularisers": ("diversity(weight=0.1)",),
         },
         {"aggregator": "late", "similarity": "wti"},
+        {"aggregator": "map(k=4, heads=2)", "model": "matryoshka(vectors='1 2')"},
         {"aggregator": "probabilistic", "objective": "pcmepp", "regularisers": ("vib(weight=0.1)",)},
         {"aggregator": "score_attention(k=1, heads=2)"},
         {"aggregator": "mean", "cross": "cross_modal(heads=2, dropout=0.3)"},
     ],
-    ids=lambda changes: changes["aggregator"] + changes.get("cross", ""),
+    ids=lambda changes: changes["aggregator"] + changes.get("cross", "") + changes.get("model", ""),
 )
 def test_every_similarity_and_every_size_of_a_chunk(changes, chunk):
     check(Retrieval(), dual(**changes), pair_batch(0, 7, 20, 3, 30, 12, 9, 41), chunk=chunk)

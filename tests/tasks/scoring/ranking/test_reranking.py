@@ -60,7 +60,7 @@ def by_the_rule(sim_G: np.ndarray, first_G: np.ndarray, right: set[int], k: int)
 @pytest.mark.parametrize("k", [1, 5, 12])
 def test_ranks_are_those_of_the_rule(rows, texts, k):
     score, gallery = Pairs(scores()), RetrievalGallery.of(rows, OWNER_T, texts=texts)
-    found = gallery.rank(score, rerank=k)
+    found = gallery.rank(score, protocol_named("whole").reranked(k))
     row_V, column_T = np.arange(rows.start, rows.stop), gallery.column_G
     item_VP, caption_TP = first_pass(score, row_V, column_T, probes=k)
     sim_VT = score.sim_VT[np.ix_(row_V, column_T)].numpy()
@@ -83,7 +83,7 @@ def test_ranks_are_those_of_the_rule(rows, texts, k):
 
 def test_the_model_sees_the_probes_and_the_best_and_no_other_pair():
     score = Pairs(scores())
-    RetrievalGallery.of(slice(5, 35), OWNER_T).rank(score, rerank=4)
+    RetrievalGallery.of(slice(5, 35), OWNER_T).rank(score, protocol_named("whole").reranked(4))
     column_T = np.flatnonzero((OWNER_T >= 5) & (OWNER_T < 35))
     asked_VT = score.asked_VT[np.ix_(np.arange(5, 35), column_T)]
     assert score.asked_VT.sum() == asked_VT.sum() <= 2 * 4 * (30 + len(column_T))
