@@ -55,7 +55,7 @@ class DemoOptions:
     """Scenes to render."""
     videos: int = 300
     """Videos to render."""
-    aggregators: tuple[str, ...] = ("mean", "max", "gpo", "slots(head_width=32)")
+    aggregators: tuple[str, ...] = ("mean", "max", "gpo", "slots(k=2, iterations=2, head_width=32)")
     """Trained on each of the three tasks."""
     epochs: int = 0
     """Epochs of each job; those of the recipes where 0."""
