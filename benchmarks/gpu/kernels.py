@@ -26,7 +26,7 @@ from polypool.infra.errors import InputError
 from polypool.infra.registry import AGGREGATORS
 
 ROOT = Path(__file__).parents[2]
-TESTS = ("tests/aggregators/test_sorted_sum_cuda.py",)
+TESTS = ("tests/aggregators/ranks/test_sorted_sum_cuda.py",)
 _PATIENCE = 180  # seconds that the tests have
 
 

@@ -26,7 +26,7 @@ from typing import Any
 import tyro
 
 _TESTS = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(_TESTS.parent), str(_TESTS), str(_TESTS / "support")]
+sys.path[:0] = [str(_TESTS.parent), str(_TESTS), str(_TESTS / "support"), str(_TESTS / "support" / "servers")]
 
 from mlflow_server import Server  # noqa: E402 (found where the line above looks)
 from safetensors.torch import load_file  # noqa: E402

@@ -7,3 +7,4 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 ROOT = TESTS.parent
 SUPPORT = TESTS / "support"
+FAULTS = SUPPORT / "faults"
