@@ -197,7 +197,7 @@ class Group:
         return row.deviation(self.metric.name) if self.metric else math.nan
 
     def interval(self, row: Row) -> tuple[float, float]:
-        """Return the 95 % interval of a row's mean; where it is not known, the mean with its deviation on both sides."""
+        """Return the 95 % interval of a row's mean, else the mean with its deviation on both sides."""
         ends = self.judged.intervals.get(row.label) if self.judged else None
         if ends is not None and not math.isnan(ends[0]):
             return ends

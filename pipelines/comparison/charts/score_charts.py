@@ -1,6 +1,6 @@
 """Figures of a table: the scores of every column with their intervals, beside the cost of a training step.
 
-A chart has a line for each row, a panel for each column, and a last panel for the cost. A group is a chart of one column.
+A chart has a line for each row, a panel for each column, and one for the cost. A group is a chart of one column.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def group_chart(group: Group) -> Chart:
 
 
 def table_charts(groups: Sequence[Group]) -> Iterator[Chart]:
-    """Yield the charts of the tables that groups have: of all columns where these make one table, else of each group."""
+    """Yield the charts of groups: one of all columns where these make one table, else one of each group."""
     for of in by_tuning(groups):
         table = cross_task_table(of)
         yield from map(group_chart, of) if table is None else [_cross_chart(table)]
@@ -163,7 +163,8 @@ def _draw_scores(column: Column, names: Sequence[str], panel: Axes, *, narrow: b
     heading = wrapped(replace(group, tuned="").title, _TITLE)
     if narrow:
         heading = "\n".join(wrapped(line, _HEADER) for line in column.title[:-1])
-        panel.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10], min_n_ticks=3))
+        panel.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10], min_n_ticks=3))
+        panel.tick_params(axis="x", labelsize=9)
     frame(panel, heading, x=group.ranked_by.label, pad=8, spines=("bottom",))
 
 
