@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -138,7 +139,7 @@ def draw_chart(chart: Chart, figure: Figure | SubFigure) -> tuple[list[Axes], Ax
         panel.set_ylim(len(places) - 0.4, -0.6)
     scores[0].set_yticks(places, [chart.label(name) for name in chart.times])
     if chart.ranks:
-        corner = {
+        corner: dict[str, Any] = {
             "xytext": (-4, 4),
             "textcoords": "offset points",
             "xycoords": "axes fraction",
@@ -175,7 +176,12 @@ def _draw_costs(chart: Chart, panel: Axes) -> None:
     panel.barh(range(len(time_R)), time_R - 1, left=1, height=0.5, color=BAR, zorder=2)
     for place, time in enumerate(time_R):
         note = f"{time:.2f}" if time < 10 else two_digits(time)
-        beside = {"xytext": (4, 0), "textcoords": "offset points", "va": "center", "fontsize": 8.5}
+        beside: dict[str, Any] = {
+            "xytext": (4, 0),
+            "textcoords": "offset points",
+            "va": "center",
+            "fontsize": 8.5,
+        }
         panel.annotate(note, (time, place), color=INK, **beside)
     end = max(time_R.max(), _SHORTEST) ** _BESIDE
     ticks = [1.0]
