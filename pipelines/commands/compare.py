@@ -6,7 +6,8 @@ aggregator.
 
 `polypool compare tables FILES` renews the tables and figures in Markdown files from results that --out wrote. A table
 stands between two comments, the first of which names a file relative to the Markdown file's folder (FILE#TABLE for one
-of several tables; `FILE as text` aligns it as in a terminal); a figure of scores over costs below one:
+of several tables; `FILE as text` aligns it as in a terminal). A figure of a table, a panel for each column of scores
+and one for the cost of a training step, stands below one comment:
 
     <!-- table: docs/results/demo.csv -->
     <!-- end of table -->

@@ -80,7 +80,7 @@ def renewed(text: str, folder: Path, *, where: str) -> tuple[str, list[str]]:
 
 
 def draw_figures(text: str, folder: Path) -> None:
-    """Draw the scores and costs of the results that a document's figures name, into the pictures it shows.
+    """Draw the tables that a document's figures name, with their intervals and costs, into the pictures it shows.
 
     Args:
         text: the document.
@@ -89,14 +89,15 @@ def draw_figures(text: str, folder: Path) -> None:
     Raises:
         InputError: results cannot be read, or none of them has a cost.
     """
-    from polypool.pipelines.comparison.charts.group_charts import draw_costs  # Matplotlib
+    from polypool.pipelines.comparison.charts.score_charts import draw_charts, table_charts  # Matplotlib
     from polypool.pipelines.figures.style import save
 
     for found in _FIGURE.finditer(text):
-        figure = draw_costs(groups_of(read_results(folder / found["file"])))
+        figure = draw_charts(table_charts(groups_of(read_results(folder / found["file"]))))
         if figure is None:
             raise InputError(
-                f"{found['file']}: fewer than two rows have a cost, so that there is no figure of it"
+                f"{found['file']}: fewer than two rows have a score and a cost in every column, so that there is no "
+                "figure of it"
             )
         save(figure, folder / found["picture"])
 

@@ -196,6 +196,15 @@ class Group:
         """Return a row's sample standard deviation of the deciding metric; NaN if unknown."""
         return row.deviation(self.metric.name) if self.metric else math.nan
 
+    def interval(self, row: Row) -> tuple[float, float]:
+        """Return the 95 % interval of a row's mean, else the mean with its deviation on both sides."""
+        ends = self.judged.intervals.get(row.label) if self.judged else None
+        if ends is not None and not math.isnan(ends[0]):
+            return ends
+        mean, deviation = self.mean(row), self.deviation(row)
+        reach = 0.0 if math.isnan(deviation) else deviation
+        return mean - reach, mean + reach
+
     def chance_normalised(self, row: Row) -> float:
         """Return a row's mean between chance, 0, and the best possible, 100; NaN if unknown."""
         return self.metric.chance_normalised(self.mean(row)) if self.metric else math.nan

@@ -10,7 +10,8 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from polypool.pipelines.comparison.charts.group_charts import draw_costs, draw_parameters
+from polypool.pipelines.comparison.charts.parameter_charts import draw_parameters
+from polypool.pipelines.comparison.charts.score_charts import draw_charts, group_chart
 from polypool.pipelines.comparison.charts.task_charts import draw_critical, draw_cross_task
 from polypool.pipelines.comparison.groups import Group, Row
 from polypool.pipelines.comparison.tables.cross_task import CrossTaskTable, why_not
@@ -20,7 +21,11 @@ from polypool.pipelines.figures.style import BAR, INK, MUTED, POINT, frame, line
 def draw_all(groups: Sequence[Group], cross_tasks: Sequence[CrossTaskTable], folder: Path) -> list[Path]:
     """Draw every figure that there is data for, and return their files."""
     known = [group for group in groups if group.metric is not None]
-    figures = {"compare": draw_bars(known), "costs": draw_costs(known), "parameters": draw_parameters(known)}
+    figures = {
+        "compare": draw_bars(known),
+        "costs": draw_charts(map(group_chart, known)),
+        "parameters": draw_parameters(known),
+    }
     for number, cross_task in enumerate(cross_tasks, start=1):
         after = f"_{number}" * (number > 1)
         figures[f"heat_map{after}"] = draw_cross_task(cross_task)

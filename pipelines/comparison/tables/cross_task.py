@@ -53,6 +53,14 @@ class Column:
         """Return the difference of a row from the best of the column; None if it was not judged."""
         return self._from_best.get(row.label)
 
+    @property
+    def confidence_set(self) -> tuple[str, ...]:
+        """The aggregators that may be the best of the column; empty where that was not judged."""
+        if self.group.judged is None or not self.group.judged.best:
+            return ()
+        found = {name: self.from_best(row) for name, row in self.rows.items()}
+        return tuple(name for name, difference in found.items() if difference and not difference.found)
+
     @cached_property
     def _from_best(self) -> Mapping[str, Difference]:
         judged = self.group.judged
@@ -173,11 +181,7 @@ class CrossTaskTable:
 
         The geometric mean over the counting columns; without aggregators whose cost is unknown in one of them.
         """
-        step_AC = np.array([[costs[name].step for costs in self._costs] for name in self.complete])
-        if not step_AC.size or np.isnan(step_AC).all(axis=0).any():
-            return {}
-        times_A = np.exp(np.log(step_AC / np.nanmin(step_AC, axis=0)).mean(axis=1))
-        return {name: x for name, x in zip(self.complete, times_A.tolist(), strict=True) if not math.isnan(x)}
+        return times_of_least(self.counting, self.complete, "step")
 
     @cached_property
     def _costs(self) -> list[dict[str, Costs]]:
@@ -237,6 +241,25 @@ def _columns(group: Group) -> list[Column]:
         )
         for recipe, model in kinds
     ]
+
+
+def times_of_least(columns: Sequence[Column], aggregators: Sequence[str], cost: str) -> dict[str, float]:
+    """Return a cost of each aggregator as a multiple of the least in its column, the geometric mean over columns.
+
+    Args:
+        columns: the columns, which have all of the aggregators.
+        aggregators: their names.
+        cost: the attribute of `Costs`.
+
+    Returns:
+        Those of aggregators whose cost is known and above 0 in every column; none where a column knows no cost.
+    """
+    cost_AC = np.array([[getattr(of.rows[name].costs, cost) for of in columns] for name in aggregators])
+    cost_AC = np.where(cost_AC > 0, cost_AC, math.nan)
+    if not cost_AC.size or np.isnan(cost_AC).all(axis=0).any():
+        return {}
+    times_A = np.exp(np.log(cost_AC / np.nanmin(cost_AC, axis=0)).mean(axis=1))
+    return {name: x for name, x in zip(aggregators, times_A.tolist(), strict=True) if not math.isnan(x)}
 
 
 def why_not(cross_task: CrossTaskTable | None) -> str:

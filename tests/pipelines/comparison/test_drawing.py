@@ -7,24 +7,52 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from matplotlib.axes import Axes
+from matplotlib.colors import to_rgba
 from PIL import Image
 from records import blocks_of, grid, run, three_tasks, vqa
 from toy import toy_run
 
 from polypool.pipelines.comparison.charts.drawing import draw_all
-from polypool.pipelines.comparison.charts.group_charts import curves_of, draw_curves, draw_rows
+from polypool.pipelines.comparison.charts.parameter_charts import curves_of, draw_curves
+from polypool.pipelines.comparison.charts.score_charts import (
+    Chart,
+    draw_chart,
+    draw_charts,
+    group_chart,
+    table_charts,
+)
 from polypool.pipelines.comparison.charts.task_charts import cliques, critical_difference, draw_pairs
 from polypool.pipelines.comparison.comparison import Comparison
+from polypool.pipelines.comparison.groups import Group
 from polypool.pipelines.comparison.statistics.intervals import Difference
 from polypool.pipelines.comparison.statistics.significance import Judged
 from polypool.pipelines.comparison.tables.cross_task import cross_task_tables, why_not
-from polypool.pipelines.figures.style import apart, new_figure
+from polypool.pipelines.figures.style import POINT, apart, new_figure
 from polypool.tasks.scoring.described import RSUM
 
 
-def panels() -> tuple[Axes, Axes]:
-    """Return the two panels of a group's scores and costs."""
-    return tuple(new_figure(9.5, 3.0).subplots(1, 2))
+def drawn(chart: Chart) -> tuple[list[Axes], Axes]:
+    """Return the panels of a chart's columns and that of its cost, laid out."""
+    figure = new_figure(10.5, 3.0)
+    panels = draw_chart(chart, figure)
+    figure.draw_without_rendering()
+    return panels
+
+
+def filled(panel: Axes) -> list[bool]:
+    """Return whether the points of a panel are filled, from the top."""
+    colours = panel.collections[1].get_facecolor().tolist()
+    assert all(colour in ([*to_rgba(POINT)], [*to_rgba("white")]) for colour in colours)
+    return [colour == [*to_rgba(POINT)] for colour in colours]
+
+
+def may_be_best(group: Group, *p: float) -> Group:
+    """Return a group with an interval of 2 below and 5 above each mean, and p of each row's being the best."""
+    labels = tuple(row.label for row in group.rows)
+    found = zip(labels, p, strict=True)
+    best = {of: Difference(value=0.0, low=-1.0, high=1.0, p=x, over_seeds=True) for of, x in found}
+    ends = {row.label: (group.mean(row) - 2, group.mean(row) + 5) for row in group.rows}
+    return replace(group, judged=Judged(units="", labels=labels, intervals=ends, best=best))
 
 
 def test_the_critical_difference_is_that_of_the_paper():
@@ -65,36 +93,96 @@ def test_figures_are_drawn_for_few_and_many_long_names(count, tmp_path):
         assert lowest == 255, "nothing is cut"
 
 
-@pytest.mark.parametrize("steps", [(17.0, 21.56), (19.9, 20.1), (3.0, 912.0)])
+@pytest.mark.parametrize("steps", [(17.0, 21.56), (19.9, 20.1), (912.0, 3.0)])
 def test_each_row_has_its_cost_beside_its_score(steps):
     costs = ({"whole/rsum": 60.0 - n, "cost/step": cost} for n, cost in enumerate(steps))
     (group,) = blocks_of(*(run(name, metrics=of) for name, of in zip("ab", costs, strict=True)))
-    scores, beside = panels()
-    draw_rows(scores, beside, group, "step", group.rows)
+    (scores,), beside = drawn(group_chart(group))
     assert [label.get_text().partition(",")[0] for label in scores.get_yticklabels()] == ["a", "b"]
-    assert [bar.get_width() for bar in beside.patches] == [*steps]
-    assert [float(text.get_text()) for text in beside.texts] == [float(f"{step:.2g}") for step in steps]
+    times = [step / min(steps) for step in steps]
+    assert [bar.get_x() + bar.get_width() for bar in beside.patches] == pytest.approx(times)
+    shown = [f"{time:.2f}" if time < 10 else f"{float(f'{time:.2g}'):g}" for time in times]
+    assert [text.get_text() for text in beside.texts] == shown
+    assert (beside.get_xscale(), beside.get_xlim()[0]) == ("log", 1.0)
     assert scores.get_ylim() == beside.get_ylim() == (1.6, -0.6), "the best on top"
+    assert "processor time of a training step, on a logarithmic axis" in group_chart(group).caption
 
 
-def test_points_have_intervals_and_the_confidence_set_has_its_colour():
+def test_rows_whose_step_is_not_known_have_their_weights():
+    runs = [
+        run(name, metrics={"whole/rsum": 60.0, "weights/aggregators": n}) for name, n in (("a", 8), ("b", 2))
+    ]
+    chart = group_chart(*blocks_of(*runs))
+    assert (chart.cost, [*chart.times.values()]) == ("weights", pytest.approx([4, 1]))
+    assert "cost: weights" in chart.caption
+
+
+def test_points_have_intervals_and_those_of_the_confidence_set_are_filled():
     names = ("a", "b", "c")
     runs = [run(name, metrics={"whole/rsum": 60.0 + n, "cost/step": 2.0 + n}) for n, name in enumerate(names)]
     (group,) = blocks_of(*runs)
-    labels = tuple(row.label for row in group.rows)
-    best = {
-        label: Difference(value=0.0, low=-1.0, high=1.0, p=p, over_seeds=True)
-        for label, p in zip(labels, (0.9, 0.2, 0.01), strict=True)
-    }
-    ends = {row.label: (group.mean(row) - 2, group.mean(row) + 5) for row in group.rows}
-    group = replace(group, judged=Judged(units="", labels=labels, intervals=ends, best=best))
-    panel, beside = panels()
-    draw_rows(panel, beside, group, "step", group.rows)
+    chart = group_chart(may_be_best(group, 0.9, 0.01, 0.2))
+    (panel,), _ = drawn(chart)
     lines, points = panel.collections
     assert [tuple(x for x, _ in ends) for ends in lines.get_segments()] == [(60, 67), (59, 66), (58, 65)]
-    first, second, third = map(tuple, points.get_facecolor())
-    assert first == second != third
-    assert "orange: the confidence set of the best" in panel.get_xlabel()
+    assert points.get_offsets().tolist() == [[62, 0], [61, 1], [60, 2]]
+    assert filled(panel) == [True, False, True]
+    assert "filled: in the confidence set of the best (95 %); hollow: not in it" in chart.caption
+    unjudged = group_chart(group)
+    assert not any(filled(drawn(unjudged)[0][0]))
+    assert unjudged.caption.startswith("lines: deviations over seeds\ncost:")
+
+
+def test_a_table_of_several_columns_has_a_panel_for_each():
+    image, video, questions = blocks_of(*three_tasks())
+    groups = [may_be_best(image, 0.9, 0.2, 0.01), may_be_best(video, 0.9, 0.01, 0.2), questions]
+    (chart,) = table_charts(groups)
+    scores, _ = drawn(chart)
+    named = [label.get_text().split() for label in scores[0].get_yticklabels()]
+    assert named == [["gpo", "1.7"], ["max", "2.2"], ["mean", "2.2"]], "the best mean rank on top"
+    titles = [panel.get_title(loc="left") for panel in scores]
+    assert titles == ["image_text\ncoco_mini\nwhole", "video_text\nmsrvtt\ndistinct", "vqa\ndaquar\nvqa"]
+    assert [panel.get_xlabel() for panel in scores] == ["rsum", "rsum", "accuracy in %"]
+    means = [panel.collections[1].get_offsets()[:, 0].tolist() for panel in scores]
+    assert means == [[70, 50, 60], [120, 96, 90], [30, 40, 40]]
+    # by the scores of a column: gpo, mean, max of images; gpo, max, mean of clips
+    assert [filled(panel) for panel in scores] == [[True, False, True], [True, False, True], [False] * 3]
+    assert scores[0].collections[0].get_segments()[1][:, 0].tolist() == [48, 55]
+    assert "; not judged, and hollow: daquar vqa cost:" in " ".join(chart.caption.split())
+    assert "95 % intervals, else deviations over seeds" in chart.caption
+    (alone,) = table_charts([groups[0]])
+    assert (len(alone.columns), alone.ranks) == (1, {})
+
+
+def test_the_cost_of_several_columns_is_that_of_their_table():
+    steps = {"gpo": (8.0, 9.0), "mean": (2.0, 9.0), "max": (4.0, 81.0)}
+    runs = []
+    for name, (image, answer) in steps.items():
+        for made, step in ((run(name), image), (vqa(name, 0, 30.0), answer)):
+            runs.append(replace(made, metrics=made.metrics | {"cost/step": step}))
+    (chart,) = table_charts(blocks_of(*runs))
+    assert chart.times == pytest.approx({"gpo": 2.0, "max": math.sqrt(18), "mean": 1.0})
+    assert chart.times == grid(*runs).steps
+    assert "geometric mean over columns" in chart.caption
+
+
+def test_names_and_numbers_of_a_chart_do_not_overlap():
+    names = ["gpo", "mean", "kmax(k=5)"]
+    runs = [run(name, rsum=200.0 + at) for at, name in enumerate(names)]
+    for data in ("msrvtt", "vatex", "msvd"):
+        runs += [run(name, rsum=150.0 + at, dataset=data) for at, name in enumerate(names)]
+    figure = draw_charts(table_charts(blocks_of(*runs)))
+    figure.draw_without_rendering()
+    texts = [*figure.subfigs[0].texts]
+    for panel in figure.subfigs[0].axes:
+        low, high = panel.get_xlim()
+        ticks = zip(panel.get_xticks(), panel.get_xticklabels(), strict=True)
+        texts += [label for tick, label in ticks if low <= tick <= high]
+        texts += [panel.xaxis.label, *panel.texts, *panel.get_yticklabels(), panel._left_title]
+    boxes = [(text.get_text(), text.get_window_extent()) for text in texts if text.get_text()]
+    assert len(boxes) >= 30
+    touching = [(a, b) for (a, x), (b, y) in itertools.combinations(boxes, 2) if x.overlaps(y)]
+    assert touching == []
 
 
 def test_a_mean_may_be_beyond_the_end_of_its_interval_by_its_last_digit():
@@ -103,8 +191,7 @@ def test_a_mean_may_be_beyond_the_end_of_its_interval_by_its_last_digit():
     group = replace(
         group, judged=Judged(units="", labels=labels, intervals={labels[0]: (55.0, 60.0 - 1e-9)}, best={})
     )
-    panel, beside = panels()
-    draw_rows(panel, beside, group, "step", group.rows)
+    (panel,), _ = drawn(group_chart(group))
     (ends,) = panel.collections[0].get_segments()
     np.testing.assert_allclose(ends[:, 0], [55, 60])
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from PIL import Image
 from records import blocks_of, run, three_tasks, vqa
 from verbs import exit_code
 
@@ -259,8 +260,13 @@ def test_figures_of_a_document_are_drawn_of_results_with_costs(tmp_path):
     write_results(results(blocks_of(*costly)), tmp_path / "r.csv")
     draw_figures(text, tmp_path)
     assert (tmp_path / "costs.png").read_bytes().startswith(b"\x89PNG")
+    (tmp_path / "costs.png").unlink()
+    write_results(results(judged_groups()), tmp_path / "r.csv")  # three columns
+    draw_figures(text, tmp_path)
+    with Image.open(tmp_path / "costs.png") as image:
+        assert image.width > 3 * image.height
     write_results(results(blocks_of(run("gpo"))), tmp_path / "r.csv")
-    with pytest.raises(InputError, match="fewer than two rows have a cost"):
+    with pytest.raises(InputError, match="fewer than two rows have a score and a cost in every column"):
         draw_figures(text, tmp_path)
 
 
