@@ -25,7 +25,7 @@ from polypool.tasks.datasets.questions import Image, QuestionCorpus
 from polypool.tasks.datasets.readers.folders import Listing
 from polypool.tasks.inputs.augmentations import Drop, MaskReplaceDelete
 from polypool.tasks.inputs.texts import NewTexts, StoredTexts, TextAugmentation, TextInputs, TextSource
-from polypool.tasks.inputs.visual_files import Modality, visual_files
+from polypool.tasks.inputs.visual_files import Modality, check_frames, visual_files
 from polypool.tasks.inputs.visuals import (
     FEATURES,
     FeatureSource,
@@ -154,6 +154,8 @@ class CorpusInputs:
             InputError: says which.
         """
         store = self.store
+        if store is None and self.modality == "video":
+            check_frames(self.run.data.max_frames)
         for split in SPLITS:
             if store is None:
                 break

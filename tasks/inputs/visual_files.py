@@ -121,11 +121,7 @@ class Frames(VisualFiles):
     modality = "video"
 
     def __init__(self, paths: Sequence[Path], *, frames: int, **how: Any) -> None:
-        if frames < 1:
-            raise InputError(
-                "--data.max-frames 0 has the visual encoder read every frame of a video file; make it the number of "
-                "frames of a video, such as 4"
-            )
+        check_frames(frames)
         super().__init__(paths, **how)
         self.frames = frames
         self._readers = VideoReaders(self.threads, decoder=_decoder())
@@ -139,6 +135,36 @@ class Frames(VisualFiles):
             return np.stack([self.transform(Image.fromarray(x_HW3), u_4) for x_HW3, _ in frames])
         except BadVideo as bad:
             raise self.unreadable(item, str(bad)) from bad
+
+
+def check_frames(frames: int) -> None:
+    """Refuse to encode every frame of video files.
+
+    Raises:
+        InputError: `frames` is 0.
+    """
+    if frames < 1:
+        raise InputError(
+            "--data.max-frames 0 has the visual encoder read every frame of a video file; make it the number of frames "
+            "of a video, such as 4"
+        )
+
+
+def refuse_video_files(adapter: Any, what: str) -> None:
+    """Refuse a model that reads video files, for what has no place for these.
+
+    Args:
+        adapter: of the model, `polypool.tasks.abilities.ReadsInputs`.
+        what: it is, in the plural.
+
+    Raises:
+        InputError: the model reads them.
+    """
+    if not adapter.visual_dim and getattr(adapter, "modality", "image") == "video":
+        raise InputError(
+            f"the model reads video files, and {what} take features, images and texts; `polypool export --out` writes "
+            "a folder that polypool.load reads"
+        )
 
 
 @cache
