@@ -8,11 +8,14 @@ import torch
 from clips import write_clip
 from corpora import make_corpus
 from PIL import Image
+from searchable import untrained
 from tiny_models import save_vit
 from toy import FolderReport, same_weights, trainer_of
 
 from polypool.infra.errors import InputError
 from polypool.infra.registry import TASKS
+from polypool.pipelines.models.card import example
+from polypool.pipelines.models.onnx import write_graphs
 from polypool.pipelines.models.search.queries import Query
 from polypool.pipelines.models.trained import TrainedModel
 from polypool.pipelines.training.checkpoints.format import load_weights
@@ -104,4 +107,4 @@ def test_what_has_no_place_for_videos_is_refused(run, tmp_path):
     trained = untrained(run)
     with pytest.raises(InputError, match=r"the model reads video files, and graphs of ONNX"):
         write_graphs(trained, tmp_path)
-    assert '["video.mp4"]' in usage(trained, str(tmp_path))
+    assert '["video.mp4"]' in example(trained, str(tmp_path))
