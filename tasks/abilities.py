@@ -155,11 +155,11 @@ class ReadsInputs(Protocol):
     """
 
     visual_dim: int
-    """Width F of the features `(N, F)` that an image or video is given as; 0 where the model reads image files."""
+    """Width F of the features `(N, F)` that an image or video is given as; 0 where the model reads files."""
 
     @abstractmethod
     def visual_inputs(self, visuals: Sequence[np.ndarray | str | Path]) -> VisualInputs:
-        """Return the model's inputs of images or videos: features `(N, F)` of each, or image files.
+        """Return the model's inputs of images or videos: features `(N, F)` of each, or image or video files.
 
         Raises:
             InputError: features of another shape, or a file that is missing or does not decode.

@@ -13,7 +13,7 @@ from polypool.tasks.adapter import TaskAdapter
 from polypool.tasks.inputs.corpus_inputs import CorpusInputs
 from polypool.tasks.run import Run
 
-PIXEL_CHUNK = 32  # images of 512 pixels encoded at once in evaluation: a few GB of feature maps
+PIXEL_CHUNK = 32  # images or frames of 512 pixels encoded at once in evaluation: a few GB of feature maps
 
 
 class CorpusTask(CorpusInputs, TaskAdapter, CountsWords, Scores, Searchable):
@@ -32,7 +32,8 @@ class CorpusTask(CorpusInputs, TaskAdapter, CountsWords, Scores, Searchable):
             raise InputError(f"chunk must be at least 1, not {chunk}")
         super().__init__(run)
         self.chunk = chunk
-        self.visual_chunk = chunk if self.reads_store else min(chunk, PIXEL_CHUNK)
+        frames = run.data.max_frames if self.modality == "video" else 1
+        self.visual_chunk = chunk if self.reads_store else min(chunk, max(1, PIXEL_CHUNK // max(1, frames)))
         self._data: dict[str, Any] = {}
         if assets is None:
             assets = self.new_assets()

@@ -79,10 +79,9 @@ class CNN(PixelEncoder):
             path = resolve(self.weights)
             fill(self.cnn, resnet_weights(read_weights(path), where=path), where=path)
 
-    def forward(self, pixels_B3SS: Tensor, mask_BN: Tensor) -> tuple[Tensor, Tensor]:
-        """Encode images to cells `(B, N, D)`."""
-        map_BCHW = self.cnn(pixels_B3SS.to(self.fc.weight.dtype))
-        return self.fc(map_BCHW.flatten(2).mT), mask_BN
+    def cells(self, pixels_I3SS: Tensor) -> Tensor:
+        map_ICHW = self.cnn(pixels_I3SS.to(self.fc.weight.dtype))
+        return self.fc(map_ICHW.flatten(2).mT)
 
 
 def _network(name: str) -> dict[str, Any]:

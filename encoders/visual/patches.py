@@ -6,7 +6,7 @@ import inspect
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -15,9 +15,11 @@ from polypool.encoders.backbones.hub import from_config, from_hub
 from polypool.encoders.encoder import xavier_linear
 from polypool.encoders.visual.pixels import ImageTransform, PixelEncoder
 from polypool.infra.errors import InputError, unknown
-from polypool.infra.fields import above, at_least
+from polypool.infra.fields import Rule, above, at_least, require
 from polypool.infra.registry import ENCODERS
 
+ClassToken = bool | Literal["only"]
+_CLASS_TOKEN = Rule("True, False or only", lambda value: isinstance(value, bool) or value == "only")
 _Deviation = Annotated[float, above(0)]
 _UNREAD = {
     "vit": "pooler",
@@ -70,7 +72,8 @@ class Patches(PixelEncoder):
             stands before the patches is told by their number, and weights that they do not depend on are left alone.
         size: side of the square that images are squashed to, in pixels, a multiple of the patches'; position embeddings
             are interpolated where the model was trained with another, and can be.
-        class_token: put the [CLS] token, the first, before the patches; registers are always left out.
+        class_token: put the [CLS] token, the first, before the patches; `only` leaves the patches out, so that an image
+            or a frame of a video is one element. Registers are always left out.
     """
 
     assets_kind, published = PatchesAssets, "vit"
@@ -82,9 +85,10 @@ class Patches(PixelEncoder):
         width: int = 1024,
         name: str = "google/vit-base-patch16-224",
         size: int = 224,
-        class_token: bool = False,
+        class_token: ClassToken = False,
     ) -> None:
         super().__init__()
+        require(_CLASS_TOKEN, class_token=class_token)
         kind, layout = str(assets["config"].get("model_type")), assets.get("layout")
         if kind not in _UNREAD and layout is None:
             raise unknown("kind of vision transformer:", kind, _UNREAD)
@@ -95,6 +99,7 @@ class Patches(PixelEncoder):
         for weight in layout["unread"] if layout else ():
             self.vit.get_parameter(weight).requires_grad_(False)
         self.fc = xavier_linear(_width(self.vit), width)
+        self._patches = self.transform(assets, size=size).cells
         self._options = _options(self.vit)
 
     @classmethod
@@ -118,32 +123,24 @@ class Patches(PixelEncoder):
 
     @classmethod
     def transform(
-        cls, assets: Mapping[str, Any], *, size: int = 224, class_token: bool = False, **_: Any
+        cls, assets: Mapping[str, Any], *, size: int = 224, class_token: ClassToken = False, **_: Any
     ) -> ImageTransform:
-        if layout := assets.get("layout"):
-            cells = layout["cells"] + class_token
-            return ImageTransform(
-                size=size, cells=cells, mean=assets["mean"], std=assets["std"], antialias=True
-            )
-        patch = assets["config"].get("patch_size")
-        if type(patch) is not int or patch < 1:
-            raise InputError(f"config.patch_size must be a whole number of at least 1, not {patch!r}")
-        if size < patch or size % patch:
-            raise InputError(f"patches: size must be a multiple of {patch} pixels, not {size}")
-        cells = (size // patch) ** 2 + class_token
+        layout = assets.get("layout")
+        patches = layout["cells"] if layout else _patches(assets["config"], size=size)
+        cells = patches * (class_token != "only") + bool(class_token)
         return ImageTransform(size=size, cells=cells, mean=assets["mean"], std=assets["std"], antialias=True)
 
     def load_pretrained(self) -> None:
         self.vit.load_state_dict(_trimmed(from_hub(type(self.vit), self.name)).state_dict())
 
-    def forward(self, pixels_B3SS: Tensor, mask_BN: Tensor) -> tuple[Tensor, Tensor]:
-        """Encode images to patches `(B, N, D)`."""
-        state_BLH = _states(self.vit(pixel_values=pixels_B3SS, **self._options))
-        patches = mask_BN.shape[1] - self.class_token
-        state_BNH = state_BLH[:, -patches:]
+    def cells(self, pixels_I3SS: Tensor) -> Tensor:
+        state_ILH = _states(self.vit(pixel_values=pixels_I3SS, **self._options))
+        if self.class_token == "only":
+            return self.fc(state_ILH[:, :1])
+        state_INH = state_ILH[:, -self._patches :]
         if self.class_token:
-            state_BNH = torch.cat((state_BLH[:, :1], state_BNH), dim=1)
-        return self.fc(state_BNH), mask_BN
+            state_INH = torch.cat((state_ILH[:, :1], state_INH), dim=1)
+        return self.fc(state_INH)
 
 
 def _trimmed(model: Any) -> Any:
@@ -154,6 +151,16 @@ def _trimmed(model: Any) -> Any:
     part = model.get_submodule(path)
     setattr(part, name, nn.Identity() if isinstance(getattr(part, name), nn.Module) else None)
     return model
+
+
+def _patches(config: Mapping[str, Any], *, size: int) -> int:
+    """Return the number of patches that a known model makes of an image."""
+    patch = config.get("patch_size")
+    if type(patch) is not int or patch < 1:
+        raise InputError(f"config.patch_size must be a whole number of at least 1, not {patch!r}")
+    if size < patch or size % patch:
+        raise InputError(f"patches: size must be a multiple of {patch} pixels, not {size}")
+    return (size // patch) ** 2
 
 
 def _states(output: Any) -> Tensor:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 from PIL import Image
+from torch import Tensor
 
 from polypool.encoders.encoder import Encoder
 
@@ -85,9 +86,21 @@ def _stretch(x: np.ndarray, size: int, *, axis: int) -> np.ndarray:
 
 
 class PixelEncoder(Encoder):
-    """An encoder of images `(B, 3, S, S)`; its mask `(B, N)` is of the cells of the output."""
+    """An encoder of images `(B, 3, S, S)`, or of videos `(B, F, 3, S, S)`, frame by frame.
+
+    Its mask is of the cells of the output: `(B, N)` of images, `(B, F * N)` of videos, those of a frame together.
+    """
 
     reads = "pixels"
+
+    def forward(self, pixels: Tensor, mask_BN: Tensor) -> tuple[Tensor, Tensor]:
+        """Encode images or videos to the sets of their cells `(B, N, D)` or `(B, F * N, D)`."""
+        x_IND = self.cells(pixels.flatten(0, -4))
+        return x_IND.reshape(*mask_BN.shape, x_IND.shape[-1]), mask_BN
+
+    @abstractmethod
+    def cells(self, pixels_I3SS: Tensor) -> Tensor:
+        """Encode images, or frames of any videos, to their cells `(I, N, D)`."""
 
     @classmethod
     def prepare(cls, **params: Any) -> dict[str, Any]:

@@ -170,6 +170,19 @@ class EncoderChecks(PartChecks):
             _same(alone, tuple(part[i : i + 1] for part in together), "batch mates change the set")
 
     @check(
+        "a video is its frames",
+        "derive from PixelEncoder and implement `cells`, whose forward takes videos, too",
+        applies=lambda self: self._of_pixels,
+    )
+    def _frames(self) -> None:
+        x_B3SS, mask_BN = self.inputs
+        x_BND, *_ = self._encode(x_B3SS, mask_BN)
+        video = self._encode(x_B3SS[None], mask_BN.reshape(1, -1))
+        _same(
+            video[:2], (x_BND.flatten(0, 1)[None], mask_BN.reshape(1, -1)), "a video differs from its frames"
+        )
+
+    @check(
         "before_affine and its map give what forward gives, where there are any",
         "return what the last step of forward maps, and that step, if nothing follows it; None elsewhere",
         applies=lambda self: not self._of_pixels,

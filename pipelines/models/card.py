@@ -92,7 +92,7 @@ def example(trained: TrainedModel, folder: str) -> str:
     adapter, answers = trained.adapter, isinstance(trained.adapter, Answers)
     if not isinstance(adapter, ReadsInputs) or not (answers or isinstance(trained.model, RetrievalModel)):
         return "\n".join([*lines, "print(sorted(model.adapter.assets))", "print(model.model)"])
-    visuals = '["image.jpg"]'
+    visuals = '["video.mp4"]' if adapter.modality == "video" else '["image.jpg"]'
     if adapter.visual_dim:
         lines.insert(0, "import numpy as np")
         visuals = f"[np.random.rand(36, {adapter.visual_dim})]  # features (N, F) of each image or video"

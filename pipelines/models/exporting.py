@@ -32,6 +32,7 @@ from polypool.pipelines.training.checkpoints.best import (
     best_checkpoint,
     write_model,
 )
+from polypool.tasks.inputs.visual_files import refuse_video_files
 from polypool.tasks.models.parts import is_adapted, without_adaptation
 from polypool.tasks.run import modules
 from polypool.tasks.scoring.records import VERSION_TAG
@@ -185,6 +186,7 @@ def _log_model(tracker: Tracker, trained: TrainedModel, folder: Path, code: Path
     from polypool.pipelines.models import pyfunc  # imports mlflow and pandas
 
     check_servable(trained)
+    refuse_video_files(trained.adapter, "models of MLflow")
     sets = makes_sets(trained)
 
     def save(path: Path, model_id: str) -> None:

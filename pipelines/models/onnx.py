@@ -25,6 +25,7 @@ from polypool.infra.extras import needed
 from polypool.infra.files import atomic
 from polypool.pipelines.models.search.queries import visual_batch
 from polypool.tasks.abilities import Answers, ReadsInputs
+from polypool.tasks.inputs.visual_files import refuse_video_files
 from polypool.tasks.models.retrieval_model import RetrievalModel
 
 if TYPE_CHECKING:
@@ -97,6 +98,7 @@ def write_graphs(trained: TrainedModel, folder: Path) -> tuple[list[Path], str]:
         raise InputError(
             f"the task {trained.run.task!r} reads nothing but its corpus, so nothing can be sent to a graph"
         )
+    refuse_video_files(adapter, "graphs of ONNX")
     with tempfile.TemporaryDirectory(prefix="polypool.") as images:
         batches = [_batch(adapter, sizes, texts, Path(images)) for sizes, texts in _TRIES]
     graphs = _graphs(adapter, model, batches)

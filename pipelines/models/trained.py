@@ -38,6 +38,7 @@ from polypool.pipelines.training.checkpoints.best import ASSETS, RUN, WEIGHTS, b
 from polypool.pipelines.training.checkpoints.format import load_weights
 from polypool.tasks.abilities import Answers, ReadsInputs, Searchable, missing
 from polypool.tasks.adapter import Evaluation
+from polypool.tasks.corpus_task import CorpusTask
 from polypool.tasks.inputs.corpus_inputs import CorpusInputs
 from polypool.tasks.inputs.other_data import OtherData, check_features
 from polypool.tasks.inputs.pairs import Pairs
@@ -48,13 +49,14 @@ from polypool.tasks.run import Run, from_json
 from polypool.tasks.similarities.vectors import side_by_side
 
 Visuals = Sequence[np.ndarray | str | Path]
-"""Images or videos: features `(N, F)` as a store keeps them, or image files for a model that reads pixels."""
+"""Images or videos: features `(N, F)` as a store keeps them, or image or video files for a model that reads
+pixels."""
 
 Ability = TypeVar("Ability")
 
 OWN = OtherData()
 """No other data than those of the run."""
-_CHUNK = 256  # texts, or sets of features, that go through the model at once
+_CHUNK = 256  # texts, or inputs of a task of another kind, that go through the model at once
 _BY_HAND = "`model` is the module itself and `adapter` makes its batches"
 
 
@@ -234,10 +236,11 @@ class TrainedModel:
 
     def _visual(self, visuals: Visuals) -> Batches:
         inputs = self._reader(visuals).visual_inputs(visuals)
-        return _batches(len(visuals), partial(visual_batch, inputs))
+        size = self.adapter.visual_chunk if isinstance(self.adapter, CorpusTask) else _CHUNK
+        return _batches(len(visuals), partial(visual_batch, inputs), size=size)
 
     def _text(self, texts: Sequence[str]) -> Batches:
-        return _batches(len(texts), self._reader(texts).text_inputs(texts).batch)
+        return _batches(len(texts), self._reader(texts).text_inputs(texts).batch, size=_CHUNK)
 
     def _reader(self, inputs: Sequence[object]) -> ReadsInputs:
         if isinstance(inputs, str | Path) or not len(inputs):
@@ -248,9 +251,9 @@ class TrainedModel:
         return on_device(batch, device_of(self.model))
 
 
-def _batches(count: int, make: Callable[[np.ndarray], Batch]) -> Iterator[tuple[Tensor, Batch]]:
-    for start in range(0, count, _CHUNK):
-        number_B = np.arange(start, min(start + _CHUNK, count))
+def _batches(count: int, make: Callable[[np.ndarray], Batch], *, size: int) -> Iterator[tuple[Tensor, Batch]]:
+    for start in range(0, count, size):
+        number_B = np.arange(start, min(start + size, count))
         yield torch.from_numpy(number_B), make(number_B)
 
 

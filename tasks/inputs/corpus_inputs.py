@@ -1,4 +1,4 @@
-"""Inputs of a run's encoders: a corpus with stored features or image files, its texts, and new ones of each kind."""
+"""Inputs of a run's encoders: a corpus its stored features or files, its texts, and new ones of each kind."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from polypool.tasks.datasets.questions import Image, QuestionCorpus
 from polypool.tasks.datasets.readers.folders import Listing
 from polypool.tasks.inputs.augmentations import Drop, MaskReplaceDelete
 from polypool.tasks.inputs.texts import NewTexts, StoredTexts, TextAugmentation, TextInputs, TextSource
+from polypool.tasks.inputs.visual_files import Modality, check_frames, visual_files
 from polypool.tasks.inputs.visuals import (
     FEATURES,
     FeatureSource,
-    Pixels,
     StoredSets,
     VisualInputs,
     unseen_inputs,
@@ -65,8 +65,8 @@ class CorpusInputs:
         left_out: how many samples of each split have no features or file; only splits that lack some.
     """
 
-    modality: str = "image"
-    """Of the visual side: `image` or `video`."""
+    modality: Modality = "image"
+    """Of the visual side."""
     samples: str = "images"
     """Unit of the sizes of the splits."""
     corpus_kind: type[Corpus] | type[QuestionCorpus] = Corpus
@@ -154,6 +154,8 @@ class CorpusInputs:
             InputError: says which.
         """
         store = self.store
+        if store is None and self.modality == "video":
+            check_frames(self.run.data.max_frames)
         for split in SPLITS:
             if store is None:
                 break
@@ -249,7 +251,7 @@ class CorpusInputs:
         """Return the visual encoder's inputs of items of the corpus.
 
         Raises:
-            InputError: one of them has no features, or no image.
+            InputError: one of them has no features, or no file.
         """
         data = self.run.data
         augment = AUGMENTATIONS.build(data.visual_augment) if data.visual_augment else None
@@ -259,7 +261,14 @@ class CorpusInputs:
         encoder = ENCODERS.get(self.visual_spec.name)
         transform = encoder.transform(self.assets["visual"], **self.visual_spec.params)
         paths, digests = [self.corpus.image_path(item) for item in items], [item.sha256 for item in items]
-        return Pixels(paths, transform=transform, augment=augment, digests=digests)
+        return visual_files(
+            paths,
+            modality=self.modality,
+            frames=data.max_frames,
+            transform=transform,
+            augment=augment,
+            digests=digests,
+        )
 
     @property
     def visual_dim(self) -> int:
@@ -267,9 +276,13 @@ class CorpusInputs:
         return self.assets["visual"]["dim"] if self.reads_store else 0
 
     def visual_inputs(self, visuals: Sequence[np.ndarray | str | Path]) -> VisualInputs:
-        """Return the inputs of features in memory, or of image files; see `unseen_inputs`."""
+        """Return the inputs of features in memory, or of image or video files; see `unseen_inputs`."""
         return unseen_inputs(
-            visuals, spec=self.visual_spec, assets=self.assets["visual"], limit=self.run.data.max_frames
+            visuals,
+            spec=self.visual_spec,
+            assets=self.assets["visual"],
+            limit=self.run.data.max_frames,
+            modality=self.modality,
         )
 
     def corpus_texts(self, texts: Sequence[str]) -> TextInputs:

@@ -1,10 +1,9 @@
-"""Images and videos as the visual encoder reads them: sets of features, stored or in memory, or image files."""
+"""Images and videos as the visual encoder reads them: sets of features, stored or in memory, or files."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol, cast
@@ -13,19 +12,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from polypool.encoders.visual.pixels import ImageTransform
 from polypool.infra.errors import InputError
 from polypool.infra.fields import at_least
 from polypool.infra.files import existing
-from polypool.infra.pictures.opening import load
 from polypool.infra.registry import ENCODERS, Spec
 from polypool.infra.store import FeatureStore
 from polypool.infra.video.sampling import choose_frames
 from polypool.tasks.inputs.augmentations import Draw, Drop
+from polypool.tasks.inputs.visual_files import Modality, visual_files
 
 FEATURES = "feature_source"  # key of a `FeatureSource` in a run's assets
 _MAKING = ("reader", "extractor", "video", "batch")
-_STREAM = 2  # of random numbers; 0 and 1 belong to the augmentation of sets and texts
 
 
 class VisualInputs(Protocol):
@@ -142,74 +139,22 @@ def _checked(x_NF: np.ndarray, number: int, dim: int) -> np.ndarray:
     return x_NF
 
 
-class Pixels:
-    """Images decoded in threads, cropped and mirrored by random numbers that any worker can repeat.
-
-    Args:
-        paths: of the images, in order.
-        transform: makes the encoder's input of an image.
-        augment: which cells stay in training; all if None.
-        threads: images decoded at a time; by default one for each core.
-        digests: SHA-256 of each file, empty where it is not known; none if None.
-
-    Raises:
-        InputError: images are missing.
-    """
-
-    def __init__(
-        self,
-        paths: Sequence[Path],
-        *,
-        transform: ImageTransform,
-        augment: Drop | None = None,
-        threads: int | None = None,
-        digests: Sequence[str] | None = None,
-    ) -> None:
-        self.paths, self.transform, self.augment = list(paths), transform, augment
-        self._digests = digests or [""] * len(self.paths)
-        folders = {path.parent for path in self.paths}  # each is listed once
-        files = {folder: set(os.listdir(folder)) for folder in folders if folder.is_dir()}
-        if missing := [path for path in self.paths if path.name not in files.get(path.parent, ())]:
-            raise InputError(
-                f"{len(missing)} of {len(self.paths)} images are missing, the first is {missing[0]}; the corpus was "
-                "ingested with another folder of images, or they were moved"
-            )
-        self._pool = ThreadPoolExecutor(threads or len(os.sched_getaffinity(0)), "images")
-
-    def batch(self, item_B: np.ndarray, *, sample_B: np.ndarray, draw: Draw | None) -> tuple[Tensor, Tensor]:
-        """Return the pixels `(B, 3, S, S)`, float32, and the mask `(B, N)` of their cells.
-
-        Raises:
-            InputError: an image does not decode, or is another one than was ingested.
-        """
-        mask_BN = np.ones((len(item_B), self.transform.cells), dtype=bool)
-        u_B4: Sequence[np.ndarray | None] | np.ndarray = [None] * len(item_B)
-        if draw is not None:
-            u_B4 = draw(sample_B[:, None], np.arange(4), _STREAM)
-            if self.augment:
-                mask_BN = np.stack(self.augment(mask_BN.sum(axis=1), sample_B, draw))
-        pixels_B3SS = np.stack(list(self._pool.map(self._read, item_B.tolist(), u_B4)))
-        return torch.from_numpy(pixels_B3SS), torch.from_numpy(mask_BN)
-
-    def _read(self, item: int, u_4: Any) -> np.ndarray:
-        image = load(self.paths[item], digest=self._digests[item])
-        if isinstance(image, str):
-            raise InputError(
-                f"{self.paths[item]}: {image}; replace the file, or ingest the corpus without it"
-            )
-        return self.transform(image, u_4)
-
-
 def unseen_inputs(
-    visuals: Sequence[np.ndarray | str | Path], *, spec: Spec, assets: Mapping[str, Any], limit: int = 0
+    visuals: Sequence[np.ndarray | str | Path],
+    *,
+    spec: Spec,
+    assets: Mapping[str, Any],
+    limit: int = 0,
+    modality: Modality = "image",
 ) -> VisualInputs:
     """Return the visual encoder's inputs of images or videos that are in no corpus.
 
     Args:
-        visuals: features `(N, F)` of each, or for an encoder of pixels the image files.
+        visuals: features `(N, F)` of each, or for an encoder of pixels the image or video files.
         spec: of the encoder.
         assets: of the encoder.
-        limit: elements of a set of features; 0 for no limit.
+        limit: elements of a set of features, 0 for no limit; or frames of a video file.
+        modality: of the files.
 
     Raises:
         InputError: features of another shape, a missing file, or files for an encoder of features and vice versa.
@@ -220,11 +165,13 @@ def unseen_inputs(
     if encoder.reads == "features":
         if files:
             raise InputError(
-                f"the encoder {spec.name!r} reads features, not image files; extract them first with the backbone that "
-                "the model was trained on: polypool extract"
+                f"the encoder {spec.name!r} reads features, not {modality} files; extract them first with the backbone "
+                "that the model was trained on: polypool extract"
             )
         return MemorySets(sets, dim=assets["dim"], limit=limit)
     if sets:
-        raise InputError(f"the encoder {spec.name!r} reads image files; give their paths, not arrays")
-    paths = [existing(path, what="an image") for path in files]
-    return Pixels(paths, transform=encoder.transform(assets, **spec.params))
+        raise InputError(f"the encoder {spec.name!r} reads {modality} files; give their paths, not arrays")
+    what = "a video" if modality == "video" else "an image"
+    paths = [existing(path, what=what) for path in files]
+    transform = encoder.transform(assets, **spec.params)
+    return visual_files(paths, modality=modality, frames=limit, transform=transform)

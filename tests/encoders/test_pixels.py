@@ -13,7 +13,7 @@ from polypool.infra.compute.randomness import uniform
 from polypool.infra.errors import InputError
 from polypool.infra.files import sha256
 from polypool.infra.registry import AUGMENTATIONS, ENCODERS
-from polypool.tasks.inputs.visuals import Pixels
+from polypool.tasks.inputs.visual_files import Pixels
 
 
 def draw(seed, sample, element, stream):

@@ -7,7 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import accumulate, islice, pairwise
-from queue import SimpleQueue
 from threading import Lock
 from typing import Any, Literal
 
@@ -21,7 +20,7 @@ from polypool.infra.pictures.opening import load
 from polypool.infra.spec import trust_modules
 from polypool.infra.video.containers import SECONDS, BadVideo, Frame
 from polypool.infra.video.decoding import choose_decoder, describe_decoder
-from polypool.infra.video.video_reader import VideoReader
+from polypool.infra.video.video_readers import VideoReaders
 from polypool.pipelines.data.extraction.workers import Batch, Row
 
 _FRAMES = 20  # as in HGR, where none is said
@@ -165,9 +164,7 @@ class VideoExtractor(Extractor):
             raise RuntimeError(f"this worker has {here}, where the store shall be made with {videos.version}")
         self._videos, self.columns = videos, videos.columns(self._backbone)
         self._lock = Lock()  # videos are decoded at the same time, and described one after another
-        self._readers: SimpleQueue[VideoReader] = SimpleQueue()
-        for _ in range(threads):
-            self._readers.put(VideoReader(decoder=videos.decoder, timeout=videos.options.timeout))
+        self._readers = VideoReaders(threads, decoder=videos.decoder, timeout=videos.options.timeout)
 
     def __call__(self, batch: Batch) -> list[Row]:
         """Return a row for each of the batch's `ids`, `paths` and `digests`.
@@ -179,16 +176,14 @@ class VideoExtractor(Extractor):
     def _row(self, id: str, path: str, digest: str) -> Row:
         if why := why_changed(path, digest):
             return row_of(id, path, why) | {"frames": 0}
-        reader, seconds = self._readers.get(), list[float]()
+        seconds = list[float]()
         try:
             every, at_most = self._videos.options.every or 1, self._videos.frames
-            with closing(reader.frames(path, every=every, at_most=at_most)) as decoded:
+            with closing(self._readers.frames(path, every=every, at_most=at_most)) as decoded:
                 parts = self._features(_images(decoded, seconds))
             return row_of(id, path, self._with_seconds(parts, seconds)) | {"frames": len(seconds)}
         except BadVideo as bad:
             return row_of(id, path, str(bad)) | {"frames": 0}
-        finally:
-            self._readers.put(reader)
 
     def _features(self, frames: Iterator[Image.Image]) -> list[np.ndarray]:
         """Return the `(N, dim)` features of a video, or of each of its frames."""
@@ -221,8 +216,7 @@ class VideoExtractor(Extractor):
 
     def close(self) -> None:
         """End the processes that decode."""
-        while not self._readers.empty():
-            self._readers.get().close()
+        self._readers.close()
 
 
 def _images(frames: Iterable[Frame], seconds: list[float]) -> Iterator[Image.Image]:

@@ -79,10 +79,13 @@ class QueryReader:
             return self._of_item(query.id)
         if self.adapter.visual_dim:
             return self.files.of(query.file, video=query.video)
-        if query.video:
+        modality = self.adapter.modality
+        if query.video != (modality == "video"):
             raise InputError(
-                f"{query.file}: the model reads the pixels of images; give one with --image FILE"
+                f"{query.file}: the model reads the pixels of {modality}s; give one with --{modality} FILE"
             )
+        if query.video:  # decoded once, as it is read
+            return existing(query.file, what="a video")
         readable(existing(query.file, what="an image"))
         return query.file
 

@@ -15,7 +15,8 @@ from polypool.infra.registry import AUGMENTATIONS
 from polypool.infra.store import FeatureStore, StoreWriter
 from polypool.tasks.inputs.pairs import Pairs, QuestionData
 from polypool.tasks.inputs.texts import Captions
-from polypool.tasks.inputs.visuals import Pixels, StoredSets
+from polypool.tasks.inputs.visual_files import Pixels
+from polypool.tasks.inputs.visuals import StoredSets
 
 
 def draw(sample, element, stream):
