@@ -1,4 +1,4 @@
-"""Inputs of a run's encoders: a corpus its stored features or files, its texts, and new ones of each kind."""
+"""Inputs of a run's encoders: a corpus with stored features or files, its texts, and new ones of each kind."""
 
 from __future__ import annotations
 
