@@ -147,7 +147,9 @@ class VideoReader:
             selector.register(process.stdout, selectors.EVENT_READ)
             while got < size:
                 if not selector.select(max(0.0, until - time.monotonic())):
-                    raise BadVideo(f"decoding took too long; --timeout allows {self.timeout:g} seconds")
+                    raise BadVideo(
+                        f"decoding took too long; `extract --timeout` allows {self.timeout:g} seconds"
+                    )
                 read = os.readv(process.stdout.fileno(), [view[got:]])
                 if not read:
                     raise BadVideo(self._ended(process))
@@ -160,7 +162,9 @@ class VideoReader:
         except subprocess.TimeoutExpired:
             return "the decoder gave up"
         if status == -signal.SIGXCPU:
-            return f"decoding took too much processor time; --timeout allows {self.timeout:g} seconds"
+            return (
+                f"decoding took too much processor time; `extract --timeout` allows {self.timeout:g} seconds"
+            )
         how = signal.Signals(-status).name if status < 0 else f"exit status {status}"
         return f"the decoder ended ({how})"
 

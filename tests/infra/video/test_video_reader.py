@@ -64,7 +64,7 @@ def test_a_decoder_that_hangs_is_killed_and_the_next_video_works(clip, hanging):
         assert len(list(reader.frames(clip, at_most=5))) == 5
         process, reader.timeout = reader._process, 0.5
         got = []
-        with pytest.raises(BadVideo, match=r"took too long; --timeout allows 0\.5 seconds"):
+        with pytest.raises(BadVideo, match=r"took too long; `extract --timeout` allows 0\.5 seconds"):
             got.extend(reader.frames(hanging))
         assert len(got) == 2
         assert process.poll() == -signal.SIGKILL
@@ -123,7 +123,7 @@ def test_a_video_that_takes_too_much_processor_time_costs_itself_alone(clip, tmp
     with VideoReader(decoder="av", program=server(timeout=0.6)) as reader:
         for _ in range(3):  # each has its own time
             assert len(list(reader.frames(clip))) == COUNT
-        with pytest.raises(BadVideo, match=r"too much processor time; --timeout allows 60 seconds"):
+        with pytest.raises(BadVideo, match=r"too much processor time; `extract --timeout` allows 60 seconds"):
             list(reader.frames(spin))
         assert len(list(reader.frames(clip))) == COUNT
 

@@ -184,7 +184,7 @@ def test_a_video_whose_decoder_hangs_is_skipped_and_listed(tmp_path, monkeypatch
     assert list(sets_of(tmp_path / "store")) == ["a", "b", "c"]
     found = {where.split(",")[0]: why for where, why in reasons(tmp_path / "store")}
     assert found == {
-        "id hang": "decoding took too long; --timeout allows 2 seconds",
+        "id hang": "decoding took too long; `extract --timeout` allows 2 seconds",
         "id crash": "the decoder ended (SIGABRT)",
     }
 
