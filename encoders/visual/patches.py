@@ -99,7 +99,7 @@ class Patches(PixelEncoder):
         for weight in layout["unread"] if layout else ():
             self.vit.get_parameter(weight).requires_grad_(False)
         self.fc = xavier_linear(_width(self.vit), width)
-        self._patches = self.transform(assets, size=size).cells
+        self._patches = _patches(assets, size=size)
         self._options = _options(self.vit)
 
     @classmethod
@@ -125,9 +125,7 @@ class Patches(PixelEncoder):
     def transform(
         cls, assets: Mapping[str, Any], *, size: int = 224, class_token: ClassToken = False, **_: Any
     ) -> ImageTransform:
-        layout = assets.get("layout")
-        patches = layout["cells"] if layout else _patches(assets["config"], size=size)
-        cells = patches * (class_token != "only") + bool(class_token)
+        cells = _patches(assets, size=size) * (class_token != "only") + bool(class_token)
         return ImageTransform(size=size, cells=cells, mean=assets["mean"], std=assets["std"], antialias=True)
 
     def load_pretrained(self) -> None:
@@ -153,9 +151,11 @@ def _trimmed(model: Any) -> Any:
     return model
 
 
-def _patches(config: Mapping[str, Any], *, size: int) -> int:
-    """Return the number of patches that a known model makes of an image."""
-    patch = config.get("patch_size")
+def _patches(assets: Mapping[str, Any], *, size: int) -> int:
+    """Return the number of patches that a model makes of an image."""
+    if layout := assets.get("layout"):
+        return layout["cells"]
+    patch = assets["config"].get("patch_size")
     if type(patch) is not int or patch < 1:
         raise InputError(f"config.patch_size must be a whole number of at least 1, not {patch!r}")
     if size < patch or size % patch:

@@ -234,7 +234,7 @@ def test_probabilities_that_are_no_numbers_are_refused():
         ({"objective": "triplet"}, "--objective bce"),
         ({"objective": "bce(weight=2)"}, "--objective bce"),
         ({"protocol": "whole"}, "Choices: vqa"),
-        ({"protocol": "vqa-dsl"}, "--rescore are for retrieval"),
+        ({"protocol": "vqa-dsl"}, "--vectors are for retrieval"),
         ({"task": "vqa(targets=softest)"}, "Did you mean 'soft'"),
         ({"task": "vqa(answers=val)"}, "train"),
         ({"task": "vqa(chunk=0)"}, "at least 1"),
