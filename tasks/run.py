@@ -76,8 +76,7 @@ class Data:
     visual_augment: Part = ""
     """Augmentation of the visual sets in training, such as `drop(p=0.2)`; empty for none."""
     max_frames: Count = 0
-    """Elements of a stored set, such as frames of a video; larger sets are thinned out evenly. 0 for no limit. Of a
-    video file, the frames that the visual encoder reads, evenly spaced, as `extract --frames` takes them."""
+    """Elements of a stored set, or frames that are read of a video file, evenly spaced. 0 for no limit."""
     max_words: Count = 0
     """Words of a caption; longer ones are cut. 0 for no limit."""
     sample: Literal["caption", "image"] = "caption"

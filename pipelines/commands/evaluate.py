@@ -71,15 +71,8 @@ def evaluate(
         data: other data than those that the runs were trained on.
         trust: a module whose code the runs may name, as module:Name; once for each.
     """
-    for option, value, example in (("--rerank", rerank, 100), ("--vectors", vectors, 4)):
-        if value is not None and value < 1:
-            raise InputError(f"{option} must be at least 1, such as {example}, not {value}")
-    if rerank and vectors:
-        raise InputError(
-            "--rerank is for models of pairs and --vectors for models of two sides; give one of them"
-        )
-    changed = any((rerank, rescore, vectors, data.given))
-    if embeddings and (len(run_ids) != 1 or len(protocol) > 1 or changed):
+    how = protocol_suffix(rerank, vectors, rescore)
+    if embeddings and (len(run_ids) != 1 or len(protocol) > 1 or how or data.given):
         raise InputError(
             "--embeddings takes one run and at most one --protocol, without --rerank, --rescore, --vectors and --data"
         )
@@ -91,8 +84,6 @@ def evaluate(
     if embeddings:
         analyse(models[0], split=split, protocol="".join(protocol), elements=elements)
         return
-    numbered = f"{RERANK}{rerank}" if rerank else f"{VECTORS}{vectors}" if vectors else ""
-    how = numbered + (f"-{rescore}" if rescore else "")
     protocols = [f"{name}{how}" for name in dict.fromkeys(protocol or (models[0].run.protocol,))]
     run_id, evaluations = evaluate_and_log(models, protocols=protocols, split=split)
     scored = f"{data.dataset}, {split}" if data.given else split
@@ -106,6 +97,28 @@ def evaluate(
         if table := methods_table(f"{each.protocol}: other methods", each.protocol, metric, ours):
             print("", as_text(table), sep="\n")
     print_next(("compare the runs", ("compare", "--experiment", models[0].run.experiment)))
+
+
+def protocol_suffix(rerank: int | None, vectors: int | None, rescore: Rescore | None) -> str:
+    """Return what these options add to the name of a protocol, such as `-rerank100`.
+
+    Raises:
+        InputError: a number below 1, or two options that are for different models.
+    """
+    if rerank and vectors:
+        raise InputError(
+            "--rerank is for models of pairs and --vectors for models of two sides; give one of them"
+        )
+    suffix = ""
+    for option, mark, value, example in (
+        ("--rerank", RERANK, rerank, 100),
+        ("--vectors", VECTORS, vectors, 4),
+    ):
+        if value is not None:
+            if value < 1:
+                raise InputError(f"{option} must be at least 1, such as {example}, not {value}")
+            suffix = f"{mark}{value}"
+    return suffix + (f"-{rescore}" if rescore else "")
 
 
 def analyse(trained: TrainedModel, *, split: str, protocol: str, elements: bool) -> None:

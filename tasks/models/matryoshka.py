@@ -37,7 +37,8 @@ class Matryoshka(DualEncoder):
         vectors: how many vectors each group has, ascending. The last group is all of them, also where it is not named.
 
     Raises:
-        InputError: these are no ascending counts, or not below the number of vectors of a side.
+        InputError: `vectors` is not ascending counts, or names more than there are; an aggregator makes single vectors
+            or sets of any size, or looks at the other modality.
     """
 
     def __init__(self, parts: Parts, *, vectors: str = "1 4") -> None:
@@ -49,7 +50,7 @@ class Matryoshka(DualEncoder):
                 "the model 'matryoshka' encodes each side alone, and an aggregator looks at the other; choose one that "
                 "does not, such as --aggregator 'map(k=16)'"
             )
-        if min(counts) == 0 or max(counts) < 2 or not similarity.of_sets or sizes[-1] > max(counts):
+        if min(counts) == 0 or max(counts) < 2 or sizes[-1] > max(counts):
             raise InputError(
                 f"the model 'matryoshka' compares the first {vectors} vectors of each set, and the aggregators make "
                 f"{counts[0] or 'any number'} of an image or video and {counts[1] or 'any number'} of a text: choose "

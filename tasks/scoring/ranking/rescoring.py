@@ -9,14 +9,14 @@ With s the score of query q and gallery item g, of one direction:
 - Querybank normalisation, `qbnorm`, with the dynamic inverted softmax: exp(B s(q, g)) / sum_b exp(B s(b, g)) over a
   bank of training queries b, where the best item of q is among the k best of a query of the bank, else s(q, g).
   Bogolin et al., "Cross modal retrieval with querybank normalisation", CVPR 2022; B = 20 and k = 1 as in their code.
-- `sinkhorn`: s(q, g) + log(b_g) / T, where b is of the four rounds in which Sinkhorn and Knopp's algorithm brings the
-  rows and the columns of exp(T s(b, g)), of a bank of training queries b, to one sum each: so what many of them find
-  loses. Wang et al., "Unified coarse-to-fine alignment for video-text retrieval" (UCoFiA), ICCV 2023, and its
+- `sinkhorn`: s(q, g) + log(w_g) / T, where w_g is the column weight of item g after four rounds of Sinkhorn and Knopp's
+  algorithm on exp(T s(b, g)), for a bank of training queries b: items that fit many of them get a low weight. Wang et
+  al., "Unified coarse-to-fine alignment for video-text retrieval" (UCoFiA), ICCV 2023, and its
   code, where T is CLIP's learned scale, of at most 100, and 100 here; it adds three such scores, of which a model
   here has one.
 
-They are computed in float64, a block of queries at a time, with each score computed twice. Of the second the logarithm
-is ranked, which changes no order.
+They are computed in float64, a block of queries at a time, with each score computed twice, or for
+`sinkhorn` those of the bank once a round. Of `qbnorm` the logarithm is ranked, which changes no order.
 """
 
 from __future__ import annotations
@@ -116,15 +116,11 @@ def inverted_softmax(score: Score, bank: Score, size: int, gallery: int) -> Rows
 
 
 def balanced(score: Score, bank: Score, size: int, gallery: int) -> Rows:
-    """Return the scores of queries plus the logarithm of each gallery item's weight by `ROUNDS` of Sinkhorn's, float64.
+    """Return the scores of queries plus log-weights of the gallery from Sinkhorn's rounds, float64.
 
-    Args:
-        score: of queries against the gallery.
-        bank: of training queries against it.
-        size: how many training queries there are.
-        gallery: items of the gallery.
+    Args: those of `inverted_softmax`.
     """
-    weight_G: Tensor | float = 0.0  # logarithms, of which the first round sees none
+    weight_G: Tensor | float = 0.0  # a logarithm; the first pass has row weights of 1
     for step in range(ROUNDS + 1):
         sums = []
         for sim_BG in _blocks(bank, size, gallery):
