@@ -81,3 +81,25 @@ class CorpusTask(CorpusInputs, TaskAdapter, CountsWords, Scores, Searchable):
         """
         run = self.run
         Order(size=samples, batch=run.optim.batch, unit=run.epoch_unit, seed=run.seed)
+
+
+def reads_video_files(adapter: object) -> bool:
+    """Whether the model of an adapter reads video files, and not stored features or images."""
+    return isinstance(adapter, CorpusTask) and adapter.modality == "video" and not adapter.reads_store
+
+
+def refuse_video_files(adapter: object, what: str) -> None:
+    """Refuse a model that reads video files, for what has no place for these.
+
+    Args:
+        adapter: of the model.
+        what: it is, in the plural.
+
+    Raises:
+        InputError: the model reads them.
+    """
+    if reads_video_files(adapter):
+        raise InputError(
+            f"the model reads video files, and {what} take features, images and texts; `polypool export --out` writes "
+            "a folder that polypool.load reads"
+        )

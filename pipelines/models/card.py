@@ -20,6 +20,7 @@ from polypool.pipelines.training.recording import PRECISION
 from polypool.pipelines.training.run_results import printed
 from polypool.tasks.abilities import Answers, ReadsInputs
 from polypool.tasks.adapter import Metric
+from polypool.tasks.corpus_task import reads_video_files
 from polypool.tasks.inputs.visuals import FEATURES
 from polypool.tasks.models.retrieval_model import RetrievalModel
 from polypool.tasks.run import modules
@@ -92,7 +93,7 @@ def example(trained: TrainedModel, folder: str) -> str:
     adapter, answers = trained.adapter, isinstance(trained.adapter, Answers)
     if not isinstance(adapter, ReadsInputs) or not (answers or isinstance(trained.model, RetrievalModel)):
         return "\n".join([*lines, "print(sorted(model.adapter.assets))", "print(model.model)"])
-    visuals = '["video.mp4"]' if adapter.modality == "video" else '["image.jpg"]'
+    visuals = '["video.mp4"]' if reads_video_files(adapter) else '["image.jpg"]'
     if adapter.visual_dim:
         lines.insert(0, "import numpy as np")
         visuals = f"[np.random.rand(36, {adapter.visual_dim})]  # features (N, F) of each image or video"

@@ -32,7 +32,7 @@ from polypool.pipelines.training.checkpoints.best import (
     best_checkpoint,
     write_model,
 )
-from polypool.tasks.inputs.visual_files import refuse_video_files
+from polypool.tasks.corpus_task import refuse_video_files
 from polypool.tasks.models.parts import is_adapted, without_adaptation
 from polypool.tasks.run import modules
 from polypool.tasks.scoring.records import VERSION_TAG

@@ -25,7 +25,7 @@ from polypool.infra.extras import needed
 from polypool.infra.files import atomic
 from polypool.pipelines.models.search.queries import visual_batch
 from polypool.tasks.abilities import Answers, ReadsInputs
-from polypool.tasks.inputs.visual_files import refuse_video_files
+from polypool.tasks.corpus_task import refuse_video_files
 from polypool.tasks.models.retrieval_model import RetrievalModel
 
 if TYPE_CHECKING:

@@ -150,23 +150,6 @@ def check_frames(frames: int) -> None:
         )
 
 
-def refuse_video_files(adapter: Any, what: str) -> None:
-    """Refuse a model that reads video files, for what has no place for these.
-
-    Args:
-        adapter: of the model, `polypool.tasks.abilities.ReadsInputs`.
-        what: it is, in the plural.
-
-    Raises:
-        InputError: the model reads them.
-    """
-    if not adapter.visual_dim and getattr(adapter, "modality", "image") == "video":
-        raise InputError(
-            f"the model reads video files, and {what} take features, images and texts; `polypool export --out` writes "
-            "a folder that polypool.load reads"
-        )
-
-
 @cache
 def _decoder() -> str:
     return choose_decoder()
