@@ -14,7 +14,7 @@ from typing import Any
 import hub_server
 import object_storage
 import pytest
-from places import FAULTS, ROOT, SUPPORT
+from places import PATHS
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
@@ -105,7 +105,7 @@ def one_ray() -> Iterator[None]:
     from polypool.infra.ray.session import ray_session
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", os.pathsep.join(map(str, (ROOT, SUPPORT, FAULTS))))
+        patch.setenv("PYTHONPATH", os.pathsep.join(PATHS))
         patch.setenv("RAY_worker_niceness", "0")  # 15 by default: they would starve beside the other tests
         patch.delenv("RAY_ADDRESS", raising=False)
         with ray_session(cpus=2, shared=True):

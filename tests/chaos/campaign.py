@@ -25,9 +25,10 @@ from typing import Any
 
 import tyro
 
-_TESTS = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(_TESTS.parent), str(_TESTS), str(_TESTS / "support"), str(_TESTS / "support" / "servers")]
+sys.path.append(str(Path(__file__).resolve().parents[1] / "support"))
+from places import PATHS
 
+sys.path[:0] = PATHS
 from mlflow_server import Server  # noqa: E402 (found where the line above looks)
 from safetensors.torch import load_file  # noqa: E402
 

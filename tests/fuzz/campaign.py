@@ -20,9 +20,10 @@ import tyro
 from hypothesis import given, seed, settings
 
 os.environ["TQDM_DISABLE"] = "1"
-_TESTS = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(_TESTS.parent), str(_TESTS), str(_TESTS / "support"), str(_TESTS / "support" / "files")]
+sys.path.append(str(Path(__file__).resolve().parents[1] / "support"))
+from places import PATHS
 
+sys.path[:0] = PATHS
 from fuzz.cases import BAD, GOOD, Verdict  # noqa: E402 (found where the line above looks)
 from fuzz.kinds import KINDS  # noqa: E402
 from fuzz.strategies import CASES, cases  # noqa: E402

@@ -16,9 +16,10 @@ import numpy as np
 import tyro
 from PIL import Image
 
-_TESTS = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(_TESTS.parent), str(_TESTS / "support" / "files")]
+sys.path.append(str(Path(__file__).resolve().parents[1] / "support"))
+from places import PATHS
 
+sys.path[:0] = PATHS
 from clips import decoded, write_clip  # noqa: E402 (found where the line above looks)
 from pictures import photograph  # noqa: E402
 

@@ -22,6 +22,8 @@ from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import BinaryIO, Self
 
+from places import PATHS
+
 from fuzz.cases import Kind, SilentlyWrong, Verdict
 
 SECONDS = 10.0  # of a core
@@ -32,8 +34,6 @@ _WAIT = 6  # times as many seconds by the clock
 _TOO_LONG = (signal.SIGPROF, signal.SIGALRM)
 _CASES = 200  # in a process, before the next one is forked
 _LENGTH = struct.Struct(">I")
-_TESTS = Path(__file__).resolve().parents[1]
-_PATHS = [_TESTS.parent, _TESTS, _TESTS / "support", _TESTS / "support" / "files"]
 _ENVIRONMENT = {
     "TQDM_DISABLE": "1",
     "OMP_NUM_THREADS": "1",
@@ -52,7 +52,7 @@ class Worker:
     """
 
     def __init__(self, *, seconds: float = SECONDS, memory: int = MEMORY) -> None:
-        program = f"import sys; sys.path[:0] = {list(map(str, _PATHS))}; import fuzz.worker as w; w.serve()"
+        program = f"import sys; sys.path[:0] = {PATHS}; import fuzz.worker as w; w.serve()"
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-c", program, str(seconds), str(memory)],
             stdin=subprocess.PIPE,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 
 TESTS = Path(__file__).resolve().parents[1]
 ROOT = TESTS.parent
-SUPPORT = TESTS / "support"
-FAULTS = SUPPORT / "faults"
+_PYTEST = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]
+# Where tests import from, for other processes that import the same.
+PATHS = [str((ROOT / path).resolve()) for path in _PYTEST["pythonpath"]]

@@ -14,7 +14,7 @@ import pytest
 import torch
 from corpora import make_corpus
 from kept import keep_run
-from places import FAULTS, ROOT
+from places import PATHS, ROOT
 from ray.exceptions import RayActorError
 from ray.train import WorkerGroupError
 from safetensors.torch import load_file
@@ -137,10 +137,9 @@ def test_a_process_killed_while_it_trains_is_followed_by_one_that_ends_the_run(f
     objective = f"faulty:KilledOften(runs={str(home / 'runs')!r}, markers={markers!r}, epochs=[1.4, 3.4])"
     disturbed = replace(run, objective=objective, checkpoint_every=2, retries=1, experiment="killed")
     (home / "disturbed.json").write_text(json.dumps(to_json(disturbed)))
-    paths = os.pathsep.join(map(str, (ROOT, FAULTS)))
     done = subprocess.run(
         [sys.executable, "-m", "polypool", "train", str(home / "disturbed.json"), "--trust", "faulty"],
-        env=os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(PATHS), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         timeout=300,

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from corpora import make_corpus
 from object_storage import KEYS, Bucket, Fault, cut
-from places import FAULTS, ROOT
+from places import PATHS, ROOT
 from programs import begin
 from safetensors.torch import load_file
 from toy import same_weights, train_undisturbed
@@ -52,7 +52,7 @@ def machines(tmp_path, bucket, monkeypatch) -> list[Path]:
     monkeypatch.setenv("POLYPOOL_HOME", str(homes[0]))
     monkeypatch.setenv("POLYPOOL_RUNS", f"{bucket.url}/team/runs")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
-    monkeypatch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}{FAULTS}")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(PATHS))
     monkeypatch.setenv("RAY_worker_niceness", "0")
     return homes
 

@@ -1,12 +1,13 @@
 """Optimisers take the steps of their papers, in groups as settings say, and go on after a restart as if nothing was."""
 
 import copy
+import os
 import sys
 from types import ModuleType
 
 import pytest
 import torch
-from places import ROOT, SUPPORT
+from places import PATHS
 from programs import begin, end
 from torch import Tensor, nn
 from toy import FolderReport, Toy, same_weights, toy_run, trainer_of
@@ -337,7 +338,6 @@ print(*sorted(name for name in ("torch._dynamo", "mlflow", "transformers", "ray"
 
 
 def test_a_worker_imports_neither_the_compiler_nor_mlflow(tmp_path):
-    path = ":".join(map(str, (ROOT, SUPPORT, SUPPORT / "training")))
-    env = {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+    env = {"PYTHONPATH": os.pathsep.join(PATHS), "OMP_NUM_THREADS": "1"}
     code, said, errors = end(begin("-c", WORKER, str(tmp_path), *OPTIMISERS.names(), env=env))
     assert (code, said) == (0, "\n"), errors
