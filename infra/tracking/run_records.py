@@ -261,9 +261,10 @@ class Artifacts:
         """Return the path of a run's artifact.
 
         Raises:
-            InputError: there is none, or the server does not answer.
+            AbsentError: there is none.
+            InputError: the server does not answer.
         """
-        missing = InputError(f"run {run.run_id} has no artifact {name}")
+        missing = AbsentError(f"run {run.run_id} has no artifact {name}")
         if (folder := folder_at(run.artifacts)) is not None:
             if not (folder / name).is_file():
                 raise missing

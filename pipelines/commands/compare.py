@@ -21,7 +21,7 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 def compare(
     *,
     experiment: str = "polypool",
+    archives: Annotated[tuple[Path, ...], tyro.conf.arg(help_behavior_hint="(default: none)")] = (),
     metric: str = "",
     protocol: str = "",
     recipes: AllByDefault = (),
@@ -55,6 +56,7 @@ def compare(
 
     Args:
         experiment: MLflow experiment.
+        archives: files of `polypool runs archive`, whose runs are compared with those of the experiment.
         metric: metric that orders the rows and is drawn, such as `i2t/R1` (default: each task's primary metric).
         protocol: the only protocol shown (default: every one under which a test split was scored).
         recipes: the only recipes whose runs are shown.
@@ -79,6 +81,7 @@ def compare(
     comparison = comparing.compare(
         uri,
         experiment,
+        archives=archives,
         metric=metric,
         protocol=protocol,
         recipes=recipes,

@@ -7,6 +7,9 @@ object storage, where all machines see which process holds it.
 `polypool runs mirror tensorboard --out FOLDER [RUN_ID ...] [--follow]` and `polypool runs mirror wandb --project
 PROJECT [RUN_ID ...] [--follow]` copy curves, figures, settings and results to other trackers; given again, they add
 what is new.
+
+`polypool runs archive --out FILE.parquet` writes what `compare` reads of finished runs to a file, from which `compare
+--archives FILE.parquet` reads it on any machine.
 """
 
 from __future__ import annotations
@@ -22,7 +25,9 @@ import tyro
 
 from polypool.infra.errors import InputError
 from polypool.infra.paths import home
-from polypool.infra.process.command import command
+from polypool.infra.process.command import AllByDefault, command
+from polypool.infra.process.output import print_next
+from polypool.infra.storage.places import local
 from polypool.infra.tracking import tracking_uri
 
 if TYPE_CHECKING:
@@ -121,9 +126,32 @@ def wandb(
     copying.to(WandB(project, entity=entity, folder=out), hint)
 
 
+def archive(*, out: Path, experiment: str = "polypool", aggregators: AllByDefault = ()) -> None:
+    """Write the scores, settings and results of single queries of finished runs to a file.
+
+    Args:
+        out: the file, .parquet.
+        experiment: MLflow experiment.
+        aggregators: the only ones whose runs are written, such as `gpo "kmax(k=2)"`.
+    """
+    from polypool.infra.tracking import Artifacts
+    from polypool.pipelines.comparison.archives import refuse_ending, write_archive
+    from polypool.pipelines.comparison.selection import chosen, runs_of
+
+    refuse_ending(local(out, what="the file of --out"))
+    uri = tracking_uri(home())
+    runs = chosen(runs_of(uri, experiment), aggregators=aggregators)
+    written = write_archive(runs, Artifacts(uri), out)
+    rest = f"; {len(runs) - written} not finished and left out" if written < len(runs) else ""
+    print(f"{written} runs written to {out}{rest}")
+    print_next(("compare them, also elsewhere", ("compare", "--archives", str(out))))
+
+
 @command
 def main() -> None:
-    if sys.argv[1:2] == ["mirror"]:
+    if sys.argv[1:2] == ["archive"]:
+        tyro.cli(archive, args=sys.argv[2:], prog="polypool runs archive")
+    elif sys.argv[1:2] == ["mirror"]:
         mirrors: dict[str, Callable[..., None]] = {"tensorboard": tensorboard, "wandb": wandb}
         tyro.extras.subcommand_cli_from_dict(mirrors, args=sys.argv[2:], prog="polypool runs mirror")
     else:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-import shlex
 import tempfile
 import textwrap
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import chain
@@ -14,22 +13,21 @@ from pathlib import Path
 
 from polypool.infra.errors import InputError, unknown
 from polypool.infra.process.beside import beside
-from polypool.infra.spec import Spec
 from polypool.infra.text_tables import WIDTH, Table, as_latex, as_markdown, as_text
-from polypool.infra.tracking import Artifacts, RunRecord, Tracker, find_runs
+from polypool.infra.tracking import Artifacts, RunRecord, Tracker
 from polypool.infra.tracking.provenance import command_line
 from polypool.infra.tracking.tracker import NOTE
+from polypool.pipelines.comparison.archives import ARCHIVE
 from polypool.pipelines.comparison.grouping import arranged
 from polypool.pipelines.comparison.groups import Group
 from polypool.pipelines.comparison.query_units import Read, read_queries, with_differences
 from polypool.pipelines.comparison.results import Result, columns, results
+from polypool.pipelines.comparison.selection import chosen, with_archives
 from polypool.pipelines.comparison.tables import differences, score_tables
 from polypool.pipelines.comparison.tables.cross_task import CrossTaskTable, cross_task_tables, why_not
 from polypool.pipelines.comparison.tables.methods import methods
 from polypool.pipelines.comparison.tables.over_tasks import over_tasks
-from polypool.pipelines.training.tuned import tuned_of
 
-_SUMMARIES = ("comparison", "sweep")  # kinds of runs that summarise others and have no scores
 _LONGEST = 5000  # characters of a description, which older stores cut
 _REST = "All tables are in the artifact `compare.md`."
 
@@ -61,10 +59,15 @@ class Comparison:
 
     @property
     def best_run(self) -> RunRecord | None:
-        """The best run of the best row of the first group that has trained ones, or None."""
+        """The best run of the best row of the first group that has trained ones, or None.
+
+        Archived runs do not count, since their checkpoints are elsewhere.
+        """
         for group in self.groups:
             for row in group.rows if group.metric else ():
-                trained = [run for run in row.runs if run.tags.get("kind") == "train"]
+                trained = [
+                    run for run in row.runs if run.tags.get("kind") == "train" and ARCHIVE not in run.tags
+                ]
                 sign, name = group.ranked_by.sign, f"{group.protocol}/{group.ranked_by.name}"
                 if scored := [run for run in trained if name in run.metrics]:
                     return max(scored, key=lambda run: sign * run.metrics[name])
@@ -215,6 +218,7 @@ def compare(
     uri: str,
     experiment: str,
     *,
+    archives: Sequence[Path] = (),
     metric: str = "",
     protocol: str = "",
     recipes: Sequence[str] = (),
@@ -228,6 +232,7 @@ def compare(
     Args:
         uri: the tracking store.
         experiment: its name.
+        archives: files with more runs; an experiment that does not exist is noted then, and not refused.
         metric: orders the rows; a group without it takes its primary one, as all do if it is empty.
         protocol: the only one shown; if empty, every one under which a test split was scored.
         recipes: of the only runs shown; empty for all.
@@ -240,45 +245,21 @@ def compare(
         InputError: no such experiment, metric, protocol, recipe, aggregator or baseline, or nothing in it can be
             compared.
     """
-    runs = [run for run in find_runs(uri, experiment, finished=False) if _is_for_tables(run)]
-    if not runs:
-        raise InputError(
-            f"experiment {experiment!r} of {uri} has no runs to compare; train some: "
-            f"polypool train RECIPE --experiment {shlex.quote(experiment)}"
-        )
-    if recipes:
-        runs = _with("recipe", {*recipes}, runs)
-    if aggregators:
-        runs = _with("aggregator", {str(Spec.parse(spec)) for spec in aggregators}, runs)
     artifacts = Artifacts(uri)
-    groups, notes = arranged(
-        runs,
-        experiment=experiment,
-        metric=metric,
-        protocol=protocol,
-        read=lambda run, name: artifacts.path(run, name).read_bytes(),
-    )
-    if baseline and not [*filter(None, (baseline_row(group, baseline) for group in groups))]:
-        raise unknown("row for --baseline", baseline, {row.label for group in groups for row in group.rows})
-    comparison = Comparison(experiment=experiment, groups=groups, notes=notes, baseline=baseline, pairs=pairs)
-    return comparison.judged(partial(read_queries, artifacts)) if significance else comparison
-
-
-def _is_for_tables(run: RunRecord) -> bool:
-    """Whether a run scores a test split, as those do not that summarise others or help to choose settings."""
-    return run.tags.get("kind") not in _SUMMARIES and run.params.get("test") != "False"
-
-
-def _with(tag: str, wanted: Set[str], runs: Sequence[RunRecord]) -> list[RunRecord]:
-    """Return the runs of which a tag is wanted; refuse what none has."""
-    values = [_values(tag, run) for run in runs]
-    had = {*chain(*values)} - {""}
-    if missing := sorted(wanted - had):
-        raise unknown(f"{tag} of the experiment", missing[0], had)
-    return [run for run, of in zip(runs, values, strict=True) if of & wanted]
-
-
-def _values(tag: str, run: RunRecord) -> set[str]:
-    """Return a tag of a run; of a tuned one's aggregator, also the spec that its sweep was given."""
-    tuned = tuned_of(run.tags, run=run.run_id) if tag == "aggregator" else None
-    return {run.tags.get(tag, "")} | ({tuned.aggregator.partition(", text ")[0]} if tuned else set())
+    with tempfile.TemporaryDirectory(prefix="polypool-archives-") as unpacked:
+        runs, sources = with_archives(uri, experiment, archives, Path(unpacked))
+        groups, notes = arranged(
+            chosen(runs, recipes=recipes, aggregators=aggregators),
+            experiment=experiment,
+            metric=metric,
+            protocol=protocol,
+            read=lambda run, name: artifacts.path(run, name).read_bytes(),
+        )
+        if baseline and not [*filter(None, (baseline_row(group, baseline) for group in groups))]:
+            raise unknown(
+                "row for --baseline", baseline, {row.label for group in groups for row in group.rows}
+            )
+        comparison = Comparison(
+            experiment=experiment, groups=groups, notes=(*sources, *notes), baseline=baseline, pairs=pairs
+        )
+        return comparison.judged(partial(read_queries, artifacts)) if significance else comparison

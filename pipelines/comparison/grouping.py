@@ -35,6 +35,8 @@ ReadArtifact = Callable[[RunRecord, str], bytes]
 """Returns an artifact of a run by its name, or raises InputError."""
 T = TypeVar("T")
 
+_SUMMARIES = ("comparison", "sweep")  # kinds of runs that summarise others and have no scores
+
 
 def arranged(
     runs: Sequence[RunRecord],
@@ -60,15 +62,17 @@ def arranged(
         (run for run in runs if run.status == "FINISHED"), key=lambda run: run.ended or 0.0, reverse=True
     )
     notes = [*_left_out("not finished", [run for run in runs if run.status != "FINISHED"])]
-    notes += _left_out("without scores to show", [run for run in finished if not _protocols(run, protocol)])
+    notes += _left_out(
+        "without scores to show", [run for run in finished if not protocols_shown(run, protocol)]
+    )
     by_key: dict[Key, list[RunRecord]] = defaultdict(list)
     for run in finished:
         tuned = tuned_of(run.tags, run=run.run_id)
-        for name in _protocols(run, protocol):
+        for name in protocols_shown(run, protocol):
             task, trained_on, dataset = (run.tags.get(tag, "") for tag in ("task", TRAINED_ON, "dataset"))
             by_key[task, trained_on, dataset, name, tuned.words if tuned else ""].append(run)
     if not by_key and protocol:
-        scored = {name for run in finished for name in _protocols(run, "")}
+        scored = {name for run in finished for name in protocols_shown(run)}
         raise unknown("protocol", protocol, scored, f" Those are what the runs of {experiment!r} have.")
     if not by_key:
         raise InputError(f"experiment {experiment!r} has nothing to compare yet; {'; '.join(notes)}")
@@ -82,7 +86,12 @@ def arranged(
     return groups, tuple(notes)
 
 
-def _protocols(run: RunRecord, only: str) -> set[str]:
+def is_for_tables(run: RunRecord) -> bool:
+    """Whether a run scores a test split, as those do not that summarise others or help to choose settings."""
+    return run.tags.get("kind") not in _SUMMARIES and run.params.get("test") != "False"
+
+
+def protocols_shown(run: RunRecord, only: str = "") -> set[str]:
     """Return the protocols of a run's scores: `only`, or its own and others of test splits."""
     own, scored = run.tags.get("protocol", ""), {name.partition("/")[0] for name in run.metrics}
     return {name for name in scored if (name == only if only else name == own or is_for_test(name))}

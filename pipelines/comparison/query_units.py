@@ -20,7 +20,7 @@ from polypool.pipelines.comparison.statistics.joint_scores import Sample
 from polypool.pipelines.comparison.statistics.significance import judge
 from polypool.pipelines.comparison.stored_arrays import StoredArrays
 from polypool.tasks.adapter import QueryMean, QueryMetric
-from polypool.tasks.scoring.records import queries_from
+from polypool.tasks.scoring.records import queries_from, query_files
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,11 +127,12 @@ Read = Callable[[RunRecord, str], Queries]
 
 def read_queries(artifacts: Artifacts, run: RunRecord, protocol: str) -> Queries:
     """Read the queries of a run; InputError if their files are missing or damaged."""
-    name = f"per_query/{protocol.replace('/', '-')}"
-    arrays, described = (artifacts.path(run, f"{name}.{kind}") for kind in ("npz", "json"))
+    arrays, described = query_files(protocol)
     return Queries(
-        arrays=StoredArrays(arrays),
-        metrics=queries_from(described.read_text(), where=f"run {run.run_id}: {name}.json"),
+        arrays=StoredArrays(artifacts.path(run, arrays)),
+        metrics=queries_from(
+            artifacts.path(run, described).read_text(), where=f"run {run.run_id}: {described}"
+        ),
     )
 
 

@@ -22,6 +22,7 @@ from polypool.pipelines.training.checkpoints.format import Progress
 from polypool.tasks.adapter import Evaluation, Pictures
 from polypool.tasks.scoring.records import (
     FOLDER,
+    QUERIES,
     VERSION_TAG,
     file_name,
     metrics_json,
@@ -123,7 +124,7 @@ def log_evaluation(log: Log, evaluation: Evaluation, *, step: int) -> None:
         f"{name}.npz": packed.getvalue(),
         f"{name}.json": queries_json(evaluation.query_metrics).encode(),
     }
-    _log_files(log, per_query, "per_query")
+    _log_files(log, per_query, QUERIES)
     _log_files(log, evaluation.files, "evaluation")
 
 

@@ -27,12 +27,23 @@ VERSION_TAG = "protocol_version."
 TRAINED_ON = "trained_on"
 """Tag of a run that holds scores on other data than those of training: the data set of training."""
 FOLDER = "metrics"  # artifact folder of the descriptions of metrics
+QUERIES = "per_query"  # that of the results of single queries
 _DIGEST = "sha256:"
 
 
 def file_name(protocol: str) -> str:
     """Return the name of a protocol's files, without suffix."""
     return protocol.replace("/", "-")
+
+
+def metrics_file(protocol: str) -> str:
+    """Return the artifact that describes the metrics of a protocol."""
+    return f"{FOLDER}/{file_name(protocol)}.json"
+
+
+def query_files(protocol: str) -> tuple[str, str]:
+    """Return the artifacts with the results of single queries, and with how metrics follow from them."""
+    return f"{QUERIES}/{file_name(protocol)}.npz", f"{QUERIES}/{file_name(protocol)}.json"
 
 
 def metrics_json(metrics: Sequence[Metric]) -> bytes:
@@ -67,7 +78,7 @@ def metrics_from(
         return _BY_DIGEST[tag]
     if read is None or not tag.startswith(_DIGEST):
         return _metrics(tag, where)
-    name = f"{FOLDER}/{file_name(protocol)}.json"
+    name = metrics_file(protocol)
     text = read(name)
     if metrics_tag(protocol, text)[TAG + protocol] != tag:
         raise InputError(f"{where} is not that of {name}; score the run again with `polypool evaluate`")

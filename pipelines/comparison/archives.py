@@ -1,0 +1,139 @@
+"""Archives of finished runs: what `compare` reads of them, in one Parquet file.
+
+A row is a run with its settings, scores, costs and the results of its single queries, so that rows can be added to a
+table where the runs of the others are not at hand. Checkpoints and curves are left out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from polypool.infra.errors import AbsentError, InputError
+from polypool.infra.files import atomic, existing, make_folder
+from polypool.infra.process.progress import Progress
+from polypool.infra.tracking import Artifacts, RunRecord
+from polypool.pipelines.comparison.grouping import protocols_shown
+from polypool.tasks.scoring.records import metrics_file, query_files
+
+ENDING = ".parquet"
+WHAT = "an archive that `polypool runs archive` wrote"
+ARCHIVE = "archive"
+"""Tag of a run that was read from an archive: the path of the file."""
+_FILES = "files"
+
+
+def _map(value: pa.DataType) -> pa.DataType:
+    return pa.map_(pa.string(), pa.field("value", value, nullable=False))
+
+
+_TYPES = {
+    "run_id": pa.string(),
+    "name": pa.string(),
+    "started": pa.float64(),
+    "ended": pa.float64(),
+    "tags": _map(pa.string()),
+    "params": _map(pa.string()),
+    "metrics": _map(pa.float64()),
+    _FILES: _map(pa.binary()),
+}
+_SCHEMA = pa.schema([pa.field(name, of, nullable=False) for name, of in _TYPES.items()])
+_RUN_ID = re.compile(r"[\w-]{1,64}", re.ASCII)
+_FILE = re.compile(r"(metrics|per_query)/[^/\\\0]+\.(json|npz)")
+_FINISHED = "FINISHED"
+_OF_MLFLOW = "mlflow."  # its own tags, such as the user's name
+_PAGE = 256 << 20  # bytes; one page, in which zstd finds the queries' ids of all runs equal
+_LEVEL = 19
+
+
+def refuse_ending(path: Path) -> None:
+    """Raise InputError for a path of an archive that does not end in `ENDING`."""
+    if path.suffix.lower() != ENDING:
+        raise InputError(f"{path}: an archive of runs is written as {ENDING}, by the end of the name")
+
+
+def write_archive(runs: Sequence[RunRecord], artifacts: Artifacts, path: Path) -> int:
+    """Write an archive of the finished ones of some runs, and return how many those are.
+
+    Args:
+        runs: with scores of a test split.
+        artifacts: their files.
+        path: of the archive, which is replaced.
+
+    Raises:
+        InputError: the store does not answer, or the file cannot be written.
+    """
+    refuse_ending(path)
+    runs = [run for run in runs if run.status == _FINISHED]
+    rows = [_row(run, artifacts) for run in Progress(runs, desc="archive", unit="run", leave=False)]
+    out = pa.BufferOutputStream()
+    options = {
+        "compression": "zstd",
+        "compression_level": _LEVEL,
+        "use_dictionary": False,
+        "data_page_size": _PAGE,
+    }
+    pq.write_table(pa.Table.from_pylist(rows, schema=_SCHEMA), out, write_page_checksum=True, **options)
+    data = out.getvalue()
+    make_folder(path.parent)
+    with atomic(path, needs=data.size) as file:
+        file.write(data)
+    return len(runs)
+
+
+def _row(run: RunRecord, artifacts: Artifacts) -> dict[str, Any]:
+    files = {}
+    for protocol in sorted(protocols_shown(run)):
+        for name in (metrics_file(protocol), *query_files(protocol)):
+            with suppress(AbsentError):  # as in runs of earlier versions
+                files[name] = artifacts.path(run, name).read_bytes()
+    row = {name: getattr(run, name) for name in _SCHEMA.names if name != _FILES}
+    tags = {name: value for name, value in run.tags.items() if not name.startswith(_OF_MLFLOW)}
+    return row | {"tags": tags, _FILES: files}
+
+
+def read_archive(path: Path, folder: Path) -> list[RunRecord]:
+    """Read the runs of an archive.
+
+    Args:
+        path: of the archive.
+        folder: existing one, into which the files of the runs are unpacked.
+
+    Raises:
+        InputError: there is no such file, or it is damaged or no archive.
+    """
+    refuse_ending(path)
+    try:
+        with pq.ParquetFile(existing(path, what=WHAT), page_checksum_verification=True) as file:
+            if not file.schema_arrow.equals(_SCHEMA):
+                raise InputError(f"{path}: its columns are not those of {WHAT}")
+            rows = file.read().to_pylist(maps_as_pydicts="strict")
+    except (pa.ArrowException, OSError, ValueError, KeyError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{path}: cannot be read as Parquet: {error}; expected {WHAT}") from None
+    return [_unpacked(row, folder, path, number=number) for number, row in enumerate(rows, start=1)]
+
+
+def _unpacked(row: dict[str, Any], folder: Path, path: Path, *, number: int) -> RunRecord:
+    """Return the run in a row of an archive, and write its files to a folder of its own."""
+    where = f"{path}: row {number}"
+    files = row.pop(_FILES)
+    row["tags"] |= {ARCHIVE: str(path)}
+    record = RunRecord(**row, status=_FINISHED)
+    if not _RUN_ID.fullmatch(record.run_id):
+        raise InputError(f"{where}: {record.run_id!r} is no id of a run")
+    own = make_folder(folder / record.run_id)
+    for name, data in files.items():
+        if not _FILE.fullmatch(name):
+            raise InputError(f"{where}: {name!r} is no file of an evaluation's results")
+        make_folder((own / name).parent)
+        (own / name).write_bytes(data)
+    return replace(record, artifacts=own.absolute().as_uri())

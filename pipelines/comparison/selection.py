@@ -1,0 +1,93 @@
+"""Selection of the runs that are compared: those of an experiment and of archives, by recipe and aggregator."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence, Set
+from itertools import chain
+from pathlib import Path
+
+from polypool.infra.errors import AbsentError, unknown
+from polypool.infra.spec import Spec
+from polypool.infra.tracking import RunRecord, find_runs
+from polypool.pipelines.comparison.archives import read_archive
+from polypool.pipelines.comparison.grouping import is_for_tables
+from polypool.pipelines.training.tuned import tuned_of
+
+
+def runs_of(uri: str, experiment: str) -> list[RunRecord]:
+    """Return the runs of an experiment that may be compared, finished or not, latest first.
+
+    Raises:
+        AbsentError: there is no such experiment, or it has none.
+        InputError: the store does not answer.
+    """
+    runs = [run for run in find_runs(uri, experiment, finished=False) if is_for_tables(run)]
+    if not runs:
+        raise AbsentError(
+            f"experiment {experiment!r} of {uri} has no runs to compare; train some: "
+            f"polypool train RECIPE --experiment {shlex.quote(experiment)}"
+        )
+    return runs
+
+
+def with_archives(
+    uri: str, experiment: str, archives: Sequence[Path], unpacked: Path
+) -> tuple[list[RunRecord], list[str]]:
+    """Return the runs of an experiment and of archives, each once, and notes on where they are from.
+
+    Args:
+        uri: the tracking store.
+        experiment: its name; one without runs is noted where there are archives.
+        archives: their files.
+        unpacked: folder for files of archived runs, which must stay until they are compared.
+
+    Raises:
+        InputError: the experiment has no runs and there are no archives, or an archive cannot be read.
+    """
+    archived = {path: read_archive(path, unpacked) for path in archives}
+    notes = [f"{len(runs)} runs are from {path}" for path, runs in archived.items()]
+    own: list[RunRecord] = []
+    try:
+        own = runs_of(uri, experiment)
+    except AbsentError:
+        if not archives:
+            raise
+        notes.append(f"experiment {experiment!r} of {uri} has no runs to compare with them")
+    by_id = {run.run_id: run for run in (*chain(*archived.values()), *own)}
+    return [*by_id.values()], notes
+
+
+def chosen(
+    runs: Sequence[RunRecord], *, recipes: Sequence[str] = (), aggregators: Sequence[str] = ()
+) -> Sequence[RunRecord]:
+    """Return the runs of some recipes and aggregators.
+
+    Args:
+        runs: to choose from.
+        recipes: their names; empty for all.
+        aggregators: specs, of images, videos or both modalities; empty for all.
+
+    Raises:
+        InputError: none of the runs has one of them.
+    """
+    if recipes:
+        runs = _with("recipe", {*recipes}, runs)
+    if aggregators:
+        runs = _with("aggregator", {str(Spec.parse(spec)) for spec in aggregators}, runs)
+    return runs
+
+
+def _with(tag: str, wanted: Set[str], runs: Sequence[RunRecord]) -> list[RunRecord]:
+    """Return the runs of which a tag is wanted; refuse what none has."""
+    values = [_values(tag, run) for run in runs]
+    had = {*chain(*values)} - {""}
+    if missing := sorted(wanted - had):
+        raise unknown(f"{tag} of the experiment", missing[0], had)
+    return [run for run, of in zip(runs, values, strict=True) if of & wanted]
+
+
+def _values(tag: str, run: RunRecord) -> set[str]:
+    """Return a tag of a run; of a tuned one's aggregator, also the spec that its sweep was given."""
+    tuned = tuned_of(run.tags, run=run.run_id) if tag == "aggregator" else None
+    return {run.tags.get(tag, "")} | ({tuned.aggregator.partition(", text ")[0]} if tuned else set())

@@ -1,0 +1,162 @@
+from __future__ import annotations
+
+import io
+from dataclasses import fields
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from query_results import renamed, retrieval
+from records import begun, run
+from verbs import called
+
+from polypool.infra.errors import AbsentError, InputError
+from polypool.infra.tracking import Artifacts, find_runs, tracking_uri
+from polypool.pipelines.comparison.archives import read_archive, write_archive
+from polypool.pipelines.comparison.comparison import compare
+from polypool.tasks.scoring.records import queries_json
+
+
+def record(home: Path, aggregator: str, seed: int, *, shift: float = 0.0, ends: bool = True) -> str:
+    """Record a run with the results of its queries, and return its id."""
+    queries, metrics = retrieval(seed=seed, shift=shift)
+    queries = renamed(queries, np.arange(30).astype(str))
+    found = {f"whole/{name}": value for name, value in metrics.items()} | {"cost/step": 40.0}
+    tracker = begun(run(aggregator, seed, metrics=found), home)
+    tracker.log(found, step=1)
+    np.savez_compressed(packed := io.BytesIO(), **queries.arrays)
+    (home / "whole.npz").write_bytes(packed.getvalue())
+    tracker.artifact(home / "whole.npz", "per_query")
+    tracker.text("per_query/whole.json", queries_json(queries.metrics))
+    if ends:
+        tracker.finish()
+    return tracker.run_id
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory) -> Path:
+    """A home with two seeds of `mean` and of `max`, which ranks better, and a third of `mean` that is not finished."""
+    folder = tmp_path_factory.mktemp("home")
+    for seed in range(2):
+        record(folder, "mean", seed)
+        record(folder, "max", seed, shift=-0.5)
+    record(folder, "mean", 2, ends=False)
+    return folder
+
+
+@pytest.fixture
+def archive(home: Path, tmp_path: Path) -> Path:
+    uri, path = tracking_uri(home), tmp_path / "a.parquet"
+    assert write_archive(find_runs(uri, "polypool", finished=False), Artifacts(uri), path) == 4
+    return path
+
+
+@pytest.fixture(scope="module")
+def elsewhere(tmp_path_factory) -> Path:
+    """The home of another machine, with a run of its own."""
+    folder = tmp_path_factory.mktemp("elsewhere")
+    record(folder, "gpo", 0)
+    return folder
+
+
+def test_archived_runs_are_compared_as_the_runs_themselves(home, archive, elsewhere):
+    here = compare(tracking_uri(home), "polypool", baseline="mean", pairs=True)
+    there = compare(tracking_uri(elsewhere), "none", archives=[archive], baseline="mean", pairs=True)
+    assert there.results == here.results
+    assert there.tables == here.tables
+    assert there.groups[0].judged.intervals == here.groups[0].judged.intervals
+    assert (here.best_run.tags["aggregator"], there.best_run) == ("max", None)
+    uri = tracking_uri(elsewhere)
+    assert there.notes == (
+        f"4 runs are from {archive}",
+        f"experiment 'none' of {uri} has no runs to compare with them",
+    )
+
+
+def test_the_runs_of_an_experiment_stand_beside_archived_ones(archive, elsewhere):
+    comparison = compare(tracking_uri(elsewhere), "polypool", archives=[archive], aggregators=["max", "gpo"])
+    (group,) = comparison.groups
+    assert {row.label: row.seeds for row in group.rows} == {"max": ("0", "1"), "gpo": ("0",)}
+    assert {*group.judged.intervals} == {"max", "gpo"}
+    assert comparison.best_run.tags["aggregator"] == "gpo"
+
+
+def test_a_run_that_is_also_in_the_experiment_counts_once(home, archive):
+    comparison = compare(tracking_uri(home), "polypool", archives=[archive, archive])
+    assert [len(row.runs) for row in comparison.groups[0].rows] == [2, 2]
+    assert not any("finished 2 times" in note for note in comparison.notes)
+    assert comparison.best_run is not None
+
+
+def test_everything_of_a_run_but_its_place_comes_back(home, archive, tmp_path):
+    own = {each.run_id: each for each in find_runs(tracking_uri(home), "polypool")}
+    for read in read_archive(archive, tmp_path):
+        expected = own[read.run_id]
+        for field in fields(read):
+            if field.name not in ("tags", "artifacts"):
+                assert getattr(read, field.name) == getattr(expected, field.name), field.name
+        tags = {name: value for name, value in expected.tags.items() if not name.startswith("mlflow.")}
+        assert read.tags == {**tags, "archive": str(archive)}
+        assert len(tags) < len(expected.tags)
+
+
+def test_without_archives_an_unknown_experiment_is_refused(elsewhere):
+    with pytest.raises(AbsentError, match="none"):
+        compare(tracking_uri(elsewhere), "none")
+
+
+def damaged(archive: Path, column: str, value: object) -> Path:
+    """Write an archive whose first row has another value in a column."""
+    table = pq.read_table(archive)
+    rows = table.to_pylist()
+    rows[0][column] = value
+    pq.write_table(pa.Table.from_pylist(rows, schema=table.schema), archive)
+    return archive
+
+
+@pytest.mark.parametrize("run_id", ["..", "../x", "/etc", "", "a" * 65])
+def test_an_id_that_leads_out_of_the_folder_is_refused(archive, tmp_path, run_id):
+    with pytest.raises(InputError, match=r"row 1: .* is no id of a run"):
+        read_archive(damaged(archive, "run_id", run_id), tmp_path)
+
+
+@pytest.mark.parametrize("name", ["../x.npz", "per_query/../../x.npz", "/x.json", "per_query/x.py", "x.npz"])
+def test_a_file_that_leads_out_of_the_folder_is_refused(archive, tmp_path, name):
+    with pytest.raises(InputError, match=r"row 1: .* is no file of an evaluation's results"):
+        read_archive(damaged(archive, "files", [(name, b"x")]), tmp_path)
+    assert not [*tmp_path.rglob("x.*")]
+
+
+def test_damaged_files_are_refused(archive, tmp_path):
+    pq.write_table(pa.table({"a": [1]}), tmp_path / "other.parquet")
+    with pytest.raises(InputError, match="its columns are not those of an archive"):
+        read_archive(tmp_path / "other.parquet", tmp_path)
+    data = archive.read_bytes()
+    archive.write_bytes(data[: len(data) // 2])
+    with pytest.raises(InputError, match="cannot be read as Parquet"):
+        read_archive(archive, tmp_path)
+    archive.write_bytes(b"\0".join([data[:200], data[201:]]))
+    with pytest.raises(InputError, match="cannot be read as Parquet"):
+        read_archive(archive, tmp_path)
+    with pytest.raises(InputError, match="nowhere"):
+        read_archive(tmp_path / "nowhere.parquet", tmp_path)
+    with pytest.raises(InputError, match=r"written as \.parquet"):
+        read_archive(tmp_path / "a.zip", tmp_path)
+
+
+def test_the_verbs(home, elsewhere, monkeypatch, tmp_path):
+    archive = tmp_path / "mean only.parquet"
+    monkeypatch.setenv("POLYPOOL_HOME", str(home))
+    code, said, _ = called("runs", "archive", "--out", archive, "--aggregators", "mean")
+    assert code == 0
+    assert f"2 runs written to {archive}; 1 not finished and left out" in said
+    assert f"compare --archives '{archive}'" in said
+    monkeypatch.setenv("POLYPOOL_HOME", str(elsewhere))
+    code, said, _ = called("compare", "--archives", archive, "--no-log")
+    assert code == 0
+    assert "2 runs are from" in said
+    code, _, error = called("runs", "archive", "--out", "a.csv")
+    assert code == 2
+    assert "written as .parquet" in error
