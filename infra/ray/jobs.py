@@ -45,11 +45,13 @@ class JobServer:
         address: of a head's dashboard (`http://host:8265`), or of its cluster (`ray://host:10001`, `host:6379`).
         token: of its clients; where empty, that of Ray's own settings (RAY_AUTH_TOKEN).
         cluster: the address at which more nodes join; empty where unknown.
+        environment: variables with which another process of this machine works on the cluster; empty where unknown.
     """
 
     address: str
     token: str = field(default="", repr=False)
     cluster: str = ""
+    environment: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def client(self) -> JobSubmissionClient:
         """Return a connected client.
@@ -145,18 +147,19 @@ def private_head(*, cpus: int | None = None, alone: bool = True) -> Iterator[Job
     command += [f"--temp-dir={folder}", f"--num-cpus={cpus or os.cpu_count()}"]
     command += [f"{name}={port}" for name, port in ports.items()]
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # a job's `python` is the first on it
+    token, cluster = secrets.token_hex(32), f"127.0.0.1:{ports['--port']}"
+    env = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token} | (ON_LOOPBACK if alone else {})
     server = JobServer(
         address=f"http://127.0.0.1:{ports['--dashboard-port']}",
-        token=secrets.token_hex(32),
-        cluster=f"127.0.0.1:{ports['--port']}",
+        token=token,
+        cluster=cluster,
+        environment={"RAY_ADDRESS": cluster, **env},
     )
-    env = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": server.token, "PATH": path}
-    env |= ON_LOOPBACK if alone else {}
     log = folder / "head.log"
     with log.open("wb") as output:
         head = subprocess.Popen(
             command,
-            env={**ON_ONE_MACHINE, **os.environ, **env},
+            env={**ON_ONE_MACHINE, **os.environ, **env, "PATH": path},
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,

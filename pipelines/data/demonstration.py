@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
@@ -63,6 +63,10 @@ class DemoOptions:
     """MLflow experiment of the runs."""
 
 
+LOCAL: Mapping[str, str] = {"RAY_ADDRESS": "local"}
+"""Variables with which a verb starts a Ray of its own."""
+
+
 @contextmanager
 def job_server() -> Iterator[JobServer]:
     """Yield the address of the cluster that RAY_ADDRESS names, or of a private head."""
@@ -82,12 +86,12 @@ HIDDEN = re.compile(
 """Lines of a job's output that Ray writes about itself; not shown."""
 
 
-def verb(name: str, *options: str) -> None:
+def verb(ray: Mapping[str, str], name: str, *options: str) -> None:
     """Show `polypool <name>`, run it on this machine, and stop the demo if it fails."""
     words = ("python", "-m", "polypool", name, *options)
     print(f"\n$ {shlex.join(words)}", flush=True)
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    env = {**os.environ, "RAY_ADDRESS": "local", "PATH": path, "POLYPOOL_HOME": str(home()), WITHIN: "demo"}
+    env = {**os.environ, **ray, "PATH": path, "POLYPOOL_HOME": str(home()), WITHIN: "demo"}
     child = subprocess.Popen(words, cwd=workplace(), env=env, process_group=0)  # Ctrl-C is for us alone
     with child:
         try:
@@ -102,7 +106,7 @@ def verb(name: str, *options: str) -> None:
         raise InputError(f"the command above ended with exit code {code}; its output says why")
 
 
-def prepare_images(options: DemoOptions) -> None:
+def prepare_images(options: DemoOptions, ray: Mapping[str, str] = LOCAL) -> None:
     """Make the corpus of scenes and its features, unless an earlier demo of this size did."""
     data = RECIPES.get("demo")().data
     if is_there(data, options.images):
@@ -110,11 +114,11 @@ def prepare_images(options: DemoOptions) -> None:
     pictures = home() / f"{data.corpus}_pictures"
     write_scenes(pictures, images=options.images)
     captions = ("--json", str(pictures / "dataset_scenes.json"))
-    verb("ingest", "karpathy", *captions, "--images", str(pictures), "--out", str(home() / data.corpus))
-    extract(data, "--backbone", "cells")
+    verb(ray, "ingest", "karpathy", *captions, "--images", str(pictures), "--out", str(home() / data.corpus))
+    extract(ray, data, "--backbone", "cells")
 
 
-def prepare_videos(options: DemoOptions) -> None:
+def prepare_videos(options: DemoOptions, ray: Mapping[str, str] = LOCAL) -> None:
     """Make the corpus of moving shapes and its features, likewise."""
     data = RECIPES.get("demo_videos")().data
     if is_there(data, options.videos):
@@ -122,11 +126,11 @@ def prepare_videos(options: DemoOptions) -> None:
     folder = home() / f"{data.corpus}_videos"
     captions = ("--json", *map(str, write_moving_scenes(folder, videos=options.videos)))
     videos = ("--videos", str(folder / "videos"))
-    verb("ingest", "msrvtt", *captions, *videos, "--out", str(home() / data.corpus))
-    extract(data, "--video", "--backbone", "cells(grid=3)", "--pool", "concat")
+    verb(ray, "ingest", "msrvtt", *captions, *videos, "--out", str(home() / data.corpus))
+    extract(ray, data, "--video", "--backbone", "cells(grid=3)", "--pool", "concat")
 
 
-def prepare_questions(options: DemoOptions) -> None:
+def prepare_questions(options: DemoOptions, ray: Mapping[str, str] = LOCAL) -> None:
     """Make the corpus of questions about the scenes, whose features it shares."""
     pictures = home() / f"{RECIPES.get('demo')().data.corpus}_pictures"
     corpus = home() / RECIPES.get("demo_questions")().data.corpus
@@ -134,7 +138,7 @@ def prepare_questions(options: DemoOptions) -> None:
         map(str, paths) for paths in write_scene_questions(pictures, images=options.images)
     )
     files = ("--questions", *questions, "--annotations", *annotations)
-    verb("ingest", "vqa2", *files, "--images", str(pictures / "images"), "--out", str(corpus))
+    verb(ray, "ingest", "vqa2", *files, "--images", str(pictures / "images"), "--out", str(corpus))
 
 
 def is_there(data: Data, size: int) -> bool:
@@ -149,9 +153,9 @@ def is_there(data: Data, size: int) -> bool:
     return False
 
 
-def extract(data: Data, *words: str) -> None:
+def extract(ray: Mapping[str, str], data: Data, *words: str) -> None:
     """Extract the features of a corpus."""
-    verb("extract", "--corpus", str(home() / data.corpus), *words, "--out", str(home() / data.features))
+    verb(ray, "extract", "--corpus", str(home() / data.corpus), *words, "--out", str(home() / data.features))
 
 
 PREPARE = {"demo": prepare_images, "demo_videos": prepare_videos, "demo_questions": prepare_questions}
@@ -186,8 +190,8 @@ def run_demo(options: DemoOptions) -> None:
     started = time.monotonic()
     for spec in options.aggregators:
         AGGREGATORS.build(spec, 8)
-    for prepare in PREPARE.values():
-        prepare(options)
     with job_server() as server:
+        for prepare in PREPARE.values():
+            prepare(options, server.environment or LOCAL)
         run_async(train(server, options))  # it stops its jobs when one fails, and on Ctrl-C
     print(f"\nall of it took {time.monotonic() - started:.0f} seconds")

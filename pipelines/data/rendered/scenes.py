@@ -33,6 +33,7 @@ WIDTH, HEIGHT = 224, 168  # pixels
 _SPLITS = ("train",) * 15 + ("val",) * 2 + ("test",) * 3  # of every 20 scenes in turn
 _FOLDERS = {"train": "train2014", "val": "val2014", "test": "val2014"}
 
+_SHADOW, _BLURRED = 3, 8  # pixels by which it is moved, and over which it fades
 RADII = {"small": (11, 14), "medium": (19, 22), "large": (28, 33)}  # pixels
 
 
@@ -90,20 +91,23 @@ def _background(scene: Scene, rng: np.random.Generator) -> np.ndarray:
 
 
 def _paint(canvas_HWC: np.ndarray, shape: Shape, rng: np.random.Generator) -> None:
-    """Draw one shape, slightly turned, and its shadow."""
+    """Draw one shape, slightly turned, and its shadow, in the window of the canvas that holds both."""
     turn = np.radians(rng.uniform(-14, 14))
-    place = {"turn": turn, "radius": shape.radius, "width": WIDTH, "height": HEIGHT}
-    shadow = mask(shape.form, x=shape.x + 3, y=shape.y + 3, **place)
+    reach = 1.5 * shape.radius + _SHADOW + _BLURRED
+    left, right = max(0, int(shape.x - reach)), min(WIDTH, int(shape.x + reach))
+    top, bottom = max(0, int(shape.y - reach)), min(HEIGHT, int(shape.y + reach))
+    window_HWC, x, y = canvas_HWC[top:bottom, left:right], shape.x - left, shape.y - top
+    place = {"turn": turn, "radius": shape.radius, "width": right - left, "height": bottom - top}
+    shadow = mask(shape.form, x=x + _SHADOW, y=y + _SHADOW, **place)
     shadow_HW = np.asarray(shadow.filter(ImageFilter.GaussianBlur(2))) / 255
-    canvas_HWC *= 1 - 0.3 * shadow_HW[..., None]
-    y_HW, x_HW = np.mgrid[:HEIGHT, :WIDTH]
+    window_HWC *= 1 - 0.3 * shadow_HW[..., None]
+    y_HW, x_HW = np.mgrid[top:bottom, left:right]
     light_HW = 1 - 0.07 * (x_HW - shape.x + y_HW - shape.y) / shape.radius
     if shape.striped:
         light_HW *= 0.8 + 0.2 * (4 * np.sin((x_HW + y_HW) * 11 / shape.radius)).clip(-1, 1)
     ink_HWC = _tint(COLOURS[shape.colour], rng) * light_HW[..., None]
-    canvas_HWC += (
-        np.asarray(mask(shape.form, x=shape.x, y=shape.y, **place))[..., None] / 255 * (ink_HWC - canvas_HWC)
-    )
+    covered_HW = np.asarray(mask(shape.form, x=x, y=y, **place)) / 255
+    window_HWC += covered_HW[..., None] * (ink_HWC - window_HWC)
 
 
 def _tint(colour: tuple[int, int, int], rng: np.random.Generator) -> np.ndarray:
