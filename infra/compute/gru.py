@@ -1,9 +1,9 @@
 """GRU over sets of different sizes: cuDNN's on a GPU, and on a CPU one that takes little more than its products.
 
-torch's GRU on a CPU packs its recurrent weights at every step, and adds to the gradient of every weight at every step,
-which for recurrent weights of 3 x 1024 x 1024 costs as much as the products themselves. Here weights are packed once,
-and each one's gradient is one product over all steps. Under autocast it stays in float32 on a CPU, where torch's, in
-bfloat16, takes longer.
+torch's GRU on a CPU packs its recurrent weights at every step, and adds to the gradients of every weight and of all
+elements at every step, which for recurrent weights of 3 x 1024 x 1024 costs as much as the products themselves. Here
+weights are packed once, and each one's gradient is one product over all steps. Under autocast it stays in float32 on a
+CPU, where torch's, in bfloat16, takes longer.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from polypool.infra.compute.device import traced
 from polypool.infra.compute.recurrence import Direction
 
-WIDE = 256
-"""Below this hidden width torch is faster on a CPU, too: calls cost more than products."""
-FEW = 8
-"""Up to so many sets, torch is faster without gradients: packing the weights is most of the work."""
+MANY = 4096
+"""With fewer states a step, sets times hidden width, torch is faster on a CPU: calls cost more than products."""
+WIDE, FEW = 768, 8
+"""Without gradients torch is faster below this hidden width, and up to so many sets, as packing is most of the work."""
 
 
 class GRU(nn.RNNBase):
@@ -51,9 +51,7 @@ class GRU(nn.RNNBase):
         """
         if traced() and not torch.jit.is_tracing():
             return self._padded(x_BNE, size_B)
-        device = x_BNE.device.type
-        small = self.hidden_size < WIDE or (len(x_BNE) <= FEW and not torch.is_grad_enabled())
-        if device != "cpu" or small or torch.jit.is_tracing():
+        if x_BNE.device.type != "cpu" or torch.jit.is_tracing() or self._is_small(len(x_BNE)):
             return self._packed(x_BNE, size_B)
         order = _Order(size_B, x_BNE.shape[1], directions=len(self.weights))
         return _Read.apply(x_BNE, order, *(weight for direction in self.weights for weight in direction))
@@ -64,6 +62,12 @@ class GRU(nn.RNNBase):
         ends = ("l0", "l0_reverse")[: 1 + self.bidirectional]
         names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
         return [tuple(getattr(self, f"{name}_{end}") for name in names) for end in ends]
+
+    def _is_small(self, sets: int) -> bool:
+        """Whether torch is faster on a CPU."""
+        if torch.is_grad_enabled():
+            return sets * self.hidden_size < MANY
+        return self.hidden_size < WIDE or sets <= FEW
 
     def _padded(self, x_BNE: Tensor, size_B: Tensor) -> tuple[Tensor, Tensor]:
         """Read pads behind the real elements, where they change no state; for graphs, which know no sizes."""

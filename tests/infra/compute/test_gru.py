@@ -4,10 +4,22 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from polypool.infra.compute import gru as module
 from polypool.infra.compute import recurrence
-from polypool.infra.compute.gru import GRU, WIDE
+from polypool.infra.compute.gru import FEW, GRU, MANY, WIDE
 
+OURS, TORCHS = 0, 1 << 40
 SIZES = [[3, 9, 1, 9, 4, 2], [1, 1], [5], [2, 2, 2], [1, 7]]
+
+
+@pytest.fixture(autouse=True, params=[OURS])
+def computed(request, monkeypatch) -> None:
+    """Compute every GRU in our way, or with `TORCHS` in torch's, whatever its size."""
+    for name in ("MANY", "WIDE", "FEW"):
+        monkeypatch.setattr(module, name, request.param)
+
+
+both = pytest.mark.parametrize("computed", [OURS, TORCHS], indirect=True)
 
 
 def explicit(gru: GRU, x_BNE: Tensor, size_B: Tensor) -> tuple[Tensor, Tensor, nn.GRU]:
@@ -30,12 +42,12 @@ def gradients(states: Tensor, last: Tensor, *of: Tensor) -> tuple[Tensor, ...]:
     return torch.autograd.grad((states * weights[0]).sum() + (last * weights[1]).sum(), of)
 
 
-@pytest.mark.parametrize("hidden", [7, WIDE])
+@both
 @pytest.mark.parametrize("bidirectional", [True, False])
 @pytest.mark.parametrize("sizes", SIZES)
-def test_states_and_gradients_follow_the_definition(sizes, bidirectional, hidden):
+def test_states_and_gradients_follow_the_definition(sizes, bidirectional):
     torch.manual_seed(0)
-    gru, size_B = GRU(5, hidden, bidirectional=bidirectional).double(), torch.tensor(sizes)
+    gru, size_B = GRU(5, 7, bidirectional=bidirectional).double(), torch.tensor(sizes)
     x_BNE = torch.randn(len(sizes), max(sizes) + 2, 5, dtype=torch.float64, requires_grad=True)
     with torch.no_grad():
         x_BNE[torch.arange(x_BNE.shape[1]) >= size_B[:, None]] = torch.nan
@@ -49,7 +61,7 @@ def test_states_and_gradients_follow_the_definition(sizes, bidirectional, hidden
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_lower_precision_is_near_torch(dtype):
     torch.manual_seed(0)
-    gru, size_B = GRU(12, WIDE).to(dtype), torch.tensor([4, 11, 7] + [9] * 8)
+    gru, size_B = GRU(12, 256).to(dtype), torch.tensor([4, 11, 7] + [9] * 8)
     x_BNE = torch.randn(11, 11, 12, dtype=dtype, requires_grad=True)
     tolerance = 2e-6 if dtype == torch.float32 else 3e-2
     ours, theirs = gru(x_BNE, size_B), gru._packed(x_BNE, size_B)
@@ -61,9 +73,23 @@ def test_lower_precision_is_near_torch(dtype):
             torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5 * float(expected.abs().max()))
 
 
+@pytest.mark.parametrize("sets", [FEW, FEW + 1, MANY // 16 - 1, MANY // 16])
+@pytest.mark.parametrize("hidden", [16, WIDE])
+@pytest.mark.parametrize("training", [True, False])
+def test_our_way_is_taken_where_it_is_faster(monkeypatch, sets, hidden, training):
+    taken, read = [], module._Read.apply
+    monkeypatch.setattr(module._Read, "apply", lambda *given: taken.append(1) or read(*given))
+    for name, value in {"MANY": MANY, "WIDE": WIDE, "FEW": FEW}.items():
+        monkeypatch.setattr(module, name, value)
+    with torch.set_grad_enabled(training):
+        GRU(2, hidden)(torch.randn(sets, 1, 2), torch.ones(sets, dtype=torch.long))
+    expected = sets * hidden >= MANY if training else hidden == WIDE and sets > FEW
+    assert bool(taken) == expected
+
+
 def test_without_onednn_torch_makes_the_products(monkeypatch):
     torch.manual_seed(0)
-    gru, size_B, x_BNE = GRU(12, WIDE), torch.tensor([4, 11, 7]), torch.randn(3, 11, 12, requires_grad=True)
+    gru, size_B, x_BNE = GRU(12, 256), torch.tensor([4, 11, 7]), torch.randn(3, 11, 12, requires_grad=True)
     of = x_BNE, *gru.parameters()
     expected = gradients(*gru(x_BNE, size_B), *of)
     monkeypatch.setattr(recurrence, "_has_onednn", lambda weight: False)
@@ -94,9 +120,9 @@ def test_parameters_are_those_of_torch():
     }
 
 
-@pytest.mark.parametrize("hidden", [4, WIDE])
-def test_frozen_weights_and_inputs_need_no_gradient(hidden):
-    gru, size_B = GRU(3, hidden), torch.tensor([2, 5])
+@both
+def test_frozen_weights_and_inputs_need_no_gradient():
+    gru, size_B = GRU(3, 4), torch.tensor([2, 5])
     x_BNE = torch.randn(2, 5, 3)
     gru.requires_grad_(False)
     assert not gru(x_BNE, size_B)[0].requires_grad
@@ -107,7 +133,7 @@ def test_frozen_weights_and_inputs_need_no_gradient(hidden):
 
 
 def test_under_autocast_states_and_gradients_stay_in_single_precision():
-    gru, size_B = GRU(3, WIDE), torch.tensor([2, 5])
+    gru, size_B = GRU(3, 64), torch.tensor([2, 5])
     x_BNE = torch.randn(2, 5, 3).bfloat16().requires_grad_()
     with torch.autocast("cpu", dtype=torch.bfloat16):
         ours = gru(x_BNE, size_B)
@@ -122,7 +148,7 @@ def test_under_autocast_states_and_gradients_stay_in_single_precision():
 def test_states_of_mates_are_not_read_beyond_a_step():
     """Products of a step read rows of the next, whose states must stay out of it, whatever they are."""
     torch.manual_seed(0)
-    gru, size_B = GRU(4, WIDE), torch.tensor([9, 3, 1])
+    gru, size_B = GRU(4, 64), torch.tensor([9, 3, 1])
     x_BNE = torch.randn(3, 9, 4)
     alone = gru(x_BNE[:1], size_B[:1])[0]
     x_BNE[1:] = torch.inf
