@@ -6,13 +6,15 @@ table where the runs of the others are not at hand. Checkpoints and curves are l
 
 from __future__ import annotations
 
+import io
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -21,6 +23,7 @@ from polypool.infra.files import atomic, existing, make_folder
 from polypool.infra.process.progress import Progress
 from polypool.infra.tracking import Artifacts, RunRecord
 from polypool.pipelines.comparison.grouping import protocols_shown
+from polypool.pipelines.comparison.stored_arrays import StoredArrays
 from polypool.tasks.scoring.records import metrics_file, query_files
 
 ENDING = ".parquet"
@@ -42,14 +45,14 @@ _TYPES = {
     "tags": _map(pa.string()),
     "params": _map(pa.string()),
     "metrics": _map(pa.float64()),
-    _FILES: _map(pa.binary()),
+    _FILES: _map(pa.large_binary()),
 }
 _SCHEMA = pa.schema([pa.field(name, of, nullable=False) for name, of in _TYPES.items()])
 _RUN_ID = re.compile(r"[\w-]{1,64}", re.ASCII)
 _FILE = re.compile(r"(metrics|per_query)/[^/\\\0]+\.(json|npz)")
 _FINISHED = "FINISHED"
 _OF_MLFLOW = "mlflow."  # its own tags, such as the user's name
-_PAGE = 256 << 20  # bytes; one page, in which zstd finds the queries' ids of all runs equal
+_PAGE = 256 << 20  # bytes, in which zstd finds the queries' ids of all runs equal
 _LEVEL = 19
 
 
@@ -72,20 +75,33 @@ def write_archive(runs: Sequence[RunRecord], artifacts: Artifacts, path: Path) -
     """
     refuse_ending(path)
     runs = [run for run in runs if run.status == _FINISHED]
-    rows = [_row(run, artifacts) for run in Progress(runs, desc="archive", unit="run", leave=False)]
-    out = pa.BufferOutputStream()
+    rows = (_row(run, artifacts) for run in Progress(runs, desc="archive", unit="run", leave=False))
     options = {
         "compression": "zstd",
         "compression_level": _LEVEL,
         "use_dictionary": False,
         "data_page_size": _PAGE,
     }
-    pq.write_table(pa.Table.from_pylist(rows, schema=_SCHEMA), out, write_page_checksum=True, **options)
-    data = out.getvalue()
     make_folder(path.parent)
-    with atomic(path, needs=data.size) as file:
-        file.write(data)
+    with (
+        atomic(path) as file,
+        pq.ParquetWriter(file, _SCHEMA, write_page_checksum=True, **options) as archive,
+    ):
+        for group in _groups(rows):
+            archive.write_table(pa.Table.from_pylist(group, schema=_SCHEMA))
     return len(runs)
+
+
+def _groups(rows: Iterable[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+    """Yield rows that are held and compressed together."""
+    group, size = [], 0
+    for row in rows:
+        group.append(row)
+        size += sum(map(len, row[_FILES].values()))
+        if size >= _PAGE:
+            yield group
+            group, size = [], 0
+    yield group
 
 
 def _row(run: RunRecord, artifacts: Artifacts) -> dict[str, Any]:
@@ -93,10 +109,17 @@ def _row(run: RunRecord, artifacts: Artifacts) -> dict[str, Any]:
     for protocol in sorted(protocols_shown(run)):
         for name in (metrics_file(protocol), *query_files(protocol)):
             with suppress(AbsentError):  # as in runs of earlier versions
-                files[name] = artifacts.path(run, name).read_bytes()
+                path = artifacts.path(run, name)
+                files[name] = _without_packing(path) if path.suffix == ".npz" else path.read_bytes()
     row = {name: getattr(run, name) for name in _SCHEMA.names if name != _FILES}
     tags = {name: value for name, value in run.tags.items() if not name.startswith(_OF_MLFLOW)}
     return row | {"tags": tags, _FILES: files}
+
+
+def _without_packing(path: Path) -> bytes:
+    """Return the arrays of a `.npz` file in one that is not compressed, so that equal ones of all runs are found."""
+    np.savez(out := io.BytesIO(), **StoredArrays(path))
+    return out.getvalue()
 
 
 def read_archive(path: Path, folder: Path) -> list[RunRecord]:
@@ -110,23 +133,32 @@ def read_archive(path: Path, folder: Path) -> list[RunRecord]:
         InputError: there is no such file, or it is damaged or no archive.
     """
     refuse_ending(path)
+    rows = enumerate(_rows(existing(path, what=WHAT)), start=1)
+    return [_unpacked(row, folder, where=f"{path}: row {number}", archive=path) for number, row in rows]
+
+
+def _rows(path: Path) -> Iterator[dict[str, Any]]:
     try:
-        with pq.ParquetFile(existing(path, what=WHAT), page_checksum_verification=True) as file:
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
             if not file.schema_arrow.equals(_SCHEMA):
                 raise InputError(f"{path}: its columns are not those of {WHAT}")
-            rows = file.read().to_pylist(maps_as_pydicts="strict")
-    except (pa.ArrowException, OSError, ValueError, KeyError) as error:
-        if isinstance(error, InputError):
-            raise
+            for number in range(file.num_row_groups):
+                yield from file.read_row_group(number).to_pylist(maps_as_pydicts="strict")
+    except InputError:
+        raise
+    except (
+        pa.ArrowException,
+        OSError,
+        ValueError,
+        KeyError,
+    ) as error:  # KeyError: a name that is there twice
         raise InputError(f"{path}: cannot be read as Parquet: {error}; expected {WHAT}") from None
-    return [_unpacked(row, folder, path, number=number) for number, row in enumerate(rows, start=1)]
 
 
-def _unpacked(row: dict[str, Any], folder: Path, path: Path, *, number: int) -> RunRecord:
+def _unpacked(row: dict[str, Any], folder: Path, *, where: str, archive: Path) -> RunRecord:
     """Return the run in a row of an archive, and write its files to a folder of its own."""
-    where = f"{path}: row {number}"
     files = row.pop(_FILES)
-    row["tags"] |= {ARCHIVE: str(path)}
+    row["tags"] |= {ARCHIVE: str(archive)}
     record = RunRecord(**row, status=_FINISHED)
     if not _RUN_ID.fullmatch(record.run_id):
         raise InputError(f"{where}: {record.run_id!r} is no id of a run")

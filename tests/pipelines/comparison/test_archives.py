@@ -14,6 +14,7 @@ from verbs import called
 
 from polypool.infra.errors import AbsentError, InputError
 from polypool.infra.tracking import Artifacts, find_runs, tracking_uri
+from polypool.pipelines.comparison import archives
 from polypool.pipelines.comparison.archives import read_archive, write_archive
 from polypool.pipelines.comparison.comparison import compare
 from polypool.tasks.scoring.records import queries_json
@@ -100,6 +101,16 @@ def test_everything_of_a_run_but_its_place_comes_back(home, archive, tmp_path):
         tags = {name: value for name, value in expected.tags.items() if not name.startswith("mlflow.")}
         assert read.tags == {**tags, "archive": str(archive)}
         assert len(tags) < len(expected.tags)
+
+
+def test_a_large_archive_is_written_in_parts(home, archive, tmp_path, monkeypatch):
+    monkeypatch.setattr(archives, "_PAGE", 2500)
+    uri = tracking_uri(home)
+    write_archive(find_runs(uri, "polypool"), Artifacts(uri), tmp_path / "b.parquet")
+    assert pq.ParquetFile(tmp_path / "b.parquet").num_row_groups > 1
+    read = [read_archive(path, tmp_path) for path in (archive, tmp_path / "b.parquet")]
+    ids = [[run.run_id for run in runs] for runs in read]
+    assert ids[0] == ids[1]
 
 
 def test_without_archives_an_unknown_experiment_is_refused(elsewhere):
