@@ -14,6 +14,7 @@ from toy import FolderReport, same_weights, trainer_of
 
 from polypool.infra.errors import InputError
 from polypool.infra.registry import TASKS
+from polypool.pipelines.models import exporting
 from polypool.pipelines.models.card import example
 from polypool.pipelines.models.onnx import write_graphs
 from polypool.pipelines.models.search.queries import Query
@@ -103,8 +104,11 @@ def test_a_run_that_would_read_all_frames_is_refused_before_it_starts(run):
         prepare(replace(run, data=replace(run.data, max_frames=0)))
 
 
-def test_what_has_no_place_for_videos_is_refused(run, tmp_path):
+def test_what_has_no_place_for_videos_is_refused(run, tmp_path, monkeypatch):
     trained = untrained(run)
+    monkeypatch.setattr(exporting, "write_export", lambda *_, **__: (None, trained))
+    with pytest.raises(InputError, match=r"the model reads video files, and models of MLflow"):
+        exporting.export_to_mlflow("0" * 32)
     with pytest.raises(InputError, match=r"the model reads video files, and graphs of ONNX"):
         write_graphs(trained, tmp_path)
     assert '["video.mp4"]' in example(trained, str(tmp_path))
