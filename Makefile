@@ -68,7 +68,7 @@ $(ENV)/docs: requirements-docs.lock $(READY)
 pictures: $(READY)
 	test -d build/playwright || $(BIN)/uv pip install --quiet --target build/playwright playwright
 	PYTHONPATH=build/playwright $(BIN)/python docs/pictures.py
-	$(BIN)/polypool compare tables README.md docs/results/tuned.md
+	$(BIN)/polypool compare tables $(TABLES)
 
 test-real: $(READY)
 	$(BIN)/python -m pytest -m real
@@ -114,10 +114,13 @@ bench-quick: $(READY)
 gpu: $(READY)
 	@$(BIN)/python -m benchmarks.gpu
 
+# files with tables and figures that are written from results
+TABLES = $(shell grep -ls '^<!-- table: ' README.md docs/results/*.md)
+
 lint: $(READY) types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/python -m polypool compare tables --check README.md docs/results/poolings.md docs/results/small.md
+	$(BIN)/python -m polypool compare tables --check $(TABLES)
 
 # `polypool.tasks` is the folder `tasks`: the checker sees this mapping as links under build/types
 types: $(READY)
