@@ -118,7 +118,8 @@ def _row(run: RunRecord, artifacts: Artifacts) -> dict[str, Any]:
 
 def _without_packing(path: Path) -> bytes:
     """Return the arrays of a `.npz` file in one that is not compressed, so that equal ones of all runs are found."""
-    np.savez(out := io.BytesIO(), **StoredArrays(path))
+    arrays: dict[str, Any] = {**StoredArrays(path)}
+    np.savez(out := io.BytesIO(), **arrays)
     return out.getvalue()
 
 
