@@ -6,12 +6,15 @@ import math
 from typing import cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from polypool.aggregators.aggregator import Aggregator, Pooled
 from polypool.aggregators.averages.weighted import zero_pads
 from polypool.aggregators.queries.attending import check_heads, softmax_over_elements, with_token
 from polypool.infra.registry import AGGREGATORS
+
+_REACH = 16  # elements to each side that a value goes to
 
 
 @AGGREGATORS.register("transmil")
@@ -62,7 +65,7 @@ class _Layer(nn.Module):
         self.heads = heads
         self.norm = nn.LayerNorm(dim)
         self.query_key_value, self.out = nn.Linear(dim, 3 * dim, bias=False), nn.Linear(dim, dim)
-        self.near = nn.Conv2d(heads, heads, (33, 1), padding=(16, 0), groups=heads, bias=False)
+        self.near = nn.Conv2d(heads, heads, (2 * _REACH + 1, 1), groups=heads, bias=False)
 
     def forward(self, x_BMD: Tensor, mask_BM: Tensor, *, queries: int | None = None) -> tuple[Tensor, Tensor]:
         """Return the first `queries` elements `(B, K, D)`, or all, and their weights `(B, H, K, M)`."""
@@ -73,18 +76,23 @@ class _Layer(nn.Module):
         )
         logit_BHKM = query[:, :, :queries] @ key.transpose(2, 3) * query.shape[-1] ** -0.5
         weight_BHKM = softmax_over_elements(logit_BHKM, mask_BM[:, None, None])
-        got_BHKE = weight_BHKM @ value + self.near(value)[:, :, :queries]
+        got_BHKE = (weight_BHKM + self._near(value.shape[2])[:, :queries]) @ value
         return x_BMD[:, :queries] + self.out(got_BHKE.transpose(1, 2).flatten(2)), weight_BHKM
+
+    def _near(self, places: int) -> Tensor:
+        """Return the convolution as weights of neighbours `(H, M, M)`: a product with these has a cheaper gradient."""
+        place_M = torch.arange(places, device=self.near.weight.device)
+        step_MM = place_M - place_M[:, None] + _REACH
+        outside_MM = (step_MM < 0) | (step_MM > 2 * _REACH)
+        return self.near.weight.flatten(1)[:, step_MM.clamp(0, 2 * _REACH)].masked_fill(outside_MM, 0.0)
 
 
 class _Places(nn.Module):
-    """The code's PPEG: each element plus three convolutions of the square around it, channel by channel."""
+    """The PPEG of the code: each element plus three convolutions of the square around it, by channel, done as one."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()
-        self.wide, self.middle, self.narrow = (
-            nn.Conv2d(dim, dim, size, padding=size // 2, groups=dim) for size in (7, 5, 3)
-        )
+        self.wide, self.middle, self.narrow = (nn.Conv2d(dim, dim, size, groups=dim) for size in (7, 5, 3))
 
     def forward(self, x_BPD: Tensor, side_B1: Tensor) -> Tensor:
         """Return the elements of squares with these sides, one row behind the other in P = S^2 places `(B, P, D)`."""
@@ -95,7 +103,13 @@ class _Places(nn.Module):
         grid_BPD = _take(x_BPD, (row_P * side_B1 + column_P).masked_fill(outside_BP, 0))
         grid_BPD = grid_BPD.masked_fill(outside_BP[..., None], 0.0)
         grid_BDSS = grid_BPD.transpose(1, 2).reshape(x_BPD.shape[0], x_BPD.shape[2], side, side)
-        near_BDSS = self.wide(grid_BDSS) + self.middle(grid_BDSS) + self.narrow(grid_BDSS)
+        kernel = self.wide.weight + F.pad(self.middle.weight, [1] * 4) + F.pad(self.narrow.weight, [2] * 4)
+        bias_D = (
+            cast("Tensor", self.wide.bias)
+            + cast("Tensor", self.middle.bias)
+            + cast("Tensor", self.narrow.bias)
+        )
+        near_BDSS = F.conv2d(grid_BDSS, kernel, bias_D, padding=3, groups=len(bias_D))
         cell_BP = place_P // side_B1 * side + place_P % side_B1
         cell_BP = cell_BP.masked_fill(place_P >= side_B1**2, 0)
         return x_BPD + _take(near_BDSS.flatten(2).transpose(1, 2), cell_BP)
