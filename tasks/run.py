@@ -16,7 +16,7 @@ import tyro
 from polypool.infra.errors import InputError
 from polypool.infra.fields import NOT_EMPTY, Rule, above, at_least, below, from_plain, hints, validate
 from polypool.infra.limits import LARGEST_NUMBER
-from polypool.infra.origins import ORIGINS, origins, without_origins
+from polypool.infra.registry.origins import ORIGINS, origins, without_origins
 from polypool.infra.spec import Spec, modules_of, refuse_untrusted
 from polypool.infra.storage.places import place
 from polypool.tasks.automatic import AUTO, folder_name, short, text_encoder

@@ -6,9 +6,8 @@ from dataclasses import replace
 import pytest
 from toy import toy_run
 
-from polypool.infra import origins
 from polypool.infra.errors import InputError
-from polypool.infra.registry import AGGREGATORS
+from polypool.infra.registry import AGGREGATORS, origins
 from polypool.tasks.run import from_json, to_json, to_record
 
 
