@@ -21,7 +21,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from polypool.infra.compute.device import traced
 from polypool.infra.compute.recurrence import Direction
 
-MANY = 4096
+MANY = 16384
 """With fewer states a step, sets times hidden width, torch is faster on a CPU: calls cost more than products."""
 WIDE, FEW = 768, 8
 """Without gradients torch is faster below this hidden width, and up to so many sets, as packing is most of the work."""
