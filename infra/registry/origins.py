@@ -29,11 +29,11 @@ class Origin:
 
 def origins(specs: Iterable[str]) -> list[dict[str, str]]:
     """Return the origins of the parts that specs name and packages have plugged in, as JSON."""
-    names = {Spec.parse(spec).name for spec in specs if spec}
+    names, points = {Spec.parse(spec).name for spec in specs if spec}, entry_points()
     return [
         asdict(Origin(kind=kind, name=point.name, package=point.dist.name, version=point.dist.version))
         for kind, registry in KINDS.items()
-        for point in entry_points(group=registry.group)
+        for point in points.select(group=registry.group)
         if point.dist and point.name in names
     ]
 

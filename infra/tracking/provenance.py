@@ -84,8 +84,9 @@ def installed(package: str) -> str:
 
 def _versions() -> dict[str, str]:
     versions = {name: found for name in PACKAGES if (found := installed(name))}
-    groups = sorted(group for group in entry_points().groups if group.startswith("polypool."))
-    plugged = [point.dist for group in groups for point in entry_points(group=group) if point.dist]
+    points = entry_points()
+    groups = sorted(group for group in points.groups if group.startswith("polypool."))
+    plugged = [point.dist for group in groups for point in points.select(group=group) if point.dist]
     return versions | {f"plugin.{dist.name}": dist.version for dist in plugged}
 
 
