@@ -31,6 +31,7 @@ from benchmarks.searching.page import page
 from benchmarks.searching.query import query
 from benchmarks.searching.sets import sets
 from benchmarks.training.bert import bert_step
+from benchmarks.training.bigru import bigru
 from benchmarks.training.chunked import chunked
 from benchmarks.training.grid import grid_step
 from benchmarks.training.paper import paper_step
@@ -71,6 +72,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "api": api,
     "compare": comparing,
     "compare_many": comparing_many,
+    "bigru": bigru,
     "paper_step": paper_step,
     "bert_step": bert_step,
     "grid_step": grid_step,
