@@ -86,7 +86,7 @@ def demo() -> Run:
         data={"dataset": "scenes", "corpus": "data/scenes", "features": "data/scenes/cells"},
         visual="regions(width=128, standardise=True)",
         text="bigru(width=128, embedding=64, min_count=1)",
-        optim={"epochs": 10, "warmup_steps": 20},
+        optim={"epochs": 8, "warmup_steps": 20},
     )
 
 
@@ -102,7 +102,7 @@ def demo_videos() -> Run:
         },
         visual="regions(width=128, standardise=True)",
         text="bigru(width=128, embedding=64, min_count=1)",
-        optim={"epochs": 12, "warmup_steps": 20},
+        optim={"epochs": 9, "warmup_steps": 20},
     )
 
 
@@ -119,5 +119,5 @@ def demo_questions() -> Run:
         },
         visual="grid(width=128, standardise=True)",
         text="bigru(width=128, embedding=64, min_count=1, ends=False, split=questions)",
-        optim={"epochs": 10, "warmup_steps": 20},
+        optim={"epochs": 7, "warmup_steps": 20},
     )
