@@ -54,8 +54,9 @@ def with_archives(
         if not archives:
             raise
         notes.append(f"experiment {experiment!r} of {uri} has no runs to compare with them")
-    by_id = {run.run_id: run for run in (*chain(*archived.values()), *own)}
-    return [*by_id.values()], notes
+    known = {run.run_id for run in own}
+    others = {run.run_id: run for run in chain(*archived.values()) if run.run_id not in known}
+    return [*own, *others.values()], notes
 
 
 def chosen(

@@ -12,7 +12,7 @@ from polypool.infra.errors import InputError
 from polypool.infra.text_tables import Table, as_markdown, as_text
 from polypool.infra.tracking import RunRecord, Tracker, find_runs, tracking_uri
 from polypool.pipelines.commands import compare as module
-from polypool.pipelines.comparison import comparison as comparing
+from polypool.pipelines.comparison import selection
 from polypool.pipelines.comparison.charts import drawing
 from polypool.pipelines.comparison.comparison import Comparison, baseline_row, compare, description
 from polypool.pipelines.comparison.groups import Group, Row
@@ -30,7 +30,7 @@ def compared(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Comparison]:
     """Compare the runs of an experiment."""
 
     def of(*runs: RunRecord, **options: str) -> Comparison:
-        monkeypatch.setattr(comparing, "find_runs", lambda uri, experiment, finished: list(runs))
+        monkeypatch.setattr(selection, "find_runs", lambda uri, experiment, finished: list(runs))
         return compare("sqlite:///x", "polypool", significance=False, **options)
 
     return of
