@@ -104,7 +104,9 @@ class _Places(nn.Module):
         grid_BPD = grid_BPD.masked_fill(outside_BP[..., None], 0.0)
         grid_BDSS = grid_BPD.transpose(1, 2).reshape(x_BPD.shape[0], x_BPD.shape[2], side, side)
         kernel = self.wide.weight + F.pad(self.middle.weight, [1] * 4) + F.pad(self.narrow.weight, [2] * 4)
-        kernel = kernel.view(self.wide.out_channels, 1, *self.wide.kernel_size)  # ONNX does not know its shape
+        kernel = kernel.view(
+            self.wide.out_channels, 1, *self.wide.kernel_size
+        )  # ONNX does not know its shape
         bias_D = (
             cast("Tensor", self.wide.bias)
             + cast("Tensor", self.middle.bias)
