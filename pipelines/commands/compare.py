@@ -19,12 +19,14 @@ and one for the cost of a training step, stands below one comment:
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
+from polypool.infra.errors import AbsentError
 from polypool.infra.files import atomic, make_folder
 from polypool.infra.paths import home
 from polypool.infra.process.command import AllByDefault, command
@@ -97,7 +99,10 @@ def compare(
         run_id = comparison.log(uri, folder=home())
         print(f"kept with figures in run {run_id} of {comparison.kept_in!r}")
     best = comparison.best_run
-    print_next(*(asking(uri, best) if best else ()), to_see(uri, experiment))
+    steps = asking(uri, best) if best else []
+    with suppress(AbsentError):  # all runs are archived ones
+        steps.append(to_see(uri, experiment))
+    print_next(*steps)
 
 
 def _refuse_files(**files: Path | None) -> None:

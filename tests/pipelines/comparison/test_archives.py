@@ -168,6 +168,10 @@ def test_the_verbs(home, elsewhere, monkeypatch, tmp_path):
     code, said, _ = called("compare", "--archives", archive, "--no-log")
     assert code == 0
     assert "2 runs are from" in said
+    monkeypatch.setenv("POLYPOOL_HOME", str(tmp_path))  # where nothing was recorded
+    for log in ("--no-log", "--log"):
+        code, said, error = called("compare", "--archives", archive, log)
+        assert (code, "2 runs are from" in said) == (0, True), error
     code, _, error = called("runs", "archive", "--out", "a.csv")
     assert code == 2
     assert "written as .parquet" in error
