@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 
@@ -34,6 +35,14 @@ def record(home: Path, aggregator: str, seed: int, *, shift: float = 0.0, ends: 
     if ends:
         tracker.finish()
     return tracker.run_id
+
+
+@pytest.fixture(scope="module", autouse=True)
+def stores_of_homes() -> Iterator[None]:
+    """Record each home's runs in its own store, whatever tests before these have set."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
+        yield
 
 
 @pytest.fixture(scope="module")
