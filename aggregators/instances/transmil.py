@@ -104,14 +104,10 @@ class _Places(nn.Module):
         grid_BPD = grid_BPD.masked_fill(outside_BP[..., None], 0.0)
         grid_BDSS = grid_BPD.transpose(1, 2).reshape(x_BPD.shape[0], x_BPD.shape[2], side, side)
         kernel = self.wide.weight + F.pad(self.middle.weight, [1] * 4) + F.pad(self.narrow.weight, [2] * 4)
-        kernel = kernel.view(
-            self.wide.out_channels, 1, *self.wide.kernel_size
-        )  # ONNX does not know its shape
-        bias_D = (
-            cast("Tensor", self.wide.bias)
-            + cast("Tensor", self.middle.bias)
-            + cast("Tensor", self.narrow.bias)
-        )
+        # ONNX needs the kernel's shape
+        kernel = kernel.view(self.wide.out_channels, 1, *self.wide.kernel_size)
+        biases = [cast("Tensor", each.bias) for each in (self.wide, self.middle, self.narrow)]
+        bias_D = torch.stack(biases).sum(dim=0)
         near_BDSS = F.conv2d(grid_BDSS, kernel, bias_D, padding=3, groups=len(bias_D))
         cell_BP = place_P // side_B1 * side + place_P % side_B1
         cell_BP = cell_BP.masked_fill(place_P >= side_B1**2, 0)

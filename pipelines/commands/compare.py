@@ -73,9 +73,8 @@ def compare(
         latex: file for the tables as LaTeX, with booktabs.
         log: record the tables and figures in an MLflow run of their own.
     """
-    from polypool.infra.tracking import to_see, tracking_uri
+    from polypool.infra.tracking import tracking_uri
     from polypool.pipelines.comparison import comparison as comparing
-    from polypool.pipelines.models.next_steps import asking
 
     comparing.refuse_detect(detect)
     _refuse_files(out=out, markdown=markdown, latex=latex)
@@ -96,12 +95,18 @@ def compare(
     print(comparison.text(), end="\n\n")
     _write(comparison, out=out, markdown=markdown, latex=latex)
     if log:
-        run_id = comparison.log(uri, folder=home())
-        print(f"kept with figures in run {run_id} of {comparison.kept_in!r}")
+        print(f"kept with figures in run {comparison.log(uri, folder=home())} of {comparison.kept_in!r}")
+    _print_next(comparison, uri)
+
+
+def _print_next(comparison: comparing.Comparison, uri: str) -> None:
+    from polypool.infra.tracking import to_see
+    from polypool.pipelines.models.next_steps import asking
+
     best = comparison.best_run
     steps = asking(uri, best) if best else []
     with suppress(AbsentError):  # all runs are archived ones
-        steps.append(to_see(uri, experiment))
+        steps.append(to_see(uri, comparison.experiment))
     print_next(*steps)
 
 

@@ -52,7 +52,8 @@ _RUN_ID = re.compile(r"[\w-]{1,64}", re.ASCII)
 _FILE = re.compile(r"(metrics|per_query)/[^/\\\0]+\.(json|npz)")
 _FINISHED = "FINISHED"
 _OF_MLFLOW = "mlflow."  # its own tags, such as the user's name
-_PAGE = 256 << 20  # bytes, in which zstd finds the queries' ids of all runs equal
+# Bytes of files that are compressed together, so that ids of queries are stored once for all runs.
+_PAGE = 256 << 20
 _LEVEL = 19
 
 
@@ -117,7 +118,7 @@ def _row(run: RunRecord, artifacts: Artifacts) -> dict[str, Any]:
 
 
 def _without_packing(path: Path) -> bytes:
-    """Return the arrays of a `.npz` file in one that is not compressed, so that equal ones of all runs are found."""
+    """Return a `.npz` file without its compression, so that arrays which all runs share compress together."""
     arrays: dict[str, Any] = {**StoredArrays(path)}
     np.savez(out := io.BytesIO(), **arrays)
     return out.getvalue()
@@ -147,12 +148,7 @@ def _rows(path: Path) -> Iterator[dict[str, Any]]:
                 yield from file.read_row_group(number).to_pylist(maps_as_pydicts="strict")
     except InputError:
         raise
-    except (
-        pa.ArrowException,
-        OSError,
-        ValueError,
-        KeyError,
-    ) as error:  # KeyError: a name that is there twice
+    except (pa.ArrowException, OSError, ValueError, KeyError) as error:  # KeyError: a key that is there twice
         raise InputError(f"{path}: cannot be read as Parquet: {error}; expected {WHAT}") from None
 
 

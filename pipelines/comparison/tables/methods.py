@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from polypool.infra.text_tables import Table
 from polypool.pipelines.comparison.groups import Group
-from polypool.pipelines.comparison.published_rows import PUBLISHED
+from polypool.pipelines.comparison.tables.published_rows import PUBLISHED
 
 OURS = "ours"
 

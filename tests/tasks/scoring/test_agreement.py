@@ -10,7 +10,7 @@ from corpora import make_corpus
 from judgment_files import write_flickr8k
 
 from polypool.infra.errors import InputError
-from polypool.pipelines.comparison.published_rows import PUBLISHED
+from polypool.pipelines.comparison.tables.published_rows import PUBLISHED
 from polypool.tasks.datasets.flickr8k_judgments import read_judgments
 from polypool.tasks.image_text import ImageText
 from polypool.tasks.scoring import agreement
