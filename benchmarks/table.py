@@ -38,6 +38,7 @@ from benchmarks.training.paper import paper_step
 from benchmarks.training.questions import vqa_step
 from benchmarks.training.row import row
 from benchmarks.training.steps import step, video_step, workers
+from benchmarks.training.varied_rows import varied_rows
 from polypool.infra.errors import unknown
 
 BENCHMARKS: dict[str, Benchmark] = {
@@ -73,6 +74,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "compare": comparing,
     "compare_many": comparing_many,
     "bigru": bigru,
+    "varied_rows": varied_rows,
     "paper_step": paper_step,
     "bert_step": bert_step,
     "grid_step": grid_step,

@@ -134,9 +134,9 @@ class _ResidualMLP(FeatureEncoder):
         self.norm = SetBatchNorm(hidden)
         self.up = nn.Linear(hidden, width)
 
-    def mlp(self, x_RI: Tensor, real_R: Tensor | None) -> Tensor:
-        """Map `(R, I)` to `(R, D)`; the statistics are those of the real elements."""
-        return self.up(self.norm(self.down(x_RI), real_R).relu())
+    def mlp(self, x_RI: Tensor, real: Tensor | int | None) -> Tensor:
+        """Map `(R, I)` to `(R, D)`; the statistics are those of the rows that `Rows.real` names."""
+        return self.up(self.norm(self.down(x_RI), real).relu())
 
 
 @ENCODERS.register("regions")
@@ -165,8 +165,8 @@ class Regions(_ResidualMLP):
     def forward(self, x_BNF: Tensor, mask_BN: Tensor) -> tuple[Tensor, Tensor]:
         """Map features `(B, N, F)` to `(B, N, D)`."""
         rows = Rows(mask_BN)
-        x_RF = self.features(rows.of(x_BNF), rows.real_R)
-        return rows.sets(self.fc(x_RF) + self.mlp(x_RF, rows.real_R)), mask_BN
+        x_RF = self.features(rows.of(x_BNF), rows.mask_R)
+        return rows.sets(self.fc(x_RF) + self.mlp(x_RF, rows.real)), mask_BN
 
 
 @ENCODERS.register("stacked_regions")
@@ -198,5 +198,5 @@ class StackedRegions(_ResidualMLP):
     def forward(self, x_BNF: Tensor, mask_BN: Tensor) -> tuple[Tensor, Tensor]:
         """Map features `(B, N, F)` to `(B, N, D)`."""
         rows = Rows(mask_BN)
-        x_RD = self.fc(self.features(rows.of(x_BNF), rows.real_R))
-        return self.dropout(rows.sets(x_RD + self.mlp(x_RD, rows.real_R))), mask_BN
+        x_RD = self.fc(self.features(rows.of(x_BNF), rows.mask_R))
+        return self.dropout(rows.sets(x_RD + self.mlp(x_RD, rows.real))), mask_BN

@@ -24,17 +24,24 @@ class SetBatchNorm(nn.BatchNorm1d):
     num_batches_tracked: Tensor
     momentum: float
 
-    def forward(self, x_RD: Tensor, real_R: Tensor | None = None) -> Tensor:
-        """Return the normalised elements `(R, D)`; where `real_R` is False they are pads, finite and undefined."""
+    def forward(self, x_RD: Tensor, real: Tensor | int | None = None) -> Tensor:
+        """Return the normalised elements `(R, D)`.
+
+        Args:
+            x_RD: the elements.
+            real: which are real: a mask `(R)`, or how many of the first; None for all. Others come out finite and
+                undefined.
+        """
         if not self.training:
             return super().forward(x_RD)
-        wide_RD = _real(x_RD.to(torch.promote_types(x_RD.dtype, torch.float32)), real_R)
-        count = wide_RD.new_tensor(len(x_RD)) if real_R is None else real_R.sum(dtype=wide_RD.dtype)
-        total = all_sum(torch.cat((wide_RD.sum(dim=0), count[None])))
+        mask_R, first = (real, None) if isinstance(real, Tensor) else (None, real)
+        wide_RD = _masked(x_RD.to(torch.promote_types(x_RD.dtype, torch.float32)), mask_R)
+        count = torch.tensor(len(wide_RD[:first])) if mask_R is None else mask_R.sum()
+        total = all_sum(torch.cat((wide_RD[:first].sum(dim=0), count.to(wide_RD)[None])))
         count = total[-1].detach()
         mean_D = total[:-1] / count
-        centred_RD = _real(wide_RD - mean_D, real_R)
-        variance_D = all_sum(centred_RD.square().sum(dim=0)) / count
+        centred_RD = _masked(wide_RD - mean_D, mask_R)
+        variance_D = all_sum(centred_RD[:first].square().sum(dim=0)) / count
         self._track(mean_D.detach(), variance_D.detach(), count)
         scale_D = torch.rsqrt(variance_D + self.eps)
         if not self.affine:
@@ -49,5 +56,5 @@ class SetBatchNorm(nn.BatchNorm1d):
         self.num_batches_tracked += 1
 
 
-def _real(x_RD: Tensor, real_R: Tensor | None) -> Tensor:
-    return x_RD if real_R is None else x_RD.masked_fill(~real_R[:, None], 0.0)
+def _masked(x_RD: Tensor, mask_R: Tensor | None) -> Tensor:
+    return x_RD if mask_R is None else x_RD.masked_fill(~mask_R[:, None], 0.0)
