@@ -126,12 +126,19 @@ def wandb(
     copying.to(WandB(project, entity=entity, folder=out), hint)
 
 
-def archive(*, out: Path, experiment: str = "polypool", aggregators: AllByDefault = ()) -> None:
+def archive(
+    *,
+    out: Path,
+    experiment: str = "polypool",
+    recipes: AllByDefault = (),
+    aggregators: AllByDefault = (),
+) -> None:
     """Write the scores, settings and results of single queries of finished runs to a file.
 
     Args:
         out: the file, .parquet.
         experiment: MLflow experiment.
+        recipes: the only ones whose runs are written.
         aggregators: the only ones whose runs are written, such as `gpo "kmax(k=2)"`.
     """
     from polypool.infra.tracking import Artifacts
@@ -140,7 +147,7 @@ def archive(*, out: Path, experiment: str = "polypool", aggregators: AllByDefaul
 
     refuse_ending(local(out, what="the file of --out"))
     uri = tracking_uri(home())
-    runs = chosen(runs_of(uri, experiment), aggregators=aggregators)
+    runs = chosen(runs_of(uri, experiment), recipes=recipes, aggregators=aggregators)
     written = write_archive(runs, Artifacts(uri), out)
     rest = f"; {len(runs) - written} not finished and left out" if written < len(runs) else ""
     print(f"{written} runs written to {out}{rest}")

@@ -181,6 +181,11 @@ def test_the_verbs(home, elsewhere, monkeypatch, tmp_path):
     for log in ("--no-log", "--log"):
         code, said, error = called("compare", "--archives", archive, log)
         assert (code, "2 runs are from" in said) == (0, True), error
+    monkeypatch.setenv("POLYPOOL_HOME", str(home))
+    code, said, _ = called("runs", "archive", "--out", archive, "--recipes", "mini")
+    assert f"4 runs written to {archive}" in said
+    code, _, error = called("runs", "archive", "--out", archive, "--recipes", "another")
+    assert (code, "another" in error, "mini" in error) == (2, True, True)
     code, _, error = called("runs", "archive", "--out", "a.csv")
     assert code == 2
     assert "written as .parquet" in error

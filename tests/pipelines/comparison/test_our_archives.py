@@ -14,10 +14,19 @@ from polypool.pipelines.comparison.result_files import read_results
 RESULTS = ROOT / "docs" / "results"
 
 
-def test_photographs_tuned_alike(tmp_path: Path):
-    archive = RESULTS / "runs" / "coco_mini.parquet"
-    found = compare(f"sqlite:///{tmp_path}/none.db", "none", archives=[archive], baseline="mean").results
-    shown = read_results(RESULTS / "rows.csv#tuned_bfloat16")
+OVER_FOUR = "mean max kmax gpo lip esa softpool attention abmilp logsumexp acmil dsmil simpool".split()
+TABLES = {
+    "tuned": (["coco_mini"], {"baseline": "mean"}),
+    "tuned_four": (["coco_mini", "msrvtt_mini", "daquar", "flickr8k"], {"aggregators": OVER_FOUR}),
+}
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_poolings_tuned_alike(table, tmp_path: Path):
+    names, options = TABLES[table]
+    archives = [RESULTS / "runs" / f"{name}.parquet" for name in names]
+    found = compare(f"sqlite:///{tmp_path}/none.db", "none", archives=archives, **options).results
+    shown = read_results(RESULTS / f"rows.csv#{table}")
     assert len(found) == len(shown)
     for ours, theirs in zip(found, shown, strict=True):
         for field in fields(ours):
