@@ -165,10 +165,10 @@ class Rectified(Grid):
         ("mean", Grid, 3),
         ("mean", StoredText, 3),
         ("cls", Grid, 3),
-        ("mean", Regions, 8),
-        ("mean", Rectified, 8),
-        ("max", Grid, 8),
-        ("attention", Grid, 8),
+        ("mean", Regions, 12),
+        ("mean", Rectified, 12),
+        ("max", Grid, 12),
+        ("attention", Grid, 12),
     ],
 )
 def test_averages_are_taken_before_an_affine_map(aggregator, encoder, rows):
