@@ -10,7 +10,7 @@ from itertools import chain
 from polypool.infra.tracking import RunRecord
 from polypool.infra.tracking.provenance import PACKAGES
 from polypool.infra.tracking.tracker import flattened
-from polypool.pipelines.training.tuned import tuned_of
+from polypool.pipelines.training.tuned import Tuned, tuned_of
 from polypool.tasks.renamed import renamed_params
 from polypool.tasks.run import OF_THE_JOINT_RUN, WITHOUT_EFFECT, Data, Optim, Run
 from polypool.tasks.scoring.records import LEFT_OUT, VERSION_TAG
@@ -102,11 +102,23 @@ def _settings(runs: Sequence[RunRecord], protocol: str) -> list[dict[str, str]]:
         | {"protocol version": run.tags.get(VERSION_TAG + protocol, "1")}
         for run, of in zip(runs, params, strict=True)
     ]
-    chosen = [(tuned.settings if (tuned := tuned_of(run.tags, run=run.run_id)) else ()) for run in runs]
+    tuned = [tuned_of(run.tags, run=run.run_id) for run in runs]
+    chosen = [how.settings if how else () for how in tuned]
     return [
-        {name: value for name, value in of.items() if not _hidden(name) and name not in names}
-        for of, names in zip(all_settings, chosen, strict=True)
+        {name: value for name, value in of.items() if not _hidden(name) and name not in names} | text
+        for of, names, text in zip(all_settings, chosen, _text_aggregators(runs, tuned), strict=True)
     ]
+
+
+def _text_aggregators(runs: Sequence[RunRecord], tuned: Sequence[Tuned | None]) -> list[dict[str, str]]:
+    """Return the text aggregator of each run, where labels of tuned ones name the visual one alone and they differ."""
+    visual = [run.tags.get("aggregator", "") for run in runs]
+    text = [run.tags.get("text_aggregator", "") or own for run, own in zip(runs, visual, strict=True)]
+    told = any(
+        how and of != own and ", text " not in how.aggregator
+        for how, of, own in zip(tuned, text, visual, strict=True)
+    )
+    return [{"text_aggregator": of} if told else {} for of in text]
 
 
 def _hidden(name: str) -> bool:

@@ -106,6 +106,27 @@ def test_aggregators_are_ranked_over_tasks_whatever_each_chose(tmp_path):
     assert shown.count("| aggregator |") == 2, "the untuned answers alone, and three tuned tasks"
 
 
+def test_rows_of_other_text_aggregators_are_apart():
+    one_side = [tuned(run(name, text_aggregator="mean")) for name in ("gpo", "mean", "max")]
+    both = [
+        tuned(run(name, rsum=50.0, ended=1.0, text_aggregator=text))
+        for name, text in (("gpo", "gpo"), ("max", ""))
+    ]
+    named = [tuned(run("lip", rsum=40.0, text_aggregator="mean"), aggregator="lip, text mean")]
+    (group,) = blocks_of(*one_side, *both, *named)
+    labels = {row.label for row in group.rows}
+    assert labels == {
+        "gpo",
+        "mean",
+        "max",
+        "gpo, text_aggregator=gpo",
+        "max, text_aggregator=max",
+        "lip, text mean",
+    }
+    (group,) = blocks_of(*both)
+    assert [row.label for row in group.rows] == ["gpo", "max"]
+
+
 def test_trials_are_in_no_table_and_aggregators_go_by_the_name_that_was_tuned(tmp_path):
     for name in ("gpo", "lip"):
         trial = run(name, seed=1000, metrics={"dev/best_rsum": 70.0})
