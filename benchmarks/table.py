@@ -7,6 +7,8 @@ from functools import partial
 
 from benchmarks.comparing.compare import comparing
 from benchmarks.comparing.growth import comparing_many
+from benchmarks.encoding.bigru import bigru
+from benchmarks.encoding.varied_rows import varied_rows
 from benchmarks.features.cold import against, store_beyond, store_cold
 from benchmarks.features.images import images
 from benchmarks.features.other_formats import LANCE, LMDB, WEBDATASET
@@ -31,14 +33,12 @@ from benchmarks.searching.page import page
 from benchmarks.searching.query import query
 from benchmarks.searching.sets import sets
 from benchmarks.training.bert import bert_step
-from benchmarks.training.bigru import bigru
 from benchmarks.training.chunked import chunked
 from benchmarks.training.grid import grid_step
 from benchmarks.training.paper import paper_step
 from benchmarks.training.questions import vqa_step
 from benchmarks.training.row import row
 from benchmarks.training.steps import step, video_step, workers
-from benchmarks.training.varied_rows import varied_rows
 from polypool.infra.errors import unknown
 
 BENCHMARKS: dict[str, Benchmark] = {

@@ -42,9 +42,9 @@ class LIP(WeightedSum):
 
 
 def moments(x_BND: Tensor, mask_BN: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the distances `(B, N, D)` to the mean of the real elements, 0 in the pads, and the variance `(B, D)`.
+    """Return the elements minus their mean `(B, N, D)`, 0 in the pads, and their variance `(B, D)`, in float32 at least.
 
-    Pads of `x_BND` are zero. Both are computed in float32 at least.
+    `x_BND` has zeros in the pads.
     """
     wide_BND = x_BND.to(torch.promote_types(x_BND.dtype, torch.float32))
     real_BN1 = mask_BN[..., None].to(wide_BND.dtype)
