@@ -42,9 +42,9 @@ class LIP(WeightedSum):
 
 
 def moments(x_BND: Tensor, mask_BN: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the elements minus their mean `(B, N, D)`, 0 in the pads, and their variance `(B, D)`, in float32 at least.
+    """Return the elements minus their mean `(B, N, D)`, 0 in the pads, and their variance `(B, D)`.
 
-    `x_BND` has zeros in the pads.
+    `x_BND` has zeros in the pads. Both are computed in float32 at least.
     """
     wide_BND = x_BND.to(torch.promote_types(x_BND.dtype, torch.float32))
     real_BN1 = mask_BN[..., None].to(wide_BND.dtype)
