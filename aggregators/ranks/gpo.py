@@ -206,9 +206,9 @@ class GRUDecoder(GRU):
 
     def forward(self, x_SNC: Tensor, size_S: Tensor) -> Tensor:
         """Return the states `(S, N, hidden)`."""
-        if len(x_SNC) == 1 and x_SNC.device.type == "cpu" and x_SNC.dtype in native.TYPES and not traced():
-            weights = [weight for direction in self.weights for weight in direction]
-            return SharedGRU.apply(x_SNC[0], size_S, *weights)
+        if len(x_SNC) == 1 and x_SNC.dtype in native.TYPES and not traced():
+            weights = [weight.cpu() for direction in self.weights for weight in direction]
+            return SharedGRU.apply(x_SNC[0].cpu(), size_S.cpu(), *weights).to(x_SNC.device)
         state_SN2H, _ = super().forward(x_SNC.expand(size_S.shape[0], -1, -1), size_S)
         return state_SN2H.mean(dim=2)
 

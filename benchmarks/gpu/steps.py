@@ -185,9 +185,10 @@ def memory_cap(scale: Scale = "full") -> list[Measurement]:
 
 def _ends(work: Callable[[], None], device: torch.device, limit_MB: float) -> bool:
     """Whether work ends with so much of the device's memory."""
+    place = torch.cuda.current_device()
     torch.cuda.empty_cache()
     torch.cuda.set_per_process_memory_fraction(
-        1e6 * limit_MB / torch.cuda.get_device_properties(device).total_memory, device
+        1e6 * limit_MB / torch.cuda.get_device_properties(place).total_memory, place
     )
     try:
         work()
@@ -195,6 +196,6 @@ def _ends(work: Callable[[], None], device: torch.device, limit_MB: float) -> bo
     except torch.OutOfMemoryError:
         return False
     finally:
-        torch.cuda.set_per_process_memory_fraction(1.0, device)
+        torch.cuda.set_per_process_memory_fraction(1.0, place)
         torch.cuda.empty_cache()
     return True

@@ -67,7 +67,7 @@ def pooling(scale: Scale = "full") -> Iterator[Measurement]:
 def usual_way(gpo: GPO, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
     """Compute the same as `gpo` as it is usually done, with the weights of `gpo`."""
     size_B = mask_BN.sum(dim=1)
-    encoding_BNC = encode_ranks(x_BND.shape[1], gpo.positions).expand(len(x_BND), -1, -1)
+    encoding_BNC = encode_ranks(x_BND.shape[1], gpo.positions).to(x_BND.device).expand(len(x_BND), -1, -1)
     packed = pack_padded_sequence(encoding_BNC, size_B.cpu(), batch_first=True, enforce_sorted=False)
     state_BN2H, _ = pad_packed_sequence(nn.GRU.forward(gpo.gru, packed)[0], batch_first=True)
     forward_BNH, backward_BNH = state_BN2H.chunk(2, dim=-1)

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.amp import custom_bwd, custom_fwd
 from torch.autograd.function import once_differentiable
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from polypool.infra.compute.device import traced
 from polypool.infra.compute.recurrence import Direction
@@ -83,9 +83,23 @@ class GRU(nn.RNNBase):
         return state_BNRH, torch.cat(lasts, dim=1).transpose(0, 1)
 
     def _packed(self, x_BNE: Tensor, size_B: Tensor) -> tuple[Tensor, Tensor]:
-        packed = pack_padded_sequence(x_BNE, size_B.cpu(), batch_first=True, enforce_sorted=False)
-        states, last_RBH = nn.GRU.forward(cast("nn.GRU", self), packed)
-        state_BNC, _ = pad_packed_sequence(states, batch_first=True, total_length=x_BNE.shape[1])
+        """Read with torch, which takes the elements of a step together.
+
+        Rows are selected and put back at once. torch's own functions, which exporters know, do it step by step: on a
+        GPU, a quarter of the time of a training step on regions and captions.
+        """
+        gru = cast("nn.GRU", self)
+        if torch.jit.is_tracing():
+            packed = pack_padded_sequence(x_BNE, size_B.cpu(), batch_first=True, enforce_sorted=False)
+            states, last_RBH = nn.GRU.forward(gru, packed)
+            state_BNC, _ = pad_packed_sequence(states, batch_first=True, total_length=x_BNE.shape[1])
+            return state_BNC.unflatten(-1, (-1, self.hidden_size)), last_RBH
+        order = _Order(size_B, x_BNE.shape[1], directions=1)
+        row_S, *indices = (part.to(x_BNE.device) for part in (order.row_RS[0], order.set_B, order.rank_B))
+        x_SE = x_BNE.flatten(0, 1).index_select(0, row_S)
+        states, last_RBH = nn.GRU.forward(gru, PackedSequence(x_SE, torch.tensor(order.active), *indices))
+        state_AC = states.data.new_zeros(x_BNE.shape[:2].numel(), states.data.shape[1])
+        state_BNC = state_AC.index_copy(0, row_S, states.data).unflatten(0, x_BNE.shape[:2])
         return state_BNC.unflatten(-1, (-1, self.hidden_size)), last_RBH
 
 
@@ -114,20 +128,23 @@ class _Order:
 
     Attributes:
         active: how many sets have an element at each step.
+        set_B: the sets, longer ones first.
+        rank_B: the place of each set among these.
         row_RS: for each direction, positions of the S elements of all sets among B x N.
         last_B: which of the S is each set's last.
     """
 
     def __init__(self, size_B: Tensor, longest: int, *, directions: int) -> None:
         size_B = size_B.cpu()
-        sorted_B, order_B = size_B.sort(descending=True, stable=True)
+        sorted_B, self.set_B = size_B.sort(descending=True, stable=True)
+        self.rank_B = self.set_B.argsort()
         step_TB = torch.arange(int(sorted_B[0]))[:, None].expand(-1, len(size_B))
         real_TB = step_TB < sorted_B
         self.active: list[int] = real_TB.sum(dim=1).tolist()
         steps = (step_TB, sorted_B - 1 - step_TB)[:directions]
-        self.row_RS = torch.stack([(order_B * longest + step)[real_TB] for step in steps])
+        self.row_RS = torch.stack([(self.set_B * longest + step)[real_TB] for step in steps])
         first_T = torch.tensor([0, *accumulate(self.active)])
-        self.last_B = first_T[size_B - 1] + order_B.argsort()
+        self.last_B = first_T[size_B - 1] + self.rank_B
 
 
 class _Read(torch.autograd.Function):

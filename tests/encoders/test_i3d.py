@@ -194,7 +194,7 @@ def test_frames_are_resized_cropped_and_scaled(path, monkeypatch):
     image.paste((0, 0, 0), (0, 0, 512 - 460, 512))  # 26 of 512 columns at the new size: outside the middle
     image.paste((0, 255, 0), (0, 0, 1024, 16))  # 8 of 256 rows: outside too
     backbone([image])
-    seen = backbone._network.seen
+    seen = backbone._network.seen.cpu()
     assert seen.shape == (1, 3, 16, 224, 224)
     np.testing.assert_allclose(seen[0, :, 0].amin(dim=(1, 2)), [1, -1, 51 / 127.5 - 1], atol=1e-6)
     np.testing.assert_allclose(seen[0, :, 0].amax(dim=(1, 2)), [1, -1, 51 / 127.5 - 1], atol=1e-6)

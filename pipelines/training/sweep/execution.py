@@ -86,8 +86,12 @@ def alone(home: Path, experiment: str) -> Iterator[None]:
         yield
 
 
-def _resources(matches: Sequence[Match]) -> tuple[int, dict[str, float]]:
+def _resources(matches: Sequence[Match], *, concurrent: int = 0) -> tuple[int, dict[str, float]]:
     """Return what the largest of some trials needs.
+
+    Args:
+        matches: the trials.
+        concurrent: trials at once, which share the GPUs where there are fewer of these; 0 for as many as fit.
 
     Returns:
         The number of trials that the session has cores and GPUs for at once, at least 1, and what one of them reserves
@@ -99,7 +103,8 @@ def _resources(matches: Sequence[Match]) -> tuple[int, dict[str, float]]:
         most = min(most, cores() // (each.cpus * run.workers))
         reserved["CPU"] = max(reserved["CPU"], each.cpus)
         if each.gpu:
-            most, reserved["GPU"] = min(most, cores("GPU") // run.workers), 1.0
+            most = min(most, cores("GPU") // run.workers)
+            reserved["GPU"] = 1 / math.ceil(max(concurrent, 1) / cores("GPU"))
     return max(1, int(most)), reserved
 
 
@@ -129,7 +134,7 @@ def carry_out(plan: Plan, *, concurrent: int = 0, parent: str = "") -> list[Outc
         concurrent = concurrent or _resources(matches)[0]
         print(f"{plan.summary()}, {concurrent} at once", flush=True)
         for (_, alone), group in groups.items():
-            reserved = _resources(group)[1] if alone else {}
+            reserved = _resources(group, concurrent=concurrent)[1] if alone else {}
             outcomes += _train(
                 plan, group, concurrent=concurrent, reserved=reserved, parent=parent, before=len(outcomes)
             )

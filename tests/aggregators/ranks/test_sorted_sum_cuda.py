@@ -11,36 +11,46 @@ if DEVICE == "cpu":
 pytest.importorskip("triton", reason="Triton is not installed")
 
 from polypool.aggregators.random_sets import random_sets  # noqa: E402
-from polypool.aggregators.ranks import sorted_sum as module  # noqa: E402
 from polypool.aggregators.ranks.kernels import cuda  # noqa: E402
 
 
 def sets(dim):
     """Sets whose real elements lie anywhere between the pads, which hold NaN."""
-    x_BND, mask_BN = random_sets([5, 1, 9, 16, 2], dim, pad=2)
+    x_BND, mask_BN = random_sets([5, 1, 9, 37, 2], dim, pad=2)
     order_N = torch.randperm(mask_BN.shape[1], generator=torch.Generator().manual_seed(0))
     x_BND, mask_BN = x_BND[:, order_N], mask_BN[:, order_N]
     return x_BND.masked_fill(~mask_BN[..., None], torch.nan), mask_BN
 
 
+def formula(x_BND, mask_BN):
+    """Sort by torch: among equal elements the earlier comes first; zeros behind the real ones."""
+    order_BND = (
+        x_BND.detach()
+        .masked_fill(~mask_BN[..., None], -torch.inf)
+        .argsort(dim=1, descending=True, stable=True)
+    )
+    real_BN = torch.arange(mask_BN.shape[1]) < mask_BN.sum(dim=1, keepdim=True)
+    return x_BND.gather(1, order_BND).masked_fill(~real_BN[..., None], 0.0)
+
+
 @pytest.mark.parametrize("dim", [1, 20])
 @pytest.mark.parametrize("per_channel", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_the_kernels_agree_with_the_cpu(dim, per_channel, dtype):
+def test_sums_and_gradients_are_those_of_the_formula(dim, per_channel, dtype):
     x_BND, mask_BN = sets(dim)
     x_BND = x_BND.to(dtype).float()
     weight_BNC, cot_BD = torch.randn(*mask_BN.shape, dim if per_channel else 1), torch.randn(5, dim)
-    expected = gradients(lambda x, w: module.sorted_sum(x, w, mask_BN), cot_BD, x_BND, weight_BNC)
+    expected = gradients(lambda x, w: (formula(x, mask_BN) * w).sum(dim=1), cot_BD, x_BND, weight_BNC)
     on_device = [part.to(DEVICE) for part in (cot_BD, x_BND, weight_BNC)]
     found = gradients(lambda x, w: cuda.SortedSum.apply(x, w, mask_BN.to(DEVICE)), *on_device)
     torch.testing.assert_close([part.cpu() for part in found], expected)
 
 
 @pytest.mark.parametrize("dim", [1, 20])
-def test_sorted_values_agree_with_the_cpu(dim):
+def test_sorted_values_are_those_of_the_formula(dim):
     x_BND, mask_BN = sets(dim)
     cot_BND = torch.randn(x_BND.shape)
-    expected = gradients(lambda x: module.sort_descending(x, mask_BN), cot_BND, x_BND)
+    expected = gradients(lambda x: formula(x, mask_BN), cot_BND, x_BND)
     found = gradients(
         lambda x: cuda.SortDescending.apply(x, mask_BN.to(DEVICE)), cot_BND.to(DEVICE), x_BND.to(DEVICE)
     )
@@ -53,6 +63,15 @@ def test_equal_elements_have_ranks_of_their_own():
     mask_BN = torch.ones(1, 4, dtype=torch.bool, device=DEVICE)
     cuda.SortedSum.apply(x_BND, weight_BNC, mask_BN).sum().backward()
     torch.testing.assert_close(x_BND.grad.flatten().cpu(), torch.tensor([0.4, 0.1, 0.3, 0.2]))
+
+
+def test_zeros_of_both_signs_are_equal():
+    x_BND = torch.tensor([0.0, -0.0, 1.0, 0.0], device=DEVICE).reshape(1, 4, 1).requires_grad_()
+    weight_BNC = torch.tensor([0.4, 0.3, 0.2, 0.1], device=DEVICE).reshape(1, 4, 1)
+    cuda.SortedSum.apply(
+        x_BND, weight_BNC, torch.ones(1, 4, dtype=torch.bool, device=DEVICE)
+    ).sum().backward()
+    torch.testing.assert_close(x_BND.grad.flatten().cpu(), torch.tensor([0.3, 0.2, 0.4, 0.1]))
 
 
 def test_nan_stays_in_its_channel():

@@ -22,10 +22,12 @@ def test_a_model_without_parameters_is_on_the_cpu():
     assert device_of(nn.Identity()) == torch.device("cpu")
 
 
-def test_a_gpu_is_taken_where_there_is_one(monkeypatch):
-    for there, kind in [(True, "cuda"), (False, "cpu")]:
+def test_a_gpu_is_taken_where_there_is_one_and_its_float32_is_no_tf32(monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+    for there, kind in [(False, "cpu"), (True, "cuda")]:
         monkeypatch.setattr(torch.cuda, "is_available", lambda there=there: there)
         assert best_device().type == kind
+        assert torch.backends.cudnn.allow_tf32 is not there
 
 
 def model() -> nn.Module:

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from asgi import ask, asked
 
 from polypool.infra.errors import AwayError
@@ -39,7 +40,9 @@ def test_addresses_give_what_the_model_gives(app, words):
     trained = words.trained
     x_ND = np.array(SET, np.float32)
     expected = [trained.encode_text(["a dog"])[0], trained.encode_visual([x_ND])[0]]
-    np.testing.assert_allclose([row["embedding"] for row in body["rows"]], np.stack(expected), atol=1e-5)
+    np.testing.assert_allclose(
+        [row["embedding"] for row in body["rows"]], torch.stack(expected).cpu(), atol=1e-5
+    )
     found = ask(app, "/search", {"rows": rows, "k": 2}).body["rows"]
     assert [len(row["hits"]) for row in found] == [2, 2]
     assert found[0]["hits"][0].keys() == {"rank", "score", "id", "caption"}

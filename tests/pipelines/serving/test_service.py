@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from searchable import with_pictures
 
+from polypool.infra.compute.device import device_of, on_device
 from polypool.infra.errors import FaultError, InputError
 from polypool.pipelines.models.search.queries import Query
 from polypool.pipelines.models.trained import load
@@ -31,11 +32,12 @@ def test_answers_are_those_of_the_model(pictures, pictures_run):
     asked += [ModelRequest(route="embed", features=x) for x in features]
     asked += [ModelRequest(route="embed", image=picture.read_bytes())]
     found = [answer["embedding"] for answer in pictures.answer(asked)]
-    np.testing.assert_allclose(found[:4], trained.encode_text(TEXTS), atol=1e-5)
-    np.testing.assert_allclose(found[4:9], trained.encode_visual(features), atol=1e-5)
+    np.testing.assert_allclose(found[:4], trained.encode_text(TEXTS).cpu(), atol=1e-5)
+    np.testing.assert_allclose(found[4:9], trained.encode_visual(features).cpu(), atol=1e-5)
     search = trained.open_search()
     made = search.reader.visual_batch([Query(file=picture)])
-    np.testing.assert_allclose(found[9], trained.model.encode_visual(made).vectors[0].detach(), atol=1e-5)
+    described = trained.model.encode_visual(on_device(made, device_of(trained.model)))
+    np.testing.assert_allclose(found[9], described.vectors[0].detach().cpu(), atol=1e-5)
     (score,) = pictures.answer([ModelRequest(route="score", text=TEXTS[0], features=features[2])])
     assert score["score"] == pytest.approx(float(trained.scores(features[2:3], TEXTS[:1])), abs=1e-5)
     asked = [

@@ -29,4 +29,4 @@ def trials_here(monkeypatch):
     """Train in this process, one trial after the other: for tests of what is decided around the training."""
     monkeypatch.setattr(execution, "ray_session", lambda **_: nullcontext())
     monkeypatch.setattr(execution, "run_side_by_side", one_by_one.run_one_by_one)
-    monkeypatch.setattr(execution, "_resources", lambda matches: (1, {"CPU": 1.0}))
+    monkeypatch.setattr(execution, "_resources", lambda matches, **_: (1, {"CPU": 1.0}))
