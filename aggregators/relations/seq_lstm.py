@@ -32,9 +32,12 @@ class SeqLSTM(Aggregator):
         weights = tuple(self.lstm.parameters())
         start_1BD = x_BND.new_zeros(1, x_BND.shape[0], x_BND.shape[2], dtype=weights[0].dtype)
         start, sets = (start_1BD, start_1BD), x_BND.to(weights[0].dtype)
+        training = (
+            torch.is_grad_enabled()
+        )  # what cuDNN needs to give gradients, also of a module in evaluation
         with torch.autocast(
             x_BND.device.type, enabled=False
         ):  # the CPU's LSTM knows no float16 beside float32
-            state_BND, *_ = torch.lstm(sets, start, weights, True, 1, 0.0, self.training, False, True)
+            state_BND, *_ = torch.lstm(sets, start, weights, True, 1, 0.0, training, False, True)
         unit_BND = nn.functional.normalize(x_BND + state_BND, dim=-1, eps=1e-6)
         return Pooled(masked_mean(unit_BND, mask_BN.take_along_dim(order_BN, dim=1)))

@@ -144,7 +144,7 @@ def agreement(scale: Scale = "full") -> list[Measurement]:
     names, off = [name for name, _ in AGGREGATORS.usable()], {}
     for name in names:
         torch.manual_seed(0)
-        module = differentiable(AGGREGATORS.build(name, size.dim).eval())
+        module = AGGREGATORS.build(name, size.dim).eval()
         inputs = random_inputs([5, 1, 9, 5, 36], module=module, dim=size.dim)
         expected = pooled(module, inputs, torch.device("cpu"))
         found = pooled(module, inputs, device)
@@ -164,15 +164,6 @@ def agreement(scale: Scale = "full") -> list[Measurement]:
             percent=True,
         )
     ]
-
-
-def differentiable(module: torch.nn.Module) -> torch.nn.Module:
-    """Let recurrent networks train, without dropout: in evaluation cuDNN gives no gradients."""
-    for part in module.modules():
-        if isinstance(part, torch.nn.RNNBase):
-            part.train()
-            part.dropout = 0.0
-    return module
 
 
 def pooled(module: torch.nn.Module, inputs: Inputs, device: torch.device) -> list[Tensor]:

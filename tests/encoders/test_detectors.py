@@ -9,6 +9,7 @@ import torch
 from detectors import KINDS, write_detector
 from PIL import Image
 
+from polypool.infra.compute.device import best_device
 from polypool.infra.errors import InputError
 from polypool.infra.pictures.boxes import BOXES, SCORES, shared
 from polypool.infra.registry import BACKBONES
@@ -38,8 +39,9 @@ def as_transformers_reads(
     import transformers as tf
 
     processor = tf.AutoImageProcessor.from_pretrained(folder, backend="pil")
-    model = getattr(tf, KINDS[kind]).from_pretrained(folder).eval()
-    pixels = processor([image], return_tensors="pt")
+    device = best_device()
+    model = getattr(tf, KINDS[kind]).from_pretrained(folder).eval().to(device)
+    pixels = processor([image], return_tensors="pt").to(device)
     size = [image.size[::-1]]
     with torch.no_grad():
         if kind == "owlv2":
@@ -56,11 +58,11 @@ def as_transformers_reads(
         centre_Q4 = found.pred_boxes[0]
         middle_Q2, half_Q2 = centre_Q4[:, :2], centre_Q4[:, 2:] / 2
         box_Q4 = torch.cat([middle_Q2 - half_Q2, middle_Q2 + half_Q2], dim=1)
-        box_Q4 = box_Q4 * torch.tensor([image.width, image.height] * 2)
+        box_Q4 = box_Q4 * torch.tensor([image.width, image.height] * 2, device=device)
     else:
         (read,) = processor.post_process_object_detection(found, threshold=-1.0, target_sizes=size)
         box_Q4, score_Q = read["boxes"], read["scores"]
-    return vector_BQD[0].numpy(), box_Q4.numpy(), score_Q.numpy()
+    return tuple(part.cpu().numpy() for part in (vector_BQD[0], box_Q4, score_Q))
 
 
 @pytest.mark.parametrize(("height", "width"), [(40, 60), (60, 40), (32, 32)])

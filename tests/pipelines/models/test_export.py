@@ -57,11 +57,11 @@ def test_scores_are_those_of_the_run_on_its_data(new_home, change):
     sets = [adapter.store[row] for row in adapter.store.rows(adapter.data("test").item_ids.tolist())]
     sets, texts = [np.array(x_NF) for x_NF in sets], adapter.data("test").texts
     model = exported_without_data(run, new_home, ("corpus", "features"))
-    torch.testing.assert_close(model.scores(sets, texts), expected)
+    torch.testing.assert_close(model.scores(sets, texts).cpu(), expected)
     if "model" in change or "score" in change.get("aggregator", ""):
         return
     similarity = model.model.similarity(model.encode_visual(sets), model.encode_text(texts))
-    torch.testing.assert_close(similarity, expected)
+    torch.testing.assert_close(similarity.cpu(), expected)
 
 
 def test_what_an_objective_learnt_is_in_the_file_and_not_needed_to_score(new_home):
@@ -111,7 +111,7 @@ def test_the_lines_of_the_readme_run_without_mlflow_ray_and_data(new_home):
     env = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     code, said, errors = end(begin("-c", f"{lines}\n{check}", folder=new_home / "out", env=env))
     assert code == 0, errors
-    assert re.fullmatch(r"tensor\(\[\[-?\d\.\d+\]\]\)\n", said)
+    assert re.fullmatch(r"tensor\(\[\[-?\d\.\d+\]\](, device='cuda:0')?\)\n", said)
 
 
 def test_the_readme_names_what_describes_new_pictures(new_home):

@@ -74,10 +74,10 @@ def test_scores_are_those_of_the_exported_model(home, kept, model, features):
     found = served.predict(pd.DataFrame({"features": [*sets, None, None], "text": [None, None, *texts]}))
     assert found["score"].isna().all()
     vectors = np.array(found["embedding"].tolist(), dtype=np.float32)
-    np.testing.assert_allclose(vectors[:2], trained.encode_visual(features), rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(vectors[2:], trained.encode_text(texts), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(vectors[:2], trained.encode_visual(features).cpu(), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(vectors[2:], trained.encode_text(texts).cpu(), rtol=1e-5, atol=1e-6)
     scores = served.predict(pd.DataFrame({"features": sets, "text": texts}))["score"].astype(float)
-    np.testing.assert_allclose(scores, np.diag(trained.scores(features, texts)), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(scores, trained.scores(features, texts).diag().cpu(), rtol=1e-5, atol=1e-6)
     assert served.metadata.model_id == model.removeprefix("models:/")
     assert served.metadata.run_id == kept
     schema = [(of.name, of.required) for of in served.metadata.get_input_schema()]
@@ -166,7 +166,9 @@ def test_models_of_sets_and_of_pairs_are_served(run, aggregator, features):
     assert score == pytest.approx(float(trained.scores(features[:1], [row["text"]])), rel=1e-5)
     if "slots" in aggregator:
         (vectors,) = served.predict(pd.DataFrame([{**row, "text": None}]))["embedding"]
-        np.testing.assert_allclose(vectors, trained.encode_visual(features[:1])[0], rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(
+            vectors, trained.encode_visual(features[:1])[0].cpu(), rtol=1e-5, atol=1e-6
+        )
     else:
         with pytest.raises(MlflowException, match="text"):
             served.predict(pd.DataFrame([{"features": row["features"]}]))
@@ -199,8 +201,8 @@ def test_pictures_come_in_base64(home, tmp_path):
     Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 50, 3), dtype=np.uint8)).save(file)
     image = base64.b64encode(file.read_bytes()).decode()
     found = served.predict(pd.DataFrame({"image": [image, None], "text": [None, "a dog"]}))["embedding"]
-    np.testing.assert_allclose(found[0], trained.encode_visual([file])[0], rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(found[1], trained.encode_text(["a dog"])[0], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(found[0], trained.encode_visual([file])[0].cpu(), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(found[1], trained.encode_text(["a dog"])[0].cpu(), rtol=1e-5, atol=1e-6)
     with pytest.raises(MlflowException, match="row 0: 'image' must be the image's file in base64"):
         served.predict(pd.DataFrame({"image": ["no base64!"], "text": [None]}))
     with pytest.raises(MlflowException, match=r"^row 0: does not decode as an image"):

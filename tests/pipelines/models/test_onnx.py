@@ -12,6 +12,7 @@ from kept import keep_run
 from searchable import untrained
 
 from polypool.aggregators.random_sets import random_sets
+from polypool.infra.compute.device import device_of, on_device
 from polypool.infra.errors import InputError
 from polypool.infra.registry import AGGREGATORS
 from polypool.pipelines.models import onnx as graphs
@@ -61,7 +62,8 @@ def test_scores_of_an_exported_folder_are_those_of_its_graphs(new_home, aggregat
         embeddings[f"{side}_embedding"] = torch.from_numpy(computed(new_home / "out" / graph, **inputs))
     score, model = computed(new_home / "out" / SIMILARITY, **embeddings), trained.model
     with torch.no_grad():
-        expected = model.score(model.encode_visual(batch), model.encode_text(batch)).numpy()
+        batch = on_device(batch, device_of(model))
+        expected = model.score(model.encode_visual(batch), model.encode_text(batch)).cpu().numpy()
     assert score.shape == (4, 3)
     np.testing.assert_allclose(score, expected, atol=1e-4)
     assert np.ptp(expected) > 1e-3

@@ -27,6 +27,7 @@ from torch import Tensor
 from verbs import ingested, refused
 
 from polypool.encoders.visual import cnn
+from polypool.infra.compute.device import device_of, on_device
 from polypool.infra.tracking import Tracker, tracking_uri
 from polypool.pipelines.models import run_evaluation
 from polypool.pipelines.models.released_parts import read_release
@@ -69,11 +70,12 @@ def converted(home: Path, path: Path, *more: object) -> TrainedModel:
 
 def embeddings(trained: TrainedModel) -> tuple[Tensor, Tensor, object]:
     """The embeddings of the test split's images and captions, and the split."""
-    pairs = trained.adapter.data("test")
+    pairs, device = trained.adapter.data("test"), device_of(trained.model)
     with torch.no_grad():
-        image = trained.model.encode_visual(next(pairs.items(100))[1]).vectors
+        image = trained.model.encode_visual(on_device(next(pairs.items(100))[1], device)).vectors
         order, batch = next(pairs.sentences(100))
-        return image, trained.model.encode_text(batch).vectors[order.argsort()], pairs
+        text = trained.model.encode_text(on_device(batch, device)).vectors
+        return image.cpu(), text.cpu()[order.argsort()], pairs
 
 
 @pytest.mark.parametrize(("old", "parallel"), [(False, True), (True, False)])

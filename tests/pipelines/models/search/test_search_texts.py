@@ -73,7 +73,7 @@ def test_an_exported_model_scores_new_texts_as_those_of_its_store(here, model_fo
         shutil.rmtree(here / folder)
     for out, expected_VT in expected.items():
         model = load(out)
-        torch.testing.assert_close(model.scores(visuals, pairs.texts), expected_VT, atol=1e-3, rtol=0)
+        torch.testing.assert_close(model.scores(visuals, pairs.texts).cpu(), expected_VT, atol=1e-3, rtol=0)
         alone = model.scores(visuals, ["a dog that nobody described"])
         both = model.scores(visuals, ["a", "a dog that nobody described"])
         torch.testing.assert_close(both[:, 1:], alone, atol=1e-3, rtol=0)
