@@ -110,7 +110,7 @@ bench: $(READY)
 bench-quick: $(READY)
 	$(BIN)/python -m benchmarks --quick
 
-# every path that only a GPU takes, checked and measured in one table within 8 minutes; ends with 2 without a GPU
+# every path that only a GPU takes, checked and measured in one table in a minute; ends with 2 without a GPU
 gpu: $(READY)
 	@$(BIN)/python -m benchmarks.gpu
 

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.gpu`: checks and measures every path that only a GPU takes, in one table within eight minutes.
+"""`python -m benchmarks.gpu`: checks and measures every path that only a GPU takes, in one table.
 
 A path whose results are wrong is reported as failed, and it then ends with 1, as where a target is missed.
 """

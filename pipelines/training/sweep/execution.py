@@ -104,7 +104,8 @@ def _resources(matches: Sequence[Match], *, concurrent: int = 0) -> tuple[int, d
         reserved["CPU"] = max(reserved["CPU"], each.cpus)
         if each.gpu:
             most = min(most, cores("GPU") // run.workers)
-            reserved["GPU"] = 1 / math.ceil(max(concurrent, 1) / cores("GPU"))
+            sharing = math.ceil(max(concurrent, 1) / cores("GPU"))
+            reserved["GPU"] = math.floor(1e4 / sharing) / 1e4  # the finest part that Ray counts
     return max(1, int(most)), reserved
 
 

@@ -18,9 +18,16 @@ from polypool.infra.tracking import RunRecord, Tracker, tracking_uri
 from polypool.pipelines.commands.train import parse
 from polypool.pipelines.training.recording import tags
 from polypool.pipelines.training.run_folder import run_folder, take_run
-from polypool.pipelines.training.sweep.execution import alone, last_line
+from polypool.pipelines.training.sweep.execution import _resources, alone, last_line
 from polypool.pipelines.training.sweep.plan import Plan, seconds, total
-from polypool.pipelines.training.sweep.trials import STOPPED, SWEEP, make_trials, match_trials, records_of
+from polypool.pipelines.training.sweep.trials import (
+    STOPPED,
+    SWEEP,
+    Match,
+    make_trials,
+    match_trials,
+    records_of,
+)
 from polypool.tasks.run import Run, to_json
 
 
@@ -151,6 +158,19 @@ def test_a_dry_run_shows_the_grid_and_lines_that_train_the_same(run):
     assert [words[: len(head)] for words in jobs] == [head, head]
     assert [parse(words[len(head) :]) for words in jobs] == [trial.run for trial in trials.all]
     assert "time unknown" in plan.text([], concurrent=1, words=[])
+
+
+@pytest.mark.parametrize(
+    ("gpus", "concurrent", "most", "share"),
+    [(1, 0, 1, 1.0), (1, 1, 1, 1.0), (1, 7, 1, 0.1428), (2, 3, 2, 0.5), (4, 2, 4, 1.0), (0, 5, 8, None)],
+)
+def test_trials_share_a_gpu_where_more_are_asked_for_than_there_are(
+    run, monkeypatch, gpus, concurrent, most, share
+):
+    monkeypatch.setattr("ray.cluster_resources", lambda: {"CPU": 8.0, "GPU": float(gpus)})
+    matches = [Match(trial=trial) for trial in make_trials(["tiny"], ["mean"], flags=["--cpus", "1"]).all]
+    at_once, reserved = _resources(matches, concurrent=concurrent)
+    assert (at_once, reserved["CPU"], reserved.get("GPU")) == (most, 1, share)
 
 
 def test_one_sweep_of_an_experiment_at_a_time(tmp_path):
