@@ -94,13 +94,17 @@ def _settings(runs: Sequence[RunRecord], protocol: str) -> list[dict[str, str]]:
     params = [renamed_params(run.params) for run in runs]
     known = {*chain(*params)}
     defaults = {name: value for name, value in _defaults().items() if name in known}
-    digested = [name for name in DIGESTS if all(run.tags.get(name) for run in runs)]
+    contents = {
+        name: _contents([run.tags[name][:12] for run in runs], [of.get(name, "") for of in params])
+        for name in DIGESTS
+        if all(run.tags.get(name) for run in runs)
+    }
     all_settings = [
         defaults
         | of
-        | {name: run.tags[name][:12] for name in digested}
+        | {name: values[number] for name, values in contents.items()}
         | {"protocol version": run.tags.get(VERSION_TAG + protocol, "1")}
-        for run, of in zip(runs, params, strict=True)
+        for number, (run, of) in enumerate(zip(runs, params, strict=True))
     ]
     tuned = [tuned_of(run.tags, run=run.run_id) for run in runs]
     chosen = [how.settings if how else () for how in tuned]
@@ -108,6 +112,12 @@ def _settings(runs: Sequence[RunRecord], protocol: str) -> list[dict[str, str]]:
         {name: value for name, value in of.items() if not _hidden(name) and name not in names} | text
         for of, names, text in zip(all_settings, chosen, _text_aggregators(runs, tuned), strict=True)
     ]
+
+
+def _contents(digests: Sequence[str], paths: Sequence[str]) -> Sequence[str]:
+    """Return what tells the data of runs apart: paths, where each has one content and no two the same, else digests."""
+    pairs = {*zip(paths, digests, strict=True)}
+    return paths if len(pairs) == len({*paths}) == len({*digests}) else digests
 
 
 def _text_aggregators(runs: Sequence[RunRecord], tuned: Sequence[Tuned | None]) -> list[dict[str, str]]:

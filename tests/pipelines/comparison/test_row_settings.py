@@ -66,6 +66,14 @@ OF_JOINT = [
             ["gpo", "max", "mean, data.features=cccccccccccc"],
         ),
         (
+            [ON_HERE[0], given("mean", tags=THERE, data__features="x")],
+            ["gpo, data.features=bbbbbbbbbbbb", "mean, data.features=cccccccccccc"],
+        ),
+        (
+            [ON_HERE[0], given("mean", tags=THERE, data__features="z")],
+            ["gpo, data.features=x", "mean, data.features=z"],
+        ),
+        (
             [*ON_HERE, given("mean", data__features="z")],
             ["gpo, data.features=x", "max, data.features=y", "mean, data.features=z"],
         ),
@@ -86,7 +94,15 @@ OF_JOINT = [
     ],
     ids=[
         *("without a majority", "what changes no result", "a default", "data by what is there", "other data"),
-        *("data that nobody noted", "versions of a protocol", "members", "another member", "an old name"),
+        *(
+            "other data at one path",
+            "data that paths tell apart",
+            "data that nobody noted",
+            "versions of a protocol",
+            "members",
+            "another member",
+            "an old name",
+        ),
     ],
 )
 def test_rows_are_named_by_the_settings_in_which_they_differ(runs, expected):
