@@ -96,9 +96,10 @@ class GRU(nn.RNNBase):
             return state_BNC.unflatten(-1, (-1, self.hidden_size)), last_RBH
         order = _Order(size_B, x_BNE.shape[1], directions=1)
         row_S, *indices = (part.to(x_BNE.device) for part in (order.row_RS[0], order.set_B, order.rank_B))
-        x_SE = x_BNE.flatten(0, 1).index_select(0, row_S)
+        x_AE = x_BNE.flatten(0, 1)
+        x_SE = x_AE.index_select(0, row_S)
         states, last_RBH = nn.GRU.forward(gru, PackedSequence(x_SE, torch.tensor(order.active), *indices))
-        state_AC = states.data.new_zeros(x_BNE.shape[:2].numel(), states.data.shape[1])
+        state_AC = states.data.new_zeros(len(x_AE), states.data.shape[1])
         state_BNC = state_AC.index_copy(0, row_S, states.data).unflatten(0, x_BNE.shape[:2])
         return state_BNC.unflatten(-1, (-1, self.hidden_size)), last_RBH
 

@@ -93,6 +93,11 @@ class FeatureStore:
         return self.manifest.digest
 
     @property
+    def origin(self) -> str:
+        """SHA-256 of how `extract` made the features; empty for features that came otherwise."""
+        return self.manifest.origin
+
+    @property
     def columns(self) -> Mapping[str, int]:
         """The widths of the columns beside the vectors, such as boxes, by name."""
         return self.manifest.source.get(COLUMNS, {})

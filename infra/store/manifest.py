@@ -163,6 +163,14 @@ class Manifest:
         """SHA-256 of the shards' SHA-256: equal for equal ids and features, whatever their source."""
         return hashlib.sha256("".join(shard.sha256 for shard in self.shards).encode()).hexdigest()
 
+    @property
+    def origin(self) -> str:
+        """SHA-256 of the source of features that `extract` made, else empty.
+
+        Stores of one origin differ by rounding alone, as that of another processor.
+        """
+        return _check_of(self.source) if "extractor" in self.source else ""
+
     def write(self, folder: Path) -> None:
         """Write `manifest.json` to `folder`, atomically."""
         data = {"version": self.version, "sets": self.sets, "vectors": self.vectors} | asdict(self)

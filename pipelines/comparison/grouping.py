@@ -21,6 +21,7 @@ from polypool.pipelines.comparison.row_settings import (
     code_notes,
     deviations,
     left_out_notes,
+    machine_notes,
     named,
 )
 from polypool.pipelines.recipes import Ensemble, published_text
@@ -137,7 +138,7 @@ def _group(
         all_rows.append(_row(label, of_seeds, protocol, settings=own[of_seeds[0].run_id]))
     notes += _missing_seeds(title, all_rows)
     shown = [run for row in all_rows for run in row.runs]
-    notes += [*left_out_notes(title, shown), *code_notes(title, shown)]
+    notes += [*left_out_notes(title, shown), *code_notes(title, shown), *machine_notes(title, shown)]
     had = {name for row in all_rows for name in row.values}
     primary = metrics[0] if metrics else None
     chosen = next((m for m in (*metrics, SECONDS) if m.name == metric and metric in had and metrics), primary)

@@ -10,6 +10,7 @@ from itertools import chain
 from polypool.infra.tracking import RunRecord
 from polypool.infra.tracking.provenance import PACKAGES
 from polypool.infra.tracking.tracker import flattened
+from polypool.pipelines.training.recording import PRECISION
 from polypool.pipelines.training.tuned import Tuned, tuned_of
 from polypool.tasks.renamed import renamed_params
 from polypool.tasks.run import OF_THE_JOINT_RUN, WITHOUT_EFFECT, Data, Optim, Run
@@ -19,6 +20,8 @@ _SHOWN = {"recipe", "task", "aggregator", "text_aggregator", "seed", "protocol",
 """Settings that the title of a table, the label of a row or its number of runs show."""
 DIGESTS = ("data.corpus", "data.features", "data.texts")
 """Settings that are paths, and tags with the digest of their content."""
+ORIGIN = "_origin"
+"""Ends the name of a tag with the digest of how `extract` made such data: the same on machines that round otherwise."""
 HAVE_SETTINGS = ("train", "transfer")
 """Kinds of runs that record the settings of a training, by which rows are told apart."""
 Settings = Mapping[str, str]
@@ -78,6 +81,20 @@ def code_notes(title: str, runs: Sequence[RunRecord]) -> Iterator[str]:
             yield f"{title}: its runs used {package} {' and '.join(versions)}"
 
 
+def machine_notes(title: str, runs: Sequence[RunRecord]) -> Iterator[str]:
+    """Yield notes on runs of one table from machines of several kinds, and on data that these rounded otherwise."""
+    machines = Counter(run.tags["machine"] for run in runs if run.tags.get("machine"))
+    if len(machines) > 1:
+        counted = ", ".join(f"{machine} ({count})" for machine, count in machines.most_common())
+        yield f"{title}: its runs are of {len(machines)} kinds of machines, whose costs do not compare: {counted}"
+    for name in DIGESTS:
+        found = defaultdict[str, set[str]](set)
+        for run in runs:
+            found[run.tags.get(name + ORIGIN, "")].add(run.tags.get(name, ""))
+        if any(origin and len(digests) > 1 for origin, digests in found.items()):
+            yield f"{title}: its runs read {name} that were extracted alike and differ by rounding"
+
+
 def left_out_notes(title: str, runs: Sequence[RunRecord]) -> Iterator[str]:
     """Yield notes on runs whose splits lack samples without features or files."""
     start, counted = f"data.{LEFT_OUT}", Counter[str]()
@@ -95,14 +112,16 @@ def _settings(runs: Sequence[RunRecord], protocol: str) -> list[dict[str, str]]:
     known = {*chain(*params)}
     defaults = {name: value for name, value in _defaults().items() if name in known}
     contents = {
-        name: _contents([run.tags[name][:12] for run in runs], [of.get(name, "") for of in params])
+        name: _contents(_identities(runs, name), [of.get(name, "") for of in params])
         for name in DIGESTS
         if all(run.tags.get(name) for run in runs)
     }
+    computed = all(run.tags.get(PRECISION) for run in runs)  # what `auto` was
     all_settings = [
         defaults
         | of
         | {name: values[number] for name, values in contents.items()}
+        | ({"optim.precision": run.tags[PRECISION]} if computed else {})
         | {"protocol version": run.tags.get(VERSION_TAG + protocol, "1")}
         for number, (run, of) in enumerate(zip(runs, params, strict=True))
     ]
@@ -112,6 +131,12 @@ def _settings(runs: Sequence[RunRecord], protocol: str) -> list[dict[str, str]]:
         {name: value for name, value in of.items() if not _hidden(name) and name not in names} | text
         for of, names, text in zip(all_settings, chosen, _text_aggregators(runs, tuned), strict=True)
     ]
+
+
+def _identities(runs: Sequence[RunRecord], name: str) -> list[str]:
+    """Return the same text for runs of the same data: its digest, or how it was extracted, where a run tells."""
+    origins = {run.tags[name]: run.tags[name + ORIGIN] for run in runs if run.tags.get(name + ORIGIN)}
+    return [origins.get(run.tags[name], run.tags[name])[:12] for run in runs]
 
 
 def _contents(digests: Sequence[str], paths: Sequence[str]) -> Sequence[str]:

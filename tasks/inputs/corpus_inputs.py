@@ -223,11 +223,12 @@ class CorpusInputs:
         return self.assets | {"text": self.text_assets(texts)["text"]}
 
     def describe(self) -> Mapping[str, str]:
-        """Return the digests of corpus and stores, and the sizes of the splits."""
+        """Return the digests of corpus and stores, how these were extracted, and the sizes of the splits."""
         stores = {"features": self.store, "texts": self.text_store}
         return {
             "corpus": self.corpus.digest,
             **{name: store.digest for name, store in stores.items() if store},
+            **{f"{name}_origin": store.origin for name, store in stores.items() if store and store.origin},
             **{f"{self.samples}_{split}": str(count) for split, count in self.corpus.splits.items()},
             **{f"{LEFT_OUT}{split}": str(count) for split, count in self.left_out.items()},
         }

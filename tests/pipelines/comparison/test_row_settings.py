@@ -128,6 +128,45 @@ def test_variants_have_lines_of_their_own_over_tasks_and_no_published_numbers():
     assert "image_text · coco_mini · whole: where a row does not say otherwise, optim.epochs=10" in shown
 
 
+def test_a_row_says_what_auto_computed_in_where_that_differs():
+    asked = {"gpo": "auto", "max": "bfloat16", "mean": "auto"}
+    runs = [
+        given(name, optim__precision=asked[name], tags={"precision": "bfloat16"}) for name in ("gpo", "max")
+    ]
+    mean = given("mean", optim__precision="auto", tags={"precision": "float32"})
+    assert labels(*runs) == ["gpo", "max"]
+    assert labels(*runs, mean) == ["gpo", "max", "mean, optim.precision=float32"]
+
+
+def test_data_that_two_machines_extracted_alike_is_one():
+    alike = {"data.features_origin": "e" * 64}
+    here, there = (given(name, tags=of | alike) for name, of in (("gpo", HERE), ("max", THERE)))
+    assert labels(here, there) == ["gpo", "max"]
+    assert labels(here, there, given("mean", tags=HERE)) == ["gpo", "max", "mean"], (
+        "an older run of that content"
+    )
+    other = given("mean", tags=HERE | {"data.features": "d" * 64, "data.features_origin": "f" * 64})
+    assert labels(here, there, other) == ["gpo", "max", "mean, data.features=ffffffffffff"]
+    title = "image_text · coco_mini · whole: its runs"
+    assert f"{title} read data.features that were extracted alike and differ by rounding" in notes_of(
+        here, there
+    )
+    assert notes_of(here) == []
+
+
+def test_machines_of_several_kinds_are_said():
+    runs = [given(name, tags={"machine": of}) for name, of in (("gpo", "A"), ("max", "A"), ("mean", "B"))]
+    title = "image_text · coco_mini · whole: its runs"
+    assert notes_of(*runs) == [
+        f"{title} are of 2 kinds of machines, whose costs do not compare: A (2), B (1)"
+    ]
+
+
+def notes_of(*runs):
+    _, notes = arranged(runs, experiment="x")
+    return [note for note in notes if ": its runs " in note]
+
+
 def test_other_code_and_other_packages_are_said():
     first = {"git_commit": "1" * 40, "torch": "2.6.0", "python": "3.11.7"}
     later = {"git_commit": "2" * 40, "git_dirty": "true", "torch": "2.13.0", "python": "3.11.7"}

@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,15 +31,32 @@ from polypool.tasks.run import Run
 MAKERS = {"image_text": make_corpus, "vqa": make_questions}
 
 
-def without(run: Run, folder: Path, *lacking: str) -> Run:
-    """Return a run on a store that lacks some sets."""
+def without(run: Run, folder: Path, *lacking: str, plus: float = 0.0, **source: Any) -> Run:
+    """Return a run on a store that lacks some sets, with another source and a number added to all values."""
     store = FeatureStore.open(run.data.features)
-    with StoreWriter(folder, dim=store.dim, dtype="float32", source={"made": "by a test"}) as writer:
+    with StoreWriter(
+        folder, dim=store.dim, dtype="float32", source=source or {"made": "by a test"}
+    ) as writer:
         for row, id in enumerate(store.ids.to_pylist()):
             if id not in lacking:
-                writer.add(id, np.array(store[row]))
+                writer.add(id, np.array(store[row]) + np.float32(plus))
         writer.close(statistics_of=["1", "2"])
     return replace(run, data=replace(run.data, features=str(folder)))
+
+
+def test_stores_that_were_extracted_alike_have_one_origin(tmp_path):
+    run = make_corpus(tmp_path)
+
+    def described(name: str, **given: Any) -> tuple[str, str | None]:
+        tags = prepare(without(run, tmp_path / name, **given)).describe()
+        return tags["features"], tags.get("features_origin")
+
+    extractor = {"backbone": "cells", "grid": 3}
+    (here, origin), (there, same) = (described(f"{n}", plus=n * 1e-6, extractor=extractor) for n in range(2))
+    assert here != there
+    assert origin == same is not None
+    assert described("other", extractor=extractor | {"grid": 4})[1] not in (origin, None)
+    assert described("own") == (here, None)
 
 
 @pytest.mark.parametrize("task", MAKERS)
