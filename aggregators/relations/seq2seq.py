@@ -35,8 +35,6 @@ class Seq2Seq(Aggregator):
         else:
             start_1BD = x_BND.new_zeros(1, x_BND.shape[0], x_BND.shape[2])
             weights = tuple(self.gru.parameters())
-            training = (
-                torch.is_grad_enabled()
-            )  # what cuDNN needs to give gradients, also of a module in evaluation
+            training = torch.is_grad_enabled()  # else cuDNN gives no gradients in evaluation
             state_BND, _ = torch.gru(x_BND, start_1BD, weights, True, 1, 0.0, training, False, True)
         return Pooled(state_BND[torch.arange(x_BND.shape[0], device=x_BND.device), mask_BN.sum(dim=1) - 1])

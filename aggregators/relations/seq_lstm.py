@@ -32,9 +32,7 @@ class SeqLSTM(Aggregator):
         weights = tuple(self.lstm.parameters())
         start_1BD = x_BND.new_zeros(1, x_BND.shape[0], x_BND.shape[2], dtype=weights[0].dtype)
         start, sets = (start_1BD, start_1BD), x_BND.to(weights[0].dtype)
-        training = (
-            torch.is_grad_enabled()
-        )  # what cuDNN needs to give gradients, also of a module in evaluation
+        training = torch.is_grad_enabled()  # else cuDNN gives no gradients in evaluation
         with torch.autocast(
             x_BND.device.type, enabled=False
         ):  # the CPU's LSTM knows no float16 beside float32

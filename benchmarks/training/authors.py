@@ -33,6 +33,9 @@ class AuthorsStep:
 
     def __init__(self, model: DualEncoder, optim: Optim) -> None:
         self.model, self.clip = copy.deepcopy(model).train(), optim.clip
+        for part in self.model.modules():
+            if isinstance(part, nn.RNNBase):
+                part.flatten_parameters()  # as cuDNN wants them, and as a copy is not
         self.optimizer = torch.optim.AdamW(
             self.model.parameters(), lr=optim.lr, weight_decay=optim.weight_decay
         )
