@@ -83,10 +83,11 @@ class GRU(nn.RNNBase):
         return state_BNRH, torch.cat(lasts, dim=1).transpose(0, 1)
 
     def _packed(self, x_BNE: Tensor, size_B: Tensor) -> tuple[Tensor, Tensor]:
-        """Read with torch, which takes the elements of a step together.
+        """Read with torch's GRU, which takes a `PackedSequence`.
 
-        Rows are selected and put back at once. torch's own functions, which exporters know, do it step by step: on a
-        GPU, a quarter of the time of a training step on regions and captions.
+        One selection of rows packs all elements, and one copy unpacks the states. `pack_padded_sequence` and
+        `pad_packed_sequence` work step by step, which took a quarter of a training step on a GPU; a traced graph has
+        them, as exporters know them.
         """
         gru = cast("nn.GRU", self)
         if torch.jit.is_tracing():

@@ -94,7 +94,7 @@ class FeatureStore:
 
     @property
     def origin(self) -> str:
-        """SHA-256 of how `extract` made the features; empty for features that came otherwise."""
+        """SHA-256 of the settings by which `extract` made the features, and of their sizes; else empty."""
         return self.manifest.origin
 
     @property

@@ -165,11 +165,14 @@ class Manifest:
 
     @property
     def origin(self) -> str:
-        """SHA-256 of the source of features that `extract` made, else empty.
+        """SHA-256 of the settings by which `extract` made the store, and of its sizes; empty for other stores.
 
-        Stores of one origin differ by rounding alone, as that of another processor.
+        Stores of one origin differ by rounding alone, such as another processor's.
         """
-        return _check_of(self.source) if "extractor" in self.source else ""
+        if "extractor" not in self.source:
+            return ""
+        sizes = {"dim": self.dim, "dtype": self.dtype, "sets": self.sets, "vectors": self.vectors}
+        return _check_of({"source": self.source} | sizes)
 
     def write(self, folder: Path) -> None:
         """Write `manifest.json` to `folder`, atomically."""

@@ -14,14 +14,12 @@ from polypool.pipelines.training.recording import PRECISION
 from polypool.pipelines.training.tuned import Tuned, tuned_of
 from polypool.tasks.renamed import renamed_params
 from polypool.tasks.run import OF_THE_JOINT_RUN, WITHOUT_EFFECT, Data, Optim, Run
-from polypool.tasks.scoring.records import LEFT_OUT, VERSION_TAG
+from polypool.tasks.scoring.records import LEFT_OUT, ORIGIN, VERSION_TAG
 
 _SHOWN = {"recipe", "task", "aggregator", "text_aggregator", "seed", "protocol", "data.dataset"}
 """Settings that the title of a table, the label of a row or its number of runs show."""
 DIGESTS = ("data.corpus", "data.features", "data.texts")
 """Settings that are paths, and tags with the digest of their content."""
-ORIGIN = "_origin"
-"""Ends the name of a tag with the digest of how `extract` made such data: the same on machines that round otherwise."""
 HAVE_SETTINGS = ("train", "transfer")
 """Kinds of runs that record the settings of a training, by which rows are told apart."""
 Settings = Mapping[str, str]
@@ -82,17 +80,18 @@ def code_notes(title: str, runs: Sequence[RunRecord]) -> Iterator[str]:
 
 
 def machine_notes(title: str, runs: Sequence[RunRecord]) -> Iterator[str]:
-    """Yield notes on runs of one table from machines of several kinds, and on data that these rounded otherwise."""
+    """Yield notes on runs of one table from several kinds of machines, and on features that differ by rounding."""
     machines = Counter(run.tags["machine"] for run in runs if run.tags.get("machine"))
     if len(machines) > 1:
         counted = ", ".join(f"{machine} ({count})" for machine, count in machines.most_common())
-        yield f"{title}: its runs are of {len(machines)} kinds of machines, whose costs do not compare: {counted}"
+        kinds = f"{len(machines)} kinds of machines, between which costs cannot be compared"
+        yield f"{title}: its runs are of {kinds}: {counted}"
     for name in DIGESTS:
         found = defaultdict[str, set[str]](set)
         for run in runs:
             found[run.tags.get(name + ORIGIN, "")].add(run.tags.get(name, ""))
         if any(origin and len(digests) > 1 for origin, digests in found.items()):
-            yield f"{title}: its runs read {name} that were extracted alike and differ by rounding"
+            yield f"{title}: {name} was extracted with the same settings on several machines, and differs by rounding"
 
 
 def left_out_notes(title: str, runs: Sequence[RunRecord]) -> Iterator[str]:
@@ -134,7 +133,7 @@ def _settings(runs: Sequence[RunRecord], protocol: str) -> list[dict[str, str]]:
 
 
 def _identities(runs: Sequence[RunRecord], name: str) -> list[str]:
-    """Return the same text for runs of the same data: its digest, or how it was extracted, where a run tells."""
+    """Return what identifies the data of each run: its origin, where a run of that content names one, else its digest."""
     origins = {run.tags[name]: run.tags[name + ORIGIN] for run in runs if run.tags.get(name + ORIGIN)}
     return [origins.get(run.tags[name], run.tags[name])[:12] for run in runs]
 

@@ -36,7 +36,7 @@ from polypool.tasks.inputs.visuals import (
 from polypool.tasks.models.parts import check_reads_features, named_encoder
 from polypool.tasks.models.parts import text_inputs as model_texts
 from polypool.tasks.run import Run
-from polypool.tasks.scoring.records import LEFT_OUT
+from polypool.tasks.scoring.records import LEFT_OUT, ORIGIN
 
 SPLITS = ("train", "val", "test")
 
@@ -223,12 +223,12 @@ class CorpusInputs:
         return self.assets | {"text": self.text_assets(texts)["text"]}
 
     def describe(self) -> Mapping[str, str]:
-        """Return the digests of corpus and stores, how these were extracted, and the sizes of the splits."""
+        """Return the digests of corpus, stores and their origins, and the sizes of the splits."""
         stores = {"features": self.store, "texts": self.text_store}
         return {
             "corpus": self.corpus.digest,
             **{name: store.digest for name, store in stores.items() if store},
-            **{f"{name}_origin": store.origin for name, store in stores.items() if store and store.origin},
+            **{name + ORIGIN: store.origin for name, store in stores.items() if store and store.origin},
             **{f"{self.samples}_{split}": str(count) for split, count in self.corpus.splits.items()},
             **{f"{LEFT_OUT}{split}": str(count) for split, count in self.left_out.items()},
         }

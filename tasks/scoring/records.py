@@ -23,6 +23,8 @@ from polypool.tasks.adapter import Metric, QueryMetric
 TAG = "metrics."
 # Prefix of a split's name: the number of its samples that were left out, among a run's data.
 LEFT_OUT = "left_out_"
+ORIGIN = "_origin"
+"""Ends the name of the tag with the origin of a feature store, see `polypool.infra.store.manifest.Manifest.origin`."""
 VERSION_TAG = "protocol_version."
 TRAINED_ON = "trained_on"
 """Tag of a run that holds scores on other data than those of training: the data set of training."""

@@ -57,6 +57,9 @@ def test_stores_that_were_extracted_alike_have_one_origin(tmp_path):
     assert origin == same is not None
     assert described("other", extractor=extractor | {"grid": 4})[1] not in (origin, None)
     assert described("own") == (here, None)
+    first = FeatureStore.open(run.data.features).ids.to_pylist()[0]
+    fewer = without(run, tmp_path / "fewer", first, extractor=extractor)
+    assert FeatureStore.open(fewer.data.features).origin not in (origin, ""), "a set is missing"
 
 
 @pytest.mark.parametrize("task", MAKERS)
