@@ -133,7 +133,7 @@ def _settings(runs: Sequence[RunRecord], protocol: str) -> list[dict[str, str]]:
 
 
 def _identities(runs: Sequence[RunRecord], name: str) -> list[str]:
-    """Return what identifies the data of each run: its origin, where a run of that content names one, else its digest."""
+    """Return what identifies each run's data: its origin, where a run of that content names one, else its digest."""
     origins = {run.tags[name]: run.tags[name + ORIGIN] for run in runs if run.tags.get(name + ORIGIN)}
     return [origins.get(run.tags[name], run.tags[name])[:12] for run in runs]
 

@@ -17,7 +17,7 @@ OVER_FOUR += ["acmil", "dsmil", "simpool"]
 TABLES = {
     "tuned": (["coco_mini"], {"baseline": "mean"}),
     "tuned_four": (["coco_mini", "msrvtt_mini", "daquar", "flickr8k"], {"aggregators": OVER_FOUR}),
-    "tuned_all": (["coco_mini_float32"], {"baseline": "mean"}),
+    "tuned_all": (["coco_mini_all"], {"baseline": "mean"}),
     "elements": (["elements"], {}),
     "tuned_both": (
         ["coco_mini_both", "coco_mini"],
