@@ -40,7 +40,7 @@ def paper_step(scale: Scale = "full") -> list[Measurement]:
     size = PaperSize.of(scale)
     keep_freed_memory()  # as training's workers do; it serves all sides here
     with tempfile.TemporaryDirectory() as name:
-        run = random_run(Path(name), size)
+        run = derive(random_run(Path(name), size), optim={"precision": "float32"})
         trainer, whole = past_warm_up(run), past_warm_up(derive(run, data={"visual_augment": ""}))
         check(whole, distinct(whole, size.batch))
         batches = [trainer.data.batch(index_B, seed=0, epoch=1) for index_B in drawn(trainer, size.steps)]

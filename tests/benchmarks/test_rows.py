@@ -32,6 +32,7 @@ from benchmarks.training import watched
 from benchmarks.training.steps import parts
 from polypool.infra.errors import InputError
 from polypool.infra.registry import SIMILARITIES
+from polypool.pipelines.training.loop import precision
 from polypool.tasks.datasets.corpus import Corpus
 from polypool.tasks.models.dual_encoder import SplitEmbeddings
 from polypool.tasks.scoring.ranking import reranking as first_pass
@@ -102,6 +103,13 @@ def test_training_stops_after_the_steps_that_were_asked_for(tmp_path):
     steps = zip(watch.ended, watch.began, [*watch.scored, math.inf], strict=True)
     times = [time for step in steps for time in step]
     assert times == sorted(times)
+
+
+@pytest.mark.parametrize("name", ["paper_step", "bert_step"])
+def test_steps_against_the_authors_are_in_float32_where_training_is_in_bfloat16(name, monkeypatch):
+    monkeypatch.setattr(precision, "computes_bfloat16", lambda device: True)
+    monkeypatch.setattr(precision, "times_faster", lambda *shape: math.inf)
+    assert table.BENCHMARKS[name]("tiny")
 
 
 def test_the_plain_loop_pads_like_the_store(tmp_path):
