@@ -301,7 +301,7 @@ PARSERS = Registry("role parser", package="polypool.tasks.hgr", plural="parsers"
 READERS = Registry(
     "reader",
     package="polypool.tasks.datasets",
-    rooms=("readers", "features"),
+    rooms=("readers", "own", "features"),
     base="polypool.tasks.datasets:Reader",
 )
 OPTIMISERS = Registry(

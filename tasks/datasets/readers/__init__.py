@@ -1,1 +1,1 @@
-"""Readers of published annotations, and of your own pictures and videos with texts."""
+"""Readers of published annotations."""

@@ -16,8 +16,8 @@ from fuzz.cases import Kind, expect
 from fuzz.kinds.results import ALL, OUT, corpus_of
 from polypool.pipelines.data.ingestion import ingest
 from polypool.tasks.datasets.corpus import Corpus
-from polypool.tasks.datasets.readers.table import Table
-from polypool.tasks.datasets.readers.webdataset import WebDataset
+from polypool.tasks.datasets.own.table import Table
+from polypool.tasks.datasets.own.webdataset import WebDataset
 
 _SPLITS = ["train"] * 4 + ["val"] * 2 + ["test"] * 2
 _SHARDS = {"a.tar": "tar", "b.tar.gz": "raw"}

@@ -8,10 +8,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from polypool.infra.errors import InputError
-from polypool.tasks.datasets.readers.arrow_rows import parquet_batches, plain_rows
-from polypool.tasks.datasets.readers.table import TableFile
+from polypool.tasks.datasets.own.arrow_rows import parquet_batches, plain_rows
+from polypool.tasks.datasets.own.table import TableFile
 
-MODULE = "polypool.tasks.datasets.readers.arrow_rows"
+MODULE = "polypool.tasks.datasets.own.arrow_rows"
 
 
 def repeated(text: str, rows: int) -> pa.DictionaryArray:

@@ -24,8 +24,8 @@ from polypool.infra.registry import READERS
 from polypool.infra.store.findings import Skipped
 from polypool.infra.store.ids import IdSet
 from polypool.tasks.datasets import Reading
+from polypool.tasks.datasets.own.rows import DividedReader, Row, grouped, strings
 from polypool.tasks.datasets.readers.folders import write_picture
-from polypool.tasks.datasets.readers.rows import DividedReader, Row, grouped, strings
 
 PICTURES = ("jpg", "jpeg", "png", "webp")
 _TEXTS = ("txt", "caption", "text")

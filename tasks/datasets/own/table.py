@@ -24,8 +24,8 @@ from polypool.infra.registry import READERS
 from polypool.infra.store.findings import Flagged, Skipped
 from polypool.tasks.datasets import Reading
 from polypool.tasks.datasets.annotation_files import read_elements, read_lines
-from polypool.tasks.datasets.readers.arrow_rows import parquet_batches, plain_rows
-from polypool.tasks.datasets.readers.rows import ColumnReader, Columns, Row, grouped, row_of
+from polypool.tasks.datasets.own.arrow_rows import parquet_batches, plain_rows
+from polypool.tasks.datasets.own.rows import ColumnReader, Columns, Row, grouped, row_of
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".parquet")
 _WHAT = "a table: .csv or .tsv with a header, .jsonl, .json with a list of objects, or .parquet"

@@ -1,7 +1,7 @@
 import pytest
 
 from polypool.infra.errors import InputError
-from polypool.tasks.datasets.readers.gathering import Gathering
+from polypool.tasks.datasets.own.gathering import Gathering
 from polypool.tasks.datasets.splits import RandomSplits
 
 
@@ -16,6 +16,6 @@ def test_rows_come_together_in_the_order_in_which_ids_begin():
 
 
 def test_a_row_that_finds_no_room_is_a_message(monkeypatch):
-    monkeypatch.setattr("polypool.tasks.datasets.readers.gathering._MAKE", ("pragma max_page_count = 2",))
+    monkeypatch.setattr("polypool.tasks.datasets.own.gathering._MAKE", ("pragma max_page_count = 2",))
     with pytest.raises(InputError, match=r"no room for the rows of the table .* TMPDIR"):
         Gathering(RandomSplits(split="1/1/1", seed=0).key).add("a", ("x" * 100_000,))

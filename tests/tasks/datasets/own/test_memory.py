@@ -9,13 +9,13 @@ import pyarrow as pa
 import pytest
 
 from polypool.infra.errors import InputError
-from polypool.tasks.datasets.readers import table
+from polypool.tasks.datasets.own import table
 
 PROGRAM = """
 import resource, sys
 from pathlib import Path
 from polypool.pipelines.data.ingestion import ingest
-from polypool.tasks.datasets.readers.table import Table
+from polypool.tasks.datasets.own.table import Table
 
 def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10

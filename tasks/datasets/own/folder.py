@@ -13,8 +13,8 @@ from polypool.infra.limits import LARGEST_TEXT
 from polypool.infra.registry import READERS
 from polypool.infra.store.findings import Flagged, Skipped
 from polypool.tasks.datasets import Reading
+from polypool.tasks.datasets.own.rows import DividedReader, Row, grouped
 from polypool.tasks.datasets.readers.folders import IMAGES, VIDEOS, files_below, media_below
-from polypool.tasks.datasets.readers.rows import DividedReader, Row, grouped
 from polypool.tasks.datasets.splits import SPLITS, split_called
 
 _TEXT = ".txt"

@@ -16,8 +16,8 @@ from polypool.infra.files import make_folder
 from polypool.infra.registry import READERS
 from polypool.infra.store.findings import Flagged, Skipped
 from polypool.tasks.datasets import Reading
+from polypool.tasks.datasets.own.rows import ColumnReader, Columns, Row, grouped, row_of
 from polypool.tasks.datasets.readers.folders import write_picture
-from polypool.tasks.datasets.readers.rows import ColumnReader, Columns, Row, grouped, row_of
 from polypool.tasks.datasets.splits import split_called
 
 if TYPE_CHECKING:

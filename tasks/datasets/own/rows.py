@@ -15,9 +15,9 @@ from polypool.infra.store.findings import Flagged, Skipped
 from polypool.tasks.datasets import Reader
 from polypool.tasks.datasets.annotation_values import leaves
 from polypool.tasks.datasets.corpus import Item
+from polypool.tasks.datasets.own.gathering import Gathering
 from polypool.tasks.datasets.questions import Question
 from polypool.tasks.datasets.readers.folders import Listing
-from polypool.tasks.datasets.readers.gathering import Gathering
 from polypool.tasks.datasets.splits import USUAL_SHARES, RandomSplits, split_called
 
 USUAL = {
