@@ -140,6 +140,7 @@ def _refuse_large(value: Any, spec: str) -> None:
 
 
 def trust_modules(*modules: str) -> None:
+    """Let specs name parts of these modules as `module:Name`."""
     _trusted.update(modules)
 
 

@@ -39,6 +39,7 @@ def device_of(model: nn.Module) -> torch.device:
 
 
 def on_device(batch: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor]:
+    """Return a batch with its tensors on a device."""
     return {name: x.to(device) for name, x in batch.items()}
 
 

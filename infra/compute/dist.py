@@ -18,10 +18,12 @@ from torch.distributed.nn.functional import all_gather
 
 
 def rank() -> int:
+    """Return the number of this worker; 0 where training is not distributed."""
     return dist.get_rank() if dist.is_initialized() else 0
 
 
 def world() -> int:
+    """Return the number of workers; 1 where training is not distributed."""
     return dist.get_world_size() if dist.is_initialized() else 1
 
 

@@ -128,6 +128,7 @@ def wait_for(processes: Sequence[Any], *, seconds: float) -> list[Any]:
 
 
 def kill(processes: Sequence[Any]) -> None:
+    """End processes; those that have ended are no error."""
     for process in processes:
         with suppress(psutil().NoSuchProcess):
             process.kill()

@@ -29,20 +29,24 @@ def place(part: Any) -> str:
 
 
 def target(point: EntryPoint) -> str:
+    """Return `module:Name` of what an entry point names."""
     return "".join(point.value.split())
 
 
 def origin(point: EntryPoint) -> str:
+    """Return the package and version that an entry point is of, and its target."""
     package = f"{point.dist.name} {point.dist.version}" if point.dist else "a package"
     return f"{package} ({target(point)})"
 
 
 def load_quietly(point: EntryPoint) -> Any:
+    """Return what an entry point names, or None where it cannot be imported."""
     with suppress(InputError):
         return load_part(target(point))
 
 
 def described(part: Any) -> str:
+    """Return what kind of object a part is, for a message."""
     if isinstance(part, type):
         return f"the class {part.__name__}"
     return "a function" if callable(part) else f"a value of type {type(part).__name__}"

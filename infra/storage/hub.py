@@ -65,6 +65,7 @@ class Publication:
 
 
 def is_hub(path: Path | Url | None) -> bool:
+    """Whether a path is on Hugging Face's hub."""
     return isinstance(path, Url) and path.scheme == SCHEME
 
 

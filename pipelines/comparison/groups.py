@@ -49,6 +49,7 @@ class Costs:
 
 
 def costs_of(runs: Sequence[RunRecord]) -> Costs:
+    """Return the least and the largest costs that runs have logged; NaN where none has."""
     found = {name: [run.metrics.get(key, math.nan) for run in runs] for name, key in _LOGGED.items()}
     logged = {name: [cost for cost in costs if cost >= 0] or [math.nan] for name, costs in found.items()}
     return Costs(

@@ -41,6 +41,7 @@ def save(figure: Figure, path: Path) -> None:
 
 
 def png(figure: Figure) -> bytes:
+    """Return a figure as the bytes of a PNG."""
     content = BytesIO()
     figure.savefig(content, dpi=160)
     return content.getvalue()

@@ -137,6 +137,7 @@ def train(
 
 
 def input_error(error: BaseException) -> InputError | None:
+    """Return the `InputError` that an error is or was caused by, if any."""
     return next((each for each in causes(error) if isinstance(each, InputError)), None)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 
 def bag(text: str) -> frozenset[str]:
+    """Return the words of a text as a set."""
     return frozenset(text.split())
 
 

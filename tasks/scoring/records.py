@@ -49,6 +49,7 @@ def query_files(protocol: str) -> tuple[str, str]:
 
 
 def metrics_json(metrics: Sequence[Metric]) -> bytes:
+    """Return descriptions of metrics as the JSON that a run keeps."""
     return json.dumps([_plain(metric) for metric in metrics], indent=1).encode()
 
 

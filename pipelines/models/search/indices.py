@@ -56,6 +56,7 @@ def top_k(score_G: Tensor, k: int) -> TopK:
 
 
 def check_finite(x: Tensor, what: str) -> None:
+    """Refuse embeddings that hold NaN or infinity."""
     if not torch.isfinite(x).all():
         raise InputError(
             f"the model gives {what}; it has diverged, or the features of the query or of the gallery hold NaN"

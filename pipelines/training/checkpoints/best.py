@@ -31,6 +31,7 @@ _OTHER_KINDS = {
 
 
 def write_model(folder: Path, model: nn.Module, run: Run, adapter: TaskAdapter) -> None:
+    """Write weights, run and assets of a model to a folder, with their digests."""
     save_weights(model, folder / WEIGHTS)
     (folder / RUN).write_text(json.dumps(to_record(run), indent=1))
     (folder / ASSETS).write_text(json.dumps(adapter.assets))
