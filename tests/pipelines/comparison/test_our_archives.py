@@ -18,6 +18,7 @@ TABLES = {
     "tuned": (["coco_mini"], {"baseline": "mean"}),
     "tuned_four": (["coco_mini", "msrvtt_mini", "daquar", "flickr8k"], {"aggregators": OVER_FOUR}),
     "tuned_all": (["coco_mini_all"], {"baseline": "mean"}),
+    "tuned_two": (["coco_mini_all", "msrvtt_mini_all"], {}),
     "elements": (["elements"], {}),
     "tuned_both": (
         ["coco_mini_both", "coco_mini"],
