@@ -160,9 +160,8 @@ def memory_cap(scale: Scale = "full") -> list[Measurement]:
     own, whole = gradients.values()
     torch.testing.assert_close(own, whole, rtol=1e-2, atol=1e-3 * float(whole.abs().max()))
     note = ""
-    if (
-        device.type == "cuda" and scale != "tiny"
-    ):  # whose peaks differ by less than the blocks that torch takes
+    # at the tiny size, peaks differ by less than the blocks of memory that torch takes
+    if device.type == "cuda" and scale != "tiny":
         held = torch.cuda.memory_allocated(device) / 1e6
         limit = held + size.spare * peaks[size.chunk]
         assert limit < held + peaks[size.batch], "the whole batch takes little more than a chunk"

@@ -38,8 +38,9 @@ def bert_step(scale: Scale = "full") -> list[Measurement]:
     keep_freed_memory()  # as training's workers do; it serves both sides here
     with tempfile.TemporaryDirectory() as name:
         text = f"bert(name='{save_bert(Path(name) / 'bert', size)}', width={size.width})"
-        changes = {"text": text, "aggregator": "gpo", "optim": {"precision": "float32"}}
-        run = derive(random_run(Path(name), size), **changes)
+        run = derive(
+            random_run(Path(name), size), text=text, aggregator="gpo", optim={"precision": "float32"}
+        )
         trainer, whole = past_warm_up(run), past_warm_up(derive(run, data={"visual_augment": ""}))
         check(whole, distinct(whole, size.batch))
         batches = [trainer.data.batch(index_B, seed=0, epoch=1) for index_B in drawn(trainer, size.steps)]

@@ -159,7 +159,7 @@ class Regions(_ResidualMLP):
         width: width D of the elements that come out.
         hidden: width of the MLP; by default half of `width`.
         standardise: bring features to mean 0 and deviation 1 first; `auto` where the store has their statistics.
-        input_dropout: fraction of the features' values, after that, dropped in training.
+        input_dropout: fraction of the features' values set to zero in training, after they are standardised.
     """
 
     def __init__(
@@ -198,7 +198,7 @@ class StackedRegions(_ResidualMLP):
         hidden: width of the MLP; by default half of `width`.
         dropout: fraction of the elements' values dropped in training.
         standardise: bring features to mean 0 and deviation 1 first; `auto` where the store has their statistics.
-        input_dropout: fraction of the features' values, after that, dropped in training.
+        input_dropout: fraction of the features' values set to zero in training, after they are standardised.
     """
 
     def __init__(
