@@ -125,23 +125,14 @@ class _ResidualMLP(FeatureEncoder):
         inputs: int,
         hidden: int | None,
         standardise: Standardise,
-        input_dropout: float,
     ) -> None:
         super().__init__(assets, standardise=standardise)
         hidden = hidden or width // 2
-        self.input_dropout = Dropout(input_dropout)
         self.width = width
         self.fc = xavier_linear(assets["dim"], width)
         self.down = nn.Linear(inputs, hidden)
         self.norm = SetBatchNorm(hidden)
         self.up = nn.Linear(hidden, width)
-
-    def rows(self, x_BNF: Tensor, mask_BN: Tensor) -> tuple[Rows, Tensor]:
-        """Return which elements of sets are rows, and their features `(R, F)`."""
-        rows = Rows(mask_BN)
-        if not self.input_dropout.p:
-            return rows, self.features(rows.of(x_BNF), rows.mask_R)
-        return rows, rows.of(self.input_dropout(self.features(x_BNF, mask_BN)))  # drawn by the sample
 
     def mlp(self, x_RI: Tensor, real: Tensor | int | None) -> Tensor:
         """Map `(R, I)` to `(R, D)`; the statistics are those of the rows that `Rows.real` names."""
@@ -159,7 +150,6 @@ class Regions(_ResidualMLP):
         width: width D of the elements that come out.
         hidden: width of the MLP; by default half of `width`.
         standardise: bring features to mean 0 and deviation 1 first; `auto` where the store has their statistics.
-        input_dropout: fraction of the features' values set to zero in training, after they are standardised.
     """
 
     def __init__(
@@ -169,20 +159,13 @@ class Regions(_ResidualMLP):
         width: int = 1024,
         hidden: int | None = None,
         standardise: Standardise = False,
-        input_dropout: float = 0.0,
     ) -> None:
-        super().__init__(
-            assets,
-            width=width,
-            inputs=assets["dim"],
-            hidden=hidden,
-            standardise=standardise,
-            input_dropout=input_dropout,
-        )
+        super().__init__(assets, width=width, inputs=assets["dim"], hidden=hidden, standardise=standardise)
 
     def forward(self, x_BNF: Tensor, mask_BN: Tensor) -> tuple[Tensor, Tensor]:
         """Map features `(B, N, F)` to `(B, N, D)`."""
-        rows, x_RF = self.rows(x_BNF, mask_BN)
+        rows = Rows(mask_BN)
+        x_RF = self.features(rows.of(x_BNF), rows.mask_R)
         return rows.sets(self.fc(x_RF) + self.mlp(x_RF, rows.real)), mask_BN
 
 
@@ -198,7 +181,6 @@ class StackedRegions(_ResidualMLP):
         hidden: width of the MLP; by default half of `width`.
         dropout: fraction of the elements' values dropped in training.
         standardise: bring features to mean 0 and deviation 1 first; `auto` where the store has their statistics.
-        input_dropout: fraction of the features' values set to zero in training, after they are standardised.
     """
 
     def __init__(
@@ -209,20 +191,12 @@ class StackedRegions(_ResidualMLP):
         hidden: int | None = None,
         dropout: float = 0.1,
         standardise: Standardise = False,
-        input_dropout: float = 0.0,
     ) -> None:
-        super().__init__(
-            assets,
-            width=width,
-            inputs=width,
-            hidden=hidden,
-            standardise=standardise,
-            input_dropout=input_dropout,
-        )
+        super().__init__(assets, width=width, inputs=width, hidden=hidden, standardise=standardise)
         self.dropout = Dropout(dropout)
 
     def forward(self, x_BNF: Tensor, mask_BN: Tensor) -> tuple[Tensor, Tensor]:
         """Map features `(B, N, F)` to `(B, N, D)`."""
-        rows, x_RF = self.rows(x_BNF, mask_BN)
-        x_RD = self.fc(x_RF)
+        rows = Rows(mask_BN)
+        x_RD = self.fc(self.features(rows.of(x_BNF), rows.mask_R))
         return self.dropout(rows.sets(x_RD + self.mlp(x_RD, rows.real))), mask_BN

@@ -21,7 +21,6 @@ from polypool.encoders.text.tokenizers import (
 )
 from polypool.encoders.visual.stored import Grid, Regions, StackedRegions
 from polypool.infra.compute.batchnorm import SetBatchNorm
-from polypool.infra.compute.dropout import Draws, drawn
 from polypool.infra.errors import InputError
 from polypool.tasks.inputs.texts import Captions
 from polypool.tasks.models.branch import Branch
@@ -116,40 +115,6 @@ def test_regions_are_the_same_with_and_without_pads_among_the_rows(monkeypatch, 
         torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
     for ours, theirs in zip(packed.buffers(), padded.buffers(), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
-
-
-def _only_a_linear_map(kind, **settings):
-    """Return an encoder of 64 features that gives its features back, and standardises by mean 1 and deviation 2."""
-    statistics = {"mean": [1.0] * 64, "std": [2.0] * 64}
-    encoder = kind({"dim": 64, "statistics": statistics}, width=64, standardise=True, **settings)
-    with torch.no_grad():
-        encoder.fc.weight.copy_(torch.eye(64))
-        encoder.up.weight.zero_()
-        encoder.up.bias.zero_()
-    return encoder
-
-
-@pytest.mark.parametrize("kind", [Regions, partial(StackedRegions, dropout=0.0)])
-def test_features_are_dropped_after_they_are_standardised_and_in_training_alone(kind):
-    encoder = _only_a_linear_map(kind, input_dropout=0.25)
-    x, mask = 1 + 2 * torch.ones(40, 5, 64), mask_of(np.array([5, 2] * 20), 5)
-    with drawn(Draws(seed=0, step=0, first=0, samples=40)):
-        out = encoder(x, mask)[0]
-    assert not out[~mask].any()
-    kept = out[mask] != 0
-    torch.testing.assert_close(out[mask][kept], torch.tensor(4 / 3).expand(int(kept.sum())))
-    assert abs(kept.float().mean() - 0.75) < 5 * (0.75 * 0.25 / kept.numel()) ** 0.5
-    torch.testing.assert_close(encoder.eval()(x, mask)[0][mask], torch.ones(140, 64))
-
-
-def test_what_is_dropped_of_features_depends_on_neither_pads_nor_the_other_samples():
-    encoder = _only_a_linear_map(Regions, input_dropout=0.5)
-    x = torch.randn(3, 5, 64)
-    with drawn(Draws(seed=0, step=0, first=0, samples=3)):
-        together = encoder(x, mask_of(np.array([5, 2, 4]), 5))[0]
-    with drawn(Draws(seed=0, step=0, first=1, samples=1)):
-        alone = encoder(x[1:2, :2], mask_of(np.array([2]), 2))[0]
-    torch.testing.assert_close(together[1, :2], alone[0])
 
 
 def test_set_batch_norm_is_batch_norm_of_the_real_elements():
