@@ -119,8 +119,9 @@ class Measurement:
         return f"{100 * ratio:.1f}%" if self.percent else f"{ratio:.2f}x"
 
     def _amount(self, value: float) -> str:
-        digits = max(0, 2 - len(f"{abs(value):.0f}".lstrip("0")))
-        return f"{value:,.{digits}f} {self.unit}"
+        counted = isinstance(value, int)
+        digits = 0 if counted else max(0, 2 - len(f"{abs(value):.0f}".lstrip("0")))
+        return f"{value:,.{digits}f} {self.unit}".rstrip()
 
 
 @dataclass(frozen=True, kw_only=True)

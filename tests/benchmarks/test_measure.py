@@ -75,3 +75,17 @@ def test_a_tiny_size_differs_in_what_it_names():
     assert (full.images, tiny.images) == (5000, 60)
     assert full.limit_MB == tiny.limit_MB
     assert tiny.captions == 300
+
+
+@pytest.mark.parametrize(
+    ("ours", "reference", "unit", "shown"),
+    [
+        (0, 13, "", ("0", "13")),
+        (5, 1300, "", ("5", "1,300")),
+        (0.05, 1.0, "", ("0.05", "1.0")),
+        (1.84, 250.3, "ms", ("1.8 ms", "250 ms")),
+    ],
+)
+def test_counts_are_shown_whole_and_times_with_two_digits(ours, reference, unit, shown):
+    row = measure.Measurement(name="", measured="", unit=unit, ours=ours, reference=reference, ratio=1.0)
+    assert row.entries()[1:3] == shown
