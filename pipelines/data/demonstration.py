@@ -162,14 +162,19 @@ PREPARE = {"demo": prepare_images, "demo_videos": prepare_videos, "demo_question
 """Recipes of the demo, and what makes their data."""
 
 
+AT_ONCE = 4
+"""Runs that train at once at most: one on a core, or all of them on a GPU, which one of them leaves mostly idle."""
+
+
 async def train(server: JobServer, options: DemoOptions) -> None:
-    """Train every aggregator on every task and compare them, as one Ray job that trains a run on each core at a time.
+    """Train every aggregator on every task and compare them, as one Ray job.
 
     Raises:
         InputError: the job failed.
     """
     env = {"POLYPOOL_HOME": str(home()), "MLFLOW_TRACKING_URI": tracking_uri(home()), LOG: mode()}
     words = ["python", "-m", "polypool", "sweep", "--experiment", options.experiment, "--cpus", "1"]
+    words += ["--concurrent", str(AT_ONCE)]
     words += ["--recipes", *PREPARE, "--aggregators", *options.aggregators]
     words += ["--optim.epochs", str(options.epochs)] if options.epochs else []
 

@@ -94,17 +94,17 @@ def _resources(matches: Sequence[Match], *, concurrent: int = 0) -> tuple[int, d
         concurrent: trials at once, which share the GPUs where there are fewer of these; 0 for as many as fit.
 
     Returns:
-        The number of trials that the session has cores and GPUs for at once, at least 1, and what one of them reserves
-        where it trains in its own process.
+        The number of trials at once, at least 1 and no more than the session has cores and shares of GPUs for, and
+        what one of them reserves where it trains in its own process.
     """
-    most, reserved = math.inf, {"CPU": 0.0}
+    most, reserved = concurrent or math.inf, {"CPU": 0.0}
     for run in (match.trial.run for match in matches):
         each = Resources.plan(run.workers, fewest=run.worker_counts[0], cpus=run.cpus)
         most = min(most, cores() // (each.cpus * run.workers))
         reserved["CPU"] = max(reserved["CPU"], each.cpus)
         if each.gpu:
-            most = min(most, cores("GPU") // run.workers)
             sharing = math.ceil(max(concurrent, 1) / cores("GPU"))
+            most = min(most, sharing * cores("GPU") // run.workers)
             reserved["GPU"] = math.floor(1e4 / sharing) / 1e4  # the finest part that Ray counts
     return max(1, int(most)), reserved
 
@@ -120,7 +120,7 @@ def carry_out(plan: Plan, *, concurrent: int = 0, parent: str = "") -> list[Outc
 
     Args:
         plan: the trials.
-        concurrent: trials at once; 0 for as many as fit.
+        concurrent: trials at once at most; 0 for as many as fit.
         parent: the run of the sweep, to which new runs belong; empty for none.
     """
     outcomes: list[Outcome] = []
@@ -132,12 +132,12 @@ def carry_out(plan: Plan, *, concurrent: int = 0, parent: str = "") -> list[Outc
         rivals = match.trial.rivals if plan.early_stop else ()
         groups.setdefault((rivals, _in_its_process(match)), []).append(match)
     with ray_session(shared=not all(alone for _, alone in groups)):
-        concurrent = concurrent or _resources(matches)[0]
-        print(f"{plan.summary()}, {concurrent} at once", flush=True)
+        at_once, _ = _resources(matches, concurrent=concurrent)
+        print(f"{plan.summary()}, {at_once} at once", flush=True)
         for (_, alone), group in groups.items():
-            reserved = _resources(group, concurrent=concurrent)[1] if alone else {}
+            reserved = _resources(group, concurrent=at_once)[1] if alone else {}
             outcomes += _train(
-                plan, group, concurrent=concurrent, reserved=reserved, parent=parent, before=len(outcomes)
+                plan, group, concurrent=at_once, reserved=reserved, parent=parent, before=len(outcomes)
             )
     return outcomes
 

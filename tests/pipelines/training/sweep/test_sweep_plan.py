@@ -162,7 +162,15 @@ def test_a_dry_run_shows_the_grid_and_lines_that_train_the_same(run):
 
 @pytest.mark.parametrize(
     ("gpus", "concurrent", "most", "share"),
-    [(1, 0, 1, 1.0), (1, 1, 1, 1.0), (1, 7, 1, 0.1428), (2, 3, 2, 0.5), (4, 2, 4, 1.0), (0, 5, 8, None)],
+    [
+        (1, 0, 1, 1.0),
+        (1, 1, 1, 1.0),
+        (1, 7, 7, 0.1428),
+        (2, 3, 3, 0.5),
+        (4, 2, 2, 1.0),
+        (0, 5, 5, None),
+        (0, 12, 8, None),
+    ],
 )
 def test_trials_share_a_gpu_where_more_are_asked_for_than_there_are(
     run, monkeypatch, gpus, concurrent, most, share
