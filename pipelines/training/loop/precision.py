@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from polypool.aggregators.aggregator import Aggregator
+from polypool.infra.compute.attention import attend_in_float32
 from polypool.infra.compute.device import computes_bfloat16
 from polypool.infra.compute.measured import kept, processor
 
@@ -46,6 +47,13 @@ def precision_of(asked: str, model: nn.Module, device: torch.device, *, samples:
         return "float32"
     inputs, outputs = max(shapes, key=lambda shape: (shape[0] * shape[1], shape))
     return "bfloat16" if times_faster(samples, inputs, outputs) >= FASTER else "float32"
+
+
+def autocast(device: torch.device, precision: Precision | None) -> torch.autocast:
+    """Return the context in which losses are computed; on a CPU, attention in it stays in float32."""
+    if device.type == "cpu" and precision == "bfloat16":
+        attend_in_float32()
+    return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16")
 
 
 def _linear(model: nn.Module) -> Iterator[nn.Linear]:

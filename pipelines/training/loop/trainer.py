@@ -45,7 +45,7 @@ from polypool.pipelines.training.loop.optim import (
     ready_gradients,
     set_lr,
 )
-from polypool.pipelines.training.loop.precision import precision_of
+from polypool.pipelines.training.loop.precision import autocast, precision_of
 from polypool.pipelines.training.recording import COLLAPSED, PRECISION, Described
 from polypool.pipelines.training.run_results import (
     RunLog,
@@ -121,7 +121,7 @@ class Trainer:
     @property
     def precision(self) -> torch.autocast:
         """The context that losses are computed in."""
-        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.progress.precision == "bfloat16")
+        return autocast(self.device, self.progress.precision)
 
     def begin_with(self, weights: Path) -> None:
         """Load weights of any model that have a name and shape of this one."""

@@ -90,6 +90,14 @@ class Noting(Toy):
         return super().loss(model, batch, epoch=epoch)
 
 
+def test_attention_of_a_step_in_bfloat16_stays_in_float32_on_a_cpu(tmp_path):
+    query_BHND = torch.randn(2, 2, 5, 8, generator=torch.Generator().manual_seed(0))
+    expected = nn.functional.scaled_dot_product_attention(query_BHND, query_BHND, query_BHND)
+    with trainer_of(toy_run(optim={"precision": "bfloat16"}), tmp_path).precision:
+        found = nn.functional.scaled_dot_product_attention(query_BHND, query_BHND, query_BHND)
+    assert torch.equal(found, expected.bfloat16())
+
+
 def noted(run, folder: Path, report: FolderReport | None = None):
     adapter = Noting(run)
     adapter.seen = set()
