@@ -22,8 +22,8 @@ class BenchOptions:
     """Names of benchmarks; all where none is given: store, store_cold, store_beyond, lmdb, webdataset, lance, memory,
     remote_store, images, videos, decoders, sorted_sum, pooling, gpo_sizes, costs, growth, exponents, ranks, chunks,
     evaluation, rerank, smooth_chamfer, adopt, phrases, vqa_metric, query, sets, page, api, compare,
-    compare_many, bigru, varied_rows, paper_step, bert_step, grid_step, step, video_step, vqa_step, chunked_step,
-    workers, row."""
+    compare_many, bigru, varied_rows, attention, paper_step, bert_step, grid_step, step, video_step, vqa_step,
+    chunked_step, workers, row."""
     quick: bool = False
     """Smaller sizes and, without names, only the most telling benchmarks: under two minutes on two cores. The processor
     time of one thread is measured, so that a busy machine gives the same ratios; a target counts as missed where it is

@@ -7,6 +7,7 @@ from functools import partial
 
 from benchmarks.comparing.compare import comparing
 from benchmarks.comparing.growth import comparing_many
+from benchmarks.encoding.attention import attention
 from benchmarks.encoding.bigru import bigru
 from benchmarks.encoding.varied_rows import varied_rows
 from benchmarks.features.cold import against, store_beyond, store_cold
@@ -75,6 +76,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "compare_many": comparing_many,
     "bigru": bigru,
     "varied_rows": varied_rows,
+    "attention": attention,
     "paper_step": paper_step,
     "bert_step": bert_step,
     "grid_step": grid_step,

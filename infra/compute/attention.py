@@ -15,9 +15,9 @@ from torch.nn import functional as F
 def attend_in_float32() -> torch.library.Library:
     """Compute `scaled_dot_product_attention` in float32 under a CPU's autocast, until the process ends.
 
-    The gradient of torch's kernel in bfloat16 takes about ten times as long as in float32, in torch 2.13 at least. It
-    is that of every module which attends by torch's function, those of other packages included; the result is rounded
-    to autocast's precision, as torch's is.
+    The gradient of torch's kernel in bfloat16 takes about ten times as long as in float32, in torch 2.13 at least.
+    Every module that attends by torch's function is computed so, those of other packages included; the result has
+    autocast's precision, as torch's has.
     """
     rule = torch.library.Library("aten", "IMPL")
     with warnings.catch_warnings():
@@ -29,12 +29,12 @@ def attend_in_float32() -> torch.library.Library:
 def _attend(
     query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, *args: Any, **kwargs: Any
 ) -> Tensor:
-    # autocast leaves float64 alone
-    wide, dtype = torch.float32, torch.get_autocast_dtype("cpu")
-    if query.dtype == torch.float64:
-        wide = dtype = torch.float64
+    dtype = torch.get_autocast_dtype("cpu")
+    if query.dtype == torch.float64:  # autocast leaves it alone
+        dtype = torch.float64
+    wide = torch.promote_types(dtype, torch.float32)
     if attn_mask is not None and attn_mask.dtype != torch.bool:
         attn_mask = attn_mask.to(wide)
-    parts = (part.to(wide) for part in (query, key, value))
+    query, key, value = query.to(wide), key.to(wide), value.to(wide)
     with torch.autocast("cpu", enabled=False):
-        return F.scaled_dot_product_attention(*parts, attn_mask, *args, **kwargs).to(dtype)
+        return F.scaled_dot_product_attention(query, key, value, attn_mask, *args, **kwargs).to(dtype)

@@ -33,6 +33,19 @@ def formula(query: Tensor, key: Tensor, value: Tensor, bias: Tensor) -> Tensor:
     return score.softmax(dim=-1) @ value.double()
 
 
+class Calls(TorchDispatchMode):
+    """The precision of each call of one of torch's kernels of attention."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[torch.dtype] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if "attention" in str(func):
+            self.seen.append(args[0].dtype)
+        return func(*args, **(kwargs or {}))
+
+
 MASK = torch.tensor([[True] * 7, [True] * 4 + [False] * 3, [False] * 2 + [True] * 5])[:, None, None, :]
 BIAS = torch.linspace(-1, 1, 3 * 2 * 5 * 7).reshape(3, 2, 5, 7)
 
@@ -69,23 +82,10 @@ def test_float64_and_what_is_outside_autocast_stay_as_they_are(parts_BHND):
     assert F.scaled_dot_product_attention(*parts_BHND).dtype == torch.float32
 
 
-class Kernels(TorchDispatchMode):
-    """The precision of each call of an attention kernel."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: list[torch.dtype] = []
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        if "attention" in str(func):
-            self.seen.append(args[0].dtype)
-        return func(*args, **(kwargs or {}))
-
-
 def test_modules_of_torch_attend_in_it_forward_and_backward():
     module = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
-    with Kernels() as kernels:
+    with Calls() as calls:
         with torch.autocast("cpu", torch.bfloat16):
             out_BND = module(torch.randn(3, 7, 16))
         out_BND.float().sum().backward()
-    assert kernels.seen == [torch.float32] * 2
+    assert calls.seen == [torch.float32] * 2
