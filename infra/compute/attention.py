@@ -15,15 +15,15 @@ from torch.nn import functional as F
 def attend_in_float32() -> torch.library.Library:
     """Compute `scaled_dot_product_attention` in float32 under a CPU's autocast, until the process ends.
 
-    The gradient of torch's kernel in bfloat16 takes about ten times as long as in float32, in torch 2.13 at least.
-    Every module that attends by torch's function is computed so, those of other packages included; the result has
-    autocast's precision, as torch's has.
+    The gradient of torch's kernel takes about ten times as long in bfloat16 as in float32, in torch 2.13 at least. This
+    replaces what autocast does for every caller of torch's function, modules of other packages included. The result
+    has autocast's precision, as before.
     """
-    rule = torch.library.Library("aten", "IMPL")
+    override = torch.library.Library("aten", "IMPL")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # torch says that its own rule is replaced
-        rule.impl("scaled_dot_product_attention", _attend, "AutocastCPU")
-    return rule  # which holds as long as this does
+        warnings.simplefilter("ignore", UserWarning)  # torch warns that its own kernel is replaced
+        override.impl("scaled_dot_product_attention", _attend, "AutocastCPU")
+    return override  # it holds as long as this object
 
 
 def _attend(

@@ -43,8 +43,8 @@ class SweepOptions:
             such as `kmax.k=1,2,5`.
         budget: trials of each aggregator that choose among these.
         experiment: MLflow experiment of the runs, where finished ones are looked for.
-        concurrent: trials at once at most, which share a GPU where there are fewer; 0 for as many as the cluster has
-            cores and GPUs for, by the runs' `cpus` and `workers`.
+        concurrent: the most trials at once, which share a GPU where there are fewer GPUs; 0 for as many as the cluster
+            has cores and GPUs for, by the runs' `cpus` and `workers`.
         detect: a difference of the primary metric for which to show how many more seeds it needs; 0 for none.
         early_stop: stop the worse half of a recipe's trials after 1, 2, 4, ... epochs, by the score on `val` (ASHA);
             with `--choose`, of an aggregator's trials that choose.

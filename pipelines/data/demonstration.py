@@ -162,8 +162,8 @@ PREPARE = {"demo": prepare_images, "demo_videos": prepare_videos, "demo_question
 """Recipes of the demo, and what makes their data."""
 
 
-AT_ONCE = 4
-"""Runs that train at once at most: one on a core, or all of them on a GPU, which one of them leaves mostly idle."""
+AT_ONCE = 8
+"""The most runs that train at once: one on a core; all of them on a GPU, which a single one leaves mostly idle."""
 
 
 async def train(server: JobServer, options: DemoOptions) -> None:

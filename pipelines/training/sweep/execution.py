@@ -91,7 +91,7 @@ def _resources(matches: Sequence[Match], *, concurrent: int = 0) -> tuple[int, d
 
     Args:
         matches: the trials.
-        concurrent: trials at once, which share the GPUs where there are fewer of these; 0 for as many as fit.
+        concurrent: the most trials at once, which share the GPUs where there are fewer of these; 0 for as many as fit.
 
     Returns:
         The number of trials at once, at least 1 and no more than the session has cores and shares of GPUs for, and
@@ -120,7 +120,7 @@ def carry_out(plan: Plan, *, concurrent: int = 0, parent: str = "") -> list[Outc
 
     Args:
         plan: the trials.
-        concurrent: trials at once at most; 0 for as many as fit.
+        concurrent: the most trials at once; 0 for as many as fit.
         parent: the run of the sweep, to which new runs belong; empty for none.
     """
     outcomes: list[Outcome] = []

@@ -82,7 +82,7 @@ def test_float64_and_what_is_outside_autocast_stay_as_they_are(parts_BHND):
     assert F.scaled_dot_product_attention(*parts_BHND).dtype == torch.float32
 
 
-def test_modules_of_torch_attend_in_it_forward_and_backward():
+def test_modules_of_torch_attend_in_float32_forward_and_backward():
     module = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
     with Calls() as calls:
         with torch.autocast("cpu", torch.bfloat16):
