@@ -43,7 +43,7 @@ LOGGING = LoggingConfig(log_level="WARNING", enable_access_log=False)
 """Requests hold what people look for."""
 _TRIES = 3  # of a request whose replica died; requests change nothing
 _PAUSE = 0.2  # seconds between them
-_SPARE = 32  # requests of the ingress beside those that the model may have
+_SPARE = 512  # requests of the ingress beside those that the model may have; Ray Serve refuses others in plain text
 _ENDING = 3.0  # seconds for requests in progress when a replica ends
 _LOOKS = 2.0  # seconds between two looks at the service
 _LEAVING = 10.0  # seconds for a service to leave a cluster that stays

@@ -136,9 +136,9 @@ def test_the_page_is_that_of_one_process(address, trained):
 def test_too_many_are_told_to_come_again(address):
     body = {"rows": [{"text": text} for text in TEXTS * 2]}
     answers: list[tuple[int, Any]] = []
-    with ThreadPoolExecutor(100) as pool:
+    with ThreadPoolExecutor(200) as pool:
         for _ in range(40):  # on a busy machine they may come one after another
-            asked = [pool.submit(ask, address, "/embed", body) for _ in range(100)]
+            asked = [pool.submit(ask, address, "/embed", body) for _ in range(200)]
             answers += [each.result() for each in asked]
             if any(status == 503 for status, _ in answers):
                 break
