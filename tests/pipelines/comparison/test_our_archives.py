@@ -18,7 +18,7 @@ TABLES = {
     "tuned": (["coco_mini"], {"baseline": "mean"}),
     "tuned_four": (["coco_mini", "msrvtt_mini", "daquar", "flickr8k"], {"aggregators": OVER_FOUR}),
     "tuned_all": (["coco_mini_all"], {"baseline": "mean"}),
-    "tuned_three": (["coco_mini_all", "msrvtt_mini_all", "daquar", "daquar_more"], {}),
+    "tuned_three": (["coco_mini_all", "msrvtt_mini_all", "daquar", "daquar_more", "daquar_blocks"], {}),
     "elements": (["elements"], {}),
     "tuned_both": (
         ["coco_mini_both", "coco_mini"],
