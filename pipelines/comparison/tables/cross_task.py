@@ -189,10 +189,15 @@ class CrossTaskTable:
 
     @cached_property
     def joints(self) -> tuple[Joint, ...]:
-        """Chance-normalised scores of the complete aggregators in the counting columns; empty if one is not judged."""
+        """Chance-normalised scores of the complete aggregators in the counting columns.
+
+        Empty if there are fewer than two of them, or a column is not judged.
+        """
+        if len(self.complete) < 2:
+            return ()
         found = [column.joint(self.complete) for column in self.counting]
         known = [joint for joint in found if joint is not None]
-        return tuple(known) if len(known) == len(found) and len(self.complete) > 1 else ()
+        return tuple(known) if len(known) == len(found) else ()
 
     @property
     def notes(self) -> tuple[str, ...]:

@@ -21,6 +21,7 @@ from polypool.pipelines.comparison.statistics.joint_scores import Joint
 from polypool.pipelines.comparison.statistics.significance import Judged
 from polypool.pipelines.comparison.statistics.simultaneous import with_best
 from polypool.pipelines.comparison.tables import score_tables as tables
+from polypool.pipelines.comparison.tables.cross_task import CrossTaskTable
 from polypool.pipelines.comparison.tables.over_tasks import over_tasks
 from polypool.tasks.adapter import Metric
 from polypool.tasks.scoring.records import queries_json
@@ -48,10 +49,10 @@ def test_chance_normalised_scores_and_ranks_are_those_of_the_formulas():
     assert "numbers of different protocols are never in one column" in "\n".join(text)
 
 
-def test_means_over_tasks_have_intervals_and_confidence_sets():
-    found = grid(*three_tasks())
+def judged(table: CrossTaskTable, *variances: float) -> CrossTaskTable:
+    """Return a table whose rows have independent errors over queries, with a variance for each column."""
     columns = []
-    for column, variance in zip(found.columns, (4.0, 9.0, 1.0), strict=True):
+    for column, variance in zip(table.columns, variances, strict=True):
         group, rows = column.group, len(column.group.rows)
         joint = Joint(
             labels=tuple(row.label for row in group.rows),
@@ -62,9 +63,14 @@ def test_means_over_tasks_have_intervals_and_confidence_sets():
             units_RR=variance * np.eye(rows),
             units_df=1e6,
         )
-        judged = Judged(units="queries", labels=joint.labels, intervals={}, joint=joint)
-        columns.append(replace(column, group=replace(group, judged=judged)))
-    table = over_tasks(replace(found, columns=tuple(columns)))
+        of = Judged(units="queries", labels=joint.labels, intervals={}, joint=joint)
+        columns.append(replace(column, group=replace(group, judged=of)))
+    return replace(table, columns=tuple(columns))
+
+
+def test_means_over_tasks_have_intervals_and_confidence_sets():
+    found = grid(*three_tasks())
+    table = over_tasks(judged(found, 4.0, 9.0, 1.0))
     assert [row[0] for row in table.rows] == list(found.aggregators)
     half = 1.96 * math.sqrt((4 + 9) * (100 / 596.8) ** 2 + 1 * (100 / 80) ** 2) / 3
     for name, mean, interval, *_, lead, _, _ in table.rows:
@@ -180,6 +186,8 @@ def test_aggregators_that_a_task_lacks_and_small_columns_count_in_no_mean():
     apart = grid(run("gpo"), vqa("max", 0, 30.0))
     assert apart.notes == ("no means and no ranks: no aggregator is in every column that counts",)
     assert "normalised" not in as_text(tables.across(apart))
+    assert over_tasks(judged(apart, 4.0, 1.0)) is None
+    assert over_tasks(judged(grid(run("gpo"), vqa("gpo", 0, 30.0)), 4.0, 1.0)) is None
 
 
 def test_missing_seeds_are_said():
