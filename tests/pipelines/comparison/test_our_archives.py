@@ -16,7 +16,8 @@ OVER_FOUR = ["mean", "max", "kmax", "gpo", "lip", "esa", "softpool", "attention"
 OVER_FOUR += ["acmil", "dsmil", "simpool"]
 TABLES = {
     "tuned": (["coco_mini"], {"baseline": "mean"}),
-    "tuned_four": (["coco_mini", "msrvtt_mini", "daquar", "flickr8k"], {"aggregators": OVER_FOUR}),
+    "tuned_four": (["coco_mini_all", "msrvtt_mini_all", "daquar", "flickr8k"], {"aggregators": OVER_FOUR}),
+    "tuned_four_xeon": (["coco_mini", "msrvtt_mini", "daquar", "flickr8k"], {"aggregators": OVER_FOUR}),
     "tuned_all": (["coco_mini_all"], {"baseline": "mean"}),
     "tuned_three": (["coco_mini_all", "msrvtt_mini_all", "daquar", "daquar_more", "daquar_blocks"], {}),
     "elements": (["elements"], {}),
