@@ -13,13 +13,13 @@ from polypool.pipelines.comparison.statistics.task_means import intervals, mean_
 from polypool.pipelines.comparison.tables.cross_task import CrossTaskTable
 from polypool.pipelines.comparison.tables.differences import ONE_SEED, interval_text, with_sign
 
-_FEWEST = 2  # tasks and aggregators
+_FEWEST = 2  # tasks
 
 
 def over_tasks(cross_task: CrossTaskTable) -> Table | None:
-    """Return the means over tasks; None for one task, or where queries of a task were not compared."""
+    """Return the means over tasks; None for one task, or where the table has no `joints`."""
     joints = cross_task.joints
-    if min(len(joints), len(cross_task.complete)) < _FEWEST:
+    if len(joints) < _FEWEST:
         return None
     these = mean_of(joints)
     others = sample_of(these.labels, np.stack([joint.value_R for joint in joints]))

@@ -111,7 +111,7 @@ def test_all_of_a_large_set_is_fetched(tmp_path):
     wanted, until = shard.view(row).nbytes, time.monotonic() + 30
     while (found := in_memory(path) - around) < wanted and time.monotonic() < until:
         time.sleep(0.02)
-        shard.fetch(row)  # again, since the system may decline a part of it where memory is short
+        shard.fetch(row)  # again, since the system may decline a part
     assert wanted <= found <= wanted + 2 * mmap.PAGESIZE
 
 
