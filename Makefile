@@ -27,10 +27,10 @@ $(READY): pyproject.toml requirements.lock requirements-cpu.lock requirements-cu
 demo: $(READY)
 	$(BIN)/polypool demo
 
-# the linter, the type checker and every test that is not slow: 6 minutes on two cores
+# the linter, the type checker and every test that is not slow
 test: lint pytest
 
-# the slow tests too: whole runs on Ray clusters, fuzzing, slow real data. 20 minutes
+# the slow tests too: whole runs on Ray clusters, fuzzing, slow real data
 test-all: MARKERS := -m 'not real and not notebook'
 test-all: lint pytest
 

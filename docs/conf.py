@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import tomllib
+from html import unescape
 from pathlib import Path
 
 from docutils import nodes
@@ -13,14 +14,12 @@ from docutils.utils.math.latex2mathml import tex2mathml
 from sphinx.application import Sphinx
 from sphinx.errors import ExtensionError
 from sphinx.ext.napoleon import Config, GoogleDocstring
-from sphinx.util.docutils import SphinxDirective
 from sphinx.writers.html5 import HTML5Translator
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # document this checkout
 
 from docs.generate.aggregators import write_pages  # noqa: E402
-from docs.generate.tasks import SECTIONS  # noqa: E402
 
 project = "polypool"
 author = "the authors of polypool"
@@ -53,20 +52,6 @@ html_show_sphinx = False
 html_theme_options = {"navigation_with_keys": True, "top_of_page_buttons": []}
 
 _GOOGLE = Config(napoleon_use_ivar=True, napoleon_use_rtype=False)
-
-
-class Generated(SphinxDirective):
-    """A part of a page that is generated from the code; its argument or content names an entry of `SECTIONS`."""
-
-    has_content = True
-    optional_arguments = 1
-
-    def run(self) -> list[nodes.Node]:
-        """Return what the named section's Markdown is parsed to."""
-        name = " ".join([*self.arguments, *self.content]).strip()
-        if name not in SECTIONS:
-            raise self.error(f"no generated section {name!r}; there are {', '.join(SECTIONS)}")
-        return self.parse_text_to_nodes(SECTIONS[name](), allow_section_headings=True)
 
 
 def read_google_style(
@@ -112,11 +97,23 @@ def _mathml(tex: str, *, as_block: bool) -> str:
         raise ExtensionError(f"the formula {tex} cannot be read: {error}") from error
 
 
+def check_pages(app: Sphinx, error: Exception | None) -> None:
+    """Raise an error where a page of Sphinx's own, such as search.html, has replaced one of ours."""
+    for name in app.env.found_docs if error is None else ():
+        headings = re.findall(r"<h1>(.*?)</h1>", Path(app.outdir, f"{name}.html").read_text(), re.DOTALL)
+        if app.env.titles[name].astext() not in [
+            unescape(re.sub(r"<.*?>|¶|#$", "", text)) for text in headings
+        ]:
+            raise ExtensionError(
+                f"{name}.html does not show {name}.md ({headings}); Sphinx may use that name itself"
+            )
+
+
 def setup(app: Sphinx) -> None:
-    """Connect the generated pages and sections, docstrings, commands and formulas."""
-    app.add_directive("generated", Generated)
+    """Connect the generated pages, docstrings, commands and formulas."""
     app.add_html_math_renderer("mathml", (draw_inline, None), (draw_block, None))
     app.connect("builder-inited", lambda app: write_pages(ROOT, ROOT / "docs/aggregators"))
     app.connect("source-read", link_pages)
     app.connect("autodoc-process-docstring", read_google_style)
     app.connect("doctree-read", mark_commands)
+    app.connect("build-finished", check_pages)

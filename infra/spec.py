@@ -15,6 +15,7 @@ import importlib
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from polypool.infra.errors import InputError
@@ -197,8 +198,14 @@ def load_part(target: str, *, kind: str = "part", origin: str = "") -> Any:
     try:
         return getattr(importlib.import_module(module), name)
     except Exception as error:  # of any plug-in
+        here = (
+            isinstance(error, ModuleNotFoundError) and Path(*module.split(".")).with_suffix(".py").is_file()
+        )
+        hint = (
+            "; `python -m polypool` finds modules of the current folder, `polypool` does not" if here else ""
+        )
         raise InputError(
-            f"cannot load the {kind} {target!r}{origin}: {type(error).__name__}: {error}"
+            f"cannot load the {kind} {target!r}{origin}: {type(error).__name__}: {error}{hint}"
         ) from error
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from docs.generate.parts import code, first_line, parameter_table, part_list, prose_of, table
 from polypool.__main__ import verbs as all_verbs
 from polypool.infra.errors import InputError
-from polypool.infra.registry import KINDS, RECIPES, TASKS
+from polypool.infra.registry import AGGREGATORS, KINDS, RECIPES, TASKS
 from polypool.infra.spec import Spec
 from polypool.pipelines import commands
 from polypool.pipelines.data.public_sets import SETS
@@ -143,5 +143,6 @@ SECTIONS: dict[str, Callable[[], str]] = {
     "protocols": protocols,
     "public-sets": public_sets,
     "verbs": verbs,
+    "aggregator-count": lambda: str(len(AGGREGATORS.built_in())),
 }
-"""What a `generated` directive can name."""
+"""Sections by the name that `<!-- generated: NAME -->` gives."""

@@ -12,7 +12,7 @@ from polypool.infra import registry
 from polypool.infra import spec as spec_module
 from polypool.infra.errors import InputError
 from polypool.infra.registry import AGGREGATORS, KINDS, Registry, Spec
-from polypool.infra.spec import changed, modules_of, trust_modules, trust_specs, without
+from polypool.infra.spec import changed, load_part, modules_of, trust_modules, trust_specs, without
 
 
 @pytest.mark.parametrize(
@@ -149,6 +149,13 @@ def test_an_entry_point_is_loaded_when_it_is_used(plugged):
     assert parts.get("own") is list
     with pytest.raises(InputError, match=r"plugged in as 'broken'.*ModuleNotFoundError"):
         parts.get("broken")
+
+
+def test_a_module_of_the_current_folder_gets_a_hint(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "only_here.py").write_text("Thing = list")
+    with pytest.raises(InputError, match="`python -m polypool` finds modules of the current folder"):
+        load_part("only_here:Thing")
 
 
 def test_an_entry_point_that_takes_a_name_in_use_spoils_that_name_alone(plugged):
