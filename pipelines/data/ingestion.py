@@ -20,7 +20,8 @@ from polypool.infra.store.unfinished import left_behind
 from polypool.pipelines.data.next_steps import after_corpus, after_store
 from polypool.tasks.datasets import FeatureReader, Reader
 from polypool.tasks.datasets.corpus import Corpus, CorpusSummary, write_corpus
-from polypool.tasks.datasets.features import cross_check, named_as_in, write_features
+from polypool.tasks.datasets.features import cross_check, write_features
+from polypool.tasks.datasets.features.matching import IdMatch
 from polypool.tasks.datasets.open_corpora import open_corpus
 from polypool.tasks.datasets.published_counts import SCAN, Published, compare_counts
 from polypool.tasks.datasets.questions import QuestionCorpus, QuestionSummary, write_questions
@@ -32,8 +33,9 @@ _TOLERANCE_HELP = {"tolerance": "what may be left out or odd."}
 _STORE_HELP = {
     "out": "folder of the store.",
     "dtype": "what numbers are stored as.",
-    "corpus": "folder of a corpus: an id that is the path of a picture in it, without the ending, becomes that "
-    "picture's id, and all ids are compared.",
+    "corpus": "folder of a corpus, whose ids the features get. Ids that differ are matched by paths, base names, with "
+    "and without endings, or numbers at their ends: by the first of these rules that fits most.",
+    "min_matched": "share of the corpus's images or videos that must have features, in each split.",
 }
 Tolerate = Annotated[Tolerance, tyro.conf.arg(name="")]  # its fields are flags of the verb
 
@@ -94,16 +96,19 @@ def reader_verb(name: str) -> Callable[..., None]:
         out: Path,
         dtype: DType = "float16",
         corpus: Path | None = None,
+        min_matched: float = 0.99,
         tolerance: Tolerate = USUAL,
     ) -> None:
         to, reference, reading = place(out), open_corpus(corpus) if corpus else None, reader.read()
         source, rows = {"reader": name, **reading.source}, reading.rows
-        if reference:
-            source, rows = source | {"corpus": reference.digest}, named_as_in(rows, reference)
+        match = IdMatch(reader, reference, min_matched=min_matched) if reference else None
+        if match and reference:
+            source, rows = source | {"corpus": reference.digest}, match.renamed(rows)
         for line in reading.notes:
             print(line, flush=True)
         report_store(to, write_features(to, rows, source=source, dtype=dtype, tolerance=tolerance))
         if reference:
+            print(match)
             listing = to / "unmatched.json"
             for kind, ids in cross_check(FeatureStore.open(to), reference, listing=listing).items():
                 examples = f" such as {', '.join(ids[:3])}, all in {listing}" if ids else ""

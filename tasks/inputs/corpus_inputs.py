@@ -139,12 +139,14 @@ class CorpusInputs:
         return FeatureStore.open(resolve_place(data.texts))
 
     def _remedy(self, store: FeatureStore, lacking: Sequence[str], ids: Sequence[str]) -> str:
-        """Return what to do about items without features; where all lack them, the ids are called otherwise."""
+        """Return what to do about items without features."""
         if len(lacking) < len(ids):
             return "extract or ingest them, or leave them out by --data.missing skip"
+        if (store.find(self.corpus.ids.to_pylist()) >= 0).any():
+            return "it has other splits alone: extract these, too, or ingest features of all splits together"
         return (
-            f"its ids are called {', '.join(store.ids.slice(0, 3).to_pylist())}: ingest the features again with "
-            f"--corpus {self.run.data.corpus}, or the table with --id-column"
+            f"its ids are called {', '.join(store.ids.slice(0, 3).to_pylist())}: ingest the features with "
+            f"--corpus {self.run.data.corpus}, which finds out how ids match"
         )
 
     def check_inputs(self) -> None:

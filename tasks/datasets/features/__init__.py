@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -20,7 +18,6 @@ from polypool.infra.storage.transfer import write_json
 from polypool.infra.store import FeatureStore, StoreWriter
 from polypool.infra.store.columns import ColumnsWriter, with_columns
 from polypool.infra.store.findings import USUAL, Findings, Flagged, Skipped, Tolerance, describe
-from polypool.infra.store.ids import IdSet
 from polypool.infra.store.manifest import Manifest
 from polypool.tasks.datasets import Features
 from polypool.tasks.datasets.corpus import Corpus
@@ -101,21 +98,6 @@ def _first(sets: Iterator[Features | Skipped]) -> tuple[list[Skipped], Features 
         empty = Skipped(where=entry.where, why="an empty set")
         skipped.append(entry if isinstance(entry, Skipped) else empty)
     return skipped, None
-
-
-def named_as_in(
-    sets: Iterable[Features | Skipped], corpus: Corpus | QuestionCorpus
-) -> Iterator[Features | Skipped]:
-    """Yield sets by the ids of a corpus: an id that is a picture's path there, without its ending, is replaced."""
-    own, by_path = IdSet(corpus.ids.to_pylist()), dict[str, str]()
-    for id, path, _ in chain.from_iterable(map(corpus.paths, corpus.splits)):
-        stem = os.path.splitext(path)[0]
-        by_path[stem] = (
-            id if by_path.get(stem, id) == id else ""
-        )  # pictures that differ in their endings alone
-    for entry in sets:
-        id = by_path.get(entry.id) if isinstance(entry, Features) and entry.id not in own else None
-        yield replace(entry, id=id) if id and isinstance(entry, Features) else entry
 
 
 def cross_check(

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,28 +23,106 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "in"
 
 
-def test_ids_are_checked_against_a_corpus(folder, tmp_path):
-    items = [Item(id=str(i), split="train", captions=("a",)) for i in range(3, 14)]
-    write_corpus(tmp_path / "corpus", items, source={})
-    out = ingested("arrays", "--dir", folder, "--out", tmp_path / "out", "--corpus", tmp_path / "corpus")
-    assert "ids with captions only: 4 such as 10, 11, 12, all in" in out
+def corpus_of_paths(folder: Path, paths: Sequence[str], *, ids: Sequence[str] = ()) -> Path:
+    """Write a corpus of pictures, called by their paths unless ids are given: two to validate and test on."""
+    splits = [*["train"] * (len(paths) - 2), "val", "test"]
+    items = [
+        Item(id=id, split=split, captions=("a",), path=path)
+        for id, path, split in zip(ids or paths, paths, splits, strict=True)
+    ]
+    write_corpus(folder / "corpus", items, source={})
+    return folder / "corpus"
+
+
+def arrays(folder: Path, names: Sequence[str]) -> Path:
+    for n, name in enumerate(names):
+        (folder / f"{name}.npy").parent.mkdir(parents=True, exist_ok=True)
+        np.save(folder / f"{name}.npy", np.full((2, 4), n, np.float32))
+    return folder
+
+
+TEN = [str(n) for n in range(10)]
+
+
+@pytest.mark.parametrize(
+    ("ids", "paths", "names", "how"),
+    [
+        (TEN, "{}.jpg", "{}", "equal (id)"),
+        ([], "{}.jpg", "{}", "equal but for endings such as .jpg (id)"),
+        ([], "photos/{}.jpg", "photos/{}", "equal but for endings such as .jpg (id)"),
+        ([], "{}", "{}.avi", "equal but for endings such as .jpg (id)"),
+        ([], "photos/{}.jpg", "x/{}.jpg", "equal base names (id)"),
+        ([], "photos/{}.jpg", "{}", "equal base names but for endings such as .jpg (id)"),
+        (list("abcdefghij"), "photos/{}.jpg", "{}", "equal base names but for endings such as .jpg (file)"),
+        ([], "video{}", "{}", "equal numbers at the end (id)"),
+        (TEN, "{}.jpg", "COCO_val2014_{:0>12}", "equal numbers at the end (id)"),
+    ],
+)
+def test_ids_are_matched_by_the_first_rule_that_fits_most(tmp_path, ids, paths, names, how):
+    corpus = corpus_of_paths(tmp_path, [paths.format(n) for n in TEN], ids=ids)
+    out = ingested(
+        "arrays",
+        "--dir",
+        arrays(tmp_path / "in", [names.format(n) for n in TEN]),
+        "--out",
+        tmp_path / "out",
+        "--corpus",
+        corpus,
+    )
+    assert f"features of 10 of 10 images or videos, found by {how}" in out
+    store, own = FeatureStore.open(tmp_path / "out"), ids or [paths.format(n) for n in TEN]
+    assert store.ids.to_pylist() == own
+    assert [store[row][0, 0] for row in range(10)] == [*range(10)]
+
+
+def test_features_that_fit_no_item_are_refused_before_anything_is_written(tmp_path):
+    corpus = corpus_of_paths(tmp_path, [f"photos/{n}.jpg" for n in TEN])
+    words = ("arrays", "--dir", arrays(tmp_path / "in", [f"x{n}y" for n in TEN]), "--out", tmp_path / "out")
+    refused(
+        "whose ids are called photos/0.jpg, photos/1.jpg, photos/2.jpg, where", *words, "--corpus", corpus
+    )
+    refused("--id-column", *words, "--corpus", corpus)
+    assert not (tmp_path / "out").exists()
+
+
+def test_features_of_too_few_items_are_refused_unless_that_is_asked_for(tmp_path):
+    corpus = corpus_of_paths(tmp_path, [f"{n}.jpg" for n in range(3, 103)])
+    folder = arrays(tmp_path / "in", [str(n) for n in range(101)])
+    words = ("arrays", "--dir", folder, "--out", tmp_path / "out", "--corpus", corpus)
+    refused("(train 100.0%, val 0.0%, test 0.0%); none of 101.jpg, 102.jpg.", *words)
+    refused("--min-matched 0 takes those", *words)
+    assert not (tmp_path / "out" / "manifest.json").exists()
+    out = ingested(*words, "--min-matched", 0)
+    assert "features of 98 of 100 images" in out
+    assert "ids with captions only: 2 such as 101.jpg, 102.jpg, all in" in out
     assert "ids with features only: 3 such as 0, 1, 2, all in" in out
     listed = json.loads((tmp_path / "out" / "unmatched.json").read_text())
-    assert listed == {"captions only": ["10", "11", "12", "13"], "features only": ["0", "1", "2"]}
+    assert listed == {"captions only": ["101.jpg", "102.jpg"], "features only": ["0", "1", "2"]}
 
 
-def test_ids_that_are_paths_without_an_ending_become_those_of_the_pictures(tmp_path):
+def test_one_percent_may_lack_features_and_so_may_a_split_that_training_does_not_read(tmp_path):
+    items = [Item(id=str(n), split="train", captions=("a",)) for n in range(100)]
+    write_corpus(tmp_path / "corpus", [*items, Item(id="a", split="dev2", captions=("a",))], source={})
+    words = ("arrays", "--dir", arrays(tmp_path / "in", list(map(str, range(1, 100)))))
+    words = (*words, "--corpus", tmp_path / "corpus", "--out", tmp_path / "out")
+    assert "features of 99 of 101 images" in ingested(*words)
+    write_corpus(tmp_path / "corpus", [replace(items[0], id="b"), *items], source={})
+    refused("(train 98.0%)", *words[:-1], tmp_path / "other")
+
+
+def test_a_rule_that_makes_two_ids_one_is_refused(tmp_path):
     paths = ["a/1.jpg", "b/1.jpg", "c/1.jpg", "c/1.png", "d/1.jpg"]
-    items = [Item(id=path, split="train", captions=("a",), path=path) for path in paths]
-    items += [Item(id="d/1", split="train", captions=("an id that is taken",), path="e/9.jpg")]
-    write_corpus(tmp_path / "corpus", items, source={})
-    for place in ("a", "b", "c", "d"):
-        (tmp_path / "in" / place).mkdir(parents=True)
-        np.save(tmp_path / "in" / place / "1.npy", np.ones((2, 4), np.float32))
-    words = ("arrays", "--dir", tmp_path / "in", "--out", tmp_path / "out", "--corpus", tmp_path / "corpus")
-    out = ingested(*words)
-    assert FeatureStore.open(tmp_path / "out").ids.to_pylist() == ["a/1.jpg", "b/1.jpg", "c/1", "d/1"]
-    assert "ids with features only: 1 such as c/1" in out  # of which there are two pictures
+    corpus = corpus_of_paths(tmp_path, paths)
+    folder = arrays(tmp_path / "in", ["a/1", "b/1", "c/1", "d/1"])
+    words = ("arrays", "--dir", folder, "--out", tmp_path / "out", "--corpus", corpus)
+    refused("by equal but for endings such as .jpg (id), 'c/1' is of several images or videos; give", *words)
+    corpus = corpus_of_paths(tmp_path, [f"{n}.jpg" for n in TEN])
+    folder = arrays(tmp_path / "two", [*(f"x/{n}" for n in TEN), "y/3"])
+    words = ("arrays", "--dir", folder, "--out", tmp_path / "two", "--corpus", corpus)
+    refused(
+        "y/3.npy: by equal base names but for endings such as .jpg (id), 'y/3' and 'x/3' are of the same one; give",
+        *words,
+    )
 
 
 def test_a_missing_corpus_is_noticed_before_the_work(folder, tmp_path):

@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 from describing import in_this_process
 from PIL import Image
-from verbs import ingested
+from verbs import ingested, refused
 
 from polypool.infra.errors import InputError
 from polypool.infra.store import FeatureStore
@@ -116,6 +116,8 @@ def test_ids_of_features_are_checked_against_the_images(corpus, tmp_path):
     (tmp_path / "in").mkdir()
     for image in range(2, 8):
         np.save(tmp_path / "in" / f"{image}.npy", np.ones((2, 4), np.float32))
-    out = ingested("arrays", "--dir", tmp_path / "in", "--out", tmp_path / "out", "--corpus", corpus)
+    words = ("arrays", "--dir", tmp_path / "in", "--out", tmp_path / "out", "--corpus", corpus)
+    refused("found by equal (id) (train 33.3%", *words)
+    out = ingested(*words, "--min-matched", 0.3)
     assert "ids with questions only: 2 such as 0, 1" in out
     assert "ids with features only: 2 such as 6, 7" in out
