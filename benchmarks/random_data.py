@@ -60,7 +60,7 @@ def feature_store(
             ids, tqdm(sets, desc="store", total=len(size_S), leave=False, delay=2), strict=True
         ):
             writer.add(id, x_ND)
-        writer.close(statistics_of=ids if statistics else None)
+        writer.close(statistics_of=ids if statistics else ())
     return FeatureStore.open(folder)
 
 

@@ -14,6 +14,7 @@ from polypool.encoders.text.tokenizers import Tokenizer
 from polypool.infra.compute.dropout import drawn_again
 from polypool.infra.errors import InputError
 from polypool.infra.fields import Rule, at_least, require
+from polypool.infra.store.statistics import LACKING
 
 if TYPE_CHECKING:
     from polypool.encoders.adaptations import Adaptation
@@ -130,8 +131,8 @@ class FeatureEncoder(Encoder):
         if self.standardise:
             if not statistics:
                 raise ValueError(
-                    "standardise=True needs the per-channel statistics of the training split, and this feature store "
-                    "has none: `polypool extract` writes them, `ingest` does not; choose standardise=False, or auto"
+                    f"standardise=True needs the statistics of the features, and this store has none: {LACKING}; "
+                    "ingest it with --corpus and --replace, or choose standardise=False, or auto"
                 )
             self.register_buffer("mean_F", torch.tensor(statistics["mean"]))
             self.register_buffer("scale_F", torch.tensor(statistics["std"]).clamp(min=1e-6).reciprocal())

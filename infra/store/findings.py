@@ -140,7 +140,7 @@ class Findings:
         Args:
             folder: that the job writes.
             tolerance: of the job.
-            rows: how many are kept in each split, and their name, such as items.
+            rows: how many are kept in each split, or in all as "", and their name, such as items.
             parts: how many parts of rows are kept, and their name, such as captions.
 
         Raises:
@@ -153,7 +153,7 @@ class Findings:
             *(
                 (lost, kept.get(split, 0), f"{name} of {split}")
                 for split, lost in self._lost_rows.items()
-                if split
+                if split and "" not in kept
             ),
             (self._lost_parts, *parts),
         ]

@@ -11,6 +11,8 @@ from polypool.infra.process.progress import Progress
 from polypool.infra.store.ids import IdSet
 from polypool.infra.store.shard import MappedShard
 
+LACKING = "extract, and ingest with --corpus, compute those of the split train"
+"""Why a store may have none."""
 _PIECE = 1 << 20  # numbers converted to float64 at a time
 
 
@@ -50,24 +52,18 @@ class Moments:
         return np.sqrt(self._squares / max(1, self.count))
 
 
-def _chosen(shards: Iterable[MappedShard], ids: Iterable[str]) -> list[np.ndarray]:
-    """Return for each shard which of its sets have one of the ids, `(sets,)` bool."""
-    wanted = IdSet(ids)
-    return [np.fromiter((id in wanted for id in shard.names()), bool, len(shard.ids)) for shard in shards]
-
-
-def statistics(
-    shards: Callable[[], Iterable[MappedShard]], *, ids: Iterable[str], dim: int
-) -> dict[str, Any]:
-    """Return `{"sets", "vectors", "mean", "std"}` over the sets whose id is one of `ids`.
+def statistics(shards: Callable[[], Iterable[MappedShard]], *, wanted: IdSet, dim: int) -> dict[str, Any]:
+    """Return `{"sets", "vectors", "mean", "std"}` over the sets whose id is one of those `wanted`.
 
     Args:
         shards: maps the shards, one after another; called twice, to keep none of them in memory.
-        ids: of the sets; ids that are not stored are ignored.
+        wanted: ids of the sets; ids that are not stored are ignored.
         dim: width of the vectors.
     """
     moments, sets = Moments(dim), 0
-    chosen = _chosen(shards(), ids)
+    chosen = [  # of each shard which sets, `(sets,)` bool
+        np.fromiter((id in wanted for id in shard.names()), bool, len(shard.ids)) for shard in shards()
+    ]
     for shard, chosen_S in zip(shards(), Progress(chosen, desc="statistics", unit="shard"), strict=True):
         for row in np.flatnonzero(chosen_S):
             moments.add(shard[row])

@@ -7,10 +7,12 @@ compute, its sets are kept in a draft once a minute. A resumed store is the same
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from array import array
 from collections.abc import Container, Sequence
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +22,9 @@ import pyarrow as pa
 from polypool.infra.errors import InputError
 from polypool.infra.fields import read_record
 from polypool.infra.files import read_json, write_json
-from polypool.infra.store.findings import WARNINGS, Flagged
+from polypool.infra.store.findings import REFUSED, SKIPPED, WARNINGS, Flagged
+from polypool.infra.store.manifest import COLUMNS, VERSION, Manifest, Shard
 from polypool.infra.store.manifest import NAME as MANIFEST
-from polypool.infra.store.manifest import VERSION, Manifest, Shard
 from polypool.infra.store.shard import MappedShard, check_of, write_shard, written
 
 JOURNAL, DRAFT = "writing.json", "draft.arrow"
@@ -117,7 +119,10 @@ class Unfinished:
             InputError: the folder holds a complete store, or shards of another job, or some are missing.
         """
         if (self._folder / MANIFEST).exists() and not (self._folder / JOURNAL).exists():
-            raise InputError(f"{self._folder}: holds a complete store; remove this folder to write it anew")
+            raise InputError(
+                f"{self._folder}: holds a complete store; choose another folder, or write it anew: ingest does with "
+                "--replace, else remove this folder"
+            )
         there = sorted(path.name for path in self._folder.glob("shard-*.arrow"))
         if not there:
             if not self._is_resumed():
@@ -154,6 +159,20 @@ class Unfinished:
         lines = [json.loads(line) for line in warnings.read_bytes().splitlines()] if warnings.exists() else []
         self.keep_flagged(kept.shards[0].file, [Flagged(**line) for line in lines])
         self.note(kept.shards)
+
+    def give_way(self, *, complete: bool) -> None:
+        """Remove the unfinished work of another job, unless it is that of `extract`; if `complete`, a whole store."""
+        if (self._folder / MANIFEST).exists():
+            if not complete:
+                return
+        elif not (self._folder / JOURNAL).exists() or self._is_resumed() or self._is_extracted():
+            return
+        gone = (MANIFEST, JOURNAL, DRAFT, SKIPPED, WARNINGS, REFUSED, "flagged-*.json", "shard-*.arrow")
+        for path in chain.from_iterable(
+            map(self._folder.glob, gone)
+        ):  # the manifest first, which makes it a store
+            path.unlink()
+        shutil.rmtree(self._folder / COLUMNS, ignore_errors=True)
 
     def note(self, finished: Sequence[Shard]) -> None:
         """Note the finished shards, and drop the draft, which is of the last one."""
@@ -229,6 +248,12 @@ class Unfinished:
             return self._load().job == self._job
         except InputError:
             return False
+
+    def _is_extracted(self) -> bool:
+        try:
+            return "extractor" in self._load().job["source"]
+        except (InputError, KeyError, TypeError):
+            return True
 
     def _load(self) -> _Journal:
         return read_record(_Journal, self._folder / JOURNAL, what="the journal of an interrupted writer")

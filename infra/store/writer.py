@@ -55,9 +55,12 @@ class StoreWriter:
         source: where the features come from; anything that JSON can hold.
         shard_bytes: size at which a shard is full; one set is never divided. This much memory is used.
         extends: add to a complete store in the folder, whose sets this job has, too.
+        replaces: what gives way in the folder: `unfinished` work of another job, or a `complete` store, too. Work of
+            `extract`, which takes hours, never does unless it is complete.
 
     Raises:
-        InputError: the folder holds a complete store, or shards of another job, or another process writes to it.
+        InputError: the folder holds a complete store, or shards of another job, which do not give way, or another
+            process writes to it.
     """
 
     def __init__(
@@ -69,6 +72,7 @@ class StoreWriter:
         source: dict[str, Any],
         shard_bytes: int = 256 << 20,
         extends: bool = False,
+        replaces: Literal["", "unfinished", "complete"] = "",
     ) -> None:
         if dtype not in DTYPES:
             raise unknown("dtype of a store", dtype, DTYPES)
@@ -86,6 +90,8 @@ class StoreWriter:
         self._flagged: list[Flagged] = []  # of the shard that is being filled
         try:
             self._to.begin(marker=JOURNAL, last=MANIFEST)
+            if replaces:
+                self._unfinished.give_way(complete=replaces == "complete")
             if extends:
                 self._unfinished.reopen()
             self._resume(self._unfinished.begin())
@@ -133,20 +139,18 @@ class StoreWriter:
         """Count and list something that was left out, or a warning."""
         self._findings.add(case)
 
-    def close(
-        self, *, statistics_of: Iterable[str] | None = None, tolerance: Tolerance | None = None
-    ) -> Manifest:
+    def close(self, *, statistics_of: Iterable[str] = (), tolerance: Tolerance | None = None) -> Manifest:
         """Write the last shard and then the manifest, which makes the store readable.
 
         Args:
             statistics_of: ids whose vectors' mean and standard deviation per channel go to the manifest, such
-                as those of the training split; ids that were not stored are passed over.
+                as those of the training split; ids that were not stored are passed over, and without any other there
+                are no statistics.
             tolerance: of skipped and flagged sets; None for any number. A refused store stays unfinished, and the same
                 job with another tolerance finishes it.
 
         Raises:
-            InputError: nothing was stored, none of `statistics_of` was stored, the tolerance is exceeded, or no space
-                is left.
+            InputError: nothing was stored, the tolerance is exceeded, or no space is left.
         """
         if self._manifest is not None:
             return self._manifest
@@ -166,7 +170,7 @@ class StoreWriter:
             shards=tuple(self._shards),
             skipped=skipped,
             flagged=flagged,
-            statistics=None if statistics_of is None else self._statistics(statistics_of),
+            statistics=self._statistics(statistics_of),
         )
         self._to.finish(manifest.write, (*(shard.file for shard in self._shards), SKIPPED, WARNINGS))
         self._unfinished.end()
@@ -253,15 +257,15 @@ class StoreWriter:
         for case in self._unfinished.flagged(shard.file):
             self.note(case)
 
-    def _statistics(self, ids: Iterable[str]) -> dict[str, Any]:
+    def _statistics(self, ids: Iterable[str]) -> dict[str, Any] | None:
+        if not (wanted := IdSet(id for id in ids if id in self)):
+            return None
+
         def mapped() -> Iterator[MappedShard]:
             for shard in self._shards:
                 yield map_shard(self.folder / shard.file, shard, dim=self.dim, dtype=self.dtype)
 
-        result = statistics(mapped, ids=ids, dim=self.dim)
-        if not result["sets"]:
-            raise InputError(f"{self.folder}: none of the ids that statistics are of was stored")
-        return result
+        return statistics(mapped, wanted=wanted, dim=self.dim)
 
     def __enter__(self) -> StoreWriter:
         return self

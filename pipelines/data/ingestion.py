@@ -16,6 +16,7 @@ from polypool.infra.storage.places import Url, place
 from polypool.infra.store import FeatureStore
 from polypool.infra.store.findings import SKIPPED, USUAL, WARNINGS, Tolerance, describe
 from polypool.infra.store.manifest import Manifest
+from polypool.infra.store.statistics import LACKING
 from polypool.infra.store.unfinished import left_behind
 from polypool.pipelines.data.next_steps import after_corpus, after_store
 from polypool.tasks.datasets import FeatureReader, Reader
@@ -34,8 +35,10 @@ _STORE_HELP = {
     "out": "folder of the store.",
     "dtype": "what numbers are stored as.",
     "corpus": "folder of a corpus, whose ids the features get. Ids that differ are matched by paths, base names, with "
-    "and without endings, or numbers at their ends: by the first of these rules that fits most.",
+    "and without endings, or numbers at their ends: by the first of these rules that fits most. The statistics that "
+    "`standardise` needs are those of its split train.",
     "min_matched": "share of the corpus's images or videos that must have features, in each split.",
+    "replace": "write a store that is complete anew.",
 }
 Tolerate = Annotated[Tolerance, tyro.conf.arg(name="")]  # its fields are flags of the verb
 
@@ -97,6 +100,7 @@ def reader_verb(name: str) -> Callable[..., None]:
         dtype: DType = "float16",
         corpus: Path | None = None,
         min_matched: float = 0.99,
+        replace: bool = False,
         tolerance: Tolerate = USUAL,
     ) -> None:
         to, reference, reading = place(out), open_corpus(corpus) if corpus else None, reader.read()
@@ -106,7 +110,9 @@ def reader_verb(name: str) -> Callable[..., None]:
             source, rows = source | {"corpus": reference.digest}, match.renamed(rows)
         for line in reading.notes:
             print(line, flush=True)
-        report_store(to, write_features(to, rows, source=source, dtype=dtype, tolerance=tolerance))
+        how: dict[str, Any] = {"source": source, "dtype": dtype, "tolerance": tolerance, "replace": replace}
+        training = reference.training_ids() if reference else ()
+        report_store(to, write_features(to, rows, training=training, **how))
         if reference:
             print(match)
             listing = to / "unmatched.json"
@@ -123,16 +129,19 @@ def reader_verb(name: str) -> Callable[..., None]:
     return verb
 
 
-def scan(*, dir: Path, out: Path, dtype: DType = "float16", tolerance: Tolerate = USUAL) -> None:
+def scan(
+    *, dir: Path, out: Path, dtype: DType = "float16", replace: bool = False, tolerance: Tolerate = USUAL
+) -> None:
     """Read SCAN's *_ims.npy, *_caps.txt and *_ids.txt, into a corpus and a store.
 
     Args:
         dir: folder of the three files of each split.
         out: folder of the corpus; the store is its subfolder regions.
         dtype: what numbers are stored as.
+        replace: write a store that is complete anew.
         tolerance: what may be left out or odd.
     """
-    summary, manifest = write_scan(dir, out=out, dtype=dtype, tolerance=tolerance)
+    summary, manifest = write_scan(dir, out=out, dtype=dtype, tolerance=tolerance, replace=replace)
     report_corpus(out, summary, published=SCAN)
     report_store(out / "regions", manifest)
     print_next(*after_store(out / "regions", out))
@@ -181,6 +190,11 @@ def report_corpus(
 def report_store(out: Path | Url, manifest: Manifest) -> None:
     """Print the counts of a store, and what was left out."""
     print(f"{place(out)}: {_content(manifest)}")
+    print(
+        f"mean and deviation of the {manifest.statistics['sets']:,} sets of the split train: to standardise features by"
+        if manifest.statistics
+        else f"no statistics to standardise features by: {LACKING}"
+    )
     report_findings(out, manifest)
 
 

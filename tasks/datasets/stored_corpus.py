@@ -254,6 +254,11 @@ class StoredCorpus(ABC):
         """The ids of the pictures or videos of all splits, each once, in the order of the file."""
         return pc.unique(self._table[self.media])
 
+    def training_ids(self) -> Iterator[str]:
+        """Yield the ids of the pictures or videos of the split `train`; nothing where there is none."""
+        if "train" in self.splits:
+            yield from (id for (id,) in self.rows("train", self.media))
+
     @property
     def image_folder(self) -> str:
         """The folder that relative paths of images start from; empty where there is none."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, make_dataclass
 from functools import cached_property
@@ -19,6 +20,7 @@ from polypool.infra.fields import from_plain
 from polypool.infra.paths import resolve_place
 from polypool.infra.registry import AUGMENTATIONS, ENCODERS, Spec
 from polypool.infra.store import FeatureStore
+from polypool.infra.store.statistics import LACKING
 from polypool.infra.tracking.run_records import Source
 from polypool.tasks.datasets.corpus import Corpus, Item
 from polypool.tasks.datasets.questions import Image, QuestionCorpus
@@ -167,6 +169,11 @@ class CorpusInputs:
                     f"{store.folder}: {len(lacking):,} of {len(ids):,} {self.modality}s of the split {split!r} "
                     f"have no features, such as {', '.join(lacking[:5])}; {self._remedy(store, lacking, ids)}"
                 )
+        if store and not store.manifest.statistics and self.visual_spec.params.get("standardise") == "auto":
+            print(
+                f"note: {store.folder}: features are not standardised, as their store has no statistics: {LACKING}",
+                file=sys.stderr,
+            )
         self.text_augmentation()
         if self.text_store is None:
             return

@@ -125,11 +125,8 @@ def extract(
     with StoreWriter(store, dim=work.dim, dtype=dtype, source=source, extends=extends) as writer:
         before = len(writer.done)
         frames = _write(writer, work, opened, listed, out=store, extends=extends)
-        trained = (item.id for item in listed() if item.split == "train" and item.id in writer)
-        statistics = [*islice(trained, 1)]
-        manifest = writer.close(
-            statistics_of=chain(statistics, trained) if statistics else None, tolerance=tolerance
-        )
+        trained = (item.id for item in listed() if item.split == "train") if texts else opened.training_ids()
+        manifest = writer.close(statistics_of=trained, tolerance=tolerance)
     return Extracted(
         unit=work.unit,
         manifest=manifest,

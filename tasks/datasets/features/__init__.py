@@ -62,8 +62,19 @@ def write_features(
     dtype: str = "float16",
     shard_bytes: int = SHARD_BYTES,
     tolerance: Tolerance = USUAL,
+    training: Iterable[str] = (),
+    replace: bool = False,
 ) -> Manifest:
     """Write a store of what a reader yields; all sets must be as wide as the first.
+
+    Unfinished work of another `ingest` in the folder gives way.
+
+    Args:
+        folder, source, dtype, shard_bytes: as of `StoreWriter`.
+        sets: what a reader yields.
+        tolerance: what may be left out or odd.
+        training: ids of the training split, of whose sets the manifest gets the statistics.
+        replace: a complete store in the folder gives way, too.
 
     Raises:
         InputError: nothing usable came, the tolerance is exceeded, the folder holds another store, or no space is left.
@@ -77,7 +88,10 @@ def write_features(
         raise InputError(f"{folder}: nothing usable was found; {describe(findings.skipped)}")
     widths = {name: x_NC.shape[1] for name, x_NC in first.columns.items()}
     source, dim = with_columns(source, widths), first.x_ND.shape[1]
-    with StoreWriter(folder, dim=dim, dtype=dtype, source=source, shard_bytes=shard_bytes) as writer:
+    replaces = "complete" if replace else "unfinished"
+    with StoreWriter(
+        folder, dim=dim, dtype=dtype, source=source, shard_bytes=shard_bytes, replaces=replaces
+    ) as writer:
         with ColumnsWriter(folder, widths, source=source) as beside:
             for entry in chain(skipped, [first], sets):
                 if isinstance(entry, Skipped):
@@ -86,7 +100,7 @@ def write_features(
                 why = beside.offer(writer, entry.id, entry.x_ND, entry.columns, where=entry.where)
                 if why is None and entry.odd:
                     writer.note(Flagged(where=entry.where, why=entry.odd))
-        return writer.close(tolerance=tolerance)
+        return writer.close(statistics_of=training, tolerance=tolerance)
 
 
 def _first(sets: Iterator[Features | Skipped]) -> tuple[list[Skipped], Features | None]:

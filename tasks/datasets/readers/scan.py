@@ -135,6 +135,7 @@ def write_scan(
     dtype: str = "float16",
     shard_bytes: int = SHARD_BYTES,
     tolerance: Tolerance = USUAL,
+    replace: bool = False,
 ) -> tuple[CorpusSummary, Manifest]:
     """Write a corpus to `out` and the features of its items to the store `out/regions`, in one pass.
 
@@ -145,10 +146,12 @@ def write_scan(
     """
     splits = open_scan(folder)
     source = {"reader": "scan", "files": [file for split in splits for file in identity(*split.files)]}
-    store, dim = place(out) / "regions", splits[0].dim
-    with StoreWriter(store, dim=dim, dtype=dtype, source=source, shard_bytes=shard_bytes) as writer:
+    store, dim, replaces = place(out) / "regions", splits[0].dim, "complete" if replace else "unfinished"
+    with StoreWriter(
+        store, dim=dim, dtype=dtype, source=source, shard_bytes=shard_bytes, replaces=replaces
+    ) as writer:
         summary = write_corpus(out, _stored(splits, writer), source=source, tolerance=tolerance)
-        return summary, writer.close(tolerance=tolerance)
+        return summary, writer.close(statistics_of=Corpus.open(out).training_ids(), tolerance=tolerance)
 
 
 def _stored(splits: list[ScanSplit], writer: StoreWriter) -> Iterator[Item | Skipped | Flagged]:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from polypool.infra.store import FeatureStore, StoreWriter
+from polypool.infra.store.ids import IdSet
 from polypool.infra.store.statistics import statistics
 
 SETS, SIZE, DIM = 400, 20, 1024  # 16 MB; a set is 40 kB, ten pages
@@ -98,7 +99,7 @@ def test_a_set_is_read_in_one_go_and_what_is_not_fetched_without_anything_around
 
 def statistics_of_all(store: FeatureStore) -> None:
     shard, _ = store.place(0)
-    statistics(lambda: [shard], ids=store.ids.to_pylist(), dim=DIM)
+    statistics(lambda: [shard], wanted=IdSet(store.ids.to_pylist()), dim=DIM)
 
 
 def test_all_of_a_large_set_is_fetched(tmp_path):

@@ -44,7 +44,7 @@ def write(
     folder: str | Path,
     sets: dict[str, np.ndarray],
     *,
-    statistics_of: Iterable[str] | None = None,
+    statistics_of: Iterable[str] = (),
     **options: Any,
 ) -> Manifest:
     """Write a store, or finish what `crash_after` began; `options` go to its writer."""
