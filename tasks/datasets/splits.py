@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from polypool.infra.errors import InputError
@@ -42,11 +42,12 @@ def choose(ids: Iterable[str], count: int, *, seed: int) -> set[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class RandomSplits:
-    """Random splits, as a reader's options `--split` and `--seed` say.
+    """Random splits, as a reader's options `--split`, `--val` and `--seed` say.
 
     Attributes:
         split: the shares of train, val and test, such as `80/10/10`.
         seed: of the random choice.
+        val: how many pictures or videos of train become val, where data have splits of their own.
 
     Raises:
         InputError: shares other than three numbers from 0, of which the first is above 0.
@@ -54,6 +55,7 @@ class RandomSplits:
 
     split: str
     seed: int
+    val: int = 0
 
     def __post_init__(self) -> None:
         _ = self.shares
@@ -93,6 +95,24 @@ class RandomSplits:
             end = start + min(max(1, round(self.shares[split] * count)), most)
             ranks[split], start = range(start, end), end
         return ranks | {wanted[0]: range(start, count)}
+
+    def held_out(self, splits: Mapping[str, str]) -> set[str]:
+        """Return the ids of train that become val.
+
+        Args:
+            splits: of all ids.
+
+        Raises:
+            InputError: there is a val split, or nothing of train would be left.
+        """
+        train = [id for id, split in splits.items() if split == "train"]
+        if "val" in splits.values():
+            raise InputError(f"--val {self.val} makes a val split of train, and the data have one")
+        if not 0 < self.val < len(train):
+            raise InputError(
+                f"--val {self.val}: expected 1 or more, and fewer than the {len(train):,} of train"
+            )
+        return choose(train, self.val, seed=self.seed)
 
     def __str__(self) -> str:
         return f"splits are random: train/val/test {self.split}, seed {self.seed}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, fields
 from operator import attrgetter
 from pathlib import Path
@@ -14,9 +14,9 @@ from polypool.infra.limits import MOST_TEXTS
 from polypool.infra.store.findings import Flagged, Skipped
 from polypool.tasks.datasets import Reader
 from polypool.tasks.datasets.annotation_values import leaves
-from polypool.tasks.datasets.corpus import Item
+from polypool.tasks.datasets.corpus import CorpusSummary, Item
 from polypool.tasks.datasets.own.gathering import Gathering
-from polypool.tasks.datasets.questions import Question
+from polypool.tasks.datasets.questions import Question, QuestionSummary
 from polypool.tasks.datasets.readers.folders import Listing
 from polypool.tasks.datasets.splits import USUAL_SHARES, RandomSplits, split_called
 
@@ -49,13 +49,21 @@ class DividedReader(Reader):
 
     split: str = ""
     """The shares of random train, val and test splits; 80/10/10 where nothing else says the splits."""
+    val: int = 0
+    """How many random pictures or videos of train become val, where the splits of the data lack that."""
     seed: int = 0
     """Of the random splits."""
 
     @property
     def random(self) -> RandomSplits:
         """The random splits."""
-        return RandomSplits(split=self.split or USUAL_SHARES, seed=self.seed)
+        return RandomSplits(split=self.split or USUAL_SHARES, seed=self.seed, val=self.val)
+
+    def remarks(self, summary: CorpusSummary | QuestionSummary) -> Iterator[str]:
+        """Say how a val split is made where there is none."""
+        if "train" in summary.splits and "val" not in summary.splits:
+            count = max(1, summary.splits["train"] // 10)
+            yield f"no val split, on which `train` chooses the epoch: --val {count} takes it from train at random"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,6 +210,8 @@ def row_of(where: str, values: Mapping[str, Any]) -> Iterator[Row | Skipped | Fl
         return
     path, id, split = ("" if value is None else str(value).strip() for value in named)
     split = split_called(split)
+    if any(isinstance(value, str) and value != value.strip() for value in named[:2]):
+        yield Flagged(where=where, why="a path or an id with spaces at its ends, which are left out")
     if not (id or path):
         yield Skipped(where=where, why="a row without a picture or video", split=split)
         return
@@ -228,6 +238,7 @@ def grouped(
     *,
     splits: RandomSplits,
     own_splits: bool = False,
+    apart: bool = False,
     questions: bool = False,
     folder: Path | None = None,
 ) -> Iterator[Item | Question | Skipped | Flagged]:
@@ -237,13 +248,18 @@ def grouped(
         rows: of all files; they wait on disk, and those of one picture are held in memory.
         splits: the random ones.
         own_splits: whether the rows have their own.
+        apart: whether each split has files of its own, so that none may have a picture or video of another.
         questions: whether texts are questions.
         folder: that paths start from, where rows without a file are to be skipped.
 
     Raises:
-        InputError: too few ids to be divided, or no room on the disk.
+        InputError: wrong `--val`, too few ids to be divided, two splits with the same file, or no room on the disk.
     """
-    listing = Listing(folder) if folder else None
+    if splits.val and not own_splits:
+        raise InputError(
+            f"--val {splits.val} is for data with splits of their own; --split gives random ones shares"
+        )
+    listing, split_of, overlap = Listing(folder) if folder else None, dict[str, str](), list[Skipped]()
     with Gathering(splits.key) as gathering:
         for row in rows:
             if not isinstance(row, Row):
@@ -259,22 +275,44 @@ def grouped(
                 yield Skipped(where=f"{row.where}, {row.path}", why=why, split=row.split)
             else:
                 gathering.add(row.id, _VALUES(row))
+                if own_splits and splits.val:
+                    split_of.setdefault(row.id, row.split)
+        held_out = splits.held_out(split_of) if split_of else set()
         count = gathering.rank()
         ranks = {} if own_splits or not count else splits.divide(count)
         for rank, group in gathering.groups():
             split = next((split for split, range in ranks.items() if rank in range), "")
-            yield from _together(map(_row, group), split, questions=questions)
+            for entry in _together(map(_row, group), split, held_out=held_out, questions=questions):
+                if apart and isinstance(entry, Skipped) and entry.why == _OTHER_SPLIT:
+                    overlap.append(entry)
+                yield entry
+    if overlap:
+        raise InputError(
+            f"{len(overlap):,} rows are of pictures or videos that a file of another split has, too, such as "
+            f"{overlap[0].where}; take them out of one of the files"
+        )
+
+
+_OTHER_SPLIT = "a row in another split than the first one of its picture or video"
 
 
 def _together(
-    rows: Iterator[Row], split: str, *, questions: bool
+    rows: Iterator[Row], split: str, *, held_out: Set[str], questions: bool
 ) -> Iterator[Item | Question | Skipped | Flagged]:
-    """Yield what rows of one picture or video make together; `split` is the random one, empty where it is theirs."""
+    """Yield what rows of one picture or video make together.
+
+    Args:
+        rows: of it.
+        split: the random one, empty where it is theirs.
+        held_out: ids whose split is val.
+        questions: whether texts are questions.
+    """
     first = next(rows)
-    id, split, fitting = first.id, split or first.split, [first]
+    id, fitting = first.id, [first]
+    split = split or ("val" if id in held_out else first.split)
     for row in rows:
         if row.split != first.split:
-            why = "a row in another split than the first one of its picture or video"
+            why = _OTHER_SPLIT
         elif row.path != first.path:
             why = "a row of another file than the first one of its id"
         elif len(fitting) == MOST_TEXTS:

@@ -6,6 +6,8 @@ CSV, TSV, JSON lines, JSON lists and Parquet, read through pyarrow into some of 
 from __future__ import annotations
 
 import codecs
+import os
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -26,6 +28,7 @@ from polypool.tasks.datasets import Reading
 from polypool.tasks.datasets.annotation_files import read_elements, read_lines
 from polypool.tasks.datasets.own.arrow_rows import parquet_batches, plain_rows
 from polypool.tasks.datasets.own.rows import ColumnReader, Columns, Row, grouped, row_of
+from polypool.tasks.datasets.splits import SPLITS, USUAL_SHARES, split_called
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".parquet")
 _WHAT = "a table: .csv or .tsv with a header, .jsonl, .json with a list of objects, or .parquet"
@@ -44,7 +47,7 @@ class Table(ColumnReader):
     """
 
     file: tuple[Path, ...]
-    """The table; several files have the same columns."""
+    """The table; several files have the same columns. `train=a.csv val=b.csv test=c.csv` says which split each is."""
     video_column: str = ""
     """Paths of videos, where they are no pictures."""
     id_column: str = ""
@@ -52,7 +55,7 @@ class Table(ColumnReader):
     split_column: str = ""
     """train, val or test; `validation`, `dev` and the like are understood."""
     images: Path | None = None
-    """Folder that the paths start from; by default that of the table."""
+    """Folder that the paths start from; by default that of their table."""
 
     def read(self) -> Reading:
         """Return the rows of the table, those of one picture or video together, in the order in which they begin."""
@@ -60,54 +63,104 @@ class Table(ColumnReader):
             raise InputError("--file names no table")
         if self.split and self.split_column:
             raise InputError("give --split or --split-column, not both")
-        random, opened = self.random, [TableFile.open(path) for path in self.file]
-        columns = self.columns(opened[0].names, divided=bool(self.split))
+        random, opened = self.random, [TableFile.open(*_said(each)) for each in self.file]
+        apart = _apart(opened)
+        if apart and (self.split or self.split_column):
+            raise InputError("--file says the splits; leave out --split and --split-column")
+        columns = self.columns(opened[0].names, divided=apart or bool(self.split))
         for other in opened[1:]:
             if lacking := [name for name in columns.named.values() if name not in other.names]:
                 raise InputError(
                     f"{other.path}: has no column {', '.join(lacking)}, which {opened[0].path} has"
                 )
-        folder = self.images or self.file[0].parent
-        own_splits, notes = "split" in columns.named, [*columns.guessed]
+        common = Path(os.path.commonpath([file.path.parent.absolute() for file in opened]))
+        folder = self.images or common
+        own_splits, notes = apart or "split" in columns.named, [*columns.guessed]
         if separators := {file.separator for file in opened} - {"", ",", "\t"}:
             notes.append(f"guessed: fields are separated by {' and '.join(map(repr, separators))}")
+        if not (own_splits or self.split):
+            _refuse_split_names(opened, folder=common)
         if not own_splits:
             also = "" if self.split else " (--split says others, --split-column a column of them)"
             notes.append(f"{random}{also}")
         return Reading(
             of="questions" if columns.questions else "captions",
             rows=grouped(
-                _rows(opened, columns),
+                _rows(opened, columns, folder=None if self.images else common),
                 folder=folder,
                 splits=random,
                 own_splits=own_splits,
+                apart=apart,
                 questions=columns.questions,
             ),
             source={
-                "files": identity(*self.file),
+                "files": identity(*(file.path for file in opened)),
                 "columns": columns.named,
-                **({} if own_splits else asdict(random)),
+                **({"splits": [file.split for file in opened]} if apart else {}),
+                **({} if own_splits and not self.val else asdict(random)),
             },
             images=folder.absolute() if "media" in columns.named else "",
             notes=notes,
         )
 
 
-def _rows(files: Sequence[TableFile], columns: Columns) -> Iterator[Row | Skipped | Flagged]:
-    """Yield the rows of files, and what cannot be used of them.
+def _said(file: Path) -> tuple[Path, str]:
+    """Return a file and the split that `split=FILE` says; empty where it says none."""
+    split, says, path = str(file).partition("=")
+    if not says or not re.fullmatch(r"[\w-]+", split) or file.exists():
+        return file, ""
+    return Path(path), split_called(split)
+
+
+def _apart(files: Sequence[TableFile]) -> bool:
+    """Whether the splits of files were said.
+
+    Raises:
+        InputError: those of some alone.
+    """
+    if unsaid := [str(file.path) for file in files if not file.split]:
+        if len(unsaid) < len(files):
+            raise InputError(
+                f"--file {' '.join(unsaid)}: say the split, as for the others, such as test={unsaid[0]}"
+            )
+        return False
+    return True
+
+
+def _refuse_split_names(files: Sequence[TableFile], *, folder: Path) -> None:
+    """Raise InputError for files below a folder that are called after several splits, where nothing says them."""
+    paths = [os.path.splitext(os.path.relpath(file.path, folder))[0] for file in files]
+    found = [{*map(split_called, re.split(r"[^A-Za-z]+", path))} & {*SPLITS} for path in paths]
+    if len(set[str]().union(*found)) > 1:
+        splits = [split if len(each) == 1 else "SPLIT" for each in found for split in [*each][:1] or [""]]
+        named = " ".join(f"{split}={file.path}" for split, file in zip(splits, files, strict=True))
+        raise InputError(
+            f"files that are called after splits, which no column says: --file {named} keeps these splits, --split "
+            f"{USUAL_SHARES} divides all rows anew at random"
+        )
+
+
+def _rows(
+    files: Sequence[TableFile], columns: Columns, *, folder: Path | None
+) -> Iterator[Row | Skipped | Flagged]:
+    """Yield the rows of files, and what cannot be used of them; paths start from `folder`, or are left as they are.
 
     Raises:
         InputError: a file is damaged.
     """
     wanted = tuple(dict.fromkeys(columns.named.values()))
     for file in files:
-        number = 0
+        number, below = 0, os.path.relpath(file.path.parent, folder) if folder else os.curdir
         for row in file.rows(wanted):
             if isinstance(row, Skipped):
                 yield row
                 continue
             number += 1
             values = {part: row.get(name) for part, name in columns.named.items()}
+            if file.split:
+                values["split"] = file.split
+            if below != os.curdir and isinstance(path := values.get("media"), str) and path.strip():
+                values["media"] = os.path.join(below, path.strip())
             yield from row_of(f"{file.path.name}, row {number}", values)
 
 
@@ -118,9 +171,11 @@ class TableFile:
     path: Path
     names: tuple[str, ...]
     separator: str = ""
+    split: str = ""
+    """Of all its rows; empty where a column has them, or none."""
 
     @classmethod
-    def open(cls, path: str | Path) -> TableFile:
+    def open(cls, path: str | Path, split: str = "") -> TableFile:
         """Look at a file.
 
         Raises:
@@ -143,7 +198,7 @@ class TableFile:
                 )
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise InputError(f"{path}: has several columns called {', '.join(twice)}; rename all but one")
-        return cls(path=path, names=names, separator=separator)
+        return cls(path=path, names=names, separator=separator, split=split)
 
     def rows(self, columns: Sequence[str]) -> Iterator[dict[str, Any] | Skipped]:
         """Yield the values of some columns by name, row by row, and the rows that cannot be read.

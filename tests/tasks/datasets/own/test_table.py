@@ -1,6 +1,8 @@
 """Tables of somebody's own, as `ingest table` reads them."""
 
 import json
+import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -194,12 +196,110 @@ def test_a_file_that_is_no_table_is_one_line(name, content, why, folder):
     assert not [*(folder / "out").glob("*.arrow")]
 
 
+def split_files(
+    folder: Path, *names: str, rows: Sequence[slice] = (slice(0, 8), slice(8, 10), slice(10, 12))
+) -> list[str]:
+    """Write a table of the pictures of each slice; return their paths."""
+    pictures = [[ROWS[2 * n + k] for n in range(PICTURES)[part] for k in (0, 1)] for part in rows]
+    return [str(written(folder / name, each)) for name, each in zip(names, pictures, strict=False)]
+
+
+@pytest.mark.parametrize("kind", ["csv", "json"])
+def test_files_may_say_their_splits(kind, folder):
+    train, val, test = split_files(folder, f"a.{kind}", f"b.{kind}", f"c.{kind}")
+    words = ("table", "--file", f"train={train}", f"validation={val}", f"test={test}")
+    said, corpus, _ = corpus_of(folder / "out", *words)
+    assert "random" not in said
+    assert corpus.splits == {"train": 8, "val": 2, "test": 2}
+    assert [item.id for item in corpus.items("val")] == ["pictures/8.png", "pictures/9.png"]
+    refused("say the split, as for the others, such as test=", *words[:4], test, "--out", folder / "out")
+    refused("--file says the splits", *words, "--split", "8/1/1", "--out", folder / "out")
+
+
+def test_files_that_share_a_picture_are_no_splits(folder):
+    train, test = split_files(folder, "a.csv", "b.csv", rows=(slice(0, 10), slice(9, 12)))
+    words = ("table", "--file", f"train={train}", f"test={test}", "--out", folder / "out")
+    message = "2 rows are of pictures or videos that a file of another split has, too, such as b.csv, row 1, id pict"
+    refused(message, *words, "--allow-skipped")
+    assert not [*(folder / "out").glob("*.arrow")]
+
+
+def test_files_that_are_called_after_splits_are_not_divided_anew(folder):
+    train, test = split_files(folder, "captions_train.csv", "dev.csv")
+    words = ("table", "--file", train, test, "--out", folder / "out")
+    refused(f"--file train={train} val={test} keeps these splits, --split 80/10/10 divides", *words)
+    assert "splits are random" in ingested(*words, "--split", "80/10/10")
+    (folder / "out" / "corpus.json").unlink()
+    one, two = split_files(folder, "train_1.csv", "train_2.csv")
+    assert "splits are random" in ingested("table", "--file", one, two, "--out", folder / "out")
+    rows = [row | {"split": ("train", "val", "test")[n % 3]} for n, row in enumerate(ROWS[::2])]
+    for name, part in (("train.csv", rows[:6]), ("test.csv", rows[6:])):
+        written(folder / name, part)
+    files = ("table", "--file", folder / "train.csv", folder / "test.csv")
+    assert corpus_of(folder / "out", *files)[1].splits == {"train": 4, "val": 4, "test": 4}
+
+
+def test_paths_start_from_the_folder_of_their_own_table(folder):
+    for split, numbers in (("train", range(8)), ("val", range(2)), ("test", range(2))):
+        (folder / split / "pictures").mkdir(parents=True)
+        for n in numbers:
+            os.link(folder / "pictures" / f"{n}.png", folder / split / "pictures" / f"{n}.png")
+        written(folder / split / "captions.csv", ROWS[: 2 * len(numbers)])
+    files = [folder / split / "captions.csv" for split in ("train", "val", "test")]
+    refused(
+        f"--file train={files[0]} val={files[1]} test={files[2]}",
+        "table",
+        "--file",
+        *files,
+        "--out",
+        folder / "out",
+    )
+    named = (f"{path.parent.name}={path}" for path in files)
+    _, corpus, skipped = corpus_of(folder / "out", "table", "--file", *named)
+    assert (corpus.splits, skipped) == ({"train": 8, "val": 2, "test": 2}, [])
+    (item, _) = corpus.items("test")
+    assert (item.id, corpus.image_path(item)) == ("test/pictures/0.png", folder / "test/pictures/0.png")
+
+
+def test_a_val_split_is_taken_from_train_where_that_is_asked_for(folder):
+    train, _, test = split_files(folder, "a.csv", "b.csv", "c.csv")
+    words = ("table", "--file", f"train={train}", f"test={test}")
+    said, whole, _ = corpus_of(folder / "out", *words)
+    assert "no val split, on which `train` chooses the epoch: --val 1 takes it" in said
+    said, corpus, _ = corpus_of(folder / "out", *words, "--val", 3)
+    assert "no val split" not in said
+    assert corpus.splits == {"train": 5, "val": 3, "test": 2}
+    ids = {item.id for split in ("train", "val") for item in corpus.items(split)}
+    assert ids == {item.id for item in whole.items("train")}
+    other = corpus_of(folder / "out", *words, "--val", 3, "--seed", 1)[1]
+    assert {item.id for item in corpus.items("val")} != {item.id for item in other.items("val")}
+    refused(
+        "--val 8: expected 1 or more, and fewer than the 8 of train",
+        *words,
+        "--val",
+        8,
+        "--out",
+        folder / "out",
+    )
+    words = ("table", "--file", f"train={train}", f"val={test}", "--val", 3)
+    refused("makes a val split of train, and the data have one", *words, "--out", folder / "out")
+
+
+def test_ids_with_spaces_at_their_ends_are_told(folder):
+    rows = [{"id": id, "caption": f"{n}"} for n, id in enumerate([" a b ", "a b", "a  b", *"cdefghijk"])]
+    said, corpus, _ = corpus_of(folder / "out", "table", "--file", written(folder / "a.csv", rows))
+    assert "1 x a path or an id with spaces at its ends, which are left out: a.csv, row 1" in said
+    assert captions(corpus)["a b"] == ("0", "1")
+    assert captions(corpus)["a  b"] == ("2",)
+
+
 @pytest.mark.parametrize(
     ("words", "why"),
     [
         (("--split", "80/20"), "such as 80/10/10"),
         (("--split", "0/1/1"), "the first above 0"),
         (("--split", "80/10/nan"), "such as 80/10/10"),
+        (("--val", "2"), "--val 2 is for data with splits of their own"),
         (("--split", "8/1/1", "--split-column", "caption"), "not both"),
         (("--text-column", "captoin"), "Did you mean 'caption'"),
     ],
