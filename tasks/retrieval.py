@@ -13,6 +13,7 @@ from torch import Tensor
 from polypool.infra.batches import Batch
 from polypool.infra.compute.cost import CostMeter
 from polypool.infra.compute.device import device_of
+from polypool.infra.compute.dist import rank
 from polypool.infra.errors import InputError
 from polypool.tasks.abilities import Banks, Chunked, Collapse, Pass, Watchful
 from polypool.tasks.adapter import Evaluation, Score
@@ -56,7 +57,7 @@ class Retrieval(CorpusTask, Chunked, Watchful, Banks):
 
     def _captions(self, split: str) -> list[tuple[str, ...]]:
         """Return the captions of each item that are used."""
-        return [item.captions[: self.run.data.captions] for item in self.corpus.items(split)]
+        return [self.run.data.used(item.captions) for item in self.corpus.items(split)]
 
     def check_training(self) -> None:
         data, optim, captions = self.run.data, self.run.optim, self._captions("train")
@@ -68,10 +69,16 @@ class Retrieval(CorpusTask, Chunked, Watchful, Banks):
         self.check_batches(len(captions) if data.sample == "image" else sum(map(len, captions)))
 
     def read(self, split: str) -> Pairs:
-        items = self.corpus.items(split)
+        items, captions = self.corpus.items(split), self._captions(split)
+        used, every = sum(map(len, captions)), sum(len(item.captions) for item in items)
+        if used < every and rank() == 0:
+            print(
+                f"{split}: {every - used:,} of {every:,} captions are not used, those after the first "
+                f"{self.run.data.captions} of their {self.modality} (--data.captions 0 uses all)"
+            )
         return Pairs(
             [item.id for item in items],
-            self._captions(split),
+            captions,
             visual=self.item_inputs(items),
             captions=self.corpus_texts(self.texts(split)),
             augment=self.text_augmentation(),
@@ -93,7 +100,12 @@ class Retrieval(CorpusTask, Chunked, Watchful, Banks):
     def collapse(
         self, model: RetrievalModel, means: Mapping[str, float], *, first: Mapping[str, float], epoch: float
     ) -> Collapse | None:
-        return collapse(model, means, self.run, first=first, epoch=epoch, modality=self.modality)
+        each = 1
+        if self.run.data.sample == "image":
+            each = round(len(self.data("train").texts) / len(self.data("train").item_ids))
+        return collapse(
+            model, means, self.run, texts_each=each, first=first, epoch=epoch, modality=self.modality
+        )
 
     def collapse_of(self, evaluation: Evaluation) -> Collapse | None:
         return tied_evaluation(evaluation, modality=self.modality)
@@ -126,7 +138,7 @@ class Retrieval(CorpusTask, Chunked, Watchful, Banks):
             modality=self.modality,
             corpus=self.corpus,
             pairs=self.data(split),
-            captions=self.run.data.captions,
+            data=self.run.data,
         )
 
     def evaluate_scores(self, score: Score, split: str, protocol: str) -> Evaluation:

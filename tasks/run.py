@@ -71,8 +71,8 @@ class Data:
     missing: Literal["error", "skip"] = "error"
     """What becomes of pictures and videos of the corpus that have no features, or no file where the model reads these:
     an error before training, or they are left out of all splits, and counted in every table."""
-    captions: Positive = 5
-    """How many captions of each item are used; all papers cut COCO's to five."""
+    captions: Count = 0
+    """How many captions of each item are used, the first ones; all papers cut COCO's to five. 0 for no limit."""
     visual_augment: Part = ""
     """Augmentation of the visual sets in training, such as `drop(p=0.2)`; empty for none."""
     max_frames: Count = 0
@@ -93,6 +93,10 @@ class Data:
             place(getattr(self, name))
         if self.dataset == AUTO:
             object.__setattr__(self, "dataset", folder_name(self.corpus) or AUTO)
+
+    def used(self, captions: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the captions, or ids of captions, of an item that are used."""
+        return captions[: self.captions or None]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -127,6 +127,7 @@ def _run(release: Release, visual: Side, text: Side, *, corpus: str, features: s
             dataset=dataset,
             corpus=corpus or f"data/{dataset}",
             features="" if pixels else features or f"data/{dataset}/regions",
+            captions=5,
             visual_augment="grid_drop(p=0.2)" if pixels else "drop(p=0.2)",
             text_augment="mask_replace_delete(p=0.2)",
         ),

@@ -27,6 +27,7 @@ def coco_scoreattn_k1() -> Run:
         data=Data(
             dataset="coco",
             corpus="data/coco",
+            captions=5,
             features="data/coco/regions",
             vocabulary=("train", "val"),
         ),

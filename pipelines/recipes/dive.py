@@ -23,6 +23,7 @@ def coco_dive_region_bigru() -> Run:
         data=Data(
             dataset="coco",
             corpus="data/coco",
+            captions=5,
             features="data/coco/regions",
             sample="image",
             visual_augment="drop(p=0.2)",

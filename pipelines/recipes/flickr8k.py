@@ -18,6 +18,7 @@ def flickr8k_dinov2() -> Run:
         data=Data(
             dataset="flickr8k",
             corpus="data/flickr8k",
+            captions=5,
             features="data/flickr8k/dinov2_cls_4x4_layers4",
             sample="image",
         ),

@@ -16,6 +16,7 @@ def coco_mini() -> Run:
         data=Data(
             dataset="coco_mini",
             corpus="data/coco_mini",
+            captions=5,
             features="data/coco_mini/cells",
             visual_augment="drop(p=0.2)",
             text_augment="mask_replace_delete(p=0.2)",

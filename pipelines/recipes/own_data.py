@@ -13,9 +13,9 @@ from polypool.tasks.run import Data, Optim, Run
 
 @recipe("image_text")
 def image_text() -> Run:
-    """Your own pictures and captions: MLPs of any stored features, a BiGRU, InfoNCE; at most 20 captions a picture."""
+    """Your own pictures and captions: MLPs of any stored features, a BiGRU, InfoNCE."""
     return Run(
-        data=Data(corpus="", captions=20),
+        data=Data(corpus=""),
         visual="regions(width=256, standardise=auto)",
         text=AUTO,
         protocol="whole",
@@ -38,7 +38,6 @@ def vqa() -> Run:
     return derive(
         image_text(),
         task="vqa(answers=train, min_count=1)",
-        data={"captions": 5},
         visual="grid(width=256, standardise=auto)",
         protocol="vqa",
         fusion="product(dropout=0.5)",

@@ -27,6 +27,7 @@ def coco_region_bigru() -> Run:
         data=Data(
             dataset="coco",
             corpus="data/coco",
+            captions=5,
             features="data/coco/regions",
             visual_augment="drop(p=0.2)",
             text_augment="mask_replace_delete(p=0.2)",

@@ -92,8 +92,7 @@ class CorpusInputs:
 
     def texts(self, split: str) -> list[str]:
         """Return the texts of a split, in order."""
-        limit = self.run.data.captions
-        return [text for item in self.corpus.items(split) for text in item.captions[:limit]]
+        return [text for item in self.corpus.items(split) for text in self.run.data.used(item.captions)]
 
     @cached_property
     def corpus(self) -> Any:

@@ -26,6 +26,7 @@ def collapse(
     means: Mapping[str, float],
     run: Run,
     *,
+    texts_each: int,
     first: Mapping[str, float],
     epoch: float,
     modality: str,
@@ -39,6 +40,7 @@ def collapse(
         model: that is trained.
         means: of what the steps logged.
         run: of the model.
+        texts_each: of an item in a batch.
         first: what the run's first step logged, before any change of weights; empty if unknown.
         epoch: epochs trained so far, as a fraction.
         modality: what the items are.
@@ -53,7 +55,6 @@ def collapse(
     if not shrunk and not deviation < FLAT * strives_for:
         return None
     loss = means["loss"] - sum(each.weight * means[each.name] for each in model.regularisers)
-    texts_each = run.data.captions if run.data.sample == "image" else 1
     plateau = _plateau(objective, means["negative_similarity"], run.optim.batch, texts_each, epoch=epoch)
     if not loss >= NEAR * plateau:
         return None

@@ -16,6 +16,7 @@ from polypool.tasks.datasets.corpus import Corpus
 from polypool.tasks.datasets.open_corpora import pictured
 from polypool.tasks.inputs.pairs import Pairs
 from polypool.tasks.models.dual_encoder import SplitEmbeddings
+from polypool.tasks.run import Data
 from polypool.tasks.scoring.crisscrossed import evaluate_crisscrossed, right_answers
 from polypool.tasks.scoring.described import (
     extended_queries,
@@ -41,14 +42,14 @@ class RetrievalSplit:
         modality: of its items: `image` or `video`; the first letter is that of the metrics, such as `i2t/R1`.
         corpus: of the items.
         pairs: the items with their captions.
-        captions: how many of each item are used.
+        data: the settings by which these are used.
     """
 
     name: str
     modality: str
     corpus: Corpus
     pairs: Pairs
-    captions: int
+    data: Data
 
     @property
     def directions(self) -> tuple[str, str]:
@@ -61,7 +62,7 @@ class RetrievalSplit:
         Raises:
             InputError: the corpus has none.
         """
-        ids = [id for item in self.corpus.items(self.name) for id in item.caption_ids[: self.captions]]
+        ids = [id for item in self.corpus.items(self.name) for id in self.data.used(item.caption_ids)]
         if len(ids) != len(self.pairs.owner_T):
             raise InputError(
                 f"{self.corpus.folder}: its captions have no ids, by which {protocol.name} finds what is right; "

@@ -43,7 +43,7 @@ WRONG = [
     (Optim, {"schedule": "linear"}, "--optim.schedule must be one of step, cosine, constant, not 'linear'"),
     (Optim, {"precision": "half"}, "--optim.precision must be one of auto"),
     (Optim, {"drop_last": 1}, "--optim.drop-last must be True or False, not 1"),
-    (Data, {"captions": -1}, "--data.captions must be at least 1, not -1"),
+    (Data, {"captions": -1}, "--data.captions must be at least 0, not -1"),
     (Data, {"max_words": -1}, "--data.max-words must be at least 0"),
     (Data, {"max_frames": -1}, "--data.max-frames must be at least 0"),
     (Data, {"sample": "video"}, "--data.sample must be one of caption, image"),
