@@ -103,6 +103,7 @@ class Timeline:
         keys: numbers of those at which decoding can begin, ascending; at least the first.
         codec: FFmpeg's name of it, such as `h264`.
         unit: seconds of the stream's unit; of a frame, where the container has no times.
+        indexed: whether the container says at which times and places decoding can begin.
     """
 
     count: int
@@ -110,6 +111,7 @@ class Timeline:
     keys: tuple[int, ...]
     codec: str
     unit: float
+    indexed: bool = False
 
     @classmethod
     def of(cls, path: str) -> Timeline:
@@ -120,8 +122,9 @@ class Timeline:
             extra = stream.codec_context.extradata or b""
             zeroed = codec in _COUNTED and extra[:1] == b"\1" and any(packet.zeroed for packet in packets)
             seeks = any(name in _SEEKING for name in container.format.name.split(","))
-            fewer = container.format.name == "avi" and len(packets) < stream.frames
-            fewer |= "mp4" in container.format.name and len(packets) < stream.frames > _samples(path)
+            fewer = "avi" in container.format.name and _cut_avi(path)
+            # the header of an AVI file counts frames that its writer dropped, too, which have no bytes
+            fewer |= len(packets) < sum(entry.size > 0 for entry in stream.index_entries)
             fewer |= "matroska" in container.format.name and _cut_matroska(path)
             unit, rate = stream.time_base, stream.average_rate or stream.guessed_rate
         if fewer or any(packet.corrupt for packet in packets) or (packets and not packets[0].key):
@@ -136,7 +139,12 @@ class Timeline:
         times = sorted(key_of)
         keys = {0, *(number for number, time in enumerate(times) if seeks and key_of[time])}
         return cls(
-            count=len(shown), times=tuple(times), keys=tuple(sorted(keys)), codec=codec, unit=float(unit or 0)
+            count=len(shown),
+            times=tuple(times),
+            keys=tuple(sorted(keys)),
+            codec=codec,
+            unit=float(unit or 0),
+            indexed=seeks,
         )
 
     def seconds(self, number: int) -> float:
@@ -148,10 +156,11 @@ class Timeline:
         return self.keys[bisect_right(self.keys, number) - 1]
 
 
-def _samples(path: str) -> int:
-    """Return how many samples an MP4 file has, those included that its edit list leaves out."""
-    with opened(path, ignore_editlist="1") as (container, stream):
-        return sum(bool(packet.size) for packet in container.demux(stream))
+def _cut_avi(path: str) -> bool:
+    """Whether an AVI file ends before its header says."""
+    with open(path, "rb") as file:
+        file.seek(4)
+        return 8 + int.from_bytes(file.read(4), "little") > os.fstat(file.fileno()).st_size
 
 
 def _cut_matroska(path: str) -> bool:

@@ -4,7 +4,7 @@ Decoders crash, and hang until they are killed: they run in a process of their o
 
 PyAV seeks to places where decoding can begin, and finds each frame by its time of display; where the container has no
 times, or wrong ones, frames are counted from the first. decord contains libraries of 2020: PyAV checks each file before
-it, and it decodes only the codecs that it is known to decode correctly.
+it, and decodes those of codecs and containers in which decord gives other frames.
 """
 
 from __future__ import annotations
@@ -162,14 +162,16 @@ def _check(frame: VideoFrame) -> None:
 
 
 def _by_decord(path: str, timeline: Timeline, chosen: Sequence[int]) -> Iterator[np.ndarray]:
-    if timeline.codec not in _DECORD:
-        raise BadVideo(f"decord does not read {timeline.codec} rightly; --decoder av does")
+    if timeline.codec not in _DECORD or not timeline.indexed:
+        yield from _by_av(path, timeline, chosen)
+        return
     import decord
 
     # an absolute path is no address; where a frame cannot be read, decord gives its neighbour unless told otherwise
     reader = decord.VideoReader(os.path.abspath(path), num_threads=1, fault_tol=0)
     if list(reader.get_key_indices())[:1] != [0] or len(reader) != timeline.count:  # it would invent frames
-        raise BadVideo(FEWER)
+        yield from _by_av(path, timeline, chosen)
+        return
     for number in chosen:  # one by one: `get_batch` may hang
         x_HWC = reader[number].asnumpy()
         height, width, _ = x_HWC.shape

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -23,6 +24,7 @@ from polypool.infra.video.decoding import choose_decoder, describe_decoder
 from polypool.infra.video.video_readers import VideoReaders
 from polypool.pipelines.data.extraction.workers import Batch, Row
 
+_BEGIN_END = re.compile(r"_(\d{6})_(\d{6})$")
 _FRAMES = 20  # as in HGR, where none is said
 
 
@@ -90,7 +92,7 @@ class VideoOptions:
     timeout: float = 60.0
     """Seconds of decoding after which a video is given up."""
     decoder: Literal["av", "decord"] = "av"
-    """PyAV, or decord, which says nothing of damage that it meets, and reads fewer codecs."""
+    """PyAV, or decord, which says nothing of damage that it meets; what it reads wrongly is left to PyAV."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,7 +183,8 @@ class VideoExtractor(Extractor):
             every, at_most = self._videos.options.every or 1, self._videos.frames
             with closing(self._readers.frames(path, every=every, at_most=at_most)) as decoded:
                 parts = self._features(_images(decoded, seconds))
-            return row_of(id, path, self._with_seconds(parts, seconds)) | {"frames": len(seconds)}
+            row = row_of(id, path, self._with_seconds(parts, seconds))
+            return row | {"frames": len(seconds), "odd": _odd_length(id, seconds)}
         except BadVideo as bad:
             return row_of(id, path, str(bad)) | {"frames": 0}
 
@@ -217,6 +220,18 @@ class VideoExtractor(Extractor):
     def close(self) -> None:
         """End the processes that decode."""
         self._readers.close()
+
+
+def _odd_length(id: str, seconds: Sequence[float]) -> str:
+    """Return the length of a clip by the times of its sampled frames, where its id says another one; else nothing.
+
+    Ids of VATEX and Kinetics end in the seconds at which a clip begins and ends in its video: `..._000010_000020`.
+    """
+    if not (found := _BEGIN_END.search(id)):
+        return ""
+    begin, end = map(int, found.groups())
+    slack = 1 + (seconds[-1] - seconds[-2] if len(seconds) > 1 else 0)
+    return f"{seconds[-1]:.1f} s" if abs(seconds[-1] - (end - begin)) > slack else ""
 
 
 def _images(frames: Iterable[Frame], seconds: list[float]) -> Iterator[Image.Image]:

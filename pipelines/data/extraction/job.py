@@ -23,7 +23,7 @@ from polypool.infra.spec import Spec, trust_specs
 from polypool.infra.storage.places import Url, place
 from polypool.infra.store import StoreWriter
 from polypool.infra.store.columns import ColumnsWriter, with_columns
-from polypool.infra.store.findings import USUAL, Skipped, Tolerance
+from polypool.infra.store.findings import USUAL, Flagged, Skipped, Tolerance
 from polypool.infra.store.ids import IdSet, text_id
 from polypool.infra.store.manifest import Manifest
 from polypool.pipelines.data.extraction.extractors import (
@@ -313,4 +313,9 @@ def _write(
                 frames += row.get("frames", 0)
                 x_ND, columns = parted(row["x_NW"], work.columns)
                 beside.offer(writer, id, x_ND, columns, where=where)
+                if length := row.get("odd"):
+                    why = (
+                        "a clip that is longer or shorter than the seconds in its id: is it the whole video?"
+                    )
+                    writer.note(Flagged(where=f"{where}, {length}", why=why))
     return frames

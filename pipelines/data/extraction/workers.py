@@ -25,7 +25,7 @@ Row = dict[str, Any]
 """The features of an image, video or text.
 
 `id`; `path`, or the text; `why` there are no features, or nothing; `x_NW`, float32, its vectors with their columns
-beside them; of a video the number of its `frames`.
+beside them; of a video the number of its `frames`, and its length where that is `odd`.
 """
 _AHEAD = 2  # portions that a worker has, so that it never waits for the next
 _UNREAD = 8  # portions a worker that may wait to be read, for one before them that takes long

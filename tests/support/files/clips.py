@@ -57,6 +57,7 @@ def write_clip(
     index_first: bool = False,
     scale: int = 1,
     pan: bool = False,
+    times: Iterable[int] | None = None,
 ) -> Path:
     """Write a clip of `count` frames, a key frame among every twelve.
 
@@ -68,15 +69,19 @@ def write_clip(
         index_first: put the index of an MP4 before its frames, so that a file that was cut off can be opened.
         scale: how many pixels of the clip a side of a picture's pixel takes.
         pan: show a picture that moves.
+        times: of the frames, in eighths of a second; an AVI file has an empty chunk for each that is left out.
     """
     options = {"movflags": "faststart"} if index_first else {}
     with av.open(str(path), "w", options=options) as container:
         stream = container.add_stream(codec, rate=8)
         stream.width, stream.height, stream.pix_fmt = scale * WIDTH, scale * HEIGHT, "yuv420p"
         stream.gop_size = 12
-        for x_HW3 in panned(count) if pan else pictures(count, seed=seed):
+        shown = panned(count) if pan else pictures(count, seed=seed)
+        for time, x_HW3 in zip(range(count) if times is None else times, shown, strict=True):
             x_HW3 = x_HW3.repeat(scale, axis=0).repeat(scale, axis=1)
-            container.mux(stream.encode(av.VideoFrame.from_ndarray(x_HW3, format="rgb24")))
+            frame = av.VideoFrame.from_ndarray(x_HW3, format="rgb24")
+            frame.pts = None if times is None else time
+            container.mux(stream.encode(frame))
         container.mux(stream.encode())
     return path
 

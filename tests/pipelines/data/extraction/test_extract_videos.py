@@ -189,6 +189,23 @@ def test_a_video_whose_decoder_hangs_is_skipped_and_listed(tmp_path, monkeypatch
     }
 
 
+def test_a_clip_of_another_length_than_its_id_says_is_a_warning(tmp_path, here):
+    (tmp_path / "videos").mkdir()
+    lengths = {"a_000010_000012": 17, "b_000010_000012": 60, "c_000010_000020": 17, "d_10_12": 60}
+    for id, count in lengths.items():
+        write_clip(tmp_path / "videos" / f"{id}.mp4", count)
+    corpus = corpus_of_files(tmp_path, tmp_path / "videos", [f"{id}.mp4" for id in lengths])
+    extract(corpus=corpus, out=tmp_path / "store", video=True, dtype="float32")
+    assert len(sets_of(tmp_path / "store")) == 4
+    assert reasons(tmp_path / "store", "warnings.jsonl") == [
+        (
+            f"id {id}, {corpus / 'videos' / id}.mp4, {length}",
+            "a clip that is longer or shorter than the seconds in its id: is it the whole video?",
+        )
+        for id, length in (("b_000010_000012", "7.4 s"), ("c_000010_000020", "2.0 s"))
+    ]
+
+
 def test_cells_that_do_not_fit_side_by_side_are_a_reason(tmp_path):
     plan = Videos.plan(Cells(grid=3), VideoOptions(pool="concat", decoder="av"), batch=2)
     clip = write_clip(tmp_path / "a.mp4", 3)

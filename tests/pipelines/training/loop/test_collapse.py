@@ -114,9 +114,15 @@ FIRST = {"visual_variance": 0.05, "text_variance": 0.1}
 
 def found(spec="triplet", *, first=FIRST, items=8, texts_each=1, epoch=1.0, **means) -> Collapse | None:
     model = SimpleNamespace(objective=OBJECTIVES.build(spec), regularisers=[])
-    data = Data(dataset="d", corpus="c", sample="image", captions=texts_each)
-    run = Run(data=data, visual="regions", text="bigru", protocol="whole", optim=Optim(batch=items))
-    return collapse(model, MEANS | means, run, first=first, epoch=epoch, modality="video")
+    run = Run(
+        data=Data(dataset="d", corpus="c"),
+        visual="regions",
+        text="bigru",
+        protocol="whole",
+        optim=Optim(batch=items),
+    )
+    how = {"texts_each": texts_each, "first": first, "epoch": epoch, "modality": "video"}
+    return collapse(model, MEANS | means, run, **how)
 
 
 def test_a_collapse_has_its_symptoms_and_what_to_do():
