@@ -6,18 +6,18 @@ polypool ingest folder --dir DIR --out DIR [--split 80/10/10]
 polypool ingest webdataset --shards TAR [TAR ...] --images DIR --out DIR
 polypool ingest hf --name NAME|FOLDER --images DIR --out DIR
 polypool ingest karpathy --json dataset_coco.json --images DIR --out DIR [--limit N]
-polypool ingest scan --dir DIR --out DIR
+polypool ingest scan --dir DIR | --file FILE [FILE ...] --out DIR
 polypool ingest msrvtt --json FILE [FILE ...] --out DIR [--videos DIR]
 polypool ingest msrvtt-1ka --json FILE [FILE ...] --train CSV --test CSV --out DIR
 polypool ingest vatex --training FILE --validation FILE --out DIR [--val-ids FILE] [--test-ids FILE]
 polypool ingest msvd --captions FILE --lists DIR --out DIR
 polypool ingest hgr --captions FILE --splits DIR --out DIR
-polypool ingest hgr-features --dir DIR --splits DIR --out DIR
+polypool ingest hgr-features --dir DIR | --file FILE [FILE ...] --splits DIR --out DIR
 polypool ingest vqa2 --questions FILE [FILE ...] --annotations FILE [FILE ...] --out DIR [--images DIR]
-polypool ingest butd --tsv FILE [FILE ...] --out DIR
-polypool ingest hdf5 --file FILE --out DIR [--ids FILE | --ids-key NAME] [--corpus DIR]
-polypool ingest lmdb --dir DIR --out DIR
-polypool ingest arrays --dir DIR --out DIR [--corpus DIR]
+polypool ingest butd --dir DIR | --file FILE [FILE ...] --out DIR [--corpus DIR]
+polypool ingest hdf5 --dir DIR | --file FILE [FILE ...] --out DIR [--ids FILE | --ids-key NAME] [--corpus DIR]
+polypool ingest lmdb --dir DIR | --file FILE --out DIR [--corpus DIR]
+polypool ingest arrays --dir DIR | --file FILE [FILE ...] --out DIR [--ids FILE] [--corpus DIR]
 polypool ingest vse-infinity model_best.pth [--vocab FILE]
 polypool ingest verify --store DIR
 """

@@ -26,7 +26,7 @@ from polypool.tasks.datasets.features.matching import IdMatch
 from polypool.tasks.datasets.open_corpora import open_corpus
 from polypool.tasks.datasets.published_counts import SCAN, Published, compare_counts
 from polypool.tasks.datasets.questions import QuestionCorpus, QuestionSummary, write_questions
-from polypool.tasks.datasets.readers.scan import write_scan
+from polypool.tasks.datasets.readers.scan import open_scan, write_scan
 from polypool.tasks.datasets.stored_corpus import Summary
 
 DType = Literal["float16", "float32"]
@@ -130,18 +130,27 @@ def reader_verb(name: str) -> Callable[..., None]:
 
 
 def scan(
-    *, dir: Path, out: Path, dtype: DType = "float16", replace: bool = False, tolerance: Tolerate = USUAL
+    *,
+    file: tuple[Path, ...] = (),
+    dir: Path | None = None,
+    out: Path,
+    dtype: DType = "float16",
+    replace: bool = False,
+    tolerance: Tolerate = USUAL,
 ) -> None:
-    """Read SCAN's *_ims.npy, *_caps.txt and *_ids.txt, into a corpus and a store.
+    """Read SCAN's *_ims.npy, with *_caps.txt and *_ids.txt beside them, into a corpus and a store.
 
     Args:
-        dir: folder of the three files of each split.
+        file: the *_ims.npy of some splits; images are numbered where there is no *_ids.txt.
+        dir: instead, the folder of all.
         out: folder of the corpus; the store is its subfolder regions.
         dtype: what numbers are stored as.
         replace: write a store that is complete anew.
         tolerance: what may be left out or odd.
     """
-    summary, manifest = write_scan(dir, out=out, dtype=dtype, tolerance=tolerance, replace=replace)
+    summary, manifest = write_scan(
+        open_scan(file, dir), out=out, dtype=dtype, tolerance=tolerance, replace=replace
+    )
     report_corpus(out, summary, published=SCAN)
     report_store(out / "regions", manifest)
     print_next(*after_store(out / "regions", out))

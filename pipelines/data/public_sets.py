@@ -88,7 +88,7 @@ SETS: dict[str, PublicSet] = {
         ),
         commands=(
             "polypool ingest karpathy --json dataset_coco.json --images . --out data/coco",
-            "polypool ingest butd --tsv trainval_36/*.tsv --out data/coco/regions --corpus data/coco",
+            "polypool ingest butd --file trainval_36/*.tsv --out data/coco/regions --corpus data/coco",
         ),
     ),
     "flickr30k": PublicSet(

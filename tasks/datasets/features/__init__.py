@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import math
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow.compute as pc
 
 from polypool.infra.errors import InputError
@@ -24,34 +21,6 @@ from polypool.tasks.datasets.corpus import Corpus
 from polypool.tasks.datasets.questions import QuestionCorpus
 
 SHARD_BYTES = 256 << 20
-
-
-def as_set(x: np.ndarray, *, channels_first: bool = False) -> np.ndarray:
-    """Return an array as a set `(N, D)`: the last axis is D, and all others are elements.
-
-    So `(N, D)`, `(1, N, D)`, a grid `(H, W, D)` and a single vector `(D,)` need no option; maps as
-    convolutions give them, `(D, H, W)` or `(1, D, H, W)`, need `channels_first`.
-    """
-    if channels_first and x.ndim >= 3:
-        x = np.moveaxis(x, -3, -1)
-    return x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
-
-
-OTHER_WIDTH = "vectors of another width than {}, which most have"
-"""Why a set of a file is skipped, with the width."""
-
-
-def width_of(shape: Sequence[int], *, channels_first: bool = False) -> int | None:
-    """Return the width of the set that an array of some shape makes; None of an empty one."""
-    if not math.prod(shape):
-        return None
-    return shape[-3] if channels_first and len(shape) >= 3 else shape[-1]
-
-
-def usual_width(widths: Iterable[int | None]) -> int | None:
-    """Return the width that most sets have, of equally many the first one's; None where there are none."""
-    counts = Counter(width for width in widths if width)
-    return max(counts, key=counts.__getitem__, default=None)
 
 
 def write_features(

@@ -1,7 +1,13 @@
-"""A folder of `.npy` or `.npz` files, one an image or video, named by its id; `a/b.npy` in a sub-folder is of `a/b`.
+"""Arrays in files: one for each image or video, or one whose rows are images or videos.
 
-How an array becomes a set is in `polypool.tasks.datasets.features.as_set`: the last axis is D, all others are
-elements. In an `.npz` the array is called `features` or `x`, or is the only one. D is what most files have.
+- A folder of `.npy`, `.npz` or `.pth` files, one an image or video, named by its id; `a/b.npy` in a sub-folder is of
+  `a/b`. Or a CSV file of their ids and paths, with the columns `id` and `path`.
+- An `.npy` file with a row an image or video, and a file of their ids, `train_ids.txt` beside `train_ims.npy`.
+- An `.npz` file with an array for each id, or a pickled mapping of ids to arrays, nothing in which is run.
+
+How an array becomes a set is in `polypool.tasks.datasets.features.sources.Axes`. In an `.npz` or `.pth` of one image or
+video the array is called `features` or `x`, or is the only one; `num_bbox` or the number of boxes says which of its two
+axes is the width, which OpenVQA's and MCAN's files have first. D is what most files have.
 
 An `.npz` of regions has boxes in pixels, `bbox` or `boxes` `(N, 4)`, and the picture's size, `image_w` or `image_width`
 and `image_h` or `image_height`: where any file has, boxes are kept as a column, with zeros where one has none or odd
@@ -10,93 +16,293 @@ ones, which are listed.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
-from collections.abc import Iterator, Sequence
+import re
+import shlex
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from polypool.infra.errors import InputError
-from polypool.infra.files import existing_folder
 from polypool.infra.limits import LARGEST_SET, UNPACKS_TOO_FAR, unpacks_too_far
 from polypool.infra.pictures.boxes import fractions
 from polypool.infra.process.progress import Progress
 from polypool.infra.registry import READERS
 from polypool.infra.store.findings import Skipped
-from polypool.infra.untrusted_arrays import reason
-from polypool.tasks.datasets import FeatureReader, Features, Reading
-from polypool.tasks.datasets.features import OTHER_WIDTH, as_set, usual_width, width_of
+from polypool.infra.untrusted_arrays import map_array, read_plain_pickle, reason
+from polypool.tasks.datasets import Features, Reading
+from polypool.tasks.datasets.annotation_files import as_text, read_csv, read_id_rows
+from polypool.tasks.datasets.features.sources import (
+    OTHER_WIDTH,
+    PATTERNS,
+    ArrayReader,
+    Shape,
+    files_of,
+    mapped_rows,
+    named_rows,
+)
 from polypool.tasks.datasets.readers.folders import files_below
 
 _NAMES = ("features", "x")
-_BOXES = (("bbox", "boxes"), ("image_w", "image_width"), ("image_h", "image_height"))
+_COUNT, _BOX = ("num_bbox", "num_boxes"), ("bbox", "boxes")
+_BOXES = (_BOX, ("image_w", "image_width"), ("image_h", "image_height"))
+_WHAT = ".npy, .npz or .pth files"
+_SPLIT = re.compile(r"(train|trn|val|dev|testall|test|tst)([_.-]|$)")
+_FEW = 4  # files of splits
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Found:
+    """The content of the file of one image or video: the array, how many elements it has, and boxes, width, height."""
+
+    x: np.ndarray
+    count: int | None = None
+    boxes: Sequence[np.ndarray | None] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Entry:
+    """One image or video: how its array's shape, and whether there are boxes, is found, and how it is read."""
+
+    where: str
+    id: str
+    look: Callable[[], tuple[Shape | None, bool]]
+    load: Callable[[], _Found]
+
+    @classmethod
+    def of_file(cls, path: Path, key: str, *, id: str, where: str) -> _Entry:
+        """Return the image or video of a file."""
+        return cls(where=where, id=id, look=partial(_look, path, key=key), load=partial(_load, path, key=key))
 
 
 @READERS.register("arrays")
 @dataclass(frozen=True, kw_only=True)
-class Arrays(FeatureReader):
-    """Read a folder of .npy or .npz files named by id, into a store; an id may have sub-folders."""
+class Arrays(ArrayReader):
+    """Read arrays: files named by ids, an .npy of rows and their ids, a CSV of ids and paths, or a mapping of ids."""
 
-    dir: Path
-    """Folder of the files; the last axis of each is the width, all others are elements of the set."""
-    channels_first: bool = False
-    """Files are (D, H, W), as convolutions give them."""
+    file: tuple[Path, ...] = ()
+    """An .npy of rows, an .npz or .pickle with an array for each id, a CSV (id,path), or several files named by ids."""
+    dir: Path | None = None
+    """Instead, a folder of .npy, .npz or .pth files that are named by ids, which may have sub-folders."""
+    ids: Path | None = None
+    """Ids of the rows of one array: .txt, .npy or .json; by default train_ids.txt beside train_ims.npy."""
+    key: str = ""
+    """The array to take of an .npz or .pth; by default features or x, or the only one."""
 
     def read(self) -> Reading:
-        """Return the sets of the folder, by file name, and of those in it; the id of `a/b.npy` is `a/b`.
+        """Return the sets by file name, or in the order of the rows.
 
         Skipped are files that cannot be read, that are no arrays, or whose vectors have another width than most.
         """
-        source = {"folder": self.dir.name, "channels_first": self.channels_first}
-        return Reading(rows=self._sets(), source=source)
+        files = files_of(self.file, self.dir, pattern=PATTERNS["arrays"], what=_WHAT)
+        listed = hashlib.sha256()
+        for path in [*files, *([self.ids] if self.ids else [])]:
+            with suppress(OSError):
+                status = path.stat()
+                listed.update(repr((path.name, status.st_size, status.st_mtime_ns)).encode())
+        settings = {name: getattr(self, name) for name in ("key", "channels_first", "channels_last")}
+        source = {"files": len(files), "first": files[0].name, "listing": listed.hexdigest()}
+        return Reading(rows=self._sets(files), source=source | settings)
 
-    def _sets(self) -> Iterator[Features | Skipped]:
-        folder = existing_folder(self.dir, what="a folder of .npy or .npz files")
-        names = sorted(name for name in files_below(folder) if not f"/{name}".count("/."))
-        looked = [
-            _look(folder / name, channels_first=self.channels_first)
-            for name in Progress(names, desc="widths", unit="file", leave=False)
-        ]
-        width, boxed = usual_width(width for width, _ in looked), any(has for _, has in looked)
-        for where in Progress(names, desc="files", unit="file"):
-            path = folder / where
-            id, ending = os.path.splitext(where)
-            if ending not in (".npy", ".npz"):
-                yield Skipped(where=where, why="not a .npy or .npz file", wanted=False)
+    def _sets(self, files: list[Path]) -> Iterator[Features | Skipped]:
+        beside = {} if self.ids else _ids_beside(files)
+        arrays = [path for path in files if path not in (self.ids, *beside.values())]
+        ids = dict.fromkeys(arrays, self.ids) if self.ids else beside
+        if self.ids and len(arrays) > 1:
+            raise InputError(
+                f"--ids {self.ids}: they are of one of {len(arrays):,} files; name that by --file"
+            )
+        if ids:
+            if without := [path for path in arrays if path not in ids]:
+                raise self._without_ids(without[0])
+            for path in arrays:
+                yield from self._of_rows(path, read_id_rows(ids[path]))
+        elif len(arrays) == 1 and arrays[0].suffix == ".csv":
+            yield from self._of_each([*_listed(arrays[0], key=self.key)])
+        elif len(arrays) == 1 and (entries := _members(arrays[0], key=self.key)) is not None:
+            yield from self._of_each(entries)
+        else:
+            if len(arrays) == 1 or (len(arrays) <= _FEW and all(_SPLIT.match(path.stem) for path in arrays)):
+                raise self._without_ids(arrays[0])
+            names = [path.name if self.dir is None else os.path.relpath(path, self.dir) for path in arrays]
+            stems = [os.path.splitext(name)[0] for name in names]
+            each = zip(arrays, stems, names, strict=True)
+            yield from self._of_each(
+                [_Entry.of_file(path, self.key, id=id, where=where) for path, id, where in each]
+            )
+            for name in sorted({*files_below(self.dir)} - {*names}) if self.dir else ():
+                if not f"/{name}".count("/."):
+                    yield Skipped(where=name, why=f"not one of {_WHAT}", wanted=False)
+
+    def _without_ids(self, path: Path) -> InputError:
+        shape, _ = _look(path, key=self.key)
+        count = f"{shape.axes[0]:,}" if shape and shape.axes else "its"
+        return InputError(
+            f"{path}: an array of shape {shape.axes if shape else 'unknown'}, without the ids of {count} images or "
+            f"videos. Name a .txt, .npy or .json file of them by --ids, or call it {path.stem}_ids.txt; files that "
+            "have one image or video each are named by its id, or listed in a CSV of id,path that --file names"
+        )
+
+    def _of_each(self, entries: Sequence[_Entry | Skipped]) -> Iterator[Features | Skipped]:
+        listed = [entry for entry in entries if isinstance(entry, _Entry)]
+        looked = [entry.look() for entry in Progress(listed, desc="widths", unit="file", leave=False)]
+        boxed, where = any(has for _, has in looked), self.dir or self.file[0]
+        axes = self.axes((shape for shape, _ in looked if shape), where=where)
+        names = {entry.where for entry in listed}
+        for entry in Progress(entries, desc="files", unit="file"):
+            if isinstance(entry, Skipped):
+                yield entry
+                continue
+            if entry.where.endswith("_info.npy") and entry.where.replace("_info.npy", ".npy") in names:
+                yield Skipped(where=entry.where, why="what mmf notes about another file", wanted=False)
                 continue
             try:
-                x, beside = _load(path)
+                found = entry.load()
             except InputError as error:
-                yield Skipped(where=where, why=str(error))
+                yield Skipped(where=entry.where, why=str(error))
                 continue
-            x_ND = as_set(x, channels_first=self.channels_first)
-            if x_ND.size and x_ND.shape[1] != width:
-                yield Skipped(where=f"{where}, shape {x.shape}", why=OTHER_WIDTH.format(width))
+            x_ND = axes.set(found.x, found.count)
+            if x_ND.size and x_ND.shape[1] != axes.usual:
+                where, why = f"{entry.where}, shape {found.x.shape}", OTHER_WIDTH.format(axes.usual)
+                yield Skipped(where=where, why=why)
             elif boxed:
-                yield Features.with_boxes(id, x_ND, _boxes(beside, len(x_ND)), where=where)
+                yield Features.with_boxes(entry.id, x_ND, _boxes(found.boxes, len(x_ND)), where=entry.where)
             else:
-                yield Features(id=id, x_ND=x_ND, where=where)
+                yield Features(id=entry.id, x_ND=x_ND, where=entry.where)
+
+    def _of_rows(self, path: Path, pairs: list[tuple[str, Any]]) -> Iterator[Features | Skipped]:
+        """Yield the rows of an array by their ids; a row that comes once more right after is passed over."""
+        what = "an array of rows, each of an image or video"
+        try:
+            rows = map_array(path, what=what) if path.suffix == ".npy" else _load(path, key=self.key).x
+        except InputError as error:
+            raise InputError(f"{path}: {str(error).removeprefix(f'{path}: ')}") from error
+        is_list = [row for _, row in pairs] == [*range(len(pairs))]
+        if is_list and len(pairs) > len(rows):  # such as an id for each caption
+            pairs = [pair for n, pair in enumerate(pairs) if not n or pair[0] != pairs[n - 1][0]]
+            pairs = [(id, row) for row, (id, _) in enumerate(pairs)]
+        if is_list and len(pairs) != len(rows):
+            raise InputError(
+                f"{path}: {len(rows):,} rows, and {len(pairs):,} ids; name a file of as many by --ids"
+            )
+        names = yield from named_rows(pairs, len(rows))
+        axes, last = self.axes([Shape(rows.shape[1:] or (1,))], where=path), ("", np.empty(0))
+        mapped = mapped_rows(path, what=what) if path.suffix == ".npy" else rows
+        for row, x in enumerate(Progress(mapped, desc=path.name, unit="row", total=len(rows))):
+            where, id = f"{path.name}, row {row}", names.get(row)
+            if id is None:
+                yield Skipped(where=where, why="a row that has no id")
+            elif id == last[0] and np.array_equal(last[1], x):
+                yield Skipped(where=where, why="the row before once more", wanted=False)
+            else:
+                last = id, x
+                yield Features(id=id, x_ND=axes.set(np.atleast_1d(x)), where=f"{where} (id {id})")
 
 
-def _look(path: Path, *, channels_first: bool) -> tuple[int | None, bool]:
-    """Return the width that a file's header says, and whether the file has boxes and its picture's size.
+def _ids_beside(files: Sequence[Path]) -> dict[Path, Path]:
+    """Return the files of ids beside arrays of rows: `train_ids.txt` of `train_ims.npy`, `ids.txt` of the only one."""
+    known, found = {*files}, {}
+    for path in files:
+        if path.suffix not in (".npy", ".npz", ".pt", ".pth"):
+            continue
+        stems = [f"{path.stem}_ids", f"{path.stem.rpartition('_')[0]}_ids"]
+        for stem in [*stems, *(["ids"] if len(known) <= 2 else [])]:
+            for ending in (".txt", ".json", ".npy"):
+                if (ids := path.with_name(stem + ending)) != path and ids.is_file():
+                    found.setdefault(path, ids)
+    return {path: ids for path, ids in found.items() if path not in found.values()}
 
-    The width of an empty array is None, and of a damaged file, of which `_load` says what is wrong.
+
+def _listed(path: Path, *, key: str) -> Iterator[_Entry | Skipped]:
+    """Yield the files that a CSV of `id,path` names; a relative path starts from the CSV's folder."""
+    for row in read_csv(path, columns=("id", "path")):
+        if isinstance(row, Skipped):
+            yield row
+            continue
+        where, (id, name) = row
+        yield _Entry.of_file(path.parent / name, key, id=id, where=f"{where} ({name})")
+
+
+def _members(path: Path, *, key: str) -> list[_Entry] | None:
+    """Return the images or videos of an archive or a pickled mapping that has an array for each; None of other files.
+
+    Raises:
+        InputError: a pickle of something else; nothing in it is run.
     """
-    shape, boxed = (), False
-    with suppress(Exception):  # damage raises what zip, its methods, or numpy's parser of literals raise
-        if path.suffix == ".npy" and path.is_file():
-            with path.open("rb") as file:
-                shape = _shape(file)
-        elif path.suffix == ".npz" and path.is_file():
+    if path.suffix in (".pkl", ".pickle"):
+        held = _unpickled(path)
+        shapes = {id: getattr(x, "shape", ()) for id, x in held.items()}
+        read: Callable[[str], Any] = held.__getitem__
+    elif path.suffix == ".npz" and not key:
+        try:
+            arrays = np.load(path, allow_pickle=False)
+            if len(arrays.files) < 2 or _name(arrays, key) is not None:
+                return None
+            shapes = {name: _shape_of(arrays, name) for name in arrays.files}
+        except Exception:  # as in `_look`; `_load` says what is wrong
+            return None
+        read = partial(_read, arrays)
+    else:
+        return None
+    return [
+        _Entry(
+            where=f"{path.name}, {id}",
+            id=id,
+            look=partial(lambda shape: (Shape(shape) if shape else None, False), shape),
+            load=partial(_usable, path, lambda id=id: _Found(x=read(id))),
+        )
+        for id, shape in shapes.items()
+    ]
+
+
+def _unpickled(path: Path) -> dict[str, Any]:
+    try:
+        held = read_plain_pickle(path.read_bytes())
+        if isinstance(held, dict):
+            return {as_text(id): value for id, value in held.items()}
+        raise InputError(f"it holds {type(held).__name__}")
+    except InputError as error:
+        code = (
+            f'import pickle, numpy as n; x = pickle.load(open({json.dumps(str(path))}, "rb")); '
+            'n.savez("features.npz", **{str(k): n.asarray(v) for k, v in x.items()})'
+        )
+        raise InputError(
+            f"{path}: {error}; expected a mapping of ids to arrays. If you trust it, this writes one that "
+            f"--file features.npz reads: python -c {shlex.quote(code)}"
+        ) from error
+
+
+def _look(path: Path, *, key: str) -> tuple[Shape | None, bool]:
+    """Return the shape that a file's header says, and whether the file has boxes and its picture's size.
+
+    The shape of a damaged file is None; `_load` says what is wrong with it.
+    """
+    shape, boxed = None, False
+    with suppress(
+        Exception
+    ):  # damage raises what zip, its methods, torch, or numpy's parser of literals raise
+        if not path.is_file():
+            return None, False
+        if path.suffix == ".npz":
             with np.load(path, allow_pickle=False) as arrays:
                 boxed = all(any(name in arrays.files for name in names) for names in _BOXES)
-                with arrays.zip.open(f"{_name(arrays)}.npy") as file:
-                    shape = _shape(file)
-    return width_of(shape, channels_first=channels_first) if shape else None, boxed
+                shape = Shape(_shape_of(arrays, _name(arrays, key)), _count(arrays))
+        elif path.suffix == ".npy":
+            with path.open("rb") as file:
+                shape = Shape(_shape(file))
+        else:
+            shape = Shape(tuple(_tensor(path, key=key).shape))
+    return shape if shape and shape.axes else None, boxed
 
 
 def _shape(file: IO[bytes]) -> tuple[int, ...]:
@@ -105,47 +311,107 @@ def _shape(file: IO[bytes]) -> tuple[int, ...]:
     return read(file)[0]
 
 
-def _name(arrays: np.lib.npyio.NpzFile) -> str | None:
+def _shape_of(arrays: np.lib.npyio.NpzFile, name: str | None) -> tuple[int, ...]:
+    assert arrays.zip is not None
+    with arrays.zip.open(f"{name}.npy") as file:
+        return _shape(file)
+
+
+def _name(arrays: Any, key: str) -> str | None:
     """Return which array of several is meant; None where none is."""
-    names = [name for name in _NAMES if name in arrays.files] or arrays.files
-    return names[0] if len(names) == 1 or set(names) & set(_NAMES) else None
+    names = [*arrays]
+    for name in (key,) if key else _NAMES:
+        if name in names:
+            return name
+    return names[0] if len(names) == 1 and not key else None
 
 
-def _load(path: Path) -> tuple[np.ndarray, list[np.ndarray | None]]:
-    """Return what a file holds: the array, and boxes, width and height of the picture as they were found.
+def _count(arrays: np.lib.npyio.NpzFile) -> int | None:
+    """Return how many regions an archive says that it has."""
+    for name in _COUNT:
+        if (found := _beside(arrays, (name,))) is not None and found.size == 1 and found.dtype.kind in "iu":
+            return int(found.item())
+    box_N4 = _beside(arrays, _BOX)
+    return len(box_N4) if box_N4 is not None and box_N4.ndim == 2 else None
+
+
+def _tensor(path: Path, *, key: str) -> Tensor:
+    """Return the tensor of a file of PyTorch, mapped; nothing else in it is unpickled.
+
+    Raises:
+        InputError: which it is of several is not said.
+    """
+    held = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
+    if not isinstance(held, dict):
+        return held
+    if (name := _name(held, key)) is None:
+        raise InputError(_several([*held]))
+    return held[name]
+
+
+def _several(names: Sequence[str]) -> str:
+    choices = ", ".join(map(str, names[:5]))
+    return f"{len(names)} arrays, none called {' or '.join(_NAMES)}; --key names one, such as of {choices}"
+
+
+def _load(path: Path, *, key: str) -> _Found:
+    """Return what the file of one image or video holds.
 
     Raises:
         InputError: it cannot be used; the message is the reason alone.
     """
     if not path.is_file():  # opening a pipe would wait for a writer
-        raise InputError("a folder, a pipe, or a link that leads nowhere")
+        raise InputError("no file, but a folder, a pipe, or a link that leads nowhere")
+
+    def read() -> _Found:
+        if path.suffix in (".pt", ".pth"):
+            x = _tensor(path, key=key)
+            return _Found(x=(x.float() if x.dtype == torch.bfloat16 else x).numpy())
+        x = np.load(path, allow_pickle=False)
+        return _unpacked(x, key) if isinstance(x, np.lib.npyio.NpzFile) else _Found(x=x)
+
+    return _usable(path, read)
+
+
+def _usable(path: Path, read: Callable[[], _Found]) -> _Found:
     try:
-        x, beside = np.load(path, allow_pickle=False), [None] * len(_BOXES)
-        if isinstance(x, np.lib.npyio.NpzFile):
-            with x as arrays:
-                if (name := _name(arrays)) is None:
-                    raise InputError(f"{len(arrays.files)} arrays, none called {' or '.join(_NAMES)}")
-                for member in arrays.zip.infolist():
-                    if member.file_size > LARGEST_SET:
-                        raise InputError(
-                            f"an array of over {LARGEST_SET:,} bytes, too large for one image or video"
-                        )
-                    if unpacks_too_far(member.file_size, packed=member.compress_size):
-                        raise InputError(f"an array that {UNPACKS_TOO_FAR}")
-                x, beside = arrays[name], [_beside(arrays, names) for names in _BOXES]
+        found = read()
     except InputError:
         raise
     except Exception as error:  # as in `_look`
         raise InputError(reason(path, error)) from error
-    if not x.ndim:
-        raise InputError("a single number, expected an array")
-    return x, beside
+    if not isinstance(found.x, np.ndarray) or not found.x.ndim:
+        raise InputError("no array, or one of a single number")
+    return found
+
+
+def _unpacked(opened: np.lib.npyio.NpzFile, key: str) -> _Found:
+    with opened as arrays:
+        if (name := _name(arrays, key)) is None:
+            raise InputError(_several(arrays.files))
+        boxes = [_beside(arrays, names) for names in _BOXES]
+        return _Found(x=_read(arrays, name), count=_count(arrays), boxes=boxes)
+
+
+def _read(arrays: np.lib.npyio.NpzFile, name: str) -> np.ndarray:
+    """Return an array of an archive.
+
+    Raises:
+        InputError: it is far too large.
+    """
+    assert arrays.zip is not None
+    member = arrays.zip.getinfo(f"{name}.npy")
+    if member.file_size > LARGEST_SET:
+        raise InputError(f"an array of over {LARGEST_SET:,} bytes, too large for one image or video")
+    if unpacks_too_far(member.file_size, packed=member.compress_size):
+        raise InputError(f"an array that {UNPACKS_TOO_FAR}")
+    return arrays[name]
 
 
 def _beside(arrays: np.lib.npyio.NpzFile, names: Sequence[str]) -> np.ndarray | None:
     """Return the first array of some names; None where there is none that can be read, for the features still can."""
     with suppress(Exception):
-        return next((arrays[name] for name in names if name in arrays.files), None)
+        return next((_read(arrays, name) for name in names if name in arrays.files), None)
     return None
 
 

@@ -1,8 +1,8 @@
 """Features in one HDF5 file, and which of them are of which image or video.
 
-Three layouts: a data set `(n, N, D)`, a row an image; one of vectors `(total, D)` of which image i has those from
-`pos_boxes[i, 0]` to before `pos_boxes[i, 1]`, as in adaptive bottom-up features; or a data set for each id, whose name
-is the id, that of its groups included.
+Four layouts: a data set `(n, N, D)`, a row an image; one of vectors `(total, D)` of which image i has those from
+`pos_boxes[i, 0]` to before `pos_boxes[i, 1]`, as in adaptive bottom-up features; a data set for each id, whose name
+is the id, that of its groups included; or a group for each id, in which `features` has them.
 
 A dataset `spatial_features`, of as many elements, has first the left, top, right and bottom of each region as fractions
 of the picture's sides; these become the column `boxes`.
@@ -12,9 +12,12 @@ Source: the file layout of the public bottom-up-attention VQA baseline by Hengyu
 
 from __future__ import annotations
 
+import math
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +28,22 @@ from polypool.infra.files import identity
 from polypool.infra.process.progress import Progress
 from polypool.infra.registry import READERS
 from polypool.infra.store.findings import Skipped
-from polypool.tasks.datasets import FeatureReader, Features, Reading
+from polypool.tasks.datasets import Features, Reading
 from polypool.tasks.datasets.annotation_files import as_text, read_id_rows
-from polypool.tasks.datasets.features import OTHER_WIDTH, as_set, usual_width, width_of
 from polypool.tasks.datasets.features.hdf5_file import Hdf5Data, Hdf5File, Unreadable
+from polypool.tasks.datasets.features.sources import (
+    OTHER_WIDTH,
+    PATTERNS,
+    ArrayReader,
+    Shape,
+    files_of,
+    named_rows,
+)
 
 _BLOCK = 32 << 20  # bytes read at a time
 _FEATURES, _IDS, _POSITIONS, _SPATIAL = "image_features", "image_ids", "pos_boxes", "spatial_features"
+_MEMBERS = ("features", "feature", "feats", "feat", "x")
+_WHAT = "an HDF5 file of features"
 _GUESS = "guessed: {}: the data set {!r} ({} says another)"
 
 
@@ -40,67 +52,67 @@ class _Layout:
     """Where a file has what.
 
     Attributes:
-        features: the data set of rows, or the group that has a data set for each id.
+        features: the data set of rows, or the group that has a data set or a group for each id.
         rows: whether it is rows.
         ids: the data set of the rows' ids; empty where a file or the data sets' names are the ids.
+        member: the data set of features in the group of each id; empty where each id is a data set.
         notes: what was guessed.
     """
 
     features: str
     rows: bool
     ids: str = ""
+    member: str = ""
     notes: tuple[str, ...] = ()
 
 
 @READERS.register("hdf5")
 @dataclass(frozen=True, kw_only=True)
-class Hdf5(FeatureReader):
-    """Read features from an HDF5 file, into a store: rows of one data set, or a data set for each id."""
+class Hdf5(ArrayReader):
+    """Read features from HDF5 files: rows of one data set, or a data set or a group for each id."""
 
-    file: Path
-    """The HDF5 file."""
-    ids: Path | None = None
-    """.json with {id: row} or a list of ids, .npy or .txt of ids; by default they are in the HDF5 file."""
+    ids: tuple[Path, ...] = ()
+    """Of each file, a .json with {id: row} or a list of ids, or a .npy or .txt of ids; by default they are in it."""
     ids_key: str = ""
-    """The data set of the rows' ids; by default image_ids, or the only one of text."""
+    """The data set of the rows' ids; by default image_ids, or the only one of as many different ids."""
     key: str = ""
-    """The data set of features, or a group with one for each id; by default image_features, or what there is."""
-    channels_first: bool = False
-    """Rows are (D, H, W)."""
+    """The data set of features, of all or in the group of each id, or the group of all; by default image_features, or
+    what there is."""
 
     def read(self) -> Reading:
-        """Return the sets in the order of the file."""
+        """Return the sets in the order of the files."""
         if self.ids and self.ids_key:
             raise InputError("--ids names a file of ids and --ids-key a data set of them; give one")
-        with Hdf5File(self.file, what="an HDF5 file of features") as file:
-            layout = _layout(file, key=self.key, ids=self.ids, ids_key=self.ids_key)
+        paths = files_of(self.file, self.dir, pattern=PATTERNS["hdf5"], what=_WHAT)
+        if self.ids and len(self.ids) != len(paths):
+            raise InputError(
+                f"--ids names {len(self.ids):,} files, expected one for each of {len(paths):,} HDF5 files"
+            )
+        ids = self.ids or (None,) * len(paths)
+        layouts = []
+        for path, of in zip(paths, ids, strict=True):
+            with Hdf5File(path, what=_WHAT) as file:
+                layouts.append(_layout(file, key=self.key, ids=of, ids_key=self.ids_key))
         source = {
-            "files": identity(*(path for path in (self.file, self.ids) if path)),
-            "key": layout.features,
-            "ids_key": layout.ids,
+            "files": identity(*paths, *self.ids),
+            "layouts": sorted({(layout.features, layout.member, layout.ids) for layout in layouts}),
             "channels_first": self.channels_first,
+            "channels_last": self.channels_last,
         }
-        return Reading(rows=self._sets(layout), source=source, notes=layout.notes)
+        notes = dict.fromkeys(note for layout in layouts for note in layout.notes)
+        sets = (self._sets(*each) for each in zip(paths, ids, layouts, strict=True))
+        return Reading(rows=chain.from_iterable(sets), source=source, notes=tuple(notes))
 
-    def _sets(self, layout: _Layout) -> Iterator[Features | Skipped]:
-        with Hdf5File(self.file, what="an HDF5 file of features") as file:
-            if layout.rows:
-                yield from self._of_rows(file, layout)
-            else:
-                yield from _of_names(file, layout.features, channels_first=self.channels_first)
+    def _sets(self, path: Path, ids: Path | None, layout: _Layout) -> Iterator[Features | Skipped]:
+        with Hdf5File(path, what=_WHAT) as file:
+            yield from self._of_rows(file, layout, ids) if layout.rows else self._of_names(file, layout)
 
-    def _of_rows(self, file: Hdf5File, layout: _Layout) -> Iterator[Features | Skipped]:
+    def _of_rows(self, file: Hdf5File, layout: _Layout, ids: Path | None) -> Iterator[Features | Skipped]:
         features, spans = _features(file, layout.features), _positions(file)
+        axes = self.axes([Shape(features.shape[1:])] if spans is None else [], where=file.path)
         boxes = _boxes(file, features, channels_first=self.channels_first)
         count = len(features) if spans is None else len(spans)
-        names: dict[int, str] = {}
-        for id, row in read_id_rows(self.ids) if self.ids else _ids(file, layout.ids):
-            if not isinstance(row, int) or not 0 <= row < count:
-                yield Skipped(where=f"id {id}", why=f"an id whose row is not one of 0 to {count - 1}")
-            elif row in names:
-                yield Skipped(where=f"id {id}", why="an id whose row has another id already")
-            else:
-                names[row] = id
+        names = yield from named_rows(read_id_rows(ids) if ids else _ids(file, layout.ids), count)
         for row, x, box_N4 in Progress(_rows(features, boxes, spans), desc="rows", unit="row", total=count):
             where = f"{file.path.name}, row {row}"
             if row not in names:
@@ -110,12 +122,39 @@ class Hdf5(FeatureReader):
             if x is None:
                 yield Skipped(where=where, why=f"{_POSITIONS} beyond the vectors, or empty")
                 continue
-            x_ND = as_set(x, channels_first=self.channels_first)
+            x_ND = x if spans is not None else axes.set(x)
             if box_N4 is None:
                 yield Features(id=id, x_ND=x_ND, where=where)
             else:
                 finite = box_N4.astype(np.float32) if np.isfinite(box_N4).all() else None
                 yield Features.with_boxes(id, x_ND, finite, where=where)
+
+    def _of_names(self, file: Hdf5File, layout: _Layout) -> Iterator[Features | Skipped]:
+        """Yield the data sets below a group by their names, or their groups' names; most are as wide as all must be."""
+        shapes: dict[str, Shape] = {}
+        for name in file.below(layout.features):
+            if layout.member and name.rpartition("/")[2] != layout.member:
+                continue
+            try:
+                data = file.data(name)
+            except Unreadable as error:
+                why = str(error).removeprefix(f"{file.path}: ").replace(name, "it")
+                yield Skipped(where=name, why=why)
+                continue
+            if data is None or not data.is_numbers or not data.shape:
+                yield Skipped(where=name, why="no data set of numbers")
+            else:
+                shapes[name] = Shape(data.shape)
+        axes = self.axes(shapes.values(), where=file.path)
+        for name, shape in Progress(shapes.items(), desc="data sets", unit="set", total=len(shapes)):
+            where, data = f"{file.path.name}, {name}", file.data(name)
+            assert data is not None
+            if math.prod(shape.axes) and axes.width(shape) != axes.usual:
+                yield Skipped(where=f"{where}, shape {shape.axes}", why=OTHER_WIDTH.format(axes.usual))
+                continue
+            id = name.removesuffix(f"/{layout.member}" if layout.member else "")
+            id = id.removeprefix(f"{layout.features.strip('/')}/")
+            yield Features(id=id, x_ND=axes.set(data.rows(0, len(data))), where=where)
 
 
 def _layout(file: Hdf5File, *, key: str, ids: Path | None, ids_key: str) -> _Layout:
@@ -125,27 +164,63 @@ def _layout(file: Hdf5File, *, key: str, ids: Path | None, ids_key: str) -> _Lay
         InputError: it cannot be found out.
     """
     if key and file.data(key) is None:
-        if not any(file.below(key)):
-            raise InputError(f"{file.path}: has no {key!r}; --key names one of: {file.described()}")
-        return _Layout(features=key, rows=False)
-    names, top = file.names(), file.top()
-    texts = [name for name, data in top.items() if data.is_text and len(data.shape) == 1]
-    usual = _IDS if _IDS in names else texts[0] if len(texts) == 1 else ""
-    found = "" if ids else ids_key or usual
-    notes = [_GUESS.format("ids", found, "--ids-key")] if found not in ("", ids_key, _IDS) else []
-    if key or _FEATURES in names:
-        return _Layout(features=key or _FEATURES, rows=True, ids=found, notes=tuple(notes))
-    arrays = [name for name, data in top.items() if data.is_numbers and len(data.shape) > 1]
-    if ids or found:
+        if any(file.below(key)):
+            return _Layout(features=key, rows=False, member=_member(file, key))
+        if any(name.endswith(f"/{key}") for name in file.below()):
+            return _Layout(features="", rows=False, member=key)
+        raise InputError(f"{file.path}: has no {key!r}; --key names one of: {file.described()}")
+    top = file.top()
+    arrays = [
+        name for name, data in top.items() if data.is_numbers and len(data.shape) > 1 and not _are_ids(data)
+    ]
+    features, notes = key or (_FEATURES if _FEATURES in file.names() else ""), []
+    if not features and (ids or ids_key or (arrays and any(map(_are_ids, top.values())))):
         arrays = [name for name in arrays if name not in (_POSITIONS, _SPATIAL)]
         if len(arrays) != 1:
             raise _without_features(file, _FEATURES)
-        notes.append(_GUESS.format("features", arrays[0], "--key"))
-        return _Layout(features=arrays[0], rows=True, ids=found, notes=tuple(notes))
-    if len(arrays) == len(names) == 1:
+        features = arrays[0]
+        notes.append(_GUESS.format("features", features, "--key"))
+    if features:
+        found = "" if ids else ids_key or _ids_of(file, top, _POSITIONS if _POSITIONS in top else features)
+        notes += [_GUESS.format("ids", found, "--ids-key")] if found not in ("", ids_key, _IDS) else []
+        return _Layout(features=features, rows=True, ids=found, notes=tuple(notes))
+    if len(arrays) == len(file.names()) == 1:
         raise _without_ids(file)
-    by_name = "guessed: a data set for each id, called by it (--key names one that has a row for each)"
-    return _Layout(features="", rows=False, notes=(by_name,))
+    member = _member(file, "")
+    each = (
+        f"a group for each id, with the data set {member!r}"
+        if member
+        else "a data set for each id, called by it"
+    )
+    by_name = f"guessed: {each} (--key names one that has a row for each)"
+    return _Layout(features="", rows=False, member=member, notes=(by_name,))
+
+
+def _are_ids(data: Hdf5Data) -> bool:
+    """Whether a data set can be a list of ids: text or whole numbers on one axis."""
+    return (data.is_text or data.dtype.kind in "iu") and len(data.shape) - data.shape[1:].count(1) == 1
+
+
+def _ids_of(file: Hdf5File, top: Mapping[str, Hdf5Data], rows: str) -> str:
+    """Return the data set of the rows' ids: `image_ids`, or the only one, or the only one called so, of as many ids."""
+    if _IDS in file.names():
+        return _IDS
+    counted = file.data(rows)
+    fitting = [name for name, data in top.items() if _are_ids(data) and counted and len(data) == len(counted)]
+    fitting = [name for name in fitting if len({*top[name].whole().reshape(-1).tolist()}) == len(top[name])]
+    called = [name for name in fitting if re.search(r"(^|_)ids?(_|$)", name.lower())]
+    texts = [name for name in fitting if top[name].is_text]
+    return next((found[0] for found in (fitting, called, texts) if len(found) == 1), "")
+
+
+def _member(file: Hdf5File, group: str) -> str:
+    """Return what the features of each id are called, where ids are groups: a usual name that most groups have."""
+    names = [name.rpartition("/") for name in file.below(group)]
+    groups = {above for above, _, _ in names}
+    for member in _MEMBERS:
+        if 2 * sum(name == member and above != group.strip("/") for above, _, name in names) > len(groups):
+            return member
+    return ""
 
 
 def _without_features(file: Hdf5File, key: str) -> InputError:
@@ -159,31 +234,6 @@ def _without_ids(file: Hdf5File) -> InputError:
         f"{file.path}: it is not said which row is which id; give a file of ids with --ids (.json, .npy or .txt), or "
         f"the name of a data set of them with --ids-key; there are: {file.described()}"
     )
-
-
-def _of_names(file: Hdf5File, group: str, *, channels_first: bool) -> Iterator[Features | Skipped]:
-    """Yield the data sets below a group, whose names are ids; most are as wide as all have to be."""
-    widths: dict[str, int | None] = {}
-    for name in file.below(group):
-        try:
-            data = file.data(name)
-        except Unreadable as error:
-            yield Skipped(where=name, why=str(error).removeprefix(f"{file.path}: ").replace(name, "it"))
-            continue
-        if data is None or not data.is_numbers or not data.shape:
-            yield Skipped(where=name, why="no data set of numbers")
-        else:
-            widths[name] = width_of(data.shape, channels_first=channels_first)
-    width = usual_width(widths.values())
-    for name in Progress(widths, desc="data sets", unit="set"):
-        where, data = f"{file.path.name}, {name}", file.data(name)
-        assert data is not None
-        if widths[name] not in (None, width):
-            why = OTHER_WIDTH.format(width)
-            yield Skipped(where=f"{where}, shape {data.shape}", why=why)
-            continue
-        x_ND = as_set(data.rows(0, len(data)), channels_first=channels_first)
-        yield Features(id=name.removeprefix(f"{group.strip('/')}/"), x_ND=x_ND, where=where)
 
 
 def _rows(

@@ -23,6 +23,7 @@ import base64
 import binascii
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -30,14 +31,15 @@ import numpy as np
 
 from polypool.infra.errors import InputError
 from polypool.infra.extras import needed
-from polypool.infra.files import existing, existing_folder, identity
+from polypool.infra.files import identity
 from polypool.infra.limits import LARGEST_LINE
 from polypool.infra.pictures.boxes import fractions
 from polypool.infra.process.progress import Progress
 from polypool.infra.registry import READERS
 from polypool.infra.store.findings import Skipped
 from polypool.infra.untrusted_arrays import read_plain_pickle
-from polypool.tasks.datasets import FeatureReader, Features, Reading
+from polypool.tasks.datasets import Features, Reading
+from polypool.tasks.datasets.features.sources import PATTERNS, FileReader, files_of
 
 _COLUMNS = 6
 _LIST = b"keys"  # the key of the list of all others in an LMDB, which is no image
@@ -45,20 +47,23 @@ _LIST = b"keys"  # the key of the list of all others in an LMDB, which is no ima
 
 @READERS.register("butd")
 @dataclass(frozen=True, kw_only=True)
-class Butd(FeatureReader):
+class Butd(FileReader):
     """Read bottom-up-attention features from TSV files, into a store."""
 
-    tsv: tuple[Path, ...]
-    """One or several files."""
     dim: int = 2048
     """Width of the features; a row with another number of bytes is skipped."""
 
     def read(self) -> Reading:
         """Return the sets of all files, in their order."""
-        return Reading(rows=self._sets(), source={"files": identity(*self.tsv)})
+        files = files_of(
+            self.file,
+            self.dir,
+            pattern=PATTERNS["butd"],
+            what="TSV files of bottom-up-attention features",
+        )
+        return Reading(rows=self._sets(files), source={"files": identity(*files), "dim": self.dim})
 
-    def _sets(self) -> Iterator[Features | Skipped]:
-        files = [existing(path, what="a TSV file of bottom-up-attention features") for path in self.tsv]
+    def _sets(self, files: list[Path]) -> Iterator[Features | Skipped]:
         size = sum(path.stat().st_size for path in files)
         with Progress(total=size, desc="rows", unit="B", scale=True) as bar:
             for path in files:
@@ -89,7 +94,7 @@ def _row(line: bytes, *, where: str, dim: int) -> Features | Skipped:
     except ValueError:
         return Skipped(where=where, why="a number of boxes that is not a number")
     if boxes < 1 or len(data) != boxes * dim * 4:
-        return Skipped(where=where, why=f"features of another size than boxes x {dim} x 4 bytes")
+        return Skipped(where=where, why=f"features of another size than boxes x {dim} (--dim) x 4 bytes")
     x_ND = np.frombuffer(data, "<f4").reshape(boxes, dim)
     try:
         width, height = float(columns[1]), float(columns[2])
@@ -101,19 +106,16 @@ def _row(line: bytes, *, where: str, dim: int) -> Features | Skipped:
 
 @READERS.register("lmdb")
 @dataclass(frozen=True, kw_only=True)
-class Lmdb(FeatureReader):
-    """Read regions from an LMDB of mmf or ViLBERT, into a store; nothing in it is run."""
-
-    dir: Path
-    """Folder of the LMDB, with data.mdb."""
+class Lmdb(FileReader):
+    """Read regions from LMDBs of mmf or ViLBERT, into a store; nothing in them is run."""
 
     def read(self) -> Reading:
         """Return the sets in the order of the keys."""
-        folder = existing_folder(self.dir, what="the folder of an LMDB")
-        return Reading(rows=_sets(folder), source={"files": identity(folder / "data.mdb")})
+        files = files_of(self.file, self.dir, pattern=PATTERNS["lmdb"], what="the data.mdb of an LMDB")
+        return Reading(rows=chain.from_iterable(map(_sets, files)), source={"files": identity(*files)})
 
 
-def _sets(folder: Path) -> Iterator[Features | Skipped]:
+def _sets(path: Path) -> Iterator[Features | Skipped]:
     """Yield the sets.
 
     Raises:
@@ -123,7 +125,7 @@ def _sets(folder: Path) -> Iterator[Features | Skipped]:
         import lmdb
     try:
         with (
-            lmdb.open(str(folder), readonly=True, lock=False, readahead=False) as opened,
+            lmdb.open(str(path), subdir=False, readonly=True, lock=False, readahead=False) as opened,
             opened.begin() as reading,
         ):
             total = reading.stat()["entries"]
@@ -131,9 +133,7 @@ def _sets(folder: Path) -> Iterator[Features | Skipped]:
                 if bytes(key) != _LIST:
                     yield _set(bytes(key), bytes(value))
     except lmdb.Error as error:
-        raise InputError(
-            f"{folder}: cannot be read as an LMDB: {error}; expected the folder of a data.mdb"
-        ) from error
+        raise InputError(f"{path}: cannot be read as an LMDB: {error}; expected a data.mdb") from error
 
 
 def _set(key: bytes, value: bytes) -> Features | Skipped:

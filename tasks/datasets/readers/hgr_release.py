@@ -22,16 +22,19 @@ from polypool.infra.process.progress import Progress
 from polypool.infra.registry import READERS
 from polypool.infra.store.findings import Skipped
 from polypool.infra.untrusted_arrays import map_array
-from polypool.tasks.datasets import FeatureReader, Features, Reading
+from polypool.tasks.datasets import Features, Reading
 from polypool.tasks.datasets.annotation_files import DUPLICATE, FORM, read_ids
 from polypool.tasks.datasets.corpus import Item
-from polypool.tasks.datasets.features import as_set
 from polypool.tasks.datasets.features.hdf5_file import Hdf5File, Unreadable
+from polypool.tasks.datasets.features.sources import Axes, FileReader, files_of
 from polypool.tasks.datasets.published_counts import MSRVTT, VATEX
 from polypool.tasks.datasets.readers.folders import VideoReader
 
 _CAPTIONS = "HGR's ref_captions.json, {video: [sentence, ...]}"
-_FEATURES = "ordered_feature/SA/<kind> or ordered_feature/MP/<kind>"
+_FEATURES = (
+    "{trn,val,tst}_ft.hdf5 of ordered_feature/SA/<kind>, or {trn,val,tst}_ft.npy of ordered_feature/MP/<kind>"
+)
+_PATTERN = r"^(trn|val|tst)_ft\.(hdf5|npy)$"
 _SPLITS = {"trn": "train", "val": "val", "tst": "test"}
 _TWINS = "a name that is another one once / is _, so that they cannot be told apart; rename one"
 
@@ -64,11 +67,13 @@ class Hgr(VideoReader):
 
 @READERS.register("hgr-features")
 @dataclass(frozen=True, kw_only=True)
-class HgrFeatures(FeatureReader):
+class HgrFeatures(FileReader):
     """Read HGR's ordered features, SA or MP, into a store."""
 
-    dir: Path
-    """ordered_feature/SA/<kind> with trn_ft.hdf5, ..., or ordered_feature/MP/<kind> with trn_ft.npy, ..."""
+    file: tuple[Path, ...] = ()
+    """trn_ft.hdf5, ... of ordered_feature/SA/<kind>, or trn_ft.npy, ... of ordered_feature/MP/<kind>."""
+    dir: Path | None = None
+    """Instead, the folder that they are in."""
     splits: Path
     """public_split, with trn_names.npy, val_names.npy and tst_names.npy."""
 
@@ -77,27 +82,22 @@ class HgrFeatures(FeatureReader):
 
         A split that has no file is skipped; an array must have a row for each name.
         """
-        folder = existing_folder(self.dir, what=_FEATURES)
-        files = [path for path in files_like(folder, "???_ft.*") if path.is_file()]
-        return Reading(
-            rows=self._sets(folder), source={"kind": "/".join(folder.parts[-2:]), "files": identity(*files)}
-        )
+        files = files_of(self.file, self.dir, pattern=_PATTERN, what=_FEATURES, deep=False)
+        kind = "/".join(files[0].parent.parts[-2:])
+        return Reading(rows=self._sets(files), source={"kind": kind, "files": identity(*files)})
 
-    def _sets(self, folder: Path) -> Iterator[Features | Skipped]:
+    def _sets(self, files: list[Path]) -> Iterator[Features | Skipped]:
         names = yield from _names(self.splits)
-        paths = {split: (folder / f"{split}_ft.hdf5", folder / f"{split}_ft.npy") for split in _SPLITS}
-        if not any(path.is_file() for pair in paths.values() for path in pair):
-            raise InputError(
-                f"{folder}: no features; expected {{trn,val,tst}}_ft.hdf5 or {{trn,val,tst}}_ft.npy"
-            )
-        for split, (frames, means) in paths.items():
-            if frames.is_file():
-                yield from _frames(frames, names[split])
-            elif means.is_file():
-                yield from _means(means, names[split], rows=len(read_ids(_list(self.splits, split))))
+        paths = {path.stem[:3]: path for path in reversed(files)}  # .hdf5 before .npy
+        if odd := {*paths} - {*_SPLITS}:
+            raise InputError(f"{paths[min(odd)]}: expected {_FEATURES}")
+        for split in _SPLITS:
+            if (path := paths.get(split)) is None:
+                yield Skipped(where=f"{split}_ft", why="no such .hdf5 or .npy file", wanted=False)
+            elif path.suffix == ".npy":
+                yield from _means(path, names[split], rows=len(read_ids(_list(self.splits, split))))
             else:
-                why = f"no such .hdf5 or .npy file in {folder}"
-                yield Skipped(where=f"{split}_ft", why=why, wanted=False)
+                yield from _frames(path, names[split])
 
 
 def _list(splits: Path, split: str) -> Path:
@@ -165,7 +165,7 @@ def _frames(path: Path, names: dict[str, int]) -> Iterator[Features | Skipped]:
             try:
                 data = None if key is None else file.data(key)
                 if data is not None and data.shape:
-                    yield Features(id=id, x_ND=as_set(data.rows(0, len(data))), where=where)
+                    yield Features(id=id, x_ND=Axes().set(data.rows(0, len(data))), where=where)
                     continue
                 why = why if key is None else "not a data set (frames, D)"
             except Unreadable:

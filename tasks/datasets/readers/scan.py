@@ -2,7 +2,8 @@
 
 `ims` is `(M, N, D)` (or `(M, D)`: one vector an image). The captions of an image are consecutive lines of
 `caps`, five in the published files. In some files each row is there once an image, in others once a caption;
-the lengths of the three files tell which. The splits are `train`, `dev` (here `val`), `test` and, for COCO,
+the lengths of the three files tell which. Without `ids`, as in VSE++'s files, images are numbered, `train_0`, and equal
+rows that follow one another are of one image. The splits are `train`, `dev` (here `val`), `test` and, for COCO,
 `testall`, of which `test` is the first fold.
 
 Source: Lee et al., "Stacked cross attention for image-text matching", ECCV 2018.
@@ -10,7 +11,7 @@ Source: Lee et al., "Stacked cross attention for image-text matching", ECCV 2018
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -18,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from polypool.infra.errors import InputError
-from polypool.infra.files import existing, existing_folder, identity
+from polypool.infra.files import existing, identity
 from polypool.infra.process.progress import Progress
 from polypool.infra.storage.places import Url, place
 from polypool.infra.store import StoreWriter
@@ -27,16 +28,16 @@ from polypool.infra.store.manifest import Manifest
 from polypool.infra.untrusted_arrays import map_array
 from polypool.tasks.datasets.corpus import Corpus, CorpusSummary, Item, write_corpus
 from polypool.tasks.datasets.features import SHARD_BYTES
+from polypool.tasks.datasets.features.sources import files_of, mapped_rows
 
 _SPLITS = {"train": "train", "dev": "val", "val": "val", "test": "test", "testall": "test"}
 _PARTS = ("ims.npy", "caps.txt", "ids.txt")
 _SAMPLE = 64  # images whose repeated rows are compared
-_BLOCK = 64 << 20  # bytes of rows that are mapped at a time
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScanSplit:
-    """The three files of a split, ims, caps and ids, aligned.
+    """The files of a split, ims, caps and, if there are any, ids, aligned.
 
     Args:
         name: as in the file names.
@@ -47,7 +48,7 @@ class ScanSplit:
     """
 
     name: str
-    files: tuple[Path, Path, Path]
+    files: tuple[Path, ...]
     ids: list[str]
     captions: int
     repeat: int
@@ -62,42 +63,48 @@ class ScanSplit:
                 yield Item(id=id, split=_SPLITS[self.name], captions=captions), x_ND
 
     def _sets(self) -> Iterator[np.ndarray]:
-        """Map the file anew for each block: else every page that was read would count as memory in use."""
-        rows = map_array(self.files[0], what="SCAN's features")
-        step = self.repeat * max(1, _BLOCK // rows[: self.repeat].nbytes)
-        for start in range(0, len(rows), step):
-            block = map_array(self.files[0], what="SCAN's features")[start : start + step : self.repeat]
-            yield from (np.atleast_2d(row) for row in block)
+        rows = mapped_rows(self.files[0], what="SCAN's features", each=self.repeat)
+        return (np.atleast_2d(row) for row in rows)
 
 
-def open_scan(folder: str | Path) -> list[ScanSplit]:
-    """Open every split in `folder`; of `test` and `testall` the latter, which holds both.
+def open_scan(file: Sequence[Path] = (), dir: Path | None = None) -> list[ScanSplit]:
+    """Open the splits of some `*_ims.npy`, or of all in a folder; of `test` and `testall` the latter, which holds both.
 
     Raises:
         InputError: there is none, one of its files is missing or damaged, or their lengths do not fit.
     """
-    folder = existing_folder(folder, what="a folder with *_ims.npy, *_caps.txt and *_ids.txt")
-    names = [name for name in _SPLITS if any((folder / f"{name}_{part}").exists() for part in _PARTS)]
-    if "testall" in names and "test" in names:
-        names.remove("test")
-    if not names:
-        raise InputError(f"{folder}: has none of the files {'|'.join(_SPLITS)}_ims.npy of SCAN's features")
-    return [_open(folder, name) for name in names]
+    what = f"a {{{','.join(_SPLITS)}}}_ims.npy of SCAN's features"
+    paths = files_of(file, dir, pattern=rf"^({'|'.join(_SPLITS)})_ims\.npy$", what=what, deep=False)
+    names = {path.name.removesuffix("_ims.npy"): path for path in paths}
+    if odd := {*names} - {*_SPLITS}:
+        raise InputError(f"{names[min(odd)]}: expected {what}")
+    if "testall" in names:
+        names.pop("test", None)
+    return [_open(names[name].parent, name) for name in _SPLITS if name in names]
 
 
 def _open(folder: Path, name: str) -> ScanSplit:
     ims, caps, ids = (folder / f"{name}_{part}" for part in _PARTS)
-    for path in (ims, caps, ids):
-        existing(path, what=f"the three files {ims.name}, {caps.name} and {ids.name}")
+    existing(caps, what=f"the captions of {ims.name}")
     rows = map_array(ims, what="SCAN's features")
     if rows.ndim not in (2, 3) or rows.dtype.kind != "f" or not rows.size:
         raise InputError(f"{ims}: {rows.dtype} of shape {rows.shape}, expected floats of shape (M, N, D)")
     with caps.open("rb") as lines:
         count = sum(1 for _ in lines)
-    names = ids.read_text("utf-8", "surrogateescape").split()
+    numbered = not ids.exists()
+    if numbered:
+        each = next((n for n in range(1, len(rows)) if not np.array_equal(rows[n], rows[0])), len(rows))
+        names = [f"{name}_{number}" for number in range(len(rows) // (each if len(rows) == count else 1))]
+    else:
+        names = ids.read_text("utf-8", "surrogateescape").split()
     captions, repeat, names = _aligned(rows, names, captions=count, where=folder / name)
     return ScanSplit(
-        name=name, files=(ims, caps, ids), ids=names, captions=captions, repeat=repeat, dim=rows.shape[-1]
+        name=name,
+        files=(ims, caps) if numbered else (ims, caps, ids),
+        ids=names,
+        captions=captions,
+        repeat=repeat,
+        dim=rows.shape[-1],
     )
 
 
@@ -121,7 +128,10 @@ def _aligned(rows: np.ndarray, ids: list[str], *, captions: int, where: Path) ->
                 f"{lengths}: expected each row {repeat} times, but those from {index:,} on differ"
             )
     if each == 1 and images > 1 and np.array_equal(rows[0], rows[1]):
-        raise InputError(f"{lengths}: the first two rows are the same image and their ids differ")
+        raise InputError(
+            f"{lengths}: the first two rows are the same image and their ids differ; take the ids away, and "
+            "images are numbered"
+        )
     names = ids[::ids_each]
     if [id for id in names for _ in range(ids_each)] != ids:
         raise InputError(f"{lengths}: expected each id {ids_each} times in a row")
@@ -129,7 +139,7 @@ def _aligned(rows: np.ndarray, ids: list[str], *, captions: int, where: Path) ->
 
 
 def write_scan(
-    folder: str | Path,
+    splits: Sequence[ScanSplit],
     *,
     out: str | Path | Url,
     dtype: str = "float16",
@@ -142,9 +152,8 @@ def write_scan(
     An image whose features cannot be stored is left out of both.
 
     Raises:
-        InputError: as `open_scan`, `write_corpus` and `StoreWriter`.
+        InputError: as `write_corpus` and `StoreWriter`.
     """
-    splits = open_scan(folder)
     source = {"reader": "scan", "files": [file for split in splits for file in identity(*split.files)]}
     store, dim, replaces = place(out) / "regions", splits[0].dim, "complete" if replace else "unfinished"
     with StoreWriter(
@@ -154,7 +163,7 @@ def write_scan(
         return summary, writer.close(statistics_of=Corpus.open(out).training_ids(), tolerance=tolerance)
 
 
-def _stored(splits: list[ScanSplit], writer: StoreWriter) -> Iterator[Item | Skipped | Flagged]:
+def _stored(splits: Sequence[ScanSplit], writer: StoreWriter) -> Iterator[Item | Skipped | Flagged]:
     """Pass on the items whose features the writer takes."""
     for split in splits:
         if split.name == "testall" and split.files[0].with_name("test_ims.npy").exists():

@@ -41,7 +41,7 @@ def _butd(folder: Path) -> None:
 
 
 def _read_butd(folder: Path) -> int:
-    _ingest("butd", tsv=(folder / "features.tsv",), dim=4)
+    _ingest("butd", file=(folder / "features.tsv",), dim=4)
     return store_of(entries=(folder / "features.tsv").read_bytes().rstrip(b"\n").count(b"\n") + 1)
 
 
@@ -88,7 +88,7 @@ def _hdf5_spans(folder: Path) -> None:
 
 def _read_hdf5(folder: Path) -> int:
     ids = folder / "ids.json"
-    _ingest("hdf5", file=folder / "features.h5", ids=ids if ids.exists() else None)
+    _ingest("hdf5", file=(folder / "features.h5",), ids=(ids,) if ids.exists() else ())
     _keep_secrets()
     return store_of()
 

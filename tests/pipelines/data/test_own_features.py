@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import base64
+import json
+import pickle
+from collections.abc import Mapping
 from pathlib import Path
 
 import h5py
 import numpy as np
 import pytest
+import torch
 from annotations import write_hgr
 from corpora import make_corpus
 from describing import in_this_process
@@ -32,6 +37,182 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for id in IDS:
         noise(seed=int(id)).save(folder / "images" / f"{id}.png")
     return folder / "corpus"
+
+
+DIM = 12
+RANDOM = np.random.default_rng(0)
+ADAPTIVE = {id: RANDOM.standard_normal((2 + int(id) % 4, DIM)).astype(np.float32) for id in IDS}
+FIXED = {id: RANDOM.standard_normal((4, DIM)).astype(np.float32) for id in IDS}
+Sets = Mapping[str, np.ndarray]
+
+
+def butd(folder: Path, sets: Sets) -> str:
+    """Two TSV files, called as the published ones are."""
+    for number in range(2):
+        rows = []
+        for id, x_ND in sets.items():
+            boxes = np.ones((len(x_ND), 4), "f4")
+            encoded = (base64.b64encode(x.tobytes()).decode() for x in (boxes, x_ND))
+            rows += ["\t".join([id, "640", "480", str(len(x_ND)), *encoded])] if int(id) % 2 == number else []
+        (folder / f"karpathy.tsv.{number}").write_text("\n".join(rows))
+    return f"butd --dir {folder} --dim {DIM}"
+
+
+def openvqa(folder: Path, sets: Sets) -> str:
+    """Archives of bottom-up-attention.pytorch, turned as OpenVQA and MCAN read them."""
+    for id, x_ND in sets.items():
+        sides = {"image_w": 640, "image_h": 480, "info": np.array({"objects": []}, object)}
+        boxes = {"bbox": np.ones((len(x_ND), 4), "f4"), "num_bbox": len(x_ND)}
+        np.savez_compressed(folder / f"{id}.npz", x=x_ND.T, **boxes, **sides)
+    return f"arrays --dir {folder}"
+
+
+def turned(folder: Path, sets: Sets) -> str:
+    for id, x_ND in sets.items():
+        np.savez(folder / f"{id}.npz", feat=x_ND.T, other=np.ones(3))
+    return f"arrays --dir {folder} --key feat --channels-first"
+
+
+def vatex(folder: Path, sets: Sets) -> str:
+    """I3D's arrays, 1 x T x D; mmf writes an object beside each."""
+    for id, x_ND in sets.items():
+        np.save(folder / f"{id}.npy", x_ND[None])
+        np.save(folder / f"{id}_info.npy", np.array({"image_id": id}, object), allow_pickle=True)
+    return f"arrays --dir {folder}"
+
+
+def paths(folder: Path, sets: Sets) -> str:
+    for id, x_ND in sets.items():
+        np.save(folder / f"picture {id}.npy", x_ND)
+    rows = "".join(f"picture {id}.npy,{id}\n" for id in sets)
+    (folder / "list.csv").write_text(f"path,id\n{rows}")
+    return f"arrays --file {folder / 'list.csv'}"
+
+
+def grid(folder: Path, sets: Sets) -> str:
+    """Tensors of grid-feats-vqa, 1 x D x H x W."""
+    for id, x_ND in sets.items():
+        torch.save(torch.tensor(x_ND.T.reshape(1, DIM, 2, 2)), folder / f"{id}.pth")
+    return f"arrays --dir {folder} --channels-first"
+
+
+def mapping(folder: Path, sets: Sets) -> str:
+    """A pickled mapping, as CLIP4Clip's and UniVL's features come."""
+    (folder / "features.pickle").write_bytes(pickle.dumps(dict(sets)))
+    return f"arrays --file {folder / 'features.pickle'}"
+
+
+def archive(folder: Path, sets: Sets) -> str:
+    np.savez(folder / "features.npz", **sets)
+    return f"arrays --file {folder / 'features.npz'}"
+
+
+def rows(folder: Path, sets: Sets) -> str:
+    np.save(folder / "features.npy", np.stack([*sets.values()]))
+    (folder / "ids.json").write_text(json.dumps([*map(int, sets)]))
+    return f"arrays --file {folder / 'features.npy'} --ids {folder / 'ids.json'}"
+
+
+def precomp(folder: Path, sets: Sets) -> str:
+    """Arrays of each split with files of ids beside them, one with rows and ids for each of five captions."""
+    for name, each, ids in (("train", 5, IDS[:10]), ("test", 1, IDS[10:])):
+        np.save(folder / f"{name}_ims.npy", np.repeat([sets[id] for id in ids], each, axis=0))
+        (folder / f"{name}_ids.txt").write_text("\n".join(id for id in ids for _ in range(5)))
+    return f"arrays --dir {folder}"
+
+
+def hdf5_rows(folder: Path, sets: Sets) -> str:
+    with h5py.File(folder / "f.h5", "w") as file:
+        file["feats"], file["image_number"] = np.stack([*sets.values()]), np.array([*map(int, sets)])
+        file["objects"] = np.full(len(sets), 4)
+    return f"hdf5 --file {folder / 'f.h5'}"
+
+
+def hdf5_maps(folder: Path, sets: Sets) -> str:
+    with h5py.File(folder / "f.h5", "w") as file:
+        file["maps"] = np.stack([x_ND.T.reshape(DIM, 2, 2) for x_ND in sets.values()])
+        file["my_ids"], file["places"] = np.array([*map(int, sets)]), np.arange(len(sets))[::-1]
+    return f"hdf5 --dir {folder} --channels-first"
+
+
+def hdf5_sets(folder: Path, sets: Sets) -> str:
+    for number in range(2):
+        with h5py.File(folder / f"{number}.hdf5", "w") as file:
+            for id, x_ND in sets.items():
+                if int(id) % 2 == number:
+                    file[id] = x_ND
+    return f"hdf5 --file {folder / '0.hdf5'} {folder / '1.hdf5'}"
+
+
+def hdf5_groups(folder: Path, sets: Sets, member: str = "features") -> str:
+    with h5py.File(folder / "f.h5", "w") as file:
+        for id, x_ND in sets.items():
+            file[f"{id}/{member}"], file[f"{id}/boxes"] = x_ND, np.ones((len(x_ND), 4))
+    return f"hdf5 --file {folder / 'f.h5'}"
+
+
+def hdf5_frames(folder: Path, sets: Sets) -> str:
+    return f"{hdf5_groups(folder, sets, 'frames')} --key frames"
+
+
+def mdb(folder: Path, sets: Sets) -> str:
+    lmdb = pytest.importorskip("lmdb", reason="not installed (pip install 'polypool[lmdb]')")
+    with lmdb.open(str(folder), map_size=1 << 24) as opened, opened.begin(write=True) as writing:
+        for id, x_ND in sets.items():
+            writing.put(f"train2014/{id}".encode(), pickle.dumps({"features": x_ND}))
+    return f"lmdb --file {folder / 'data.mdb'}"
+
+
+LAYOUTS = {
+    **dict.fromkeys((butd, openvqa, turned, vatex, paths, mapping, archive), ADAPTIVE),
+    **dict.fromkeys((hdf5_sets, hdf5_groups, hdf5_frames, mdb), ADAPTIVE),
+    **dict.fromkeys((grid, rows, precomp, hdf5_rows, hdf5_maps), FIXED),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.__name__)
+def test_every_layout_becomes_the_same_sets(corpus, tmp_path, layout):
+    sets = LAYOUTS[layout]
+    (tmp_path / "in").mkdir()
+    words = layout(tmp_path / "in", sets).split()
+    said = ingested(*words, "--corpus", corpus, "--out", tmp_path / "out", "--dtype", "float32")
+    assert "mean and deviation of the 8 sets of the split train" in said
+    found = sets_of(tmp_path / "out")
+    assert found.keys() == sets.keys()
+    for id, x_ND in sets.items():
+        np.testing.assert_array_equal(found[id], x_ND)
+    if layout in (butd, openvqa):
+        boxes = FeatureStore.open(tmp_path / "out").column("boxes")
+        np.testing.assert_allclose(boxes[boxes.rows(["3"])[0]], [[1 / 640, 1 / 480] * 2] * len(sets["3"]))
+
+
+def test_archives_on_their_side_are_trained_on_and_searched(corpus, tmp_path):
+    (tmp_path / "in").mkdir()
+    words = openvqa(tmp_path / "in", ADAPTIVE).split()
+    ingested(*words, "--corpus", corpus, "--out", tmp_path / "out")
+    scores, found = walked(corpus, tmp_path / "out", tmp_path)
+    assert scores["whole/rsum"] > 0
+    assert {*found} == {*IDS[12:]}
+
+
+@pytest.mark.parametrize("each", [1, 5])
+def test_precomp_without_ids_is_trained_on_and_searched(tmp_path, each):
+    (tmp_path / "in").mkdir()
+    for split, ids in (("train", IDS[:8]), ("dev", IDS[8:12]), ("test", IDS[12:])):
+        np.save(tmp_path / "in" / f"{split}_ims.npy", np.repeat([FIXED[id] for id in ids], each, axis=0))
+        captions = "".join(f"caption {n} of picture {id}\n" for id in ids for n in range(5))
+        (tmp_path / "in" / f"{split}_caps.txt").write_text(captions)
+    files = [tmp_path / "in" / f"{split}_ims.npy" for split in ("train", "dev", "test")]
+    said = ingested("scan", "--file", *files, "--out", tmp_path / "out", "--dtype", "float32")
+    assert "19 items (train 8, val 4, test 7), 95 captions" in said
+    assert "mean and deviation of the 8 sets of the split train" in said
+    found = sets_of(tmp_path / "out" / "regions")
+    assert [*found] == [
+        *(f"{name}_{n}" for name, many in (("train", 8), ("dev", 4), ("test", 7)) for n in range(many))
+    ]
+    np.testing.assert_array_equal(np.stack([*found.values()]), np.stack([*FIXED.values()]))
+    if each == 5:
+        assert walked(tmp_path / "out", tmp_path / "out" / "regions", tmp_path)[0]["whole/rsum"] > 0
 
 
 def walked(corpus: Path, store: Path, folder: Path) -> tuple[dict[str, float], list[str]]:

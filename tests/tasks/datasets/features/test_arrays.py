@@ -1,13 +1,17 @@
 import os
+import pickle
 import struct
+import subprocess
+import sys
+from fractions import Fraction
 
 import numpy as np
 import pytest
-from verbs import ingested, reasons, refused, sets_of
+from verbs import ingested, reasons, refused, run, sets_of
 
 from polypool.infra.limits import UNPACKS_TOO_FAR
 from polypool.infra.store import FeatureStore
-from polypool.tasks.datasets.features import as_set
+from polypool.tasks.datasets.features.sources import Axes, Shape
 
 RANDOM = np.random.default_rng(0)
 
@@ -53,12 +57,12 @@ def test_arrays_of_many_shapes(tmp_path):
     assert "pickled" in listed["l.npy"]
     assert "pickled" in listed["m.npz"]
     assert {
-        "k.npz": "2 arrays, none called features or x",
+        "k.npz": "2 arrays, none called features or x; --key names one, such as of one, two",
         **dict.fromkeys(("n.npy", "o.npz", "p.npy"), "damaged or cut short"),
-        "q.txt": "not a .npy or .npz file",
+        "q.txt": "not one of .npy, .npz or .pth files",
         "s.npy, shape (7, 7, 5)": "vectors of another width than 8, which most have",
         "v.npy": "vectors of width 0, expected 8",
-        **dict.fromkeys(("w.npy", "x.npz"), "a folder, a pipe, or a link that leads nowhere"),
+        **dict.fromkeys(("w.npy", "x.npz"), "no file, but a folder, a pipe, or a link that leads nowhere"),
         "t.npy": "an empty set",
         "a.npz": "duplicate id",
     }.items() <= listed.items()
@@ -67,38 +71,174 @@ def test_arrays_of_many_shapes(tmp_path):
 @pytest.mark.parametrize("first", [True, False])
 def test_the_width_is_that_of_most_files_and_the_others_are_listed(tmp_path, first):
     (tmp_path / "in").mkdir()
-    np.save(tmp_path / "in" / "0.npy", np.ones((9, 2, 3)))  # the first to be read
+    np.save(tmp_path / "in" / "0.npy", np.ones((9, 2, 13)))  # the first to be read
     np.savez(tmp_path / "in" / "1.npz", x=np.ones((4, 5)))
-    np.savez_compressed(tmp_path / "in" / "2.npz", other=np.ones(1), features=np.ones((8, 2, 3)))
+    np.savez_compressed(tmp_path / "in" / "2.npz", other=np.ones(1), features=np.ones((8, 2, 13)))
     for number in range(3, 6):
-        np.save(tmp_path / "in" / f"{number}.npy", np.full((8, 2, 3), number))
-    for name, shape, version in (("6.npy", (8, 1, 3), (2, 0)), ("7.npy", (6, 7), (3, 0))):
+        np.save(tmp_path / "in" / f"{number}.npy", np.full((8, 2, 13), number))
+    for name, shape, version in (("6.npy", (8, 1, 13), (2, 0)), ("7.npy", (6, 7), (3, 0))):
         with (tmp_path / "in" / name).open("wb") as file:
             np.lib.format.write_array(file, np.ones(shape), version=version)
     options = ["--channels-first"] if first else []
     out = ingested("arrays", "--dir", tmp_path / "in", "--out", tmp_path / "out", "--allow-skipped", *options)
-    found, width = sets_of(tmp_path / "out"), 8 if first else 3
+    found, width = sets_of(tmp_path / "out"), 8 if first else 13
     assert list(found) == [*("23456" if first else "023456")]
     assert {x_ND.shape[1] for x_ND in found.values()} == {width}
-    odd = {"1.npz, shape (4, 5)", "7.npy, shape (6, 7)", *(["0.npy, shape (9, 2, 3)"] if first else [])}
+    odd = {"1.npz, shape (4, 5)", "7.npy, shape (6, 7)", *(["0.npy, shape (9, 2, 13)"] if first else [])}
     assert set(dict(reasons(tmp_path / "out"))) == odd
     assert f"{len(odd)} x vectors of another width than {width}, which most have: " in out
     strict = ("--dir", tmp_path / "in", "--out", tmp_path / "strict", *options)
     refused("were left out", "arrays", *strict, code=1)
 
 
-def test_channels_first():
-    map_DHW = RANDOM.standard_normal((8, 2, 3))
-    expected = map_DHW.reshape(8, 6).T
-    assert np.array_equal(as_set(map_DHW, channels_first=True), expected)
-    assert np.array_equal(as_set(map_DHW[None], channels_first=True), expected)
-    assert as_set(map_DHW).shape == (16, 3)
+MAP = RANDOM.standard_normal((8, 2, 3))
+PLANE = RANDOM.standard_normal((8, 5))
 
 
-def test_arrays_of_an_empty_or_missing_folder_exit_with_2(tmp_path):
+@pytest.mark.parametrize(
+    ("x", "options", "count", "expected"),
+    [
+        (MAP, {}, None, MAP.reshape(16, 3)),
+        (MAP, {"first": True}, None, MAP.reshape(8, 6).T),
+        (MAP[None], {"first": True}, None, MAP.reshape(8, 6).T),
+        (
+            np.stack([MAP, -MAP]),
+            {"first": True},
+            None,
+            np.concatenate([MAP.reshape(8, 6).T, -MAP.reshape(8, 6).T]),
+        ),
+        (PLANE, {}, None, PLANE),
+        (PLANE[None], {}, None, PLANE),
+        (PLANE, {"first": True}, None, PLANE.T),
+        (PLANE, {}, 5, PLANE.T),
+        (PLANE, {}, 8, PLANE),
+        (PLANE, {"first": True}, 8, PLANE),
+        (PLANE, {"last": True}, 5, PLANE),
+        (PLANE, {}, 4, PLANE),
+        (PLANE[:5], {}, 5, PLANE[:5]),
+        (PLANE[0], {"first": True}, None, PLANE[:1]),
+    ],
+)
+def test_which_axis_is_the_width(x, options, count, expected):
+    axes = Axes(**options)
+    np.testing.assert_array_equal(axes.set(x, count), expected)
+    assert axes.width(Shape(x.shape, count)) == expected.shape[1]
+
+
+@pytest.mark.parametrize(
+    ("shape", "count", "turned"),
+    [
+        ((16, 7, 7), None, True),
+        ((1, 2048, 7, 10), None, True),
+        ((3, 7, 7), None, True),
+        ((8, 512, 14, 14), None, True),
+        ((7, 7, 2048), None, False),
+        ((7, 7, 16), None, False),
+        ((12, 7, 7, 64), None, False),
+        ((300, 36, 256), None, False),
+        ((2048, 36), None, True),
+        ((2048, 36), 36, False),
+        ((1, 2048, 100), None, True),
+        ((36, 2048), None, False),
+        ((2048, 1024), None, False),
+        ((64, 5), None, False),
+        ((2048,), None, False),
+    ],
+)
+def test_arrays_that_look_turned(shape, count, turned):
+    assert Shape(shape, count).looks_turned == turned
+
+
+REGIONS = np.ones((600, 36, 8), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("files", "words", "message"),
+    [
+        ({}, "--dir in", "no .npy, .npz or .pth files among its 0 files"),
+        ({}, "--dir x", "x: no such folder"),
+        ({}, "", "by --file FILE [FILE ...], or the folder of them by --dir DIR"),
+        ({"a.npy": REGIONS}, "--dir in --file in/a.npy", "by --file FILE [FILE ...], or the folder"),
+        ({"a.npy": REGIONS}, "--file in", "in: is a folder; name it by --dir"),
+        ({"a.pkl": b""}, "--dir in", "`polypool ingest arrays --file in/a.pkl` may read that"),
+        ({"a.h5": b""}, "--dir in", "`polypool ingest hdf5 --dir` reads what it has"),
+        (
+            {"a.npy": REGIONS},
+            "--dir in",
+            "shape (600, 36, 8), without the ids of 600 images or videos. Name a .txt",
+        ),
+        ({"a.npy": REGIONS}, "--file in/a.npy", "by --ids, or call it a_ids.txt"),
+        (
+            {"train.npy": REGIONS, "test.npy": REGIONS},
+            "--dir in",
+            "test.npy: an array of shape (600, 36, 8), without",
+        ),
+        (
+            {"a.npy": REGIONS, "a_ids.txt": b"1 2 3"},
+            "--dir in",
+            "a.npy: 600 rows, and 3 ids; name a file of as many",
+        ),
+        (
+            {"a.npy": REGIONS, "b.npy": REGIONS, "ids.txt": b"1"},
+            "--dir in --ids in/ids.txt",
+            "one of 2 files",
+        ),
+        (
+            {"t_ims.npy": REGIONS, "t_ids.txt": b"1", "v_ims.npy": REGIONS},
+            "--dir in",
+            "v_ims.npy: an array of",
+        ),
+        (dict.fromkeys(("a.npy", "b.npy"), np.ones((16, 7, 7))), "--dir in", "would become 112 vectors of 7"),
+        (
+            dict.fromkeys(("a.npy", "b.npy"), np.ones((16, 7, 7))),
+            "--dir in",
+            "--channels-first for 49 vectors of 16",
+        ),
+        (
+            dict.fromkeys(("a.npy", "b.npy"), MAP),
+            "--dir in --channels-first --channels-last",
+            "--channels-first and --channels-last contradict each other",
+        ),
+        (
+            {"a.pickle": pickle.dumps(print)},
+            "--file in/a.pickle",
+            "it names builtins.print, which is not run",
+        ),
+        (
+            {"a.pickle": pickle.dumps([1])},
+            "--file in/a.pickle",
+            "it holds list; expected a mapping of ids to arrays",
+        ),
+        (
+            {"a.csv": b"name,path\n"},
+            "--file in/a.csv",
+            "no column id; expected id, path, and it has name, path",
+        ),
+    ],
+)
+def test_refusals_name_what_helps(tmp_path, monkeypatch, files, words, message):
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "in").mkdir()
-    for folder, message in (("in", "nothing usable was found; nothing skipped"), ("x", "x: no such folder")):
-        refused(message, "arrays", "--dir", tmp_path / folder, "--out", tmp_path / "out")
+    for name, content in files.items():
+        if isinstance(content, bytes):
+            (tmp_path / "in" / name).write_bytes(content)
+        else:
+            np.save(tmp_path / "in" / name, content)
+    refused(message, "arrays", *words.split(), "--out", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_advice_on_pickles_works(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    held = {"v1": [np.ones((2, 4))], "v2": [np.zeros((3, 4))]}  # lists of arrays
+    (tmp_path / "a 'file'.pkl").write_bytes(pickle.dumps({**held, 3: Fraction(1, 3)}))
+    code, _, said = run("arrays", "--file", "a 'file'.pkl", "--out", "out")
+    assert (code, "it names fractions.Fraction" in said) == (2, True)
+    advice = said.partition("reads: python ")[2]
+    subprocess.run(f"{sys.executable} {advice}", shell=True, check=True)
+    ingested("arrays", "--file", "features.npz", "--out", "out", "--allow-skipped")
+    assert {id: x_ND.shape for id, x_ND in sets_of(tmp_path / "out").items()} == {"v1": (2, 4), "v2": (3, 4)}
+    assert dict(reasons(tmp_path / "out"))["features.npz, 3"].startswith("pickled objects")
 
 
 def test_empty_arrays_have_no_say_in_the_width(tmp_path):

@@ -56,7 +56,7 @@ def test_hdf5_adaptive_layout(tmp_path):
     spans = np.array([[4, 10], [0, 3], [3, 4], [5, 5], [8, 11]])
     path = write_hdf5(tmp_path, image_features=features, pos_boxes=spans)
     (tmp_path / "ids.json").write_text('{"a": 0, "b": 1, "c": 2, "d": 3, "e": 4, "f": 5, "g": 2, "h": "x"}')
-    entries = list(Hdf5(file=path, ids=tmp_path / "ids.json").read().rows)
+    entries = list(Hdf5(file=(path,), ids=(tmp_path / "ids.json",)).read().rows)
     found = {one.id: one.x_ND for one in entries if isinstance(one, Features)}
     assert list(found) == ["b", "c", "a"]
     assert np.array_equal(found["a"], features[4:10])
@@ -169,11 +169,11 @@ def test_the_advice_on_pickled_ids_works(tmp_path):
     named = tmp_path / 'whose ids\' "$(touch stray)".pkl'
     named.write_bytes(pickle.dumps({30: 0, 40: 1}))
     with pytest.raises(InputError) as caught:
-        list(Hdf5(file=path, ids=named).read().rows)
+        list(Hdf5(file=(path,), ids=(named,)).read().rows)
     advice = str(caught.value).partition("If you trust it: python ")[2]
     subprocess.run(f"{sys.executable} {advice}", shell=True, check=True, cwd=tmp_path)
     assert not (tmp_path / "stray").exists()
-    assert [one.id for one in Hdf5(file=path, ids=tmp_path / "ids.json").read().rows] == ["30", "40"]
+    assert [one.id for one in Hdf5(file=(path,), ids=(tmp_path / "ids.json",)).read().rows] == ["30", "40"]
 
 
 @pytest.mark.parametrize("adaptive", [False, True])

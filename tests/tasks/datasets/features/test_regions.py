@@ -46,7 +46,7 @@ def test_butd_reads_several_files_with_bad_rows(tmp_path):
     (tmp_path / "a.tsv").write_text("".join(first), "utf-8", "surrogateescape")
     (tmp_path / "b.tsv").write_text(line(2, xs[2]) + line(0, xs[4]) + line(4, xs[4])[:60])
     options = ("--dim", 8, "--dtype", "float32", "--out", tmp_path / "out")
-    out = ingested("butd", "--tsv", tmp_path / "a.tsv", tmp_path / "b.tsv", *options, "--allow-skipped")
+    out = ingested("butd", "--file", tmp_path / "a.tsv", tmp_path / "b.tsv", *options, "--allow-skipped")
     found = sets_of(tmp_path / "out")
     assert list(found) == ["0", "1", "2"]
     for id, x_ND in zip(found, xs, strict=False):
@@ -55,7 +55,7 @@ def test_butd_reads_several_files_with_bad_rows(tmp_path):
     assert reasons(tmp_path / "out") == [
         ("a.tsv:2", columns),
         ("a.tsv:3 (id 5)", base64),
-        ("a.tsv:4 (id 6)", "features of another size than boxes x 8 x 4 bytes"),
+        ("a.tsv:4 (id 6)", "features of another size than boxes x 8 (--dim) x 4 bytes"),
         ("a.tsv:5 (id 7)", "a number of boxes that is not a number"),
         ("a.tsv:6 (id 8)", "NaN or infinite values"),
         ("a.tsv:7 (id 9)", base64),
@@ -73,7 +73,7 @@ def test_boxes_are_a_column_in_fractions_of_the_picture(tmp_path):
     bad = [good.replace("640", "0"), good.replace("480", "tall"), *(good.replace(boxes, x) for x in others)]
     rows = [good, *(row.replace("1\t", f"{id}\t", 1) for id, row in enumerate(bad, 2))]
     (tmp_path / "a.tsv").write_text("".join(rows))
-    out = ingested("butd", "--tsv", tmp_path / "a.tsv", "--dim", 8, "--out", tmp_path / "out")
+    out = ingested("butd", "--file", tmp_path / "a.tsv", "--dim", 8, "--out", tmp_path / "out")
     store = FeatureStore.open(tmp_path / "out")
     column = store.column("boxes")
     assert store.ids.to_pylist() == column.ids.to_pylist() == ["1", "2", "3", "4", "5", "6"]
@@ -85,18 +85,19 @@ def test_boxes_are_a_column_in_fractions_of_the_picture(tmp_path):
 def test_butd_cut_within_the_last_features(tmp_path):
     x_ND = RANDOM.standard_normal((36, 8))
     (tmp_path / "a.tsv").write_text(line(1, x_ND) + line(2, x_ND)[:-41])
-    ingested("butd", "--tsv", tmp_path / "a.tsv", "--dim", 8, "--out", tmp_path / "out", "--allow-skipped")
-    why = "features of another size than boxes x 8 x 4 bytes"
+    ingested("butd", "--file", tmp_path / "a.tsv", "--dim", 8, "--out", tmp_path / "out", "--allow-skipped")
+    why = "features of another size than boxes x 8 (--dim) x 4 bytes"
     assert reasons(tmp_path / "out") == [("a.tsv:2 (id 2)", why)]
 
 
 def test_butd_of_the_wrong_width_or_missing_exits_with_2(tmp_path, monkeypatch):
     (tmp_path / "a.tsv").write_text(line(1, np.ones((3, 8))))
-    files = ("butd", "--tsv", tmp_path / "a.tsv", "--out", tmp_path / "out")
+    files = ("butd", "--file", tmp_path / "a.tsv", "--out", tmp_path / "out")
     refused(
-        "nothing usable was found; skipped 1:\n  1 x features of another size than boxes x 2048 x 4", *files
+        "nothing usable was found; skipped 1:\n  1 x features of another size than boxes x 2048 (--dim) x 4",
+        *files,
     )
-    refused("x.tsv: no such file", "butd", "--tsv", tmp_path / "x.tsv", "--out", tmp_path / "out")
+    refused("x.tsv: no such file", "butd", "--file", tmp_path / "x.tsv", "--out", tmp_path / "out")
     monkeypatch.setattr("polypool.tasks.datasets.features.regions.LARGEST_LINE", 100)
     refused("a line of over 100 bytes", *files, "--dim", 8)
 

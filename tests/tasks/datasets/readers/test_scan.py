@@ -9,7 +9,7 @@ from verbs import corpus_of, reasons, refused, sets_of
 
 from polypool.infra.errors import InputError
 from polypool.infra.store import FeatureStore
-from polypool.tasks.datasets.readers.scan import write_scan
+from polypool.tasks.datasets.readers.scan import open_scan, write_scan
 
 RANDOM = np.random.default_rng(0)
 
@@ -125,7 +125,7 @@ def test_scan_refuses_ids_of_annotations(tmp_path):
 
 def test_scan_goes_on_where_it_stopped(tmp_path, monkeypatch):
     write_split(tmp_path / "in", "train", images=60)
-    write_scan(tmp_path / "in", out=tmp_path / "whole", shard_bytes=1024)
+    write_scan(open_scan(dir=tmp_path / "in"), out=tmp_path / "whole", shard_bytes=1024)
 
     def stop(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
@@ -133,10 +133,10 @@ def test_scan_goes_on_where_it_stopped(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr("polypool.infra.store.writer.StoreWriter.close", stop)
         with pytest.raises(KeyboardInterrupt):
-            write_scan(tmp_path / "in", out=tmp_path / "torn", shard_bytes=1024)
+            write_scan(open_scan(dir=tmp_path / "in"), out=tmp_path / "torn", shard_bytes=1024)
     with pytest.raises(InputError, match="not a complete feature store"):
         FeatureStore.open(tmp_path / "torn" / "regions")
-    write_scan(tmp_path / "in", out=tmp_path / "torn", shard_bytes=1024)
+    write_scan(open_scan(dir=tmp_path / "in"), out=tmp_path / "torn", shard_bytes=1024)
     for name in (
         "corpus.arrow",
         "regions/manifest.json",
@@ -147,7 +147,8 @@ def test_scan_goes_on_where_it_stopped(tmp_path, monkeypatch):
 
 SCAN_IN_LITTLE_MEMORY = """
 import sys, threading, time
-from polypool.tasks.datasets.readers.scan import write_scan
+from pathlib import Path
+from polypool.tasks.datasets.readers.scan import open_scan, write_scan
 
 def own():
     lines = open("/proc/self/status").read().splitlines()
@@ -160,7 +161,7 @@ def watch():
         peak = max(peak, own())
 thread = threading.Thread(target=watch)
 thread.start()
-write_scan(sys.argv[1], out=sys.argv[2], shard_bytes=16 << 20)
+write_scan(open_scan(dir=Path(sys.argv[1])), out=sys.argv[2], shard_bytes=16 << 20)
 done.set(); thread.join()
 print(peak - before)
 """
