@@ -12,8 +12,10 @@ from __future__ import annotations
 import ast
 import functools
 import importlib
+import math
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -42,7 +44,7 @@ class Spec:
     def parse(text: str | Spec) -> Spec:
         """Return the spec that `name` or `name(key=value, ...)` is; each text is parsed once.
 
-        A value is a Python literal or another spec, which stays a string. Nothing is evaluated.
+        A value is a Python literal, `inf` or `nan`, or another spec, which stays a string. Nothing is evaluated.
 
         Raises:
             InputError: the text is not a spec.
@@ -88,9 +90,11 @@ def _parsed(text: str) -> Spec:
 
 
 def written(value: Any) -> str:
-    """Return a value as a spec holds it: specs without quotes, all else as a literal."""
-    if isinstance(value, str) and _SPEC.fullmatch(value) and value not in ("None", "True", "False"):
-        return value
+    """Return a value as a spec holds it: texts that read back without quotes, such as specs, have none."""
+    if isinstance(value, str):
+        with suppress(InputError):
+            if _parsed(f"a(b={value})").params == {"b": value}:
+                return value
     return repr(value)
 
 
@@ -100,10 +104,11 @@ def split_values(inside: str, spec: str) -> list[str]:
     Raises:
         InputError: a bracket or quote is not closed.
     """
-    parts, start, depth, quote = [], 0, 0, ""
+    parts, start, depth, quote, escaped = [], 0, 0, "", False
     for at, char in enumerate(inside):
         if quote:
-            quote = "" if char == quote else quote
+            quote = "" if char == quote and not escaped else quote
+            escaped = char == "\\" and not escaped
         elif char in "'\"":
             quote = char
         elif char in "([{":
@@ -121,9 +126,20 @@ def split_values(inside: str, spec: str) -> list[str]:
     return [*parts, last] if last.strip() else parts
 
 
+_NUMBERS = {"inf": math.inf, "nan": math.nan}
+"""Numbers that `repr` writes as names."""
+
+
+class _Numbers(ast.NodeTransformer):
+    """Makes constants of the names in `_NUMBERS`."""
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        return ast.Constant(_NUMBERS[node.id]) if node.id in _NUMBERS else node
+
+
 def _value(text: str, spec: str) -> Any:
     try:
-        value = ast.literal_eval(text)
+        value = ast.literal_eval(_Numbers().visit(ast.parse(text, mode="eval")))
     except (ValueError, SyntaxError, RecursionError, MemoryError):  # the last two: nested too deeply
         if _SPEC.fullmatch(text):
             return text

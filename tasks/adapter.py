@@ -59,8 +59,8 @@ class Metric:
         return name if self.higher_is_better else f"{name}, {self.direction}"
 
     def better(self, value: float, than: float | None) -> bool:
-        """Whether `value` beats the best so far; anything beats None."""
-        return than is None or self.sign * value > self.sign * than
+        """Whether `value` beats the best so far; any finite number beats None, and NaN or infinity beats nothing."""
+        return math.isfinite(value) and (than is None or self.sign * value > self.sign * than)
 
     def chance_normalised(self, value: float) -> float:
         """Return 0 for chance and 100 for the best possible value; NaN if one of them is unknown or they are equal."""

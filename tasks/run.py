@@ -127,7 +127,7 @@ class Optim:
     decay: Decay = 0.1
     """See `milestones`."""
     warmup_steps: Count = 0
-    """Steps over which the learning rate rises linearly from 0."""
+    """Steps over which the learning rate rises linearly from 0; more than a fifth of the training is cut to a tenth."""
     warmup_start: NonNegative = 0.0
     """Epochs before that, at the full learning rate: VSE-infinity's grids warm up in the second one."""
     clip: NonNegative = 2.0

@@ -2,7 +2,8 @@
 
 A thread sends them in order and retries while the server does not answer; entries that are left when the process ends
 stay in the folder for the next process that opens it. Numbers of steps that are trained again after a fault are sent
-once. Entries that MLflow refuses for good, such as an impossible name, are written to a file with the reason.
+once. Entries that MLflow refuses for good, such as an impossible name, are written to a file with the reason; those of
+a deleted run wait until it is restored.
 """
 
 from __future__ import annotations
@@ -145,6 +146,7 @@ class Outbox(Journal):
         except InputError as error:
             if not _for_good(error):
                 raise
+            tracker.refuse_deleted()  # a deleted run may be restored
             if len(batch) > 1:
                 for each in batch:
                     self._deliver(tracker, [each])

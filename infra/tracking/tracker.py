@@ -6,6 +6,7 @@ or a restart of this one, can continue a run by its id.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import tempfile
 import time
@@ -31,6 +32,7 @@ from polypool.infra.tracking.run_records import Source, folder_at, unknown_run
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
+    from mlflow.entities import Run as MlflowRun
 
 COMMAND = "command"
 """Tag: the command line that started a run; empty for Python."""
@@ -39,6 +41,7 @@ NOTE = "mlflow.note.content"
 PARENT = "mlflow.parentRunId"
 """Tag: the parent of a run, under which the UI shows it."""
 _LONG_PARAMS = "long_params.json"
+_SHOWN = 200  # characters of a parameter that is too long
 
 Status = Literal["RUNNING", "FINISHED", "FAILED", "KILLED"]
 Point = tuple[str, float, int, int]
@@ -111,14 +114,18 @@ class Tracker:
             run = client.get_run(run_id)
         except MlflowException as error:
             raise unknown_run(client, uri, run_id) from error
-        if run.info.lifecycle_stage == "deleted":
-            raise InputError(
-                f"run {run_id} of {uri} was deleted; `mlflow runs restore --run-id {run_id}` restores it"
-            )
         tracker = cls(uri=uri, run_id=run_id, _client=client)
+        tracker.refuse_deleted(run)
         if running:
             tracker._call("update_run", status="RUNNING")
         return tracker
+
+    def refuse_deleted(self, run: MlflowRun | None = None) -> None:
+        """Raise InputError where the run was deleted, which MLflow takes nothing for; `run` is it as read already."""
+        if (run or self._call("get_run")).info.lifecycle_stage == "deleted":
+            raise InputError(
+                f"run {self.run_id} of {self.uri} was deleted; `mlflow runs restore --run-id {self.run_id}` restores it"
+            )
 
     def found_by(self, tags: Mapping[str, str]) -> Tracker | None:
         """Return the latest run of the same experiment with these tags, or None."""
@@ -172,7 +179,7 @@ class Tracker:
         long = {name: value for name, value in flat.items() if len(value) > PARAM_LENGTH}
         if long:
             self.json(_LONG_PARAMS, long)
-        rows = [Param(name, f"see {_LONG_PARAMS}" if name in long else value) for name, value in flat.items()]
+        rows = [Param(name, _shortened(value) if name in long else value) for name, value in flat.items()]
         for start in range(0, len(rows), PARAMS_AT_ONCE):
             self._call("log_batch", params=rows[start : start + PARAMS_AT_ONCE])
 
@@ -254,6 +261,12 @@ class Tracker:
         """Call a method of the client for this run."""
         with explained(self.uri):
             return getattr(self._client, method)(self.run_id, *args, **options)
+
+
+def _shortened(value: str) -> str:
+    """Return the beginning of a long parameter with its digest, by which different values stay different."""
+    digest = hashlib.sha256(value.encode()).hexdigest()
+    return f"{value[:_SHOWN]}... ({len(value):,} characters in {_LONG_PARAMS}, SHA-256 {digest})"
 
 
 @cache

@@ -103,7 +103,7 @@ def demo_videos() -> Run:
         },
         visual="regions(width=128, standardise=True)",
         text="bigru(width=128, embedding=64, min_count=1)",
-        optim={"epochs": 9, "warmup_steps": 20},
+        optim={"epochs": 9, "warmup_steps": 10},
     )
 
 

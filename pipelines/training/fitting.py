@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,7 +20,7 @@ from polypool.infra.tracking.journal import Journal
 from polypool.pipelines.training.checkpoints import in_folder, in_storage
 from polypool.pipelines.training.checkpoints.in_folder import InFolder
 from polypool.pipelines.training.on_ray import train_on_ray
-from polypool.pipelines.training.recording import finish_soon
+from polypool.pipelines.training.recording import KILLED_SECONDS, finish_soon
 from polypool.pipelines.training.run_folder import (
     OUTBOX,
     RunLease,
@@ -81,11 +80,12 @@ def fit(
         stop.unlink(missing_ok=True)
     _remove_orphans(folder, lease)
     journal = partial(open_journal, folder / OUTBOX, tracker.uri, tracker.run_id)
+    until_stopped = partial(_until_stopped, stop=stop, tracker=tracker)
     with resume_hint(resume_command(tracker.run_id, modules(run))):
         if trains_here(run, at=lease.there, in_sweep=trial is not None):
             adapter = adapter or TASKS.build(run.task, run)
-            with _stoppable(stop, tracker):
-                _train_here(run, adapter, tracker, InFolder(folder=folder, stop=stop, journal=journal), trial)
+            kept = InFolder(folder=folder, stop=stop, journal=journal)
+            until_stopped(lambda: _train_here(run, adapter, tracker, kept, trial))
         else:
             train_on_ray(
                 run,
@@ -95,7 +95,7 @@ def fit(
                 stop=stop,
                 journal=journal,
                 metric=trial.metric if trial else "",
-                stoppable=partial(_stoppable, stop, tracker),
+                until_stopped=until_stopped,
             )
     _remove_orphans(folder, lease)
 
@@ -112,42 +112,53 @@ def open_journal(folder: Path, uri: str, run_id: str) -> Journal:
     return Journal(folder, lambda: Tracker.attach(uri, run_id, running=False))
 
 
-@contextmanager
-def _stoppable(stop: Path, tracker: Tracker) -> Iterator[None]:
-    """Let SIGTERM end what is inside after a checkpoint, and raise `Stopped` for whatever a request to stop ended."""
+def _until_stopped(train: Callable[[], bool], *, stop: Path, tracker: Tracker) -> None:
+    """Train until SIGTERM, or the file `stop`, ends it after a checkpoint.
+
+    Args:
+        train: returns whether it got to the end, as it may after a request that comes in the final test.
+        stop: as of `fit`.
+        tracker: of the run.
+
+    Raises:
+        Stopped: a request ended the training; also where its workers were killed then.
+    """
+    finished, marked = False, []
 
     def request() -> None:
         stop.touch()
-        finish_soon(tracker, "KILLED")  # this process may be killed before its end
+        marked.append(finish_soon(tracker, "KILLED"))  # this process may be killed before its end
 
     try:
         with graceful_stop(request, seconds=CHECKPOINT_SECONDS):
-            yield
-        if stop.exists():
+            finished = train()
+        if not finished:
             raise Stopped
+    except Stopped:
+        if not finished:
+            raise
+        for thread in marked:  # else it could mark the run after its end
+            thread.join(KILLED_SECONDS)
     except (Exception, SystemExit) as error:
-        if stop.exists() or not stop.parent.is_dir():  # workers may be killed after a request to stop
+        if stop.exists() or not stop.parent.is_dir():
             raise Stopped from error
         raise
 
 
 def _train_here(
     run: Run, adapter: TaskAdapter, tracker: Tracker, kept: InFolder, trial: TrialOptions | None
-) -> None:
-    """Train in this process; an error that another process may not meet is raised as `FaultError`."""
+) -> bool:
+    """Train in this process; an error that another process may not meet is raised as `FaultError`.
+
+    Returns False where it was stopped before its end.
+    """
     set_up(threads=min(run.cpus, local_cores()))
     if trial and trial.metric:
         from polypool.infra.ray.tuning import report
 
         kept.reported = partial(report, trial.metric)
     try:
-        train(
-            run,
-            adapter,
-            kept,
-            uri=tracker.uri,
-            device=best_device(),
-        )
+        return train(run, adapter, kept, uri=tracker.uri, device=best_device())
     except InputError:
         raise
     except Exception as error:

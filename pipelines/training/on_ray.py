@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,7 +41,7 @@ def train_on_ray(
     stop: Path,
     journal: Callable[[], Journal],
     metric: str,
-    stoppable: Callable[[], AbstractContextManager[None]],
+    until_stopped: Callable[[Callable[[], bool]], None],
 ) -> None:
     """Train a run on Ray Train workers, which are retried as long as they progress; errors as of `fit`.
 
@@ -54,17 +53,21 @@ def train_on_ray(
         stop: a file that, once it exists, ends the workers after a checkpoint.
         journal: opens the run's log.
         metric: reported to the scheduler of the sweep that this is a trial of; empty for none.
-        stoppable: returns a context in which SIGTERM ends the training after a checkpoint.
+        until_stopped: calls what trains, which SIGTERM ends after a checkpoint.
     """
     folder = run_folder(home(), tracker.run_id)
     with ray_session() as session:
         kept = _kept(tracker, folder, lease, stop, journal)
         trainer = _trainer(run, tracker, kept, session, assets=assets, metric=metric)
         try:
-            with stoppable():
-                need = f"{run.workers} worker{'s' if run.workers > 1 else ''} of Ray to start"
-                say(f"waiting for {need}", what=need)
-                trainer.fit()
+            need = f"{run.workers} worker{'s' if run.workers > 1 else ''} of Ray to start"
+            say(f"waiting for {need}", what=need)
+
+            def train() -> bool:
+                result: Any = trainer.fit()  # what it has depends on Ray's version of Train
+                return bool(result.return_value)
+
+            until_stopped(train)
         except Exception as error:
             if (plain := _plain_error(error, run, tracker.run_id, kept.folder)) is error:
                 raise

@@ -203,11 +203,11 @@ def _close(outbox: Outbox, tracker: Tracker, status: Status | None) -> None:
             f"{outbox.unsent:,} entries of run {tracker.run_id} are not in MLflow yet ({outbox.why or 'no answer'}): "
             f"{outbox.folder / JOURNAL} keeps them, and {again}"
         )
-    elif (status or tracker.status()) == "FINISHED" and not outbox.refused:
+    elif (status or tracker.status()) == "FINISHED":
         if why := send_members(outbox.folder, tracker):
             what = f"runs of the tasks of {tracker.run_id} are not all in MLflow ({why})"
             _note(f"{what}: {outbox.folder} keeps them, and {again}")
-        else:
+        elif not outbox.refused:
             shutil.rmtree(outbox.folder)
     if outbox.refused:
         _note(
@@ -229,17 +229,19 @@ def send_members(folder: Path, joint: Tracker) -> str:
     Returns:
         Why MLflow does not have all of them; empty where it does.
     """
+    missing = []
     for own in sorted((folder / MEMBERS).glob("*")):
         try:
             tracker = _member(joint, own)
         except InputError as error:
-            return str(error)
+            missing.append(str(error))
+            continue
         outbox = Outbox(own, lambda tracker=tracker: tracker)
         outbox.end("FINISHED")
         outbox.close(CLOSE_SECONDS)
         if outbox.unsent or outbox.refused:
-            return outbox.why or f"{outbox.refused:,} entries of {own.name} were refused"
-    return ""
+            missing.append(outbox.why or f"{outbox.refused:,} entries of {own.name} were refused")
+    return "; ".join(dict.fromkeys(missing))
 
 
 def _member(joint: Tracker, folder: Path) -> Tracker:

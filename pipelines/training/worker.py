@@ -63,8 +63,8 @@ class Work:
     trusted: tuple[str, ...]
 
 
-def work_on_ray(config: dict[str, Work]) -> None:
-    """Set up a process of Ray's and train in it."""
+def work_on_ray(config: dict[str, Work]) -> bool:
+    """Set up a process of Ray's and train in it; return as `train` does."""
     work = config["work"]
     os.environ |= {"POLYPOOL_HOME": str(work.home), LOG: work.log}
     trust_modules(*work.trusted)
@@ -82,7 +82,7 @@ def work_on_ray(config: dict[str, Work]) -> None:
         logger.addFilter(OneLineErrors(partial(refused, work.kept.folder), work.kept.folder / FAULTS))
     set_up(threads=work.threads)
     assets = json.loads(ray.get(work.assets))
-    train(
+    return train(
         work.run,
         TASKS.build(work.run.task, work.run, assets=assets),
         work.kept,
@@ -106,8 +106,8 @@ def train(
     uri: str,
     device: torch.device,
     bar: Callable[..., Any] = resumed_bar,
-) -> None:
-    """Train a run to its end, from its last checkpoint where it has one.
+) -> bool:
+    """Train a run to its end, from its last checkpoint where it has one; return False where it was stopped before.
 
     Args:
         run: to train.
@@ -132,8 +132,9 @@ def train(
                 trainer.resume(folder)
             elif run.init:
                 trainer.begin_with(weights_of(run.init, uri))
-        trainer.train()
+        finished = trainer.train()
         kept.close()
+    return finished
 
 
 def input_error(error: BaseException) -> InputError | None:

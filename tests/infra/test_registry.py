@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 import importlib
+import math
 import pkgutil
 from collections import Counter
 from importlib.metadata import EntryPoint
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from programs import begin, end
 
 from polypool.infra import registry
@@ -25,12 +28,41 @@ from polypool.infra.spec import changed, load_part, modules_of, trust_modules, t
         ("a(b=(1, 2), c='x, y', d=None)", "a", {"b": (1, 2), "c": "x, y", "d": None}),
         ("a(e={'f': [1]})", "a", {"e": {"f": [1]}}),
         ("my.module:Name(k=-1.5e-3)", "my.module:Name", {"k": -1.5e-3}),
+        ("a(b=inf, c=(-inf, 1), d='inf')", "a", {"b": math.inf, "c": (-math.inf, 1), "d": "inf"}),
+        (r"""a(b='it\'s "x, y"', c=' d ')""", "a", {"b": 'it\'s "x, y"', "c": " d "}),
     ],
 )
 def test_a_spec_is_read_and_written_back(text, name, params):
     spec = Spec.parse(text)
     assert spec == Spec(name, params)
     assert Spec.parse(str(spec)) == spec
+
+
+_TEXTS = st.one_of(
+    st.text(alphabet="a'\" \\(),=[]{}:.\n-1", max_size=8),
+    st.sampled_from(["inf", "-inf", "nan", "None", "a(b=c)", "module:Name", " a", "a ", "a(b)c(d)"]),
+)
+_VALUES = st.recursive(
+    st.one_of(
+        _TEXTS,
+        st.none(),
+        st.booleans(),
+        st.integers(-(2**31) + 1, 2**31 - 1),
+        st.floats(),
+        st.text(max_size=5),
+    ),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3), st.tuples(inner, inner), st.dictionaries(_TEXTS, inner, max_size=2)
+    ),
+    max_leaves=4,
+)
+
+
+@settings(max_examples=200, derandomize=True, deadline=None, database=None)
+@given(st.dictionaries(st.sampled_from(["a", "k", "of"]), _VALUES))
+def test_every_spec_reads_back_as_it_was(params):
+    spec = Spec("gpo", params)
+    assert repr(Spec.parse(str(spec))) == repr(spec), "NaN equals nothing, and is written as it was"
 
 
 _N = 200_000

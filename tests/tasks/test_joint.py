@@ -19,7 +19,8 @@ from polypool.infra.compute.dist import rank, world
 from polypool.infra.errors import InputError
 from polypool.infra.registry import TASKS
 from polypool.infra.tracking import Tracker, find_runs, tracking_uri
-from polypool.infra.tracking.journal import Journal
+from polypool.infra.tracking.journal import MEMBERS, Journal
+from polypool.infra.tracking.outbox import REFUSED
 from polypool.pipelines.recipes import join
 from polypool.pipelines.training.checkpoints.format import load_weights
 from polypool.pipelines.training.loop.trainer import Trainer
@@ -271,12 +272,17 @@ def test_each_task_becomes_a_run_of_its_own_in_mlflow_once(run, home):
     short = replace(run, experiment="joint", optim=replace(run.optim, epochs=1))
     adapter = TASKS.build(run.task, short)
     trainer_of(short, home, adapter=adapter, log=log).train()
+    impossible = {"R@1": 1.0}  # which MLflow refuses, and which must keep nothing else back
+    log.log(impossible, step=0)
+    Journal(log.folder / MEMBERS / "pairs", lambda: tracker).log(impossible, step=0)
     with pytest.MonkeyPatch.context() as patch:  # MLflow is away when the tasks' runs are to be begun
         patch.setattr(Described, "start", lambda *_, **__: raise_(InputError("no answer")))
         send(tracker, "FINISHED")
     assert [run.name for run in find_runs(tracking_uri(home), "joint")] == ["gpo · tiny_joint · seed 0"]
     send(tracker)
-    assert not (run_folder(home, tracker.run_id) / OUTBOX).exists()
+    refused = [*log.folder.rglob(REFUSED)]
+    assert refused == [log.folder / REFUSED, log.folder / MEMBERS / "pairs" / REFUSED]
+    assert [len(path.read_text().splitlines()) for path in refused] == [1, 1]
     records = {run.tags.get("member", "joint"): run for run in find_runs(tracking_uri(home), "joint")}
     assert {*records} == {"joint", "pairs", "vqa"}
     for name, of in run.members.items():
@@ -289,7 +295,11 @@ def test_each_task_becomes_a_run_of_its_own_in_mlflow_once(run, home):
         assert trained.evaluate().metrics[metric] == pytest.approx(record.metrics[f"{of.protocol}/{metric}"])
         joint = records["joint"].metrics
         assert joint[f"joint/{name}/{metric}"] == record.metrics[f"{of.protocol}/{metric}"]
-    assert send_members(run_folder(home, tracker.run_id), tracker) == ""
+    assert send_members(log.folder, tracker) == "1 entries of pairs were refused"
+    for path in refused:
+        path.unlink()
+    send(tracker)
+    assert not log.folder.exists(), "nothing is left to keep"
     read = {}
     for name, record in records.items():
         kept = Tracker.attach(tracking_uri(home), record.run_id, running=False)._call("get_run")

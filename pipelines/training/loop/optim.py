@@ -86,16 +86,22 @@ def longest_prefix(pairs: Iterable[tuple[str, float]], name: str, *, default: fl
 def lr_scale(optim: Optim, *, step: int, epoch_steps: int) -> float:
     """Return the factor on every learning rate at a step, counted from 0.
 
-    It is 1 before the warm-up, which begins at the first step that `warmup_start` epochs leave out; the first step of
-    the warm-up takes 1 / `warmup_steps`, the last one 1. The schedule multiplies that.
+    It is 1 before the warm-up, which begins at the first step that `warmup_start` epochs leave out; the first of its
+    N steps takes 1 / N, the last one 1. The schedule multiplies that.
     """
-    warmed = step - optim.warmup_start * epoch_steps
-    warmup = min(1.0, (warmed + 1) / optim.warmup_steps) if optim.warmup_steps and warmed >= 0 else 1.0
+    warmed, steps = step - optim.warmup_start * epoch_steps, warmup_steps(optim, epoch_steps=epoch_steps)
+    warmup = min(1.0, (warmed + 1) / steps) if steps and warmed >= 0 else 1.0
     if optim.schedule == "step":
         return warmup * optim.decay ** sum(step >= milestone * epoch_steps for milestone in optim.milestones)
     if optim.schedule == "cosine":
         return warmup * (1 + math.cos(math.pi * step / (optim.epochs * epoch_steps))) / 2
     return warmup
+
+
+def warmup_steps(optim: Optim, *, epoch_steps: int) -> int:
+    """Return the steps of the warm-up: a tenth of the training where the setting asks for more than a fifth."""
+    whole = optim.epochs * epoch_steps
+    return optim.warmup_steps if 5 * optim.warmup_steps <= whole else whole // 10
 
 
 def set_lr(optimizer: torch.optim.Optimizer, optim: Optim, scale: float) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import tempfile
 import time
@@ -44,6 +45,7 @@ from polypool.pipelines.training.loop.optim import (
     make_optimizer,
     ready_gradients,
     set_lr,
+    warmup_steps,
 )
 from polypool.pipelines.training.loop.precision import autocast, precision_of
 from polypool.pipelines.training.recording import COLLAPSED, PRECISION, Described
@@ -127,13 +129,25 @@ class Trainer:
         """Load weights of any model that have a name and shape of this one."""
         fill_weights(self.model, weights)
 
-    def train(self) -> None:
+    def train(self) -> bool:
         """Train to the last epoch, keep the best on `val`, and score it on `test` once, unless `run.test` is False.
 
-        With 0 epochs the initial model is scored. After a request to stop, it returns after a checkpoint.
+        With 0 epochs the initial model is scored.
+
+        Returns:
+            Whether all of that is done and logged; False after a request to stop, which ends with a checkpoint.
+
+        Raises:
+            InputError: the loss is no longer finite, or no score on `val` was.
         """
+        optim, epoch_steps = self.run.optim, self.order.epoch_steps
         if self.log is not None:
             self.log.tags({PRECISION: str(self.progress.precision)})
+            if optim.epochs and (steps := warmup_steps(optim, epoch_steps=epoch_steps)) < optim.warmup_steps:
+                _print(
+                    f"note: the warm-up is cut from {optim.warmup_steps} steps (--optim.warmup-steps) to {steps}, a "
+                    f"tenth of the training's {optim.epochs * epoch_steps}"
+                )
         if self.run.optim.chunk:
             broadcast_state(self.model)
         elif world() > 1:
@@ -148,7 +162,7 @@ class Trainer:
             self.bar.update(self.step)
         while self.epoch < self.run.optim.epochs:
             if not self._train_epoch():
-                return
+                return False
             with self.average.applied():
                 metrics = self._validate()
             self._checkpoint(metrics)
@@ -156,8 +170,14 @@ class Trainer:
             self._checkpoint(self._validate())
         if self.bar is not None:
             self.bar.close()
+        if self.progress.best is None:
+            raise InputError(
+                f"{self.adapter.primary.name} on val was never a finite number, so that no epoch is the best: lower "
+                "the learning rate (--optim.lr), or check the features with `polypool ingest verify`"
+            )
         if self.run.test:
             self._test()
+        return True
 
     @property
     def epoch(self) -> int:
@@ -183,18 +203,19 @@ class Trainer:
             self.progress.seconds = seconds + time.perf_counter() - started
             if self.bar is not None:
                 self.bar.update(1)
-            if self.step % run.log_every == 0:
-                self._log_training(meter)
             inside = self.progress.samples % self.order.epoch_samples
             stop = inside and self._to_stop()
-            if stop or (run.checkpoint_every and inside and self.step % run.checkpoint_every == 0):
+            keep = stop or (run.checkpoint_every and inside and self.step % run.checkpoint_every == 0)
+            if keep or self.step % run.log_every == 0:
+                self._log_training(meter)
+            if keep:
                 self._count(cost, self.step - first)
                 self._checkpoint({})
                 cost, first = CostMeter(self.device), self.step
             if stop:
                 return False
         self._count(cost, self.step - first)
-        self._watch(meter, at_end=True)
+        self._log_training(meter, at_end=True)
         return True
 
     def _draws(self, size: int) -> Draws:
@@ -235,23 +256,22 @@ class Trainer:
             self.watch.begin(terms)
         return {**terms, "gradient_norm": norm}
 
-    def _watch(self, meter: Meter, *, at_end: bool = False) -> dict[str, float]:
-        """Return the means of the last steps, after a warning where the run has collapsed."""
-        steps = meter.steps
-        means = meter.flush() if steps else {}
-        self._warn(self.watch.trained(self.model, means, steps=steps, step=self.step, at_end=at_end))
-        return means
-
     def _warn(self, collapsed: str) -> None:
         if collapsed and self.log is not None:
-            # Ray Train would log the output of print a second time
-            sys.stderr.write(f"warning: the model has collapsed: {collapsed}\n")
-            sys.stderr.flush()
+            _print(f"warning: the model has collapsed: {collapsed}")
             self.log.tags({COLLAPSED: collapsed})
 
-    def _log_training(self, meter: Meter) -> None:
-        values = self._watch(meter)
-        if not torch.tensor(values["loss"]).isfinite():
+    def _log_training(self, meter: Meter, *, at_end: bool = False) -> None:
+        """Log the means of the steps since the last call, after a warning where the run has collapsed.
+
+        Checkpoints and epochs end such a mean, so that a run that goes on from one logs every step once.
+        """
+        steps = meter.steps
+        values = meter.flush() if steps else {}
+        self._warn(self.watch.trained(self.model, values, steps=steps, step=self.step, at_end=at_end))
+        if not steps:
+            return
+        if not math.isfinite(values["loss"]):
             raise InputError(
                 f"the loss became {values['loss']} before step {self.step}: lower the learning rate (--optim.lr), "
                 "or check the features with `polypool ingest verify`"
@@ -270,14 +290,22 @@ class Trainer:
             if self.log is not None:
                 self._save_best(self.log)
         metrics: dict[str, Any] = {f"dev/{name}": number for name, number in evaluation.metrics.items()}
-        metrics |= {f"dev/best_{adapter.primary.name}": progress.best, "dev/best_epoch": progress.best_epoch}
+        shown = ""
+        if progress.best is not None:
+            metrics |= {
+                f"dev/best_{adapter.primary.name}": progress.best,
+                "dev/best_epoch": progress.best_epoch,
+            }
+            shown = f" (best {progress.best:.1f})"
         if self.log is not None:
+            if not math.isfinite(value):
+                _print(f"warning: {adapter.primary.name} on val is {value} after epoch {self.epoch}")
             times = {"time/train_seconds": progress.seconds, "epoch": self.epoch}
             self.log.log({**metrics, **times}, step=self.step)
         if self.bar is not None:
             self.bar.set_description(
                 f"{self.run.label} {self.run.aggregator} epoch {self.epoch}/{self.run.optim.epochs} "
-                f"{adapter.primary.name} {value:.1f} (best {progress.best:.1f})"
+                f"{adapter.primary.name} {value:.1f}{shown}"
             )
         return {**metrics, "epoch": self.epoch}
 
@@ -328,3 +356,9 @@ class Trainer:
 
     def _checkpoint(self, metrics: dict[str, float]) -> None:
         self.report(metrics, snapshot(self.model, self.optimizer, self.progress, self.average))
+
+
+def _print(line: str) -> None:
+    """Print to standard error; Ray Train would log the output of print a second time."""
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()

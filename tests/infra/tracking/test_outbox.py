@@ -26,7 +26,7 @@ class Recorder:
 
     def __init__(self) -> None:
         self.got: list[object] = []
-        self.there, self.requests = True, 0
+        self.there, self.deleted, self.requests = True, False, 0
         self.before: dict[str, list[tuple[int, float]]] = {}
 
     def points(self, points: list[tuple[str, float, int, int]]) -> None:
@@ -53,8 +53,14 @@ class Recorder:
         self._answer()
         return self.before.get(name, [])
 
+    def refuse_deleted(self) -> None:
+        if self.deleted:
+            raise InputError("it was deleted")
+
     def _answer(self) -> None:
         self.requests += 1
+        if self.deleted:
+            raise InputError("it must be active") from Refusal()
         if not self.there:
             raise InputError("nobody answers")
 
@@ -188,6 +194,18 @@ def test_what_is_refused_is_put_aside_and_holds_nothing_up(opened, away, mlflow,
     cases = [json.loads(line) for line in (tmp_path / "outbox" / REFUSED).read_text().splitlines()]
     assert [case["why"] for case in cases] == ["no such name", *["this line cannot be read"] * 2]
     assert cases[0]["entry"]["values"] == {"R@1": "1.0"}
+
+
+def test_what_a_deleted_run_refuses_is_sent_once_it_is_restored(opened, mlflow):
+    mlflow.deleted = True
+    outbox = opened()
+    outbox.log({"loss": 1.0}, step=1)
+    outbox.end("FINISHED")
+    outbox.close(10)
+    assert (outbox.unsent, outbox.refused, outbox.why, mlflow.got) == (2, 0, "it was deleted", [])
+    mlflow.deleted = False
+    opened().close(10)
+    assert mlflow.got == [("loss", 1.0, 1), "FINISHED"]
 
 
 def test_what_was_logged_can_be_read_while_nobody_answers(opened, mlflow, tmp_path):

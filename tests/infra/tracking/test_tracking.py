@@ -27,6 +27,7 @@ from polypool.infra.tracking import (
     tracking_uri,
 )
 from polypool.infra.tracking.provenance import command_line, provenance
+from polypool.infra.tracking.tracker import _shortened
 
 TRAIN = """
 import pathlib, sys; from polypool.infra.tracking import Tracker; home = pathlib.Path(sys.argv[1])
@@ -118,7 +119,10 @@ def test_artifacts_come_back(uri, home, tmp_path):
     assert tracker.download("notes/a.md").read_text() == "# é"
     assert home / "mlartifacts" in tracker.download("model").parents
     assert tracker.read_json("long_params.json") == {"words": "x" * 7000}
-    assert record(uri, tracker.run_id).params == {"words": "see long_params.json", "short": "y"}
+    found = record(uri, tracker.run_id).params
+    assert found["short"] == "y"
+    assert found["words"].startswith("x" * 200 + "... (7,000 characters in long_params.json, SHA-256 ")
+    assert len({*map(_shortened, ("x" * 7000, "x" * 6999 + "y", "x" * 7001))}) == 3, "each is another setting"
     unknown = r"unknown artifact .* 'modle'. Did you mean 'model'\? Choices: copy, long"
     with pytest.raises(InputError, match=unknown):
         tracker.download("modle")

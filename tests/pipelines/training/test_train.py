@@ -176,6 +176,24 @@ def test_sigterm_leaves_a_checkpoint_with_which_the_run_goes_on(place, finished,
     assert same_weights(best_weights(record.run_id), best_weights(finished))
 
 
+@pytest.mark.parametrize("place", ["here", pytest.param("cluster", marks=pytest.mark.slow)])
+def test_sigterm_when_only_the_last_scores_are_left_does_not_undo_the_run(
+    place, finished, run, home, request
+):
+    if place == "cluster":
+        request.getfixturevalue(place)
+    for earlier in (home / "runs" / "stopped", *home.glob("runs/*/stop")):
+        earlier.unlink(missing_ok=True)
+    objective = f"faulty:StoppedOnce(runs={str(home / 'runs')!r}, epoch=5.8, process={os.getpid()})"
+    with stoppable():
+        run_id = start(replace(run, objective=objective))
+    record = last_run(home)
+    assert (record.run_id, record.status) == (run_id, "FINISHED")
+    assert "whole/rsum" in record.metrics
+    assert not (home / "runs" / run_id / "outbox").exists()
+    assert same_weights(best_weights(run_id), best_weights(finished))
+
+
 @pytest.mark.parametrize(
     ("asked", "error", "raised", "state"),
     [

@@ -1,20 +1,24 @@
+import math
 import shutil
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
-from toy import FolderReport, same_weights, toy_run, trainer_of
+from toy import FolderReport, Toy, same_weights, toy_run, trainer_of
 from workers import run_workers
 
 from polypool.infra.batches import Order
 from polypool.infra.compute.dist import rank, world
 from polypool.infra.errors import InputError
-from polypool.pipelines.training.checkpoints.format import Snapshot, load_weights, save_weights
+from polypool.pipelines.training.checkpoints.format import Snapshot, is_whole, load_weights, save_weights
 from polypool.pipelines.training.loop import trainer as loop
 from polypool.pipelines.training.loop.optim import lr_scale
-from polypool.tasks.run import Optim
+from polypool.tasks.adapter import Evaluation
+from polypool.tasks.run import Optim, Run
 from polypool.tasks.scoring.records import metrics_from
 
 
@@ -53,7 +57,8 @@ def test_training_learns_keeps_the_best_and_tests_it_once(whole):
     }
     read = metrics_from(log.tagged, "whole", run="this one", read=lambda name: (folder / name).read_bytes())
     assert [metric.name for metric in read] == ["score"]
-    assert len(log.history("train/loss")) == 7  # 15 steps, every second one
+    # every second of 15 steps, and the last one of each epoch of 5
+    assert [step for step, _ in log.history("train/loss")] == [2, 4, 5, 6, 8, 10, 12, 14, 15]
     assert whole.step == 15
     assert {"train/gradient_norm", "train/lr", "train/samples_per_second"} <= log.rows[0][1].keys()
 
@@ -61,14 +66,17 @@ def test_training_learns_keeps_the_best_and_tests_it_once(whole):
 @pytest.mark.parametrize("killed_after", [1, 3], ids=["within the first epoch", "at its end"])
 def test_a_killed_run_goes_on_to_the_same_weights(whole, tmp_path, killed_after):
     run, report = toy_run(checkpoint_every=2), FolderReport(fail_after=killed_after)
+    killed = trainer_of(run, tmp_path, report)
     with pytest.raises(KeyboardInterrupt):
-        trainer_of(run, tmp_path, report).train()
+        killed.train()
     torch.manual_seed(123)
     again = trainer_of(run, tmp_path)
     again.resume(report.last)
     assert 0 < again.progress.samples < 3 * 40
-    again.train()
+    assert again.train()
     assert same_weights(again.model.state_dict(), whole.model.state_dict())
+    logged = [each.log.history("train/loss") for each in (killed, again, whole)]
+    assert logged[0] + logged[1] == logged[2], "every step is logged once"
     assert again.progress.best == whole.progress.best
     best = [load_file(folder / "model" / "model.safetensors") for folder in (whole.log.folder, tmp_path)]
     assert same_weights(*best)
@@ -77,13 +85,13 @@ def test_a_killed_run_goes_on_to_the_same_weights(whole, tmp_path, killed_after)
 def test_a_run_that_is_asked_to_stop_leaves_a_checkpoint_and_goes_on_to_the_same_weights(whole, tmp_path):
     report = FolderReport()
     part = trainer_of(toy_run(), tmp_path, report)
-    part.stopping = lambda: part.step == 8
-    part.train()
-    assert (part.step, report.count) == (8, 2)
+    part.stopping = lambda: part.step == 7
+    assert not part.train()
+    assert (part.step, report.count) == (7, 2)
     assert not any("whole/score" in row for _, row in part.log.rows), "the test split is left for later"
     again = trainer_of(toy_run(), tmp_path, report)
     again.resume(report.last)
-    assert again.step == 8
+    assert again.step == part.log.history("train/loss")[-1][0] == 7
     again.train()
     assert same_weights(again.model.state_dict(), whole.model.state_dict())
 
@@ -226,13 +234,19 @@ def test_a_batch_that_is_too_large_or_that_workers_cannot_share_is_refused():
     ("settings", "epoch_steps", "expected"),
     [
         ({"milestones": (1, 3), "decay": 0.1, "schedule": "step"}, 2, [1, 1, *[0.1] * 4, 0.01, 0.01]),
-        ({"schedule": "cosine", "warmup_steps": 2}, 2, {0: 0.5, 4: 0.5, 8: 0}),
+        ({"schedule": "cosine", "warmup_steps": 2, "epochs": 6}, 2, {0: 0.5, 6: 0.5, 12: 0}),
         ({"warmup_steps": 4, "warmup_start": 1.0}, 5, [*[1] * 5, 0.25, 0.5, 0.75, *[1] * 4]),
         ({"warmup_start": 1.0}, 5, {5: 1}),
         ({"warmup_steps": 2, "warmup_start": 0.5}, 4, [1, 1, 0.5, 1]),  # where `freeze` of half an epoch ends
-        ({"epochs": 2, "schedule": "cosine", "warmup_steps": 2, "warmup_start": 1.0}, 2, {2: 0.5 * 0.5}),
+        ({"epochs": 2, "schedule": "cosine", "warmup_steps": 2, "warmup_start": 1.0}, 5, {5: 0.5 * 0.5}),
+        ({"warmup_steps": 4}, 5, [0.25, 0.5, 0.75, 1]),  # a fifth of 20 steps
+        ({"warmup_steps": 5}, 5, [0.5, 1]),  # more, and so a tenth
+        ({"warmup_steps": 500}, 1, [1]),
     ],
-    ids=["steps", "cosine", "a later warm-up", "no warm-up", "from half an epoch", "cosine, later"],
+    ids=[
+        *("steps", "cosine", "a later warm-up", "no warm-up", "from half an epoch", "cosine, later"),
+        *("a fifth", "cut", "no step is a tenth"),
+    ],
 )
 def test_learning_rates_follow_their_schedules(settings, epoch_steps, expected):
     optim = Optim(**{"epochs": 4, "schedule": "constant"} | settings)
@@ -241,11 +255,50 @@ def test_learning_rates_follow_their_schedules(settings, epoch_steps, expected):
         assert found == pytest.approx(scale, rel=1e-9, abs=1e-9), step
 
 
-def test_a_loss_that_is_not_finite_stops_the_run(tmp_path):
-    trained = trainer_of(toy_run(optim={"clip": 0.0}), tmp_path)
+def test_a_warm_up_that_is_cut_is_said(tmp_path, capsys):
+    trainer_of(toy_run(optim={"warmup_steps": 20}), tmp_path).train()
+    said = (
+        "note: the warm-up is cut from 20 steps (--optim.warmup-steps) to 1, a tenth of the training's 15\n"
+    )
+    assert capsys.readouterr().err == said
+
+
+@pytest.mark.parametrize("log_every", [2, 100], ids=["where it is logged", "at the end of the epoch"])
+def test_a_loss_that_is_not_finite_stops_the_run(tmp_path, log_every):
+    trained = trainer_of(toy_run(optim={"clip": 0.0}, log_every=log_every), tmp_path)
     torch.nn.init.constant_(trained.model.visual.encoder.fc.weight, float("nan"))
-    with pytest.raises(InputError, match="lower the learning rate"):
+    with pytest.raises(InputError, match=f"nan before step {min(log_every, 5)}: lower the learning rate"):
         trained.train()
+    assert trained.log.history("dev/score") == []
+
+
+class Scripted(Toy):
+    """Gives the scores of a list on `val`, one after the other."""
+
+    def __init__(self, run: Run, scores: Iterable[float]) -> None:
+        super().__init__(run)
+        self.scores = iter(scores)
+
+    def evaluate(self, model: torch.nn.Module, split: str, protocol: str) -> Evaluation:
+        found = super().evaluate(model, split, protocol)
+        return replace(found, metrics={"score": next(self.scores)}) if split == "val" else found
+
+
+def test_a_score_that_is_no_number_is_never_the_best(tmp_path, capsys):
+    report, run = FolderReport(fail_after=1), toy_run()
+    first = trainer_of(run, tmp_path, report, adapter=Scripted(run, [math.nan]))
+    with pytest.raises(KeyboardInterrupt):
+        first.train()
+    assert capsys.readouterr().err == "warning: score on val is nan after epoch 1\n"
+    assert is_whole(report.last)
+    again = trainer_of(run, tmp_path, report, adapter=Scripted(run, [0.5, math.inf]))
+    again.resume(report.last)
+    assert again.train()
+    assert (again.progress.best, again.progress.best_epoch) == (0.5, 2)
+    assert "dev/best_score" not in first.log.rows[-1][1]
+    none = trainer_of(run, tmp_path / "none", adapter=Scripted(run, [math.nan] * 3))
+    with pytest.raises(InputError, match=r"score on val was never a finite number.*--optim\.lr"):
+        none.train()
 
 
 def test_weights_of_another_architecture_are_refused_by_name(tmp_path):

@@ -62,7 +62,8 @@ def test_training_goes_on_without_the_server_which_gets_all_when_it_is_back(serv
     assert (later.unsent, later.refused) == (0, 0)
     assert tracker.status() == "FINISHED"
     steps = loop.step
-    assert [step for step, _ in tracker.history("train/loss")] == list(range(2, steps + 1, run.log_every))
+    ends = {*range(run.log_every, steps + 1, run.log_every), steps // 3, 2 * steps // 3, steps}
+    assert [step for step, _ in tracker.history("train/loss")] == sorted(ends)
     assert [step for step, _ in tracker.history("dev/score")] == [steps // 3, 2 * steps // 3, steps]
     best = load_file(tracker.download("model") / "model.safetensors")
     assert all(torch.equal(value, best[name]) for name, value in loop.model.state_dict().items())
