@@ -111,15 +111,17 @@ def reader_verb(name: str) -> Callable[..., None]:
         for line in reading.notes:
             print(line, flush=True)
         how: dict[str, Any] = {"source": source, "dtype": dtype, "tolerance": tolerance, "replace": replace}
-        training = reference.training_ids() if reference else ()
+        training, complete = reference.training_ids() if reference else (), True
         report_store(to, write_features(to, rows, training=training, **how))
         if reference:
             print(match)
             listing = to / "unmatched.json"
-            for kind, ids in cross_check(FeatureStore.open(to), reference, listing=listing).items():
+            apart = cross_check(FeatureStore.open(to), reference, listing=listing)
+            complete = not apart[f"{reference.texts} only"]
+            for kind, ids in apart.items():
                 examples = f" such as {', '.join(ids[:3])}, all in {listing}" if ids else ""
                 print(f"ids with {kind}: {len(ids):,}{examples}")
-        print_next(*after_store(out, corpus))
+        print_next(*after_store(out, corpus, complete=complete))
 
     makes_store = issubclass(kind, FeatureReader)
     verb, helps = (store, _STORE_HELP) if makes_store else (corpus, {"out": "folder of the corpus."})

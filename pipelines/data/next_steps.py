@@ -33,10 +33,13 @@ def after_corpus(folder: Path | Url) -> list[Step]:
     return [(f"features of the {what}; other backbones give better ones: extract --help", made), training]
 
 
-def after_store(folder: Path | Url, corpus: Path | Url | None = None) -> list[Step]:
+def after_store(folder: Path | Url, corpus: Path | Url | None = None, *, complete: bool = True) -> list[Step]:
     """Return how a model is trained on a new store, or what it still lacks of its corpus.
 
-    The corpus is that which is named, or that of the folder that the store is in.
+    Args:
+        folder: of the store.
+        corpus: of its images or videos; that of the folder that the store is in by default.
+        complete: whether all of these have features.
     """
     corpus = corpus or place(folder).parent
     try:
@@ -44,7 +47,10 @@ def after_store(folder: Path | Url, corpus: Path | Url | None = None) -> list[St
     except InputError:
         words = ("train", "image_text", "--corpus", _CORPUS, "--features", reusable(folder))
         return [("train on it with a corpus of captions; or video_text, or vqa", words)]
-    return [_training(opened, reusable(corpus), reusable(folder))]
+    why, training = _training(opened, reusable(corpus), reusable(folder))
+    if not complete:
+        return [(f"{why} without what has no features", (*training, "--data.missing", "skip"))]
+    return [(why, training)]
 
 
 def after_extraction(

@@ -7,7 +7,6 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 
 from polypool.infra.errors import InputError
 from polypool.infra.store.findings import Skipped
@@ -49,10 +48,10 @@ class Rule:
     key: Callable[[str], str | None]
     of_path: bool = False
 
-    def ids(self, corpus: Corpus | QuestionCorpus) -> dict[str, str]:
-        """Return the corpus's ids by their keys; `_AMBIGUOUS` for a key of several."""
+    def ids(self, named: Sequence[tuple[str, str]]) -> dict[str, str]:
+        """Return ids of a corpus, each with the path of its file, by their keys; `_AMBIGUOUS` for a key of several."""
         found: dict[str, str] = {}
-        for id, path, _ in chain.from_iterable(map(corpus.paths, corpus.splits)):
+        for id, path in named:
             key = self.key(path if self.of_path else id)
             if key and found.setdefault(key, id) != id:
                 found[key] = _AMBIGUOUS
@@ -89,7 +88,8 @@ class IdMatch:
 
     def __init__(self, reader: Reader, corpus: Corpus | QuestionCorpus, *, min_matched: float) -> None:
         self._corpus, self._min_matched = corpus, min_matched
-        ids = [rule.ids(corpus) for rule in RULES]
+        named = [(id, path) for split in corpus.splits for id, path, _ in corpus.paths(split)]
+        ids = [rule.ids(named) for rule in RULES]
         hits, seen = Counter[int](), list[str]()
         for entry in reader.read().rows:
             if not isinstance(entry, Features):

@@ -94,6 +94,7 @@ def test_features_of_too_few_items_are_refused_unless_that_is_asked_for(tmp_path
     assert not (tmp_path / "out" / "manifest.json").exists()
     out = ingested(*words, "--min-matched", 0)
     assert "features of 98 of 100 images" in out
+    assert "--aggregator gpo --data.missing skip  # train a model without what has no features" in out
     assert "ids with captions only: 2 such as 101.jpg, 102.jpg, all in" in out
     assert "ids with features only: 3 such as 0, 1, 2, all in" in out
     listed = json.loads((tmp_path / "out" / "unmatched.json").read_text())
