@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 
 from polypool.infra.errors import InputError
@@ -96,17 +96,17 @@ class RandomSplits:
             ranks[split], start = range(start, end), end
         return ranks | {wanted[0]: range(start, count)}
 
-    def held_out(self, splits: Mapping[str, str]) -> set[str]:
+    def held_out(self, ids: Mapping[str, Set[str]]) -> set[str]:
         """Return the ids of train that become val.
 
         Args:
-            splits: of all ids.
+            ids: of each split.
 
         Raises:
             InputError: there is a val split, or nothing of train would be left.
         """
-        train = [id for id, split in splits.items() if split == "train"]
-        if "val" in splits.values():
+        train = ids.get("train", set())
+        if "val" in ids:
             raise InputError(f"--val {self.val} makes a val split of train, and the data have one")
         if not 0 < self.val < len(train):
             raise InputError(

@@ -248,7 +248,7 @@ def grouped(
         rows: of all files; they wait on disk, and those of one picture are held in memory.
         splits: the random ones.
         own_splits: whether the rows have their own.
-        apart: whether each split has files of its own, so that none may have a picture or video of another.
+        apart: whether each split has files of its own, so that none may have a picture, video or question of another.
         questions: whether texts are questions.
         folder: that paths start from, where rows without a file are to be skipped.
 
@@ -259,7 +259,8 @@ def grouped(
         raise InputError(
             f"--val {splits.val} is for data with splits of their own; --split gives random ones shares"
         )
-    listing, split_of, overlap = Listing(folder) if folder else None, dict[str, str](), list[Skipped]()
+    listing, ids = Listing(folder) if folder else None, defaultdict[str, set[str]](set)
+    split_of, overlap = dict[str, str](), list[str]()
     with Gathering(splits.key) as gathering:
         for row in rows:
             if not isinstance(row, Row):
@@ -274,26 +275,25 @@ def grouped(
                 )
                 yield Skipped(where=f"{row.where}, {row.path}", why=why, split=row.split)
             else:
-                gathering.add(row.id, _VALUES(row))
-                if own_splits and splits.val:
-                    split_of.setdefault(row.id, row.split)
-        held_out = splits.held_out(split_of) if split_of else set()
+                # questions of several splits may be about one picture, of which the corpus warns
+                gathering.add(f"{row.split}\0{row.id}" if questions and own_splits else row.id, _VALUES(row))
+                if splits.val:
+                    ids[row.split].add(row.id)
+                same = f"{row.id}\0{' '.join(row.texts)}" if questions else row.id
+                if apart and split_of.setdefault(same, row.split) != row.split:
+                    overlap.append(f"{row.where}, id {row.id}")
+        if overlap:
+            what = "the same questions about pictures" if questions else "pictures or videos"
+            raise InputError(
+                f"{len(overlap):,} rows are {what} that a file of another split has, too, such as {overlap[0]}; take "
+                "them out of one of the files"
+            )
+        held_out = splits.held_out(ids) if ids else set()
         count = gathering.rank()
         ranks = {} if own_splits or not count else splits.divide(count)
         for rank, group in gathering.groups():
             split = next((split for split, range in ranks.items() if rank in range), "")
-            for entry in _together(map(_row, group), split, held_out=held_out, questions=questions):
-                if apart and isinstance(entry, Skipped) and entry.why == _OTHER_SPLIT:
-                    overlap.append(entry)
-                yield entry
-    if overlap:
-        raise InputError(
-            f"{len(overlap):,} rows are of pictures or videos that a file of another split has, too, such as "
-            f"{overlap[0].where}; take them out of one of the files"
-        )
-
-
-_OTHER_SPLIT = "a row in another split than the first one of its picture or video"
+            yield from _together(map(_row, group), split, held_out=held_out, questions=questions)
 
 
 def _together(
@@ -304,15 +304,15 @@ def _together(
     Args:
         rows: of it.
         split: the random one, empty where it is theirs.
-        held_out: ids whose split is val.
+        held_out: ids of train whose split is val.
         questions: whether texts are questions.
     """
     first = next(rows)
     id, fitting = first.id, [first]
-    split = split or ("val" if id in held_out else first.split)
+    split = split or ("val" if first.split == "train" and id in held_out else first.split)
     for row in rows:
         if row.split != first.split:
-            why = _OTHER_SPLIT
+            why = "a row in another split than the first one of its picture or video"
         elif row.path != first.path:
             why = "a row of another file than the first one of its id"
         elif len(fitting) == MOST_TEXTS:

@@ -219,9 +219,22 @@ def test_files_may_say_their_splits(kind, folder):
 def test_files_that_share_a_picture_are_no_splits(folder):
     train, test = split_files(folder, "a.csv", "b.csv", rows=(slice(0, 10), slice(9, 12)))
     words = ("table", "--file", f"train={train}", f"test={test}", "--out", folder / "out")
-    message = "2 rows are of pictures or videos that a file of another split has, too, such as b.csv, row 1, id pict"
+    message = "2 rows are pictures or videos that a file of another split has, too, such as b.csv, row 1, id pictures/9"
     refused(message, *words, "--allow-skipped")
     assert not [*(folder / "out").glob("*.arrow")]
+
+
+def test_questions_of_two_splits_may_be_about_one_picture(folder):
+    rows = [{"image": f"pictures/{n}.png", "question": "What?", "answer": "a dog"} for n in range(PICTURES)]
+    other = [row | {"question": "Why?"} for row in rows[:3]]
+    files = f"train={written(folder / 'a.csv', rows)}", f"test={written(folder / 'b.csv', other)}"
+    said = ingested("table", "--file", *files, "--val", 2, "--out", folder / "out")
+    assert "15 questions (train 10 about 10 images, val 2 about 2 images, test 3 about 3 images)" in said
+    assert "nothing skipped" in said
+    assert "3 x" in said  # pictures that splits share
+    written(folder / "b.csv", [*other, rows[0]])
+    message = "1 rows are the same questions about pictures that a file of another split has, too, such as b.csv, row 4"
+    refused(message, "table", "--file", *files, "--out", folder / "out")
 
 
 def test_files_that_are_called_after_splits_are_not_divided_anew(folder):
