@@ -23,14 +23,14 @@ def after_corpus(folder: Path | Url) -> list[Step]:
     """Return how features of a new corpus are made, or read where it names no pictures or videos."""
     corpus, named = open_corpus(folder), reusable(folder)
     features = f"{str(folder).rstrip('/')}/{'cells' if _media(corpus) else 'features'}"
-    training = _training(corpus, named, reusable(features))
+    training = [_training(corpus, named, reusable(features))] if {"train", "val"} <= {*corpus.splits} else []
     if (first := _media(corpus)) is None:
         read = ("ingest", "hdf5", "--file", _FILE, "--corpus", folder, "--out", features)
-        return [("features of your own; or ingest arrays --dir DIR", read), training]
+        return [("features of your own; or ingest arrays --dir DIR", read), *training]
     video = ("--video",) if first.lower().endswith(VIDEOS) else ()
     what = "videos" if video else "pictures"
     made = ("extract", "--corpus", folder, *video, "--backbone", "cells", "--out", features)
-    return [(f"features of the {what}; other backbones give better ones: extract --help", made), training]
+    return [(f"features of the {what}; other backbones give better ones: extract --help", made), *training]
 
 
 def after_store(folder: Path | Url, corpus: Path | Url | None = None, *, complete: bool = True) -> list[Step]:

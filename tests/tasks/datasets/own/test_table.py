@@ -278,6 +278,7 @@ def test_a_val_split_is_taken_from_train_where_that_is_asked_for(folder):
     train, _, test = split_files(folder, "a.csv", "b.csv", "c.csv")
     words = ("table", "--file", f"train={train}", f"test={test}")
     said, whole, _ = corpus_of(folder / "out", *words)
+    assert "polypool train" not in said
     assert "no val split, on which `train` chooses the epoch: --val 1 takes it" in said
     said, corpus, _ = corpus_of(folder / "out", *words, "--val", 3)
     assert "no val split" not in said
