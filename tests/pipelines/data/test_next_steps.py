@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -48,11 +49,10 @@ def test_after_a_corpus_come_features_and_training(here, path, recipe, made):
 
 
 def test_after_questions_comes_their_recipe(here):
-    write_questions(
-        "data/asked",
-        [Question(id="1", split="train", image_id="7", question="What?", path="7.jpg")],
-        source={},
-    )
+    first = Question(id="1", split="train", image_id="7", question="What?", path="7.jpg")
+    write_questions("data/asked", [first], source={})
+    assert len(lines(next_steps.after_corpus(Path("data/asked")))) == 1  # no split to choose the epoch on
+    write_questions("data/asked", [first, replace(first, id="2", split="val")], source={})
     assert lines(next_steps.after_corpus(Path("data/asked")))[1].startswith("train vqa --corpus data/asked")
 
 
