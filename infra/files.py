@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from polypool.infra.errors import InputError, MissingError
-from polypool.infra.paths import here_instead
+from polypool.infra.paths import elsewhere
 from polypool.infra.process.locking import open_locked
 from polypool.infra.storage.places import local
 
@@ -35,7 +35,7 @@ def existing(path: str | Path, *, what: str) -> Path:
     if not os.path.isfile(path):  # False, too, of a name that the system rejects
         if os.path.lexists(path) and (why := why_no_file(path)) != _NO_FILE:
             raise InputError(f"{path}: is {why}; expected {what}")
-        raise MissingError(f"{path}: {_NO_FILE}; expected {what}{here_instead(path)}", path)
+        raise MissingError(f"{path}: {_NO_FILE}; expected {what}{elsewhere(path)}", path)
     if not os.access(path, os.R_OK):
         raise InputError(f"{path}: may not be read; give yourself read permission")
     return path
@@ -65,7 +65,7 @@ def existing_folder(path: str | Path, *, what: str) -> Path:
     if not os.path.isdir(path):
         if os.path.isfile(path):
             raise InputError(f"{path}: is a file; expected {what}")
-        raise MissingError(f"{path}: no such folder; expected {what}{here_instead(path)}", path)
+        raise MissingError(f"{path}: no such folder; expected {what}{elsewhere(path)}", path)
     return path
 
 

@@ -1,20 +1,27 @@
-"""Home of a project: the folder of its data and runs."""
+"""Paths that users name: relative ones start at the current folder, and those of recipes at the project's home."""
 
 from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from importlib.metadata import distributions
 from pathlib import Path
+from typing import Annotated, Any
 from urllib.parse import unquote, urlparse
 
 from polypool.infra.errors import InputError
 from polypool.infra.storage.places import Url, local, place
 
+FilePath = Annotated[str, "a file or folder"]
+"""Type of a part's parameter that names a file or folder; a run that names the part makes it absolute."""
+ModelName = Annotated[str, "a published model, or its folder"]
+"""Type of a part's parameter that names a model on the hub or a local folder; a folder that exists becomes absolute."""
+
 
 def home() -> Path:
-    """Return the folder that relative paths start from: POLYPOOL_HOME, or else the current one.
+    """Return the folder of data and runs, at which paths of recipes start: POLYPOOL_HOME, or else the current one.
 
     A Ray job runs in a temporary copy of the working directory, where data is missing and a database would be lost:
     there it is the folder that polypool was installed from with `pip install -e`.
@@ -24,7 +31,7 @@ def home() -> Path:
     """
     if named := os.environ.get("POLYPOOL_HOME"):
         return local(named, what="POLYPOOL_HOME, the folder of data and runs,").resolve()
-    if "RAY_JOB_CONFIG_JSON_ENV_VAR" not in os.environ:
+    if not _in_job():
         return Path.cwd()
     if installed := _editable_folder():
         return installed
@@ -36,23 +43,52 @@ def home() -> Path:
     )
 
 
-def resolve(path: str | Path) -> Path:
-    """Return an absolute path; a relative one starts at `home()`."""
-    path = local(path).expanduser()
-    return path if path.is_absolute() else home() / path
+def _in_job() -> bool:
+    return "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ
 
 
-def resolve_place(path: str | Path) -> Path | Url:
-    """Return a URL of object storage unchanged, and any other path as `resolve` does."""
+def here() -> Path:
+    """Return the folder at which typed paths start: the current one, or in a Ray job, whose own is a copy, `home()`."""
+    return home() if _in_job() else Path.cwd()
+
+
+def absolute(path: str | Path, start: Callable[[], Path]) -> Path | Url:
+    """Return a URL of object storage unchanged, and any other path absolute.
+
+    Args:
+        path: of a user.
+        start: returns the folder at which a relative path starts, `here` or `home`.
+    """
     found = place(path)
-    return found if isinstance(found, Url) else resolve(found)
+    if isinstance(found, Url) or (found := found.expanduser()).is_absolute():
+        return found
+    return start() / found
 
 
-def here_instead(missing: Path) -> str:
-    """Return a hint, for messages, where the current folder has what is missing in POLYPOOL_HOME; else nothing."""
-    with suppress(ValueError, InputError):  # elsewhere, or a job without a home
-        if os.path.exists(here := missing.relative_to(home())):  # False of a name that the system rejects
-            return f"; the current folder has {here}, but relative paths start at POLYPOOL_HOME: give the absolute path"
+def located(path: str, kind: Any, start: Callable[[], Path]) -> str:
+    """Return a parameter of type `FilePath`, or `ModelName` where it is a folder, as `absolute` does, as text."""
+    found = absolute(path, start)
+    if (
+        kind is ModelName
+        and not (isinstance(found, Path) and found.is_dir())
+        and not path.startswith((".", "~"))
+    ):
+        return path
+    return str(found)
+
+
+def elsewhere(missing: Path) -> str:
+    """Return a hint, for messages, where the home has what is missing in the current folder, or the reverse."""
+    with suppress(ValueError, InputError):  # a job without a home
+        at, current = home(), Path.cwd()
+        path = current / missing
+        for start, other, rule in (
+            (current, at, "typed paths start at the current folder"),
+            (at, current, "paths of recipes start at POLYPOOL_HOME"),
+        ):
+            found = other / path.relative_to(start) if path.is_relative_to(start) else None
+            if at != current and found and os.path.exists(found):  # False of a name that the system rejects
+                return f"; {rule}, but it is in the other one: name {found}"
     return ""
 
 
@@ -64,7 +100,7 @@ def runs() -> Path | Url | None:
     """
     if not (named := os.environ.get("POLYPOOL_RUNS")):
         return None
-    found = resolve_place(named)
+    found = absolute(named, home)
     if isinstance(found, Url) and found.scheme == "hf":
         raise InputError(
             f"POLYPOOL_RUNS={found}: runs write and delete checkpoints all the time, which a hub keeps for ever; give "

@@ -129,25 +129,23 @@ def recipe(name: str, **settings: Any) -> Run:
 
     Args:
         name: a recipe of `polypool train --list`.
-        settings: fields of `Run`; a dict changes some fields of `data` or `optim`: `optim={"epochs": 10}`.
+        settings: fields of `Run`; a dict changes some fields of `data` or `optim`: `optim={"epochs": 10}`; and the
+            places `corpus`, `features` and `texts`, at which relative paths start at the current folder.
 
     Raises:
         InputError: no such recipe or setting, a value out of range, or the recipe of an ensemble.
     """
     from polypool.infra.fields import check_value
-    from polypool.infra.registry import RECIPES
-    from polypool.infra.spec import trust_specs
-    from polypool.pipelines.recipes import derive
-    from polypool.tasks.run import Run
+    from polypool.infra.paths import here
+    from polypool.infra.spec import trust_modules, trust_specs
+    from polypool.pipelines.recipes import derive, named_run
+    from polypool.tasks.run import located, modules
 
     check_value(name, str, "the name of a recipe")
     trust_specs(name)
-    run = RECIPES.get(name)()
-    if not isinstance(run, Run):
-        raise InputError(
-            f"recipe {name!r} is an ensemble; train one of its members: {', '.join(run.members)}"
-        )
-    return derive(run, **settings)
+    run = derive(named_run(name), **settings)
+    trust_modules(*modules(run))
+    return located(run, here)
 
 
 @needed()
@@ -162,13 +160,19 @@ def train(run: str | Run, **settings: Any) -> TrainedRun:
         InputError: a setting cannot be used; nothing was started.
         RuntimeError: the training failed; the message gives the command that resumes the run.
     """
-    from polypool.infra.paths import home
+    from polypool.infra.paths import here, home
+    from polypool.infra.spec import trust_modules
     from polypool.infra.tracking import Tracker, tracking_uri
     from polypool.pipelines.recipes import derive
     from polypool.pipelines.training.launch import start
-    from polypool.tasks.run import Run
+    from polypool.tasks.run import Run, located, modules
 
-    run = derive(run, **settings) if isinstance(run, Run) else recipe(run, **settings)
+    if isinstance(run, Run):
+        run = derive(run, **settings)
+        trust_modules(*modules(run))
+        run = located(run, here)
+    else:
+        run = recipe(run, **settings)
     tracker = Tracker.attach(tracking_uri(home()), start(run), running=False)
     return TrainedRun(id=tracker.run_id, metrics=tracker.metrics())
 

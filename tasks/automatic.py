@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import tyro
 
 from polypool.infra.errors import InputError
-from polypool.infra.paths import resolve_place
+from polypool.infra.paths import absolute, here
 from polypool.infra.spec import Spec, changed
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def short(flag: str) -> Any:
 
 def folder_name(corpus: str) -> str:
     """Return the name of a corpus's folder or URL; empty where there is none."""
-    return os.path.basename(os.path.normpath(str(resolve_place(corpus)))) if corpus else ""
+    return os.path.basename(os.path.normpath(str(absolute(corpus, here)))) if corpus else ""
 
 
 def text_encoder(visual: str, *, stored: bool) -> str:

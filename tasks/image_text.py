@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
-from polypool.infra.paths import resolve
+from polypool.infra.paths import FilePath, home
 from polypool.infra.registry import TASKS
 from polypool.tasks.adapter import Evaluation, Score
 from polypool.tasks.datasets.coco_judgments import cxc_files, eccv_files, read_cxc, read_eccv
@@ -24,9 +25,11 @@ class ImageText(Retrieval):
         run: its complete description.
         assets: of a checkpoint; made from the training split if None.
         dev_protocol: the protocol that chooses the best epoch.
-        cxc: folder of the official files of Crisscrossed Captions, for the protocol `coco-5k-cxc`.
+        cxc: folder of the official files of Crisscrossed Captions, for the protocol `coco-5k-cxc`; `data/cxc` below
+            the project's home if empty.
         eccv: folder of the JSON files of ECCV Caption, for `coco-eccv`; those of its package if empty.
-        flickr8k: folder of the judgments in Flickr8k's text archive, for `flickr8k-expert` and `flickr8k-crowd`.
+        flickr8k: folder of the judgments in Flickr8k's text archive, for `flickr8k-expert` and `flickr8k-crowd`;
+            `data/flickr8k` likewise.
         chunk: images or captions encoded at once in evaluation.
     """
 
@@ -36,13 +39,14 @@ class ImageText(Retrieval):
         assets: dict[str, Any] | None = None,
         *,
         dev_protocol: str = "val-1k",
-        cxc: str = "data/cxc",
-        eccv: str = "",
-        flickr8k: str = "data/flickr8k",
+        cxc: FilePath = "",
+        eccv: FilePath = "",
+        flickr8k: FilePath = "",
         chunk: int = 256,
     ) -> None:
-        self.cxc, self.eccv = resolve(cxc), resolve(eccv) if eccv else None
-        self.flickr8k = resolve(flickr8k)
+        self.cxc = Path(cxc) if cxc else home() / "data/cxc"
+        self.eccv = Path(eccv) if eccv else None
+        self.flickr8k = Path(flickr8k) if flickr8k else home() / "data/flickr8k"
         super().__init__(run, assets, dev_protocol=dev_protocol, chunk=chunk)
 
     def evaluate_scores(self, score: Score, split: str, protocol: str) -> Evaluation:

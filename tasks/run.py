@@ -7,15 +7,33 @@ import itertools
 import json
 import math
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tyro
 
+from polypool.infra import paths
 from polypool.infra.errors import InputError
 from polypool.infra.fields import NOT_EMPTY, Rule, above, at_least, below, from_plain, hints, validate
 from polypool.infra.limits import LARGEST_NUMBER
+from polypool.infra.paths import FilePath
+from polypool.infra.registry import (
+    ADAPTATIONS,
+    AGGREGATORS,
+    AUGMENTATIONS,
+    CROSS_ENCODERS,
+    ENCODERS,
+    FUSIONS,
+    MODELS,
+    OBJECTIVES,
+    OPTIMISERS,
+    REGULARISERS,
+    SIMILARITIES,
+    TASKS,
+    Registry,
+)
 from polypool.infra.registry.origins import ORIGINS, origins, without_origins
 from polypool.infra.spec import Spec, modules_of, refuse_untrusted
 from polypool.infra.storage.places import place
@@ -52,12 +70,15 @@ ByPrefix = Annotated[
 """Numbers by prefixes of parameter names; the longest prefix of a name wins."""
 
 
+PLACES = ("corpus", "features", "texts")
+"""Settings of `Data` that are folders or URLs."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Data:
     """Where the data is and how training samples are made of it.
 
-    Paths are relative to the project's home: the folder a command runs in, or POLYPOOL_HOME. Corpora and stores may be
-    in object storage: `s3://bucket/data/coco`, `gs://...` or `hf://...`.
+    Corpora and stores may be in object storage: `s3://bucket/data/coco`, `gs://...` or `hf://...`.
     """
 
     dataset: Name = AUTO
@@ -89,7 +110,7 @@ class Data:
 
     def __post_init__(self) -> None:
         validate(self, prefix="--data.")
-        for name in ("corpus", "features", "texts"):
+        for name in PLACES:
             place(getattr(self, name))
         if self.dataset == AUTO:
             object.__setattr__(self, "dataset", folder_name(self.corpus) or AUTO)
@@ -312,6 +333,62 @@ def specs(of: Run | Data | Optim, *, prefix: str = "") -> Iterator[tuple[str, st
         elif name == "members":
             for member, run in value.items():
                 yield from specs(run, prefix=f"{prefix}members.{member}.")
+
+
+REGISTRIES: Mapping[str, Registry] = {
+    "task": TASKS,
+    "visual": ENCODERS,
+    "text": ENCODERS,
+    "adapt": ADAPTATIONS,
+    "aggregator": AGGREGATORS,
+    "text_aggregator": AGGREGATORS,
+    "model": MODELS,
+    "cross": CROSS_ENCODERS,
+    "similarity": SIMILARITIES,
+    "fusion": FUSIONS,
+    "objective": OBJECTIVES,
+    "regularisers": REGULARISERS,
+    "data.visual_augment": AUGMENTATIONS,
+    "data.text_augment": AUGMENTATIONS,
+    "optim.optimiser": OPTIMISERS,
+}
+"""Kinds of the parts that the settings of a run name."""
+
+
+def located(run: Run, start: Callable[[], Path]) -> Run:
+    """Return a run whose paths are absolute: those of its data, and those of its parts, `FilePath` and `ModelName`.
+
+    Args:
+        run: its settings.
+        start: returns the folder at which relative paths start: `polypool.infra.paths.here` for what a user types,
+            `home` for recipes.
+    """
+    return _with_paths(run, lambda path, kind: paths.located(path, kind, start))
+
+
+def portable(run: Run, home: str | Path) -> Run:
+    """Return a run whose paths below a home are relative to it, as in recipes and as on other machines."""
+    return _with_paths(run, lambda path, _: path.removeprefix(f"{home}/" if home else ""))
+
+
+def _with_paths(run: Run, change: Callable[[str, Any], str]) -> Run:
+    def part(name: str, value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(part(name, spec) for spec in value)
+        return REGISTRIES[name].with_paths(value, change)
+
+    own: dict[str, Any] = {"data": {}, "optim": {}}
+    for name in REGISTRIES:
+        of, _, inside = name.rpartition(".")
+        if of:
+            own[of][inside] = part(name, getattr(getattr(run, of), inside))
+        else:
+            own[name] = part(name, getattr(run, name))
+    places = {name: getattr(run.data, name) for name in PLACES}
+    own["data"] |= {name: change(path, FilePath) for name, path in places.items() if path}
+    own |= {name: dataclasses.replace(getattr(run, name), **own[name]) for name in ("data", "optim")}
+    members = {name: _with_paths(member, change) for name, member in run.members.items()}
+    return dataclasses.replace(run, **own, members=members)
 
 
 def modules(run: Run) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from PIL import Image
 from polypool.encoders.backbones import Backbone, Described
 from polypool.encoders.backbones.hub import Pretrained
 from polypool.infra.errors import InputError
+from polypool.infra.paths import ModelName
 from polypool.infra.pictures.boxes import BOXES, SCORES, best_regions, corners
 from polypool.infra.registry import BACKBONES
 
@@ -106,7 +107,7 @@ class DETR(Detector):
     def __init__(
         self,
         *,
-        name: str = "facebook/detr-resnet-50",
+        name: ModelName = "facebook/detr-resnet-50",
         regions: int = 36,
         least: int = 1,
         threshold: float = 0.0,
@@ -141,7 +142,7 @@ class RTDETR(Detector):
     def __init__(
         self,
         *,
-        name: str = "PekingU/rtdetr_r50vd",
+        name: ModelName = "PekingU/rtdetr_r50vd",
         regions: int = 36,
         least: int = 1,
         threshold: float = 0.0,
@@ -175,7 +176,7 @@ class OWLv2(Detector):
     def __init__(
         self,
         *,
-        name: str = "google/owlv2-base-patch16-ensemble",
+        name: ModelName = "google/owlv2-base-patch16-ensemble",
         regions: int = 36,
         least: int = 1,
         threshold: float = 0.0,

@@ -15,6 +15,7 @@ from PIL import Image
 
 from polypool.encoders.backbones import Backbone
 from polypool.infra.files import sha256
+from polypool.infra.paths import FilePath
 from polypool.infra.pictures.opening import rgb
 from polypool.infra.registry import BACKBONES
 
@@ -49,7 +50,7 @@ class I3DBackbone(Backbone):
     reads = "video"
     dim = 1024
 
-    def __init__(self, *, weights: str, window: int = 64, stride: int | None = None) -> None:
+    def __init__(self, *, weights: FilePath, window: int = 64, stride: int | None = None) -> None:
         stride = window - _STEP if stride is None else stride
         if window % _STEP or stride % _STEP or window < _LEAST or not _STEP <= stride <= window:
             raise ValueError(

@@ -16,6 +16,7 @@ from PIL import Image
 from polypool.encoders.backbones import Backbone
 from polypool.encoders.backbones.hub import Pretrained, half_of_pair
 from polypool.infra.errors import InputError
+from polypool.infra.paths import ModelName
 from polypool.infra.pictures.opening import rgb
 from polypool.infra.registry import BACKBONES
 
@@ -47,7 +48,7 @@ class ViT(Backbone):
     def __init__(
         self,
         *,
-        name: str = "google/vit-base-patch16-224",
+        name: ModelName = "google/vit-base-patch16-224",
         cls: bool = False,
         grid: int | None = None,
         layers: int = 1,
@@ -155,7 +156,7 @@ class CLIP(_OfPair):
     def __init__(
         self,
         *,
-        name: str = "openai/clip-vit-base-patch32",
+        name: ModelName = "openai/clip-vit-base-patch32",
         cls: bool = False,
         pooled: bool = False,
         grid: int | None = None,
@@ -182,7 +183,7 @@ class SigLIPBackbone(_OfPair):
     def __init__(
         self,
         *,
-        name: str = "google/siglip-base-patch16-224",
+        name: ModelName = "google/siglip-base-patch16-224",
         pooled: bool = False,
         grid: int | None = None,
         bfloat16: bool = False,
@@ -206,7 +207,7 @@ class DINOv2(ViT):
     def __init__(
         self,
         *,
-        name: str = "facebook/dinov2-base",
+        name: ModelName = "facebook/dinov2-base",
         cls: bool = False,
         grid: int | None = None,
         layers: int = 1,
@@ -232,7 +233,7 @@ class ResNetBackbone(Backbone):
 
     gpu = True
 
-    def __init__(self, *, name: str = "microsoft/resnet-50", size: int | None = None) -> None:
+    def __init__(self, *, name: ModelName = "microsoft/resnet-50", size: int | None = None) -> None:
         if size is not None and size < 1:
             raise ValueError(f"size must be at least 1 pixel, got {size}")
         self.size = size

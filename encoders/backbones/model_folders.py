@@ -15,7 +15,7 @@ from typing import Any
 from polypool.infra.errors import InputError
 from polypool.infra.fields import read_record
 from polypool.infra.files import make_folder, write_json
-from polypool.infra.paths import resolve
+from polypool.infra.paths import home
 
 MODELS = "POLYPOOL_MODELS"
 """The variable that lists folders of models, separated as in PATH."""
@@ -46,7 +46,7 @@ def remember_folder(name: str, described: Mapping[str, Any]) -> None:
     """
     folder, sha256 = local_folder(name), described.get("sha256")
     if folder and sha256:
-        path = resolve(REMEMBERED)
+        path = home() / REMEMBERED
         still = {of: known for of, known in _remembered(path).items() if Path(known).is_dir()}
         folders = still | {sha256: str(folder.resolve())}
         make_folder(path.parent)
@@ -55,7 +55,7 @@ def remember_folder(name: str, described: Mapping[str, Any]) -> None:
 
 def remembered_folder(described: Mapping[str, Any]) -> Path | None:
     """Return the folder that a described model was read from on this machine, which may be gone; None without one."""
-    folder = _remembered(resolve(REMEMBERED)).get(str(described.get("sha256")))
+    folder = _remembered(home() / REMEMBERED).get(str(described.get("sha256")))
     return Path(folder) if folder else None
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from polypool.encoders.backbones import Backbone
 from polypool.infra.fields import from_plain
+from polypool.infra.paths import ModelName
 from polypool.infra.registry import BACKBONES, ENCODERS
 
 
@@ -114,7 +115,7 @@ class BertStates(TextBackbone):
 
     backbone, model = "bert", "bert"
 
-    def __init__(self, *, name: str = "bert-base-uncased", pooled: bool = False) -> None:
+    def __init__(self, *, name: ModelName = "bert-base-uncased", pooled: bool = False) -> None:
         super().__init__(name=name)
         self._mean = pooled
         self._described |= {"pooled": True} if pooled else {}
@@ -139,7 +140,7 @@ class DecoderStates(TextBackbone):
 
     backbone, model = "decoder", "model"
 
-    def __init__(self, *, name: str = "Qwen/Qwen3-Embedding-0.6B", pooled: bool = False) -> None:
+    def __init__(self, *, name: ModelName = "Qwen/Qwen3-Embedding-0.6B", pooled: bool = False) -> None:
         super().__init__(name=name)
         self._last = pooled
         self._described |= {"pooled": True} if pooled else {}
@@ -161,7 +162,7 @@ class ClipTextStates(TextBackbone):
 
     backbone, model = "clip_text", "tower"
 
-    def __init__(self, *, name: str = "openai/clip-vit-base-patch32", pooled: bool = False) -> None:
+    def __init__(self, *, name: ModelName = "openai/clip-vit-base-patch32", pooled: bool = False) -> None:
         super().__init__(name=name, pooled=pooled)
 
 
@@ -176,5 +177,5 @@ class SiglipTextStates(TextBackbone):
 
     backbone, model = "siglip_text", "tower"
 
-    def __init__(self, *, name: str = "google/siglip-base-patch16-224", pooled: bool = False) -> None:
+    def __init__(self, *, name: ModelName = "google/siglip-base-patch16-224", pooled: bool = False) -> None:
         super().__init__(name=name, pooled=pooled)

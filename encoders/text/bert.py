@@ -14,6 +14,7 @@ from polypool.encoders.encoder import FeatureEncoder, Standardise, TextEncoder
 from polypool.infra.compute.dropout import by_sample
 from polypool.infra.errors import InputError
 from polypool.infra.fields import at_least
+from polypool.infra.paths import ModelName
 from polypool.infra.registry import ENCODERS
 
 
@@ -89,7 +90,7 @@ class Bert(TextEncoder):
     assets_kind, published = BertAssets, "bert"
 
     def __init__(
-        self, assets: Mapping[str, Any], *, width: int = 1024, name: str = "bert-base-uncased"
+        self, assets: Mapping[str, Any], *, width: int = 1024, name: ModelName = "bert-base-uncased"
     ) -> None:
         super().__init__()
         self.width = width
@@ -98,7 +99,9 @@ class Bert(TextEncoder):
         self.linear = nn.Linear(self.bert.config.hidden_size, width)
 
     @classmethod
-    def prepare(cls, captions: Iterable[str], *, name: str = "bert-base-uncased", **_: Any) -> dict[str, Any]:
+    def prepare(
+        cls, captions: Iterable[str], *, name: ModelName = "bert-base-uncased", **_: Any
+    ) -> dict[str, Any]:
         """Read the tokenizer and the configuration from the hub or the folder."""
         from transformers import AutoConfig, AutoTokenizer
 

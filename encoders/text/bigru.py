@@ -17,6 +17,7 @@ from polypool.infra.compute.dropout import Dropout
 from polypool.infra.compute.gru import GRU
 from polypool.infra.errors import InputError, unknown
 from polypool.infra.fields import Rule
+from polypool.infra.paths import FilePath
 from polypool.infra.process.progress import Progress
 from polypool.infra.registry import ENCODERS
 
@@ -101,7 +102,7 @@ class WordGRU(TextEncoder):
         embedding: int,
         hidden: int,
         dropout: float,
-        glove: str,
+        glove: FilePath,
         start: str,
         retry: bool = False,
     ) -> None:
@@ -177,7 +178,7 @@ class BiGRU(WordGRU):
         embedding: int = 300,
         min_count: int = 4,
         dropout: float = 0.0,
-        glove: str = "",
+        glove: FilePath = "",
         start: str = "uniform",
         ends: bool = True,
         split: str = "captions",
@@ -222,7 +223,7 @@ class Words(WordGRU):
         embedding: int = 300,
         min_count: int = 4,
         dropout: float = 0.1,
-        glove: str = "",
+        glove: FilePath = "",
         start: str = "uniform",
         retry: bool = False,
         split: str = "captions",

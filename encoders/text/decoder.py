@@ -12,6 +12,7 @@ from polypool.encoders.backbones.hub import from_config, from_hub
 from polypool.encoders.encoder import TextEncoder
 from polypool.encoders.text.bert import BertAssets, Subwords
 from polypool.infra.errors import InputError
+from polypool.infra.paths import ModelName
 from polypool.infra.registry import ENCODERS
 
 
@@ -54,7 +55,7 @@ class Decoder(TextEncoder):
         assets: Mapping[str, Any],
         *,
         width: int = 1024,
-        name: str = "Qwen/Qwen3-Embedding-0.6B",
+        name: ModelName = "Qwen/Qwen3-Embedding-0.6B",
         end: bool = True,
     ) -> None:
         super().__init__()
@@ -67,7 +68,7 @@ class Decoder(TextEncoder):
         cls,
         captions: Iterable[str],
         *,
-        name: str = "Qwen/Qwen3-Embedding-0.6B",
+        name: ModelName = "Qwen/Qwen3-Embedding-0.6B",
         end: bool = True,
         **_: Any,
     ) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from polypool.encoders.encoder import TextEncoder
 from polypool.encoders.text.bert import Specials, Subwords
 from polypool.infra.errors import InputError, unknown
 from polypool.infra.fields import at_least
+from polypool.infra.paths import ModelName
 from polypool.infra.registry import ENCODERS
 
 
@@ -69,7 +70,7 @@ class _TextTower(TextEncoder):
         return model, projection
 
     @classmethod
-    def prepare(cls, captions: Iterable[str], *, name: str = "", **_: Any) -> dict[str, Any]:
+    def prepare(cls, captions: Iterable[str], *, name: ModelName = "", **_: Any) -> dict[str, Any]:
         """Read the tokenizer and the configuration from the hub or the folder."""
         import transformers
 
@@ -146,7 +147,7 @@ class ClipText(_TextTower):
         self,
         assets: Mapping[str, Any],
         *,
-        name: str = "openai/clip-vit-base-patch32",
+        name: ModelName = "openai/clip-vit-base-patch32",
         width: int | None = None,
         pooled: bool = False,
     ) -> None:
@@ -205,7 +206,7 @@ class SiglipText(_TextTower):
         self,
         assets: Mapping[str, Any],
         *,
-        name: str = "google/siglip-base-patch16-224",
+        name: ModelName = "google/siglip-base-patch16-224",
         width: int | None = None,
         pooled: bool = False,
     ) -> None:

@@ -6,6 +6,7 @@ Jiang et al., "In defense of grid features for visual question answering", CVPR 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
@@ -14,7 +15,7 @@ from polypool.encoders.encoder import xavier_linear
 from polypool.encoders.visual.pixels import IMAGENET, ImageTransform, PixelEncoder
 from polypool.encoders.visual.resnet import ResNet, fill, read_weights, resnet_weights
 from polypool.infra.errors import InputError, unknown
-from polypool.infra.paths import resolve
+from polypool.infra.paths import FilePath
 from polypool.infra.registry import ENCODERS
 
 NETWORKS: dict[str, dict[str, Any]] = {
@@ -51,7 +52,7 @@ class CNN(PixelEncoder):
         *,
         width: int = 1024,
         name: str = "resnet101_caffe",
-        weights: str = "",
+        weights: FilePath = "",
         size: int = 512,
         layout: str = "own",
     ) -> None:
@@ -76,7 +77,7 @@ class CNN(PixelEncoder):
 
     def load_pretrained(self) -> None:
         if self.weights:
-            path = resolve(self.weights)
+            path = Path(self.weights)
             fill(self.cnn, resnet_weights(read_weights(path), where=path), where=path)
 
     def cells(self, pixels_I3SS: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ from polypool.encoders.encoder import xavier_linear
 from polypool.encoders.visual.pixels import ImageTransform, PixelEncoder
 from polypool.infra.errors import InputError, unknown
 from polypool.infra.fields import Rule, above, at_least, require
+from polypool.infra.paths import ModelName
 from polypool.infra.registry import ENCODERS
 
 ClassToken = bool | Literal["only"]
@@ -83,7 +84,7 @@ class Patches(PixelEncoder):
         assets: Mapping[str, Any],
         *,
         width: int = 1024,
-        name: str = "google/vit-base-patch16-224",
+        name: ModelName = "google/vit-base-patch16-224",
         size: int = 224,
         class_token: ClassToken = False,
     ) -> None:
@@ -104,7 +105,7 @@ class Patches(PixelEncoder):
 
     @classmethod
     def prepare(
-        cls, *, name: str = "google/vit-base-patch16-224", size: int = 224, **_: Any
+        cls, *, name: ModelName = "google/vit-base-patch16-224", size: int = 224, **_: Any
     ) -> dict[str, Any]:
         """Read configuration and colours from the hub or the folder."""
         from transformers import AutoConfig, AutoImageProcessor

@@ -14,12 +14,9 @@ import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stderr
-from pathlib import Path
 from typing import Any, TextIO
 
 from polypool.infra.errors import unknown
-from polypool.infra.paths import home
-from polypool.infra.storage.places import Url, place
 
 LOG, WITHIN = "POLYPOOL_LOG", "POLYPOOL_WITHIN"
 """Environment variables: how progress is printed; and, for a verb within another one, that its next steps are not."""
@@ -122,9 +119,3 @@ def command_line(words: Sequence[object]) -> str:
 
 def _program() -> list[str]:
     return ["polypool"] if shutil.which("polypool") else ["python", "-m", "polypool"]
-
-
-def reusable(path: str | Path | Url) -> str:
-    """Return a path from the current folder as verbs find it that start at `home()`."""
-    found = place(path)
-    return str(found) if isinstance(found, Url) or home() == Path.cwd() else str(found.absolute())

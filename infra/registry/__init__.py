@@ -23,14 +23,25 @@ from polypool.infra.errors import InputError, unknown
 from polypool.infra.extras import needed
 from polypool.infra.fields import check_value
 from polypool.infra.limits import MOST_REPEATED
-from polypool.infra.registry.discovery import described, load_quietly, origin, place, registered, target
+from polypool.infra.paths import FilePath, ModelName, located
+from polypool.infra.registry.discovery import (
+    annotated,
+    described,
+    load_quietly,
+    origin,
+    place,
+    registered,
+    target,
+)
 from polypool.infra.spec import Spec, load_part, refuse_untrusted
 
 __all__ = ["KINDS", "Listed", "Registry", "Spec"]
 
 T = TypeVar("T")
 
-_PLAIN = {"int": int, "float": float, "bool": bool, "str": str}
+_PATHS = {"FilePath": FilePath, "ModelName": ModelName}
+"""Types of parameters that are paths, or may be, likewise."""
+_PLAIN = {"int": int, "float": float, "bool": bool, "str": str, **dict.fromkeys(_PATHS, str)}
 """Types of parameters that values are held to, by the names that annotations give them."""
 _REPEATED = ("layers", "iterations")
 """Parameters whose number is how often something is made or run."""
@@ -74,7 +85,7 @@ class Registry:
         self.group = f"polypool.{plural or kind + 's'}"
         self.decorator = decorator or f"{self.group.partition('.')[2].upper()}.register"
         self._parts: dict[str, Any] = {}
-        self._files: dict[str, tuple[str, str]] = {}  # module and attribute of the built-in parts
+        self._files: dict[str, tuple[str, str, Path]] = {}  # module, attribute and file of the built-in parts
         self._ousted: dict[str, Any] = {}
         self._plugins: dict[str, list[EntryPoint]] = {}
         self._discovered = False
@@ -151,7 +162,7 @@ class Registry:
     def _named(self, name: str) -> Any:
         self._discover()
         if name in self._files:
-            module, attribute = self._files[name]
+            module, attribute, _ = self._files[name]
             self.register(name)(getattr(importlib.import_module(module), attribute))
         part, points = self._parts.get(name), self._plugins.get(name, [])
         if part is None and not points:
@@ -222,6 +233,44 @@ class Registry:
                 raise
             raise InputError(f"{self.kind} {spec!r}: {error}") from error
 
+    def paths(self, name: str) -> dict[str, Any]:
+        """Return the parameters of a part that are paths: `FilePath` or `ModelName` by parameter.
+
+        A built-in part is not imported.
+        """
+        self._discover()
+        if name in self._files:
+            found = dict(annotated(self._files[name][2]))
+        else:
+            parameters = inspect.signature(self.get(name)).parameters.values()
+            found = {each.name: each.annotation for each in parameters}
+        kinds = {
+            key: _PATHS.get(kind, kind) if isinstance(kind, str) else kind for key, kind in found.items()
+        }
+        return {key: kind for key, kind in kinds.items() if any(kind is each for each in _PATHS.values())}
+
+    def located(self, spec: str, start: Callable[[], Path]) -> str:
+        """Return a spec whose paths are absolute; relative ones start at the folder that `start` returns."""
+        return self.with_paths(spec, lambda path, kind: located(path, kind, start))
+
+    def with_paths(self, spec: str, change: Callable[[str, Any], str]) -> str:
+        """Return a spec with changed paths, also in the specs among its parameters; an unknown part stays as it is.
+
+        Args:
+            spec: of a part of this kind.
+            change: is called with a path and its type, and returns what becomes of it.
+        """
+        parsed = Spec.parse(spec) if spec else Spec("")
+        texts = {key: value for key, value in parsed.params.items() if isinstance(value, str) and value}
+        if not texts or not (":" in parsed.name or parsed.name in self.names()):
+            return spec
+        kinds = self.paths(parsed.name)
+        changed = {
+            key: change(value, kinds[key]) if key in kinds else _nested(value, change)
+            for key, value in texts.items()
+        }
+        return spec if changed == texts else str(Spec(parsed.name, {**parsed.params, **changed}))
+
     def _discover(self) -> None:
         if self._discovered:
             return
@@ -235,7 +284,7 @@ class Registry:
                     file = f"{module.name}/__init__.py" if module.ispkg else f"{module.name}.py"
                     source = Path(folder, file)
                     for name, attribute in registered(source, self.decorator) if source.is_file() else ():
-                        self._files[name] = f"{package}.{module.name}", attribute
+                        self._files[name] = f"{package}.{module.name}", attribute, source
         for point in entry_points(group=self.group):
             same = self._plugins.setdefault(point.name, [])
             if all(target(point) != target(other) for other in same):
@@ -250,6 +299,16 @@ class Registry:
             f"two {self.plural} are called {name!r}: {' and '.join(self._origins(name))}; rename or uninstall one of "
             "them, or name the one that is meant as module:Name"
         )
+
+
+def _nested(value: str, change: Callable[[str, Any], str]) -> str:
+    """Return a parameter that may be a spec, such as `spacy(model=...)`, with changed paths."""
+    with suppress(InputError):  # an ordinary text
+        name = Spec.parse(value).name
+        for registry in KINDS.values():
+            if name in registry.names():
+                value = registry.with_paths(value, change)
+    return value
 
 
 TASKS = Registry("task", package="polypool.tasks", base="polypool.tasks.adapter:TaskAdapter")

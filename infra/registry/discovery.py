@@ -22,6 +22,11 @@ def registered(source: Path, decorator: str) -> Iterator[tuple[str, str]]:
     )
 
 
+def annotated(source: Path) -> Iterator[tuple[str, str]]:
+    """Yield name and type of each parameter in a file that is a path (`polypool.infra.paths`), likewise."""
+    yield from re.findall(r"\b(\w+): (FilePath|ModelName)\b", source.read_text())
+
+
 def place(part: Any) -> str:
     """Return `module:Name` of a part; an object made by a call is known by its class."""
     named = part if hasattr(part, "__qualname__") else type(part)

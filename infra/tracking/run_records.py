@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import re
 import sqlite3
 import tempfile
 from collections import defaultdict
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
     from mlflow.entities import Experiment
 
 T = TypeVar("T")
+
+HOME = "home"
+"""Tag: the project's home on the machine that started a run, below which most of its paths are."""
 
 _PAGE = 1000
 _COLUMNS = {
@@ -60,6 +64,13 @@ class RunRecord:
     params: Mapping[str, str]
     metrics: Mapping[str, float]
     artifacts: str = ""
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """Its params, with paths below the home of its machine relative to it."""
+        home = self.tags.get(HOME)
+        below = re.compile(rf"(?<![\w/]){re.escape(home)}/") if home else None
+        return {name: below.sub("", value) if below else value for name, value in self.params.items()}
 
 
 @dataclass(frozen=True, kw_only=True)

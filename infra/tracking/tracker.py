@@ -28,7 +28,7 @@ from polypool.infra.tracking.mlflow_private import (
     PARAMS_AT_ONCE,
 )
 from polypool.infra.tracking.provenance import command_line, provenance, source_tags
-from polypool.infra.tracking.run_records import Source, folder_at, unknown_run
+from polypool.infra.tracking.run_records import HOME, Source, folder_at, unknown_run
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -83,7 +83,7 @@ class Tracker:
         client = connect(uri, create=True)
         with explained(uri):
             tags = {COMMAND: command_line(), **tags}
-            tags = {**provenance(home), **source_tags(tags[COMMAND]), **tags}
+            tags = {HOME: str(home), **provenance(home), **source_tags(tags[COMMAND]), **tags}
             within = experiment_id(client, experiment, uri=uri, home=home)
             run = client.create_run(within, run_name=name, tags=tags)
             tracker = cls(uri=uri, run_id=run.info.run_id, _client=client)

@@ -21,7 +21,7 @@ from polypool.infra.errors import unknown
 from polypool.infra.files import existing_folder
 from polypool.infra.paths import home
 from polypool.infra.process.command import command
-from polypool.infra.process.output import print_next, reusable
+from polypool.infra.process.output import print_next
 from polypool.infra.storage.hub import Publication
 
 UNSTATED = Publication()
@@ -87,7 +87,7 @@ def pull(url: tyro.conf.Positional[str], *, out: Path) -> None:
 
     manifest = pull_store(url, out)
     print(f"{out}: {manifest.sets:,} sets of {manifest.dim} numbers, digest {manifest.digest}")
-    train = ("train", "image_text", "--corpus", "CORPUS", "--features", reusable(out))
+    train = ("train", "image_text", "--corpus", "CORPUS", "--features", out)
     print_next(("train on it", train))
 
 

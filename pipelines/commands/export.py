@@ -18,7 +18,7 @@ import tyro
 from polypool.infra.errors import InputError
 from polypool.infra.paths import home
 from polypool.infra.process.command import Repeated, command
-from polypool.infra.process.output import Step, print_next, reusable
+from polypool.infra.process.output import Step, print_next
 from polypool.infra.storage.hub import Publication
 from polypool.infra.storage.places import place
 from polypool.infra.tracking import tracking_uri
@@ -66,7 +66,7 @@ def export(
         print(
             f"written to {place(out)}: weights of {size / 1e6:,.1f} MB\n\n{example(trained, str(place(out)))}"
         )
-        steps.append(("serve it as a page and an HTTP API", ("serve", reusable(out))))
+        steps.append(("serve it as a page and an HTTP API", ("serve", out)))
     if mlflow:
         model, version = exporting.export_to_mlflow(
             run_id, registered_name=registered_name, alias=alias, trust=trust

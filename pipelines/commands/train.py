@@ -22,7 +22,7 @@ from pathlib import Path
 import tyro
 
 from polypool.infra.errors import InputError
-from polypool.infra.paths import home, resolve
+from polypool.infra.paths import here, home
 from polypool.infra.process.command import Repeated, command
 from polypool.infra.process.output import print_next
 from polypool.infra.process.watching import watched
@@ -69,7 +69,7 @@ def take_run_id_file(words: Sequence[str]) -> tuple[Path | None, list[str]]:
     parser = argparse.ArgumentParser(prog="polypool train RECIPE", add_help=False, allow_abbrev=False)
     parser.add_argument(RUN_ID_FILE, type=Path, metavar="FILE")
     found, rest = parser.parse_known_args(words)
-    return (resolve(found.run_id_file) if found.run_id_file else None), rest
+    return (here() / found.run_id_file if found.run_id_file else None), rest
 
 
 def show(trained: Trained) -> None:

@@ -22,6 +22,7 @@ from polypool.infra.errors import AbsentError, InputError
 from polypool.infra.files import atomic, existing, make_folder
 from polypool.infra.process.progress import Progress
 from polypool.infra.tracking import Artifacts, RunRecord
+from polypool.infra.tracking.run_records import HOME
 from polypool.pipelines.comparison.grouping import protocols_shown
 from polypool.pipelines.comparison.stored_arrays import StoredArrays
 from polypool.tasks.scoring.records import metrics_file, query_files
@@ -113,8 +114,10 @@ def _row(run: RunRecord, artifacts: Artifacts) -> dict[str, Any]:
                 path = artifacts.path(run, name)
                 files[name] = _without_packing(path) if path.suffix == ".npz" else path.read_bytes()
     row = {name: getattr(run, name) for name in _SCHEMA.names if name != _FILES}
-    tags = {name: value for name, value in run.tags.items() if not name.startswith(_OF_MLFLOW)}
-    return row | {"tags": tags, _FILES: files}
+    tags = {
+        name: value for name, value in run.tags.items() if not name.startswith(_OF_MLFLOW) and name != HOME
+    }
+    return row | {"tags": tags, "params": run.settings, _FILES: files}
 
 
 def _without_packing(path: Path) -> bytes:

@@ -107,7 +107,7 @@ def left_out_notes(title: str, runs: Sequence[RunRecord]) -> Iterator[str]:
 
 def _settings(runs: Sequence[RunRecord], protocol: str) -> list[dict[str, str]]:
     """Return the settings that affect results; those that were added after a run have their defaults."""
-    params = [renamed_params(run.params) for run in runs]
+    params = [renamed_params(run.settings) for run in runs]
     known = {*chain(*params)}
     defaults = {name: value for name, value in _defaults().items() if name in known}
     contents = {

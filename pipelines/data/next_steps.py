@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from polypool.infra.errors import InputError
-from polypool.infra.process.output import Step, reusable
+from polypool.infra.process.output import Step
 from polypool.infra.storage.places import Url, place
 from polypool.infra.store.manifest import Manifest
 from polypool.tasks.datasets.corpus import Corpus
@@ -21,9 +21,9 @@ _CORPUS, _FEATURES, _FILE = "CORPUS", "FEATURES", "FILE"
 
 def after_corpus(folder: Path | Url) -> list[Step]:
     """Return how features of a new corpus are made, or read where it names no pictures or videos."""
-    corpus, named = open_corpus(folder), reusable(folder)
+    corpus, named = open_corpus(folder), str(folder)
     features = f"{str(folder).rstrip('/')}/{'cells' if _media(corpus) else 'features'}"
-    training = [_training(corpus, named, reusable(features))] if {"train", "val"} <= {*corpus.splits} else []
+    training = [_training(corpus, named, features)] if {"train", "val"} <= {*corpus.splits} else []
     if (first := _media(corpus)) is None:
         read = ("ingest", "hdf5", "--file", _FILE, "--corpus", folder, "--out", features)
         return [("features of your own; or ingest arrays --dir DIR", read), *training]
@@ -45,9 +45,9 @@ def after_store(folder: Path | Url, corpus: Path | Url | None = None, *, complet
     try:
         opened = open_corpus(corpus)
     except InputError:
-        words = ("train", "image_text", "--corpus", _CORPUS, "--features", reusable(folder))
+        words = ("train", "image_text", "--corpus", _CORPUS, "--features", str(folder))
         return [("train on it with a corpus of captions; or video_text, or vqa", words)]
-    why, training = _training(opened, reusable(corpus), reusable(folder))
+    why, training = _training(opened, str(corpus), str(folder))
     if not complete:
         return [(f"{why} without what has no features", (*training, "--data.missing", "skip"))]
     return [(why, training)]
@@ -69,9 +69,9 @@ def after_extraction(
     lacking = [name for name in _STANDARD if name in opened.splits and name not in manifest.source["splits"]]
     if lacking:
         steps.append(("add the splits that training needs, too", ("extract", *words, "--splits", *lacking)))
-    named = reusable(folder)
+    named = str(folder)
     features, more = (_FEATURES, ("--texts", named)) if texts else (named, ())
-    why, training = _training(opened, reusable(corpus), features)
+    why, training = _training(opened, str(corpus), features)
     return [*steps, (why, (*training, *more))]
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import polypool
@@ -22,6 +24,7 @@ from polypool.infra.storage.places import Url, place
 from polypool.infra.tracking import Tracker, tracking_uri
 from polypool.infra.tracking.mlflow_private import check_names
 from polypool.infra.tracking.models import log_model, register, requirements
+from polypool.infra.tracking.run_records import HOME
 from polypool.pipelines.models.card import model_card
 from polypool.pipelines.models.table_rows import check_servable, input_example, makes_sets, signature
 from polypool.pipelines.models.trained import TrainedModel, load
@@ -34,7 +37,7 @@ from polypool.pipelines.training.checkpoints.best import (
 )
 from polypool.tasks.corpus_task import refuse_video_files
 from polypool.tasks.models.parts import is_adapted, without_adaptation
-from polypool.tasks.run import modules
+from polypool.tasks.run import modules, portable, to_record
 from polypool.tasks.scoring.records import VERSION_TAG
 
 _PACKAGES = (
@@ -131,18 +134,23 @@ def _write(
 def write_export(
     run_id: str, folder: Path, *, name: str, onnx: bool = False, license: str = "", trust: Sequence[str]
 ) -> tuple[Tracker, TrainedModel]:
-    """Write the files of an export to an empty folder, later called `name`; return the run's tracker and the model."""
+    """Write the files of an export to an empty folder, later called `name`; return the run's tracker and the model.
+
+    Paths below the project's home are written relative to it.
+    """
     tracker = Tracker.attach(tracking_uri(home()), run_id, running=False)
     checkpoint = best_checkpoint(tracker)
     trained = load(checkpoint, trust=trust)
+    trained = replace(trained, run=portable(trained.run, tracker.tag(HOME)))
     text = model_card(tracker, trained, name=name, license=license)
     if is_adapted(trained.run):
         merge(trained.model)
         write_model(folder, trained.model, without_adaptation(trained.run), trained.adapter)
         trained = load(folder, trust=trust)
     else:
-        for file in (WEIGHTS, RUN, ASSETS):
+        for file in (WEIGHTS, ASSETS):
             shutil.copyfile(checkpoint / file, folder / file)
+        (folder / RUN).write_text(json.dumps(to_record(trained.run), indent=1))
         write_digests(folder, (WEIGHTS, RUN, ASSETS))
     if onnx:
         from polypool.pipelines.models.onnx import describe_graphs, write_graphs  # of an extra

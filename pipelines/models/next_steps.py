@@ -6,10 +6,11 @@ from contextlib import suppress
 
 from polypool.infra.errors import InputError
 from polypool.infra.files import read_json
-from polypool.infra.paths import home, resolve_place
+from polypool.infra.paths import absolute, home
 from polypool.infra.process.output import Step
 from polypool.infra.registry import TASKS, Spec
 from polypool.infra.tracking import Artifacts, RunRecord, Tracker, tracking_uri
+from polypool.pipelines.training.recording import recorded_run
 from polypool.tasks.abilities import Searchable, missing
 from polypool.tasks.datasets.corpus import Corpus
 from polypool.tasks.datasets.open_corpora import open_corpus
@@ -22,7 +23,7 @@ def after_training(run_id: str) -> list[Step]:
     """Return how a trained run is asked, shown as a page and compared; nothing where MLflow does not answer."""
     try:
         tracker = Tracker.attach(tracking_uri(home()), run_id, running=False)
-        run = from_json(tracker.read_json("run.json"), where=f"run.json of run {run_id}")
+        run = recorded_run(tracker)
     except InputError:
         return []
     return [*_asking(run, run_id), ("compare the runs", ("compare", "--experiment", run.experiment))]
@@ -47,7 +48,7 @@ def _asking(run: Run, run_id: str) -> list[Step]:
     except InputError:  # a task that is not installed here
         return steps
     with suppress(InputError):
-        corpus = open_corpus(resolve_place(run.data.corpus))
+        corpus = open_corpus(absolute(run.data.corpus, home))
         split = "test" if "test" in corpus.splits else next(iter(corpus.splits))
         if isinstance(corpus, Corpus):
             (captions,) = next(corpus.rows(split, "captions"))

@@ -14,7 +14,7 @@ from pathlib import Path
 from polypool.encoders.visual.resnet import fill
 from polypool.infra.errors import InputError
 from polypool.infra.files import sha256
-from polypool.infra.paths import home
+from polypool.infra.paths import here, home
 from polypool.infra.registry import TASKS
 from polypool.infra.tracking import Tracker, tracking_uri
 from polypool.pipelines.models.released_parts import (
@@ -29,7 +29,7 @@ from polypool.pipelines.models.released_parts import (
 from polypool.pipelines.models.trained import TrainedModel
 from polypool.pipelines.training.checkpoints.best import ARTIFACT, write_model
 from polypool.pipelines.training.recording import tags
-from polypool.tasks.run import Data, Optim, Run, to_params, to_record
+from polypool.tasks.run import Data, Optim, Run, located, to_params, to_record
 
 UNUSED = re.compile(
     r"img_enc\.mlp\.bns\.1\."  # made by the code, never called
@@ -66,7 +66,7 @@ def convert(
         if "txt_enc.rnn.weight_ih_l0" in release.weights
         else bert_side(release, bert)
     )
-    run = _run(release, visual, text, corpus=corpus, features=features, experiment=experiment)
+    run = located(_run(release, visual, text, corpus=corpus, features=features, experiment=experiment), here)
     adapter = TASKS.build(run.task, run, assets={"visual": visual.assets, "text": text.assets})
     if adapter.store and adapter.store.dim != visual.assets["dim"]:
         raise InputError(
@@ -125,8 +125,8 @@ def _run(release: Release, visual: Side, text: Side, *, corpus: str, features: s
         recipe="vse_infinity",
         data=Data(
             dataset=dataset,
-            corpus=corpus or f"data/{dataset}",
-            features="" if pixels else features or f"data/{dataset}/regions",
+            corpus=corpus or str(home() / f"data/{dataset}"),
+            features="" if pixels else features or str(home() / f"data/{dataset}/regions"),
             captions=5,
             visual_augment="grid_drop(p=0.2)" if pixels else "drop(p=0.2)",
             text_augment="mask_replace_delete(p=0.2)",

@@ -14,11 +14,10 @@ from functools import partial
 
 from polypool.infra.errors import InputError
 from polypool.infra.paths import home
-from polypool.infra.registry import RECIPES
 from polypool.infra.tracking import Tracker, tracking_uri
 from polypool.infra.tracking.tracker import PARENT
 from polypool.pipelines.models.trained import TrainedModel, load_run
-from polypool.pipelines.recipes import Ensemble
+from polypool.pipelines.recipes import Ensemble, named_run
 from polypool.pipelines.training.launch import resume, start
 from polypool.pipelines.training.prepare import prepare
 from polypool.pipelines.training.recording import Described
@@ -119,7 +118,7 @@ def start_ensemble(
         begun: called with `ids` whenever there is one more.
     """
     runs = [
-        replace(RECIPES.get(name)(), seed=seed, experiment=ensemble.experiment)
+        replace(named_run(name), seed=seed, experiment=ensemble.experiment)
         for name, seed in ensemble.seeded()
     ]
     for run in runs:  # a member or protocol that does not fit ends here, and not after the first has trained

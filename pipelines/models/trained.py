@@ -23,7 +23,7 @@ from polypool.infra.digests import DIGESTS, refuse_damaged
 from polypool.infra.errors import InputError
 from polypool.infra.fields import from_plain
 from polypool.infra.files import existing, existing_folder, read_json
-from polypool.infra.paths import home
+from polypool.infra.paths import here, home
 from polypool.infra.registry import TASKS
 from polypool.infra.spec import trust_modules, trust_specs
 from polypool.infra.storage import remote
@@ -31,11 +31,13 @@ from polypool.infra.storage.cache import whole
 from polypool.infra.storage.hub import Repository, is_hub
 from polypool.infra.storage.places import Url, place
 from polypool.infra.tracking import Tracker, tracking_uri
+from polypool.infra.tracking.run_records import HOME
 from polypool.pipelines.models.search import Method
 from polypool.pipelines.models.search.queries import Query, visual_batch
 from polypool.pipelines.models.search.searches import AnswerSearch, Hit, RetrievalSearch
 from polypool.pipelines.training.checkpoints.best import ASSETS, RUN, WEIGHTS, best_checkpoint
 from polypool.pipelines.training.checkpoints.format import load_weights
+from polypool.pipelines.training.recording import at_home
 from polypool.tasks.abilities import Answers, ReadsInputs, Searchable, missing
 from polypool.tasks.adapter import Evaluation
 from polypool.tasks.corpus_task import CorpusTask
@@ -45,7 +47,7 @@ from polypool.tasks.inputs.pairs import Pairs
 from polypool.tasks.models.dual_encoder import Batches
 from polypool.tasks.models.parts import is_adapted
 from polypool.tasks.models.retrieval_model import TRAINING_ONLY, RetrievalModel
-from polypool.tasks.run import Run, from_json
+from polypool.tasks.run import Run, from_json, located
 from polypool.tasks.similarities.vectors import side_by_side
 
 Visuals = Sequence[np.ndarray | str | Path]
@@ -321,13 +323,14 @@ def _load_folder(
     if tracker is None:  # else it is done
         refuse_damaged(folder, then="copy it again, or `polypool export` the run anew")
     run = from_json(read_json(folder / RUN, what="the settings of a model"), where=str(folder / RUN))
+    run = at_home(run, tracker.tag(HOME) if tracker else "")
     assets = read_json(folder / ASSETS, what="the assets of a model")
     assets = from_plain(dict[str, Any], assets, where=str(folder / ASSETS))
     weights = existing(folder / WEIGHTS, what="the weights of a model")
     trained_on = run.data.dataset if data.given else ""
-    run = data.of(run) if data.given else run
+    run = located(data.of(run), here) if data.given else run
     try:
-        adapter = TASKS.build(task or run.task, run, assets=assets)
+        adapter = TASKS.build(TASKS.located(task, here) or run.task, run, assets=assets)
         model = adapter.model(pretrained=is_adapted(run))
     except InputError as error:
         raise InputError(f"{folder}: {error}") from error

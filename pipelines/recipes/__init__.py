@@ -10,9 +10,11 @@ from typing import Any, TypeVar
 
 import tyro
 
-from polypool.infra.errors import unknown
+from polypool.infra.errors import InputError, unknown
+from polypool.infra.paths import home
 from polypool.infra.registry import RECIPES, Spec
-from polypool.tasks.run import Data, Optim, Run
+from polypool.infra.spec import trust_modules
+from polypool.tasks.run import PLACES, Data, Optim, Run, located, modules
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +66,33 @@ def recipe(
     return register
 
 
+def named_recipe(name: str) -> Run | Ensemble:
+    """Return what a recipe returns, whose relative paths start at the project's home.
+
+    Raises:
+        InputError: no such recipe.
+    """
+    config = RECIPES.get(name)()
+    if isinstance(config, Ensemble):
+        return config
+    trust_modules(*modules(config))
+    return located(config, home)
+
+
+def named_run(name: str) -> Run:
+    """Return the run of a recipe, as `named_recipe` does.
+
+    Raises:
+        InputError: no such recipe, or one of an ensemble.
+    """
+    config = named_recipe(name)
+    if isinstance(config, Ensemble):
+        raise InputError(
+            f"recipe {name!r} is an ensemble; name one of its members: {', '.join(config.members)}"
+        )
+    return config
+
+
 def variants(source: str, rows: Mapping[str, tuple[str, Run | Ensemble, Mapping[str, float]]]) -> None:
     """Register a table of recipes that share a source.
 
@@ -87,11 +116,20 @@ def published_text(published: Mapping[str, float], source: str) -> str:
 
 
 def derive(run: Run, **changes: Any) -> Run:
-    """Return a run with some settings changed; a dict changes fields of `data` or `optim`: `optim={"epochs": 80}`.
+    """Return a run with some settings changed.
+
+    Args:
+        run: its settings.
+        changes: settings of `Run`; a dict changes fields of `data` or `optim`: `optim={"epochs": 80}`. The places of
+            the data stand for themselves, as on the command line: `corpus="data/mine"`.
 
     Raises:
         InputError: an unknown setting, or a value out of range.
     """
+    places = {name: changes.pop(name) for name in PLACES if name in changes}
+    if places:
+        data = changes.get("data", {})
+        changes["data"] = (data if isinstance(data, dict) else vars(data)) | places
     for name, value in changes.items():
         part = getattr(run, name, None)
         if isinstance(value, dict) and isinstance(part, Data | Optim):

@@ -12,32 +12,18 @@ from collections.abc import Sequence
 import tyro
 
 from polypool.infra.errors import InputError, unknown
-from polypool.infra.paths import resolve_place
-from polypool.infra.registry import (
-    AGGREGATORS,
-    AUGMENTATIONS,
-    CROSS_ENCODERS,
-    ENCODERS,
-    FUSIONS,
-    MODELS,
-    OPTIMISERS,
-    RECIPES,
-    REGULARISERS,
-    SIMILARITIES,
-    TASKS,
-    Registry,
-    Spec,
-)
+from polypool.infra.paths import absolute, here, home
+from polypool.infra.registry import RECIPES, Spec
 from polypool.infra.spec import trust_modules, trust_specs
 from polypool.infra.storage.places import Url
-from polypool.pipelines.recipes import Ensemble, published_text
+from polypool.pipelines.recipes import Ensemble, named_recipe, published_text
 from polypool.tasks.automatic import AUTO, refuse_incomplete
-from polypool.tasks.run import Run, modules
+from polypool.tasks.run import REGISTRIES, Run, located, modules, specs
 from polypool.tasks.run_files import SUFFIXES, read_run_file
 
 
 def read_config(name: str, flags: Sequence[str] = (), *, prog: str = "polypool train") -> Run | Ensemble:
-    """Return the run or ensemble of a recipe, with the settings that flags change.
+    """Return the run or ensemble of a recipe, with the settings that flags change; its paths are absolute.
 
     Args:
         name: a recipe, `module:function`, or a file of a run (see `polypool.tasks.run_files`).
@@ -53,17 +39,17 @@ def read_config(name: str, flags: Sequence[str] = (), *, prog: str = "polypool t
         parser.add_argument("--trust", action="append", default=[], metavar="MODULE")
         found, flags = parser.parse_known_args(flags)
         trust_modules(*found.trust)
-        default, about = read_run_file(name), f"The run of {name}."
+        default, about = located(read_run_file(name), home), f"The run of {name}."
     else:
         trust_specs(name)
-        recipe = RECIPES.get(name)
-        default, about = recipe(), inspect.getdoc(recipe) or ""
+        default, about = named_recipe(name), inspect.getdoc(RECIPES.get(name)) or ""
     config = tyro.cli(
         type(default), default=default, args=list(flags), prog=f"{prog} {name}", description=about
     )
     if isinstance(config, Run):
         trust_modules(*modules(config))
         check_names(config)
+        config = located(config, here)
     return config
 
 
@@ -73,26 +59,14 @@ def check_names(run: Run) -> None:
     Objectives are not checked: a task may define its own, as visual question answering does.
     """
     refuse_incomplete(run)
-    parts: list[tuple[Registry, str]] = [
-        (TASKS, run.task),
-        (ENCODERS, run.visual),
-        (ENCODERS, run.text),
-        (AGGREGATORS, run.aggregator),
-        (AGGREGATORS, run.text_aggregator),
-        (MODELS, run.model),
-        (CROSS_ENCODERS, run.cross),
-        (SIMILARITIES, run.similarity),
-        (FUSIONS, run.fusion),
-        (AUGMENTATIONS, run.data.visual_augment),
-        (AUGMENTATIONS, run.data.text_augment),
-        (OPTIMISERS, run.optim.optimiser),
-        *((REGULARISERS, spec) for spec in run.regularisers),
-    ]
-    for registry, spec in parts:
+    for field, spec in specs(run):
         name = Spec.parse(spec).name if spec else ""
+        registry = REGISTRIES.get(field.partition("[")[0])
+        if not name or not registry or field == "objective":
+            continue
         if ":" in name:
             registry.get(name)
-        elif name and name not in (names := registry.names()):
+        elif name not in (names := registry.names()):
             raise unknown(registry.kind, name, names)
 
 
@@ -140,7 +114,7 @@ def _lacking(config: Run | Ensemble) -> str:
         [run.data.corpus for run in runs],
         [place for run in runs for place in (run.data.features, run.data.texts) if place],
     ):
-        found = {place: resolve_place(place) for place in places}
+        found = {place: absolute(place, home) for place in places}
         if absent := [name for name, at in found.items() if not isinstance(at, Url) and not at.exists()]:
             return " and ".join(absent)
     return ""

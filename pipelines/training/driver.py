@@ -20,6 +20,7 @@ from polypool.infra.ray.session import ray_beside
 from polypool.infra.tracking import Tracker, tracking_uri
 from polypool.infra.tracking.tracker import flattened
 from polypool.pipelines.training.checkpoints.in_folder import last_name
+from polypool.pipelines.training.recording import recorded_run, send
 from polypool.pipelines.training.run_folder import (
     new_runs_at,
     resume_command,
@@ -27,7 +28,7 @@ from polypool.pipelines.training.run_folder import (
     take_run,
     trains_here,
 )
-from polypool.tasks.run import Run, from_json, modules, to_params
+from polypool.tasks.run import Run, modules, to_params
 
 RUN_ID_FILE = "--run-id-file"
 _ID = re.compile(rb"[0-9a-f]{32}\r?\n?")
@@ -123,8 +124,6 @@ class Driver:
 
     def given_up(self, note: str) -> None:
         """Mark the run as failed, after sending its log to MLflow."""
-        from polypool.pipelines.training.recording import send
-
         try:
             tracker = Tracker.attach(tracking_uri(home()), note, running=False) if note else None
             if tracker is None:
@@ -156,7 +155,7 @@ def read_run_id(file: Path, run: Run) -> str | None:
         )
     run_id = data.decode().strip()
     tracker = Tracker.attach(tracking_uri(home()), run_id, running=False)
-    then = from_json(tracker.read_json("run.json"), where=f"run.json of run {run_id}")
+    then = recorded_run(tracker)
     if then != run:
         before, now = (dict(flattened(to_params(each))) for each in (then, run))
         other = sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))

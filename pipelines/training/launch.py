@@ -17,7 +17,7 @@ from polypool.pipelines.training.checkpoints.best import other_than_trained
 from polypool.pipelines.training.checkpoints.format import FILES
 from polypool.pipelines.training.fitting import TrialOptions, fit
 from polypool.pipelines.training.prepare import prepare
-from polypool.pipelines.training.recording import Described, recorded, send
+from polypool.pipelines.training.recording import Described, recorded, recorded_run, send
 from polypool.pipelines.training.run_folder import (
     AT,
     OUTBOX,
@@ -29,7 +29,7 @@ from polypool.pipelines.training.run_folder import (
     trains_here,
 )
 from polypool.pipelines.training.run_results import printed
-from polypool.tasks.run import Run, from_json
+from polypool.tasks.run import Run
 
 
 def start(
@@ -97,7 +97,7 @@ def resume(
         send(tracker)
         if tracker.status() == "FINISHED":
             return run_id
-        run = from_json(tracker.read_json("run.json"), where=f"run.json of run {run_id}")
+        run = recorded_run(tracker)
         if at is None:
             here = trains_here(run, at=at, in_sweep=trial is not None)
             in_folder.choose_last(folder, for_ray=not here)
@@ -195,7 +195,7 @@ def read_original(run_id: str, *, trust: Sequence[str] = ()) -> Original:
     if (kind := tracker.tag("kind")) not in ("train", ""):
         raise InputError(f"run {run_id} {other_than_trained(kind)}")
     try:
-        run = from_json(tracker.read_json("run.json"), where=f"run.json of run {run_id}")
+        run = recorded_run(tracker)
     except InputError as error:
         if not kind:
             raise InputError(f"run {run_id} {other_than_trained('')}") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import threading
@@ -21,10 +22,11 @@ from polypool.infra.tracking.journal import DESCRIBED, JOURNAL, MEMBERS
 from polypool.infra.tracking.mlflow_private import system_metrics
 from polypool.infra.tracking.outbox import CLOSE_SECONDS, REFUSED
 from polypool.infra.tracking.provenance import command_line
+from polypool.infra.tracking.run_records import HOME
 from polypool.infra.tracking.tracker import COMMAND, NOTE, PARENT, Status, ending
 from polypool.pipelines.training.run_folder import OUTBOX, RunLease, resume_command, run_folder
 from polypool.pipelines.training.tuned import inherited
-from polypool.tasks.run import Run, modules, to_params, to_record
+from polypool.tasks.run import Run, from_json, located, modules, portable, to_params, to_record
 
 COLLAPSED = "collapsed"
 """The tag of a run that has collapsed, with step and symptoms."""
@@ -83,6 +85,26 @@ class Described:
         )
         tracker.inputs(self.sources)
         return tracker
+
+
+def recorded_run(tracker: Tracker) -> Run:
+    """Return the settings of a recorded run, as `at_home` does.
+
+    Raises:
+        InputError: they are missing, or `from_json` refuses them.
+    """
+    run = from_json(tracker.read_json("run.json"), where=f"run.json of run {tracker.run_id}")
+    return at_home(run, tracker.tag(HOME))
+
+
+def at_home(run: Run, recorded: str) -> Run:
+    """Return a run whose paths are absolute; those below the home of another machine are below the one here.
+
+    Args:
+        run: its settings.
+        recorded: the home of the machine that started it; empty of an exported model, whose paths are relative.
+    """
+    return located(portable(run, recorded), home) if not os.path.isdir(recorded) else run
 
 
 def tags(run: Run) -> dict[str, str]:

@@ -16,6 +16,7 @@ from polypool.infra.batches import Batch
 from polypool.infra.compute.device import device_of, on_device
 from polypool.infra.compute.dist import gather, gather_shared
 from polypool.infra.fields import above, require
+from polypool.infra.paths import FilePath
 from polypool.infra.registry import MODELS
 from polypool.tasks.adapter import Score
 from polypool.tasks.hgr.graph_encoders import RoleText, TextEmbeddings, VideoEmbeddings, VideoLevels
@@ -58,7 +59,7 @@ class HGR(RetrievalModel):
         verbs: int = 4,
         nouns: int = 6,
         parser: str = "rules",
-        graphs: str = "",
+        graphs: FilePath = "",
         root_messages: bool = False,
         sharpness: float = 4.0,
         dropout: float = 0.5,

@@ -7,6 +7,7 @@ from typing import Any
 
 from polypool.infra.errors import InputError
 from polypool.infra.extras import needed
+from polypool.infra.paths import ModelName
 from polypool.infra.registry import PARSERS
 from polypool.tasks.hgr.lexicon import UNDERGOING, adverb_role, preposition_role
 from polypool.tasks.hgr.role_graph import NOUN, Node, RoleGraph, nodes_of_verbs
@@ -21,7 +22,7 @@ _CLAUSES = ("relcl", "acl", "advcl", "ccomp", "xcomp", "conj", "cc", "punct", "p
 class Spacy:
     """A parser by spaCy; `model` is an installed pipeline with a tagger and a dependency parser, or its path."""
 
-    def __init__(self, *, model: str = "en_core_web_sm") -> None:
+    def __init__(self, *, model: ModelName = "en_core_web_sm") -> None:
         with needed("spacy", otherwise="take the parser 'rules'"):
             import spacy
             from spacy.tokens import Doc

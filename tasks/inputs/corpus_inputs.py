@@ -17,7 +17,7 @@ from polypool.encoders.text.tokenizers import Tokenizer, as_written
 from polypool.infra.batches import Batch
 from polypool.infra.errors import InputError
 from polypool.infra.fields import from_plain
-from polypool.infra.paths import resolve_place
+from polypool.infra.paths import absolute, home
 from polypool.infra.registry import AUGMENTATIONS, ENCODERS, Spec
 from polypool.infra.store import FeatureStore
 from polypool.infra.store.statistics import LACKING
@@ -97,7 +97,7 @@ class CorpusInputs:
     @cached_property
     def corpus(self) -> Any:
         """The samples of all splits; with `--data.missing skip`, those that have features or a file."""
-        corpus = self.corpus_kind.open(resolve_place(self.run.data.corpus))
+        corpus = self.corpus_kind.open(absolute(self.run.data.corpus, home))
         if self.run.data.missing == "error":
             return corpus
         kept = present(corpus, self.store)
@@ -120,7 +120,7 @@ class CorpusInputs:
                 f"the visual encoder {self.visual_spec.name!r} reads stored features; name a store by --features "
                 f"(polypool extract --corpus {data.corpus} makes one)"
             )
-        return FeatureStore.open(resolve_place(data.features))
+        return FeatureStore.open(absolute(data.features, home))
 
     @cached_property
     def text_store(self) -> FeatureStore | None:
@@ -137,7 +137,7 @@ class CorpusInputs:
                 f"the text encoder {self.text_spec.name!r} reads stored features of texts; name a store by "
                 f"--texts (polypool extract --texts --corpus {data.corpus} makes one)"
             )
-        return FeatureStore.open(resolve_place(data.texts))
+        return FeatureStore.open(absolute(data.texts, home))
 
     def _remedy(self, store: FeatureStore, lacking: Sequence[str], ids: Sequence[str]) -> str:
         """Return what to do about items without features."""

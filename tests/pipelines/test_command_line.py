@@ -1,11 +1,13 @@
 import os
 import re
+from dataclasses import replace
 
 import pytest
 from places import ROOT
 from programs import begin, end
 from verbs import called
 
+import polypool as pp
 from polypool.__main__ import verbs
 from polypool.infra.errors import InputError
 from polypool.infra.registry import BACKBONES, RECIPES
@@ -17,7 +19,7 @@ from polypool.pipelines.recipes.arguments import read_run, recipe_list
 def test_a_recipe_is_read_with_its_overrides():
     run = parse(["coco_mini", "--aggregator", "kmax(k=3)", "--seed", "4", "--optim.lr", "1e-4"])
     assert (run.recipe, run.aggregator, run.seed, run.optim.lr) == ("coco_mini", "kmax(k=3)", 4, 1e-4)
-    assert run.data == RECIPES.get("coco_mini")().data
+    assert run == replace(pp.recipe("coco_mini"), aggregator="kmax(k=3)", seed=4, optim=run.optim)
     assert parse(["resume", "abc"]) == Resume(run_id="abc")
     ensemble = parse(["coco_wsl_bert_x2", "--seed", "3"])
     assert ensemble.seeded() == [("coco_wsl_bert", 3), ("coco_wsl_bert", 4)]

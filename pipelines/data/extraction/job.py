@@ -17,8 +17,10 @@ from typing import Any
 from polypool.encoders.backbones import build_backbone
 from polypool.encoders.backbones.model_folders import remember_folder
 from polypool.infra.errors import AbsentError, InputError, MissingError
+from polypool.infra.paths import here
 from polypool.infra.process.progress import Progress, waiting
 from polypool.infra.ray.session import ray_session
+from polypool.infra.registry import BACKBONES
 from polypool.infra.spec import Spec, trust_specs
 from polypool.infra.storage.places import Url, place
 from polypool.infra.store import StoreWriter
@@ -114,6 +116,7 @@ def extract(
         if first.path.lower().endswith(VIDEOS):
             raise InputError(f"{place(corpus)} is a corpus of videos, such as {first.path}: say --video")
     trust_specs(backbone)
+    backbone = BACKBONES.located(backbone, here)
     work = _work(backbone, "text" if texts else "video" if video else "image", videos, batch=batch)
     job = {"corpus": opened.digest, "batch": batch}
     source = with_columns(work.source | job, work.columns)

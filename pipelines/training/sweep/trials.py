@@ -14,16 +14,18 @@ from typing import Any, Literal
 from polypool.infra.errors import AbsentError, InputError
 from polypool.infra.files import read_json
 from polypool.infra.limits import MOST_REPEATED
+from polypool.infra.paths import here
 from polypool.infra.registry import AGGREGATORS, Spec
 from polypool.infra.spec import trust_specs
 from polypool.infra.tracking import Artifacts, RunRecord, find_runs
+from polypool.infra.tracking.run_records import HOME
 from polypool.pipelines.recipes.arguments import read_run
 from polypool.pipelines.training.prepare import prepare
 from polypool.pipelines.training.recording import tags
 from polypool.pipelines.training.run_folder import AT, behind
 from polypool.pipelines.training.tuned import Tuned, text_of, tuned_of
 from polypool.tasks.adapter import Metric
-from polypool.tasks.run import WITHOUT_EFFECT, Run, from_json
+from polypool.tasks.run import WITHOUT_EFFECT, Run, from_json, portable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,7 +157,7 @@ def _aggregators(specs: Sequence[str], wrong: list[str]) -> list[str]:
             parsed = Spec.parse(spec)
             trust_specs(spec)
             AGGREGATORS.get(parsed.name)
-            canonical[str(parsed)] = None
+            canonical[AGGREGATORS.located(str(parsed), here)] = None
     return [*canonical]
 
 
@@ -240,8 +242,9 @@ def _key(of: Mapping[str, str], *, run: str = "") -> tuple[str, ...]:
     return own + (tuned.identity if tuned else ())
 
 
-def comparable(run: Run) -> dict[str, Any]:
-    """Return the settings of a run that change its result."""
+def comparable(run: Run, home: str | Path) -> dict[str, Any]:
+    """Return the settings of a run that change its result, with paths below its home relative to it."""
+    run = portable(run, home)
     text, aggregator = _spelled(run.text_aggregator), _spelled(run.aggregator)
     settings = {name: value for name, value in vars(run).items() if name not in WITHOUT_EFFECT}
     return settings | {"aggregator": aggregator, "text_aggregator": "" if text == aggregator else text}
@@ -257,7 +260,7 @@ def _spelled(spec: str) -> str:
 
 def _match(artifacts: Artifacts, trial: Trial, candidates: Sequence[RunRecord], *, home: Path) -> Match:
     settings = {record.run_id: _settings(artifacts, record) for record in candidates}
-    wanted = comparable(trial.run)
+    wanted = comparable(trial.run, home)
     same = [record for record in candidates if settings[record.run_id] == wanted]
     for record in same:
         if record.status == "FINISHED":
@@ -288,6 +291,7 @@ def _settings(artifacts: Artifacts, record: RunRecord) -> dict[str, Any] | Input
     """Return the settings of a recorded run, or why they cannot be used."""
     try:
         path = artifacts.path(record, "run.json")
-        return comparable(from_json(read_json(path, what=f"the settings of run {record.run_id}")))
+        run = from_json(read_json(path, what=f"the settings of run {record.run_id}"))
+        return comparable(run, record.tags.get(HOME, ""))
     except InputError as error:
         return error

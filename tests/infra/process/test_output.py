@@ -15,7 +15,6 @@ from polypool.infra.process.output import (
     command_line,
     print_next,
     printed_as,
-    reusable,
     take_options,
 )
 
@@ -100,12 +99,3 @@ def test_programs_get_no_next_steps(capsys, monkeypatch, name, value):
     monkeypatch.setenv(name, value)
     print_next(("ask it", ("search", "id", "two words")))
     assert capsys.readouterr().out == ""
-
-
-def test_a_path_is_found_from_the_home_of_the_project(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("POLYPOOL_HOME", str(tmp_path))
-    assert reusable("data/mine") == "data/mine"
-    monkeypatch.setenv("POLYPOOL_HOME", str(tmp_path / "other"))
-    assert reusable("data/mine") == str(tmp_path / "data" / "mine")
-    assert reusable("s3://bucket/mine") == "s3://bucket/mine"

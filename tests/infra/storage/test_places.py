@@ -7,7 +7,7 @@ import pytest
 
 from polypool.infra.errors import InputError
 from polypool.infra.files import atomic, existing, existing_folder, make_folder
-from polypool.infra.paths import home, resolve
+from polypool.infra.paths import absolute, home
 from polypool.infra.storage.places import local, place
 from polypool.infra.store import FeatureStore, StoreWriter
 from polypool.tasks.datasets.corpus import Corpus, Item, write_corpus
@@ -92,7 +92,7 @@ URL = "ftp://host/data"
         lambda url: existing_folder(url, what="a folder"),
         make_folder,
         lambda url: atomic(Path(url) / "x").__enter__(),
-        resolve,
+        lambda url: absolute(url, home),
         FeatureStore.open,
         Corpus.open,
         lambda url: StoreWriter(url, dim=2, source={}),

@@ -113,7 +113,8 @@ def test_without_features_the_message_says_what_to_give(tmp_path):
     ],
 )
 def test_data_are_named_after_the_folder_of_their_corpus(corpus, name, tmp_path, monkeypatch):
-    monkeypatch.setenv("POLYPOOL_HOME", str(tmp_path / "home"))
+    (tmp_path / "home" / "data").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "home")
     assert Data(corpus=corpus).dataset == name
     assert Data(corpus=corpus, dataset="own").dataset == "own"
 

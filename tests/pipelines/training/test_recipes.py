@@ -17,14 +17,15 @@ from tiny_models import save_bert, save_clip, save_vit
 from toy import trainer_of
 
 from polypool.encoders.visual.cnn import NETWORKS
+from polypool.encoders.visual.resnet import ResNet
 from polypool.infra.registry import AGGREGATORS, CROSS_ENCODERS, ENCODERS, MODELS, RECIPES, TASKS, Spec
 from polypool.infra.spec import changed
-from polypool.pipelines.recipes import Ensemble, derive
-from polypool.tasks.run import Run, from_json, to_json
+from polypool.pipelines.recipes import Ensemble, derive, named_run
+from polypool.pipelines.recipes.vse_infinity import CNNS
+from polypool.tasks.run import Run, from_json, specs, to_json
 from polypool.tasks.scoring.protocols import PROTOCOLS
 
 SMALL = {"width": 16, "embedding": 8, "min_count": 1, "size": 32, "heads": 2, "head_width": 4}
-SMALL |= {"glove": "", "weights": "", "graphs": ""}
 RUNS = [name for name in RECIPES.names() if isinstance(RECIPES.get(name)(), Run)]
 ENSEMBLES = [name for name in RECIPES.names() if name not in RUNS]
 
@@ -55,10 +56,31 @@ def models(tmp_path_factory) -> dict[str, str]:
     return {"bert": bert, "patches": vit, "clip_text": clip, "openai/clip-vit-base-patch32": clip}
 
 
-@pytest.fixture(autouse=True)
-def shallow_networks(monkeypatch):
-    for name, parameters in NETWORKS.items():
-        monkeypatch.setitem(NETWORKS, name, parameters | {"depths": (1, 1, 1, 1)})
+@pytest.fixture(scope="module", autouse=True)
+def home(tmp_path_factory):
+    """A home with the files that recipes name: word vectors, role graphs, and weights of shallow networks."""
+    folder = tmp_path_factory.mktemp("home")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("POLYPOOL_HOME", str(folder))
+        for name, parameters in NETWORKS.items():
+            patch.setitem(NETWORKS, name, parameters | {"depths": (1, 1, 1, 1)})
+        named = {spec for name in RUNS for _, spec in specs(RECIPES.get(name)())}
+        for path in {path for spec in named for path in re.findall(r"'(data/[^']+)'", spec)}:
+            write_named(folder / path)
+        yield folder
+
+
+def write_named(path):
+    """Write a file that a recipe names, by the ending of its name."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".txt":
+        path.write_text(f"dog {' 0.5' * SMALL['embedding']}\n")
+    elif path.suffix == ".json":
+        graph = [{"1": {"role": "V", "spans": [1]}}, []]
+        path.write_text(json.dumps({"a dog and a cat": graph}))
+    else:
+        network = {file: network for network, file, _ in CNNS.values()}[path.name]
+        torch.save(ResNet(**NETWORKS[network]).state_dict(), path)
 
 
 def small(registry, text: str, models: dict[str, str]) -> str:
@@ -120,7 +142,7 @@ def trained() -> dict[str, list[str]]:
 
 @pytest.mark.parametrize("name", [name for name in RUNS if RECIPES.get(name)().members])
 def test_a_joint_recipe_trains_each_of_its_tasks(name, corpus, questions, models, tmp_path):
-    run = RECIPES.get(name)()
+    run = named_run(name)
     members = {
         key: shrunk(member, questions if member.protocol == "vqa" else corpus, models)
         for key, member in run.members.items()
@@ -136,7 +158,7 @@ def test_a_joint_recipe_trains_each_of_its_tasks(name, corpus, questions, models
 
 @pytest.mark.parametrize("name", [name for name in RUNS if not RECIPES.get(name)().members])
 def test_a_recipe_trains_two_steps_and_is_evaluated(name, trained, corpus, questions, models, tmp_path):
-    recipe = RECIPES.get(name)()
+    recipe = named_run(name)
     run = shrunk(recipe, questions if recipe.protocol == "vqa" else corpus, models)
     adapter = TASKS.build(run.task, run)
     if kind(recipe) in trained:  # another data set, or other numbers
@@ -173,7 +195,7 @@ EXAMPLES, ATTENTION = "whole_test_examples.html", "test_attention.html"
     }.items(),
 )
 def test_a_recipe_leaves_its_pictures(name, pictures, corpus, questions, models, tmp_path):
-    recipe = RECIPES.get(name)()
+    recipe = named_run(name)
     run = shrunk(recipe, questions if recipe.protocol == "vqa" else corpus, models)
     trainer_of(replace(run, figures=True), tmp_path).train()
     assert {path.name for path in (tmp_path / "figures").iterdir()} == {"pooling.png", *pictures}

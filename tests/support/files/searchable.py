@@ -19,7 +19,7 @@ from pictures import noise
 
 from polypool.encoders.backbones import build_backbone
 from polypool.encoders.backbones.cells import Cells
-from polypool.infra.paths import resolve_place
+from polypool.infra.paths import absolute, home
 from polypool.infra.registry import TASKS
 from polypool.infra.store import StoreWriter
 from polypool.pipelines.data.extraction.extractors import VideoExtractor, VideoOptions, Videos, parted
@@ -76,7 +76,7 @@ def with_clips(folder: Path) -> Run:
 
 def with_texts(run: Run, folder: Path, backbone: str, *, dtype: str = "float16", width: int = 16) -> Run:
     """Return a run whose texts are stored, those of all its splits."""
-    built, corpus = build_backbone(backbone), open_corpus(resolve_place(run.data.corpus))
+    built, corpus = build_backbone(backbone), open_corpus(absolute(run.data.corpus, home))
     by_id = {text.id: text for split in corpus.splits for text in texts_of(corpus, split, limit=None)}
     with StoreWriter(folder, dim=built.dim, dtype=dtype, source={"extractor": built.describe()}) as writer:
         for text in by_id.values():

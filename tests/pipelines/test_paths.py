@@ -1,0 +1,248 @@
+"""Paths: what is typed starts at the current folder, what a recipe names at the home, and a run keeps absolute ones."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from corpora import make_corpus
+from places import ROOT
+from tiny_models import save_bert
+from verbs import called
+
+import polypool as pp
+from polypool.aggregators.aggregator import Aggregator
+from polypool.infra.paths import FilePath, ModelName, here, home
+from polypool.infra.ray.jobs import private_head
+from polypool.infra.registry import AGGREGATORS, BACKBONES, ENCODERS, KINDS, PARSERS, TASKS
+from polypool.infra.tracking import Tracker, find_runs, tracking_uri
+from polypool.pipelines.comparison.row_settings import deviations
+from polypool.pipelines.recipes.arguments import read_run
+from polypool.pipelines.training.recording import at_home
+from polypool.pipelines.training.sweep.trials import comparable
+from polypool.tasks.run import located, portable
+
+SMALL = ("--optim.epochs", "1", "--no-figures")
+
+
+class Looked(Aggregator):
+    """An aggregator of a plug-in that reads a file."""
+
+    def __init__(self, dim: int, *, table: FilePath = "", then: str = "mean") -> None:
+        super().__init__()
+
+
+@pytest.fixture
+def places(tmp_path, monkeypatch) -> tuple[Path, Path]:
+    """The home, and another folder, which is the current one."""
+    for name in ("home", "there"):
+        (tmp_path / name / "data").mkdir(parents=True)
+    monkeypatch.setenv("POLYPOOL_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.chdir(tmp_path / "there")
+    return tmp_path / "home", tmp_path / "there"
+
+
+def write_glove(path: Path, words: tuple[str, ...], *, dim: int) -> dict[str, torch.Tensor]:
+    """Write a GloVe file, and return its vectors."""
+    vectors = {
+        word: torch.randn(dim, generator=torch.Generator().manual_seed(n)) for n, word in enumerate(words)
+    }
+    path.write_text("".join(f"{word} {' '.join(map(str, x.tolist()))}\n" for word, x in vectors.items()))
+    return vectors
+
+
+def test_the_paths_of_built_in_parts_are_known_without_an_import():
+    found = {}
+    for kind, registry in KINDS.items():
+        for name in registry.built_in():
+            unimported = registry.paths(name)
+            parameters = inspect.signature(registry.get(name)).parameters.values()
+            types = {"FilePath": FilePath, "ModelName": ModelName}
+            declared = {p.name: types[p.annotation] for p in parameters if p.annotation in types}
+            assert declared.items() <= unimported.items()
+            assert unimported.keys() & {p.name for p in parameters} == declared.keys()
+            found |= {f"{kind} {name}": {*declared}} if declared else {}
+    assert {name: found[name] for name in ("encoder bigru", "encoder words", "encoder cnn", "model hgr")} == {
+        "encoder bigru": {"glove"},
+        "encoder words": {"glove"},
+        "encoder cnn": {"weights"},
+        "model hgr": {"graphs"},
+    }
+    assert found["task image_text"] == {"cxc", "eccv", "flickr8k"}
+    assert found["backbone i3d"] == {"weights"}
+    named = {f"backbone {name}" for name in BACKBONES.built_in()} - {"backbone cells", "backbone i3d"}
+    named |= {f"encoder {name}" for name in ("bert", "clip_text", "decoder", "patches", "siglip_text")}
+    assert all(found[name] == {"name"} for name in named)
+
+
+@pytest.mark.parametrize(
+    ("registry", "spec", "absolute"),
+    [
+        (ENCODERS, "bigru(glove='data/g.txt', width=8)", "bigru(glove='{there}/data/g.txt', width=8)"),
+        (ENCODERS, "bigru(glove=g.txt, start=data)", "bigru(glove='{there}/g.txt', start=data)"),
+        (ENCODERS, "cnn(name=data, weights=w.pth)", "cnn(name=data, weights='{there}/w.pth')"),
+        (ENCODERS, "bert(name=data)", "bert(name='{there}/data')"),
+        (ENCODERS, "bert(name='google/other')", "bert(name='google/other')"),
+        (ENCODERS, "bert(name='./gone')", "bert(name='{there}/gone')"),
+        (ENCODERS, "bigru(glove='/a/g.txt')", "bigru(glove='/a/g.txt')"),
+        (ENCODERS, "bigru(glove='s3://b/g.txt')", "bigru(glove='s3://b/g.txt')"),
+        (ENCODERS, "other(glove='g.txt')", "other(glove='g.txt')"),
+        (TASKS, "image_text(cxc='data/cxc')", "image_text(cxc='{there}/data/cxc')"),
+        (KINDS["model"], "hgr(parser=spacy(model=data))", "hgr(parser=spacy(model='{there}/data'))"),
+        (PARSERS, "spacy(model=en_core_web_sm)", "spacy(model=en_core_web_sm)"),
+        (AGGREGATORS, f"{__name__}:Looked(table=t.csv)", f"{__name__}:Looked(table='{{there}}/t.csv')"),
+        (AGGREGATORS, "", ""),
+    ],
+)
+def test_the_paths_of_a_spec_become_absolute(registry, spec, absolute, places):
+    pp.infra.spec.trust_specs(spec or "mean")
+    found = registry.located(spec, here)
+    assert found == absolute.format(there=places[1])
+    assert registry.located(found, home) == found
+
+
+def test_a_recipe_starts_at_the_home_and_what_is_typed_at_the_current_folder(places, tmp_path):
+    at, there = places
+    own = read_run("msrvtt_hgr", [])
+    assert (own.data.corpus, own.data.features) == (f"{at}/data/msrvtt", f"{at}/data/msrvtt/resnet152")
+    assert f"glove='{at}/data/glove.42B.300d.txt'" in own.text
+    assert own.model == f"hgr(graphs='{at}/data/msrvtt/sent2rolegraph.augment.json')"
+    typed = [
+        "--corpus",
+        "data/msrvtt",
+        "--features",
+        "s3://b/f",
+        "--text",
+        "bigru(glove='data/glove.42B.300d.txt')",
+    ]
+    run = read_run("msrvtt_hgr", typed)
+    assert (run.data.corpus, run.data.features) == (f"{there}/data/msrvtt", "s3://b/f")
+    assert (run.text, run.model) == (f"bigru(glove='{there}/data/glove.42B.300d.txt')", own.model)
+    file = tmp_path / "mine.yaml"
+    file.write_text("base: image_text\ntext: bigru(glove=g.txt)\ndata: {corpus: data/mine, features: f}\n")
+    of_file = read_run(str(file), ["--features", "f"])
+    assert (of_file.data.corpus, of_file.data.features) == (f"{at}/data/mine", f"{there}/f")
+    assert of_file.text == f"bigru(glove='{at}/g.txt')"
+    for python in (
+        pp.recipe("image_text", corpus="data/mine", features="f", texts="t"),
+        pp.recipe("image_text", data={"corpus": "data/mine", "features": "f"}, texts="t"),
+    ):
+        assert [*map(python.data.__getattribute__, ("corpus", "features", "texts", "dataset"))] == [
+            *(f"{there}/{name}" for name in ("data/mine", "f", "t")),
+            "mine",
+        ]
+    with pytest.raises(pp.InputError, match="corpsu"):
+        pp.recipe("image_text", corpsu="data/mine")
+    joint = pp.recipe("mini_dinov2_joint")
+    assert all(member.data.corpus.startswith(f"{at}/data/") for member in joint.members.values())
+
+
+def test_runs_of_several_machines_stay_comparable(places, tmp_path):
+    at, _ = places
+    run = read_run("msrvtt_hgr", [])
+    assert located(portable(run, at), home) == run
+    assert portable(run, at) == pp.infra.registry.RECIPES.get("msrvtt_hgr")()
+    other = located(portable(run, at), lambda: Path("/other"))
+    assert comparable(other, "/other") == comparable(run, at)
+    assert at_home(other, "/other") == run  # whose folder is on the other machine
+    assert at_home(run, str(at)) == run
+    assert at_home(portable(run, at), "") == run  # of an exported model
+
+
+def test_a_run_finds_its_data_from_every_folder(places, tmp_path, monkeypatch):
+    at, there = places
+    made = make_corpus(there / "data", train=8, val=4, test=5, dim=7)
+    vectors = write_glove(at / "data/glove.txt", ("dog", "cat"), dim=8)
+    Path("mine.yaml").write_text(
+        "base: image_text\nvisual: regions(width=16)\n"
+        "text: bigru(width=16, embedding=8, min_count=1, glove='data/glove.txt')\noptim: {epochs: 1, lr: 1.0e-9}\n"
+    )
+    words = ("--corpus", "data/corpus", "--features", "data/features", "--run-id-file", "id", "--no-figures")
+    code, said, error = called("train", "mine.yaml", *words)
+    assert code == 0, error
+    run_id = (there / "id").read_text().strip()
+    tracker = Tracker.attach(tracking_uri(at), run_id, running=False)
+    assert (tracker.tag("home"), tracker.read_json("run.json")["data"]["corpus"]) == (
+        str(at),
+        made.data.corpus,
+    )
+    model = pp.load(run_id)
+    number = model.model.text.encoder.words.index("dog")
+    torch.testing.assert_close(
+        model.model.text.encoder.embed.weight[number].cpu(), vectors["dog"], atol=1e-6, rtol=0
+    )
+    assert called("train", "mine.yaml", *words)[1].startswith(f"run {run_id} had finished before")
+    (record,) = find_runs(tracking_uri(at), "polypool")
+    assert record.params["text"] == f"bigru(width=16, embedding=8, min_count=1, glove='{at}/data/glove.txt')"
+    assert record.settings["text"] == "bigru(width=16, embedding=8, min_count=1, glove='data/glove.txt')"
+    moved = {name: value.replace(str(at), "/other") for name, value in record.params.items()}
+    second = replace(record, run_id="b", params=moved, tags={**record.tags, "home": "/other"})
+    assert deviations([record, second], "whole")[0] == {record.run_id: {}, "b": {}}
+    make_corpus(tmp_path / "third/data", train=8, val=4, test=6, dim=7)
+    monkeypatch.chdir(tmp_path / "third")
+    assert called("evaluate", run_id)[0] == 0
+    other = ("--corpus", "data/corpus", "--features", "data/features", "--data.dataset", "more")
+    code, said, error = called("evaluate", run_id, *other)
+    assert code == 0, error
+    assert "more, test under whole" in said
+    assert called("export", run_id, "--out", "model")[0] == 0
+    exported = json.loads(Path("model/run.json").read_text())
+    assert str(at) not in json.dumps(exported)
+    assert "glove='data/glove.txt'" in exported["text"]
+    assert pp.load("model").scores is not None
+
+
+def test_a_typed_backbone_starts_at_the_current_folder(places, monkeypatch):
+    from polypool.pipelines.data.extraction import job
+
+    make_corpus(Path("data"), train=2, val=1, test=1)
+    model = save_bert(Path("bert"))
+    monkeypatch.setattr(
+        job, "_work", lambda backbone, *_, **__: (_ for _ in ()).throw(pp.InputError(backbone))
+    )
+    code, _, said = called(
+        "extract", "--texts", "--corpus", "data/corpus", "--backbone", f"bert(name={model})", "--out", "o"
+    )
+    assert (code, said) == (2, f"error: bert(name='{Path.cwd()}/bert')\n")
+
+
+@pytest.mark.slow
+def test_a_recipe_with_glove_and_role_graphs_trains_on_two_workers_of_a_job(places):
+    """The job of docs/train.md, from a folder that is not the home."""
+    at, there = places
+    made = make_corpus(at / "data", train=8, val=4, test=4, dim=7)
+    (at / "data/corpus").rename(at / "data/msrvtt")
+    (at / "data/features").rename(at / "data/msrvtt/resnet152")
+    write_glove(at / "data/glove.42B.300d.txt", ("dog", "cat", "a"), dim=300)
+    graph = [{"0": {"role": "ROOT", "spans": []}, "1": {"role": "V", "spans": [0]}}, [["0", "1", "V"]]]
+    (at / "data/msrvtt/sent2rolegraph.augment.json").write_text(json.dumps({"a dog and a cat": graph}))
+    assert made.data.corpus == f"{at}/data/corpus"
+    words = [
+        "train",
+        "msrvtt_hgr",
+        "--workers",
+        "2",
+        "--cpus",
+        "1",
+        "--protocol",
+        "whole",
+        "--optim.batch",
+        "4",
+        *SMALL,
+    ]
+    shown: list[str] = []
+    with private_head(cpus=2) as head:
+        env = {"POLYPOOL_HOME": str(at), "RAY_worker_niceness": "0"}
+        command = ["python", "-m", "polypool", *words]
+        asyncio.run(head.run(command, folder=there, env=env | {"PYTHONPATH": str(ROOT)}, show=shown.append))
+    (run,) = find_runs(tracking_uri(at), "polypool")
+    assert run.params["workers"] == "2"
+    assert run.params["model"] == f"hgr(graphs='{at}/data/msrvtt/sent2rolegraph.augment.json')"
+    assert run.metrics["whole/rsum"] > 0
+    assert any("role graphs of" in line and "from" in line for line in shown)
