@@ -39,7 +39,7 @@ from polypool.infra.pictures.boxes import fractions
 from polypool.infra.process.progress import Progress
 from polypool.infra.registry import READERS
 from polypool.infra.store.findings import Skipped
-from polypool.infra.untrusted_arrays import map_array, read_plain_pickle, reason
+from polypool.infra.untrusted_arrays import PICKLED, map_array, read_plain_pickle, reason
 from polypool.tasks.datasets import Features, Reading
 from polypool.tasks.datasets.annotation_files import as_text, read_csv, read_id_rows
 from polypool.tasks.datasets.features.sources import (
@@ -56,7 +56,7 @@ from polypool.tasks.datasets.readers.folders import files_below
 _NAMES = ("features", "x")
 _COUNT, _BOX = ("num_bbox", "num_boxes"), ("bbox", "boxes")
 _BOXES = (_BOX, ("image_w", "image_width"), ("image_h", "image_height"))
-_WHAT = ".npy, .npz or .pth files"
+_WHAT, _ROWS = ".npy, .npz or .pth files", "an array of rows, each of an image or video"
 _SPLIT = re.compile(r"(train|trn|val|dev|testall|test|tst)([_.-]|$)")
 _FEW = 4  # files of splits
 
@@ -145,12 +145,16 @@ class Arrays(ArrayReader):
                     yield Skipped(where=name, why=f"not one of {_WHAT}", wanted=False)
 
     def _without_ids(self, path: Path) -> InputError:
-        shape, _ = _look(path, key=self.key)
-        count = f"{shape.axes[0]:,}" if shape and shape.axes else "its"
+        try:
+            mapped = path.suffix == ".npy"
+            shape = (map_array(path, what=_ROWS) if mapped else _load(path, key=self.key).x).shape
+        except InputError as error:
+            advice = f". {_advice(path)}" if PICKLED in str(error) else ""
+            return InputError(f"{path}: {str(error).removeprefix(f'{path}: ')}{advice}")
         return InputError(
-            f"{path}: an array of shape {shape.axes if shape else 'unknown'}, without the ids of {count} images or "
-            f"videos. Name a .txt, .npy or .json file of them by --ids, or call it {path.stem}_ids.txt; files that "
-            "have one image or video each are named by its id, or listed in a CSV of id,path that --file names"
+            f"{path}: an array of shape {shape}, without the ids of {shape[0]:,} images or videos. Name a .txt, .npy "
+            f"or .json file of them by --ids, or call it {path.stem}_ids.txt; files that have one image or video each "
+            "are named by its id, or listed in a CSV of id,path that --file names"
         )
 
     def _of_each(self, entries: Sequence[_Entry | Skipped]) -> Iterator[Features | Skipped]:
@@ -182,9 +186,8 @@ class Arrays(ArrayReader):
 
     def _of_rows(self, path: Path, pairs: list[tuple[str, Any]]) -> Iterator[Features | Skipped]:
         """Yield the rows of an array by their ids; a row that comes once more right after is passed over."""
-        what = "an array of rows, each of an image or video"
         try:
-            rows = map_array(path, what=what) if path.suffix == ".npy" else _load(path, key=self.key).x
+            rows = map_array(path, what=_ROWS) if path.suffix == ".npy" else _load(path, key=self.key).x
         except InputError as error:
             raise InputError(f"{path}: {str(error).removeprefix(f'{path}: ')}") from error
         is_list = [row for _, row in pairs] == [*range(len(pairs))]
@@ -197,7 +200,7 @@ class Arrays(ArrayReader):
             )
         names = yield from named_rows(pairs, len(rows))
         axes, last = self.axes([Shape(rows.shape[1:] or (1,))], where=path), ("", np.empty(0))
-        mapped = mapped_rows(path, what=what) if path.suffix == ".npy" else rows
+        mapped = mapped_rows(path, what=_ROWS) if path.suffix == ".npy" else rows
         for row, x in enumerate(Progress(mapped, desc=path.name, unit="row", total=len(rows))):
             where, id = f"{path.name}, row {row}", names.get(row)
             if id is None:
@@ -272,14 +275,23 @@ def _unpickled(path: Path) -> dict[str, Any]:
             return {as_text(id): value for id, value in held.items()}
         raise InputError(f"it holds {type(held).__name__}")
     except InputError as error:
-        code = (
-            f'import pickle, numpy as n; x = pickle.load(open({json.dumps(str(path))}, "rb")); '
-            'n.savez("features.npz", **{str(k): n.asarray(v) for k, v in x.items()})'
-        )
-        raise InputError(
-            f"{path}: {error}; expected a mapping of ids to arrays. If you trust it, this writes one that "
-            f"--file features.npz reads: python -c {shlex.quote(code)}"
-        ) from error
+        raise InputError(f"{path}: {error}; expected a mapping of ids to arrays. {_advice(path)}") from error
+
+
+def _advice(path: Path) -> str:
+    """Return how a mapping in a pickle, or in an `.npy` file of objects, becomes an archive."""
+    name = json.dumps(str(path))
+    read = f"n.load({name}, allow_pickle=True).item()"
+    if path.suffix != ".npy":
+        read = f'pickle.load(open({name}, "rb"))'
+    code = (
+        f"import pickle, numpy as n; x = {read}; "
+        'n.savez("features.npz", **{str(k): n.asarray(v) for k, v in x.items()})'
+    )
+    return (
+        "If you trust it and it is a mapping of ids to arrays, this writes one that --file features.npz reads: "
+        f"python -c {shlex.quote(code)}"
+    )
 
 
 def _look(path: Path, *, key: str) -> tuple[Shape | None, bool]:

@@ -29,7 +29,7 @@ PATTERNS = {
 """Names of the files that a form reads."""
 OTHER_WIDTH = "vectors of another width than {}, which most have"
 """Why a set is skipped, with the width."""
-_WIDTHS = (512, 768, 1024, 1280, 1536, 2048, 4096)
+_WIDTHS = (256, 384, 512, 640, 768, 1024, 1152, 1280, 1408, 1536, 2048, 3072, 4096)  # of backbones
 _MOST_REGIONS, _LARGEST_SIDE = 100, 64  # of bottom-up attention, and of maps
 _BLOCK = 64 << 20  # bytes of rows that are mapped at a time
 

@@ -19,7 +19,7 @@ from pictures import noise
 from toy import trainer_of
 from verbs import called, ingested, refused, sets_of
 
-from polypool.infra.store import FeatureStore
+from polypool.infra.store import FeatureStore, StoreWriter
 from polypool.pipelines.models.search.queries import Query
 from polypool.pipelines.models.trained import TrainedModel
 from polypool.pipelines.recipes.arguments import read_run
@@ -261,6 +261,18 @@ def test_a_refused_store_gives_way_to_the_corrected_command(tmp_path):
     assert FeatureStore.open(tmp_path / "out").dtype == "float32"
     ingested(*words, "--replace")
     assert FeatureStore.open(tmp_path / "out").dtype == "float16"
+
+
+def test_unfinished_work_of_extract_does_not_give_way(tmp_path):
+    source = {"extractor": {"backbone": "slow"}}
+    writer = StoreWriter(tmp_path / "out", dim=4, source=source, shard_bytes=8)
+    for id in IDS[:2]:
+        writer.add(id, np.ones((1, 4)))
+    del writer  # as a process that dies
+    np.savez(tmp_path / "in.npz", a=np.ones((2, 4)), b=np.ones((2, 4)))
+    refused(
+        "finished shards of another job", "arrays", "--file", tmp_path / "in.npz", "--out", tmp_path / "out"
+    )
 
 
 def test_one_duplicate_name_among_many_is_skipped(tmp_path):

@@ -228,12 +228,16 @@ def test_refusals_name_what_helps(tmp_path, monkeypatch, files, words, message):
     assert not (tmp_path / "out").exists()
 
 
-def test_the_advice_on_pickles_works(tmp_path, monkeypatch):
+@pytest.mark.parametrize("name", ["a 'file'.pkl", "a 'file'.npy"])
+def test_the_advice_on_pickles_works(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
-    held = {"v1": [np.ones((2, 4))], "v2": [np.zeros((3, 4))]}  # lists of arrays
-    (tmp_path / "a 'file'.pkl").write_bytes(pickle.dumps({**held, 3: Fraction(1, 3)}))
-    code, _, said = run("arrays", "--file", "a 'file'.pkl", "--out", "out")
-    assert (code, "it names fractions.Fraction" in said) == (2, True)
+    held = {"v1": [np.ones((2, 4))], "v2": [np.zeros((3, 4))], 3: Fraction(1, 3)}  # lists of arrays
+    if name.endswith(".npy"):
+        np.save(tmp_path / name, held, allow_pickle=True)
+    else:
+        (tmp_path / name).write_bytes(pickle.dumps(held))
+    code, _, said = run("arrays", "--file", name, "--out", "out")
+    assert (code, "If you trust it" in said) == (2, True)
     advice = said.partition("reads: python ")[2]
     subprocess.run(f"{sys.executable} {advice}", shell=True, check=True)
     ingested("arrays", "--file", "features.npz", "--out", "out", "--allow-skipped")
