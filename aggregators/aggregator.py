@@ -84,6 +84,9 @@ class Aggregator(nn.Module, ABC):
     ) -> Pooled:
         """Check the inputs, then call `forward` and its hooks with those that are not None.
 
+        A batch without sets, or without contexts for all pairs, has vectors of shape `(0, D)`, or `(0, K, D)`, and no
+        weights; `forward` never sees one, so that running statistics stay as they are.
+
         Raises:
             InputError: sets that `check_sets` refuses, a context or a global feature that is missing, unexpected or of
                 a wrong shape, or a `forward` that does not return `Pooled`.
@@ -91,6 +94,8 @@ class Aggregator(nn.Module, ABC):
         check_sets(x_BND, mask_BN)
         self._check_context(x_BND.shape[0], context)
         self._check_global_feature(x_BND.shape[0], global_feature_BS)
+        if not traced() and not (len(x_BND) and (context is None or len(context.x))):
+            return self._no_vectors(x_BND, context)
         beside = {"context": context, "global_feature_BS": global_feature_BS}
         beside = {name: part for name, part in beside.items() if part is not None}
         pooled = super().__call__(x_BND, mask_BN, **beside)
@@ -100,6 +105,12 @@ class Aggregator(nn.Module, ABC):
                 "return Pooled(vectors), with the weights beside them where there are any"
             )
         return pooled
+
+    def _no_vectors(self, x_BND: Tensor, context: Context | None) -> Pooled:
+        pairs = [] if context is None or not context.all_pairs else [len(context.x)]
+        vectors = [] if self.num_embeddings == 1 else [self.num_embeddings or 1]
+        empty = x_BND.new_zeros(len(x_BND), *pairs, *vectors, self.width or x_BND.shape[2])
+        return Pooled(empty + x_BND.sum())  # the sum keeps the graph
 
     @abstractmethod
     def forward(

@@ -25,8 +25,8 @@ def check_aggregator(module: Aggregator, dim: int) -> None:
 
 
 def aggregator_checks(module: Aggregator, dim: int) -> list[Check]:
-    """Return the contract's checks of one aggregator."""
-    module = copy.deepcopy(module).eval()
+    """Return the contract's checks of one aggregator: all in evaluation mode, then those of `TRAINING` in training."""
+    modes = copy.deepcopy(module).eval(), copy.deepcopy(module).train()
     kinds = [False, True] if module.takes_global_feature else [False]
     if module.takes_global_feature and module.width not in (None, dim):
         kinds = [True]  # a global feature of another width has no default
@@ -36,13 +36,17 @@ def aggregator_checks(module: Aggregator, dim: int) -> list[Check]:
     }
     return [
         Check(
-            what=what + (", with a global feature" if global_feature else ""),
-            run=partial(assertion, module, draw, module.width or dim),
+            what=what
+            + (", with a global feature" if global_feature else "")
+            + (", in training mode" if mode.training else ""),
+            run=partial(assertion, mode, draw, module.width or dim),
             advice=advice,
             vital=assertion is _shape,
         )
+        for mode in modes
         for global_feature, draw in draws.items()
         for assertion, (what, advice) in CONTRACT.items()
+        if not mode.training or assertion in TRAINING
     ]
 
 
@@ -65,14 +69,30 @@ def _shape(module: Aggregator, draw: Draw, width: int) -> None:
         )
 
 
-def _vectors(module: Aggregator, inputs: Inputs) -> Tensor:
+def _vectors(module: Aggregator, inputs: Inputs, *, seed: int = 0) -> Tensor:
     """Return vectors that can be compared: those of a set of any size sorted and padded."""
-    vectors = inputs.pool(module).vectors
+    vectors = inputs.pool(module, seed=seed).vectors
     if module.num_embeddings is not None:
         return vectors
     first_BK = vectors[..., 0].where(vectors.any(dim=-1), float("inf"))
     vectors = vectors.gather(1, first_BK.argsort(dim=1)[..., None].expand_as(vectors))
     return torch.nn.functional.pad(vectors, (0, 0, 0, MANY - vectors.shape[1]))
+
+
+def _random(module: Aggregator, inputs: Inputs) -> bool:
+    """Whether random numbers change the result, as dropout in training: then sets of another shape draw others."""
+    return module.training and not torch.equal(_vectors(module, inputs), _vectors(module, inputs, seed=1))
+
+
+def _no_sets(module: Aggregator, draw: Draw, width: int) -> None:
+    before = {name: x.clone() for name, x in module.state_dict().items()}
+    vectors, k = draw(SIZES).samples(slice(0)).pool(module).vectors, module.num_embeddings
+    expected = (0, width) if k == 1 else (0, k or vectors.shape[1], width)
+    assert vectors.shape == expected, (
+        f"no sets give vectors of shape {tuple(vectors.shape)}, expected {expected}"
+    )
+    changed = [name for name, x in module.state_dict().items() if not torch.equal(x, before[name])]
+    assert not changed, f"no sets change {', '.join(changed)}"
 
 
 def _hooks(module: Aggregator, draw: Draw, width: int) -> None:
@@ -150,6 +170,8 @@ def _weights(module: Aggregator, draw: Draw, width: int) -> None:
     assert over == "ranks" or (weight[~inputs.mask_BN] == 0).all(), (
         "an element that is not there has a weight"
     )
+    if module.training:  # batch mates may change its statistics
+        return
     for i, size in enumerate(SIZES):
         alone = inputs.alone(i).pool(module).weights
         assert alone is not None, "a set alone has no weights"
@@ -166,9 +188,9 @@ def _padding(module: Aggregator, draw: Draw, width: int) -> None:
             torch.nn.functional.pad(mask, (0, 4)),
         )
     )
-    expected = _vectors(module, inputs)
+    expected, random = _vectors(module, inputs), _random(module, inputs)
     for changed, what in (
-        (wide, "more padding changes"),
+        *([] if random else [(wide, "more padding changes")]),
         (inputs.fill(-123.0), "values under the mask change"),
         (inputs.fill(float("nan")), "NaN under the mask changes"),
     ):
@@ -188,9 +210,9 @@ def _single_element(module: Aggregator, draw: Draw, width: int) -> None:
 
 
 def _order(module: Aggregator, draw: Draw, width: int) -> None:
-    if not module.symmetric:
-        return
     inputs = draw([9, 9])
+    if not module.symmetric or _random(module, inputs):
+        return
     order = torch.randperm(9, generator=torch.Generator().manual_seed(3))
     turned = inputs.map(lambda x, mask: (x[:, order], mask))
     torch.testing.assert_close(_vectors(module, turned), _vectors(module, inputs), msg="the order matters")
@@ -198,6 +220,8 @@ def _order(module: Aggregator, draw: Draw, width: int) -> None:
 
 def _holes(module: Aggregator, draw: Draw, width: int) -> None:
     inputs = draw([9, 9, 9])
+    if _random(module, inputs):
+        return
     real_BN = torch.tensor(
         [[1, 1, 0, 1, 0, 0, 1, 1, 0], [0, 0, 1, 0, 1, 1, 1, 0, 1], [0, 1, 1, 0, 1, 0, 1, 0, 1]]
     )
@@ -224,9 +248,9 @@ def _gradients(module: Aggregator, draw: Draw, width: int) -> None:
     module = copy.deepcopy(module).double()
     inputs = draw([3, 1, 4]).cast(torch.float64)
     floats = tuple(part.requires_grad_() for part in inputs.floats())
-    assert torch.autograd.gradcheck(lambda *parts: inputs.with_floats(*parts).pool(module).vectors, floats), (
-        "the gradient is wrong"
-    )
+    assert module.training or torch.autograd.gradcheck(
+        lambda *parts: inputs.with_floats(*parts).pool(module).vectors, floats
+    ), "the gradient is wrong"
     _vectors(module, inputs).square().sum().backward()
     masks = (inputs.mask_BN, None if inputs.context is None else inputs.context.mask)
     for part, mask in zip(floats, masks, strict=False):
@@ -284,6 +308,10 @@ CONTRACT = {
         "the residual, where there is one, is a vector for each embedding",
         "return Pooled(vectors, residual=...) of shape (B, num_embeddings, D), or leave it out",
     ),
+    _no_sets: (
+        "no sets give no vectors, and change no statistics",
+        "leave __call__ as it is: forward is not called without sets",
+    ),
     _padding: (
         "padding and values under the mask change nothing",
         "fill values under the mask before elements meet: x_BND.masked_fill(~mask_BN[..., None], 0.0), or -inf "
@@ -333,3 +361,6 @@ CONTRACT = {
     ),
 }
 """What each assertion checks, and advice where it fails."""
+
+TRAINING = {_shape, _residual, _no_sets, _padding, _single_element, _order, _holes, _weights, _gradients}
+"""What must hold in training mode, too, where statistics of the batch are allowed, and numbers are drawn."""

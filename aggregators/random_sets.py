@@ -39,11 +39,33 @@ class Inputs:
     context: Context | None = None
     global_feature_BS: Tensor | None = None
 
-    def pool(self, module: Aggregator) -> Pooled:
-        """Call an aggregator."""
-        return module(
-            self.x_BND, self.mask_BN, context=self.context, global_feature_BS=self.global_feature_BS
+    def pool(self, module: Aggregator, *, seed: int = 0) -> Pooled:
+        """Call an aggregator, and assert that it leaves its inputs as they are; `seed` is of its random numbers."""
+        given = self._tensors()
+        before = {name: x.detach().clone() for name, x in given.items()}
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            pooled = module(
+                self.x_BND, self.mask_BN, context=self.context, global_feature_BS=self.global_feature_BS
+            )
+        changed = [
+            name for name, x in given.items() if not torch.equal(x.nan_to_num(), before[name].nan_to_num())
+        ]
+        assert not changed, (
+            f"forward changes {' and '.join(changed)} in place; change a copy, such as mask_BN.clone()"
         )
+        return pooled
+
+    def _tensors(self) -> dict[str, Tensor]:
+        context = self.context or (None, None)
+        tensors = {
+            "the mask": self.mask_BN,
+            "the elements": self.x_BND,
+            "the context": context[0],
+            "the context's mask": context[1],
+            "the global feature": self.global_feature_BS,
+        }
+        return {name: x for name, x in tensors.items() if x is not None}
 
     def floats(self) -> tuple[Tensor, ...]:
         """Return all that a gradient can reach."""
@@ -76,12 +98,16 @@ class Inputs:
 
     def alone(self, i: int) -> Inputs:
         """Return sample i without batch mates and without padding."""
-        sample = self.with_floats(*(part[i : i + 1] for part in self.floats()))
-        sample = replace(sample, mask_BN=self.mask_BN[i : i + 1])
-        context = sample.context
-        if context is not None and context.mask is not None:
-            sample = replace(sample, context=context._replace(mask=context.mask[i : i + 1]))
+        sample = self.samples(slice(i, i + 1))
         return sample.map(lambda x, mask: (x[:, : mask.sum()], mask[:, : mask.sum()]))
+
+    def samples(self, rows: slice) -> Inputs:
+        """Return some of the samples."""
+        some = self.with_floats(*(part[rows] for part in self.floats()))
+        context = some.context
+        if context is not None and context.mask is not None:
+            context = context._replace(mask=context.mask[rows])
+        return replace(some, mask_BN=self.mask_BN[rows], context=context)
 
 
 def random_inputs(sizes: list[int], *, module: Aggregator, dim: int, global_feature: bool = False) -> Inputs:

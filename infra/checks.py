@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from polypool.infra.errors import InputError
+from polypool.infra.errors import PLUG_IN_ERRORS, InputError
 
 _ROOT, _LIBRARY = Path(__file__).parents[1], Path(os.__file__).parent
 
@@ -52,14 +52,14 @@ def run_checks(checks: Iterable[Check]) -> Iterator[Outcome]:
             continue
         try:
             found = check.run()
-        except Exception as error:  # a plug-in may raise anything
+        except PLUG_IN_ERRORS as error:
             ended = check.vital
             yield Outcome(what=check.what, passed=False, message=_failure(error, check.advice))
         else:
             yield Outcome(what=check.what, passed=True, message=found or "")
 
 
-def _failure(error: Exception, advice: str) -> str:
+def _failure(error: BaseException, advice: str) -> str:
     what, do = " ".join(str(error).split()) or "an assertion failed", advice
     if not isinstance(error, AssertionError | InputError):
         frames = traceback.extract_tb(error.__traceback__)

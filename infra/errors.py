@@ -16,6 +16,10 @@ class InputError(ValueError):
     exit_code = 2
 
 
+PLUG_IN_ERRORS = (Exception, SystemExit)
+"""What foreign code may raise: a script that is imported as a plug-in may call `sys.exit`."""
+
+
 class AbsentError(InputError):
     """Something does not exist yet."""
 

@@ -9,8 +9,8 @@ from polypool.infra.errors import InputError
 
 EXTRAS = {
     "train": (
-        "PIL filelock h5py huggingface_hub jinja2 matplotlib mlflow pandas peft pyarrow ray rich safetensors scipy "
-        "simplejpeg skimage tensorboardX tokenizers tqdm transformers tyro xxhash yaml"
+        "PIL filelock h5py huggingface_hub jinja2 matplotlib mlflow pandas peft pyarrow ray regex rich safetensors "
+        "scipy simplejpeg skimage tensorboardX tokenizers tqdm transformers tyro xxhash yaml"
     ),
     "serve": "anyio cachetools fastapi pydantic starlette uvicorn",
     "video": "av decord",

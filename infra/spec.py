@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from polypool.infra.errors import InputError
+from polypool.infra.errors import PLUG_IN_ERRORS, InputError
 from polypool.infra.limits import LARGEST_NUMBER
 
 # Specs come from strangers' files, too: patterns do not try a character twice (`*+`), and texts have a longest length.
@@ -213,7 +213,7 @@ def load_part(target: str, *, kind: str = "part", origin: str = "") -> Any:
     module, name = match.groups()
     try:
         return getattr(importlib.import_module(module), name)
-    except Exception as error:  # of any plug-in
+    except PLUG_IN_ERRORS as error:
         here = (
             isinstance(error, ModuleNotFoundError) and Path(*module.split(".")).with_suffix(".py").is_file()
         )

@@ -80,7 +80,7 @@ class Retrieval(CorpusTask, Chunked, Watchful, Banks):
             [item.id for item in items],
             captions,
             visual=self.item_inputs(items),
-            captions=self.corpus_texts(self.texts(split)),
+            captions=self.corpus_texts(split),
             augment=self.text_augmentation(),
             by_item=self.run.data.sample == "image",
         )

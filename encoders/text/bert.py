@@ -36,16 +36,41 @@ class BertAssets:
     specials: Specials
 
 
+_FROM_THE_PAD = {
+    *("camembert", "data2vec-text", "esm", "ibert", "longformer", "luke", "mpnet", "roberta"),
+    *("roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl", "xmod"),
+}
+"""Kinds of models that number positions from behind that of the pad token."""
+
+
+def positions(config: Mapping[str, Any]) -> int:
+    """Return the number of tokens that a model of transformers has positions for; 0 where it names none."""
+    most = config.get("max_position_embeddings") or config.get("n_positions") or 0
+    return most - config["pad_token_id"] - 1 if config.get("model_type") in _FROM_THE_PAD else most
+
+
 class Subwords:
     """A fast tokenizer, given as JSON, that keeps the subwords of a word together.
+
+    Args:
+        serialised: the JSON.
+        specials: numbers of the special tokens.
+        starts, ends: whether texts get the start and the end token.
+        positions: tokens that the model reads, those two among them; 0 for any number.
 
     Raises:
         InputError: the JSON is no tokenizer, or `specials` has a number that it lacks.
     """
 
-    starts = ends = True
-
-    def __init__(self, serialised: str, specials: Mapping[str, int]) -> None:
+    def __init__(
+        self,
+        serialised: str,
+        specials: Mapping[str, int],
+        *,
+        starts: bool = True,
+        ends: bool = True,
+        positions: int = 0,
+    ) -> None:
         from tokenizers import Tokenizer
 
         try:
@@ -58,6 +83,10 @@ class Subwords:
         if (most := max(specials.values())) >= self.size:
             raise InputError(f"specials must be below {self.size}, the size of the tokenizer, not {most}")
         self.start, self.end, self.mask = (specials[name] for name in ("start", "end", "mask"))
+        self.starts, self.ends = starts, ends
+        self.longest = max(0, positions - starts - ends)
+        unknown = self._tokenizer.token_to_id(getattr(self._tokenizer.model, "unk_token", None) or "")
+        self.unknown = -1 if unknown is None else unknown
 
     def encode(self, captions: Sequence[str]) -> Iterator[list[list[int]]]:
         for first in range(0, len(captions), 1024):
@@ -118,7 +147,9 @@ class Bert(TextEncoder):
 
     @classmethod
     def tokenizer(cls, assets: Mapping[str, Any]) -> Subwords:
-        return Subwords(assets["tokenizer"], assets["specials"])
+        return Subwords(
+            assets["tokenizer"], assets["specials"], positions=positions(assets.get("config", {}))
+        )
 
     def load_pretrained(self) -> None:
         from transformers import AutoModel

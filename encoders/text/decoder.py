@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from polypool.encoders.backbones.hub import from_config, from_hub
 from polypool.encoders.encoder import TextEncoder
-from polypool.encoders.text.bert import BertAssets, Subwords
+from polypool.encoders.text.bert import BertAssets, Subwords, positions
 from polypool.infra.errors import InputError
 from polypool.infra.paths import ModelName
 from polypool.infra.registry import ENCODERS
@@ -22,14 +22,6 @@ class DecoderAssets(BertAssets):
 
     starts: bool
     ends: bool
-
-
-class DecoderSubwords(Subwords):
-    """A fast tokenizer with the special tokens of a model."""
-
-    def __init__(self, serialised: str, specials: Mapping[str, int], *, starts: bool, ends: bool) -> None:
-        super().__init__(serialised, specials)
-        self.starts, self.ends = starts, ends
 
 
 @ENCODERS.register("decoder")
@@ -90,9 +82,14 @@ class Decoder(TextEncoder):
         }
 
     @classmethod
-    def tokenizer(cls, assets: Mapping[str, Any]) -> DecoderSubwords:
-        ends = {name: assets[name] for name in ("starts", "ends")}
-        return DecoderSubwords(assets["tokenizer"], assets["specials"], **ends)
+    def tokenizer(cls, assets: Mapping[str, Any]) -> Subwords:
+        return Subwords(
+            assets["tokenizer"],
+            assets["specials"],
+            starts=assets["starts"],
+            ends=assets["ends"],
+            positions=positions(assets.get("config", {})),
+        )
 
     def load_pretrained(self) -> None:
         from transformers import AutoModel

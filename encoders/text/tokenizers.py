@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol, runtime_checkable
 
 import numpy as np
+import regex
 import torch
 from torch import Tensor
 
@@ -31,7 +33,22 @@ _LONG_CLITIC = re.compile(r"(?<=[^' ])(?:'ll|'re|'ve|n't)(?= )")
 _TOGETHER = re.compile(r"\b(?:cannot|gimme|lemme|gonna|gotta|d'ye|more'n|wanna(?= ))\b|(?<= )'t(?:is|was)\b")
 _FIRST = {"d'ye": 1, "'tis": 2, "'twas": 2, "more'n": 4}
 """Length of the first of two words written as one, where it is not three."""
-_WORD = re.compile(r"\w+(?=n't\b)|n't\b|'(?:s|re|ve|ll|d|m)\b|\w+(?:[-.&/]\w+)*|[^\w\s]")
+# a word starts with no mark: that of an emoji in front of it is no part of it
+_WORD = regex.compile(r"(?!\p{M})(?:\w+(?=n't\b)|n't\b|'(?:s|re|ve|ll|d|m)\b|\w+(?:[-.&/]\w+)*)|\S")
+_UNSPACED = regex.compile(
+    r"\p{Katakana}[\p{Katakana}ー]*+"
+    r"|(?=[\p{Han}\p{Hiragana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\p{Tibetan}ー々])\X"
+)
+"""What is a word in scripts without spaces: a run of Katakana, else a character with its marks (UAX 29)."""
+
+
+def spaced(text: str) -> str:
+    """Return a text in lower case and in NFC, with spaces around the words of scripts that have none between words.
+
+    Those are single characters, since Unicode has no dictionary: `草地` is two words. ASCII is lower-cased alone.
+    """
+    text = text.lower()
+    return text if text.isascii() else _UNSPACED.sub(r" \g<0> ", unicodedata.normalize("NFC", text))
 
 
 def split_treebank(text: str) -> list[str]:
@@ -42,7 +59,7 @@ def split_treebank(text: str) -> list[str]:
     finds the ends of sentences with a trained model (Punkt); here a sentence ends at every period before white space,
     except those of common abbreviations, initials and numbers.
     """
-    return [word for sentence in _sentences(text.lower()) for word in _words(sentence)]
+    return [word for sentence in _sentences(spaced(text)) for word in _words(sentence)]
 
 
 def _sentences(text: str) -> list[str]:
@@ -74,7 +91,7 @@ def split_words(caption: str) -> list[str]:
 
     Quotes stay as they are, `cannot` is one word and `5:50` three; 0.3 % of COCO's captions differ.
     """
-    return _WORD.findall(caption.lower())
+    return _WORD.findall(spaced(caption))
 
 
 def split_question(question: str) -> list[str]:
@@ -82,7 +99,7 @@ def split_question(question: str) -> list[str]:
 
     As the bottom-up-attention baseline of visual question answering.
     """
-    return question.lower().replace(",", "").replace("?", "").replace("'s", " 's").split()
+    return spaced(question).replace(",", "").replace("?", "").replace("'s", " 's").split()
 
 
 SPLITS: dict[str, Callable[[str], list[str]]] = {
@@ -97,9 +114,15 @@ SPECIALS = ("<pad>", "<start>", "<end>", "<unk>", "<mask>")
 
 
 class Tokenizer(Protocol):
-    """Splits captions into words, each a list of subwords; `pad_tokens` adds `start` and `end` where they are set."""
+    """Splits captions into words, each a list of subwords; `pad_tokens` adds `start` and `end` where they are set.
+
+    `unknown` is the subword of words that it does not know, -1 where there is none; `longest` the number of subwords
+    of a text that the model has positions for, 0 for any.
+    """
 
     size: int
+    longest: int
+    unknown: int
     starts: bool
     ends: bool
     start: int
@@ -139,6 +162,18 @@ def as_written(tokenizer: Tokenizer, caption: str, numbers: Sequence[int]) -> li
     ]
 
 
+def unknown_words(tokenizer: Tokenizer, text: str) -> list[str]:
+    """Return the words of a text that a tokenizer of words does not know, in order; none of one of subwords."""
+    if not isinstance(tokenizer, WordTokenizer):
+        return []
+    (numbers,) = tokenizer.encode([text])
+    return [
+        word
+        for word, (number,) in zip(tokenizer.split(text), numbers, strict=True)
+        if number == tokenizer.unknown
+    ]
+
+
 def count_words(captions: Iterable[str], *, min_count: int, split: str = "captions") -> list[str]:
     """Return the words that occur at least `min_count` times, the most frequent first, ties by spelling."""
     if split not in SPLITS:
@@ -157,6 +192,7 @@ class Vocabulary:
         split: a key of `SPLITS`.
     """
 
+    longest = 0
     start, end, unknown, mask = (SPECIALS.index(name) for name in ("<start>", "<end>", "<unk>", "<mask>"))
 
     def __init__(self, words: Sequence[str], *, ends: bool = True, split: str = "captions") -> None:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from polypool.encoders.backbones.hub import from_config, from_hub, half_of_pair
 from polypool.encoders.encoder import TextEncoder
-from polypool.encoders.text.bert import Specials, Subwords
+from polypool.encoders.text.bert import Specials, Subwords, positions
 from polypool.infra.errors import InputError, unknown
 from polypool.infra.fields import at_least
 from polypool.infra.paths import ModelName
@@ -155,7 +155,9 @@ class ClipText(_TextTower):
 
     @classmethod
     def tokenizer(cls, assets: Mapping[str, Any]) -> Subwords:
-        return Subwords(assets["tokenizer"], assets["specials"])
+        return Subwords(
+            assets["tokenizer"], assets["specials"], positions=positions(assets.get("config", {}))
+        )
 
     def read(self, token_BL: Tensor, mask_BL: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the tokens; a text that is too long keeps its end token."""
@@ -170,10 +172,11 @@ class ClipText(_TextTower):
 class SiglipSubwords(Subwords):
     """A fast tokenizer of lower-case texts; `strips` drops punctuation, and the encoder adds the end token."""
 
-    starts = ends = False
-
-    def __init__(self, serialised: str, specials: Mapping[str, int], *, strips: bool) -> None:
-        super().__init__(serialised, specials)
+    def __init__(
+        self, serialised: str, specials: Mapping[str, int], *, strips: bool, positions: int = 0
+    ) -> None:
+        of_text = max(0, positions - 1)  # the encoder adds the end token
+        super().__init__(serialised, specials, starts=False, ends=False, positions=of_text)
         self._table = str.maketrans("", "", string.punctuation) if strips else {}
 
     def encode(self, captions: Sequence[str]) -> Iterator[list[list[int]]]:
@@ -214,7 +217,10 @@ class SiglipText(_TextTower):
 
     @classmethod
     def tokenizer(cls, assets: Mapping[str, Any]) -> SiglipSubwords:
-        return SiglipSubwords(assets["tokenizer"], assets["specials"], strips=assets["strips"])
+        most = positions(assets.get("config", {}))
+        return SiglipSubwords(
+            assets["tokenizer"], assets["specials"], strips=assets["strips"], positions=most
+        )
 
     def read(self, token_BL: Tensor, mask_BL: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return as many tokens as in pretraining: the text, cut where it is too long, the end token and pads."""

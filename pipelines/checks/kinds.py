@@ -19,7 +19,7 @@ from torch import nn
 from polypool.aggregators.contract import aggregator_checks
 from polypool.encoders.backbones import Backbone, Described, build_backbone
 from polypool.infra.checks import Check
-from polypool.infra.errors import InputError
+from polypool.infra.errors import PLUG_IN_ERRORS, InputError
 from polypool.infra.registry import AGGREGATORS, KINDS, READERS, Spec
 from polypool.pipelines.checks.adaptations import AdaptationChecks
 from polypool.pipelines.checks.encoders import CAPTIONS, EncoderChecks
@@ -55,7 +55,7 @@ class AggregatorChecks(PartChecks):
         torch.manual_seed(0)
         try:
             part = AGGREGATORS.build(self.spec, _WIDTH)
-        except Exception:  # which the check tells
+        except PLUG_IN_ERRORS:  # which the check tells
             return [built]
         return [built, *aggregator_checks(part, _WIDTH)]
 

@@ -12,7 +12,8 @@ Embeddings and scores are those of `evaluate`; what mteb makes of them differs f
   up to eight images. `MSRVTTT2V` and `MSRVTTV2T` are 879 of the 1,000 videos of 1k-A.
 - **Ties.** mteb puts equal scores in the order of ids; here a tied rank is the mean over all orders.
 - **Texts** are read as they are, without the prompts that mteb has for models that follow instructions.
-- **Scores** of retrieval tasks are those of the model's own similarity, of sets and distributions, too. Other tasks,
+- **Scores** of retrieval tasks are those of the model's own similarity, of sets and distributions, too. Where that
+  depends on the side, as `wti` does, embeddings have one more channel, which says theirs. Other tasks,
   such as zero-shot classification, multiply vectors by themselves: they, and mteb's cache of embeddings, take models of
   single vectors alone.
 - **Features** of a picture or video are made as `search --image` and `--video` make them, by the backbone that made
@@ -47,7 +48,7 @@ from polypool.pipelines.models.trained import TrainedModel, load
 from polypool.tasks.abilities import Answers, Searchable
 from polypool.tasks.models.retrieval_model import RetrievalModel
 from polypool.tasks.run import to_json
-from polypool.tasks.similarities.similarity import Cosine
+from polypool.tasks.similarities.similarity import Cosine, Side, Similarity
 from polypool.tasks.similarities.vectors import at_least_float32, side_by_side
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
     from mteb.models import ModelMeta
 
 _TEXT = "text"
+_SIDES: tuple[Side, ...] = ("visual", "text")
 _EXAMPLE = "a dog on the grass"
 
 
@@ -154,29 +156,41 @@ class MtebModel:
 
     @torch.inference_mode()
     def similarity(self, embeddings1: Tensor | np.ndarray, embeddings2: Tensor | np.ndarray) -> Tensor:
-        """Return the `(Q, G)` scores of the model's own similarity, which is symmetric, float32, on the CPU."""
-        return self.trained.similarity(*self._compared(embeddings1, embeddings2)).float().cpu()
+        """Return the `(Q, G)` scores of the model's own similarity, float32, on the CPU."""
+        similarity, embeddings = self._compared(embeddings1, embeddings2)
+        return similarity(*embeddings).float().cpu()
 
     @torch.inference_mode()
     def similarity_pairwise(
         self, embeddings1: Tensor | np.ndarray, embeddings2: Tensor | np.ndarray
     ) -> Tensor:
         """Return the `(P,)` scores of the p-th with the p-th, likewise."""
-        return self.trained.similarity.pairs(*self._compared(embeddings1, embeddings2)).float().cpu()
+        similarity, embeddings = self._compared(embeddings1, embeddings2)
+        return similarity.pairs(*embeddings).float().cpu()
 
     def close(self) -> None:
         """End the processes that decode videos."""
         if self._files:
             self._files.close()
 
-    def _compared(self, *embeddings: Tensor | np.ndarray) -> list[Tensor]:
-        device = device_of(self.trained.model)
-        return [at_least_float32(torch.as_tensor(embedding)).to(device) for embedding in embeddings]
+    def _marked(self, embedding: Tensor, side: Side) -> Tensor:
+        """Return embeddings with their side in one more channel, where the similarity needs it: mteb does not tell."""
+        if self.trained.similarity.symmetric:
+            return embedding
+        return torch.nn.functional.pad(embedding, (0, 1), value=float(_SIDES.index(side)))
+
+    def _compared(self, *embeddings: Tensor | np.ndarray) -> tuple[Similarity, list[Tensor]]:
+        similarity, device = self.trained.similarity, device_of(self.trained.model)
+        parts = [at_least_float32(torch.as_tensor(embedding)).to(device) for embedding in embeddings]
+        if similarity.symmetric:
+            return similarity, parts
+        query, gallery = (_SIDES[int(part.flatten(0, -2)[0, -1])] for part in parts)
+        return similarity.between(query, gallery), [part[..., :-1] for part in parts]
 
     def _encoded(self, batch: Mapping[str, Any]) -> Tensor:
         found = [column for column in (_TEXT, "image", "video") if column in batch]
         if found == [_TEXT]:
-            return self.trained.encode_text(list(batch[_TEXT]))
+            return self._marked(self.trained.encode_text(list(batch[_TEXT])), "text")
         if found != [self.modality]:
             raise InputError(
                 f"a batch of mteb has {' and '.join(found) or 'neither text, image nor video'}; this model makes an "
@@ -184,10 +198,9 @@ class MtebModel:
             )
         with ExitStack() as kept:
             paths = [kept.enter_context(_path(item)) for item in batch[self.modality]]
-            if self._files is None:
-                return self.trained.encode_visual(paths)
             video = self.modality == "video"
-            return self.trained.encode_visual([self._files.of(path, video=video) for path in paths])
+            visuals = paths if self._files is None else [self._files.of(path, video=video) for path in paths]
+            return self._marked(self.trained.encode_visual(visuals), "visual")
 
 
 def mteb_model(source: str | Path, *, name: str = "", trust: Sequence[str] = ()) -> MtebModel:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import tyro
 
-from polypool.infra.errors import InputError, unknown
+from polypool.infra.errors import PLUG_IN_ERRORS, InputError, unknown
 from polypool.infra.paths import absolute, here, home
 from polypool.infra.registry import RECIPES, Spec
 from polypool.infra.spec import trust_modules, trust_specs
@@ -86,10 +86,13 @@ def recipe_list() -> str:
     groups: dict[str, list[str]] = {here: [], f"that need {_OWN}": []}
     for listed in listing:
         title, about = "that cannot be used", listed.error
-        if not listed.error:
+        try:
             recipe = RECIPES.get(listed.name)
             config = recipe()
             lacking = _lacking(config)
+        except PLUG_IN_ERRORS as error:
+            about = about or f"{type(error).__name__}: {error}"
+        else:
             title = f"that need {lacking}" if lacking else here
             about = (
                 published_text(config.published, config.source)

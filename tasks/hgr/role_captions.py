@@ -74,6 +74,11 @@ class RoleCaptions:
     def __len__(self) -> int:
         return len(self.captions)
 
+    @property
+    def notes(self) -> list[str]:
+        """What was cut, and what share of the words is unknown."""
+        return self.captions.notes
+
     def sizes(self) -> np.ndarray:
         """Return the number of tokens of each caption."""
         return self.captions.sizes()

@@ -15,6 +15,7 @@ import pyarrow as pa
 from polypool.encoders.backbones import Backbone
 from polypool.encoders.text.tokenizers import Tokenizer, as_written
 from polypool.infra.batches import Batch
+from polypool.infra.compute.dist import rank
 from polypool.infra.errors import InputError
 from polypool.infra.fields import from_plain
 from polypool.infra.paths import absolute, home
@@ -183,7 +184,7 @@ class CorpusInputs:
             )
         check_reads_features(self.run)
         for split in SPLITS:
-            self.corpus_texts(self.texts(split))
+            self.corpus_texts(split)
 
     def encoder_assets(self) -> dict[str, Any]:
         """Return the assets of new encoders, `visual` and `text`, and the origin of stored features."""
@@ -294,15 +295,21 @@ class CorpusInputs:
             modality=self.modality,
         )
 
-    def corpus_texts(self, texts: Sequence[str]) -> TextInputs:
-        """Return the text encoder's inputs of texts of the corpus.
+    def corpus_texts(self, split: str) -> TextInputs:
+        """Return the text encoder's inputs of a split's texts, and print what is cut or unknown of them.
 
         Raises:
             InputError: one of them has no features.
         """
-        if self.text_store is None:
-            return self.text_inputs(texts)
-        return StoredTexts(self.text_store, texts, corpus=self.run.data.corpus)
+        texts = self.texts(split)
+        if self.text_store is not None:
+            return StoredTexts(self.text_store, texts, corpus=self.run.data.corpus)
+        inputs = self.text_inputs(texts)
+        for note in (
+            getattr(inputs, "notes", ()) if rank() == 0 else ()
+        ):  # a model may read texts in its own way
+            print(f"{split}: {note}")
+        return inputs
 
     def text_inputs(self, texts: Sequence[str]) -> TextInputs:
         """Return the inputs of any texts: their words, or features that the store's backbone makes of them.

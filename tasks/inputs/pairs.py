@@ -15,7 +15,7 @@ from polypool.infra.compute.dist import rank, world
 from polypool.infra.process.progress import Progress
 from polypool.tasks.inputs.augmentations import Draw, draw_for
 from polypool.tasks.inputs.corpus_inputs import CorpusInputs
-from polypool.tasks.inputs.texts import Captions, TextAugmentation, TextInputs
+from polypool.tasks.inputs.texts import TextAugmentation, TextInputs
 from polypool.tasks.inputs.visuals import VisualInputs
 
 
@@ -116,14 +116,10 @@ def question_data(inputs: CorpusInputs, split: str, *, targets: Targets | None) 
     """Return the questions of a split of a `QuestionCorpus`."""
     questions, images = inputs.corpus.questions(split), inputs.corpus.items(split)
     number = {image.id: n for n, image in enumerate(images)}
-    texts = inputs.corpus_texts(inputs.texts(split))
-    if isinstance(texts, Captions) and texts.cut and rank() == 0:
-        limit = inputs.run.data.max_words
-        print(f"{split}: {texts.cut:,} of {len(texts):,} questions are cut after {limit} words")
     return QuestionData(
         np.array([number[question.image_id] for question in questions]),
         visual=inputs.item_inputs(images),
-        texts=texts,
+        texts=inputs.corpus_texts(split),
         targets=targets,
         augment=inputs.text_augmentation(),
     )

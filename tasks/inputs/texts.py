@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, cast
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from polypool.encoders.backbones import Backbone, recorded_backbone, recorded_spec
 from polypool.encoders.backbones.text_models import TextBackbone
-from polypool.encoders.text.tokenizers import Tokenizer, pad_tokens
+from polypool.encoders.text.tokenizers import Tokenizer, pad_tokens, unknown_words
 from polypool.infra.batches import Batch
 from polypool.infra.errors import InputError
 from polypool.infra.process.progress import Progress
@@ -52,28 +52,56 @@ class Captions:
     Args:
         captions: the texts.
         tokenizer: splits them.
-        limit: words after which a text is cut; 0 for never.
+        limit: words after which a text is cut; 0 for never. It is cut, too, at what the model has positions for.
 
     Attributes:
-        cut: how many were longer than the limit.
+        notes: what was cut, and what share of the words is unknown, as sentences.
     """
 
     def __init__(self, captions: Sequence[str], tokenizer: Tokenizer, *, limit: int = 0) -> None:
         subwords: list[int] = []
         words: list[int] = []
         ends = np.zeros(len(captions) + 1, np.int64)
-        self.cut = 0
+        longest, cut, too_long = tokenizer.longest, 0, 0
         encoded = Progress(tokenizer.encode(captions), desc="tokenising", total=len(captions), leave=False)
         for i, line in enumerate(encoded):
-            self.cut += 0 < limit < len(line)
+            cut += 0 < limit < len(line)
+            start = len(subwords)
             for number, word in enumerate(line[: limit or None]):
                 subwords.extend(word)
                 words.extend([number] * len(word))
+            if 0 < longest < len(subwords) - start:
+                too_long += 1
+                del subwords[start + longest :], words[start + longest :]
             ends[i + 1] = len(subwords)
         self.tokenizer = tokenizer
         self._subword_P = np.array(subwords, np.int32)
         self._word_P = np.array(words, np.int32)
         self._ends = ends
+        self.notes = [
+            *([f"{cut:,} of {len(captions):,} texts are cut after {limit} words"] if cut else []),
+            *(
+                [
+                    f"{too_long:,} of {len(captions):,} texts are cut to the {longest} tokens that the model reads"
+                ]
+                if too_long
+                else []
+            ),
+            *self._unknown(captions),
+        ]
+
+    def _unknown(self, captions: Sequence[str]) -> Iterator[str]:
+        """Yield a sentence on the words that the tokenizer does not know, with three of them, where there are any."""
+        unknown_P = self._subword_P == self.tokenizer.unknown
+        if not unknown_P.any():
+            return
+        at = np.unique(np.searchsorted(self._ends, np.flatnonzero(unknown_P)[:32], side="right") - 1)
+        words = [word for text in at.tolist() for word in unknown_words(self.tokenizer, captions[text])]
+        such = ", ".join(map(repr, list(dict.fromkeys(words))[:3]))
+        yield (
+            f"{100 * unknown_P.mean():.1f} % of {len(unknown_P):,} {'words' if words else 'tokens'} are unknown to the "
+            f"text encoder{f', such as {such}' if such else ''}"
+        )
 
     def __len__(self) -> int:
         return len(self._ends) - 1

@@ -17,7 +17,7 @@ from polypool.tasks.models.branch import Branch
 from polypool.tasks.models.retrieval_model import Batches, RetrievalModel, Scored
 from polypool.tasks.objectives.objective import Objective
 from polypool.tasks.objectives.regularisers import Regulariser
-from polypool.tasks.similarities.similarity import Similarity
+from polypool.tasks.similarities.similarity import Side, Similarity
 from polypool.tasks.similarities.vectors import (
     Embeddings,
     at_least_float32,
@@ -78,13 +78,13 @@ class SplitEmbeddings:
     similarity: Similarity
 
     def __call__(self, images: slice, captions: slice) -> Tensor:
-        return self._score(self.visual[images], self.text[captions])
+        return self._score("visual", images, "text", captions)
 
     def of_images(self, rows: slice, columns: slice) -> Tensor:
-        return self._score(self.visual[rows], self.visual[columns])
+        return self._score("visual", rows, "visual", columns)
 
     def of_captions(self, rows: slice, columns: slice) -> Tensor:
-        return self._score(self.text[rows], self.text[columns])
+        return self._score("text", rows, "text", columns)
 
     def first(self, k: int) -> SplitEmbeddings:
         """Return the split with the first `k` vectors of each set; a smaller set has all of its own.
@@ -118,8 +118,9 @@ class SplitEmbeddings:
         return vectors * self.visual.shape[-1] * self.visual.element_size()
 
     @torch.inference_mode()
-    def _score(self, query: Tensor, gallery: Tensor) -> Tensor:
-        return self.similarity(query, gallery).float()
+    def _score(self, query: Side, rows: slice, gallery: Side, columns: slice) -> Tensor:
+        of = {"visual": self.visual, "text": self.text}
+        return self.similarity.between(query, gallery)(of[query][rows], of[gallery][columns]).float()
 
 
 class DualEncoder(RetrievalModel):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
+
 from torch import Tensor, nn
 
 from polypool.infra.fields import at_least, require
 from polypool.infra.registry import SIMILARITIES
 from polypool.tasks.similarities.blocks import as_sets, in_blocks
-from polypool.tasks.similarities.similarity import Similarity
+from polypool.tasks.similarities.similarity import Side, Similarity
 from polypool.tasks.similarities.vectors import real_vectors
 
 
@@ -27,18 +29,23 @@ class MaxSim(Similarity):
     of_sets = True
     of_any_size = True
 
-    def visual_weights(self, x_BKD: Tensor, real_BK: Tensor) -> Tensor:
-        """Return what each element of images or videos weighs, `(B, K)`: 0 for none, and 1 in all."""
+    sides: tuple[Side, Side] = ("visual", "text")
+    """What queries and gallery are."""
+
+    def weights(self, x_BKD: Tensor, real_BK: Tensor, side: Side) -> Tensor:
+        """Return the weight of each element of a side's sets, `(B, K)`: 0 in the pads, with a sum of 1."""
         return real_BK / real_BK.sum(dim=1, keepdim=True).clamp(min=1).to(x_BKD.dtype)
 
-    def text_weights(self, x_BKD: Tensor, real_BK: Tensor) -> Tensor:
-        """Return what each element of texts weighs, likewise."""
-        return MaxSim.visual_weights(self, x_BKD, real_BK)
+    def _both_weights(self, *sets: tuple[Tensor, Tensor]) -> list[Tensor]:
+        return [
+            self.weights(x_BKD, real_BK, side)
+            for (x_BKD, real_BK), side in zip(sets, self.sides, strict=True)
+        ]
 
     def forward(self, query: Tensor, gallery: Tensor) -> Tensor:
         query_QKD, gallery_GLD = as_sets(query, gallery)
         real_QK, real_GL = real_vectors(query_QKD), real_vectors(gallery_GLD)
-        weights = self.visual_weights(query_QKD, real_QK), self.text_weights(gallery_GLD, real_GL)
+        weights = self._both_weights((query_QKD, real_QK), (gallery_GLD, real_GL))
         weight_QK, weight_GL = weights
 
         def combine(cosine_QKLG: Tensor, rows: slice, columns: slice) -> Tensor:
@@ -53,10 +60,7 @@ class MaxSim(Similarity):
     def pairs(self, query: Tensor, gallery: Tensor) -> Tensor:
         query_PKD, gallery_PLD = as_sets(query, gallery)
         real_PK, real_PL = real_vectors(query_PKD), real_vectors(gallery_PLD)
-        weight_PK, weight_PL = (
-            self.visual_weights(query_PKD, real_PK),
-            self.text_weights(gallery_PLD, real_PL),
-        )
+        weight_PK, weight_PL = self._both_weights((query_PKD, real_PK), (gallery_PLD, real_PL))
         return _closest(
             (query_PKD @ gallery_PLD.mT)[..., None],
             (real_PK[..., None], weight_PK[..., None]),
@@ -80,6 +84,7 @@ class WeightedTokenInteraction(MaxSim):
         layers: linear maps of each MLP, from 1 to 3 as in the code.
     """
 
+    symmetric = False
     takes_width = True
 
     def __init__(self, dim: int, *, layers: int = 2) -> None:
@@ -87,11 +92,14 @@ class WeightedTokenInteraction(MaxSim):
         require(at_least(1), layers=layers)
         self.visual, self.text = _mlp(dim, layers), _mlp(dim, layers)
 
-    def visual_weights(self, x_BKD: Tensor, real_BK: Tensor) -> Tensor:
-        return _softmax(self.visual(x_BKD).squeeze(2), real_BK)
+    def weights(self, x_BKD: Tensor, real_BK: Tensor, side: Side) -> Tensor:
+        mlp = self.visual if side == "visual" else self.text
+        return _softmax(mlp(x_BKD).squeeze(2), real_BK)
 
-    def text_weights(self, x_BKD: Tensor, real_BK: Tensor) -> Tensor:
-        return _softmax(self.text(x_BKD).squeeze(2), real_BK)
+    def between(self, query: Side, gallery: Side) -> Similarity:
+        other = copy.copy(self)  # of the same weights
+        other.sides = query, gallery
+        return other
 
 
 def _mlp(dim: int, layers: int) -> nn.Sequential:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import Literal
 
 from torch import Tensor, nn
 
@@ -10,13 +11,15 @@ from polypool.infra.errors import InputError
 from polypool.infra.registry import SIMILARITIES
 from polypool.tasks.similarities.vectors import at_least_float32, mean_and_log_variance, uncertainty
 
+Side = Literal["visual", "text"]
+
 
 class Similarity(nn.Module, ABC):
     """Scores Q embeddings, `(Q, D)` or `(Q, K, D)`, against G, `(G, D)` or `(G, L, D)`: `(Q, G)`, higher is more alike.
 
-    Queries are images or videos in training and evaluation, and texts or items of the same modality in searches and
-    analyses. Each pair is scored by itself, since evaluation computes blocks. What a similarity learns is a
-    `nn.Parameter`: it is a module of the model, and trained, saved and moved with it as `similarity.<name>`.
+    Queries are images or videos and the gallery texts; `between` is for other sides. Each pair is scored by itself,
+    since evaluation computes blocks. What a similarity learns is a `nn.Parameter`: it is a module of the model, and
+    trained, saved and moved with it as `similarity.<name>`.
     """
 
     of_sets: bool
@@ -26,6 +29,8 @@ class Similarity(nn.Module, ABC):
     of_distributions: bool = False
     """True: embeddings are Gaussians `(B, 2, D)`, a mean and a log-variance, and nothing else; then `of_sets` is
     False."""
+    symmetric: bool = True
+    """True: the sides do not matter, and `between` returns the similarity itself."""
     takes_width: bool = False
     """True: the constructor takes the width of the embeddings first."""
 
@@ -48,6 +53,10 @@ class Similarity(nn.Module, ABC):
     @abstractmethod
     def forward(self, query: Tensor, gallery: Tensor) -> Tensor:
         """Return the `(Q, G)` scores; memory beyond them and the embeddings does not grow with Q * G."""
+
+    def between(self, query: Side, gallery: Side) -> Similarity:
+        """Return what scores queries and a gallery of these sides, such as texts and texts, with the same weights."""
+        return self
 
     def pairs(self, query: Tensor, gallery: Tensor) -> Tensor:
         """Return the `(P,)` scores of the p-th query against the p-th of the gallery: the diagonal of `forward`.

@@ -14,6 +14,7 @@ from polypool.aggregators.random_sets import random_sets
 from polypool.aggregators.relations.score_attention import ScoreAttention
 from polypool.aggregators.sets.pie import PIE
 from polypool.infra.errors import InputError
+from polypool.infra.registry import AGGREGATORS
 
 
 class ContextPadsRead(ScoreAttention):
@@ -110,9 +111,75 @@ class MaskedLate(Aggregator):
         return Pooled(self.linear(x_BND).masked_fill(~mask_BN[..., None], float("-inf")).amax(dim=1))
 
 
+class MaskInPlace(Mean):
+    def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
+        mask_BN[:, 1:] = False
+        return super().forward(x_BND, mask_BN)
+
+
+class PadsInPlace(Mean):
+    def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
+        return super().forward(x_BND.masked_fill_(~mask_BN[..., None], 0.0), mask_BN)
+
+
+class InTraining(Mean):
+    """A mean that `change` spoils in training mode alone."""
+
+    change: Callable[[Tensor, Tensor, Pooled], Tensor]
+
+    def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
+        pooled = super().forward(x_BND, mask_BN)
+        return Pooled(type(self).change(x_BND, mask_BN, pooled)) if self.training else pooled
+
+
+class MaskIgnored(InTraining):
+    change = staticmethod(lambda x_BND, mask_BN, pooled: x_BND.mean(dim=1))
+
+
+class MaskIgnoredWithDropout(InTraining):
+    change = staticmethod(lambda x_BND, mask_BN, pooled: nn.functional.dropout(x_BND.mean(dim=1)))
+
+
+class PadsCounted(InTraining):
+    change = staticmethod(lambda x_BND, mask_BN, pooled: pooled.vectors * x_BND.shape[1])
+
+
+class OtherShape(InTraining):
+    change = staticmethod(lambda x_BND, mask_BN, pooled: pooled.vectors[:, None])
+
+
+class Dropped(InTraining):
+    """Keeps the contract: what dropout takes depends on the shape of the sets, and is drawn."""
+
+    change = staticmethod(
+        lambda x_BND, mask_BN, pooled: (
+            nn.functional.dropout(x_BND).masked_fill(~mask_BN[..., None], 0.0).sum(dim=1)
+        )
+    )
+
+
+class CountsItsBatches(Mean):
+    """Counts the batches that it sees, those without sets among them."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__(dim)
+        self.register_buffer("seen", torch.zeros(()))
+
+    def __call__(self, x_BND: Tensor, mask_BN: Tensor, **beside: Tensor) -> Pooled:
+        self.seen += 1
+        return super().__call__(x_BND, mask_BN, **beside)
+
+
 @pytest.mark.parametrize(
     ("broken", "message"),
     [
+        (MaskInPlace, "forward changes the mask in place; change a copy"),
+        (PadsInPlace, "forward changes the elements in place"),
+        (MaskIgnored, "more padding changes"),
+        (MaskIgnoredWithDropout, "values under the mask change"),
+        (PadsCounted, "more padding changes"),
+        (OtherShape, r"the vectors have shape \(4, 1, 8\)"),
+        (CountsItsBatches, "no sets change seen"),
         (ByColumn, "a hole in the mask"),
         (MaskedLate, "NaN under the mask"),
         (ContextPadsRead, "padding changes|under the mask changes|not finite"),
@@ -138,6 +205,20 @@ def test_the_contract_finds_what_is_broken(broken, message):
         check_aggregator(broken(8), 8)
 
 
+def test_dropout_keeps_the_contract_in_training_mode():
+    check_aggregator(Dropped(8), 8)
+
+
+@pytest.mark.parametrize("spec", ["max", "gpo", "nextvlad", "aim", "kmax(k=3)", "map(k=3, heads=2)", "late"])
+def test_a_batch_of_no_sets_has_no_vectors_and_a_gradient(spec):
+    module = AGGREGATORS.build(spec, 8)
+    x_BND = torch.empty(0, 5, 8, requires_grad=True)
+    vectors = module(x_BND, torch.empty(0, 5, dtype=torch.bool)).vectors
+    assert vectors.shape == (0, 8) if vectors.ndim == 2 else (0, module.num_embeddings or 1, 8)
+    vectors.sum().backward()
+    assert x_BND.grad.shape == x_BND.shape
+
+
 def test_a_global_feature_of_another_width_is_always_given():
     torch.manual_seed(0)
     check_aggregator(PIE(8, width=5), 8)
@@ -160,6 +241,15 @@ class ByVectorAndGlobal(ByVector):
             return pool_all_pairs(self.forward, x_BND, mask_BN, context, global_feature_BS=global_feature_BS)
         pooled = super().forward(x_BND, mask_BN, context=context)
         return pooled if global_feature_BS is None else plus(pooled, global_feature_BS)
+
+
+def test_no_sets_and_no_contexts_have_no_pairs():
+    x_BND, mask_BN = random_sets([4, 2], 8)
+    none = Context(x_BND[:0], mask_BN[:0], all_pairs=True)
+    module = ScoreAttention(8, k=3)
+    assert module(x_BND, mask_BN, context=none).vectors.shape == (2, 0, 3, 8)
+    every = Context(x_BND, mask_BN, all_pairs=True)
+    assert module(x_BND[:0], mask_BN[:0], context=every).vectors.shape == (0, 2, 3, 8)
 
 
 def test_a_context_that_is_one_vector_keeps_the_contract():

@@ -1,5 +1,6 @@
 import copy
 import json
+import unicodedata
 from functools import partial
 
 import numpy as np
@@ -22,6 +23,7 @@ from polypool.encoders.text.tokenizers import (
 from polypool.encoders.visual.stored import Grid, Regions, StackedRegions
 from polypool.infra.compute.batchnorm import SetBatchNorm
 from polypool.infra.errors import InputError
+from polypool.infra.registry import ENCODERS
 from polypool.tasks.inputs.texts import Captions
 from polypool.tasks.models.branch import Branch
 
@@ -154,6 +156,59 @@ def test_questions_are_split_at_white_space():
     words = ["what", "'s", "the", "man", "'s", "t-shirt", "like", "and", "is", "it", "red"]
     assert split_question("What's the man's  T-shirt like,\tand is it red?") == words
     assert split_question("??") == []
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("草地上有一只狗。A红色car", "草 地 上 有 一 只 狗 。 a 红 色 car"),
+        ("ゲームをするネコ", "ゲーム を す る ネコ"),
+        ("ก็กินน้ำ 2", "ก็ กิ น น้ำ 2"),
+        ("एक कुत्ता घास पर", "एक कुत्ता घास पर"),
+        ("한국어 문장", "한국어 문장"),
+        ("CAFE\u0301 \u2764\ufe0flove", "café ❤ \ufe0f love"),
+    ],
+    ids=["Chinese", "Japanese", "Thai", "Hindi", "Korean", "decomposed"],
+)
+def test_words_of_scripts_without_spaces_are_characters_with_their_marks(text, words):
+    assert split_words(text) == words.split(" ")
+    assert split_words(unicodedata.normalize("NFD", text)) == words.split(" ")
+    for split in SPLITS.values():
+        assert split(text) == split(unicodedata.normalize("NFD", text))
+        if "\u2764" not in text and "。" not in text:
+            assert split(text) == words.split(" ")
+
+
+def test_what_is_cut_or_unknown_is_counted():
+    captions = ["a b zebra", "b", "a a a b", "yak a"]
+    notes = Captions(captions, Vocabulary(["a", "b"]), limit=3).notes
+    assert notes == [
+        "1 of 4 texts are cut after 3 words",
+        "22.2 % of 9 words are unknown to the text encoder, such as 'zebra', 'yak'",
+    ]
+    assert Captions(["a b"], Vocabulary(["a", "b"]), limit=2).notes == []
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta"])
+def test_texts_are_cut_at_the_positions_of_the_model(tmp_path, kind):
+    import transformers as tf
+
+    from polypool.encoders.text.bert import positions
+
+    name = save_bert(tmp_path / "bert", positions=16)
+    if kind == "roberta":
+        size = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+        config = tf.RobertaConfig(vocab_size=13, max_position_embeddings=19, pad_token_id=2, **size)
+        tf.RobertaModel(config).save_pretrained(name)
+    assets = ENCODERS.get("bert").prepare([], name=name)
+    assert positions(assets["config"]) == 16
+    captions = Captions(["a dog " * 7, "a dog " * 16], ENCODERS.get("bert").tokenizer(assets))
+    assert captions.notes == ["1 of 2 texts are cut to the 14 tokens that the model reads"]
+    assert captions.sizes().tolist() == [16, 16]
+    token_BL, mask_BL = captions.batch(np.arange(2)).values()
+    assert token_BL[0].tolist() == token_BL[1].tolist() == [2, *[5, 6] * 7, 3]
+    encoder = ENCODERS.get("bert")(assets, width=6, name=name)
+    assert encoder(token_BL, mask_BL)[0].shape == (2, 16, 6)
 
 
 def test_an_encoder_says_how_its_texts_are_split():

@@ -241,6 +241,16 @@ def test_the_listing_says_where_everything_comes_from_and_what_is_broken(plugged
     assert (gpo.origins, gpo.error) == (("built in",), "")
 
 
+def test_a_plug_in_that_exits_is_named(plugged, tmp_path, monkeypatch):
+    (tmp_path / "a_script.py").write_text("import sys\nsys.exit(3)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    parts = plugged(("script", "a_script:Mean"))
+    found = {listed.name: listed.error for listed in parts.listing()}
+    assert "plugged in as 'script'" in found["script"]
+    assert "SystemExit: 3" in found["script"]
+    assert found["own"] == ""
+
+
 def test_names_are_read_without_importing_the_parts():
     read = (
         "import sys; from polypool.infra.registry import KINDS; names = [r.names() for r in KINDS.values()]"

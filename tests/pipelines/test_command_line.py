@@ -72,6 +72,16 @@ def test_recipes_are_listed_by_the_data_that_they_need(tmp_path, monkeypatch):
     assert here["coco_mini_dinov2"] == "recipes that need data/coco_mini/dinov2_cls_4x4:"
 
 
+def test_a_recipe_that_exits_is_listed_as_one_that_cannot_be_used(monkeypatch):
+    def leaves():
+        raise SystemExit(5)
+
+    monkeypatch.setitem(RECIPES._parts, "leaves", leaves)
+    _, unusable = recipe_list().split("recipes that cannot be used:")
+    assert "leaves" in unusable
+    assert "SystemExit: 5" in unusable
+
+
 def test_of_very_many_names_the_nearest_are_shown():
     with pytest.raises(InputError) as error:
         RECIPES.get("coco_mnii")

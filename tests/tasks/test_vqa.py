@@ -140,7 +140,7 @@ def test_long_questions_are_cut_and_counted_once(run, capsys):
     adapter = TASKS.build(run.task, run)
     data = adapter.data("test")
     adapter.data("test")
-    assert capsys.readouterr().out == "test: 20 of 60 questions are cut after 5 words\n"
+    assert capsys.readouterr().out == "test: 20 of 60 texts are cut after 5 words\n"
     assert data.texts.sizes().max() == 5
     batch = data.evaluation_batch(np.array([1]))
     words = [adapter.assets["text"]["words"][token - 5] for token in batch["text"][0].tolist()]

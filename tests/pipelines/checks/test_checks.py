@@ -64,6 +64,9 @@ def test_a_task_is_tried_with_the_parts_of_a_recipe_on_its_data(tmp_path):
 BROKEN = r"""
     Summing         under the mask change nothing: more padding changes the result. To do: fill
     Unbuilt         it is built: RuntimeError: no room for 8 \(.*broken_parts\.py, line \d+, which is `raise
+    Exits           all finite: SystemExit: 3 \(.*broken_parts\.py, line \d+, which is `raise
+    ExitsAtOnce     it is built: SystemExit: 4
+    InTraining      change nothing, in training mode: more padding changes the result. To do: fill
     Padded          under the mask change nothing: more padding changes the set. To do: hide
     Halfway         before_affine and its map .*: the map of before_affine differs
     Mates           batch mates change nothing: batch mates change
@@ -195,12 +198,12 @@ def test_the_verb_prints_a_line_a_check_and_ends_with_0_or_2(capsys):
     verb = partial(exit_code, module.main)
     assert verb("mean") == 0
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 16
+    assert len(lines) == 26
     assert all(line.startswith("ok ") for line in lines)
     assert verb("broken_parts:Summing") == 2
     captured = capsys.readouterr()
     assert "FAILED       padding and" in captured.out
-    assert "Summing: 5 of 16 checks failed\n" in captured.err
+    assert "Summing: 8 of 26 checks failed\n" in captured.err
     assert verb("broken_parts:Short") == 2
     message = "1 of 17 checks failed; 14 were not run, as they need that 'two batches of tensors"
     own_data = "a task that reads data of its own is checked with --recipe RECIPE"

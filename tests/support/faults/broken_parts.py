@@ -39,6 +39,28 @@ class Unbuilt(Mean):
         raise RuntimeError(f"no room for {dim}")
 
 
+class Exits(Mean):
+    """Ends the program when it pools."""
+
+    def forward(self, x_BND, mask_BN):
+        raise SystemExit(3)
+
+
+class ExitsAtOnce(Mean):
+    """Ends the program when it is made."""
+
+    def __init__(self, dim):
+        raise SystemExit(4)
+
+
+class InTraining(Mean):
+    """Ignores the mask in training."""
+
+    def forward(self, x_BND, mask_BN):
+        pooled = super().forward(x_BND, mask_BN)
+        return pooled._replace(vectors=x_BND.mean(dim=1)) if self.training else pooled
+
+
 class Padded(Grid):
     """Centres over the padded set."""
 

@@ -23,13 +23,13 @@ WORDS = [
 _SMALL = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
 
 
-def save_bert(folder: Path) -> str:
+def save_bert(folder: Path, *, positions: int = 64) -> str:
     """Save a BERT of width 8 with its tokenizer."""
     from transformers import BertConfig, BertModel, BertTokenizerFast
 
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "vocab.txt").write_text("\n".join(WORDS))
-    config = BertConfig(vocab_size=len(WORDS), max_position_embeddings=64, **_SMALL)
+    config = BertConfig(vocab_size=len(WORDS), max_position_embeddings=positions, **_SMALL)
     BertModel(config).save_pretrained(folder)
     BertTokenizerFast(str(folder / "vocab.txt")).save_pretrained(folder)
     return str(folder)

@@ -13,7 +13,7 @@ from polypool.tasks.hgr.role_graph import NOUN, ROLES, Node, RoleGraph, align, c
 class GoldenTokenizer:
     """The tokenizer of the recorded inputs: split at white space, words numbered from 3, 2 for others, no ends."""
 
-    starts, ends, start, end, mask, size = False, False, 0, 1, 2, 28
+    starts, ends, start, end, mask, size, unknown, longest = False, False, 0, 1, 2, 28, -1, 0
 
     def __init__(self, words: list[str]) -> None:
         self.number = {word: number for number, word in enumerate(words, start=3)}

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 from corpora import make_corpus
+from torch import nn
 from toy import trainer_of
 
 from polypool.aggregators.observe import Seen, Watched
@@ -14,7 +15,7 @@ from polypool.pipelines.models.search.queries import Query
 from polypool.pipelines.models.trained import TrainedModel
 from polypool.tasks.models.dual_encoder import SplitEmbeddings
 from polypool.tasks.scoring.geometry import ablated, alignment, uniformity, variance_of
-from polypool.tasks.similarities.late_interaction import MaxSim
+from polypool.tasks.similarities.late_interaction import MaxSim, WeightedTokenInteraction
 from polypool.tasks.similarities.vectors import real_vectors
 
 
@@ -47,6 +48,35 @@ def test_a_split_is_scored_as_its_sets_are_one_by_one(split):
         [[float(s.amax(1).mean() + s.amax(0).mean()) / 2 for s in row] for row in sims]
     )
     torch.testing.assert_close(split(slice(0, 10), slice(0, 20)), expected_VT, atol=1e-5, rtol=0)
+
+
+@torch.no_grad()
+def test_each_side_is_weighed_by_its_own_weights(split):
+    """Texts among texts by the weights of texts, and images among images by theirs, whichever comes first."""
+    torch.manual_seed(0)
+    similarity = WeightedTokenInteraction(split.visual.shape[-1])
+    sided, rows, columns = replace(split, similarity=similarity), slice(0, 4), slice(2, 9)
+
+    def explicit(one: torch.Tensor, of: nn.Module, other: torch.Tensor, of_other: nn.Module) -> torch.Tensor:
+        pairs = []
+        for x in sets(one):
+            for y in sets(other):
+                s, w, v = x @ y.T, of(x.float()).softmax(0).double(), of_other(y.float()).softmax(0).double()
+                pairs.append(((s.amax(1) @ w).sum() + (s.amax(0) @ v).sum()) / 2)
+        return torch.stack(pairs).view(len(one), len(other)).float()
+
+    visual, text = (split.visual, similarity.visual), (split.text, similarity.text)
+    for score, (one, of), (other, of_other) in (
+        (sided, visual, text),
+        (sided.of_images, visual, visual),
+        (sided.of_captions, text, text),
+    ):
+        expected = explicit(one[rows], of, other[columns], of_other)
+        torch.testing.assert_close(score(rows, columns), expected, atol=1e-5, rtol=0)
+    torch.testing.assert_close(
+        similarity.between("text", "visual")(split.text[rows], split.visual[columns]),
+        similarity(split.visual[columns], split.text[rows]).T,
+    )
 
 
 def test_what_an_item_takes_and_a_query_costs_is_measured(trained, split):
