@@ -1,7 +1,8 @@
 """`polypool search RUN_ID "a dog on the grass"`: Search with a trained model; `polypool serve` has a page.
 
 A text finds the images or videos that are like it; --image FILE, --video FILE or --id ID finds the captions that are
-like one. A run on questions answers `polypool search RUN_ID --image car.jpg "what colour is the car?"`.
+like one, or with --find images or videos those that look alike. A run on questions answers `polypool search RUN_ID
+--image car.jpg "what colour is the car?"`.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import contextlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
@@ -20,7 +21,12 @@ from polypool.infra.storage.places import local
 from polypool.pipelines.models.search import Method
 
 if TYPE_CHECKING:
-    from polypool.pipelines.models.search.searches import Answer, Hit
+    from polypool.pipelines.models.search.searches import Answer, Hit, RetrievalSearch
+    from polypool.pipelines.models.trained import TrainedModel
+    from polypool.tasks.similarities.similarity import Side
+
+FEW = 20
+"""Items below which results say little of a model."""
 
 
 def search(
@@ -32,6 +38,7 @@ def search(
     id: str = "",
     k: int | None = None,
     split: str = "test",
+    find: Literal["images", "videos", "captions", ""] = "",
     index: Method = "auto",
     trust: Repeated = (),
 ) -> str:
@@ -44,7 +51,8 @@ def search(
         video: a video file whose captions are looked for.
         id: an image or video of the corpus instead of a file.
         k: results; by default 10, and 5 answers.
-        split: the split that is searched.
+        split: the split that is searched; all for every split.
+        find: what is searched; by default images or videos for a text, and captions for an image or video.
         index: how: exact; two-pass for many sets of vectors or many queries of a model that looks at every pair; int8
             or binary for sets in less memory; faiss for many single vectors or sets
             (pip install 'polypool[faiss]').
@@ -66,13 +74,48 @@ def search(
     from polypool.pipelines.models.search.searches import AnswerSearch
     from polypool.pipelines.models.trained import load
 
-    with contextlib.closing(load(run_id, trust=trust).open_search(split, index=index)) as searched:
+    trained = load(run_id, trust=trust)
+    with contextlib.closing(trained.open_search(split, index=index)) as searched:
         file, is_video = image or video, video is not None
         if isinstance(searched, AnswerSearch):
+            if find:
+                raise InputError(f"--find {find}: a run on questions finds answers; leave --find out")
             answers = searched.find(Query(text=query, id=id, file=file, video=is_video), k or 5)
             return answer_table(answers, k or 5)
-        hits = searched.find(Query(text=query or None, id=id, file=file, video=is_video), k or 10)
-        return "\n".join([hit_table(hits, k or 10), *searched.about])
+        side, asked = _side(find, searched), Query(text=query or None, id=id, file=file, video=is_video)
+        hits = searched.find(asked, k or 10, side=side)
+        about = f"searched: {searched.searched(asked, side)}"
+        return "\n".join(
+            [hit_table(hits, k or 10), about, *searched.about, *_notes(trained, searched, query)]
+        )
+
+
+def _side(find: str, searched: RetrievalSearch) -> Side | None:
+    if find in ("images", "videos") and find != (own := f"{searched.adapter.modality}s"):
+        raise InputError(f"--find {find}: the run was trained on {own}; give --find {own} or captions")
+    sides: dict[str, Side | None] = {"": None, "captions": "text"}
+    return sides.get(find, "visual")
+
+
+def _notes(trained: TrainedModel, searched: RetrievalSearch, query: str) -> list[str]:
+    """Return why results may mean little: unknown words, a small split, a model that is no better than chance."""
+    from polypool.tasks.inputs.corpus_inputs import CorpusInputs
+
+    of, notes = trained.adapter, []
+    words = of.unknown_words(query) if isinstance(of, CorpusInputs) and query else []
+    if words := list(dict.fromkeys(words)):
+        known = "reads them all as one unknown word" if len(words) > 1 else "reads it as an unknown word"
+        notes.append(f"note: the model has never seen {', '.join(map(repr, words))}, and {known}")
+    if (count := searched.corpus.count(searched.split)) < FEW:
+        notes.append(f"note: of {count} {of.modality}s any order looks plausible; results mean little")
+    scores = trained.tracker.metrics() if trained.tracker else {}
+    if scores.get("test/chance_normalised", 1.0) <= 0.0:
+        score, chance = scores["test/score"], scores["test/chance"]
+        notes.append(
+            f"note: the model's score, {of.primary.name} {score:.4g}, is not above chance, {chance:.4g}; results mean "
+            "little"
+        )
+    return notes
 
 
 def hit_table(hits: Sequence[Hit], k: int) -> str:

@@ -5,11 +5,13 @@ An exported folder needs no MLflow, no corpus and no feature store.
 
 from __future__ import annotations
 
+import hashlib
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -33,21 +35,25 @@ from polypool.infra.storage.places import Url, place
 from polypool.infra.tracking import Tracker, tracking_uri
 from polypool.infra.tracking.run_records import HOME
 from polypool.pipelines.models.search import Method
+from polypool.pipelines.models.search.embedding_files import EmbeddingFiles
 from polypool.pipelines.models.search.queries import Query, visual_batch
 from polypool.pipelines.models.search.searches import AnswerSearch, Hit, RetrievalSearch
 from polypool.pipelines.training.checkpoints.best import ASSETS, RUN, WEIGHTS, best_checkpoint
 from polypool.pipelines.training.checkpoints.format import load_weights
 from polypool.pipelines.training.recording import at_home
+from polypool.pipelines.training.run_folder import run_folder
 from polypool.tasks.abilities import Answers, ReadsInputs, Searchable, missing
 from polypool.tasks.adapter import Evaluation
 from polypool.tasks.corpus_task import CorpusTask
+from polypool.tasks.datasets.corpus import Corpus
 from polypool.tasks.inputs.corpus_inputs import CorpusInputs
 from polypool.tasks.inputs.other_data import OtherData, check_features
 from polypool.tasks.inputs.pairs import Pairs
 from polypool.tasks.models.dual_encoder import Batches
 from polypool.tasks.models.parts import is_adapted
 from polypool.tasks.models.retrieval_model import TRAINING_ONLY, RetrievalModel
-from polypool.tasks.run import Run, from_json, located
+from polypool.tasks.run import Run, from_json, located, to_json
+from polypool.tasks.similarities.similarity import Side
 from polypool.tasks.similarities.vectors import side_by_side
 
 Visuals = Sequence[np.ndarray | str | Path]
@@ -73,6 +79,7 @@ class TrainedModel:
         model: the module, in evaluation mode, on the GPU where there is one.
         tracker: of the run; None where the model comes from a folder.
         trained_on: the data set of its training, where `run` and `adapter` have other data; else empty.
+        digests: of the files of its checkpoint, by their names; empty where it has none.
     """
 
     run: Run
@@ -80,6 +87,7 @@ class TrainedModel:
     model: nn.Module
     tracker: Tracker | None = None
     trained_on: str = ""
+    digests: Mapping[str, str] = field(default_factory=dict)
     _searches: dict[tuple[str, Method], RetrievalSearch | AnswerSearch] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -131,16 +139,23 @@ class TrainedModel:
         return answers
 
     def search(
-        self, query: str | Path, k: int = 10, *, split: str = "test", index: Method = "auto"
+        self,
+        query: str | Path,
+        k: int = 10,
+        *,
+        split: str = "test",
+        find: Side | None = None,
+        index: Method = "auto",
     ) -> list[Hit]:
         """Return the items of the run's corpus that are most like a text, or the captions most like a file.
 
-        What is searched is encoded the first time, and kept for the next query.
+        What is searched is encoded the first time, and kept for the next query; of a run, in its folder, too.
 
         Args:
             query: a text, or the `Path` of an image or video.
             k: how many.
-            split: the split that is searched.
+            split: the split that is searched; `all` for all of them.
+            find: "visual" for images or videos, "text" for captions, whatever the query is.
             index: `exact`, `two-pass` for many sets of vectors or for many queries of a model that looks at every pair,
                 `faiss` for many single vectors, or `auto`.
 
@@ -153,8 +168,8 @@ class TrainedModel:
         if isinstance(search, AnswerSearch):
             raise InputError(f"the task {self.run.task!r} answers questions; ask one with `answers`")
         if isinstance(query, Path):
-            return search.find(Query(file=query, video=search.adapter.modality == "video"), k)
-        return search.find(Query(text=query), k)
+            return search.find(Query(file=query, video=search.adapter.modality == "video"), k, side=find)
+        return search.find(Query(text=query), k, side=find)
 
     def open_search(self, split: str = "test", *, index: Method = "auto") -> RetrievalSearch | AnswerSearch:
         """Return what finds items, captions or answers in a split of the run's corpus; the same one each time.
@@ -168,10 +183,34 @@ class TrainedModel:
             if isinstance(adapter, Answers):
                 search = AnswerSearch(adapter, self.model, split=split)
             else:
-                model, pairs = self._retrieval_model("be searched"), self.pairs(split, "be searched")
-                search = RetrievalSearch(adapter, model, pairs, split=split, method=index)
+                model, pairs = self._retrieval_model("be searched"), partial(self.pairs, split, "be searched")
+                files = self._embedding_files(split)
+                search = RetrievalSearch(adapter, model, pairs, split=split, method=index, files=files)
             self._searches[split, index] = search
         return self._searches[split, index]
+
+    def _embedding_files(self, split: str) -> EmbeddingFiles | None:
+        """Return the files of a split's embeddings; None of a model that has none, no run, or a run in training."""
+        model, adapter = self.model, self.adapter
+        if not isinstance(model, RetrievalModel) or not model.has_embeddings or not self.digests:
+            return None
+        if (
+            self.tracker is None
+            or self.tracker.status() == "RUNNING"
+            or not isinstance(adapter, CorpusInputs)
+        ):
+            return None
+        return EmbeddingFiles(
+            folder=run_folder(home(), self.tracker.run_id) / "embeddings",
+            split=f"{self.run.data.dataset}.{split}",
+            depends={
+                "model": dict(self.digests),
+                "run": to_json(self.run),
+                "data": dict(adapter.describe()),
+                "files": "" if adapter.store else _state(adapter.corpus, split),
+                "polypool": version("polypool"),
+            },
+        )
 
     def evaluate(self, protocol: str = "", *, split: str = "test") -> Evaluation:
         """Score a split of the run's corpus under a protocol; the run's own where none is given.
@@ -251,6 +290,17 @@ class TrainedModel:
 
     def _on_device(self, batch: Batch) -> Batch:
         return on_device(batch, device_of(self.model))
+
+
+def _state(corpus: Corpus, split: str) -> str:
+    """Return a digest of the paths, sizes and times of change of a split's files, which a model of pixels reads."""
+    digest = hashlib.sha256()
+    for item in corpus.items(split):
+        path = corpus.image_path(item)
+        with suppress(OSError):  # of a missing file the encoder says more
+            found = path.stat()
+            digest.update(f"{path}\0{found.st_size}\0{found.st_mtime_ns}\0".encode())
+    return digest.hexdigest()
 
 
 def _batches(count: int, make: Callable[[np.ndarray], Batch], *, size: int) -> Iterator[tuple[Tensor, Batch]]:
@@ -338,4 +388,7 @@ def _load_folder(
         check_features(adapter)
     load_weights(model, weights, optional=TRAINING_ONLY)
     model = model.to(best_device()).eval()
-    return TrainedModel(run=run, adapter=adapter, model=model, tracker=tracker, trained_on=trained_on)
+    digests = read_json(folder / DIGESTS, what="digests") if (folder / DIGESTS).is_file() else {}
+    return TrainedModel(
+        run=run, adapter=adapter, model=model, tracker=tracker, trained_on=trained_on, digests=digests
+    )

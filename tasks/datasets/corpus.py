@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import compress
 from pathlib import Path
@@ -127,6 +127,18 @@ class Corpus(StoredCorpus):
     def items(self, split: str) -> list[Item]:
         """Return the items of a split, in the order of the file."""
         return [Item(**record) for record in self.records(split)]
+
+    def find(self, id: str) -> Item:
+        """Return the item of an id, of any split; raises InputError where there is none."""
+        return Item(**self._first(id))
+
+    def count(self, split: str) -> int:
+        """Return the number of items of a split."""
+        return len(self._of(self._table, split))
+
+    def some(self, split: str, places: Sequence[int]) -> list[Item]:
+        """Return the items at some places of a split."""
+        return [Item(**record) for record in self._records(self._of(self._table, split).take(places))]
 
 
 def write_corpus(

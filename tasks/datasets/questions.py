@@ -159,6 +159,11 @@ class QuestionCorpus(StoredCorpus):
         """Return the images that questions of a split are about, each once, in the order of the file."""
         return [Image(id=id, split=split, path=path, sha256=sha256) for id, path, sha256 in self.paths(split)]
 
+    def find(self, id: str) -> Image:
+        """Return the image of an id, of any split; raises InputError where there is none."""
+        row = self._first(id)
+        return Image(id=id, split=row["split"], path=row["path"], sha256=row["sha256"])
+
 
 def write_questions(
     folder: str | Path | Url,

@@ -27,6 +27,8 @@ from polypool.infra.store.findings import SKIPPED, WARNINGS, Findings, Flagged, 
 from polypool.infra.store.ids import IdSet
 from polypool.tasks.datasets.split_audit import Batches, shared_files
 
+ALL = "all"
+"""Names all splits together wherever a split is read, unless one is called so."""
 VERSION = 1
 """The one that is written and can be read."""
 
@@ -280,22 +282,42 @@ class StoredCorpus(ABC):
         """Yield some columns of a split's rows, in the order of the file; a few thousand rows are held at a time."""
         self.check_split(split)
         for batch in self._table.select([*columns, "split"]).to_batches(max_chunksize=self.batch):
-            chosen = batch.filter(pc.equal(batch["split"], split))
+            chosen = self._of(batch, split)
             yield from zip(*(chosen[name].to_pylist() for name in columns), strict=True)
 
     def records(self, split: str) -> Iterator[dict[str, Any]]:
         """Yield the rows of a split as the fields of what they were written from, in the order of the file."""
         self.check_split(split)
-        table = self._table.filter(pc.equal(self._table["split"], split))
+        return self._records(self._of(self._table, split))
+
+    def _of(self, table: Any, split: str) -> Any:
+        """Return the rows of a split of a table or batch."""
+        every = split == ALL and ALL not in self.splits
+        return table if every else table.filter(pc.equal(table["split"], split))
+
+    @staticmethod
+    def _records(table: pa.Table) -> Iterator[dict[str, Any]]:
         columns = {name: table[name].to_pylist() for name in table.column_names}
         for name in table.column_names:
             if pa.types.is_list(table[name].type):
                 columns[name] = list(map(tuple, columns[name]))
         return (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
 
+    def _first(self, id: str) -> dict[str, Any]:
+        """Return the first row of a picture or video.
+
+        Raises:
+            InputError: there is none.
+        """
+        place = pc.index(self._table[self.media], id).as_py()
+        if place < 0:
+            like = ", ".join(map(repr, self.ids[:3].to_pylist()))
+            raise InputError(f"{self.folder}: no item has the id {id!r}; ids here look like {like}")
+        return next(self._records(self._table.slice(place, 1)))
+
     def check_split(self, split: str) -> None:
         """Refuse a split that the corpus does not have, or that has nothing in it; so do all that read a split."""
-        if not self.splits.get(split):
+        if not (self.splits.get(split) or split == ALL):
             counts = ", ".join(f"{name} ({count:,})" for name, count in self.splits.items())
             raise InputError(f"{self.folder}: no {self.units[0]} in the split {split!r}; there are {counts}")
 

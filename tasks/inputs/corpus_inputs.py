@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from polypool.encoders.backbones import Backbone
-from polypool.encoders.text.tokenizers import Tokenizer, as_written
+from polypool.encoders.text.tokenizers import Tokenizer, as_written, unknown_words
 from polypool.infra.batches import Batch
 from polypool.infra.compute.dist import rank
 from polypool.infra.errors import InputError
@@ -338,6 +338,10 @@ class CorpusInputs:
         if not self.reads_words:
             return self._text_source.pieces(text, count=int(batch["text_mask"].sum()))
         return as_written(self._tokenizer, text, batch["text"][batch["text_mask"]].tolist())
+
+    def unknown_words(self, text: str) -> list[str]:
+        """Return the words of a text that the text encoder does not know; none where it reads subwords or features."""
+        return unknown_words(self._tokenizer, text) if self.reads_words else []
 
     def text_augmentation(self) -> TextAugmentation | None:
         """Return the augmentation of texts in training; None if the run has none.

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, Protocol
+from contextlib import suppress
+from functools import cached_property
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -13,6 +15,7 @@ from polypool.infra.batches import Batch
 from polypool.infra.compute.device import device_of, on_device
 from polypool.infra.errors import InputError
 from polypool.pipelines.models.search import Method
+from polypool.pipelines.models.search.embedding_files import EmbeddingFiles
 from polypool.pipelines.models.search.faiss_index import Faiss
 from polypool.pipelines.models.search.indices import AT, Exact, Index, TopK, evenly, top_k
 from polypool.pipelines.models.search.two_pass import LEAST, TwoPass
@@ -22,9 +25,7 @@ from polypool.tasks.models.retrieval_model import RetrievalModel
 from polypool.tasks.scoring.ranking.reranking import best_places, joined
 from polypool.tasks.similarities.blocks import SetSimilarity
 from polypool.tasks.similarities.late_interaction import MaxSim
-from polypool.tasks.similarities.similarity import Cosine
-
-Side = Literal["visual", "text"]
+from polypool.tasks.similarities.similarity import Cosine, Side
 
 MANY_SETS = 20_000  # from so many on, sets are searched in two passes
 AT_ONCE = 32  # queries that are encoded together
@@ -47,14 +48,23 @@ class Gallery(Protocol):
             InputError: a score is no number.
         """
 
+    def alike(self, queries: Batch, k: int) -> list[TopK]:
+        """Return the k best for each query of a batch, which are of the same modality, of all, whatever the index.
+
+        Raises:
+            InputError: a score is no number, or the model has no embeddings of one modality alone.
+        """
+
 
 def make_gallery(
     model: RetrievalModel,
     side: Side,
     batches: Callable[[], Batches],
     *,
+    count: Callable[[], int],
     sample: Callable[[], Batch],
     method: Method = "auto",
+    files: EmbeddingFiles | None = None,
 ) -> Gallery:
     """Encode one side of a split.
 
@@ -62,15 +72,17 @@ def make_gallery(
         model: in evaluation mode.
         side: which side is searched.
         batches: gives its samples.
+        count: gives their number.
         sample: gives a few queries of the other side, on which what is not exact is measured.
         method: `auto` is exact, and in two passes for many sets of vectors. In two passes, a model that looks at every
             pair first looks at many, and then at few for each query.
+        files: where embeddings are kept; None for nowhere.
 
     Raises:
         InputError: the method does not fit the model.
     """
     if model.has_embeddings:
-        return EmbeddingGallery(model, side, batches(), sample=sample, method=method)
+        return EmbeddingGallery(model, side, batches, count=count, sample=sample, method=method, files=files)
     if method == "two-pass" and model.looks_at_pairs:
         assert isinstance(model, PairEncoder)
         return ProbedGallery(model, side, batches(), sample())
@@ -87,6 +99,7 @@ class _Encoders:
     """A model's encoders of what is searched and of queries, which are of the other modality."""
 
     def __init__(self, model: RetrievalModel, side: Side) -> None:
+        self.side: Side = side
         self.model, self.visual, self.device = model, side == "visual", device_of(model)
         encoders = (model.encode_visual, model.encode_text)
         self.encode_item, self.encode_query = encoders if self.visual else encoders[::-1]
@@ -94,6 +107,12 @@ class _Encoders:
     @torch.inference_mode()
     def query(self, queries: Batch) -> Any:
         return self.encode_query(on_device(queries, self.device))
+
+    def alike(self, queries: Batch, k: int) -> list[TopK]:
+        raise InputError(
+            f"a {type(self.model).__name__} scores pairs of an image or video and a text, and makes no embeddings of "
+            "one alone, so that images cannot be compared with images, nor texts with texts"
+        )
 
     def ordered(self, items: Any, queries: Any) -> tuple[Any, Any]:
         """Return what is visual first, as models compare them."""
@@ -109,13 +128,15 @@ class EmbeddingGallery(_Encoders):
         self,
         model: RetrievalModel,
         side: Side,
-        batches: Batches,
+        batches: Callable[[], Batches],
         *,
+        count: Callable[[], int],
         sample: Callable[[], Batch],
         method: Method,
+        files: EmbeddingFiles | None,
     ) -> None:
         super().__init__(model, side)
-        embedding = encode_split(lambda batch: self.encode_item(batch).vectors, batches, device=self.device)
+        self.embedding = embedding = self._embeddings(batches, count, files)
         similarity = model.similarity
         sets = isinstance(similarity, SetSimilarity | MaxSim) and embedding.ndim == 3
         if method == "auto":
@@ -148,6 +169,25 @@ class EmbeddingGallery(_Encoders):
         else:
             self.index = Faiss(embedding, self.query(sample()).vectors)
 
+    def _embeddings(
+        self, batches: Callable[[], Batches], count: Callable[[], int], files: EmbeddingFiles | None
+    ) -> Tensor:
+        def encode(batch: Batch) -> Tensor:
+            return self.encode_item(batch).vectors
+
+        if files is None:
+            return encode_split(encode, batches(), device=self.device)
+        if (embedding := files.open(self.side)) is None:
+            grows = self.model.similarity.of_any_size
+            with suppress(
+                InputError, OSError
+            ):  # the folder cannot be written, or another process writes the file
+                files.write(self.side, encode, batches(), count=count(), grows=grows, device=self.device)
+            embedding = files.open(self.side)
+        if embedding is None:
+            return encode_split(encode, batches(), device=self.device)
+        return embedding.to(self.device)
+
     @property
     def about(self) -> str:
         return self.index.about
@@ -155,6 +195,15 @@ class EmbeddingGallery(_Encoders):
     def best(self, queries: Batch, k: int) -> list[TopK]:
         """Return the k best for each query."""
         return self.index.top(self.query(queries).vectors, k)
+
+    @cached_property
+    def _among_themselves(self) -> Exact:
+        return Exact(self.embedding, self.model.similarity.between(self.side, self.side))
+
+    @torch.inference_mode()
+    def alike(self, queries: Batch, k: int) -> list[TopK]:
+        """Return the k best for each query of the same modality."""
+        return self._among_themselves.top(self.encode_item(on_device(queries, self.device)).vectors, k)
 
 
 class PairGallery(_Encoders):

@@ -16,8 +16,6 @@ from polypool.infra.batches import Batch
 from polypool.infra.errors import InputError
 from polypool.infra.files import existing
 from polypool.pipelines.data.extraction.file_features import FileFeatures, readable
-from polypool.tasks.datasets.corpus import Item
-from polypool.tasks.datasets.questions import Image
 from polypool.tasks.inputs.visuals import VisualInputs
 
 
@@ -113,20 +111,11 @@ class QueryReader:
         return batch
 
     def _of_item(self, id: str) -> np.ndarray | Path:
-        item, store = self._item(id), self.adapter.store
+        item, store = self.adapter.corpus.find(id), self.adapter.store
         if store is None:
             return self.adapter.corpus.image_path(item)
         (row,) = store.rows([id])
         return np.array(store[int(row)], np.float32)
-
-    def _item(self, id: str) -> Item | Image:
-        corpus = self.adapter.corpus
-        for split in corpus.splits:
-            for item in corpus.items(split):
-                if item.id == id:
-                    return item
-        like = ", ".join(map(repr, corpus.ids[:3].to_pylist()))
-        raise InputError(f"{corpus.folder}: no item has the id {id!r}; ids here look like {like}")
 
     def close(self) -> None:
         """End the processes that decode."""

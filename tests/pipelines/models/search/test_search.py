@@ -1,6 +1,7 @@
 """Trained models asked: by text, by file, by id; every kind of model, against the scores of its own split."""
 
 import re
+import shutil
 import sys
 from dataclasses import replace
 
@@ -21,6 +22,8 @@ from polypool.pipelines.commands.search import hit_table, search
 from polypool.pipelines.models.search import galleries, searches
 from polypool.pipelines.models.search.galleries import EmbeddingGallery, PairGallery, ProbedGallery
 from polypool.pipelines.models.search.queries import Query, QueryReader
+from polypool.pipelines.models.trained import load
+from polypool.tasks.inputs.pairs import Pairs
 
 WORDS = "bigru(width=16, embedding=8, min_count=1, ends=False)"
 SETS = {"aggregator": "slots(k=2, heads=2, head_width=8)", "similarity": "smooth_chamfer"}
@@ -243,15 +246,111 @@ def test_faiss_that_is_missing_is_said(tiny, monkeypatch):
 
 
 def test_the_command_shows_ranks_scores_ids_files_and_captions(pictures, tiny, new_home):
-    _, shown, _ = called("search", keep_run(pictures[1]), "a dog", "--k", 50)
-    head, *lines, few = shown.splitlines()
+    run_id = keep_run(pictures[1])
+    _, shown, _ = called("search", run_id, "a dog and a zebra", "--k", 50)
+    head, *lines, few, searched, unknown, little = shown.splitlines()
     assert head.split() == ["rank", "score", "id", "file", "caption"]
     assert [line.split()[0] for line in lines] == [str(n + 1) for n in range(6)]
     assert all(".png" in line for line in lines)
     assert few == "there are 6 in all, fewer than the 50 requested"
     shown = search(run_id=keep_run(tiny), id="3", k=2)
     assert "no image or video files: scores and captions alone" in shown
-    assert len(shown.splitlines()) == 4
+    assert shown.splitlines()[4:] == ["searched: 40 captions of the split test"]
+    assert searched == "searched: 6 images of the split test"
+    assert unknown == "note: the model has never seen 'zebra', and reads it as an unknown word"
+    assert little == "note: of 6 images any order looks plausible; results mean little"
+    picture = pictures[0] / "images" / "3.png"
+    _, shown, _ = called("search", run_id, "--image", picture, "--find", "images", "--split", "all", "--k", 2)
+    assert shown.splitlines()[1].split()[:3] == ["1", "1.0000", "3"]
+    assert "searched: 18 images of all splits" in shown
+    with pytest.raises(InputError, match="was trained on images; give --find images or captions"):
+        search(run_id=run_id, query="a dog", find="videos")
+
+
+def test_a_model_no_better_than_chance_is_called_so(tiny, new_home):
+    run_id = keep_run(tiny)
+    Tracker.attach(tracking_uri(new_home), run_id, running=False).log(
+        {"test/score": 31.0, "test/chance": 32.5, "test/chance_normalised": -0.3}, step=1
+    )
+    said = "note: the model's score, rsum 31, is not above chance, 32.5; results mean little"
+    assert said in search(run_id=run_id, query="a dog").splitlines()
+
+
+ALIKE = {
+    "vectors": {},
+    "sets": SETS,
+    "distributions": {"aggregator": "probabilistic", "similarity": "csd"},
+    "a similarity of sides": {"aggregator": "late", "similarity": "wti"},
+}
+
+
+@pytest.mark.parametrize("name", ALIKE)
+def test_items_find_items_and_texts_find_texts(tiny, name):
+    trained = untrained(replace(tiny, **ALIKE[name]))
+    score, finder = trained.adapter.scorer(trained.model, "test"), trained.open_search()
+    hits = finder.find(Query(id=finder.items[4].id), 6, side="visual")
+    sim_V = score.of_images(slice(4, 5), slice(0, 20))[0].numpy()
+    assert_scores(hits, np.sort(np.delete(sim_V, 4))[::-1][:6])
+    assert finder.items[4].id not in [hit.id for hit in hits]
+    sim_T = score.of_captions(slice(7, 8), slice(0, 40))[0].numpy()
+    assert_scores(finder.find(Query(text=finder.pairs.texts[7]), 6, side="text"), np.sort(sim_T)[::-1][:6])
+
+
+def test_a_model_of_pairs_finds_no_item_by_an_item(tiny):
+    finder = untrained(replace(tiny, aggregator="score_attention(heads=2)")).open_search()
+    with pytest.raises(InputError, match="makes no embeddings of one alone"):
+        finder.find(Query(id="3"), 3, side="visual")
+
+
+def test_all_splits_are_searched_together(tiny):
+    trained = untrained(tiny)
+    hits = trained.search("a dog", 84, split="all")
+    assert {hit.id for hit in hits} == {str(number) for number in range(84)}
+    one_by_one = [trained.search("a dog", 84, split=split) for split in ("train", "val", "test")]
+    single = {hit.id: hit.score for part in one_by_one for hit in part}
+    assert {hit.id: pytest.approx(hit.score, abs=1e-6) for hit in hits} == single
+
+
+def test_what_is_searched_is_encoded_once_and_anew_where_anything_differs(new_home, tmp_path, monkeypatch):
+    run = make_corpus(tmp_path / "first")
+    run_id = keep_run(run)
+    encoded = []
+    for name in ("items", "sentences"):
+        encode = getattr(Pairs, name)
+        monkeypatch.setattr(
+            Pairs,
+            name,
+            lambda self, size, name=name, encode=encode: encoded.append(name) or encode(self, size),
+        )
+
+    def found() -> list:
+        trained = load(run_id)
+        return [*trained.search("a dog", 5), *trained.open_search().find(Query(id="3"), 5)]
+
+    first = found()
+    assert encoded == ["items", "sentences"]
+    assert found() == first
+    assert encoded == ["items", "sentences"]
+    assert first == [
+        *untrained(run).search("a dog", 5),
+        *untrained(run).open_search().find(Query(id="3"), 5),
+    ]
+    folder = new_home / "runs" / run_id / "embeddings"
+    assert len(files := sorted(folder.iterdir())) == 2
+    encoded.clear()
+    shutil.rmtree(tmp_path / "first" / "features")
+    make_corpus(tmp_path / "first", seed=5)  # other features and captions
+    assert found() != first
+    assert encoded == ["items", "sentences"]
+    assert len(sorted(folder.iterdir())) == 2
+    assert not {*files} & {*folder.iterdir()}
+    encoded.clear()
+    shutil.rmtree(folder)
+    folder.write_text("in the way")
+    second = found()
+    assert {*encoded} == {"items", "sentences"}
+    folder.unlink()
+    assert found() == second
 
 
 def test_bad_input_is_said(pictures, asked, new_home, tmp_path):
