@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -33,6 +32,7 @@ from polypool.infra.storage.cache import whole
 from polypool.infra.storage.hub import Repository, is_hub
 from polypool.infra.storage.places import Url, place
 from polypool.infra.tracking import Tracker, tracking_uri
+from polypool.infra.tracking.provenance import installed
 from polypool.infra.tracking.run_records import HOME
 from polypool.pipelines.models.search import Method
 from polypool.pipelines.models.search.embedding_files import EmbeddingFiles
@@ -208,7 +208,7 @@ class TrainedModel:
                 "run": to_json(self.run),
                 "data": dict(adapter.describe()),
                 "files": "" if adapter.store else _state(adapter.corpus, split),
-                "polypool": version("polypool"),
+                "polypool": installed("polypool"),
             },
         )
 

@@ -102,9 +102,8 @@ def _write(
             about = {"descr": "<f4", "fortran_order": False, "shape": shape}
             np.lib.format.write_array_header_1_0(file, about)
             start = file.tell()
-            os.posix_fallocate(
-                file.fileno(), 0, start + 4 * int(np.prod(shape))
-            )  # a full disk is an error here
+            # a full disk is an error here, and not a signal at the first number without a place
+            os.posix_fallocate(file.fileno(), 0, start + 4 * int(np.prod(shape)))
             file.flush()
             written = np.memmap(file.name, np.float32, "r+", start, shape)
         written[number_B.numpy()] = x

@@ -179,9 +179,8 @@ class EmbeddingGallery(_Encoders):
             return encode_split(encode, batches(), device=self.device)
         if (embedding := files.open(self.side)) is None:
             grows = self.model.similarity.of_any_size
-            with suppress(
-                InputError, OSError
-            ):  # the folder cannot be written, or another process writes the file
+            # another process writes the file, or none can: then they are encoded for this search alone
+            with suppress(InputError, OSError):
                 files.write(self.side, encode, batches(), count=count(), grows=grows, device=self.device)
             embedding = files.open(self.side)
         if embedding is None:
@@ -194,7 +193,7 @@ class EmbeddingGallery(_Encoders):
 
     def best(self, queries: Batch, k: int) -> list[TopK]:
         """Return the k best for each query."""
-        return self.index.top(self.query(queries).vectors, k)
+        return self.index.top(self.query(queries).vectors.to(self.embedding), k)
 
     @cached_property
     def _among_themselves(self) -> Exact:
@@ -203,7 +202,8 @@ class EmbeddingGallery(_Encoders):
     @torch.inference_mode()
     def alike(self, queries: Batch, k: int) -> list[TopK]:
         """Return the k best for each query of the same modality."""
-        return self._among_themselves.top(self.encode_item(on_device(queries, self.device)).vectors, k)
+        vectors = self.encode_item(on_device(queries, self.device)).vectors
+        return self._among_themselves.top(vectors.to(self.embedding), k)
 
 
 class PairGallery(_Encoders):
