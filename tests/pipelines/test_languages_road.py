@@ -15,18 +15,23 @@ from polypool.pipelines.training.prepare import prepare
 from polypool.tasks.run import Run
 
 WORDS = {
-    "zh": ("草地上有一只{}的狗", "红 绿 蓝 白 黑"),
-    "th": ("สุนัข{}บนหญ้า", "แดง เขียว ฟ้า ขาว ดำ"),
-    "hi": ("घास पर {} कुत्ता", "लाल हरा नीला सफ़ेद काला"),
-    "en": ("{} " * 40, "dog run the and one"),
+    "zh": ("草地上有一只{}的狗", "一只{}的狗草地上有", "红 绿 蓝 白 黑"),
+    "th": ("สุนัข{}บนหญ้า", "บนหญ้าสุนัข{}", "แดง เขียว ฟ้า ขาว ดำ"),
+    "hi": ("घास पर {} कुत्ता", "{} कुत्ता घास पर", "लाल हरा नीला सफ़ेद काला"),
+    "en": ("{} " * 40, "{} " * 40, "dog run the and one"),
 }
+"""Of a language a caption in training, another one of the same words, and what they name."""
 
 
 def captioned(folder: Path, language: str, *words: str) -> Run:
-    """Ingest ten pictures' features, of five kinds, with captions that name the kind; return a run on them."""
-    caption, kinds = WORDS[language][0], WORDS[language][1].split()
+    """Ingest thirty pictures' features, of five kinds, with captions that name the kind; return a run on them."""
+    seen, new, kinds = WORDS[language]
     rows = [
-        {"id": str(n), "caption": caption.format(*[kinds[n % 5]] * 40), "split": split}
+        {
+            "id": str(n),
+            "caption": (seen if split == "train" else new).format(*[kinds.split()[n % 5]] * 40),
+            "split": split,
+        }
         for n, split in enumerate(["train"] * 20 + ["val"] * 5 + ["test"] * 5)
     ]
     (folder / "captions.json").write_text(json.dumps(rows, ensure_ascii=False))
@@ -48,7 +53,7 @@ def test_words_of_every_script_are_learned(tmp_path, language, capsys):
     trainer.train()
     evaluation = trainer.adapter.evaluate(trainer.model.eval(), "test", "whole")
     assert evaluation.metrics["ties"] == 0
-    assert evaluation.metrics["t2i/R1"] == 100
+    assert evaluation.metrics["t2i/R1"] >= 60
     assert "unknown" not in capsys.readouterr().out
 
 
@@ -56,7 +61,7 @@ def test_words_of_every_script_are_learned(tmp_path, language, capsys):
 @pytest.mark.parametrize(
     ("language", "query", "said"),
     [
-        ("zh", "黑狗 dog", "note: the model has never seen 'dog', and reads it as an unknown word"),
+        ("zh", "黑的狗 dog", "note: the model has never seen 'dog', and reads it as an unknown word"),
         ("en", "one one", "note: of 5 images any order looks plausible"),
     ],
 )
@@ -64,7 +69,7 @@ def test_the_road_from_files_to_a_search(language, query, said, new_home, capfd)
     text = ()
     if language == "en":
         name = save_bert(new_home / "bert", positions=16)
-        text = ("--text", f"bert(name={name!r}, width=1024)", "--data.max-words", 0)
+        text = ("--text", f"bert(name={name!r}, width=256)", "--data.max-words", 0)
     run_id = start(captioned(new_home, language, "--optim.epochs", 3, *text))
     cut = "test: 5 of 5 texts are cut to the 14 tokens that the model reads"
     assert (cut in capfd.readouterr().out) == (language == "en")
