@@ -55,21 +55,22 @@ class Retrieval(CorpusTask, Chunked, Watchful, Banks):
         self.check_protocol(self.run.protocol, "test")
         return super().new_assets()
 
-    def _captions(self, split: str) -> list[tuple[str, ...]]:
-        """Return the captions of each item that are used."""
-        return [self.run.data.used(item.captions) for item in self.corpus.items(split)]
+    def _caption_counts(self, split: str) -> list[int]:
+        """Return how many captions of each item are used."""
+        return [len(self.run.data.used(range(count))) for count in self.corpus.caption_counts(split)]
 
     def check_training(self) -> None:
-        data, optim, captions = self.run.data, self.run.optim, self._captions("train")
-        if optim.batch < 2 or len(captions) < 2:
+        data, optim, counts = self.run.data, self.run.optim, self._caption_counts("train")
+        if optim.batch < 2 or len(counts) < 2:
             raise InputError(
                 f"retrieval trains on batches of at least two {self.samples}: the training split "
-                f"has {len(captions)}, and --optim.batch is {optim.batch}"
+                f"has {len(counts)}, and --optim.batch is {optim.batch}"
             )
-        self.check_batches(len(captions) if data.sample == "image" else sum(map(len, captions)))
+        self.check_batches(len(counts) if data.sample == "image" else sum(counts))
 
     def read(self, split: str) -> Pairs:
-        items, captions = self.corpus.items(split), self._captions(split)
+        items = self.corpus.items(split)
+        captions = [self.run.data.used(item.captions) for item in items]
         used, every = sum(map(len, captions)), sum(len(item.captions) for item in items)
         if used < every and rank() == 0:
             print(
@@ -162,4 +163,4 @@ class Retrieval(CorpusTask, Chunked, Watchful, Banks):
         )
 
     def check_protocol(self, protocol: str, split: str) -> None:
-        protocol_named(protocol).check_split(split, [len(lines) for lines in self._captions(split)])
+        protocol_named(protocol).check_split(split, self._caption_counts(split))

@@ -7,10 +7,10 @@ import itertools
 import json
 import math
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import tyro
 
@@ -40,6 +40,7 @@ from polypool.infra.storage.places import place
 from polypool.tasks.automatic import AUTO, folder_name, short, text_encoder
 from polypool.tasks.renamed import renamed
 
+T = TypeVar("T")
 Count = Annotated[int, at_least(0), below(LARGEST_NUMBER)]
 Positive = Annotated[int, at_least(1), below(LARGEST_NUMBER)]
 NonNegative = Annotated[float, at_least(0)]
@@ -115,7 +116,7 @@ class Data:
         if self.dataset == AUTO:
             object.__setattr__(self, "dataset", folder_name(self.corpus) or AUTO)
 
-    def used(self, captions: tuple[str, ...]) -> tuple[str, ...]:
+    def used(self, captions: Sequence[T]) -> Sequence[T]:
         """Return the captions, or ids of captions, of an item that are used."""
         return captions[: self.captions or None]
 

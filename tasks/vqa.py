@@ -79,13 +79,14 @@ class VQA(CorpusTask, Answers, Chunked, Watchful):
         return super().new_assets() | {"answers": list(vocabulary.answers)}
 
     def check_training(self) -> None:
-        self.check_batches(len(self.corpus.questions("train")))
+        self.corpus.check_split("train")
+        self.check_batches(self.corpus.splits["train"])
 
     def describe(self) -> Mapping[str, str]:
         return {**super().describe(), "answers": str(len(self.vocabulary))}
 
     def texts(self, split: str) -> list[str]:
-        return [question.question for question in self.corpus.questions(split)]
+        return [question for (question,) in self.corpus.rows(split, "question")]
 
     def read(self, split: str) -> QuestionData:
         questions = self.corpus.questions(split)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import shlex
 import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -54,9 +55,12 @@ def check_uri(uri: str) -> None:
     """Raise InputError for a folder, which MLflow no longer writes to, a database in memory or an unknown scheme."""
     scheme = uri.partition(":")[0].partition("+")[0] if ":" in uri else ""
     if scheme not in _SCHEMES or uri in ("sqlite://", _SQLITE, f"{_SQLITE}:memory:"):
+        database = f"{_SQLITE}/absolute/path/mlflow.db"
+        folder = uri.removeprefix("file://") if scheme in ("", "file") else ""
+        copied = f"; `mlflow migrate-filestore --source {shlex.quote(folder)} --target {database}` copies its runs"
         raise InputError(
             f"runs cannot be recorded at {uri!r}, which is neither a database file nor a server: unset "
-            "MLFLOW_TRACKING_URI, or set it to sqlite:////absolute/path/mlflow.db or http://host:5000"
+            f"MLFLOW_TRACKING_URI, or set it to {database} or http://host:5000{copied if folder else ''}"
         )
 
 

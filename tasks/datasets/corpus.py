@@ -124,8 +124,18 @@ class Corpus(StoredCorpus):
         """Yield the id, path and SHA-256 of each image or video of a split, in their order, without holding all."""
         return self.rows(split, "id", "path", "sha256")
 
+    def captions(self, split: str) -> Iterator[Sequence[str]]:
+        """Yield the captions of each item of a split, in their order, without holding all."""
+        return (captions for (captions,) in self.rows(split, "captions"))
+
+    def caption_counts(self, split: str) -> list[int]:
+        """Return how many captions each item of a split has, in their order."""
+        self.check_split(split)
+        table = self._table.filter(pc.equal(self._table["split"], split))
+        return pc.list_value_length(table["captions"]).to_pylist()
+
     def items(self, split: str) -> list[Item]:
-        """Return the items of a split, in the order of the file."""
+        """Return the items of a split, in the order of the file: seconds where they are hundreds of thousands."""
         return [Item(**record) for record in self.records(split)]
 
     def find(self, id: str) -> Item:

@@ -19,6 +19,7 @@ from polypool.infra.compute.dist import rank
 from polypool.infra.errors import InputError
 from polypool.infra.fields import from_plain
 from polypool.infra.paths import absolute, home
+from polypool.infra.process.progress import Progress
 from polypool.infra.registry import AUGMENTATIONS, ENCODERS, Spec
 from polypool.infra.store import FeatureStore
 from polypool.infra.store.statistics import LACKING
@@ -93,7 +94,7 @@ class CorpusInputs:
 
     def texts(self, split: str) -> list[str]:
         """Return the texts of a split, in order."""
-        return [text for item in self.corpus.items(split) for text in self.run.data.used(item.captions)]
+        return [text for captions in self.corpus.captions(split) for text in self.run.data.used(captions)]
 
     @cached_property
     def corpus(self) -> Any:
@@ -163,7 +164,7 @@ class CorpusInputs:
         for split in SPLITS:
             if store is None:
                 break
-            ids = [item.id for item in self.corpus.items(split)]
+            ids = [id for id, *_ in self.corpus.paths(split)]
             if lacking := [id for id, row in zip(ids, store.find(ids), strict=True) if row < 0]:
                 raise InputError(
                     f"{store.folder}: {len(lacking):,} of {len(ids):,} {self.modality}s of the split {split!r} "
@@ -225,7 +226,8 @@ class CorpusInputs:
 
     def counted_texts(self) -> Iterable[str]:
         """Return the texts whose words a new text encoder knows."""
-        return (text for split in self.run.data.vocabulary for text in self.texts(split))
+        texts = [text for split in self.run.data.vocabulary for text in self.texts(split)]
+        return Progress(texts, desc="counting words", unit="text", leave=False)
 
     def assets_for(self, texts: Sequence[str]) -> dict[str, Any]:
         """Return the assets with those of a text encoder made for other texts."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -83,13 +83,13 @@ class RetrievalSplit:
         Pages show what scores find as they are, so there are none where a protocol changes them.
         """
         primary, *others = records
-        items = self.corpus.items(self.name)
+        items = cache(partial(self.corpus.items, self.name))
         examples = partial(
             retrieval_examples,
             score,
             queries,
             texts=self.pairs.texts,
-            pictured=lambda number: pictured(self.corpus, items[number]),
+            pictured=lambda number: pictured(self.corpus, items()[number]),
             split=self.name,
             modality=self.modality,
             protocol=protocol,

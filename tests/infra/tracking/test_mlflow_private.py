@@ -5,6 +5,7 @@ import os
 
 import pytest
 from mlflow.protos.databricks_pb2 import RESOURCE_ALREADY_EXISTS, ErrorCode
+from mlflow.store.fs2db.cli import migrate_filestore
 from mlflow.utils import mlflow_tags, validation
 
 from polypool.infra.errors import InputError
@@ -27,6 +28,10 @@ def test_limits_and_names_are_those_of_mlflow():
 def test_the_checks_of_names_take_the_name_alone(check):
     parameters = inspect.signature(getattr(validation, check)).parameters.values()
     assert sum(parameter.default is parameter.empty for parameter in parameters) == 1
+
+
+def test_the_command_that_copies_a_folder_of_runs_has_the_options_that_are_named():
+    assert {"source", "target"} <= {option.name for option in migrate_filestore.params}
 
 
 def test_an_alias_needs_a_registered_model():

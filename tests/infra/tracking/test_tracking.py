@@ -169,8 +169,10 @@ def test_unknown_and_deleted_things_are_named(uri, home):
 
 def test_stores_that_cannot_be_used_are_refused_at_once(home, tmp_path):
     for bad in ("./mlruns", "file:///tmp/mlruns", "", "sqlite:///:memory:", "ftp://host"):
-        with pytest.raises(InputError, match=r"cannot be recorded at .* sqlite:////absolute"):
+        with pytest.raises(InputError, match=r"cannot be recorded at .* sqlite:////absolute") as refused:
             start(bad, home)
+        hint = f"mlflow migrate-filestore --source {bad.removeprefix('file://')} --target sqlite:////absolute"
+        assert (hint in str(refused.value)) == ("mlruns" in bad)
     with pytest.raises(InputError, match=r"no runs are recorded: .*/none.db does not exist; train first"):
         find_runs(f"sqlite:///{tmp_path}/none.db", "polypool")
     assert not list(tmp_path.iterdir())

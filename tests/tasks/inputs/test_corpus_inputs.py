@@ -1,6 +1,7 @@
 """Inputs of a corpus: items, and texts that are stored as features."""
 
 import json
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,20 @@ def without(run: Run, folder: Path, *lacking: str, plus: float = 0.0, **source: 
                 writer.add(id, np.array(store[row]) + np.float32(plus))
         writer.close(statistics_of=["1", "2"])
     return replace(run, data=replace(run.data, features=str(folder)))
+
+
+def test_the_items_of_a_split_are_read_once(tmp_path, monkeypatch):
+    run, reads, read = make_corpus(tmp_path), Counter(), Corpus.items
+    monkeypatch.setattr(Corpus, "items", lambda self, split: reads.update([split]) or read(self, split))
+    adapter = prepare(run)
+    assert not reads, "ids, captions and their numbers are columns"
+    short = replace(run, figures=False, optim=replace(run.optim, epochs=2))
+    trainer = trainer_of(short, tmp_path / "log", adapter=adapter)
+    trainer.train()
+    assert reads == {"train": 1, "val": 1, "test": 1}
+    assert adapter.data("train").texts == adapter.texts("train")
+    assert adapter.data("train").count_N.tolist() == [2] * 48
+    assert adapter.corpus.caption_counts("val") == [3] * 16
 
 
 def test_stores_that_were_extracted_alike_have_one_origin(tmp_path):
