@@ -57,7 +57,9 @@ def check_uri(uri: str) -> None:
     if scheme not in _SCHEMES or uri in ("sqlite://", _SQLITE, f"{_SQLITE}:memory:"):
         database = f"{_SQLITE}/absolute/path/mlflow.db"
         folder = uri.removeprefix("file://") if scheme in ("", "file") else ""
-        copied = f"; `mlflow migrate-filestore --source {shlex.quote(folder)} --target {database}` copies its runs"
+        copied = (
+            f"; `mlflow migrate-filestore --source {shlex.quote(folder)} --target {database}` copies its runs"
+        )
         raise InputError(
             f"runs cannot be recorded at {uri!r}, which is neither a database file nor a server: unset "
             f"MLFLOW_TRACKING_URI, or set it to {database} or http://host:5000{copied if folder else ''}"

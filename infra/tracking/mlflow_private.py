@@ -1,4 +1,4 @@
-"""MLflow's parts without a promise of stability: its limits, names of tags, checks of names, system monitors.
+"""MLflow's parts without a promise of stability: its limits, names of tags, rules for names, system monitors.
 
 Its own thread of system metrics sends numbers itself, asks the server about the run each time, and ends if that does
 not answer. Here they are logged like all others of a run, so that nothing waits for a server and none is lost.
@@ -9,6 +9,7 @@ files are in `run_records`, which does without them if they change.
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -25,6 +26,7 @@ DATASET_CONTEXT = "mlflow.data.context"
 MODEL_VERSIONS = "mlflow.modelVersions"
 ALREADY_EXISTS = "RESOURCE_ALREADY_EXISTS"
 """Code of the error for a name that is taken."""
+_ALIAS, _RESERVED = re.compile(r"[\w-]+"), re.compile(r"latest|v\d+", re.IGNORECASE)
 
 
 def check_names(name: str, alias: str) -> None:
@@ -35,20 +37,12 @@ def check_names(name: str, alias: str) -> None:
     """
     if alias and not name:
         raise InputError(f"--alias {alias} needs a registered model; name it by --registered-name")
-    if not name:
-        return
-    from mlflow.exceptions import MlflowException
-    from mlflow.utils import validation
-
-    checks = [("--registered-name", name, validation._validate_model_name)]
-    if alias:
-        checks.append(("--alias", alias, validation._validate_model_alias_name))
-        checks.append(("--alias", alias, validation._validate_model_alias_name_reserved))
-    for option, value, check in checks:
-        try:
-            check(value)
-        except MlflowException as error:
-            raise InputError(f"{option} {value!r}: {str(error).splitlines()[0]}") from error
+    if name and (not name.strip() or "/" in name or ":" in name):
+        raise InputError(f"--registered-name {name!r}: a model's name in MLflow has no / and no :")
+    if alias and (not _ALIAS.fullmatch(alias) or _RESERVED.fullmatch(alias)):
+        raise InputError(
+            f"--alias {alias!r}: MLflow takes letters, digits, _ and -, and neither latest nor a version such as v1"
+        )
 
 
 def system_monitors() -> list[Any]:

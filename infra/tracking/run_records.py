@@ -43,7 +43,7 @@ _COLUMNS = {
     "params": "key value run_uuid",
     "latest_metrics": "key value timestamp step is_nan run_uuid",
 }
-"""Those of MLflow up to 3.17; tables with other columns may have another meaning."""
+"""Those of MLflow up to 3.18; tables with other columns may have another meaning."""
 _WORKSPACE = "default"
 _PATIENCE = 5.0  # seconds that another process may be writing
 

@@ -1,9 +1,10 @@
 """The parts of MLflow without a promise of stability, as the installed version has them."""
 
-import inspect
 import os
 
 import pytest
+from mlflow import MlflowClient
+from mlflow.exceptions import MlflowException
 from mlflow.protos.databricks_pb2 import RESOURCE_ALREADY_EXISTS, ErrorCode
 from mlflow.store.fs2db.cli import migrate_filestore
 from mlflow.utils import mlflow_tags, validation
@@ -22,12 +23,20 @@ def test_limits_and_names_are_those_of_mlflow():
     assert ErrorCode.Name(RESOURCE_ALREADY_EXISTS) == private.ALREADY_EXISTS
 
 
-@pytest.mark.parametrize(
-    "check", ["_validate_model_name", "_validate_model_alias_name", "_validate_model_alias_name_reserved"]
-)
-def test_the_checks_of_names_take_the_name_alone(check):
-    parameters = inspect.signature(getattr(validation, check)).parameters.values()
-    assert sum(parameter.default is parameter.empty for parameter in parameters) == 1
+def test_names_that_mlflow_refuses_are_refused_before_anything_is_written(tmp_path):
+    client = MlflowClient(f"sqlite:///{tmp_path}/mlflow.db")
+    for name in (" ", "a/b", "a:b"):
+        with pytest.raises(InputError, match="--registered-name"):
+            private.check_names(name, "")
+        with pytest.raises(MlflowException, match="name"):
+            client.create_registered_model(name)
+    client.create_registered_model("a")
+    client.create_model_version("a", source=str(tmp_path))
+    for alias in ("a b", "a!", "latest", "Latest", "v1", "V20"):
+        with pytest.raises(InputError, match="--alias"):
+            private.check_names("a", alias)
+        with pytest.raises(MlflowException, match="alias name"):
+            client.set_registered_model_alias("a", alias, "1")
 
 
 def test_the_command_that_copies_a_folder_of_runs_has_the_options_that_are_named():
@@ -38,7 +47,8 @@ def test_an_alias_needs_a_registered_model():
     with pytest.raises(InputError, match="--alias best needs a registered model"):
         private.check_names("", "best")
     private.check_names("", "")
-    private.check_names("a", "best")
+    for name, alias in (("a b", ""), ("a", "best"), ("a", "v1-b"), ("a", "latest_2")):
+        private.check_names(name, alias)
 
 
 def test_the_monitors_measure():

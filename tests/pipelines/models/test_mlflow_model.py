@@ -121,8 +121,8 @@ def test_the_alias_goes_on_to_the_next_version(home, kept, model):
         (["--out", "x", "--alias", "a"], "give --mlflow, too"),
         (["--mlflow", "--alias", "a"], "name it by --registered-name"),
         (["--mlflow", "--registered-name", "n", "--alias", "v1"], "--alias 'v1': "),
-        (["--mlflow", "--registered-name", "n", "--alias", "a b"], "--alias 'a b': Invalid alias name"),
-        (["--mlflow", "--registered-name", "a/b"], "--registered-name 'a/b': Invalid model name"),
+        (["--mlflow", "--registered-name", "n", "--alias", "a b"], "--alias 'a b': MLflow takes letters"),
+        (["--mlflow", "--registered-name", "a/b"], "--registered-name 'a/b': a model's name"),
     ],
 )
 def test_what_cannot_be_registered_is_said(kept, words, message):

@@ -2,9 +2,12 @@
 
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 import torch
+from corpora import make_corpus
+from mlflow import MlflowClient
 from mlflow_server import Server
 from programs import begin, end
 from safetensors.torch import load_file
@@ -93,6 +96,28 @@ def test_the_end_of_a_run_that_mlflow_does_not_take_is_said_and_sent_by_resume(h
     assert tracker.status() == "FINISHED"
     assert not folder.exists()
     assert capsys.readouterr().err == ""
+
+
+def test_a_short_run_that_is_deleted_while_it_trains_has_its_numbers_once_it_is_restored(home, capsys):
+    run = make_corpus(home / "data")
+    short = replace(run.optim, epochs=2, batch=48, warmup_steps=20)
+    run = replace(run, figures=False, cpus=1, log_every=10, optim=short)
+    uri = tracking_uri(home)
+    client = MlflowClient(uri)
+    run_id = launch.start(run, begun=client.delete_run)
+    said = capsys.readouterr().err
+    assert (
+        "note: the warm-up is cut from 20 steps (--optim.warmup-steps) to 0, a tenth of the training's 4"
+        in said
+    )
+    assert f"was deleted; `mlflow runs restore --run-id {run_id}` restores it" in said
+    client.restore_run(run_id)
+    tracker = Tracker.attach(uri, run_id, running=False)
+    assert (tracker.status(), tracker.metrics()) == ("RUNNING", {})
+    assert launch.resume(run_id) == run_id
+    assert tracker.status() == "FINISHED"
+    assert {"whole/rsum", "test/score", "dev/rsum"} <= tracker.metrics().keys()
+    assert [step for step, _ in tracker.history("train/loss")] == [2, 4], "of each epoch of two steps"
 
 
 @pytest.mark.slow
