@@ -164,6 +164,7 @@ def train(run: str | Run, **settings: Any) -> TrainedRun:
     from polypool.infra.spec import trust_modules
     from polypool.infra.tracking import Tracker, tracking_uri
     from polypool.pipelines.recipes import derive
+    from polypool.pipelines.recipes.arguments import begun_with
     from polypool.pipelines.training.launch import start
     from polypool.tasks.run import Run, located, modules
 
@@ -173,16 +174,19 @@ def train(run: str | Run, **settings: Any) -> TrainedRun:
         run = located(run, here)
     else:
         run = recipe(run, **settings)
+    run = begun_with(run)
     tracker = Tracker.attach(tracking_uri(home()), start(run), running=False)
     return TrainedRun(id=tracker.run_id, metrics=tracker.metrics())
 
 
 @needed()
-def load(source: str | Path, *, trust: Sequence[str] = ()) -> TrainedModel:
-    """Return the trained model of a run, by its id, or of a folder that `polypool export` wrote.
+def load(source: str | Path, *, other_data: bool = False, trust: Sequence[str] = ()) -> TrainedModel:
+    """Return the trained model of a run, or of a folder that `polypool export` wrote.
 
     Args:
-        source: id of the run, the folder, or its URL: `hf://user/name`, or `hf://user/name@revision`.
+        source: a run, by its id, a beginning of it, its name or `latest`; the folder, or its URL: `hf://user/name`, or
+            `hf://user/name@revision`.
+        other_data: evaluate and search the run's corpus and features though they have changed since its training.
         trust: modules that the model may import as `module:Name`, such as `("my_package.parts",)`.
 
     Raises:
@@ -194,7 +198,7 @@ def load(source: str | Path, *, trust: Sequence[str] = ()) -> TrainedModel:
         raise InputError(f"a trained model is named by the id of its run or by its folder, not {source!r}")
     if isinstance(trust, str):
         raise InputError(f"trust takes several modules: trust=({trust!r},)")
-    return load_model(source, trust=trust)
+    return load_model(source, other_data=other_data, trust=trust)
 
 
 @needed()
@@ -210,7 +214,7 @@ def export(
     """Write the trained model of a run as one folder with a model card, and return it loaded.
 
     Args:
-        source: id of the run; or an exported folder, which is copied.
+        source: a run, as of `load`; or an exported folder, which is copied.
         out: folder to make, or its URL; `hf://user/name` is a repository on the Hugging Face hub, which is made where
             necessary and gets one commit.
         onnx: write ONNX graphs, too.
@@ -252,13 +256,22 @@ def runs(experiment: str = "polypool", *, finished: bool = True) -> pd.DataFrame
 
 
 @needed()
-def compare(experiment: str = "polypool", *, metric: str = "", protocol: str = "") -> pd.DataFrame:
+def compare(
+    experiment: str = "polypool",
+    *,
+    metric: str = "",
+    protocol: str = "",
+    data: Sequence[str] = (),
+    features: Sequence[str] = (),
+) -> pd.DataFrame:
     """Return a row for each aggregator of each task, data set and protocol: mean, deviation, differences and costs.
 
     Args:
         experiment: name of the MLflow experiment.
         metric: metric to rank by; each task's primary metric where empty.
         protocol: protocol to show; all where empty.
+        data: the only data sets; all where empty.
+        features: the only features, by the folders of their stores; all where empty.
 
     Raises:
         InputError: nothing to compare, or no such metric or protocol.
@@ -268,7 +281,11 @@ def compare(experiment: str = "polypool", *, metric: str = "", protocol: str = "
     from polypool.infra.paths import home
     from polypool.infra.tracking import tracking_uri
     from polypool.pipelines.comparison import comparison as comparing
+    from polypool.pipelines.comparison.choice import Choice
     from polypool.pipelines.comparison.results import columns
 
-    comparison = comparing.compare(tracking_uri(home()), experiment, metric=metric, protocol=protocol)
+    choice = Choice(data=tuple(data), features=tuple(features))
+    comparison = comparing.compare(
+        tracking_uri(home()), experiment, metric=metric, protocol=protocol, choice=choice
+    )
     return pd.DataFrame(columns(comparison.decisive))

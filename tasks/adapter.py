@@ -197,7 +197,10 @@ class TaskAdapter(Protocol):
 
     @abstractmethod
     def describe(self) -> Mapping[str, str]:
-        """Return what is recorded about the data, such as digests and counts."""
+        """Return what is recorded about the data, such as digests and counts.
+
+        It follows from the data alone: a run is not resumed, scored or searched where it has changed.
+        """
 
     def sources(self) -> Sequence[Source]:
         """Return the data that a run reads, by which tracking filters; none if unknown."""

@@ -28,6 +28,11 @@ def folder_name(corpus: str) -> str:
     return os.path.basename(os.path.normpath(str(absolute(corpus, here)))) if corpus else ""
 
 
+def features_name(features: str, visual: str) -> str:
+    """Return the name of the folder of a feature store, or of the visual encoder where there is none."""
+    return folder_name(features) or (Spec.parse(visual).name if visual else "")
+
+
 def text_encoder(visual: str, *, stored: bool) -> str:
     """Return a text encoder as wide as a visual one: of stored features, or of words."""
     spec = "stacked_regions(standardise=auto)" if stored else "bigru(embedding=128, min_count=1, dropout=0.3)"

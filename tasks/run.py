@@ -37,7 +37,7 @@ from polypool.infra.registry import (
 from polypool.infra.registry.origins import ORIGINS, origins, without_origins
 from polypool.infra.spec import Spec, modules_of, refuse_untrusted
 from polypool.infra.storage.places import place
-from polypool.tasks.automatic import AUTO, folder_name, short, text_encoder
+from polypool.tasks.automatic import AUTO, features_name, folder_name, short, text_encoder
 from polypool.tasks.renamed import renamed
 
 T = TypeVar("T")
@@ -225,11 +225,14 @@ class Run:
     """Terms added to the objective, such as `mmd(weight=0.01)`."""
     optim: Optim = field(default_factory=Optim)
     init: str = ""
-    """The id of a run whose best weights this one begins with, where name and shape are the same; others begin anew."""
+    """A run whose best weights this one begins with, where name and shape are the same; others begin anew."""
     seed: Seed = 0
     """Decides first weights, the order of samples and their augmentation."""
     experiment: Name = "polypool"
     """MLflow experiment that the run belongs to."""
+    name: str = ""
+    """Name of the run in MLflow, which verbs take in the place of its id; where empty, its aggregator, task, data,
+    features and seed."""
     workers: Positive = 1
     """Ray Train workers; each holds batch / workers samples."""
     min_workers: Count = 0
@@ -268,10 +271,23 @@ class Run:
             object.__setattr__(self, "text", text_encoder(self.visual, stored=bool(self.data.texts)))
 
     @property
+    def task_name(self) -> str:
+        """Its task without parameters."""
+        return self.task.partition("(")[0]
+
+    @property
+    def features(self) -> str:
+        """The name of its features: the folder of its store, or the visual encoder where that reads files."""
+        if self.members:
+            return "+".join(dict.fromkeys(run.features for run in self.members.values()))
+        return features_name(self.data.features, self.visual)
+
+    @property
     def label(self) -> str:
-        """Its recipe, and its data set where the recipe is not named after that: `image_text mine`."""
-        known = self.members or self.recipe.startswith(self.data.dataset)
-        return self.recipe if known else f"{self.recipe} {self.data.dataset}".strip()
+        """Its recipe; task and data set, too, where the recipe is not named after its data: `image_text mine`."""
+        if self.members or self.recipe.startswith(self.data.dataset):
+            return self.recipe
+        return " ".join(dict.fromkeys(filter(None, (self.task_name, self.recipe, self.data.dataset))))
 
     @property
     def worker_counts(self) -> tuple[int, ...]:
@@ -287,6 +303,7 @@ class Run:
 
 WITHOUT_EFFECT = (
     "experiment",
+    "name",
     "published",
     "source",
     "cpus",
@@ -402,10 +419,33 @@ def to_json(run: Run) -> dict[str, Any]:
     return dataclasses.asdict(run)
 
 
-def to_record(run: Run) -> dict[str, Any]:
-    """Return a run as `run.json` holds it: plain JSON, with the packages of parts that are plugged in."""
+TRAINING_DATA = "training_data"
+"""The key in the `run.json` of a model with what its adapter describes of the data of training."""
+
+
+def to_record(run: Run, digests: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Return a run as `run.json` holds it: plain JSON, with the packages of parts that are plugged in.
+
+    Args:
+        run: the settings.
+        digests: of the data that a model was trained on; see `training_data`.
+    """
     found = origins(spec for _, spec in specs(run))
-    return to_json(run) | ({ORIGINS: found} if found else {})
+    return (
+        to_json(run)
+        | ({ORIGINS: found} if found else {})
+        | ({TRAINING_DATA: dict(digests)} if digests else {})
+    )
+
+
+def training_data(record: Any, *, where: str) -> dict[str, str]:
+    """Return the digests of the data of training in what `to_record` wrote; empty if it holds none.
+
+    Raises:
+        InputError: they are no texts by name.
+    """
+    held = record.get(TRAINING_DATA, {}) if isinstance(record, dict) else {}
+    return from_plain(dict[str, str], held, where=f"{where}: {TRAINING_DATA}")
 
 
 def to_params(run: Run) -> dict[str, Any]:
@@ -425,7 +465,10 @@ def from_json(values: Any, *, where: str = "run.json") -> Run:
         InputError: a setting that a run does not have or lacks, as of another version, a value that a run refuses, a
             part whose package is not installed, or a module that is not trusted (see `polypool.infra.spec`).
     """
-    run = from_plain(Run, without_origins(renamed(values), where=where), where=where)
+    values = without_origins(renamed(values), where=where)
+    if isinstance(values, dict):
+        values = {name: value for name, value in values.items() if name != TRAINING_DATA}
+    run = from_plain(Run, values, where=where)
     for field_name, spec in specs(run):
         refuse_untrusted(spec, where=f"{where}: {field_name}")
     return run

@@ -22,6 +22,8 @@ from polypool.infra.storage.places import local
 
 Repeated = Annotated[tuple[str, ...], tyro.conf.UseAppendAction]
 """An option that may be given several times, one value each."""
+NamedRun = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN", help_behavior_hint="(required)")]
+"""A run, as of `polypool.infra.tracking.resolve_run`; without one, the message lists the latest runs."""
 _WHOLE = 2**63
 AllByDefault = Annotated[tuple[str, ...], tyro.conf.arg(help_behavior_hint="(default: all)")]
 

@@ -3,7 +3,17 @@
 from polypool.infra.tracking.experiment import to_see
 from polypool.infra.tracking.location import tracking_uri
 from polypool.infra.tracking.outbox import Outbox
-from polypool.infra.tracking.run_records import Artifacts, RunRecord, Source, find_runs
+from polypool.infra.tracking.run_records import Artifacts, RunRecord, Source, find_runs, resolve_run
 from polypool.infra.tracking.tracker import Tracker
 
-__all__ = ["Artifacts", "Outbox", "RunRecord", "Source", "Tracker", "find_runs", "to_see", "tracking_uri"]
+__all__ = [
+    "Artifacts",
+    "Outbox",
+    "RunRecord",
+    "Source",
+    "Tracker",
+    "find_runs",
+    "resolve_run",
+    "to_see",
+    "tracking_uri",
+]

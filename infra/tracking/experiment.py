@@ -28,7 +28,10 @@ _TAGS = {
             "datasetsFilter": [],
             "selectedColumns": [
                 *(f"metrics.`test/{name}`" for name in ("chance_normalised", "score")),
-                *(f"tags.`{name}`" for name in ("aggregator", "dataset", "seed", "protocol")),
+                *(
+                    f"tags.`{name}`"
+                    for name in ("task", "dataset", "features", "aggregator", "seed", "protocol")
+                ),
                 "attributes.`Dataset`",
             ],
         }

@@ -13,7 +13,7 @@ import re
 import sqlite3
 import tempfile
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
@@ -28,12 +28,14 @@ from polypool.infra.tracking.location import connect, database_file, explained, 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Experiment
+    from mlflow.entities import Run as MlflowRun
 
 T = TypeVar("T")
 
 HOME = "home"
 """Tag: the project's home on the machine that started a run, below which most of its paths are."""
-
+JOINT = "joint"
+"""Tag of the run of one of several tasks that were trained together: the joint run."""
 _PAGE = 1000
 _COLUMNS = {
     "experiments": "experiment_id name artifact_location lifecycle_stage creation_time last_update_time workspace",
@@ -238,17 +240,65 @@ def refuse_deleted(experiment: Experiment | None, uri: str) -> None:
         )
 
 
-def unknown_run(client: MlflowClient, uri: str, run_id: str) -> InputError:
-    """Return the error for an unknown run, which lists the nearest ids, or else the latest runs."""
+LATEST = "latest"
+"""Names the run that was begun last, of those that were trained."""
+_ID = re.compile(r"[0-9a-f]{32}")
+_MOST = 8  # runs that a message lists
+
+
+def resolve_run(uri: str, named: str) -> str:
+    """Return the id of the run that a user names: by its id, a beginning of it, its name, or `LATEST`.
+
+    Raises:
+        InputError: nothing is named, there is no such run, or there are several; the message lists runs to choose from.
+    """
+    if _ID.fullmatch(named):
+        return named
+    client = connect(uri)
+    if named == LATEST:
+        trained = _search(client, uri, "tags.kind = 'train'")
+        found = [run for run in trained if JOINT not in run.data.tags][:1]
+    else:
+        quote = '"' if "'" in named else "'"
+        filters = [f"attributes.run_id LIKE '{named}%'"] if re.fullmatch("[0-9a-f]+", named) else []
+        filters += [f"attributes.run_name = {quote}{named}{quote}"] if named and quote not in named else []
+        found = [run for text in filters for run in _search(client, uri, text)]
+    if not found:
+        raise unknown_run(client, uri, named)
+    if len(found) > 1:
+        raise InputError(
+            f"{named!r} means {len(found)} runs at {uri}; write more of the id of one:{_listed(found)}"
+        )
+    return found[0].info.run_id
+
+
+def _search(client: MlflowClient, uri: str, text: str = "") -> Sequence[MlflowRun]:
+    """Return at most `_PAGE` runs of all experiments, latest first."""
     with explained(uri):
         experiments = [each.experiment_id for each in client.search_experiments()]
-        runs = client.search_runs(experiments, order_by=["attributes.start_time DESC"], max_results=1000)
-    names = {run.info.run_id: run.info.run_name for run in runs}
-    nearest = [known for known in names if run_id and known.startswith(run_id)]
-    nearest = nearest or difflib.get_close_matches(run_id, names, n=3, cutoff=0.6)
-    listed = "".join(f"\n  {known}  {names[known]}" for known in (nearest or list(names))[:5])
-    which = "The nearest" if nearest else "The latest"
-    return InputError(f"no run {run_id!r} at {uri}. {which} runs:{listed or ' none'}")
+        return client.search_runs(
+            experiments, text, order_by=["attributes.start_time DESC"], max_results=_PAGE
+        )
+
+
+def _listed(runs: Sequence[MlflowRun]) -> str:
+    """Return runs for a message, a line each."""
+    more = f"\n  and {len(runs) - _MOST} more" if len(runs) > _MOST else ""
+    return "".join(f"\n  {run.info.run_id}  {run.info.run_name}" for run in runs[:_MOST]) + more
+
+
+def unknown_run(client: MlflowClient, uri: str, named: str) -> InputError:
+    """Return the error for an unknown run or an empty name, which lists the nearest runs, or else the latest."""
+    runs = {run.info.run_id: run for run in _search(client, uri)}
+    nearest = [known for known in runs if named and known.startswith(named)]
+    nearest = nearest or difflib.get_close_matches(named, runs, n=3, cutoff=0.6)
+    listed = _listed([runs[known] for known in nearest or [*runs][:5]]) or " none"
+    what = (
+        f"no run {named!r} at {uri}"
+        if named
+        else f"no run is named: give an id, its beginning, or {LATEST!r}"
+    )
+    return InputError(f"{what}. The {'nearest' if nearest else 'latest'} runs:{listed}")
 
 
 @lru_cache(maxsize=64)

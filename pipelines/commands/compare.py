@@ -29,9 +29,10 @@ import tyro
 from polypool.infra.errors import AbsentError
 from polypool.infra.files import atomic, make_folder
 from polypool.infra.paths import home
-from polypool.infra.process.command import AllByDefault, command
+from polypool.infra.process.command import command
 from polypool.infra.process.output import print_next
 from polypool.infra.storage.places import local
+from polypool.pipelines.comparison.choice import ALL, Choice
 
 if TYPE_CHECKING:
     from polypool.pipelines.comparison import comparison as comparing
@@ -43,8 +44,7 @@ def compare(
     archives: Annotated[tuple[Path, ...], tyro.conf.arg(help_behavior_hint="(default: none)")] = (),
     metric: str = "",
     protocol: str = "",
-    recipes: AllByDefault = (),
-    aggregators: AllByDefault = (),
+    choice: tyro.conf.OmitArgPrefixes[Choice] = ALL,
     significance: bool = True,
     baseline: str = "",
     pairs: bool = False,
@@ -61,8 +61,7 @@ def compare(
         archives: files of `polypool runs archive`, whose runs are compared with those of the experiment.
         metric: metric that orders the rows and is drawn, such as `i2t/R1` (default: each task's primary metric).
         protocol: the only protocol shown (default: every one under which a test split was scored).
-        recipes: the only recipes whose runs are shown.
-        aggregators: the only ones shown and compared, such as `gpo "kmax(k=2)"`; choose them before you see scores.
+        choice: which runs are shown and compared.
         significance: mark the rows that may be the best; reads the per-query results of all runs.
         baseline: row or aggregator, such as `mean`, with which the others are compared, too.
         pairs: show the difference of every two rows, too, corrected for their number.
@@ -85,8 +84,7 @@ def compare(
         archives=archives,
         metric=metric,
         protocol=protocol,
-        recipes=recipes,
-        aggregators=aggregators,
+        choice=choice,
         significance=significance,
         baseline=baseline,
         pairs=pairs,

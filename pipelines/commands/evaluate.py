@@ -1,4 +1,4 @@
-"""`polypool evaluate RUN_ID [RUN_ID ...]`: Score trained runs under a named protocol.
+"""`polypool evaluate RUN [RUN ...]`: Score trained runs under a named protocol.
 
 Several runs are an ensemble: the mean of their score matrices, as in the papers. Several protocols, each behind a
 --protocol of its own, are shown side by side.
@@ -12,7 +12,8 @@ for a model that was trained so (--model matryoshka).
 
 With --corpus and --features the runs are scored on other data than those that they were trained on, whose
 words and statistics of features they keep. The scores are logged in a run of their own, of kind `transfer`, and
-`compare` has a table of its own for them.
+`compare` has a table of its own for them. A corpus or features that have changed since a run was trained are refused,
+or with --other-data scored likewise.
 
 With --embeddings the embeddings of one run are analysed instead: alignment and uniformity; for sets also their variance
 and the scores with single elements alone or left out; for distributions their uncertainty. The numbers are logged in
@@ -42,7 +43,9 @@ OWN = OtherData()
 
 
 def evaluate(
-    run_ids: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(help_behavior_hint="(required)")],
+    runs: Annotated[
+        tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN", help_behavior_hint="(required)")
+    ] = (),
     *,
     protocol: Repeated = (),
     split: str = "test",
@@ -53,12 +56,14 @@ def evaluate(
     elements: bool = True,
     task: str = "",
     data: OtherData = OWN,
+    other_data: bool = False,
     trust: Repeated = (),
 ) -> None:
     """Score runs.
 
     Args:
-        run_ids: one run, or the folder or URL that `export` made of one; several for an ensemble.
+        runs: a run, by its id, a beginning of it, its name or `latest`, or the folder or URL that `export` made of
+            one; several for an ensemble.
         protocol: named protocol, once for each; the run's own where none is given. Examples are drawn by the first.
         split: the split that is scored.
         rerank: score this many of each query's gallery, by a model that looks at every pair; the protocol is then
@@ -69,24 +74,31 @@ def evaluate(
         elements: with --embeddings: score elements of sets alone and left out; for sets of K, about 2K + 1 evaluations.
         task: task adapter with other parameters, such as "image_text(cxc='data/cxc')"; each run's own where empty.
         data: other data than those that the runs were trained on.
+        other_data: score a run on its corpus and features though they have changed since it was trained; the scores
+            are logged in a run of their own, as with --corpus.
         trust: a module whose code the runs may name, as module:Name; once for each.
     """
     how = protocol_suffix(rerank, vectors, rescore)
-    if embeddings and (len(run_ids) != 1 or len(protocol) > 1 or how or data.given):
+    if embeddings and (len(runs) > 1 or len(protocol) > 1 or how or data.given or other_data):
         raise InputError(
-            "--embeddings takes one run and at most one --protocol, without --rerank, --rescore, --vectors and --data"
+            "--embeddings takes one run and at most one --protocol, without --rerank, --rescore, --vectors, --data and "
+            "--other-data"
         )
     from polypool.pipelines.comparison.tables.methods import methods_table
     from polypool.pipelines.models.run_evaluation import evaluate_and_log
     from polypool.pipelines.models.trained import load
 
-    models = [load(run_id, task=task, data=data, trust=trust) for run_id in dict.fromkeys(run_ids)]
+    models = [
+        load(run, task=task, data=data, other_data=other_data, trust=trust)
+        for run in dict.fromkeys(runs or ("",))
+    ]
     if embeddings:
         analyse(models[0], split=split, protocol="".join(protocol), elements=elements)
         return
     protocols = [f"{name}{how}" for name in dict.fromkeys(protocol or (models[0].run.protocol,))]
     run_id, evaluations = evaluate_and_log(models, protocols=protocols, split=split)
-    scored = f"{data.dataset}, {split}" if data.given else split
+    moved = next((trained.run.data.dataset for trained in models if trained.trained_on), "")
+    scored = f"{moved}, {split}" if moved else split
     print(f"{', '.join(map(name, models))}: {scored} under {', '.join(protocols)} ({recorded_in(run_id)})")
     print(*metric_table(evaluations), sep="\n")
     for warning in warnings_of(protocols):

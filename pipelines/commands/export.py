@@ -17,17 +17,17 @@ import tyro
 
 from polypool.infra.errors import InputError
 from polypool.infra.paths import home
-from polypool.infra.process.command import Repeated, command
+from polypool.infra.process.command import NamedRun, Repeated, command
 from polypool.infra.process.output import Step, print_next
 from polypool.infra.storage.hub import Publication
 from polypool.infra.storage.places import place
-from polypool.infra.tracking import tracking_uri
+from polypool.infra.tracking import resolve_run, tracking_uri
 
 UNSTATED = Publication()
 
 
 def export(
-    run_id: tyro.conf.Positional[str],
+    run_id: NamedRun = "",
     *,
     out: Path | None = None,
     onnx: bool = False,
@@ -40,7 +40,7 @@ def export(
     """Export the best model of a run.
 
     Args:
-        run_id: a run that was trained, or a folder that was exported before.
+        run_id: a run, by its id, a beginning of it, its name or `latest`, or a folder that was exported before.
         out: folder to make, which must not exist yet, or be empty; or its URL, such as hf://user/name.
         onnx: write ONNX graphs beside the weights, which take batches and sets of any size.
         mlflow: keep it in MLflow, as a model that can be served.
@@ -49,6 +49,8 @@ def export(
         publication: licence, and who may see a repository on the hub.
         trust: a module whose code the run may name, as module:Name; once for each.
     """
+    if not run_id:
+        resolve_run(tracking_uri(home()), run_id)
     if out is None and not mlflow:
         raise InputError("say where to: --out FOLDER, or --mlflow, or both")
     if out is None and (onnx or publication.license):

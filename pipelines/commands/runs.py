@@ -1,4 +1,7 @@
-"""`polypool runs`: List the runs of an experiment, their progress and the processes that train them.
+"""`polypool runs`: List the runs of an experiment, the best of each task first, and the processes that train them.
+
+Verbs take a run by its id, the beginning that is shown or any other that no other run has, its name (`train --name`),
+or `latest`. Scores of one data set and protocol can be compared; `compare` says which differences mean something.
 
 A run that MLflow shows as running may have lost its process: `--mark-dead` ends those as KILLED, after sending what
 they logged and MLflow lacks. A run whose folder is not on this machine stays as it is, unless its checkpoints are in
@@ -25,10 +28,11 @@ import tyro
 
 from polypool.infra.errors import InputError
 from polypool.infra.paths import home
-from polypool.infra.process.command import AllByDefault, command
+from polypool.infra.process.command import command
 from polypool.infra.process.output import print_next
 from polypool.infra.storage.places import local
 from polypool.infra.tracking import tracking_uri
+from polypool.pipelines.comparison.choice import ALL, Choice
 
 if TYPE_CHECKING:
     from polypool.pipelines.comparison.mirrors import Mirror
@@ -130,24 +134,22 @@ def archive(
     *,
     out: Path,
     experiment: str = "polypool",
-    recipes: AllByDefault = (),
-    aggregators: AllByDefault = (),
+    choice: tyro.conf.OmitArgPrefixes[Choice] = ALL,
 ) -> None:
     """Write the scores, settings and results of single queries of finished runs to a file.
 
     Args:
         out: the file, .parquet.
         experiment: MLflow experiment.
-        recipes: the only ones whose runs are written.
-        aggregators: the only ones whose runs are written, such as `gpo "kmax(k=2)"`.
+        choice: which runs are written.
     """
     from polypool.infra.tracking import Artifacts
     from polypool.pipelines.comparison.archives import refuse_ending, write_archive
-    from polypool.pipelines.comparison.selection import chosen, runs_of
+    from polypool.pipelines.comparison.selection import runs_of
 
     refuse_ending(local(out, what="the file of --out"))
     uri = tracking_uri(home())
-    runs = chosen(runs_of(uri, experiment), recipes=recipes, aggregators=aggregators)
+    runs = choice.of(runs_of(uri, experiment))
     written = write_archive(runs, Artifacts(uri), out)
     rest = f"; {len(runs) - written} not finished and left out" if written < len(runs) else ""
     print(f"{written} runs written to {out}{rest}")

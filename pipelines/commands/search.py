@@ -1,4 +1,4 @@
-"""`polypool search RUN_ID "a dog on the grass"`: Search with a trained model; `polypool serve` has a page.
+"""`polypool search RUN "a dog on the grass"`: Search with a trained model; `polypool serve` has a page.
 
 A text finds the images or videos that are like it; --image FILE, --video FILE or --id ID finds the captions that are
 like one, or with --find images or videos those that look alike. A run on questions answers `polypool search RUN_ID
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import tyro
 
 from polypool.infra.errors import InputError
-from polypool.infra.process.command import Repeated, command
+from polypool.infra.process.command import NamedRun, Repeated, command
 from polypool.infra.storage.places import local
 from polypool.pipelines.models.search import Method
 
@@ -30,7 +30,7 @@ FEW = 20
 
 
 def search(
-    run_id: tyro.conf.Positional[str],
+    run_id: NamedRun = "",
     query: Annotated[str, tyro.conf.Positional] = "",
     *,
     image: Path | None = None,
@@ -40,12 +40,14 @@ def search(
     split: str = "test",
     find: Literal["images", "videos", "captions", ""] = "",
     index: Method = "auto",
+    other_data: bool = False,
     trust: Repeated = (),
 ) -> str:
     """Return the results of one query as the terminal shows them.
 
     Args:
-        run_id: a run that was trained, or the folder or URL that `export` made of one.
+        run_id: a run, by its id, a beginning of it, its name or `latest`, or the folder or URL that `export` made of
+            one.
         query: text to look for; the question, of a run on questions.
         image: an image file whose captions are looked for, or that the question is about.
         video: a video file whose captions are looked for.
@@ -56,6 +58,7 @@ def search(
         index: how: exact; two-pass for many sets of vectors or many queries of a model that looks at every pair; int8
             or binary for sets in less memory; faiss for many single vectors or sets
             (pip install 'polypool[faiss]').
+        other_data: search the run's corpus and features though they have changed since it was trained.
         trust: a module whose code the run or its store may name, as module:Name; once for each.
 
     Raises:
@@ -66,7 +69,7 @@ def search(
         raise InputError("give one of --image, --video and --id, not several")
     for file in (image, video):
         local(file or "", what="an image or video to ask with")
-    if not query and not visuals:
+    if run_id and not query and not visuals:
         raise InputError("nothing to look for: give a text, --image FILE, --video FILE or --id ID")
     if k is not None and k < 1:
         raise InputError(f"--k must be at least 1, not {k}")
@@ -74,7 +77,7 @@ def search(
     from polypool.pipelines.models.search.searches import AnswerSearch
     from polypool.pipelines.models.trained import load
 
-    trained = load(run_id, trust=trust)
+    trained = load(run_id, other_data=other_data, trust=trust)
     with contextlib.closing(trained.open_search(split, index=index)) as searched:
         file, is_video = image or video, video is not None
         if isinstance(searched, AnswerSearch):

@@ -23,7 +23,7 @@ import tyro
 
 from polypool.infra.errors import InputError
 from polypool.infra.paths import here, home
-from polypool.infra.process.command import Repeated, command
+from polypool.infra.process.command import NamedRun, Repeated, command
 from polypool.infra.process.output import print_next
 from polypool.infra.process.watching import watched
 from polypool.infra.tracking import Tracker, tracking_uri
@@ -44,7 +44,7 @@ class Rerun:
         trust: a module whose code the run may name, as module:Name; repeatable.
     """
 
-    run_id: tyro.conf.Positional[str]
+    run_id: NamedRun = ""
     dry_run: bool = False
     trust: Repeated = ()
 
@@ -95,11 +95,11 @@ def rerun(options: Rerun) -> None:
 
     original = read_original(options.run_id, trust=options.trust)
     run = original.run
-    print(f"{run.label} {run.aggregator} seed {run.seed} (run {options.run_id})")
+    print(f"{run.label} {run.aggregator} seed {run.seed} (run {original.tracker.run_id})")
     print(*(f"  {line}" for line in original.lines()), sep="\n")
     if options.dry_run:
         return
-    run_id = start(run, more_tags={ORIGIN: options.run_id, **inherited(original.tracker.all_tags())})
+    run_id = start(run, more_tags={ORIGIN: original.tracker.run_id, **inherited(original.tracker.all_tags())})
     print(f"run {run_id} finished")
     for line in scores(original.tracker, Tracker.attach(tracking_uri(home()), run_id, running=False)):
         print(f"  {line}")

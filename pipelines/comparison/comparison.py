@@ -18,11 +18,12 @@ from polypool.infra.tracking import Artifacts, RunRecord, Tracker
 from polypool.infra.tracking.provenance import command_line
 from polypool.infra.tracking.tracker import NOTE
 from polypool.pipelines.comparison.archives import ARCHIVE
+from polypool.pipelines.comparison.choice import ALL, Choice
 from polypool.pipelines.comparison.grouping import arranged
 from polypool.pipelines.comparison.groups import Group
 from polypool.pipelines.comparison.query_units import Read, read_queries, with_differences
 from polypool.pipelines.comparison.results import Result, columns, results
-from polypool.pipelines.comparison.selection import chosen, with_archives
+from polypool.pipelines.comparison.selection import with_archives
 from polypool.pipelines.comparison.tables import differences, score_tables
 from polypool.pipelines.comparison.tables.cross_task import CrossTaskTable, cross_task_tables, why_not
 from polypool.pipelines.comparison.tables.methods import methods
@@ -221,8 +222,7 @@ def compare(
     archives: Sequence[Path] = (),
     metric: str = "",
     protocol: str = "",
-    recipes: Sequence[str] = (),
-    aggregators: Sequence[str] = (),
+    choice: Choice = ALL,
     significance: bool = True,
     baseline: str = "",
     pairs: bool = False,
@@ -235,21 +235,20 @@ def compare(
         archives: files with more runs; an experiment that does not exist is noted then, and not refused.
         metric: orders the rows; a group without it takes its primary one, as all do if it is empty.
         protocol: the only one shown; if empty, every one under which a test split was scored.
-        recipes: of the only runs shown; empty for all.
-        aggregators: specs of the only ones shown, of images, videos or both modalities; empty for all.
+        choice: of the runs that are shown.
         significance: read the per-query results of all runs, and judge differences by them.
         baseline: label or aggregator of the rows that the others are compared with, too; empty for none.
         pairs: test all pairs of rows, too.
 
     Raises:
-        InputError: no such experiment, metric, protocol, recipe, aggregator or baseline, or nothing in it can be
-            compared.
+        InputError: no such experiment, metric, protocol or baseline, or nothing in it can be compared; also as
+            `Choice.of` does.
     """
     artifacts = Artifacts(uri)
     with tempfile.TemporaryDirectory(prefix="polypool-archives-") as unpacked:
         runs, sources = with_archives(uri, experiment, archives, Path(unpacked))
         groups, notes = arranged(
-            chosen(runs, recipes=recipes, aggregators=aggregators),
+            choice.of(runs),
             experiment=experiment,
             metric=metric,
             protocol=protocol,

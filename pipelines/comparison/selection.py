@@ -1,18 +1,16 @@
-"""Selection of the runs that are compared: those of an experiment and of archives, by recipe and aggregator."""
+"""The runs that may be compared: those of an experiment and of archives."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
 
-from polypool.infra.errors import AbsentError, unknown
-from polypool.infra.spec import Spec
+from polypool.infra.errors import AbsentError
 from polypool.infra.tracking import RunRecord, find_runs
 from polypool.pipelines.comparison.archives import read_archive
 from polypool.pipelines.comparison.grouping import is_for_tables
-from polypool.pipelines.training.tuned import tuned_of
 
 
 def runs_of(uri: str, experiment: str) -> list[RunRecord]:
@@ -57,38 +55,3 @@ def with_archives(
     known = {run.run_id for run in own}
     others = {run.run_id: run for run in chain(*archived.values()) if run.run_id not in known}
     return [*own, *others.values()], notes
-
-
-def chosen(
-    runs: Sequence[RunRecord], *, recipes: Sequence[str] = (), aggregators: Sequence[str] = ()
-) -> Sequence[RunRecord]:
-    """Return the runs of some recipes and aggregators.
-
-    Args:
-        runs: to choose from.
-        recipes: their names; empty for all.
-        aggregators: specs, of images, videos or both modalities; empty for all.
-
-    Raises:
-        InputError: none of the runs has one of them.
-    """
-    if recipes:
-        runs = _with("recipe", {*recipes}, runs)
-    if aggregators:
-        runs = _with("aggregator", {str(Spec.parse(spec)) for spec in aggregators}, runs)
-    return runs
-
-
-def _with(tag: str, wanted: Set[str], runs: Sequence[RunRecord]) -> list[RunRecord]:
-    """Return the runs of which a tag is wanted; refuse what none has."""
-    values = [_values(tag, run) for run in runs]
-    had = {*chain(*values)} - {""}
-    if missing := sorted(wanted - had):
-        raise unknown(f"{tag} of the experiment", missing[0], had)
-    return [run for run, of in zip(runs, values, strict=True) if of & wanted]
-
-
-def _values(tag: str, run: RunRecord) -> set[str]:
-    """Return a tag of a run; of a tuned one's aggregator, also the spec that its sweep was given."""
-    tuned = tuned_of(run.tags, run=run.run_id) if tag == "aggregator" else None
-    return {run.tags.get(tag, "")} | ({tuned.aggregator.partition(", text ")[0]} if tuned else set())

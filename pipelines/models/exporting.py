@@ -21,7 +21,7 @@ from polypool.infra.paths import home
 from polypool.infra.storage import remote
 from polypool.infra.storage.hub import CARD, Publication, Repository, is_hub
 from polypool.infra.storage.places import Url, place
-from polypool.infra.tracking import Tracker, tracking_uri
+from polypool.infra.tracking import Tracker, resolve_run, tracking_uri
 from polypool.infra.tracking.mlflow_private import check_names
 from polypool.infra.tracking.models import log_model, register, requirements
 from polypool.infra.tracking.run_records import HOME
@@ -115,7 +115,7 @@ def _write(
 ) -> TrainedModel:
     """Write the files of an export to an empty folder: those of a run, or a copy of those of an exported folder."""
     folder = place(source)
-    if isinstance(folder, Url) or not ("/" in source or folder.is_dir()):
+    if isinstance(folder, Url) or not ("/" in source or (source and folder.is_dir())):
         return write_export(source, part, name=name, onnx=onnx, license=license, trust=trust)[1]
     if onnx or license:
         raise InputError(
@@ -138,19 +138,22 @@ def write_export(
 
     Paths below the project's home are written relative to it.
     """
-    tracker = Tracker.attach(tracking_uri(home()), run_id, running=False)
+    uri = tracking_uri(home())
+    tracker = Tracker.attach(uri, resolve_run(uri, run_id), running=False)
     checkpoint = best_checkpoint(tracker)
     trained = load(checkpoint, trust=trust)
     trained = replace(trained, run=portable(trained.run, tracker.tag(HOME)))
     text = model_card(tracker, trained, name=name, license=license)
     if is_adapted(trained.run):
         merge(trained.model)
-        write_model(folder, trained.model, without_adaptation(trained.run), trained.adapter)
+        run, digests = without_adaptation(trained.run), trained.training_data
+        write_model(folder, trained.model, run, trained.adapter, digests=digests)
         trained = load(folder, trust=trust)
     else:
         for file in (WEIGHTS, ASSETS):
             shutil.copyfile(checkpoint / file, folder / file)
-        (folder / RUN).write_text(json.dumps(to_record(trained.run), indent=1))
+        record = to_record(trained.run, trained.training_data)
+        (folder / RUN).write_text(json.dumps(record, indent=1))
         write_digests(folder, (WEIGHTS, RUN, ASSETS))
     if onnx:
         from polypool.pipelines.models.onnx import describe_graphs, write_graphs  # of an extra

@@ -28,7 +28,7 @@ from polypool.pipelines.models.released_parts import (
 )
 from polypool.pipelines.models.trained import TrainedModel
 from polypool.pipelines.training.checkpoints.best import ARTIFACT, write_model
-from polypool.pipelines.training.recording import tags
+from polypool.pipelines.training.recording import data_tags, tags
 from polypool.tasks.run import Data, Optim, Run, located, to_params, to_record
 
 UNUSED = re.compile(
@@ -99,7 +99,7 @@ def track(release: Release, converted: TrainedModel) -> str:
     )
     with tracker.ending():
         tracker.json("run.json", to_record(run))
-        tracker.tags({f"data.{name}": value for name, value in adapter.describe().items()})
+        tracker.tags(data_tags(adapter))
         tracker.log({"released/best_rsum": release.best_rsum, "released/epoch": release.epoch}, step=0)
         with tempfile.TemporaryDirectory() as folder:
             write_model(Path(folder), converted.model, run, adapter)

@@ -20,7 +20,7 @@ from polypool.pipelines.models.trained import TrainedModel, load_run
 from polypool.pipelines.recipes import Ensemble, named_run
 from polypool.pipelines.training.launch import resume, start
 from polypool.pipelines.training.prepare import prepare
-from polypool.pipelines.training.recording import Described
+from polypool.pipelines.training.recording import Described, data_tags
 from polypool.pipelines.training.run_folder import at_work
 from polypool.pipelines.training.run_results import log_evaluation, log_pictures
 from polypool.pipelines.training.tuned import inherited
@@ -42,6 +42,8 @@ def evaluate(models: Sequence[TrainedModel], *, protocols: Sequence[str], split:
             data; or a protocol does not fit the split.
     """
     first = models[0]
+    for trained in models:
+        trained.check_data()
     if len(models) == len(protocols) == 1:
         return [first.evaluate(protocols[0], split=split)]
     for protocol in protocols:
@@ -90,16 +92,17 @@ def evaluate_and_log(
     if len(models) == 1 and not models[0].trained_on:
         _log(trackers[0], models, evaluations, split)
         return trackers[0].run_id, evaluations
-    trained_on = "+".join(dict.fromkeys(trained.trained_on for trained in models))
-    more = {TRAINED_ON: trained_on} if trained_on else {}
+    moved = [trained for trained in models if trained.trained_on]
+    trained_on = "+".join(dict.fromkeys(trained.trained_on or trained.run.data.dataset for trained in models))
+    more = {TRAINED_ON: trained_on, "dataset": moved[0].run.data.dataset} if moved else {}
     if len(models) == 1:
         tracker = track_transfer(models[0], trackers[0].run_id, protocols[0], tags=trackers[0].all_tags())
     else:
         tracker = track_ensemble([trained.run for trained in models], protocols[0], more_tags=more)
         tracker.params({"members": ",".join(of.run_id for of in trackers)})
     with at_work(tracker):
-        if trained_on:
-            tracker.tags({f"data.{name}": of for name, of in models[0].adapter.describe().items()})
+        if moved:
+            tracker.tags(data_tags(models[0].adapter))
         _log(tracker, models, evaluations, split)
     return tracker.run_id, evaluations
 
@@ -171,11 +174,12 @@ def track_ensemble(
         first.experiment,
         uri=tracking_uri(home()),
         home=home(),
-        name=f"ensemble of {names}",
+        name=f"ensemble of {names} · {first.task_name} · {first.data.dataset}",
         tags={
             "kind": "ensemble",
-            "task": first.task.partition("(")[0],
+            "task": first.task_name,
             "dataset": first.data.dataset,
+            "features": first.features,
             "recipe": ensemble.recipe if ensemble else first.recipe,
             "aggregator": names,
             "seed": "+".join(str(run.seed) for run in runs),
@@ -233,6 +237,7 @@ def analyse(trained: TrainedModel, *, split: str, protocol: str = "", elements: 
         InputError: the task has no scores apart from its evaluation, the model no embeddings, or the protocol does not
             fit the split.
     """
+    trained.check_data()
     protocol = protocol or trained.run.protocol
     tracker, prefix = trained.tracker, "analysis" if split == "test" else f"analysis/{split}"
     log: Callable[[dict[str, float]], object] = (

@@ -31,7 +31,7 @@ from polypool.infra.storage import remote
 from polypool.infra.storage.cache import whole
 from polypool.infra.storage.hub import Repository, is_hub
 from polypool.infra.storage.places import Url, place
-from polypool.infra.tracking import Tracker, tracking_uri
+from polypool.infra.tracking import Tracker, resolve_run, tracking_uri
 from polypool.infra.tracking.provenance import installed
 from polypool.infra.tracking.run_records import HOME
 from polypool.pipelines.models.search import Method
@@ -47,12 +47,18 @@ from polypool.tasks.adapter import Evaluation
 from polypool.tasks.corpus_task import CorpusTask
 from polypool.tasks.datasets.corpus import Corpus
 from polypool.tasks.inputs.corpus_inputs import CorpusInputs
-from polypool.tasks.inputs.other_data import OtherData, check_features
+from polypool.tasks.inputs.other_data import (
+    OtherData,
+    changed_data,
+    check_features,
+    refuse_changed_data,
+    renamed_data,
+)
 from polypool.tasks.inputs.pairs import Pairs
 from polypool.tasks.models.dual_encoder import Batches
 from polypool.tasks.models.parts import is_adapted
 from polypool.tasks.models.retrieval_model import TRAINING_ONLY, RetrievalModel
-from polypool.tasks.run import Run, from_json, located, to_json
+from polypool.tasks.run import Run, from_json, located, to_json, training_data
 from polypool.tasks.similarities.similarity import Side
 from polypool.tasks.similarities.vectors import side_by_side
 
@@ -80,6 +86,8 @@ class TrainedModel:
         tracker: of the run; None where the model comes from a folder.
         trained_on: the data set of its training, where `run` and `adapter` have other data; else empty.
         digests: of the files of its checkpoint, by their names; empty where it has none.
+        training_data: digests and counts of the data of its training, with which those at hand are compared before
+            they are used; empty where they are unknown or other data.
     """
 
     run: Run
@@ -88,6 +96,7 @@ class TrainedModel:
     tracker: Tracker | None = None
     trained_on: str = ""
     digests: Mapping[str, str] = field(default_factory=dict)
+    training_data: Mapping[str, str] = field(default_factory=dict)
     _searches: dict[tuple[str, Method], RetrievalSearch | AnswerSearch] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -175,11 +184,12 @@ class TrainedModel:
         """Return what finds items, captions or answers in a split of the run's corpus; the same one each time.
 
         Raises:
-            InputError: the task or the model cannot be searched, no such split, or no such corpus.
+            InputError: the task or the model cannot be searched, no such split or corpus, or its data have changed.
         """
         if (split, index) not in self._searches:
             instead = "evaluate it, or load it with polypool.pipelines.models.trained.load"
             adapter = self.as_a(Searchable, "be searched", instead=instead)
+            self.check_data()
             if isinstance(adapter, Answers):
                 search = AnswerSearch(adapter, self.model, split=split)
             else:
@@ -216,9 +226,22 @@ class TrainedModel:
         """Score a split of the run's corpus under a protocol; the run's own where none is given.
 
         Raises:
-            InputError: no such split or protocol, or data that is not at hand.
+            InputError: no such split or protocol, or data that are not at hand or have changed since training.
         """
+        self.check_data()
         return self.adapter.evaluate(self.model, split, protocol or self.run.protocol)
+
+    def check_data(self) -> None:
+        """Refuse the run's corpus and stores where they are not what they were in training.
+
+        Whatever reads a split of the run's data calls this first.
+
+        Raises:
+            InputError: they have changed, or are not at hand.
+        """
+        if self.training_data:
+            hint = "Bring those back, or use these by --other-data (from Python, load(..., other_data=True))"
+            refuse_changed_data(self.run, self.training_data, self.adapter.describe(), hint=hint)
 
     def as_a(self, ability: type[Ability], what: str, *, instead: str) -> Ability:
         """Return the adapter as one of the protocols of `polypool.tasks.adapter`.
@@ -240,6 +263,7 @@ class TrainedModel:
         Raises:
             InputError: the task's data is something else, so that it cannot do `what`; or no such split.
         """
+        self.check_data()
         data = self.adapter.data(split)
         if not isinstance(data, Pairs):
             raise InputError(
@@ -310,14 +334,22 @@ def _batches(count: int, make: Callable[[np.ndarray], Batch], *, size: int) -> I
 
 
 def load(
-    source: str | Path, *, task: str = "", data: OtherData = OWN, trust: Sequence[str] = ()
+    source: str | Path,
+    *,
+    task: str = "",
+    data: OtherData = OWN,
+    other_data: bool = False,
+    trust: Sequence[str] = (),
 ) -> TrainedModel:
-    """Load a trained model: of the folder of this name where there is one, else of the run with this id.
+    """Load a trained model: of the folder of this name where there is one, else of the run that is named so.
 
     Args:
-        source: a folder that `polypool export` wrote, its URL (`hf://user/name@revision`), or the id of a run.
+        source: a folder that `polypool export` wrote, its URL (`hf://user/name@revision`), or a run, as of
+            `polypool.infra.tracking.resolve_run`.
         task: the adapter's spec with other parameters, such as `image_text(cxc='data/cxc')`; the run's own where empty.
         data: other data than those of the run, for evaluations and searches.
+        other_data: use the run's corpus and stores though they have changed since training; they are then another
+            data set, called `NAME@DIGEST`.
         trust: modules whose code the run may name as `module:Name`, such as `("my_package.parts",)`; without, a run
             names registered parts and installed plug-ins alone.
 
@@ -326,26 +358,36 @@ def load(
             names a module that is not trusted; or other data do not fit the model.
     """
     if isinstance(found := place(source), Url):
-        return _load_url(found, task=task, data=data, trust=trust)
-    if isinstance(source, Path) or "/" in source or found.is_dir():
+        return _load_url(found, task=task, data=data, other_data=other_data, trust=trust)
+    if isinstance(source, Path) or "/" in source or (source and found.is_dir()):
         folder = existing_folder(found, what="a folder that `polypool export` wrote")
-        return _load_folder(folder, task=task, data=data, trust=trust)
-    return load_run(source, task=task, data=data, trust=trust)
+        return _load_folder(folder, task=task, data=data, other_data=other_data, trust=trust)
+    return load_run(source, task=task, data=data, other_data=other_data, trust=trust)
 
 
 def load_run(
-    run_id: str, *, task: str = "", data: OtherData = OWN, trust: Sequence[str] = ()
+    named: str,
+    *,
+    task: str = "",
+    data: OtherData = OWN,
+    other_data: bool = False,
+    trust: Sequence[str] = (),
 ) -> TrainedModel:
     """Load the best checkpoint of a run, as `load` does; the model has the run's tracker."""
-    tracker = Tracker.attach(tracking_uri(home()), run_id, running=False)
-    return _load_folder(best_checkpoint(tracker), task=task, data=data, trust=trust, tracker=tracker)
+    uri = tracking_uri(home())
+    tracker = Tracker.attach(uri, resolve_run(uri, named), running=False)
+    return _load_folder(
+        best_checkpoint(tracker), task=task, data=data, other_data=other_data, trust=trust, tracker=tracker
+    )
 
 
-def _load_url(url: Url, *, task: str, data: OtherData, trust: Sequence[str]) -> TrainedModel:
+def _load_url(
+    url: Url, *, task: str, data: OtherData, other_data: bool, trust: Sequence[str]
+) -> TrainedModel:
     """Load an exported folder of the hub or of object storage, of a copy in the cache."""
     with _copy(url) as folder:
         try:
-            return _load_folder(folder, task=task, data=data, trust=trust)
+            return _load_folder(folder, task=task, data=data, other_data=other_data, trust=trust)
         except InputError as error:
             raise InputError(str(error).replace(str(folder), str(url))) from error
 
@@ -366,13 +408,20 @@ def _copy(url: Url) -> Iterator[Path]:
 
 
 def _load_folder(
-    folder: Path, *, task: str, data: OtherData, trust: Sequence[str], tracker: Tracker | None = None
+    folder: Path,
+    *,
+    task: str,
+    data: OtherData,
+    other_data: bool,
+    trust: Sequence[str],
+    tracker: Tracker | None = None,
 ) -> TrainedModel:
     trust_modules(*trust)
     trust_specs(task)
     if tracker is None:  # else it is done
         refuse_damaged(folder, then="copy it again, or `polypool export` the run anew")
-    run = from_json(read_json(folder / RUN, what="the settings of a model"), where=str(folder / RUN))
+    record, where = read_json(folder / RUN, what="the settings of a model"), str(folder / RUN)
+    run, data_then = from_json(record, where=where), training_data(record, where=where)
     run = at_home(run, tracker.tag(HOME) if tracker else "")
     assets = read_json(folder / ASSETS, what="the assets of a model")
     assets = from_plain(dict[str, Any], assets, where=str(folder / ASSETS))
@@ -384,11 +433,19 @@ def _load_folder(
         model = adapter.model(pretrained=is_adapted(run))
     except InputError as error:
         raise InputError(f"{folder}: {error}") from error
+    if other_data and not trained_on and changed_data(data_then, now := adapter.describe()):
+        trained_on, run = run.data.dataset, renamed_data(run, now)
     if trained_on and isinstance(adapter, CorpusInputs):
         check_features(adapter)
     load_weights(model, weights, optional=TRAINING_ONLY)
     model = model.to(best_device()).eval()
     digests = read_json(folder / DIGESTS, what="digests") if (folder / DIGESTS).is_file() else {}
     return TrainedModel(
-        run=run, adapter=adapter, model=model, tracker=tracker, trained_on=trained_on, digests=digests
+        run=run,
+        adapter=adapter,
+        model=model,
+        tracker=tracker,
+        trained_on=trained_on,
+        digests=digests,
+        training_data={} if trained_on else data_then,
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import inspect
 from collections.abc import Sequence
+from dataclasses import replace
 
 import tyro
 
@@ -16,6 +17,7 @@ from polypool.infra.paths import absolute, here, home
 from polypool.infra.registry import RECIPES, Spec
 from polypool.infra.spec import trust_modules, trust_specs
 from polypool.infra.storage.places import Url
+from polypool.infra.tracking import resolve_run, tracking_uri
 from polypool.pipelines.recipes import Ensemble, named_recipe, published_text
 from polypool.tasks.automatic import AUTO, refuse_incomplete
 from polypool.tasks.run import REGISTRIES, Run, located, modules, specs
@@ -47,10 +49,16 @@ def read_config(name: str, flags: Sequence[str] = (), *, prog: str = "polypool t
         type(default), default=default, args=list(flags), prog=f"{prog} {name}", description=about
     )
     if isinstance(config, Run):
+        config = begun_with(config)
         trust_modules(*modules(config))
         check_names(config)
         config = located(config, here)
     return config
+
+
+def begun_with(run: Run) -> Run:
+    """Return a run whose `init` is the id of the run that it names, as of `polypool.infra.tracking.resolve_run`."""
+    return replace(run, init=resolve_run(tracking_uri(home()), run.init)) if run.init else run
 
 
 def check_names(run: Run) -> None:

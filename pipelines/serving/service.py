@@ -17,6 +17,7 @@ from polypool.pipelines.models.trained import TrainedModel, load
 from polypool.pipelines.serving.schema import Described, ModelRequest, Route
 from polypool.pipelines.serving.settings import Settings
 from polypool.tasks.abilities import Answers, Searchable
+from polypool.tasks.inputs.other_data import ChangedDataError
 from polypool.tasks.models.retrieval_model import RetrievalModel
 
 SENT = "the file that you sent"
@@ -54,7 +55,7 @@ class Service:
     @classmethod
     def load(cls, settings: Settings) -> Service:
         """Load the model that the settings name; raises as `load` and `Service`."""
-        return cls(load(settings.source, trust=settings.trust), settings)
+        return cls(load(settings.source, other_data=settings.other_data, trust=settings.trust), settings)
 
     def warm(self) -> list[str]:
         """Encode what is searched, and answer an example, before the first request; return how it is searched."""
@@ -133,6 +134,8 @@ class Service:
             return None
         try:
             return self.trained.open_search(settings.split or "test", index=settings.index)
+        except ChangedDataError:
+            raise
         except InputError as error:
             if settings.split:
                 raise

@@ -12,8 +12,8 @@ from typing import Annotated, TypeVar
 import tyro
 
 from polypool.infra.errors import InputError
-from polypool.infra.fields import NOT_EMPTY, above, at_least, validate
-from polypool.infra.process.command import Repeated
+from polypool.infra.fields import above, at_least, validate
+from polypool.infra.process.command import NamedRun, Repeated
 from polypool.infra.storage.places import local
 from polypool.pipelines.models.search import Method
 
@@ -89,12 +89,14 @@ class Settings:
     """All that a process with the model needs to know.
 
     Attributes:
-        source: a run that was trained, or the folder or URL that `export` made of one.
+        source: a run, by its id, a beginning of it, its name or `latest`, or the folder or URL that `export` made of
+            one.
         split: the split that is searched; where not given, test, if the corpus is at hand.
         search: search the run's corpus.
         page: serve the page.
         images: take images for a model that reads features, which the backbone of its store then computes.
         index: how a split is searched, as in `search`.
+        other_data: search the run's corpus and features though they have changed since it was trained.
         trust: a module whose code the run or its store may name, as module:Name; once for each.
         replicas: on Ray Serve.
         limits: of requests.
@@ -104,12 +106,13 @@ class Settings:
         tracking: address of MLflow; empty for the replica's own.
     """
 
-    source: Annotated[str, NOT_EMPTY, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    source: NamedRun = ""
     split: str | None = None
     search: bool = True
     page: bool = True
     images: bool = True
     index: Method = "auto"
+    other_data: bool = False
     trust: Repeated = ()
     replicas: tyro.conf.OmitArgPrefixes[Replicas] = field(default_factory=Replicas)
     limits: tyro.conf.OmitArgPrefixes[Limits] = field(default_factory=Limits)

@@ -16,7 +16,7 @@ from polypool.infra.extras import needed
 from polypool.infra.paths import home
 from polypool.infra.ray.session import on_cluster
 from polypool.infra.storage.places import Url, place
-from polypool.infra.tracking import tracking_uri
+from polypool.infra.tracking import resolve_run, tracking_uri
 from polypool.pipelines.serving.schema import Described
 from polypool.pipelines.serving.settings import LOOPBACK, OPEN, TOKEN, Place, Settings, digest, read_token
 
@@ -54,7 +54,7 @@ def serve(settings: Settings, at: Place, *, token_file: Path | None, open_to_all
         from polypool.pipelines.serving.local import serve_here
         from polypool.pipelines.serving.service import Service
 
-        service = Service.load(settings)
+        service = Service.load(with_run_id(settings))
         for note in service.notes:
             print(f"note: {note}", flush=True)
         for about in service.warm():
@@ -78,6 +78,7 @@ def _serve_on_ray(settings: Settings, at: Place, *, token: str, open_to_all: boo
     if not on_cluster():
         listening, at = at.listen()
     with listening or nullcontext(), session.ray_beside():
+        settings = with_run_id(settings)  # so that all replicas have the same run
         service = Service.load(settings)  # refuses what cannot be served before Ray starts
         described, notes = service.described, service.notes
         del service
@@ -113,16 +114,23 @@ def complete(settings: Settings, at: Place, *, token_file: Path | None) -> Setti
         raise InputError("--name must not be empty")
     token = read_token(token_file)
     source, folder = place(settings.source), home()
-    if not isinstance(source, Url) and ("/" in settings.source or source.is_dir()):
+    if not isinstance(source, Url) and settings.source and ("/" in settings.source or source.is_dir()):
         source = source.absolute()
     return replace(
         settings,
-        source=str(source),
+        source=str(source) if settings.source else "",
         token=digest(token) if token else "",
         page=settings.page and not token,  # a browser sends no token
         home=str(folder),
         tracking=tracking_uri(folder),
     )
+
+
+def with_run_id(settings: Settings) -> Settings:
+    """Return settings with the id of the run that they name; those of a folder or URL stay as they are."""
+    if isinstance(place(settings.source), Url) or "/" in settings.source:
+        return settings
+    return replace(settings, source=resolve_run(settings.tracking, settings.source))
 
 
 def how_to_use(address: str, described: Described, *, token: str) -> str:

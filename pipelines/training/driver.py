@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -15,9 +15,10 @@ from polypool.infra.errors import InputError
 from polypool.infra.files import atomic, existing, make_folder
 from polypool.infra.lease.on_disk import NAME, free_of_dead
 from polypool.infra.paths import home
+from polypool.infra.process.command import NamedRun
 from polypool.infra.process.watching import Attempt
 from polypool.infra.ray.session import ray_beside
-from polypool.infra.tracking import Tracker, tracking_uri
+from polypool.infra.tracking import Tracker, resolve_run, tracking_uri
 from polypool.infra.tracking.tracker import flattened
 from polypool.pipelines.training.checkpoints.in_folder import last_name
 from polypool.pipelines.training.recording import recorded_run, send
@@ -39,7 +40,7 @@ _MOST_BYTES = 1 << 10
 class Resume:
     """Resume an interrupted run from its last checkpoint."""
 
-    run_id: tyro.conf.Positional[str]
+    run_id: NamedRun = ""
     trust: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
     """A module whose code the run may name, as module:Name; repeatable."""
 
@@ -90,6 +91,7 @@ class Driver:
         if file and isinstance(work, Run) and (run_id := read_run_id(file, work)):
             work = Resume(run_id=run_id)
         if isinstance(work, Resume):
+            work = replace(work, run_id=resolve_run(tracking_uri(home()), work.run_id))
             from polypool.pipelines.training.launch import resume
 
             attempt.keep(work.run_id)

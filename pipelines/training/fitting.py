@@ -14,7 +14,6 @@ from polypool.infra.files import disk_fault, make_folder
 from polypool.infra.paths import home
 from polypool.infra.process.stopping import Stopped, graceful_stop, resume_hint
 from polypool.infra.ray.session import local_cores
-from polypool.infra.registry import TASKS
 from polypool.infra.tracking import Tracker
 from polypool.infra.tracking.journal import Journal
 from polypool.pipelines.training.checkpoints import in_folder, in_storage
@@ -54,7 +53,7 @@ def fit(
     tracker: Tracker,
     *,
     lease: RunLease,
-    adapter: TaskAdapter | None = None,
+    adapter: TaskAdapter,
     trial: TrialOptions | None = None,
 ) -> None:
     """Train a tracked run, from its last checkpoint where it has one.
@@ -65,7 +64,7 @@ def fit(
         run: its complete description.
         tracker: of the run.
         lease: on the run.
-        adapter: its task, where it has been built already.
+        adapter: its task.
         trial: of the sweep that trains it, if any.
 
     Raises:
@@ -83,14 +82,13 @@ def fit(
     until_stopped = partial(_until_stopped, stop=stop, tracker=tracker)
     with resume_hint(resume_command(tracker.run_id, modules(run))):
         if trains_here(run, at=lease.there, in_sweep=trial is not None):
-            adapter = adapter or TASKS.build(run.task, run)
             kept = InFolder(folder=folder, stop=stop, journal=journal)
             until_stopped(lambda: _train_here(run, adapter, tracker, kept, trial))
         else:
             train_on_ray(
                 run,
                 tracker,
-                assets=adapter.assets if adapter else None,
+                assets=adapter.assets,
                 lease=lease,
                 stop=stop,
                 journal=journal,

@@ -9,15 +9,23 @@ from dataclasses import dataclass
 from polypool.infra.errors import InputError
 from polypool.infra.paths import home
 from polypool.infra.ray.session import ray_beside
+from polypool.infra.registry import TASKS
 from polypool.infra.spec import trust_modules
-from polypool.infra.tracking import Tracker, tracking_uri
+from polypool.infra.tracking import Tracker, resolve_run, tracking_uri
 from polypool.infra.tracking.provenance import provenance
 from polypool.pipelines.training.checkpoints import in_folder, in_storage
 from polypool.pipelines.training.checkpoints.best import other_than_trained
 from polypool.pipelines.training.checkpoints.format import FILES
 from polypool.pipelines.training.fitting import TrialOptions, fit
 from polypool.pipelines.training.prepare import prepare
-from polypool.pipelines.training.recording import Described, recorded, recorded_run, send
+from polypool.pipelines.training.recording import (
+    Described,
+    data_tags,
+    recorded,
+    recorded_data,
+    recorded_run,
+    send,
+)
 from polypool.pipelines.training.run_folder import (
     AT,
     OUTBOX,
@@ -29,6 +37,7 @@ from polypool.pipelines.training.run_folder import (
     trains_here,
 )
 from polypool.pipelines.training.run_results import printed
+from polypool.tasks.inputs.other_data import refuse_changed_data
 from polypool.tasks.run import Run
 
 
@@ -55,7 +64,7 @@ def start(
         tracker = described.start(uri, home(), more_tags={**(more_tags or {}), **where})
         with take_run(tracker) as lease, recorded(tracker, lease, new=True):
             tracker.json("run.json", described.settings)
-            tracker.tags({f"data.{name}": value for name, value in adapter.describe().items()})
+            tracker.tags(data_tags(adapter))
             if begun:
                 begun(tracker.run_id)
             fit(run, tracker, lease=lease, adapter=adapter, trial=trial)
@@ -84,6 +93,7 @@ def resume(
     """
     trust_modules(*trust)
     uri = tracking_uri(home())
+    run_id = resolve_run(uri, run_id)
     tracker, folder = Tracker.attach(uri, run_id, running=False), run_folder(home(), run_id)
     if (kind := tracker.tag("kind")) != "train":
         raise InputError(f"run {run_id} {other_than_trained(kind)}")
@@ -102,11 +112,14 @@ def resume(
             here = trains_here(run, at=at, in_sweep=trial is not None)
             in_folder.choose_last(folder, for_ray=not here)
         _refuse_lost(tracker, lease)
+        adapter = TASKS.build(run.task, run)
+        anew = f"Bring those back, or train on these anew: `polypool train rerun {run_id}`"
+        refuse_changed_data(run, recorded_data(tracker.all_tags()), adapter.describe(), hint=anew)
         tracker = Tracker.attach(uri, run_id)
         with recorded(tracker, lease):
             if more_tags:
                 tracker.tags(more_tags)
-            fit(run, tracker, lease=lease, trial=trial)
+            fit(run, tracker, lease=lease, adapter=adapter, trial=trial)
     return run_id
 
 
@@ -191,7 +204,9 @@ def read_original(run_id: str, *, trust: Sequence[str] = ()) -> Original:
             or a part is not at hand.
     """
     trust_modules(*trust)
-    tracker = Tracker.attach(tracking_uri(home()), run_id, running=False)
+    uri = tracking_uri(home())
+    run_id = resolve_run(uri, run_id)
+    tracker = Tracker.attach(uri, run_id, running=False)
     if (kind := tracker.tag("kind")) not in ("train", ""):
         raise InputError(f"run {run_id} {other_than_trained(kind)}")
     try:
@@ -203,8 +218,8 @@ def read_original(run_id: str, *, trust: Sequence[str] = ()) -> Original:
             f"run {run_id} cannot be repeated: its settings, the artifact run.json, were deleted or cannot be "
             f"read ({error}); train its recipe again with the parameters that MLflow shows of it"
         ) from error
-    data = prepare(run).describe()
-    now = {**provenance(home()), **{f"data.{name}": value for name, value in data.items()}}
+    data = data_tags(prepare(run))
+    now = {**provenance(home()), **data}
     then = {name: tracker.tag(name) for name in now}
     return Original(
         run=run,

@@ -36,7 +36,7 @@ def train_on_ray(
     run: Run,
     tracker: Tracker,
     *,
-    assets: Mapping[str, Any] | None,
+    assets: Mapping[str, Any],
     lease: RunLease,
     stop: Path,
     journal: Callable[[], Journal],
@@ -48,7 +48,7 @@ def train_on_ray(
     Args:
         run: its complete description.
         tracker: of the run.
-        assets: of its adapter, where they are known; each worker makes them anew where None.
+        assets: of its adapter.
         lease: on the run.
         stop: a file that, once it exists, ends the workers after a checkpoint.
         journal: opens the run's log.
@@ -98,7 +98,7 @@ def _trainer(
     kept: ListedByRay | InStorage,
     session: Session,
     *,
-    assets: Mapping[str, Any] | None,
+    assets: Mapping[str, Any],
     metric: str,
 ) -> RunTrainer:
     import ray

@@ -22,10 +22,11 @@ from polypool.infra.tracking.journal import DESCRIBED, JOURNAL, MEMBERS
 from polypool.infra.tracking.mlflow_private import system_metrics
 from polypool.infra.tracking.outbox import CLOSE_SECONDS, REFUSED
 from polypool.infra.tracking.provenance import command_line
-from polypool.infra.tracking.run_records import HOME
+from polypool.infra.tracking.run_records import HOME, JOINT
 from polypool.infra.tracking.tracker import COMMAND, NOTE, PARENT, Status, ending
 from polypool.pipelines.training.run_folder import OUTBOX, RunLease, resume_command, run_folder
 from polypool.pipelines.training.tuned import inherited
+from polypool.tasks.adapter import TaskAdapter
 from polypool.tasks.run import Run, from_json, located, modules, portable, to_params, to_record
 
 COLLAPSED = "collapsed"
@@ -59,11 +60,9 @@ class Described:
     @classmethod
     def of(cls, run: Run, sources: Sequence[Source] = ()) -> Described:
         """Describe a run with its data."""
-        text = f", text {run.text_aggregator}" if run.text_aggregator not in ("", run.aggregator) else ""
-        task = f" {run.task}" if run.jointly else ""
         return cls(
             experiment=run.experiment,
-            name=" · ".join((f"{run.aggregator}{text}", f"{run.label}{task}", f"seed {run.seed}")),
+            name=name_of(run),
             tags=tags(run),
             params=to_params(run),
             settings=to_record(run),
@@ -107,12 +106,26 @@ def at_home(run: Run, recorded: str) -> Run:
     return located(portable(run, recorded), home) if not os.path.isdir(recorded) else run
 
 
+_DATA = "data."
+
+
+def data_tags(adapter: TaskAdapter) -> dict[str, str]:
+    """Return the tags with what an adapter describes of its data."""
+    return {_DATA + name: value for name, value in adapter.describe().items()}
+
+
+def recorded_data(tags: Mapping[str, str]) -> dict[str, str]:
+    """Return what `data_tags` made tags of."""
+    return {name.removeprefix(_DATA): value for name, value in tags.items() if name.startswith(_DATA)}
+
+
 def tags(run: Run) -> dict[str, str]:
     """Return the tags by which runs are found and compared."""
     return {
         "kind": "train",
-        "task": run.task.partition("(")[0],
+        "task": run.task_name,
         "dataset": run.data.dataset,
+        "features": run.features,
         "recipe": run.recipe,
         "aggregator": run.aggregator,
         "text_aggregator": run.text_aggregator or run.aggregator,
@@ -121,6 +134,16 @@ def tags(run: Run) -> dict[str, str]:
         "protocol": run.protocol,
         **({"trust": ",".join(named)} if (named := modules(run)) else {}),
     }
+
+
+def name_of(run: Run) -> str:
+    """Return the name of a run in MLflow: its own, else such as `gpo · image_text · mine · cells · seed 0`."""
+    if run.name:
+        return f"{run.name} · {run.task_name}" if run.jointly else run.name
+    text = f", text {run.text_aggregator}" if run.text_aggregator not in ("", run.aggregator) else ""
+    data = () if run.members or run.recipe.startswith(run.data.dataset) else (run.data.dataset,)
+    what = (run.task_name, run.recipe, *data, *(() if run.members else (run.features,)))
+    return " · ".join((run.aggregator + text, *dict.fromkeys(filter(None, what)), f"seed {run.seed}"))
 
 
 def words(run: Run) -> str:
@@ -159,8 +182,8 @@ def _trained(run: Run) -> str:
 
 KILLED_SECONDS = 2.0
 """How long a stopped run waits for MLflow."""
-JOINT, MEMBER = "joint", "member"
-"""Tags of the run of one of several tasks that were trained together: the joint run, and the name of the task there."""
+MEMBER = "member"
+"""Tag of the run of one of several tasks that were trained together, beside `JOINT`: the name of the task there."""
 
 
 @contextmanager

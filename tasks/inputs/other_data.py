@@ -1,4 +1,4 @@
-"""A trained model on data that it was not trained on: other settings of its data, and a check of their features.
+"""A trained model on data that it was not trained on: other data, or its own that have changed since training.
 
 What the model knows of its own data stays: the vocabulary, the statistics that features are standardised by, and the
 answers that it chooses from.
@@ -7,13 +7,16 @@ answers that it chooses from.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from polypool.infra.errors import InputError
 from polypool.tasks.automatic import folder_name, short
 from polypool.tasks.run import Run
+from polypool.tasks.scoring.records import ORIGIN
 
 if TYPE_CHECKING:  # a verb reads these settings before torch is imported
     from polypool.infra.store import FeatureStore
@@ -66,6 +69,48 @@ class OtherData:
             )
         data = {"features": "", "texts": ""} | self.given
         return dataclasses.replace(run, data=dataclasses.replace(run.data, **data))
+
+
+class ChangedDataError(InputError):
+    """The data of a run are not those of its training any more."""
+
+
+def changed_data(then: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """Return a sentence for each difference of the data that an adapter describes from those of a run's training.
+
+    Features of one origin differ by rounding alone, and are equal. What was not recorded then is not compared.
+
+    Args:
+        then: digests and counts of the data of training, as `TaskAdapter.describe` returned them.
+        now: of the data that are at hand.
+    """
+    return [
+        f"{name} is {value[:12]}, was {then[name][:12]}"
+        for name, value in now.items()
+        if not name.endswith(ORIGIN)
+        and then.get(name, value) != value
+        and not (now.get(name + ORIGIN) and now.get(name + ORIGIN) == then.get(name + ORIGIN))
+    ]
+
+
+def refuse_changed_data(run: Run, then: Mapping[str, str], now: Mapping[str, str], *, hint: str) -> None:
+    """Refuse data that are not those of a run's training, as `changed_data` compares them.
+
+    Raises:
+        ChangedDataError: says what differs, and ends with the hint.
+    """
+    if differences := changed_data(then, now):
+        raise ChangedDataError(
+            f"{run.label} {run.aggregator} seed {run.seed} was trained on other data than {run.data.corpus or 'its'} "
+            f"now holds: {'; '.join(differences)} (SHA-256 and counts). {hint}"
+        )
+
+
+def renamed_data(run: Run, now: Mapping[str, str]) -> Run:
+    """Return a run whose data set has a name of its own, `NAME@DIGEST`, for data that have changed since training."""
+    digest = hashlib.sha256(json.dumps(dict(now), sort_keys=True).encode()).hexdigest()[:8]
+    data = dataclasses.replace(run.data, dataset=f"{run.data.dataset}@{digest}")
+    return dataclasses.replace(run, data=data)
 
 
 def check_features(inputs: CorpusInputs) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from polypool.infra.errors import InputError
-from polypool.infra.tracking import RunRecord, Tracker, find_runs
+from polypool.infra.tracking import RunRecord, Tracker, find_runs, resolve_run
 from polypool.infra.tracking.tracker import Point
 from polypool.tasks.run import WITHOUT_EFFECT
 
@@ -67,6 +67,7 @@ def mirror(
 def _chosen(uri: str, experiment: str, run_ids: Sequence[str]) -> list[RunRecord]:
     """Return the runs, earliest first, without those that logged nothing and the plans of sweeps."""
     records = {record.run_id: record for record in reversed(find_runs(uri, experiment, finished=False))}
+    run_ids = [resolve_run(uri, named) for named in run_ids]
     for run_id in run_ids:
         if run_id not in records:
             raise InputError(

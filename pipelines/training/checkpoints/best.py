@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 from torch import nn
@@ -30,10 +31,24 @@ _OTHER_KINDS = {
 """For each kind of run without training: what it is, and what to give instead."""
 
 
-def write_model(folder: Path, model: nn.Module, run: Run, adapter: TaskAdapter) -> None:
-    """Write weights, run and assets of a model to a folder, with their digests."""
+def write_model(
+    folder: Path,
+    model: nn.Module,
+    run: Run,
+    adapter: TaskAdapter,
+    *,
+    digests: Mapping[str, str] | None = None,
+) -> None:
+    """Write weights, run and assets of a model to a folder, with their digests.
+
+    Args:
+        folder: it exists.
+        model, run, adapter: what is written.
+        digests: of the data of training; what the adapter describes now if None.
+    """
     save_weights(model, folder / WEIGHTS)
-    (folder / RUN).write_text(json.dumps(to_record(run), indent=1))
+    record = to_record(run, adapter.describe() if digests is None else digests)
+    (folder / RUN).write_text(json.dumps(record, indent=1))
     (folder / ASSETS).write_text(json.dumps(adapter.assets))
     write_digests(folder, (WEIGHTS, RUN, ASSETS))
 

@@ -128,7 +128,7 @@ def open_parent(
         return None
     runs = [match.trial.run for match in plan.matches]
     shared = {
-        "task": [run.task.partition("(")[0] for run in runs],
+        "task": [run.task_name for run in runs],
         "dataset": [run.data.dataset for run in runs],
         "recipe": [run.recipe for run in runs],
     }

@@ -17,6 +17,7 @@ from polypool.infra.errors import AbsentError, InputError
 from polypool.infra.tracking import Artifacts, find_runs, tracking_uri
 from polypool.pipelines.comparison import archives
 from polypool.pipelines.comparison.archives import read_archive, write_archive
+from polypool.pipelines.comparison.choice import Choice
 from polypool.pipelines.comparison.comparison import compare
 from polypool.tasks.scoring.records import queries_json
 
@@ -86,7 +87,9 @@ def test_archived_runs_are_compared_as_the_runs_themselves(home, archive, elsewh
 
 
 def test_the_runs_of_an_experiment_stand_beside_archived_ones(archive, elsewhere):
-    comparison = compare(tracking_uri(elsewhere), "polypool", archives=[archive], aggregators=["max", "gpo"])
+    comparison = compare(
+        tracking_uri(elsewhere), "polypool", archives=[archive], choice=Choice(aggregators=("max", "gpo"))
+    )
     (group,) = comparison.groups
     assert {row.label: row.seeds for row in group.rows} == {"max": ("0", "1"), "gpo": ("0",)}
     assert {*group.judged.intervals} == {"max", "gpo"}

@@ -14,6 +14,7 @@ from polypool.infra.tracking import RunRecord, Tracker, find_runs, tracking_uri
 from polypool.pipelines.commands import compare as module
 from polypool.pipelines.comparison import selection
 from polypool.pipelines.comparison.charts import drawing
+from polypool.pipelines.comparison.choice import Choice
 from polypool.pipelines.comparison.comparison import Comparison, baseline_row, compare, description
 from polypool.pipelines.comparison.groups import Group, Row
 from polypool.pipelines.comparison.results import columns, results
@@ -134,8 +135,14 @@ MANY = [run(name, seed) for name in ("gpo", "kmax(k=2)", "mean") for seed in (0,
         ),
         ([run()], {"protocol": "whale"}, r"unknown protocol 'whale'\. Did you mean 'whole'"),
         ([run()], {"metric": "i2t/medrank"}, r"unknown metric 'i2t/medrank'. Did you mean 'i2t/medr'\?"),
-        (MANY, {"aggregators": ("kmax",)}, r"unknown aggregator of the experiment 'kmax'.*kmax\(k=2\)"),
-        (MANY, {"recipes": ("mini2",)}, "unknown recipe of the experiment 'mini2'"),
+        (
+            MANY,
+            {"choice": Choice(aggregators=("kmax",))},
+            r"unknown aggregator of the experiment 'kmax'.*kmax\(k=2\)",
+        ),
+        (MANY, {"choice": Choice(recipes=("mini2",))}, "unknown recipe of the experiment 'mini2'"),
+        (MANY, {"choice": Choice(data=("coco",))}, "unknown dataset of .* Did you mean 'coco_mini'"),
+        ([run(features="cells")], {"choice": Choice(features=("cls",))}, "unknown features of .*: cells"),
         (MANY, {"baseline": "men"}, r"unknown row for --baseline 'men'\. Did you mean 'mean'"),
         (
             [run("gpo"), run("gpo", recipe="bert")],
@@ -167,11 +174,34 @@ def test_long_names_keep_the_table_within_120_columns_and_markdown_whole():
 
 
 def test_requested_aggregators_and_recipes_are_the_only_ones(compared):
-    (group,) = compared(*MANY, aggregators=("kmax(k = 2)", "gpo")).groups
+    (group,) = compared(*MANY, choice=Choice(aggregators=("kmax(k = 2)", "gpo"))).groups
     assert {row.label for row in group.rows} == {"gpo", "kmax(k=2)"}
     runs = [run("gpo", recipe="mine"), run("gpo", 1), run("max", recipe="mine")]
-    (group,) = compared(*runs, recipes=("mine",)).groups
+    (group,) = compared(*runs, choice=Choice(recipes=("mine",))).groups
     assert {row.label: row.seeds for row in group.rows} == {"gpo": ("0",), "max": ("0",)}
+
+
+def test_requested_data_and_features_are_the_only_ones(compared):
+    def of(aggregator: str, *, place: str = "", **tags: str) -> RunRecord:
+        made = run(aggregator, **tags)
+        return replace(made, params={**made.params, "data.features": place, "visual": "cnn(width=8)"})
+
+    runs = [
+        of("gpo", dataset="mine", features="cells"),
+        of("max", dataset="mine", place="/far/data/mine/regions"),  # as of archives without the tag
+        of("mean", dataset="other", place="/far/data/other/cells"),
+        of("esa", dataset="mine"),
+    ]
+
+    def labels(**choice: str) -> set[str]:
+        chosen = Choice(**{name: (value,) for name, value in choice.items()})
+        return {row.aggregator for group in compared(*runs, choice=chosen).groups for row in group.rows}
+
+    assert labels(data="mine") == {"gpo", "max", "esa"}
+    assert labels(features="cells") == {"gpo", "mean"}
+    assert labels(features="cells", data="mine") == {"gpo"}
+    assert labels(features="/far/data/mine/regions") == labels(features="regions") == {"max"}
+    assert labels(features="cnn") == {"esa"}
 
 
 def test_a_baseline_is_named_by_its_row_or_its_aggregator():

@@ -168,7 +168,7 @@ def test_wandb_gets_the_same_under_the_same_id(made, tmp_path, monkeypatch):
     [
         (("wandb", "--project", "p"), "pip install 'polypool[wandb]'"),
         (("tensorboard", "--out", "x", "--every", "0"), "--every must be above 0"),
-        (("tensorboard", "--out", "x", "abc"), "no run 'abc' in experiment 'mirrored'"),
+        (("tensorboard", "--out", "x", "abc"), "no run 'abc' at sqlite"),
         (("tensorboard", "--out", "x", "--experiment", "mirorred"), "mirrored"),
     ],
 )

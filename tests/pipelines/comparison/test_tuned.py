@@ -6,6 +6,7 @@ from records import VIDEO, begun, blocks_of, run, vqa
 
 from polypool.infra.text_tables import as_text
 from polypool.infra.tracking import RunRecord, tracking_uri
+from polypool.pipelines.comparison.choice import Choice
 from polypool.pipelines.comparison.comparison import compare
 from polypool.pipelines.comparison.documents import rendered
 from polypool.pipelines.comparison.grouping import arranged
@@ -139,5 +140,5 @@ def test_trials_are_in_no_table_and_aggregators_go_by_the_name_that_was_tuned(tm
     found = compare(uri, "polypool", significance=False)
     assert [len(group.rows) for group in found.groups] == [1, 2]
     assert not [note for note in found.notes if "lip" in note]
-    (group,) = compare(uri, "polypool", aggregators=["kmax"], significance=False).groups
+    (group,) = compare(uri, "polypool", choice=Choice(aggregators=("kmax",)), significance=False).groups
     assert [row.aggregator for row in group.rows] == ["kmax"]

@@ -55,7 +55,9 @@ def test_a_recipe_trains_on_any_corpus_and_features(recipe, statistics, tmp_path
     assert trainer.step >= 1  # of fewer samples than a batch
     assert trainer.model.visual.encoder.standardise == statistics
     assert trainer.model.visual.encoder.fc.weight.shape == (256, 7)
-    assert Described.of(run).name == f"gpo · {recipe} {Path(made.data.corpus).name} · seed 0"
+    assert (
+        Described.of(run).name == f"gpo · {recipe} · {Path(made.data.corpus).name} · {run.features} · seed 0"
+    )
     assert trainer.log.rows[-1][1][f"{run.protocol}/{trainer.adapter.primary.name}"] >= 0
 
 
@@ -122,8 +124,9 @@ def test_data_are_named_after_the_folder_of_their_corpus(corpus, name, tmp_path,
 def test_a_run_is_called_by_its_recipe_and_the_data_that_this_does_not_name():
     run = pp.recipe("coco_mini")
     assert run.label == "coco_mini"
-    assert replace(run, data=replace(run.data, dataset="mine")).label == "coco_mini mine"
-    assert replace(run, recipe="").label == "coco_mini"
+    assert replace(run, data=replace(run.data, dataset="mine")).label == "image_text coco_mini mine"
+    assert replace(run, recipe="").label == "image_text coco_mini"
+    assert pp.recipe("image_text", task="my_task(a=1)", data={"dataset": "x"}).label == "my_task image_text x"
     assert pp.recipe("mini_dinov2_joint").label == "mini_dinov2_joint"
 
 

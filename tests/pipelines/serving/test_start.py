@@ -185,11 +185,12 @@ def test_replicas_inherit_no_token_and_the_terminal_shows_none(
     monkeypatch.setattr(session, "ray_beside", nullcontext)
     monkeypatch.setattr(session, "ray_session", nullcontext)
     monkeypatch.setattr(service.Service, "load", lambda settings: loaded)
+    monkeypatch.setattr(start, "resolve_run", lambda uri, named: {"latest": "an id"}[named])
     (tmp_path / "a token").write_text(TOKEN)
     if not from_file:
         monkeypatch.setenv(settings.TOKEN, TOKEN)
     start.serve(
-        Settings(source="x", replicas=Replicas(replicas=1)),
+        Settings(source="latest", replicas=Replicas(replicas=1)),
         Place(host="127.0.0.1", port=8000),
         token_file=tmp_path / "a token" if from_file else None,
         open_to_all=False,
@@ -203,4 +204,4 @@ def test_replicas_inherit_no_token_and_the_terminal_shows_none(
     sends = f"$(cat '{tmp_path}/a token')" if from_file else f"${settings.TOKEN}"
     assert f'"Authorization: Bearer {sends}"' in curl
     assert curl.endswith(""" -d '{"rows": [{"features": [[... 10 numbers], ...], "text": "..."}]}'""")
-    assert [(each.token, each.page) for each in served] == [(digest(TOKEN), False)]
+    assert [(each.token, each.page, each.source) for each in served] == [(digest(TOKEN), False, "an id")]

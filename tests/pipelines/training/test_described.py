@@ -22,7 +22,7 @@ from polypool.infra.tracking.mlflow_private import system_metrics
 from polypool.infra.tracking.provenance import source_tags
 from polypool.pipelines.models import run_evaluation
 from polypool.pipelines.models.ensemble_driver import EnsembleDriver
-from polypool.pipelines.recipes import Ensemble
+from polypool.pipelines.recipes import Ensemble, derive
 from polypool.pipelines.training import launch
 from polypool.pipelines.training.recording import Described
 from polypool.pipelines.training.run_folder import run_folder
@@ -85,7 +85,8 @@ def test_runs_are_filtered_by_what_they_read(home, trained):
 
 def test_a_run_says_what_it_is_in_words_and_what_it_came_from(home, run, trained):
     tags = shown(home, trained).data.tags
-    assert tags["mlflow.runName"] == f"mean, text max · {run.recipe} · seed 0"
+    assert tags["mlflow.runName"] == f"mean, text max · image_text · {run.recipe} · features · seed 0"
+    assert (tags["task"], tags["dataset"], tags["features"]) == ("image_text", "tiny", "features")
     assert tags["mlflow.source.name"] == "train tiny --data.corpus ..."
     words = tags["mlflow.note.content"]
     for part in (
@@ -98,6 +99,29 @@ def test_a_run_says_what_it_is_in_words_and_what_it_came_from(home, run, trained
         assert part in words
     untrained = Described.of(replace(run, optim=replace(run.optim, epochs=0))).words
     assert "Nothing is trained; its test split is scored by whole" in untrained
+
+
+OWN = {"recipe": "image_text", "data": {"dataset": "mine"}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        (OWN, "mean, text max · image_text · mine · features · seed 0"),
+        (
+            OWN | {"task": "my.task:Word(place=1)"},
+            "mean, text max · my.task:Word · image_text · mine · features · seed 0",
+        ),
+        (OWN | {"name": "first try", "seed": 3}, "first try"),
+        (OWN | {"name": "both", "jointly": "joint(a=1)", "task": "vqa"}, "both · vqa"),
+        (
+            {"text_aggregator": "mean", "visual": "cnn(width=8)", "data": {"features": ""}},
+            "mean · image_text · tiny · cnn · seed 0",
+        ),
+    ],
+)
+def test_a_run_is_named_after_what_it_is_or_as_it_is_told(run, changes, name):
+    assert Described.of(derive(run, **changes)).name == name
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,9 @@ from polypool.tasks.run import Run, modules, to_json
 def keep_run(run: Run) -> str:
     """Record a run with the model that its seed begins with, in the current home; return its id."""
     home = paths.home()
+    name = run.name or "made"
     tracker = Tracker.start(
-        run.experiment, uri=tracking_uri(home), home=home, name="made", tags=tags(run), params=to_json(run)
+        run.experiment, uri=tracking_uri(home), home=home, name=name, tags=tags(run), params=to_json(run)
     )
     with tempfile.TemporaryDirectory() as folder:
         export_run(run, Path(folder))

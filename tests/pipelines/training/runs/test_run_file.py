@@ -87,9 +87,9 @@ def test_a_run_that_is_not_there_is_not_begun_anew(run, home, tmp_path):
         train(run, tmp_path / "id")
 
 
-def test_the_flag_stands_anywhere_and_relative_files_lie_in_the_home(home, capsys):
+def test_the_flag_stands_anywhere_and_relative_files_lie_in_the_current_folder(home, capsys):
     for words in (["--run-id-file", "a b", "coco_mini"], ["coco_mini", "--run-id-file=a b"]):
-        assert take_run_id_file(words) == (home / "a b", ["coco_mini"])
+        assert take_run_id_file(words) == (Path.cwd() / "a b", ["coco_mini"])
     rest = ["coco_mini", "--optim.lr", "-1e-4", "--seed", "1"]
     assert take_run_id_file([*rest, "--run-id-file", "/x"]) == (Path("/x"), rest)
     assert take_run_id_file(["resume", "ab"]) == (None, ["resume", "ab"])

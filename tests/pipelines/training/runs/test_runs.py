@@ -52,13 +52,51 @@ def said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *w
     return capsys.readouterr().out
 
 
+def line_of(tracker: Tracker, lines: list[str]) -> str:
+    (line,) = (line for line in lines if line.startswith(f"{tracker.run_id[:8]} "))
+    return line
+
+
+def test_the_best_run_of_a_task_comes_first(home, monkeypatch, capsys):
+    uri, made = tracking_uri(home), {}
+    for name, task, score, more in (
+        ("mean", "vqa", 24.2, {}),
+        ("gpo", "vqa", 25.0, {}),
+        ("failed", "vqa", None, {}),
+        ("max", "image_text", 231.9, {"whole/rsum": 1.0}),
+        ("esa", "image_text", 237.1, {"test/chance_normalised": 38.0}),
+        ("lip", "image_text", 233.8, {"test/chance_normalised": 39.0}),
+    ):
+        run = replace(toy_run(aggregator=name if score else "kmax", experiment="several"), task=task)
+        made[name] = Tracker.start(
+            "several", uri=uri, home=home, name=name, tags=tags(run), params=to_params(run)
+        )
+        made[name].log(({"test/score": score} if score else {}) | more, step=1)
+        made[name].finish("FINISHED" if score else "FAILED")
+    table = said(monkeypatch, capsys).splitlines()
+    lines = [line.split() for line in table[2:]]
+    assert [line[:5] for line in lines] == [
+        [made["lip"].run_id[:8], "image_text", "toy", "lip", "0"],
+        [made["esa"].run_id[:8], "image_text", "toy", "esa", "0"],
+        [made["max"].run_id[:8], "image_text", "toy", "max", "0"],
+        [],
+        [made["gpo"].run_id[:8], "vqa", "toy", "gpo", "0"],
+        [made["mean"].run_id[:8], "vqa", "toy", "mean", "0"],
+        [made["failed"].run_id[:8], "vqa", "toy", "kmax", "0"],
+    ]
+    assert [line[5] for line in lines if line] == ["233.8", "237.1", "231.9", "25.0", "24.2", "whole"]
+    for tracker in made.values():
+        tracker._call("delete_run")
+
+
 def test_the_list_says_how_far_each_is_and_who_is_at_work(made, monkeypatch, capsys):
     lines = said(monkeypatch, capsys).splitlines()
     (header,) = (line for line in lines if line.startswith("run "))
-    assert header.split() == ["run", "state", "recipe", "aggregator", "seed", "epoch", "age", "trained", "by"]
-    of = {name: next(line for line in lines if tracker.run_id in line) for name, tracker in made.items()}
+    names = "run task data features aggregator seed score protocol recipe state epoch age trained by"
+    assert header.split() == names.split()
+    of = {name: line_of(tracker, lines) for name, tracker in made.items()}
     here = Holder.this()
-    assert of["alive"].split()[1:6] == ["RUNNING,", "collapsed", "toy", "max", "3"]
+    assert of["alive"].split()[1:8] == ["image_text", "toy", "max", "3", "whole", "toy", "RUNNING,"]
     assert f"{made['alive'].run_id} collapsed: at step 10, all scores are equal" in lines
     assert sum("collapsed" in line for line in lines) == 2
     assert "2 of 3" in of["alive"]
@@ -119,13 +157,13 @@ def test_a_sweep_or_an_ensemble_is_dead_without_its_process(made, home, monkeypa
         )
         with ThreadPoolExecutor(1) as somebody, ExitStack() as stack:
             somebody.submit(stack.enter_context, at_work(tracker)).result()
-            (line,) = (line for line in said(monkeypatch, capsys).splitlines() if tracker.run_id in line)
+            line = line_of(tracker, said(monkeypatch, capsys).splitlines())
             assert f"{kind} of toy" in line
             assert line.endswith(f"process {Holder.this().process} on {Holder.this().host}")
             assert tracker.run_id not in said(monkeypatch, capsys, "--mark-dead").partition("\n\n")[0]
             somebody.submit(stack.close).result()
         assert tracker.status() == "FINISHED"
-        assert tracker.run_id not in said(monkeypatch, capsys)
+        assert tracker.run_id[:8] not in said(monkeypatch, capsys)
         assert not run_folder(home, tracker.run_id).exists()
         made[kind] = again = Tracker.attach(tracking_uri(home), tracker.run_id)
         run_folder(home, again.run_id).mkdir()

@@ -1,0 +1,69 @@
+"""Choice of the runs that are compared, by recipe, aggregator and data; light enough for a verb to read its options."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Set
+from dataclasses import dataclass
+from itertools import chain
+
+from polypool.infra.errors import unknown
+from polypool.infra.process.command import AllByDefault
+from polypool.infra.spec import Spec
+from polypool.infra.tracking.run_records import RunRecord
+from polypool.pipelines.training.tuned import tuned_of
+from polypool.tasks.automatic import features_name
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """Which of some runs are shown and compared.
+
+    Attributes:
+        recipes: the only recipes.
+        aggregators: the only aggregators, such as `gpo "kmax(k=2)"`; choose them before you see scores.
+        data: the only data sets.
+        features: the only features, by the folders of their stores, such as `regions`.
+    """
+
+    recipes: AllByDefault = ()
+    aggregators: AllByDefault = ()
+    data: AllByDefault = ()
+    features: AllByDefault = ()
+
+    def of(self, runs: Sequence[RunRecord]) -> Sequence[RunRecord]:
+        """Return the runs that are chosen.
+
+        Raises:
+            InputError: none of the runs has one of what is chosen.
+        """
+        specs = {str(Spec.parse(spec)) for spec in self.aggregators}
+        wanted = {
+            "recipe": self.recipes,
+            "aggregator": specs,
+            "dataset": self.data,
+            "features": self.features,
+        }
+        for tag, names in wanted.items():
+            runs = _with(tag, {*names}, runs) if names else runs
+        return runs
+
+
+ALL = Choice()
+
+
+def _with(tag: str, wanted: Set[str], runs: Sequence[RunRecord]) -> list[RunRecord]:
+    """Return the runs of which a tag is wanted; refuse what none has."""
+    values = [_values(tag, run) for run in runs]
+    had = {*chain(*values)} - {""}
+    if missing := sorted(wanted - had):
+        raise unknown(f"{tag} of the experiment", missing[0], had)
+    return [run for run, of in zip(runs, values, strict=True) if of & wanted]
+
+
+def _values(tag: str, run: RunRecord) -> set[str]:
+    """Return a tag of a run; of a tuned one's aggregator, also the spec that its sweep was given."""
+    if tag == "features":
+        place = run.params.get("data.features", "")
+        return {run.tags.get(tag) or features_name(place, run.params.get("visual", "")), place}
+    tuned = tuned_of(run.tags, run=run.run_id) if tag == "aggregator" else None
+    return {run.tags.get(tag, "")} | ({tuned.aggregator.partition(", text ")[0]} if tuned else set())

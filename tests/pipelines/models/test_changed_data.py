@@ -1,0 +1,213 @@
+"""Runs whose captions or features have changed since they were trained: refused, or another data set if so told."""
+
+import csv
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from verbs import called
+
+import polypool as pp
+from polypool.infra.errors import InputError
+from polypool.infra.process.stopping import Stopped
+from polypool.infra.store import StoreWriter
+from polypool.infra.tracking import RunRecord, Tracker, find_runs, tracking_uri
+from polypool.pipelines.serving.service import Service
+from polypool.pipelines.serving.settings import Settings
+from polypool.pipelines.training import launch
+from polypool.tasks.inputs.other_data import changed_data
+
+SPLITS = ("train",) * 8 + ("val",) * 4 + ("test",) * 4
+COLOURS = ("red", "green", "blue", "grey")
+
+
+def write_table(file: Path, *, turned: int = 0) -> None:
+    """Write a picture and two captions in each row of a table; the captions of another item where they are turned."""
+    with file.open("w", newline="") as opened:
+        table = csv.writer(opened)
+        table.writerow(["image", "caption", "split"])
+        for item, split in enumerate(SPLITS):
+            shown = (item + turned) % len(SPLITS)
+            for text in (f"a {COLOURS[shown % 4]} dog {shown}", f"number {shown} in {COLOURS[shown // 4]}"):
+                table.writerow([f"{item}.png", text, split])
+
+
+def write_features(folder: Path, *, seed: int = 0) -> None:
+    """Write a store of two vectors for each picture."""
+    rng = np.random.default_rng(seed)
+    with StoreWriter(folder, dim=6, dtype="float32", source={"made": "by a test"}) as writer:
+        for item in range(len(SPLITS)):
+            writer.add(f"{item}.png", rng.normal(size=(2, 6)).astype(np.float32))
+        writer.close()
+
+
+def said(verb: str, *words: object, code: int = 0) -> str:
+    found, out, err = called(verb, *words)
+    assert found == code, err
+    return out if code == 0 else err
+
+
+@pytest.fixture(scope="module")
+def ingest(home, tmp_path_factory) -> Callable[..., None]:
+    """Writes the corpus anew, from the table as it is or turned."""
+    folder = tmp_path_factory.mktemp("pictures")
+    for item in range(len(SPLITS)):
+        (folder / f"{item}.png").write_bytes(b"never opened")
+
+    def give(**changes: int) -> None:
+        write_table(folder / "captions.csv", **changes)
+        said("ingest", "table", "--file", folder / "captions.csv", "--out", home / "mine")
+
+    give()
+    write_features(home / "cells")
+    return give
+
+
+@pytest.fixture(scope="module")
+def words(home, ingest) -> list[object]:
+    small = ("--optim.epochs", 1, "--optim.batch", 8, "--no-figures", "--visual", "regions(width=8)")
+    text = ("--text", "bigru(width=8, embedding=4, min_count=1)")
+    return ["image_text", "--corpus", home / "mine", "--features", home / "cells", *small, *text]
+
+
+@pytest.fixture(scope="module")
+def run_id(words) -> str:
+    return re.search(r"^run (\w+) finished", said("train", *words, "--name", "first"), re.MULTILINE)[1]
+
+
+def recorded(home: Path) -> dict[str, RunRecord]:
+    return {run.run_id: run for run in find_runs(tracking_uri(home), "polypool", finished=False)}
+
+
+def test_a_run_is_scored_and_searched_on_changed_captions_only_if_so_told(home, ingest, run_id):
+    assert "rsum" in said("evaluate", "first")
+    assert said("search", run_id[:12], "a red dog 1").startswith("rank")
+    exported = home / "exported"
+    said("export", "latest", "--out", exported)
+    before = recorded(home)[run_id]
+    queries = Tracker.attach(tracking_uri(home), run_id, running=False).download("per_query/whole.npz")
+    results = queries.read_bytes()
+    ingest(turned=1)
+    now, was = (
+        rf"corpus is (?!{then})\w{{12}}, was {then}" for then in [before.tags["data.corpus"][:12]] * 2
+    )
+    for verb, named, *more in (
+        ("evaluate", "latest"),
+        ("evaluate", run_id, "--embeddings"),
+        ("evaluate", exported),
+        ("search", run_id[:8], "a red dog 1"),
+        ("search", exported, "a red dog 1"),
+    ):
+        refused = said(verb, named, *more, code=2)
+        assert refused.startswith("error: image_text mine gpo seed 0 was trained on other data than ")
+        assert re.search(was, refused)
+        assert "--other-data" in refused
+    for use in (
+        lambda model: model.evaluate(),
+        lambda model: model.search("a dog"),
+        lambda model: model.pairs("val", "x"),
+    ):
+        with pytest.raises(InputError, match=now):
+            use(pp.load("first"))
+    with pytest.raises(InputError, match=now):
+        Service.load(Settings(source=run_id))
+    assert recorded(home).keys() == {run_id}
+    assert recorded(home)[run_id].metrics == before.metrics
+    assert queries.read_bytes() == results
+
+    moved = said("evaluate", run_id, "--other-data")
+    assert re.match(r"image_text gpo seed 0 of mine: mine@\w{8}, test under whole", moved)
+    (found,) = (run for run in recorded(home).values() if run.run_id != run_id)
+    name = re.search(r"mine@\w+", moved)[0]
+    assert (found.tags["kind"], found.tags["trained_on"], found.tags["dataset"]) == ("transfer", "mine", name)
+    assert found.tags["mlflow.parentRunId"] == run_id
+    assert found.tags["data.corpus"] != before.tags["data.corpus"]
+    assert found.metrics["whole/rsum"] == pp.load(run_id, other_data=True).evaluate().metrics["rsum"]
+    assert recorded(home)[run_id].metrics == before.metrics
+    assert queries.read_bytes() == results
+    compared = said("compare", "--no-log")
+    assert f"image_text · trained on mine, evaluated on {name} · whole" in compared
+    assert "evaluated on" not in said("compare", "--no-log", "--data", "mine")
+    assert said("search", exported, "a red dog 1", "--other-data").startswith("rank")
+    served = Service.load(Settings(source=run_id, other_data=True))
+    assert served.search is not None
+    assert "takes one run" in said("evaluate", run_id, "--other-data", "--embeddings", code=2)
+
+    ingest()
+    assert "first" not in said("evaluate", run_id, "--other-data"), "nothing differs any more"
+    assert len(recorded(home)) == 2
+    assert recorded(home)[run_id].metrics == before.metrics
+
+
+def test_an_interrupted_run_does_not_go_on_with_other_features(home, words, run_id, tmp_path, monkeypatch):
+    file, store = tmp_path / "id", home / "cells"
+
+    def stopped(*_: object, **__: object) -> None:
+        raise Stopped
+
+    command = [*words, "--seed", 1, "--run-id-file", file]
+    with monkeypatch.context() as patch:
+        patch.setattr(launch, "fit", stopped)
+        called("train", *command)
+    interrupted = file.read_text().strip()
+    tracker = Tracker.attach(tracking_uri(home), interrupted, running=False)
+    assert tracker.status() == "KILLED"
+    shutil.move(store, tmp_path / "before")
+    write_features(store, seed=1)
+    digest = tracker.tag("data.features")[:12]
+    for again in (command, ["resume", "latest"], ["resume", interrupted[:10]]):
+        refused = said("train", *again, code=2)
+        assert re.search(rf"features is \w{{12}}, was {digest}", refused)
+        assert f"`polypool train rerun {interrupted}`" in refused
+        assert tracker.status() == "KILLED"
+        assert "epoch" not in tracker.metrics()
+    shutil.rmtree(store)
+    shutil.move(tmp_path / "before", store)
+    assert f"run {interrupted} finished" in said("train", "resume", "latest")
+    assert f"run {interrupted} had finished before" in said("train", *command)
+
+
+def test_without_a_run_the_latest_are_named(home, run_id):
+    for verb, *more in (
+        ("evaluate",),
+        ("search",),
+        ("export",),
+        ("train", "resume"),
+        ("train", "rerun"),
+        ("serve",),
+    ):
+        refused = said(verb, *more, code=2)
+        assert refused.startswith(
+            "error: no run is named: give an id, its beginning, or 'latest'. The latest runs:"
+        )
+        assert f"  {run_id}  first" in refused
+
+
+HERE, THERE = {"features_origin": "o"}, {"features_origin": "p"}
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "changed"),
+    [
+        ({}, {"corpus": "a"}, []),
+        ({"corpus": "a", "features": "b"}, {"corpus": "a"}, []),
+        (
+            {"corpus": "a" * 64, "images_test": "4"},
+            {"corpus": "b" * 64, "images_test": "5"},
+            ["corpus is bbbbbbbbbbbb, was aaaaaaaaaaaa", "images_test is 5, was 4"],
+        ),
+        ({"features": "a", **HERE}, {"features": "b", **HERE}, []),
+        ({"features": "a", **HERE}, {"features": "b", **THERE}, ["features is b, was a"]),
+        ({"features": "a", **HERE}, {"features": "b"}, ["features is b, was a"]),
+        (
+            {"x.features": "a", "y.corpus": "c"},
+            {"x.features": "b", "y.corpus": "c"},
+            ["x.features is b, was a"],
+        ),
+    ],
+)
+def test_what_differs_is_named_but_rounding(then, now, changed):
+    assert changed_data(then, now) == changed
