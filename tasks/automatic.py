@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import tyro
@@ -10,6 +11,7 @@ import tyro
 from polypool.infra.errors import InputError
 from polypool.infra.paths import absolute, here
 from polypool.infra.spec import Spec, changed
+from polypool.infra.storage.places import Url, place
 
 if TYPE_CHECKING:
     from polypool.tasks.run import Run
@@ -39,10 +41,22 @@ def text_encoder(visual: str, *, stored: bool) -> str:
     return changed(spec, width=Spec.parse(visual).params.get("width", 1024))
 
 
+def question_protocol(corpus: str) -> str:
+    """Return the protocol for a corpus of questions; `AUTO` for a relative path, or where opening it will say why."""
+    from polypool.tasks.datasets.questions import answers_of_corpus
+    from polypool.tasks.questions.accuracy import protocol_for
+
+    at = place(corpus)
+    with suppress(InputError):
+        if isinstance(at, Url) or at.is_absolute():  # once `located` has resolved it
+            return protocol_for(answers_of_corpus(at))
+    return AUTO
+
+
 def refuse_incomplete(run: Run) -> None:
     """Raise InputError for a run whose settings are to follow from a corpus that is not given."""
     for each in (run, *run.members.values()):
-        if not each.data.corpus and AUTO in (each.data.dataset, each.text):
+        if not each.data.corpus and AUTO in (each.data.dataset, each.text, each.protocol):
             raise InputError(
                 f"{each.recipe or each.task} trains on your own data, and no corpus is given: add --corpus DIR, the "
                 "folder that `polypool ingest` wrote, and --features DIR, a store of its pictures or videos that "

@@ -52,7 +52,8 @@ class Retrieval(CorpusTask, Chunked, Watchful, Banks):
 
     def new_assets(self) -> dict[str, Any]:
         self.check_protocol(self.dev_protocol, "val")
-        self.check_protocol(self.run.protocol, "test")
+        if self.run.test:
+            self.check_protocol(self.run.protocol, "test")
         return super().new_assets()
 
     def _caption_counts(self, split: str) -> list[int]:

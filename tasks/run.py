@@ -37,7 +37,7 @@ from polypool.infra.registry import (
 from polypool.infra.registry.origins import ORIGINS, origins, without_origins
 from polypool.infra.spec import Spec, modules_of, refuse_untrusted
 from polypool.infra.storage.places import place
-from polypool.tasks.automatic import AUTO, features_name, folder_name, short, text_encoder
+from polypool.tasks.automatic import AUTO, features_name, folder_name, question_protocol, short, text_encoder
 from polypool.tasks.renamed import renamed
 
 T = TypeVar("T")
@@ -269,6 +269,8 @@ class Run:
             )
         if self.text == AUTO and self.data.corpus:
             object.__setattr__(self, "text", text_encoder(self.visual, stored=bool(self.data.texts)))
+        if self.protocol == AUTO and self.data.corpus:
+            object.__setattr__(self, "protocol", question_protocol(self.data.corpus))
 
     @property
     def task_name(self) -> str:

@@ -21,7 +21,8 @@ from polypool.tasks.corpus_task import CorpusTask
 from polypool.tasks.datasets.questions import QuestionCorpus
 from polypool.tasks.inputs.pairs import QuestionData, question_data
 from polypool.tasks.models.parts import Parts
-from polypool.tasks.questions.answer_report import ACCURACY, PROTOCOL, Report, answered, check_answered
+from polypool.tasks.questions.accuracy import EXACT_MATCH, PROTOCOLS, VQA_RULE, protocol_for
+from polypool.tasks.questions.answer_report import ACCURACY, Report, answered, check_answered
 from polypool.tasks.questions.vocabulary import ANSWERS, TARGETS, AnswerVocabulary
 from polypool.tasks.questions.vqa_model import AnswerScores, VQAModel, answer_loss, answer_passes, vqa_model
 from polypool.tasks.run import Run
@@ -33,9 +34,11 @@ class VQA(CorpusTask, Answers, Chunked, Watchful):
     """The adapter of visual question answering, as a choice between the frequent answers.
 
     Args:
-        run: its complete description; its objective is `bce`, its protocol `vqa`.
+        run: its complete description; its objective is `bce`, its protocol `vqa` or, for questions of fewer than ten
+            answers, `exact-match`.
         assets: of a checkpoint; made from the corpus if None.
-        targets: `soft`: 0.3, 0.6, 0.9, 1 for answers of 1, 2, 3, more people; `hard`: 1 for the most frequent.
+        targets: `soft`: 0.3, 0.6, 0.9, 1 for answers of 1, 2, 3, more people, or by `exact-match` the share of people
+            who gave the answer; `hard`: 1 for the most frequent.
         answers: whose frequent answers are the choices: `train+val`, as is usual, or `train`.
         min_count: how many questions an answer must belong to.
         chunk: questions answered at once in evaluation.
@@ -45,7 +48,6 @@ class VQA(CorpusTask, Answers, Chunked, Watchful):
     corpus_kind = QuestionCorpus
     unused = ("data.sample", "data.captions")
     primary = ACCURACY
-    dev_protocol = PROTOCOL
 
     def __init__(
         self,
@@ -61,7 +63,6 @@ class VQA(CorpusTask, Answers, Chunked, Watchful):
             raise unknown("kind of targets", targets, TARGETS)
         if answers not in ANSWERS:
             raise unknown("source of answers", answers, ANSWERS)
-        self.check_protocol(run.protocol, "test")
         if run.objective.strip() != "bce":
             raise InputError(
                 f"the objective {run.objective!r} is none of visual question answering, which has one: bce, the binary "
@@ -69,17 +70,21 @@ class VQA(CorpusTask, Answers, Chunked, Watchful):
             )
         self.targets, self.source, self.min_count = targets, answers, min_count
         super().__init__(run, assets, chunk=chunk)
+        _check_name(run.protocol)
+        self.dev_protocol = run.protocol
         from_plain(tuple[str, ...], self.assets.get("answers"), where="assets.json: answers")
         self.vocabulary = AnswerVocabulary(self.assets["answers"])
-        self._reports: dict[str, Report] = {}
+        self._reports: dict[tuple[str, str], Report] = {}
 
     def new_assets(self) -> dict[str, Any]:
-        check_answered(self.corpus)
+        check_answered(self.corpus, self.splits_read)
         vocabulary = AnswerVocabulary.of(self.corpus, self.source, min_count=self.min_count)
         return super().new_assets() | {"answers": list(vocabulary.answers)}
 
     def check_training(self) -> None:
         self.corpus.check_split("train")
+        for split in self.splits_read:
+            self.check_protocol(self.run.protocol, split)
         self.check_batches(self.corpus.splits["train"])
 
     def describe(self) -> Mapping[str, str]:
@@ -90,7 +95,9 @@ class VQA(CorpusTask, Answers, Chunked, Watchful):
 
     def read(self, split: str) -> QuestionData:
         questions = self.corpus.questions(split)
-        targets = self.vocabulary.targets(questions, self.targets) if answered(questions, split) else None
+        targets = None
+        if answered(questions, split):
+            targets = self.vocabulary.targets(questions, self.targets, protocol=self.run.protocol)
         return question_data(self, split, targets=targets)
 
     def model(self, *, pretrained: bool = True) -> VQAModel:
@@ -129,27 +136,42 @@ class VQA(CorpusTask, Answers, Chunked, Watchful):
         return [question.id for question in self.corpus.questions(split)], self.choices
 
     def check_protocol(self, protocol: str, split: str) -> None:
-        if protocol.startswith(f"{PROTOCOL}-"):
+        _check_name(protocol)
+        counts = self.corpus.answer_counts(split)
+        if protocol == VQA_RULE and protocol_for(counts) != VQA_RULE:
+            found = ", ".join(f"{count:,} with {number}" for number, count in sorted(counts.items()))
             raise InputError(
-                f"protocol {protocol!r}: questions are answered, not ranked; --rerank, --rescore and "
-                "--vectors are for retrieval"
+                f"protocol {protocol!r} is for ten answers a question, and the split {split!r} of {self.corpus.folder} "
+                f"has questions of fewer ({found}), whose best possible accuracy would be below 100 %; take --protocol "
+                f"{EXACT_MATCH}, the share of a question's answers that equal the prediction"
             )
-        if protocol != PROTOCOL:
-            raise unknown("protocol of visual question answering", protocol, (PROTOCOL,))
 
-    def _report(self, split: str) -> Report:
-        if split not in self._reports:
-            self._reports[split] = Report(self.corpus, split=split, vocabulary=self.vocabulary)
-        return self._reports[split]
+    def _report(self, split: str, protocol: str) -> Report:
+        if (split, protocol) not in self._reports:
+            self.check_protocol(protocol, split)
+            self._reports[split, protocol] = Report(
+                self.corpus, split=split, vocabulary=self.vocabulary, protocol=protocol
+            )
+        return self._reports[split, protocol]
 
     def evaluate_scores(self, score: Score, split: str, protocol: str) -> Evaluation:
-        self.check_protocol(protocol, split)
-        return self._report(split).evaluate(score, chunk=self.visual_chunk)
+        return self._report(split, protocol).evaluate(score, chunk=self.visual_chunk)
 
     def evaluate(self, model: nn.Module, split: str, protocol: str) -> Evaluation:
-        questions, data, score = self._report(split).questions, self.data(split), self.scorer(model, split)
+        questions = self._report(split, protocol).questions
+        data, score = self.data(split), self.scorer(model, split)
         meter = CostMeter(device_of(model))
         evaluation = self.evaluate_scores(score, split, protocol)
         attention = partial(attention_examples, self, model, question_pairs(data), split, items=questions)
         cost = meter.lap() / len(questions)
         return replace(evaluation, embed_cost=cost, pictures=(*evaluation.pictures, attention))
+
+
+def _check_name(protocol: str) -> None:
+    if protocol.startswith(tuple(f"{name}-" for name in PROTOCOLS)):
+        raise InputError(
+            f"protocol {protocol!r}: questions are answered, not ranked; --rerank, --rescore and "
+            "--vectors are for retrieval"
+        )
+    if protocol not in PROTOCOLS:
+        raise unknown("protocol of visual question answering", protocol, PROTOCOLS)

@@ -10,6 +10,9 @@ With --rescore scores are changed before they are ranked, by dual softmax (dsl) 
 (qbnorm, sinkhorn): tasks/scoring/ranking/rescoring.py. With --vectors the first few vectors of each set are compared,
 for a model that was trained so (--model matryoshka).
 
+Questions of a split without answers, such as VQA's test-dev, are answered into a file for its evaluation server, whose
+path is printed.
+
 With --corpus and --features the runs are scored on other data than those that they were trained on, whose
 words and statistics of features they keep. The scores are logged in a run of their own, of kind `transfer`, and
 `compare` has a table of its own for them. A corpus or features that have changed since a run was trained are refused,
@@ -24,6 +27,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
@@ -101,6 +105,8 @@ def evaluate(
     scored = f"{moved}, {split}" if moved else split
     print(f"{', '.join(map(name, models))}: {scored} under {', '.join(protocols)} ({recorded_in(run_id)})")
     print(*metric_table(evaluations), sep="\n")
+    for file in dict.fromkeys(file for each in evaluations for file in each.files if run_id):
+        print(f"{file}: {written(run_id, file)}")
     for warning in warnings_of(protocols):
         print(f"note: {warning}")
     for each in evaluations:
@@ -146,6 +152,15 @@ def analyse(trained: TrainedModel, *, split: str, protocol: str, elements: bool)
     if found.elements:
         print(f"\n{found.metric} under {found.protocol}, with elements of\n")
         print(*side_table(found.elements, digits=1), sep="\n")
+
+
+def written(run_id: str, file: str) -> Path:
+    """Return where a file of an evaluation that a run records can be read."""
+    from polypool.infra.paths import home
+    from polypool.infra.tracking import Tracker, tracking_uri
+    from polypool.pipelines.training.run_results import EVALUATION
+
+    return Tracker.attach(tracking_uri(home()), run_id, running=False).download(f"{EVALUATION}/{file}")
 
 
 def recorded_in(run_id: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -28,6 +28,7 @@ from polypool.tasks.datasets.published_counts import SCAN, Published, compare_co
 from polypool.tasks.datasets.questions import QuestionCorpus, QuestionSummary, write_questions
 from polypool.tasks.datasets.readers.scan import open_scan, write_scan
 from polypool.tasks.datasets.stored_corpus import Summary
+from polypool.tasks.questions.accuracy import VQA_RULE, protocol_for
 
 DType = Literal["float16", "float32"]
 _TOLERANCE_HELP = {"tolerance": "what may be left out or odd."}
@@ -195,7 +196,23 @@ def report_corpus(
     print(f"{place(out)}: {sum(summary.splits.values()):,} {kind.units[0]} ({splits}){also}")
     if published:
         print(compare_counts(published, summary.splits, captions=captions))
+    if isinstance(summary, QuestionSummary) and (counts := {int(n): of for n, of in summary.answers.items()}):
+        print(_scored(counts))
+    if "test" not in summary.splits:
+        print("no test split: read its files, too, or `train` with --no-test")
     report_findings(out, summary, prefix=f"{kind.name}.")
+
+
+def _scored(answers: Mapping[int, int]) -> str:
+    """Return how many answers the questions have, and the protocol that therefore scores them."""
+    numbers = ", ".join(f"{count:,} with {number or 'none'}" for number, count in sorted(answers.items()))
+    protocol = protocol_for(answers)
+    why = (
+        "VQA's accuracy, the rule for ten answers"
+        if protocol == VQA_RULE
+        else "the share of a question's answers that equal the model's, since VQA's rule needs ten of them"
+    )
+    return f"answers of a question: {numbers}; scored by the protocol {protocol}: {why}"
 
 
 def report_store(out: Path | Url, manifest: Manifest) -> None:

@@ -81,7 +81,7 @@ def _training(corpus: Corpus | QuestionCorpus, folder: str, features: str) -> St
     if isinstance(corpus, QuestionCorpus):
         recipe = "vqa"
     words = ("train", recipe, "--corpus", folder, "--features", features, "--aggregator", "gpo")
-    return "train a model", words
+    return "train a model", words if "test" in corpus.splits else (*words, "--no-test")
 
 
 def _media(corpus: Corpus | QuestionCorpus) -> str | None:

@@ -68,8 +68,9 @@ _PICTURES = (
     *_files(f"{_COCO}/train2014.zip", "train2014/", size="13 GB"),
     *_files(f"{_COCO}/val2014.zip", "val2014/", size="6 GB"),
 )
+_BUTD = "https://github.com/peteanderson80/bottom-up-attention"
 _REGIONS = _files(
-    "https://github.com/peteanderson80/bottom-up-attention",
+    _BUTD,
     "trainval_36/",
     size="25 GB",
     use="bottom-up-attention's 36 regions of each photograph, instead of features of your own",
@@ -200,10 +201,13 @@ SETS: dict[str, PublicSet] = {
             ),
             *_files(f"{_COCO}/test2015.zip", "test2015/", size="12 GB", use="their photographs"),
             *_REGIONS,
+            *_files(_BUTD, "test2015_36/", use="those of the photographs of test-dev and test"),
         ),
         commands=(
             "polypool ingest vqa2 --questions v2_OpenEnded_*_questions.json "
             "--annotations v2_mscoco_*_annotations.json --images . --out data/vqa2",
+            "polypool ingest butd --tsv trainval_36/*.tsv test2015_36/*.tsv --corpus data/vqa2 "
+            "--out data/vqa2/regions",
         ),
     ),
 }

@@ -39,7 +39,7 @@ def vqa() -> Run:
         image_text(),
         task="vqa(answers=train, min_count=1)",
         visual="grid(width=256, standardise=auto)",
-        protocol="vqa",
+        protocol=AUTO,
         fusion="product(dropout=0.5)",
         objective="bce",
         optim={"batch": 64},

@@ -32,6 +32,8 @@ from polypool.tasks.scoring.records import (
 
 PICTURES = "figures"
 """The artifact folder of figures and pages."""
+EVALUATION = "evaluation"
+"""The artifact folder of an evaluation's files."""
 _FAILED = "failed.txt"
 
 
@@ -125,7 +127,7 @@ def log_evaluation(log: Log, evaluation: Evaluation, *, step: int) -> None:
         f"{name}.json": queries_json(evaluation.query_metrics).encode(),
     }
     _log_files(log, per_query, QUERIES)
-    _log_files(log, evaluation.files, "evaluation")
+    _log_files(log, evaluation.files, EVALUATION)
 
 
 def log_pictures(log: Log | None, *makers: Callable[[], Pictures]) -> None:

@@ -11,7 +11,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from polypool.infra.fields import from_plain
 from polypool.infra.storage.places import Url
+from polypool.infra.storage.transfer import read_json
 from polypool.infra.store.findings import USUAL, Flagged, Skipped, Tolerance
 from polypool.infra.store.ids import IdSet, wrong_id
 from polypool.tasks.datasets.annotation_values import plain, printed, wrong_path, wrong_text
@@ -144,6 +146,13 @@ class QuestionCorpus(StoredCorpus):
             size * count for size, count in sizes.items()
         )
 
+    def answer_counts(self, split: str) -> dict[int, int]:
+        """Return how many questions of a split have how many answers."""
+        self.check_split(split)
+        answers = self._table.filter(pc.equal(self._table["split"], split))["answers"]
+        sizes = pc.value_counts(pc.list_value_length(answers)).to_pylist()
+        return {each["values"]: each["counts"] for each in sizes}
+
     def questions(self, split: str) -> list[Question]:
         """Return the questions of a split, in the order of the file."""
         return [Question(**record) for record in self.records(split)]
@@ -163,6 +172,17 @@ class QuestionCorpus(StoredCorpus):
         """Return the image of an id, of any split; raises InputError where there is none."""
         row = self._first(id)
         return Image(id=id, split=row["split"], path=row["path"], sha256=row["sha256"])
+
+
+def answers_of_corpus(folder: Path | Url) -> dict[int, int]:
+    """Return how many questions of the corpus in `folder` have how many answers, by its manifest alone.
+
+    Raises:
+        InputError: there is none, or it cannot be read.
+    """
+    about = folder / f"{QuestionCorpus.name}.json"
+    manifest = from_plain(_Manifest, read_json(about, what=QuestionCorpus.what), where=str(about))
+    return {int(number): count for number, count in manifest.answers.items()}
 
 
 def write_questions(

@@ -161,7 +161,7 @@ class CorpusInputs:
         store = self.store
         if store is None and self.modality == "video":
             check_frames(self.run.data.max_frames)
-        for split in SPLITS:
+        for split in self.splits_read:
             if store is None:
                 break
             ids = [id for id, *_ in self.corpus.paths(split)]
@@ -184,8 +184,13 @@ class CorpusInputs:
                 f"--data.max-words {data.max_words} cuts words, and {data.texts} has features of whole texts; make it 0"
             )
         check_reads_features(self.run)
-        for split in SPLITS:
+        for split in self.splits_read:
             self.corpus_texts(split)
+
+    @property
+    def splits_read(self) -> tuple[str, ...]:
+        """The splits that the run reads."""
+        return SPLITS if self.run.test else SPLITS[:2]
 
     def encoder_assets(self) -> dict[str, Any]:
         """Return the assets of new encoders, `visual` and `text`, and the origin of stored features."""

@@ -1,14 +1,19 @@
-"""VQA's accuracy, by the rules of 2021 and of 2017.
+"""Accuracy of answers: VQA's, by the rules of 2021 and of 2017, and the share of exact matches.
+
+VQA's rule is made for ten answers a question:
 
     accuracy of a question = mean over its human answers of min(1, how many of the others equal the prediction / 3)
 
-The official data have ten answers a question; with fewer or more, the mean is over those there are.
+Three of the others suffice, however many there are, so it holds for more than ten answers, too. With fewer it
+misleads: the best possible accuracy of a question with one answer is 0, with two 33 %, with three 67 %. Such questions
+are scored by the share of their answers that equal the prediction: 1 or 0 where there is one.
 
-The rules differ in when answers are normalised (`polypool.tasks.questions.accuracy`):
+The rules differ in how answers are normalised:
 - 2021: all are trimmed; where the human answers of a question are then all the same, prediction and answers are
   compared as they are, otherwise both are normalised. (So `Yes!` is wrong where all ten answers are `yes`.)
 - 2017: predictions are always normalised; of human answers punctuation is removed, where they are not all the same.
   (So `the cat` is wrong even where the answers are `the cat`.)
+- exact matches: all are normalised, as in the vocabulary of answers.
 
 Source: Antol et al., "VQA: visual question answering", ICCV 2015, and its evaluation code.
 """
@@ -16,7 +21,7 @@ Source: Antol et al., "VQA: visual question answering", ICCV 2015, and its evalu
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
@@ -44,6 +49,12 @@ _CONTRACTED = {
     "'ve": "could might must not should they we what where who would you",
     "": "ma'am o'clock 'ow's'at 'twas y'all",
 }
+VQA_RULE, EXACT_MATCH = PROTOCOLS = ("vqa", "exact-match")
+"""The protocols: VQA's accuracy, for ten answers a question or more, and the share of exact matches."""
+ENOUGH = 10  # answers of a question, for VQA's rule
+_FEWER = (
+    0.01  # the share of a corpus's questions that may have fewer, since ingest leaves damaged answers out
+)
 _CACHED = 1 << 18  # answers; VQA 2.0 has about as many different ones
 
 
@@ -104,6 +115,17 @@ def vocabulary_answer(answer: str) -> str:
     return normalise(answer).replace(",", "")
 
 
+def protocol_for(answers: Mapping[int, int]) -> str:
+    """Return the protocol for questions: `vqa` where at least 99 % of them have ten answers or more.
+
+    Args:
+        answers: how many questions have how many answers; those without any do not count.
+    """
+    asked = sum(count for number, count in answers.items() if number)
+    few = sum(count for number, count in answers.items() if 0 < number < ENOUGH)
+    return VQA_RULE if few <= _FEWER * asked else EXACT_MATCH
+
+
 _GROUPS = {"yes/no": "yes_no", "number": "number", "other": "other"}
 _NOT_IN_NAMES = re.compile(r"[^\w \-.:/]")
 
@@ -157,10 +179,7 @@ class HumanAnswers:
         """
         if version not in _RULES:
             raise unknown("version of VQA's accuracy", version, _RULES)
-        if len(predictions) != len(self):
-            raise InputError(
-                f"{len(predictions):,} predictions for {len(self):,} questions; expected one for each"
-            )
+        self._check(predictions)
         if not len(self):
             return np.zeros(0)
         rule, names, raw = _RULES[version], _Numbering(), _Numbering()
@@ -176,6 +195,27 @@ class HumanAnswers:
         )
         match_Q = np.add.reduceat(human_A == self._spread(predicted_Q), self._start_Q, dtype=np.int64)
         return _accuracy(match_Q, self.count_Q)
+
+    def exact_match(self, predictions: Sequence[str]) -> np.ndarray:
+        """Return the share of each question's answers that equal its prediction, `(Q,)` float64 from 0 to 1.
+
+        Raises:
+            InputError: another number of predictions.
+        """
+        self._check(predictions)
+        if not len(self):
+            return np.zeros(0)
+        names = _Numbering()
+        human_A = names.of(map(vocabulary_answer, self._raw))[self._raw_A]
+        predicted_Q = names.of(map(vocabulary_answer, predictions))
+        match_Q = np.add.reduceat(human_A == self._spread(predicted_Q), self._start_Q, dtype=np.int64)
+        return match_Q / self.count_Q
+
+    def _check(self, predictions: Sequence[str]) -> None:
+        if len(predictions) != len(self):
+            raise InputError(
+                f"{len(predictions):,} predictions for {len(self):,} questions; expected one for each"
+            )
 
     def _spread(self, value_Q: np.ndarray) -> np.ndarray:
         return np.repeat(value_Q, self.count_Q)

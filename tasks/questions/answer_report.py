@@ -21,13 +21,12 @@ from polypool.infra.errors import InputError
 from polypool.tasks.adapter import Evaluation, Metric, PictureRecord, QueryMean, QueryMetric, Score
 from polypool.tasks.datasets.open_corpora import PicturedItem, pictured
 from polypool.tasks.datasets.questions import Question, QuestionCorpus
-from polypool.tasks.questions.accuracy import HumanAnswers, global_pool
+from polypool.tasks.questions.accuracy import VQA_RULE, HumanAnswers, global_pool
 from polypool.tasks.questions.vocabulary import AnswerVocabulary
 from polypool.tasks.questions.vqa_model import best_answers
 from polypool.tasks.scoring.examples import choose
 
-PROTOCOL = "vqa"
-VERSION = 1  # of the protocol; raised whenever the same answers would get another accuracy
+VERSION = 1  # of the protocols; raised whenever the same answers would get another accuracy
 ACCURACY = Metric(name="accuracy", best=100.0, unit="%")
 _IN_TABLES = ("yes_no", "number", "other", "accuracy_2017", "prior_accuracy")
 _EXAMPLES = 40  # on the page
@@ -76,7 +75,7 @@ class AnswerExample:
         answers: what people answered; empty if unknown.
         prediction: the model's answer.
         confidence: its probability, 0 to 1.
-        accuracy: the official one, 0 to 1; None if no answers are known.
+        accuracy: by the protocol, 0 to 1; None if no answers are known.
         image: that the question is about.
     """
 
@@ -114,26 +113,34 @@ class Report:
         corpus: of questions and images.
         split: whose questions are answered, all of them, in order.
         vocabulary: the answers that a model chooses from.
+        protocol: `vqa` or `exact-match`.
 
     Raises:
         InputError: some questions have answers and some have none.
     """
 
-    def __init__(self, corpus: QuestionCorpus, *, split: str, vocabulary: AnswerVocabulary) -> None:
-        self.corpus, self.split, self.vocabulary = corpus, split, vocabulary
+    def __init__(
+        self, corpus: QuestionCorpus, *, split: str, vocabulary: AnswerVocabulary, protocol: str
+    ) -> None:
+        self.corpus, self.split, self.vocabulary, self.protocol = corpus, split, vocabulary, protocol
         self.questions = questions = corpus.questions(split)
         self.people = HumanAnswers([q.answers for q in questions]) if answered(questions, split) else None
+
+    def accuracy(self, predictions: Sequence[str]) -> np.ndarray:
+        """Return the accuracy of one answer a question by the protocol, `(Q,)`, from 0 to 1."""
+        assert self.people is not None
+        by = self.people.accuracy if self.protocol == VQA_RULE else self.people.exact_match
+        return by(predictions)
 
     @cached_property
     def baselines(self) -> dict[str, float]:
         """Accuracy by `chance` (the most frequent answer) and `prior_accuracy`; `coverage` of the labels; in %."""
-        assert self.people is not None
         train, texts = self.corpus.questions("train"), [q.question for q in self.questions]
         prior = AnswerPrior([q.question for q in train], [q.label for q in train])
-        chance = self.people.accuracy([prior.most_frequent] * len(texts))
+        chance = self.accuracy([prior.most_frequent] * len(texts))
         return {
             "chance": 100 * float(chance.mean()),
-            "prior_accuracy": 100 * float(self.people.accuracy(prior.predict(texts)).mean()),
+            "prior_accuracy": 100 * float(self.accuracy(prior.predict(texts)).mean()),
             "coverage": 100 * self.vocabulary.coverage(q.label for q in self.questions),
         }
 
@@ -155,13 +162,14 @@ class Report:
         }
         accuracy_Q = None
         if self.people is not None:
-            accuracy_Q = per_query["accuracy"] = self.people.accuracy(predictions)
+            accuracy_Q = per_query["accuracy"] = self.accuracy(predictions)
             found = self._measured(accuracy_Q, predictions)
         if rank() == 0:
-            ids = [q.id for q in self.questions]
-            found["files"] = {f"vqa_{self.split}_results.json": results_file(ids, predictions)}
+            if self.people is None:
+                ids = [q.id for q in self.questions]
+                found["files"] = {f"vqa_{self.split}_results.json": results_file(ids, predictions)}
             found["pictures"] = (partial(self._pictures, predictions, confidence_Q, accuracy_Q),)
-        return Evaluation(protocol=PROTOCOL, protocol_version=VERSION, per_query=per_query, **found)
+        return Evaluation(protocol=self.protocol, protocol_version=VERSION, per_query=per_query, **found)
 
     def _measured(self, accuracy_Q: np.ndarray, predictions: list[str]) -> dict[str, Any]:
         """Return the metrics and their descriptions, by the evaluation's fields."""
@@ -173,8 +181,10 @@ class Report:
         )
         baselines = dict(self.baselines)
         primary = replace(ACCURACY, chance=baselines.pop("chance"))
-        older = 100 * float(self.people.accuracy(predictions, version="2017").mean())
-        others = {"accuracy_2017": older, **baselines, **metrics}
+        others = {**baselines, **metrics}
+        if self.protocol == VQA_RULE:
+            older = self.people.accuracy(predictions, version="2017")
+            others["accuracy_2017"] = 100 * float(older.mean())
         metrics = {ACCURACY.name: others.pop(ACCURACY.name), **others}
         order = sorted(others, key=lambda name: _IN_TABLES.index(name) if name in _IN_TABLES else len(others))
         mean = QueryMean(scores=("accuracy",), units="image_id", factor=100.0)
@@ -228,13 +238,17 @@ def answered(questions: Sequence[Question], split: str) -> bool:
     return not without
 
 
-def check_answered(corpus: QuestionCorpus) -> None:
+def check_answered(corpus: QuestionCorpus, splits: Sequence[str]) -> None:
     """Refuse a corpus without the answers that training and the choice of epochs need.
+
+    Args:
+        corpus: of questions.
+        splits: those that a run reads.
 
     Raises:
         InputError: `train` or `val` lacks them.
     """
-    for split in ("train", "val", "test"):
+    for split in splits:
         if not answered(corpus.questions(split), split) and split != "test":
             raise InputError(
                 f"{corpus.folder}: the questions of the split {split!r} have no answers, and training needs "
@@ -245,21 +259,10 @@ def check_answered(corpus: QuestionCorpus) -> None:
 def results_file(ids: Sequence[str], answers: Sequence[str]) -> bytes:
     """Return the file for VQA's evaluation server: `[{"question_id": 1, "answer": "yes"}, ...]`.
 
-    The server refuses a file without one answer to every question of a split.
-
     Args:
-        ids: of the questions, in order.
+        ids: of the questions of a whole split, in order; those that are no whole numbers stay text.
         answers: one for each.
-
-    Raises:
-        InputError: an id that is not a whole number, or an id twice.
     """
-    if wrong := [id for id in ids if not (id.isascii() and id.isdecimal())]:
-        raise InputError(f"the question id {wrong[0]!r} is no whole number, which a results file needs")
-    counts = Counter(map(int, ids))
-    if twice := [id for id, count in counts.items() if count > 1]:
-        raise InputError(
-            f"{len(twice):,} question ids come twice, such as {twice[0]}; a results file has one answer a question"
-        )
-    rows = zip(map(int, ids), answers, strict=True)
+    numbers = (int(id) if id.isascii() and id.isdecimal() else id for id in ids)
+    rows = zip(numbers, answers, strict=True)
     return json.dumps([{"question_id": id, "answer": answer} for id, answer in rows]).encode()

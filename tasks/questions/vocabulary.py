@@ -19,7 +19,7 @@ from torch import Tensor
 from polypool.infra.errors import InputError
 from polypool.infra.ragged import ragged
 from polypool.tasks.datasets.questions import Question, QuestionCorpus
-from polypool.tasks.questions.accuracy import vocabulary_answer
+from polypool.tasks.questions.accuracy import EXACT_MATCH, vocabulary_answer
 
 # The splits whose answers may be targets; in a corpus, `test` is the official validation split, and `val` a part of
 # the official training split.
@@ -93,11 +93,12 @@ class AnswerVocabulary:
         index_Q = self.indices(map(vocabulary_answer, labels))
         return float(np.mean(index_Q >= 0)) if len(index_Q) else 0.0
 
-    def targets(self, questions: Sequence[Question], kind: str) -> AnswerTargets:
-        """Return the targets of answered questions; `kind` is one of `TARGETS`."""
-        if kind == "soft":
-            return self.soft_targets([question.answers for question in questions])
-        return self.hard_targets([question.label for question in questions])
+    def targets(self, questions: Sequence[Question], kind: str, *, protocol: str) -> AnswerTargets:
+        """Return the targets of answered questions; `kind` is one of `TARGETS`, soft ones follow the protocol."""
+        if kind == "hard":
+            return self.hard_targets([question.label for question in questions])
+        answers = [question.answers for question in questions]
+        return self.share_targets(answers) if protocol == EXACT_MATCH else self.soft_targets(answers)
 
     def soft_targets(self, answers: Sequence[Sequence[str]]) -> AnswerTargets:
         """Return targets of 0.3, 0.6, 0.9 or 1 where one, two, three or more people gave the answer.
@@ -107,11 +108,35 @@ class AnswerVocabulary:
         Args:
             answers: what people answered to each question.
         """
+        flat_N, people_N, _ = self._counted(answers, chain.from_iterable(answers))
+        return self._targets(flat_N, _SCORES[np.minimum(people_N, len(_SCORES) - 1)], questions=len(answers))
+
+    def share_targets(self, answers: Sequence[Sequence[str]]) -> AnswerTargets:
+        """Return the share of a question's answers as the target of each, normalised; none of those without a class.
+
+        Args:
+            answers: what people answered to each question.
+        """
+        flat_N, people_N, count_Q = self._counted(
+            answers, map(vocabulary_answer, chain.from_iterable(answers))
+        )
+        share_N = (people_N / count_Q[flat_N // len(self)]).astype(np.float32)
+        return self._targets(flat_N, share_N, questions=len(answers))
+
+    def _counted(
+        self, answers: Sequence[Sequence[str]], spelled: Iterable[str]
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Count the people who gave each answer to each question.
+
+        Returns:
+            pairs of question and class `(N,)`, as `question * classes + class`; the people of each pair `(N,)`; and
+            the answers of each question `(Q,)`, those without a class, too.
+        """
         count_Q = np.fromiter(map(len, answers), np.int64, len(answers))
-        index_A = self.indices(chain.from_iterable(answers))
+        index_A = self.indices(spelled)
         row_A = np.repeat(np.arange(len(answers)), count_Q)[index_A >= 0]
         flat_N, people_N = np.unique(row_A * len(self) + index_A[index_A >= 0], return_counts=True)
-        return self._targets(flat_N, _SCORES[np.minimum(people_N, len(_SCORES) - 1)], questions=len(answers))
+        return flat_N, people_N, count_Q
 
     def hard_targets(self, labels: Sequence[str]) -> AnswerTargets:
         """Return targets of 1 for each question's label, normalised; none where it has no class."""

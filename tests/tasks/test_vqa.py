@@ -20,6 +20,8 @@ from polypool.infra.registry import TASKS
 from polypool.infra.store import FeatureStore
 from polypool.pipelines.figures.pages.draw import draw
 from polypool.pipelines.recipes import derive
+from polypool.pipelines.training.prepare import prepare
+from polypool.tasks.automatic import AUTO
 from polypool.tasks.datasets.questions import QuestionCorpus, write_questions
 from polypool.tasks.questions.accuracy import HumanAnswers
 from polypool.tasks.questions.vqa_model import best_answers
@@ -64,9 +66,7 @@ def test_a_small_corpus_is_learnt(changes, epochs, tmp_path):
     explicit = people.accuracy(results["prediction"].tolist(), version="2017")
     assert 100 * explicit.mean() == pytest.approx(metrics["accuracy_2017"])
     assert ((results["confidence"] > 0) & (results["confidence"] <= 1)).all()
-    said = json.loads((tmp_path / "evaluation" / "vqa_test_results.json").read_text())
-    assert [row["answer"] for row in said] == results["prediction"].tolist()
-    assert [row["question_id"] for row in said] == [int(q.id) for q in questions]
+    assert not (tmp_path / "evaluation").exists()  # a server's file is for questions without answers
     if run.figures:
         assert (tmp_path / "figures" / "vqa_test_examples.html").read_text().count("<article>") == 40
 
@@ -152,7 +152,9 @@ def test_questions_that_nobody_answered_give_a_results_file_and_no_accuracy(run)
     found = adapter.evaluate(adapter.model(), "test-dev", "vqa")
     assert found.metrics == {"questions": 12}
     assert set(found.per_query) == {"question_id", "image_id", "prediction", "confidence"}
-    assert len(json.loads(found.files["vqa_test-dev_results.json"])) == 12
+    said = json.loads(found.files["vqa_test-dev_results.json"])
+    assert [row["answer"] for row in said] == found.per_query["prediction"].tolist()
+    assert [row["question_id"] for row in said] == [int(q.id) for q in adapter.corpus.questions("test-dev")]
     assert "not asked" in draw(found.pictures[0]())["vqa_test-dev_examples.html"].decode()
 
 
@@ -233,7 +235,7 @@ def test_probabilities_that_are_no_numbers_are_refused():
     [
         ({"objective": "triplet"}, "--objective bce"),
         ({"objective": "bce(weight=2)"}, "--objective bce"),
-        ({"protocol": "whole"}, "Choices: vqa"),
+        ({"protocol": "whole"}, "Choices: exact-match, vqa"),
         ({"protocol": "vqa-dsl"}, "--vectors are for retrieval"),
         ({"task": "vqa(targets=softest)"}, "Did you mean 'soft'"),
         ({"task": "vqa(answers=val)"}, "train"),
@@ -271,6 +273,37 @@ def test_what_training_needs_is_looked_for_first(run, tmp_path):
         build("one", lambda q: replace(q, **silent) if q.id == "491" else q)
     with pytest.raises(InputError, match="1 of 20 images of the split 'test' have no features, such as 999"):
         build("new image", lambda q: replace(q, image_id="999") if q.image_id == "64" else q)
+
+
+def test_few_answers_are_scored_and_trained_by_exact_matches(run, tmp_path):
+    """Of one answer a question, whose id is no number: 0 at best by VQA's rule, and targets of 0.3."""
+    few = rewritten(
+        run,
+        tmp_path,
+        lambda all: [replace(q, id=f"a.csv, row {q.id}", answers=(f"{q.label}!",)) for q in all if q.label],
+    )
+    with pytest.raises(
+        InputError, match=r"split 'train' .* fewer \(144 with 1\).* take --protocol exact-match"
+    ):
+        prepare(few)
+    own = derive(few, protocol=AUTO, optim={"epochs": 1})
+    assert (own.protocol, derive(run, protocol=AUTO).protocol) == ("exact-match", "vqa")
+    adapter = prepare(own)
+    target_BA = adapter.data("train").batch(np.arange(9), seed=0, epoch=0)["target"]
+    assert target_BA.max(dim=1).values.tolist() == [1.0] * 9
+    questions = adapter.corpus.questions("test")
+    best = adapter.vocabulary.indices([q.label for q in questions])
+
+    def score(rows: slice, answers: slice) -> torch.Tensor:
+        return torch.eye(len(adapter.vocabulary))[best[rows], answers]
+
+    found = adapter.evaluate_scores(score, "test", "exact-match")
+    assert (found.protocol, found.metrics["accuracy"], found.files) == ("exact-match", 100, {})
+    assert reproduced(found) == {"accuracy"}
+    assert not {"accuracy_2017"} & {*found.metrics}
+    trainer = trainer_of(own, tmp_path, adapter=adapter)
+    trainer.train()
+    assert {name for _, row in trainer.log.rows for name in row} >= {"exact-match/accuracy", "test/score"}
 
 
 def test_features_of_images_that_nobody_asks_about_are_left_alone(run, tmp_path):

@@ -18,6 +18,8 @@ _ROWS = 8192  # that are decoded at a time, and that become Python's values
 _BUFFER = 1 << 20  # bytes of each column of the file that are read at a time
 _REFERENCE = 8  # bytes of a value at the least, once it is Python's
 _TEXT = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
+TEXT_FIELDS = ("answer", "caption", "text", "raw", "sentence")
+"""The fields of an object that hold its text: VQA's answers on the hub are `{answer, answer_confidence, answer_id}`."""
 _LIST = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
 
 
@@ -25,7 +27,8 @@ def parquet_batches(path: Path, columns: Sequence[str]) -> Iterator[pa.RecordBat
     """Yield some columns of a Parquet file, in which equal texts stay one text.
 
     Raises:
-        InputError: a column holds neither text, numbers nor lists of text, or has far more values than its file bytes.
+        InputError: a column holds neither text, numbers, lists of text nor of objects with a text, or has far more
+            values than its file bytes.
     """
     with pq.ParquetFile(path) as file:
         for name in columns:
@@ -51,14 +54,30 @@ def parquet_batches(path: Path, columns: Sequence[str]) -> Iterator[pa.RecordBat
 
 
 def _check_kind(kind: pa.DataType, *, name: str, path: Path) -> None:
-    inner = kind.value_type if any(check(kind) for check in (*_LIST, pa.types.is_dictionary)) else kind
-    if not any(check(inner) for check in _TEXT) and (
-        pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
-    ):
+    inner = kind
+    while True:
+        if any(check(inner) for check in (*_LIST, pa.types.is_dictionary)):
+            inner = inner.value_type
+        elif pa.types.is_struct(inner) and (inside := {*TEXT_FIELDS} & {*inner.names}):
+            inner = inner.field(min(inside, key=TEXT_FIELDS.index)).type
+        else:
+            break
+    if not any(check(inner) for check in _TEXT) and (pa.types.is_nested(kind) or is_binary(kind)):
         raise InputError(
-            f"{path}: the column {name!r} holds {kind}, expected strings, numbers or lists of strings; pictures that "
-            "are in the table itself have to be written to files first"
+            f"{path}: the column {name!r} holds {kind}, expected strings, numbers, or lists of strings or of objects "
+            f"with a field {', '.join(TEXT_FIELDS)}"
         )
+
+
+def is_binary(kind: pa.DataType) -> bool:
+    return pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
+
+
+def holds_pictures(kind: pa.DataType) -> bool:
+    """Whether a column holds files themselves, as bytes or as the hub's `{bytes, path}`."""
+    return is_binary(kind) or (
+        pa.types.is_struct(kind) and "bytes" in kind.names and is_binary(kind.field("bytes").type)
+    )
 
 
 def plain_rows(batch: pa.RecordBatch, *, where: Path) -> Iterator[dict[str, Any]]:
@@ -84,6 +103,8 @@ def _bytes(column: pa.Array) -> np.ndarray:
         inside = np.concatenate([[0], np.cumsum(_bytes(column.flatten()))])
         ends = np.cumsum(pc.fill_null(pc.list_value_length(column), 0).to_numpy())
         return np.diff(inside[np.concatenate([[0], ends])])
+    if pa.types.is_struct(column.type):
+        return sum(map(_bytes, column.flatten()), start=np.zeros(len(column), np.int64))
     if pa.types.is_dictionary(column.type):
         return pc.fill_null(pc.take(pc.binary_length(column.dictionary), column.indices), 0).to_numpy()
     if any(check(column.type) for check in _TEXT):

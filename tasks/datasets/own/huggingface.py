@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +39,7 @@ class HuggingFace(ColumnReader):
     """Folder that its pictures are written to."""
     config: str = ""
     """Which of several in one."""
+    pictures_inside = True
 
     def read(self) -> Reading:
         """Return the rows of all splits; their pictures are written while they are read."""
@@ -46,10 +48,11 @@ class HuggingFace(ColumnReader):
         divided = bool(self.split) or {split_called(split) for split in parts} == {"train"}
         random = self.random if divided else None
         folder = make_folder(self.images)
+        firsts = accumulate(map(len, parts.values()), initial=1)
         rows = (
             row
-            for split, part in parts.items()
-            for row in _rows(part, split, columns, folder, divided=divided)
+            for (split, part), first in zip(parts.items(), firsts, strict=False)  # and the end of the last
+            for row in _rows(part, split, columns, folder, divided=divided, first=first)
         )
         return Reading(
             of="questions" if columns.questions else "captions",
@@ -81,9 +84,9 @@ class HuggingFace(ColumnReader):
 
 
 def _rows(
-    part: Dataset, split: str, columns: Columns, folder: Path, *, divided: bool
+    part: Dataset, split: str, columns: Columns, folder: Path, *, divided: bool, first: int
 ) -> Iterator[Row | Skipped | Flagged]:
-    """Yield the rows of a split, and write their pictures below `folder`.
+    """Yield the rows of a split, and write their pictures below `folder`, those of one id once.
 
     Raises:
         InputError: the column of pictures holds none, or one cannot be written.
@@ -91,14 +94,23 @@ def _rows(
     import datasets
 
     named, media = columns.named, columns.named["media"]
-    if not isinstance(part.features[media], datasets.Image):
+    kind, path_of = part.features[media], dict[Any, str]()
+    if not isinstance(kind, datasets.Image) and not (isinstance(kind, dict) and "bytes" in kind):
         raise InputError(
             f"the column {media!r} holds {part.features[media]}, and no pictures; name another with --image-column, or "
             "read a table of paths with `ingest table`"
         )
-    part = part.select_columns([*named.values()]).cast_column(media, datasets.Image(decode=False))
+    part = part.select_columns([*dict.fromkeys(named.values())])
+    if isinstance(kind, datasets.Image):
+        part = part.cast_column(media, datasets.Image(decode=False))
     for number, row in enumerate(part):
         where, picture = f"{split}, row {number}", row[media] or {}
+        values: dict[str, Any] = {meant: row[name] for meant, name in named.items()}
+        values["split"] = "" if divided else split
+        id = values.get("id")
+        if id is not None and id in path_of:
+            yield from row_of(where, values | {"media": path_of[id]}, number=first + number)
+            continue
         data = picture.get("bytes")
         if data is None:
             data = Path(picture["path"]).read_bytes() if picture.get("path") else b""
@@ -108,8 +120,9 @@ def _rows(
             continue
         path = f"{split}/{number}.{kind}"
         write_picture(folder / path, data)
-        values: dict[str, Any] = {meant: row[name] for meant, name in named.items()}
-        yield from row_of(where, values | {"media": path, "split": "" if divided else split})
+        if id is not None:
+            path_of[id] = path
+        yield from row_of(where, values | {"media": path}, number=first + number)
 
 
 def _kind(data: bytes) -> str:

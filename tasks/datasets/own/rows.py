@@ -7,7 +7,7 @@ from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence, Se
 from dataclasses import dataclass, fields
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from polypool.infra.errors import InputError, unknown
 from polypool.infra.limits import MOST_TEXTS
@@ -15,6 +15,7 @@ from polypool.infra.store.findings import Flagged, Skipped
 from polypool.tasks.datasets import Reader
 from polypool.tasks.datasets.annotation_values import leaves
 from polypool.tasks.datasets.corpus import CorpusSummary, Item
+from polypool.tasks.datasets.own.arrow_rows import TEXT_FIELDS
 from polypool.tasks.datasets.own.gathering import Gathering
 from polypool.tasks.datasets.questions import Question, QuestionSummary
 from polypool.tasks.datasets.readers.folders import Listing
@@ -37,7 +38,11 @@ USUAL = {
     "video": ["video", "video_path", "video_file", "clip"],
     "text": ["caption", "captions", "text", "texts", "sentence", "sentences", "description", "title"],
     "question": ["question"],
-    "answer": ["answer", "answers"],
+    "answer": ["answers", "answer", "multiple_choice_answer"],
+    "question_id": ["question_id", "questionid", "qid"],
+    "label": ["multiple_choice_answer"],
+    "question_type": ["question_type"],
+    "answer_type": ["answer_type"],
     "split": ["split", "subset", "partition"],
 }
 """By what a column means, the names that suggest it, in small letters; the first that a table has counts."""
@@ -70,6 +75,8 @@ class DividedReader(Reader):
 class ColumnReader(DividedReader):
     """A reader of a table; what columns mean is guessed by their names where that is not said."""
 
+    pictures_inside: ClassVar[bool] = False
+    """Whether the rows hold pictures, and not their paths."""
     image_column: str = ""
     """Pictures, or their paths."""
     text_column: str = ""
@@ -78,13 +85,16 @@ class ColumnReader(DividedReader):
     """Questions, where there are no captions."""
     answer_column: str = ""
     """Their answers."""
+    question_id_column: str = ""
+    """Ids of the questions; the numbers of their rows by default."""
+    id_column: str = ""
+    """Id of each picture or video; its path by default. Needed where there are features alone."""
 
     def columns(self, names: Sequence[str], *, divided: bool) -> Columns:
         """Return which of a table's columns means what, as `find_columns`."""
-        given = {part: getattr(self, f"{part}_column", "") for part in USUAL}
-        if not hasattr(self, "id_column"):  # what has pictures in itself
-            del given["id"]
-        return find_columns(names, given, divided=divided)
+        flags = {part: f"{part}_column" for part in USUAL}
+        given = {part: getattr(self, flag) for part, flag in flags.items() if hasattr(self, flag)}
+        return find_columns(names, given, divided=divided, pictures_inside=self.pictures_inside)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +103,8 @@ class Columns:
 
     Attributes:
         named: names of columns by `media` (paths of pictures or videos), `id` (of each, where that is not its path),
-            `text` (captions, or questions), `answer` (where texts are questions) and `split`, those that there are.
+            `text` (captions, or questions) and `split`, those that there are; where texts are questions, `answer`,
+            `question_id`, `label` (the answer that most people gave), `question_type` and `answer_type`, too.
         guessed: lines on columns that were not named by the user, and on those that are not read.
     """
 
@@ -106,16 +117,19 @@ class Columns:
         return "answer" in self.named
 
 
-def find_columns(names: Sequence[str], given: Mapping[str, str], *, divided: bool = False) -> Columns:
+def find_columns(
+    names: Sequence[str], given: Mapping[str, str], *, divided: bool = False, pictures_inside: bool = False
+) -> Columns:
     """Return which column of a table means what.
 
-    Questions are those of a table of which a column of questions or answers is given, or that has both and no captions.
-    A column of ids is looked for where there is none of pictures or videos: there may be features alone.
+    Questions are those of a table of which a column of questions or answers is given, or that has no captions.
+    A column of ids is looked for where there is none of pictures or videos, since there may be features alone, and
+    where questions come with their pictures inside, of which each comes with all its questions.
 
     Args:
         names: the columns of the table.
-        given: by the keys of `USUAL`, the names that the user gave; empty where none is given. Without `id`, no column
-            is one of ids.
+        given: by those keys of `USUAL` that have an option, the names that the user gave; empty where none is given.
+        pictures_inside: whether the rows hold pictures, and not their paths.
         divided: whether the splits are random, so that a column of them is not looked for.
 
     Raises:
@@ -129,33 +143,36 @@ def find_columns(names: Sequence[str], given: Mapping[str, str], *, divided: boo
         part: next((small[name] for name in usual if name in small), "") for part, usual in USUAL.items()
     }
     found = {part: given.get(part) or suggested[part] for part in USUAL}
-    asks = (
-        given["question"] or given["answer"] or (not found["text"] and found["question"] and found["answer"])
-    )
-    kind = "video" if given["video"] or (not found["image"] and found["video"]) else "image"
+    asks = given.get("question") or given.get("answer") or (not found["text"] and found["question"])
+    kind = "video" if given.get("video") or (not found["image"] and found["video"]) else "image"
+    described = ["question_id", "label", "question_type", "answer_type"] if asks else []
     texts = ["question", "answer"] if asks else ["text"]
-    media = found[kind] if given[kind] or found[kind] != given.get("id") else ""
-    id = given.get("id") or ("" if media or "id" not in given else suggested["id"])
+    media = found[kind] if given.get(kind) or found[kind] != given["id"] else ""
+    id = given["id"] or ("" if media and not (pictures_inside and asks) else suggested["id"])
     used = {
         "id": id,
         kind: media,
-        **{part: found[part] for part in texts},
-        "split": given["split"] if divided else found["split"],
+        **{part: found[part] for part in (*texts, *described)},
+        "split": given.get("split", "") if divided else found["split"],
     }
-    optional = {"id", "split", *((kind,) if id else ())}
+    optional = {"id", "split", *described, *((kind,) if id and not pictures_inside else ())}
     if lacking := [part for part, name in used.items() if not name and part not in optional]:
-        raise _unnamed(lacking, names, kind=kind, ids="id" in given)
+        raise _unnamed(lacking, names, kind=kind, ids=not pictures_inside)
     guessed = tuple(
-        f"guessed: {part}: the column {name!r} (--{part}-column says another)"
+        f"guessed: {part}: the column {name!r}"
+        + (f" (--{part.replace('_', '-')}-column says another)" if part in given else "")
         for part, name in used.items()
-        if name and not given[part]
+        if name and not given.get(part)
     )
     meaning = {kind: "media", texts[0]: "text"}
     named = {meaning.get(part, part): name for part, name in used.items() if name}
     unread = [name for name in names if name not in named.values()]
     more = ("not read: the columns " + ", ".join(map(repr, unread)),) if unread else ()
-    if suggested["id"] in unread and "id" in given:
-        more += (f"--id-column {suggested['id']} makes it the id of each {kind}, in place of the path",)
+    if suggested["id"] in unread:
+        asked = f"; --question-id-column {suggested['id']} that of each question" if asks else ""
+        more += (
+            f"--id-column {suggested['id']} makes it the id of each {kind}, in place of the path{asked}",
+        )
     return Columns(named=named, guessed=(*guessed, *more))
 
 
@@ -183,6 +200,8 @@ class Row:
         texts: captions, or one question.
         answers: to it.
         split: of its column; empty where there is none.
+        number: of the row in all files, from 1; the id of a question that has none.
+        question_id, label, question_type, answer_type: of a question, as `Question` has them.
     """
 
     where: str
@@ -191,6 +210,11 @@ class Row:
     texts: tuple[str, ...]
     answers: tuple[str, ...] = ()
     split: str = ""
+    number: int = 0
+    question_id: str = ""
+    label: str = ""
+    question_type: str = ""
+    answer_type: str = ""
 
 
 _FIELDS = tuple(each.name for each in fields(Row))
@@ -201,19 +225,28 @@ def _row(values: tuple[Any, ...]) -> Row:
     return Row(**dict(zip(_FIELDS, values, strict=True)))
 
 
-def row_of(where: str, values: Mapping[str, Any]) -> Iterator[Row | Skipped | Flagged]:
-    """Yield a row of some values, by the names that `Columns.named` gives them, and what is odd about it."""
-    named = [values.get(part) for part in ("media", "id", "split")]
+def row_of(where: str, values: Mapping[str, Any], *, number: int) -> Iterator[Row | Skipped | Flagged]:
+    """Yield a row of some values, by the names that `Columns.named` gives them, and what is odd about it.
+
+    Args:
+        where: its place, for messages.
+        values: of its columns.
+        number: of the row, from 1.
+    """
+    named = [values.get(part) for part in ("media", "id", "split", "question_id")]
     if any(isinstance(value, bool) or not isinstance(value, str | int | None) for value in named):
         why = "a path, an id or a split that is neither text nor a whole number"
         yield Skipped(where=where, why=why)
         return
-    path, id, split = ("" if value is None else str(value).strip() for value in named)
+    path, id, split, question_id = ("" if value is None else str(value).strip() for value in named)
     split = split_called(split)
     if any(isinstance(value, str) and value != value.strip() for value in named[:2]):
         yield Flagged(where=where, why="a path or an id with spaces at its ends, which are left out")
     if not (id or path):
         yield Skipped(where=where, why="a row without a picture or video", split=split)
+        return
+    if "question_id" in values and not question_id:
+        yield Skipped(where=where, why="a question without its id", split=split)
         return
     texts = yield from strings(values.get("text"), what="a text", where=where)
     answers = yield from strings(values.get("answer"), what="an answer", where=where)
@@ -221,16 +254,40 @@ def row_of(where: str, values: Mapping[str, Any]) -> Iterator[Row | Skipped | Fl
         yield Flagged(
             where=where, why="a text of several lines; if it is none, a quote in the file is not closed"
         )
-    yield Row(where=where, id=id or path, path=path, texts=texts, answers=answers, split=split)
+    about = {part: values.get(part) for part in ("label", "question_type", "answer_type")}
+    yield Row(
+        where=where,
+        id=id or path,
+        path=path,
+        texts=texts,
+        answers=answers,
+        split=split,
+        number=number,
+        question_id=question_id,
+        **{part: value for part, value in about.items() if isinstance(value, str)},
+    )
 
 
 def strings(value: Any, *, what: str, where: str) -> Generator[Skipped, None, tuple[str, ...]]:
-    """Return the texts of a cell, that may be a list of them; a missing one is empty, and counted later."""
-    held = ["" if each is None else each for each in (value if isinstance(value, list) else [value])]
+    """Return the texts of a cell, that may be a list of them; a missing one is empty, and counted later.
+
+    An object counts as the text in it (`TEXT_FIELDS`).
+    """
+    value = _text_in(value)
+    held = [_text_in(each) for each in (value if isinstance(value, list) else [value])]
+    held = ["" if each is None else each for each in held]
     for each in held:
         if not isinstance(each, str):
             yield Skipped(where=where, why=f"{what} that is not a string", part=True)
     return tuple(each for each in held if isinstance(each, str))
+
+
+def _text_in(value: Any) -> Any:
+    return (
+        next((value[name] for name in TEXT_FIELDS if name in value), value)
+        if isinstance(value, dict)
+        else value
+    )
 
 
 def grouped(
@@ -261,6 +318,7 @@ def grouped(
         )
     listing, ids = Listing(folder) if folder else None, defaultdict[str, set[str]](set)
     split_of, overlap = dict[str, str](), list[str]()
+    answered = {"train", "val"}
     with Gathering(splits.key) as gathering:
         for row in rows:
             if not isinstance(row, Row):
@@ -275,6 +333,8 @@ def grouped(
                 )
                 yield Skipped(where=f"{row.where}, {row.path}", why=why, split=row.split)
             else:
+                if any(answer.strip() for answer in row.answers):
+                    answered.add(row.split)
                 # questions of several splits may be about one picture, of which the corpus warns
                 gathering.add(f"{row.split}\0{row.id}" if questions and own_splits else row.id, _VALUES(row))
                 if splits.val:
@@ -291,13 +351,16 @@ def grouped(
         held_out = splits.held_out(ids) if ids else set()
         count = gathering.rank()
         ranks = {} if own_splits or not count else splits.divide(count)
+        answered |= {*ranks}
         for rank, group in gathering.groups():
             split = next((split for split, range in ranks.items() if rank in range), "")
-            yield from _together(map(_row, group), split, held_out=held_out, questions=questions)
+            yield from _together(
+                map(_row, group), split, held_out=held_out, questions=questions, answered=answered
+            )
 
 
 def _together(
-    rows: Iterator[Row], split: str, *, held_out: Set[str], questions: bool
+    rows: Iterator[Row], split: str, *, held_out: Set[str], questions: bool, answered: Set[str]
 ) -> Iterator[Item | Question | Skipped | Flagged]:
     """Yield what rows of one picture or video make together.
 
@@ -306,6 +369,7 @@ def _together(
         split: the random one, empty where it is theirs.
         held_out: ids of train whose split is val.
         questions: whether texts are questions.
+        answered: the splits whose questions all need answers; another is one of questions alone, as VQA's test-dev.
     """
     first = next(rows)
     id, fitting = first.id, [first]
@@ -324,26 +388,32 @@ def _together(
     if not split:
         yield Skipped(where=f"{first.where}, id {id}", why="a row without a split")
     elif questions:
-        yield from _questions(id, split, fitting)
+        yield from _questions(id, split, fitting, answered=split in answered)
     else:
         captions = tuple(text for row in fitting for text in row.texts)
         yield Item(id=id, split=split, captions=captions, path=first.path)
 
 
-def _questions(id: str, split: str, rows: Sequence[Row]) -> Iterator[Question]:
-    """Yield the questions about a picture, each with the answers of all its rows; the first one's place is its id."""
-    same: dict[str, list[Row]] = defaultdict(list)
+def _questions(id: str, split: str, rows: Sequence[Row], *, answered: bool) -> Iterator[Question]:
+    """Yield the questions about a picture, each with the answers of all its rows.
+
+    A question without an id has the number of its first row.
+    """
+    same: dict[tuple[str, str], list[Row]] = defaultdict(list)
     for row in rows:
-        same[" ".join(row.texts)].append(row)
-    for question, group in same.items():
-        answers = tuple(answer for row in group for answer in row.answers)
+        same[row.question_id, " ".join(row.texts)].append(row)
+    for (question_id, question), group in same.items():
+        first = group[0]
+        answers = tuple(answer for row in group for answer in row.answers) if answered else ()
         counts = Counter(answer for answer in answers if answer.strip())
         yield Question(
-            id=group[0].where,
+            id=question_id or str(first.number),
             split=split,
             image_id=id,
             question=question,
-            path=group[0].path,
+            path=first.path,
+            question_type=first.question_type,
+            answer_type=first.answer_type,
             answers=answers,
-            label=counts.most_common(1)[0][0] if counts else "",
+            label=first.label or (counts.most_common(1)[0][0] if counts else ""),
         )

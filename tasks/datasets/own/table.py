@@ -26,7 +26,7 @@ from polypool.infra.registry import READERS
 from polypool.infra.store.findings import Flagged, Skipped
 from polypool.tasks.datasets import Reading
 from polypool.tasks.datasets.annotation_files import read_elements, read_lines
-from polypool.tasks.datasets.own.arrow_rows import parquet_batches, plain_rows
+from polypool.tasks.datasets.own.arrow_rows import holds_pictures, parquet_batches, plain_rows
 from polypool.tasks.datasets.own.rows import ColumnReader, Columns, Row, grouped, row_of
 from polypool.tasks.datasets.splits import SPLITS, USUAL_SHARES, split_called
 
@@ -50,8 +50,6 @@ class Table(ColumnReader):
     """The table; several files have the same columns. `train=a.csv val=b.csv test=c.csv` says which split each is."""
     video_column: str = ""
     """Paths of videos, where they are no pictures."""
-    id_column: str = ""
-    """Id of each picture or video; its path by default. Needed where there are features alone."""
     split_column: str = ""
     """train, val or test; `validation`, `dev` and the like are understood."""
     images: Path | None = None
@@ -67,7 +65,11 @@ class Table(ColumnReader):
         apart = _apart(opened)
         if apart and (self.split or self.split_column):
             raise InputError("--file says the splits; leave out --split and --split-column")
-        columns = self.columns(opened[0].names, divided=apart or bool(self.split))
+        pictures = _pictures_inside(opened[0])
+        try:
+            columns = self.columns(opened[0].names, divided=apart or bool(self.split))
+        except InputError as error:
+            raise InputError("; ".join(filter(None, (str(error), pictures)))) from error
         for other in opened[1:]:
             if lacking := [name for name in columns.named.values() if name not in other.names]:
                 raise InputError(
@@ -75,7 +77,7 @@ class Table(ColumnReader):
                 )
         common = Path(os.path.commonpath([file.path.parent.absolute() for file in opened]))
         folder = self.images or common
-        own_splits, notes = apart or "split" in columns.named, [*columns.guessed]
+        own_splits, notes = apart or "split" in columns.named, [*columns.guessed, *filter(None, (pictures,))]
         if separators := {file.separator for file in opened} - {"", ",", "\t"}:
             notes.append(f"guessed: fields are separated by {' and '.join(map(repr, separators))}")
         if not (own_splits or self.split):
@@ -102,6 +104,16 @@ class Table(ColumnReader):
             images=folder.absolute() if "media" in columns.named else "",
             notes=notes,
         )
+
+
+def _pictures_inside(file: TableFile) -> str:
+    """Return what to do with columns of pictures; empty where there are none."""
+    if not file.pictures:
+        return ""
+    return (
+        f"not read: {', '.join(map(repr, file.pictures))}, pictures inside the table: `polypool ingest hf --name "
+        f"{file.path.parent} --images DIR --out DIR` reads the tables of a folder and writes their pictures to files"
+    )
 
 
 def _said(file: Path) -> tuple[Path, str]:
@@ -149,8 +161,9 @@ def _rows(
         InputError: a file is damaged.
     """
     wanted = tuple(dict.fromkeys(columns.named.values()))
+    number = 0
     for file in files:
-        number, below = 0, os.path.relpath(file.path.parent, folder) if folder else os.curdir
+        before, below = number, os.path.relpath(file.path.parent, folder) if folder else os.curdir
         for row in file.rows(wanted):
             if isinstance(row, Skipped):
                 yield row
@@ -161,7 +174,7 @@ def _rows(
                 values["split"] = file.split
             if below != os.curdir and isinstance(path := values.get("media"), str) and path.strip():
                 values["media"] = os.path.join(below, path.strip())
-            yield from row_of(f"{file.path.name}, row {number}", values)
+            yield from row_of(f"{file.path.name}, row {number - before}", values, number=number)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,6 +186,8 @@ class TableFile:
     separator: str = ""
     split: str = ""
     """Of all its rows; empty where a column has them, or none."""
+    pictures: tuple[str, ...] = ()
+    """Columns of pictures themselves, which are not among the names."""
 
     @classmethod
     def open(cls, path: str | Path, split: str = "") -> TableFile:
@@ -184,21 +199,23 @@ class TableFile:
         path = existing(path, what=_WHAT)
         if (suffix := path.suffix.lower()) not in SUFFIXES:
             raise InputError(f"{path}: ends in {suffix or 'nothing'}, expected {_WHAT}")
-        separator = _separator(path) if suffix in (".csv", ".tsv") else ""
+        separator, pictures = _separator(path) if suffix in (".csv", ".tsv") else "", ()
         with _reading(path):
             if separator:
                 _check_utf8(path)
                 with _csv(path, separator, None, []) as table:
                     names = tuple(table.schema.names)
             elif suffix == ".parquet":
-                names = tuple(pq.read_schema(path).names)  # decoded here
+                schema = pq.read_schema(path)
+                pictures = tuple(field.name for field in schema if holds_pictures(field.type))
+                names = tuple(name for name in schema.names if name not in pictures)  # decoded here
             else:
                 names = tuple(
                     dict.fromkeys(name for row in islice(_objects(path), _LOOKED_AT) for name in row)
                 )
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise InputError(f"{path}: has several columns called {', '.join(twice)}; rename all but one")
-        return cls(path=path, names=names, separator=separator, split=split)
+        return cls(path=path, names=names, separator=separator, split=split, pictures=pictures)
 
     def rows(self, columns: Sequence[str]) -> Iterator[dict[str, Any] | Skipped]:
         """Yield the values of some columns by name, row by row, and the rows that cannot be read.

@@ -33,11 +33,13 @@ from polypool.tasks.datasets.splits import choose
 
 SPLITS = ("train", "val", "test", "test-dev", "test2015")
 _SPLIT_OF = {"train2014": "train", "val2014": "test", "test-dev2015": "test-dev", "test2015": "test2015"}
-_ANSWERS = "10"  # of each question
 _WHAT = {
     "questions": 'VQA\'s questions, {"questions": [{"question_id", "image_id", "question"}, ...]}',
     "annotations": 'VQA\'s annotations, {"annotations": [{"question_id", "answers", ...}, ...]}',
 }
+
+
+_MULTIPLE_CHOICE = "of multiple choice alone, without the people's `answers`"
 
 
 @READERS.register("vqa2")
@@ -86,13 +88,11 @@ class Vqa2(Reader):
         )
 
     def remarks(self, summary: QuestionSummary) -> Iterator[str]:
-        """Say how many questions have more answers than the published ones, or fewer."""
-        odd = {number: count for number, count in summary.answers.items() if number not in ("0", _ANSWERS)}
-        if odd:
-            numbers = ", ".join(f"{count:,} with {number}" for number, count in odd.items())
+        """Say how to get a test split."""
+        if "test" not in summary.splits:
             yield (
-                f"{sum(odd.values()):,} questions have not {_ANSWERS} answers ({numbers}); the accuracy of each is the "
-                "mean over those there are"
+                "the questions of val2014 are the test split: add v2_OpenEnded_mscoco_val2014_questions.json to "
+                "--questions and v2_mscoco_val2014_annotations.json to --annotations"
             )
 
     def _questions(self) -> Iterator[Question | Skipped]:
@@ -107,11 +107,21 @@ class Vqa2(Reader):
             )
         splits = splits if len(splits) > 1 else (splits or ("",)) * len(self.questions)
         annotation_of: dict[int, _Annotation] = {}
+        chosen = False
         for path in self.annotations:
-            yield from _read_annotations(path, into=annotation_of)
+            for skipped in _read_annotations(path, into=annotation_of):
+                chosen |= skipped.why.endswith(_MULTIPLE_CHOICE)
+                yield skipped
+        lacking = (
+            f"a usable annotation: there are those {_MULTIPLE_CHOICE}; give the open-ended ones"
+            if chosen
+            else "an annotation; give their file, too"
+        )
         left = set(annotation_of)
         for path, split in zip(self.questions, splits, strict=True):
-            yield from _read_questions(path, split=split, annotation_of=annotation_of, left=left, files=files)
+            yield from _read_questions(
+                path, split=split, annotation_of=annotation_of, lacking=lacking, left=left, files=files
+            )
         for id in (id for id in annotation_of if id in left):
             yield Skipped(where=f"annotation of question {id}", why="an annotation without a question")
 
@@ -175,7 +185,7 @@ def _read_part(path: Path, key: str) -> dict[str, Any]:
 
 def _compact(entry: dict[str, Any]) -> Any:
     """Make an annotation small while the file is read: as JSON, those of VQA 2.0 take gigabytes of memory."""
-    if "answers" in entry and "question_id" in entry:
+    if entry.get("answers") is not None and "question_id" in entry:
         return _annotation(entry)
     if "answer" in entry and "question_id" not in entry:
         return entry.get("answer_id"), entry["answer"]
@@ -215,7 +225,10 @@ def _read_annotations(path: Path, *, into: dict[int, _Annotation]) -> Iterator[S
         if isinstance(entry, Skipped):
             yield replace(entry, where=f"{where}{entry.where}")
         elif not isinstance(entry, _Annotation):
-            yield Skipped(where=where, why=f"{FORM}: no answers")
+            chosen = isinstance(entry, dict) and "multiple_choice_answer" in entry
+            yield Skipped(
+                where=where, why=f"an annotation {_MULTIPLE_CHOICE}" if chosen else f"{FORM}: no answers"
+            )
         elif entry.question_id in into:
             why = "a second annotation of a question; the first is kept"
             yield Skipped(where=f"{where}, question {entry.question_id}", why=why)
@@ -224,7 +237,13 @@ def _read_annotations(path: Path, *, into: dict[int, _Annotation]) -> Iterator[S
 
 
 def _read_questions(
-    path: Path, *, split: str, annotation_of: dict[int, _Annotation], left: set[int], files: ImageFiles | None
+    path: Path,
+    *,
+    split: str,
+    annotation_of: dict[int, _Annotation],
+    lacking: str,
+    left: set[int],
+    files: ImageFiles | None,
 ) -> Iterator[Question | Skipped]:
     """Yield the questions of a file with their answers, and take their ids out of `left`."""
     data = _read_part(path, "questions")
@@ -239,8 +258,7 @@ def _read_questions(
     annotated = any(entry["question_id"] in annotation_of for entry in entries)
     if entries and not annotated and split in ("train", "val"):
         raise InputError(
-            f"{path}: none of its questions, which are to be {split}, has an annotation; give their file, too: "
-            "--annotations FILE"
+            f"{path}: none of its questions, which are to be {split}, has {lacking}: --annotations FILE"
         )
     for entry in Progress(entries, desc=split, unit="question"):
         id, image = entry["question_id"], str(entry["image_id"])

@@ -53,7 +53,9 @@ def test_after_questions_comes_their_recipe(here):
     write_questions("data/asked", [first], source={})
     assert len(lines(next_steps.after_corpus(Path("data/asked")))) == 1  # no split to choose the epoch on
     write_questions("data/asked", [first, replace(first, id="2", split="val")], source={})
-    assert lines(next_steps.after_corpus(Path("data/asked")))[1].startswith("train vqa --corpus data/asked")
+    training = lines(next_steps.after_corpus(Path("data/asked")))[1]
+    assert training.startswith("train vqa --corpus data/asked")
+    assert training.endswith(" --no-test")  # it has no such split
 
 
 def test_after_features_comes_training_on_their_corpus(here):

@@ -8,6 +8,7 @@ from polypool.tasks.questions.accuracy import (
     HumanAnswers,
     global_pool,
     normalise,
+    protocol_for,
     trim,
     vocabulary_answer,
     with_digits,
@@ -81,12 +82,45 @@ def test_fewer_answers_are_a_mean_over_those_there_are():
     assert HumanAnswers([["x"]]).accuracy(["x"], version="2021")[0] == 0
 
 
+@pytest.mark.parametrize(
+    ("answers", "prediction", "share"),
+    [
+        (["Yes!"], "yes", 1),  # one answer: VQA's rule gives 0, and compares what people say alike as it is
+        (["1,000"], "1000", 1),
+        (["yes"], "no", 0),
+        (["a cat", "Cat", "dog"], "cat", 2 / 3),
+        (["x"] * 3 + ["y"] * 9, "x", 1 / 4),
+    ],
+)
+def test_exact_matches_are_the_share_of_answers(answers, prediction, share):
+    people = HumanAnswers([["other"], answers, ["other"]])
+    assert people.exact_match(["b", prediction, "c"]) == pytest.approx([0, share, 0])
+    assert HumanAnswers([]).exact_match([]).shape == (0,)
+
+
+@pytest.mark.parametrize(
+    ("counts", "protocol"),
+    [
+        ({10: 100}, "vqa"),
+        ({0: 50, 10: 3}, "vqa"),  # those of test-dev have none
+        ({9: 1, 10: 98, 12: 1}, "vqa"),  # ingest leaves damaged answers out
+        ({9: 2, 10: 98}, "exact-match"),
+        ({11: 5}, "vqa"),
+        ({1: 5}, "exact-match"),
+    ],
+)
+def test_the_protocol_follows_from_the_numbers_of_answers(counts, protocol):
+    assert protocol_for(counts) == protocol
+
+
 def test_what_cannot_be_scored():
     with pytest.raises(InputError, match="question 1 has no answers"):
         HumanAnswers([["a"], []])
     people = HumanAnswers([["a"] * 10])
     with pytest.raises(InputError, match="2 predictions for 1 questions"):
         people.accuracy(["a", "b"])
+    with pytest.raises(InputError, match="2 predictions for 1 questions"):
+        people.exact_match(["a", "b"])
     with pytest.raises(InputError, match="unknown version of VQA's accuracy '2020'"):
         people.accuracy(["a"], version="2020")
     assert HumanAnswers([]).accuracy([]).shape == (0,)

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 from PIL import Image
-from verbs import corpus_of, refused
+from verbs import corpus_of, ingested, refused
+
+from polypool.tasks.datasets.questions import QuestionCorpus
 
 
 def picture(shade: int, kind: str = "png") -> bytes:
@@ -29,7 +31,7 @@ def kept(folder: Path, **splits: list[dict[str, Any]]) -> Path:
 def rows(count: int, start: int = 0, kind: str = "png") -> list[dict[str, Any]]:
     captions = {n: [f"picture {n}", f"number {n}"] for n in range(start, start + count)}
     return [
-        {"image": {"bytes": picture(n, kind), "path": None}, "captions": texts, "other": n}
+        {"image": {"bytes": picture(n, kind), "path": None}, "captions": texts, "other": n, "image_id": 7}
         for n, texts in captions.items()
     ]
 
@@ -60,6 +62,27 @@ def test_one_split_of_training_is_divided(tmp_path):
     said, corpus, _ = corpus_of(tmp_path / "out", *words(tmp_path))
     assert "splits are random: train/val/test 80/10/10, seed 0" in said
     assert dict(corpus.splits) == {"train": 8, "val": 1, "test": 1}
+
+
+def test_questions_about_a_picture_share_it_and_are_numbered_over_all_splits(tmp_path):
+    asked = [
+        {
+            "image": {"bytes": picture(n // 2), "path": None},
+            "image_id": n // 2,
+            "question": f"{n}?",
+            "answer": "a",
+        }
+        for n in range(10)
+    ]
+    kept(tmp_path / "set", train=asked[:6], validation=asked[6:8], test=asked[8:])
+    ingested(*words(tmp_path), "--out", tmp_path / "out")
+    corpus = QuestionCorpus.open(tmp_path / "out")
+    assert [each.id for split in corpus.splits for each in corpus.questions(split)] == [
+        str(n) for n in range(1, 11)
+    ]
+    (first, second) = corpus.questions("val")
+    assert (first.image_id, first.path, second.path) == ("3", "validation/0.png", "validation/0.png")
+    assert len([*(tmp_path / "pictures").rglob("*.png")]) == 5
 
 
 def test_a_row_without_a_picture_is_listed_and_a_column_of_none_refused(tmp_path):

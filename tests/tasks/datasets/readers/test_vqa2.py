@@ -31,7 +31,10 @@ def test_the_official_files(tmp_path):
     assert "49 questions (" in said
     assert "train 38 about 19 images" in said
     assert "nothing skipped" in said
-    assert "accuracy of each" not in said
+    assert "answers of a question: 3 with none, 46 with 10; scored by the protocol vqa" in said
+    assert "test split" not in said
+    alone = ingested("vqa2", *arguments(files[:2]), "--out", tmp_path / "train")
+    assert "add v2_OpenEnded_mscoco_val2014_questions.json to --questions" in alone
     corpus = QuestionCorpus.open(out)
     assert corpus.splits == {"train": 38, "val": 2, "test": 6, "test-dev": 1, "test2015": 2}
     train, val = ({each.image_id for each in corpus.questions(split)} for split in ("train", "val"))

@@ -86,7 +86,7 @@ def test_bad_answers_are_skipped_and_listed(tmp_path):
     annotations += [told(12, 12, answers=["cat"]) | {"answers": twelve}]
     questions = [asked(number, number) for number in (4, 6, 10, 12)]
     said, corpus, found = skipped(tmp_path, questions, annotations)
-    assert "2 questions have not 10 answers (1 with 7, 1 with 12)" in said
+    assert "answers of a question: 1 with 7, 1 with 12; scored by the protocol exact-match" in said
     assert of(corpus) == {"test": ["4", "12"]}
     assert corpus.questions("test")[0].answers == ("café",) * 3 + ("x y ",) * 4
     assert found == [
@@ -102,6 +102,21 @@ def test_bad_answers_are_skipped_and_listed(tmp_path):
         ("question 6, answer 1", "an answer that is empty"),
         ("question 6, answer 2", "an answer that is empty"),
     ]
+
+
+def test_annotations_of_multiple_choice_are_named(tmp_path):
+    chosen = [told(number, number) for number in (1, 2)]
+    del chosen[0]["answers"]
+    chosen[1]["answers"] = None
+    _, _, found = skipped(tmp_path, [asked(n, n) for n in (1, 2, 3)], [*chosen, told(3, 3)])
+    of_choice = "an annotation of multiple choice alone, without the people's `answers`"
+    assert [why for _, why in found] == [of_choice] * 2 + ["a question without an annotation"] * 2
+    files = [
+        write(tmp_path, "train2014", "questions", [asked(1, 1)]),
+        write(tmp_path, "train2014", "annotations", chosen[:1]),
+    ]
+    message = "those of multiple choice alone, without the people's `answers`; give the open-ended ones: --annotations"
+    refused(message, "vqa2", *arguments(files), "--out", tmp_path / "out")
 
 
 def test_questions_and_annotations_that_do_not_belong_together(tmp_path):
