@@ -206,7 +206,7 @@ SETS: dict[str, PublicSet] = {
         commands=(
             "polypool ingest vqa2 --questions v2_OpenEnded_*_questions.json "
             "--annotations v2_mscoco_*_annotations.json --images . --out data/vqa2",
-            "polypool ingest butd --tsv trainval_36/*.tsv test2015_36/*.tsv --corpus data/vqa2 "
+            "polypool ingest butd --file trainval_36/*.tsv test2015_36/*.tsv --corpus data/vqa2 "
             "--out data/vqa2/regions",
         ),
     ),
