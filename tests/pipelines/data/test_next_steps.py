@@ -84,7 +84,7 @@ def test_splits_that_a_store_lacks_are_added_first(here):
         next_steps.after_extraction(Path("data/t"), Path("data/mine"), manifest, words=words, texts=True)
     )
     assert of_texts == (
-        "train image_text --corpus data/mine --features FEATURES --aggregator gpo --texts data/t"
+        "train image_text --corpus data/mine --features FEATURES --aggregator gpo --no-test --texts data/t"
     )
 
 

@@ -61,6 +61,17 @@ def test_a_recipe_trains_on_any_corpus_and_features(recipe, statistics, tmp_path
     assert trainer.log.rows[-1][1][f"{run.protocol}/{trainer.adapter.primary.name}"] >= 0
 
 
+@pytest.mark.parametrize("recipe", ["image_text", "vqa"])
+def test_no_test_needs_no_test_split(recipe, tmp_path):
+    made = (make_questions if recipe == "vqa" else make_corpus)(tmp_path, train=8, val=4, test=0)
+    run = read_run(recipe, [*given(made, "features"), *SMALL, "--no-test"])
+    trainer = trainer_of(run, tmp_path, adapter=prepare(run))
+    trainer.train()
+    assert trainer.step >= 1
+    with pytest.raises(InputError, match="in the split 'test'"):
+        prepare(replace(run, test=True))
+
+
 def test_stored_texts_are_read_where_they_are_given(tmp_path):
     made = with_texts(
         make_corpus(tmp_path, train=8), tmp_path / "t", f"bert(name={save_bert(tmp_path / 'b')!r})"
