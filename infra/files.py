@@ -145,8 +145,8 @@ def _sync_folder(folder: Path) -> None:
 def _no_space(path: Path, needs: int) -> InputError:
     size = f"{needs:,} bytes" if needs else "more bytes"
     return InputError(
-        f"{path}: no space left: {size} are needed for this file and {_free(path.parent):,} are free (or a quota or "
-        "limit on the size of files is reached); make room and run the command again"
+        f"{path}: no space left: {size} are needed for this file and {free_bytes(path.parent):,} are free (or a quota "
+        "or limit on the size of files is reached); make room and run the command again"
     )
 
 
@@ -258,7 +258,7 @@ def disk_fault(error: BaseException, folder: Path) -> str | None:
         number = _errno(each)
         if number in FULL:
             places = dict.fromkeys((str(folder), tempfile.gettempdir()))
-            free = " and ".join(f"{place} has {_free(Path(place)):,} bytes free" for place in places)
+            free = " and ".join(f"{place} has {free_bytes(Path(place)):,} bytes free" for place in places)
             return f"no space left ({free}; or a quota or a limit on the size of files is reached); make room"
         # a file that may not be read is another matter
         if number == errno.EROFS or (number in _FORBIDDEN and str(folder) in str(each)):
@@ -276,7 +276,7 @@ def _errno(error: BaseException) -> int | None:
     return errno.ENOSPC if _TORCH_WRITER in str(error) else None
 
 
-def _free(folder: Path) -> int:
+def free_bytes(folder: Path) -> int:
     """Return the free bytes of a folder, or of its nearest parent that exists."""
     folder = folder.absolute()
     return shutil.disk_usage(next(each for each in (folder, *folder.parents) if each.exists())).free

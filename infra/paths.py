@@ -52,7 +52,7 @@ def here() -> Path:
     return home() if _in_job() else Path.cwd()
 
 
-def absolute(path: str | Path, start: Callable[[], Path]) -> Path | Url:
+def absolute(path: str | Path | Url, start: Callable[[], Path]) -> Path | Url:
     """Return a URL of object storage unchanged, and any other path absolute.
 
     Args:
@@ -75,6 +75,31 @@ def located(path: str, kind: Any, start: Callable[[], Path]) -> str:
     ):
         return path
     return str(found)
+
+
+_IGNORED = ("data", "runs", "mlartifacts", "mlflow.db*", ".venv*", ".git")
+_HEADER = "# left out of what `ray job submit --working-dir .` uploads, at most 100 MiB"
+
+
+def keep_out_of_jobs(*written: str | Path | Url) -> None:
+    """Name in the `.rayignore` of the home what is not to be sent with Ray jobs; one that a user wrote stays as it is.
+
+    Args:
+        written: folders of data or runs, of which the topmost below the home is named, too.
+    """
+    if _in_job():
+        return
+    at = home()
+    file = at / ".rayignore"
+    paths = [absolute(path, here) for path in written]
+    tops = [
+        path.relative_to(at).parts[:1] for path in paths if isinstance(path, Path) and path.is_relative_to(at)
+    ]
+    lines = file.read_text().splitlines() if file.is_file() else [_HEADER, *_IGNORED]
+    new = [top for (top,) in filter(None, tops) if top not in lines]
+    if lines[:1] == [_HEADER] and tops and (new or not file.exists()):
+        with suppress(OSError):  # of a home that may only be read
+            file.write_text("".join(f"{line}\n" for line in [*lines, *dict.fromkeys(new)]))
 
 
 def elsewhere(missing: Path) -> str:

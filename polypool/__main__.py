@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import sys
+from contextlib import redirect_stdout
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from polypool.infra.errors import InputError, unknown
 from polypool.infra.extras import needed
 from polypool.infra.process.output import HELP
 from polypool.infra.process.stopping import exit_now, set_handler
+from polypool.infra.process.terminal import Printable, open_closed_streams
 
 COMMANDS = "polypool.pipelines.commands"
 MOVED = {
@@ -28,8 +30,22 @@ MOVED = {
 def main() -> None:
     """Run the verb that the command line names; only its module is imported."""
     set_handler(exit_now)
+    open_closed_streams()
+    with redirect_stdout(Printable(sys.stdout)):
+        try:
+            _call()
+        finally:
+            sys.stdout.flush()
+
+
+def _call() -> None:
     known = verbs()
     name, *words = sys.argv[1:] or ["--help"]
+    if name.startswith("-") and (verb := next((word for word in words if word in known), "")):  # --quiet VERB
+        before = words.index(verb)
+        name, words = verb, [*words[before + 1 :], name, *words[:before]]
+    elif name.startswith("-") and {"--help", "-h"} & {*words}:
+        name = "--help"
     if name in ("--help", "-h"):
         width = max(map(len, known))
         print("polypool VERB ...; `polypool VERB --help` says more\n")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import os
+import shutil
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
@@ -14,6 +16,7 @@ from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, Pri
 
 from polypool.infra.errors import InputError
 from polypool.infra.extras import needed
+from polypool.infra.fields import is_unicode
 from polypool.infra.process.memory import collect_rarely
 from polypool.infra.process.output import HELP, printed_as, take_options
 from polypool.infra.process.stopping import report_stop, stoppable
@@ -25,6 +28,7 @@ Repeated = Annotated[tuple[str, ...], tyro.conf.UseAppendAction]
 NamedRun = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN", help_behavior_hint="(required)")]
 """A run, as of `polypool.infra.tracking.resolve_run`; without one, the message lists the latest runs."""
 _WHOLE = 2**63
+_NARROW = 40  # columns, below which tyro breaks lines for minutes
 AllByDefault = Annotated[tuple[str, ...], tyro.conf.arg(help_behavior_hint="(default: all)")]
 
 
@@ -40,9 +44,14 @@ def command(main: Callable[[], None]) -> Callable[[], None]:
         try:
             chosen, words = take_options(sys.argv[1:])
             sys.argv[1:] = words
+            _refuse_undecodable(words)
             with stoppable(), redirect_stdout(Printable(sys.stdout)), _arguments(), printed_as(chosen):
-                _with_help(main, words)
-                sys.stdout.flush()
+                if shutil.get_terminal_size().columns < _NARROW:
+                    os.environ["COLUMNS"] = str(_NARROW)
+                try:
+                    _with_help(main, words)
+                finally:
+                    sys.stdout.flush()
         except InputError as error:
             print(f"error: {printable(str(error))}", file=sys.stderr)
             sys.exit(error.exit_code)
@@ -50,6 +59,29 @@ def command(main: Callable[[], None]) -> Callable[[], None]:
             sys.exit(report_stop())
 
     return run
+
+
+def _refuse_undecodable(words: Sequence[str]) -> None:
+    """Refuse what cannot be recorded with a run: a word, or a name of the folders it works in, that is no UTF-8.
+
+    Raises:
+        InputError: there is one, or the current folder was deleted.
+    """
+    try:
+        folder = os.getcwd()
+    except OSError as error:
+        raise InputError(
+            f"the current folder cannot be used: {error.strerror}; change to another one"
+        ) from error
+    for what, text in (
+        ("the current folder", folder),
+        ("POLYPOOL_HOME", os.environ.get("POLYPOOL_HOME", "")),
+        *(("the command line", word) for word in words),
+    ):
+        if not is_unicode(text):
+            raise InputError(
+                f"{what} has a name that is no UTF-8, which no record can hold: {text}; rename it"
+            )
 
 
 @needed()

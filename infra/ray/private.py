@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from polypool.infra.errors import AwayError
+from polypool.infra.files import free_bytes
 from polypool.infra.process.progress import waiting
 from polypool.infra.ray.internals import psutil
 
@@ -33,6 +34,8 @@ _PROGRAM = Path(__file__).with_name("private_process.py")
 _TOO_SLOW = "timed out during startup"
 """Ray's message when it gives up, after a time that no setting changes."""
 _TRIES = 3
+_LONGEST, _SHORT = 36, "/tmp"  # bytes of the folder that Ray's sockets are below, and a short one
+_LEAST = 32 << 20  # bytes for Ray's logs
 _KILL_SECONDS = 1.0  # for killed processes to disappear
 
 
@@ -40,6 +43,11 @@ class StartError(AwayError):
     """Ray did not start, which need not be an error of the input."""
 
     exit_code = 1
+
+
+def temporary_folder() -> str:
+    """Return the folder that a new Ray writes to."""
+    return os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp"
 
 
 class PrivateRay:
@@ -55,10 +63,20 @@ class PrivateRay:
         self._begin()
 
     def _begin(self) -> None:
+        folder = temporary_folder()
+        if len(os.fsencode(folder)) > _LONGEST:
+            why = f"the path of a socket has at most 107 bytes, and {folder} is too long"
+            print(f"note: Ray's files are in {_SHORT}: {why}", file=sys.stderr)
+            folder = _SHORT
+        if (free := free_bytes(Path(folder))) < _LEAST:
+            raise StartError(
+                f"Ray cannot start: {folder} has {free:,} bytes free and needs {_LEAST:,}; make room, or set "
+                "RAY_TMPDIR to a folder with more"
+            )
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 (open as long as this)
         self._process = subprocess.Popen(
             [sys.executable, "-P", str(_PROGRAM), json.dumps(self._options)],
-            env={**ON_ONE_MACHINE, **os.environ, **ON_LOOPBACK, **_IDLE},
+            env={**ON_ONE_MACHINE, **os.environ, **ON_LOOPBACK, **_IDLE, "RAY_TMPDIR": folder},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._output,

@@ -8,14 +8,17 @@ import signal
 import socket
 import sys
 import threading
+import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import shorten
 
 from polypool.infra.errors import AwayError, InputError
 from polypool.infra.process.output import JSON, mode
-from polypool.infra.process.progress import waiting
+from polypool.infra.process.progress import say, waiting
 from polypool.infra.process.stopping import cleanup_on_exit, handlers_restored, raise_stopped
 from polypool.infra.ray.internals import (
     mute_workers,
@@ -23,7 +26,7 @@ from polypool.infra.ray.internals import (
     reload_settings,
     shorten_daemon_errors,
 )
-from polypool.infra.ray.private import ON_ONE_MACHINE, PrivateRay
+from polypool.infra.ray.private import ON_ONE_MACHINE, PrivateRay, temporary_folder
 
 _SLOW_DASHBOARD = "Failed to query Ray Train Controller actor state"
 """Logged by Ray Train's cleaner every second until the dashboard has started, up to a minute."""
@@ -36,6 +39,8 @@ EVERYWHERE = {
 ONCE_EACH = {"RAY_DEDUP_LOGS": "0"}
 """With which Ray prints every line of its workers as it is."""
 _PATIENCE, _NO_PATIENCE = 30.0, 0.5  # seconds for Ray to be left
+_WORDS = 100  # characters of a job's command
+_LOOKS = 10.0, 30.0  # seconds until the first look for who holds the cores, and between two
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,10 +180,63 @@ def local_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+@contextmanager
+def waiting_for_cores(cores: int, *, session: Session) -> Iterator[None]:
+    """Print which jobs hold the cores that the work inside waits for, until it has some, every half a minute.
+
+    Args:
+        cores: without which it does not begin.
+        session: the open one; where it is private nobody else has cores.
+    """
+    over = threading.Event()
+
+    def tell() -> None:
+        started, pause = time.monotonic(), _LOOKS[0]
+        while not over.wait(pause):
+            pause = _LOOKS[1]
+            with suppress(Exception):  # a cluster without a dashboard, or one that ends
+                if line := _cores_held(cores):
+                    say(line, what="cores", seconds=time.monotonic() - started)
+                else:
+                    return
+
+    if not session.private:
+        threading.Thread(target=tell, daemon=True, name="cores").start()
+    try:
+        yield
+    finally:
+        over.set()
+
+
+def _cores_held(cores: int) -> str:
+    """Return who holds the cores that this job lacks; empty where it has some, or enough are free."""
+    import ray
+    from ray.util.state import list_actors, list_jobs, list_placement_groups
+
+    held = Counter[str]()
+    for group in list_placement_groups(detail=True, filters=[("state", "=", "CREATED")]):
+        held[group.creator_job_id] += sum(
+            each["unit_resources"].get("CPU", 0) for each in group.bundles or ()
+        )
+    for actor in list_actors(detail=True, filters=[("state", "=", "ALIVE")]):
+        if not actor.placement_group_id:
+            held[actor.job_id] += (actor.required_resources or {}).get("CPU", 0)
+    free = int(ray.available_resources().get("CPU", 0))
+    if held[ray.get_runtime_context().get_job_id()] or free >= cores:
+        return ""
+    named = {job.job_id: job for job in list_jobs()}
+    lines = []
+    for id, count in held.most_common():
+        if count and (job := named.get(id)) is not None:
+            stop = f", `ray job stop {job.submission_id}` ends it" if job.submission_id else ""
+            words = shorten(job.entrypoint or "a driver", _WORDS, placeholder=" ...")
+            lines.append(f"{count:.0f} are held by `{words}` (job {job.submission_id or id}{stop})")
+    return f"waiting for {cores} cores, of which {free} are free; {'; '.join(lines) or 'other work holds the others'}"
+
+
 def _cluster_of_this_machine() -> str:
     """Return the address of a cluster that `ray start` started here; empty where none answers."""
-    place = os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp"
-    note = Path(place) / "ray" / "ray_current_cluster"
+    note = Path(temporary_folder()) / "ray" / "ray_current_cluster"
     try:
         address = note.read_text().strip()
     except OSError:

@@ -17,6 +17,7 @@ from typing import Annotated, Literal
 
 import tyro
 
+from polypool.infra.paths import keep_out_of_jobs
 from polypool.infra.process.command import command
 from polypool.infra.process.output import print_next
 from polypool.infra.store.findings import USUAL
@@ -89,6 +90,7 @@ def extract(
 
 def _report(out: Path, done: job.Extracted) -> None:
     """Print what a store holds, how long it took, and what was left out."""
+    keep_out_of_jobs(out)
     manifest, seconds = done.manifest, done.seconds
     size = sum(shard.bytes for shard in manifest.shards)
     numbers = f"{manifest.vectors:,} vectors of {manifest.dim} x {manifest.dtype}, {size:,} bytes"

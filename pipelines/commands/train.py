@@ -1,7 +1,7 @@
 """`polypool train RECIPE [--overrides]`: Train a run, on this machine or as a Ray job.
 
 RECIPE is a name, or a file in YAML or JSON: what differs from the recipe that it names as `base`, or a whole run, such
-as the `run.json` that every run keeps. `--list` shows the recipes and the published numbers they aim at, `RECIPE
+as the `run.json` that every run keeps. `--list` shows all recipes and the published numbers they aim at, `RECIPE
 --help` its settings. `resume RUN_ID` resumes an interrupted run from its last checkpoint; a finished one is left as it
 is. `rerun RUN_ID` trains a run again with the settings that MLflow holds, and shows what differs from then. With
 `RECIPE --run-id-file FILE` the id is written there, and the same command, given again, resumes that run.
@@ -52,7 +52,8 @@ class Rerun:
 def parse(words: list[str]) -> Run | Ensemble | Resume | Rerun:
     """Read the command line: a recipe with overrides, `resume RUN_ID` or `rerun RUN_ID`."""
     if not words or words[0] in ("--help", "-h", "--list"):
-        print(f"{inspect.getdoc(sys.modules[__name__])}\n\n{recipe_list()}")
+        listed = recipe_list(everything=words == ["--list"])
+        print(f"{inspect.getdoc(sys.modules[__name__])}\n\n{listed}")
         raise SystemExit(0 if words else 2)
     name, *rest = words
     if name in ("resume", "rerun"):

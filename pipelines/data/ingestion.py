@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from polypool.infra.errors import AbsentError, InputError
+from polypool.infra.paths import keep_out_of_jobs
 from polypool.infra.process.output import print_next
 from polypool.infra.registry import READERS
 from polypool.infra.spec import trust_specs
@@ -187,6 +188,7 @@ def report_corpus(
     out: Path | Url, summary: CorpusSummary | QuestionSummary, *, published: Sequence[Published]
 ) -> None:
     """Print the counts of a corpus, whether they are those of a published one, and what was left out or is odd."""
+    keep_out_of_jobs(out)
     images = summary.images if isinstance(summary, QuestionSummary) else {}
     captions = summary.captions if isinstance(summary, CorpusSummary) else None
     kind = Corpus if isinstance(summary, CorpusSummary) else QuestionCorpus
@@ -217,6 +219,7 @@ def _scored(answers: Mapping[int, int]) -> str:
 
 def report_store(out: Path | Url, manifest: Manifest) -> None:
     """Print the counts of a store, and what was left out."""
+    keep_out_of_jobs(out)
     print(f"{place(out)}: {_content(manifest)}")
     print(
         f"mean and deviation of the {manifest.statistics['sets']:,} sets of the split train: to standardise features by"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import inspect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import tyro
@@ -86,8 +86,12 @@ def read_run(name: str, flags: Sequence[str] = (), *, prog: str = "polypool trai
     return run
 
 
-def recipe_list() -> str:
-    """Return a line for each recipe, with its published numbers or its description, grouped by the data it lacks."""
+def recipe_list(*, everything: bool = True) -> str:
+    """Return a line for each recipe, with its published numbers or its description, grouped by the data it lacks.
+
+    Args:
+        everything: list all of them, and not only those whose data are here or that take any data.
+    """
     listing = RECIPES.listing()
     width = max(len(listed.name) for listed in listing)
     here = "on data that are here"
@@ -107,7 +111,16 @@ def recipe_list() -> str:
                 or (inspect.getdoc(recipe) or "").partition("\n")[0]
             )
         groups.setdefault(title, []).append(f"{listed.name:<{width}}  {about}")
-    return "\n\n".join("\n".join((f"recipes {title}:", *lines)) for title, lines in groups.items() if lines)
+    if everything:
+        return _titled(groups)
+    short = {title: groups[title] for title in [*groups][:2]}
+    more = len(listing) - sum(map(len, short.values()))
+    return f"{_titled(short)}\n\n{more} recipes on other data: polypool train --list"
+
+
+def _titled(groups: Mapping[str, Sequence[str]]) -> str:
+    parts = ["\n".join((f"recipes {title}:", *lines)) for title, lines in groups.items() if lines]
+    return "\n\n".join(parts)
 
 
 _OWN = "--corpus and --features"

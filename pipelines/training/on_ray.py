@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -14,7 +15,7 @@ from polypool.infra.files import disk_fault
 from polypool.infra.paths import home
 from polypool.infra.process.output import mode
 from polypool.infra.process.progress import say
-from polypool.infra.ray.session import Resources, Session, ray_session
+from polypool.infra.ray.session import Resources, Session, ray_session, waiting_for_cores
 from polypool.infra.spec import trusted
 from polypool.infra.storage import cache
 from polypool.infra.tracking import Tracker
@@ -28,6 +29,7 @@ from polypool.tasks.run import Run, modules
 if TYPE_CHECKING:
     from polypool.infra.ray.trainer import RunTrainer
 
+_PATIENCE = "86400"  # seconds that workers wait for cores of others, which Ray calls a fault after 60
 _RESIZE_SECONDS = 10.0
 """Seconds between two looks for room for more workers."""
 
@@ -56,9 +58,12 @@ def train_on_ray(
         until_stopped: calls what trains, which SIGTERM ends after a checkpoint.
     """
     folder = run_folder(home(), tracker.run_id)
+    if len(run.worker_counts) == 1:  # else Ray looks anew for fewer
+        os.environ.setdefault("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", _PATIENCE)
     with ray_session() as session:
         kept = _kept(tracker, folder, lease, stop, journal)
-        trainer = _trainer(run, tracker, kept, session, assets=assets, metric=metric)
+        resources = Resources.plan(run.workers, fewest=run.worker_counts[0], cpus=run.cpus)
+        trainer = _trainer(run, tracker, kept, session, resources, assets=assets, metric=metric)
         try:
             need = f"{run.workers} worker{'s' if run.workers > 1 else ''} of Ray to start"
             say(f"waiting for {need}", what=need)
@@ -67,7 +72,8 @@ def train_on_ray(
                 result: Any = trainer.fit()  # what it has depends on Ray's version of Train
                 return bool(result.return_value)
 
-            until_stopped(train)
+            with waiting_for_cores(run.worker_counts[0] * resources.cpus, session=session):
+                until_stopped(train)
         except Exception as error:
             if (plain := _plain_error(error, run, tracker.run_id, kept.folder)) is error:
                 raise
@@ -97,6 +103,7 @@ def _trainer(
     tracker: Tracker,
     kept: ListedByRay | InStorage,
     session: Session,
+    resources: Resources,
     *,
     assets: Mapping[str, Any],
     metric: str,
@@ -113,7 +120,6 @@ def _trainer(
     from polypool.infra.ray.trainer import RunTrainer
     from polypool.infra.ray.tuning import reporter
 
-    resources = Resources.plan(run.workers, fewest=run.worker_counts[0], cpus=run.cpus)
     work = Work(
         run=run,
         uri=tracker.uri,

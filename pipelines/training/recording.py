@@ -15,7 +15,7 @@ from typing import Any
 from polypool.infra.errors import InputError
 from polypool.infra.fields import read_record
 from polypool.infra.files import disk_fault
-from polypool.infra.paths import home
+from polypool.infra.paths import home, keep_out_of_jobs
 from polypool.infra.process.stopping import cleanup_on_exit
 from polypool.infra.tracking import Outbox, Source, Tracker
 from polypool.infra.tracking.journal import DESCRIBED, JOURNAL, MEMBERS
@@ -72,6 +72,7 @@ class Described:
 
     def start(self, uri: str, home: Path, *, more_tags: Mapping[str, str] | None = None) -> Tracker:
         """Create the run in MLflow; see `Tracker.start`."""
+        keep_out_of_jobs(home / "runs")
         tags = {COMMAND: command_line(), **self.tags, **(more_tags or {})}
         by = f"\n\n    {tags[COMMAND]}" if tags[COMMAND] else ""
         tracker = Tracker.start(

@@ -1,5 +1,7 @@
 import os
 import re
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -8,7 +10,7 @@ from programs import begin, end
 from verbs import called
 
 import polypool as pp
-from polypool.__main__ import verbs
+from polypool.__main__ import main, verbs
 from polypool.infra.errors import InputError
 from polypool.infra.registry import BACKBONES, RECIPES
 from polypool.pipelines.commands.extract import extract
@@ -40,10 +42,9 @@ def test_a_wrong_override_says_what_is_right_and_ends_with_2(words, message):
     assert (code, message in said) == (2, True), said
 
 
-@pytest.mark.parametrize("word", ["--help", "--list"])
-def test_help_and_list_show_the_recipes_and_what_they_aim_at(word, capsys):
+def test_the_list_shows_the_recipes_and_what_they_aim_at(capsys):
     with pytest.raises(SystemExit) as ended:
-        parse([word])
+        parse(["--list"])
     assert ended.value.code == 0
     lines = capsys.readouterr().out.splitlines()
     for name in RECIPES.names():
@@ -70,6 +71,74 @@ def test_recipes_are_listed_by_the_data_that_they_need(tmp_path, monkeypatch):
     assert next(iter(here.values())) == here["coco_mini"] == "recipes on data that are here:"
     assert here["image_text"] == here["vqa"] == "recipes that need --corpus and --features:"
     assert here["coco_mini_dinov2"] == "recipes that need data/coco_mini/dinov2_cls_4x4:"
+    short = recipe_list(everything=False)
+    ready = [name for name, title in here.items() if "are here" in title or "--corpus" in title]
+    assert [line.split()[0] for line in short.splitlines() if line.split()[:1] != ["recipes"] and line][
+        :-1
+    ] == ready
+    assert f"{len(here) - len(ready)} recipes on other data: polypool train --list" in short
+
+
+def test_options_of_all_verbs_may_come_first(monkeypatch, capsys):
+    seen = []
+    monkeypatch.setattr("polypool.pipelines.commands.runs.main", lambda: seen.append(sys.argv[1:]))
+    for words in (
+        ["--quiet", "runs", "--json"],
+        ["--log-format", "json", "runs", "--json"],
+        ["runs", "--json"],
+    ):
+        monkeypatch.setattr(sys, "argv", ["polypool", *words])
+        main()
+    assert seen == [["--json", "--quiet"], ["--json", "--log-format", "json"], ["--json"]]
+    monkeypatch.setattr(sys, "argv", ["polypool", "--quiet", "--help"])
+    with pytest.raises(SystemExit):
+        main()
+    assert "polypool VERB" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "out", "error"),
+    [
+        ("train --list >&-", 0, "", ""),
+        ("train nope 2>&-", 2, "", ""),
+        ("train nope <&- >&- 2>&-", 2, "", ""),
+        ("--help >/dev/full", 1, "", "error: what is printed cannot be written: No space left on device\n"),
+        (
+            "train --list >/dev/full",
+            1,
+            "",
+            "error: what is printed cannot be written: No space left on device\n",
+        ),
+    ],
+)
+def test_a_stream_that_takes_nothing_is_no_traceback(words, code, out, error):
+    done = subprocess.run(
+        ["bash", "-c", f"{sys.executable} -m polypool {words}"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (code, out, error)
+
+
+def test_help_of_a_very_narrow_terminal_ends(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "5")
+    code, out, _ = called("ingest", "table", "--help")
+    assert (code, "--file" in out) == (0, True)
+
+
+def test_a_folder_that_is_no_utf_8_is_refused(tmp_path, monkeypatch):
+    folder = tmp_path / os.fsdecode(b"\xff")
+    folder.mkdir()
+    code, _, said = called("ingest", "table", "--file", folder / "t.csv", "--out", "c")
+    assert (code, said.count("\n"), "no UTF-8" in said) == (2, 1, True)
+    monkeypatch.chdir(folder)
+    code, _, said = called("runs")
+    assert (code, said.startswith("error: the current folder has a name that is no UTF-8")) == (2, True)
+    folder.rmdir()
+    code, _, said = called("runs")
+    assert (code, said.startswith("error: the current folder cannot be used")) == (2, True)
 
 
 def test_a_recipe_that_exits_is_listed_as_one_that_cannot_be_used(monkeypatch):

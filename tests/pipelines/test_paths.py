@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,8 +18,8 @@ from verbs import called
 
 import polypool as pp
 from polypool.aggregators.aggregator import Aggregator
-from polypool.infra.paths import FilePath, ModelName, here, home
-from polypool.infra.ray.jobs import private_head
+from polypool.infra.paths import FilePath, ModelName, here, home, keep_out_of_jobs
+from polypool.infra.ray.jobs import JobServer, private_head
 from polypool.infra.registry import AGGREGATORS, BACKBONES, ENCODERS, KINDS, PARSERS, TASKS
 from polypool.infra.tracking import Tracker, find_runs, tracking_uri
 from polypool.pipelines.comparison.row_settings import deviations
@@ -198,6 +199,25 @@ def test_a_run_finds_its_data_from_every_folder(places, tmp_path, monkeypatch):
     assert pp.load("model").scores is not None
 
 
+def test_a_home_gets_a_rayignore_of_its_own(places, monkeypatch):
+    at, there = places
+    make_corpus(there / "data")
+    keep_out_of_jobs(there / "data", "s3://b/c")
+    assert not (at / ".rayignore").exists()
+    keep_out_of_jobs(at / "runs", at / "features/regions")
+    keep_out_of_jobs(at / "features")
+    lines = (at / ".rayignore").read_text().splitlines()
+    assert lines[0].startswith("#")
+    assert lines[1:] == ["data", "runs", "mlartifacts", "mlflow.db*", ".venv*", ".git", "features"]
+    (at / ".rayignore").write_text("mine\n")
+    keep_out_of_jobs(at / "other")
+    assert (at / ".rayignore").read_text() == "mine\n"
+    (there / "t.csv").write_text("image,text\na.jpg,a dog\n")
+    monkeypatch.setenv("POLYPOOL_HOME", str(there))
+    assert called("ingest", "arrays", "--dir", "gone", "--out", "o")[0] == 2
+    assert not (there / ".rayignore").exists()
+
+
 def test_a_typed_backbone_starts_at_the_current_folder(places, monkeypatch):
     from polypool.pipelines.data.extraction import job
 
@@ -237,12 +257,40 @@ def test_a_recipe_with_glove_and_role_graphs_trains_on_two_workers_of_a_job(plac
         *SMALL,
     ]
     shown: list[str] = []
+
+    async def run_after(holder: list[str], head: JobServer, env: dict[str, str]) -> None:
+        """Run the job while another one holds all cores for some time."""
+        holding = asyncio.Event()
+        first = head.run(holder, folder=there, env={}, show=lambda line: line == "holding" and holding.set())
+        task = asyncio.create_task(first)
+        await holding.wait()
+        await head.run(["python", "-m", "polypool", *words], folder=there, env=env, show=shown.append)
+        await task
+
     with private_head(cpus=2) as head:
-        env = {"POLYPOOL_HOME": str(at), "RAY_worker_niceness": "0"}
-        command = ["python", "-m", "polypool", *words]
-        asyncio.run(head.run(command, folder=there, env=env | {"PYTHONPATH": str(ROOT)}, show=shown.append))
+        env = {"POLYPOOL_HOME": str(at), "RAY_worker_niceness": "0", "PYTHONPATH": str(ROOT)}
+        asyncio.run(run_after(["python", "-c", HOLDER], head, env))
     (run,) = find_runs(tracking_uri(at), "polypool")
     assert run.params["workers"] == "2"
     assert run.params["model"] == f"hgr(graphs='{at}/data/msrvtt/sent2rolegraph.augment.json')"
     assert run.metrics["whole/rsum"] > 0
     assert any("role graphs of" in line and "from" in line for line in shown)
+    (said, *_) = (line for line in shown if "waiting for 2 cores" in line)
+    assert re.search(
+        r"of which 0 are free; 2 are held by `python -c .* \(job raysubmit_\w+, `ray job stop", said
+    )
+    assert not any("training failed" in line for line in shown)
+
+
+HOLDER = """
+import ray, time
+ray.init()
+@ray.remote(num_cpus=2)
+class Holder:
+    def hold(self, seconds):
+        time.sleep(seconds)
+holder = Holder.remote()
+ray.get(holder.hold.remote(0))
+print("holding", flush=True)
+ray.get(holder.hold.remote(90))
+"""

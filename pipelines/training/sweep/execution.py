@@ -21,7 +21,7 @@ from polypool.infra.process.memory import release_memory
 from polypool.infra.process.output import JSON, TEXT, log_line, mode
 from polypool.infra.process.progress import waiting
 from polypool.infra.process.stopping import Stopped, graceful_stop
-from polypool.infra.ray.session import Resources, cores, ray_session
+from polypool.infra.ray.session import Resources, cores, ray_session, waiting_for_cores
 from polypool.infra.ray.tuning import Ended, Halving, run_side_by_side
 from polypool.infra.spec import trust_modules, trusted
 from polypool.infra.text_tables import duration
@@ -131,7 +131,8 @@ def carry_out(plan: Plan, *, concurrent: int = 0, parent: str = "") -> list[Outc
     for match in matches:  # scores of different recipes cannot be compared to stop the worse ones
         rivals = match.trial.rivals if plan.early_stop else ()
         groups.setdefault((rivals, _in_its_process(match)), []).append(match)
-    with ray_session(shared=not all(alone for _, alone in groups)):
+    shared = not all(alone for _, alone in groups)
+    with ray_session(shared=shared) as session, waiting_for_cores(1, session=session):
         at_once, _ = _resources(matches, concurrent=concurrent)
         print(f"{plan.summary()}, {at_once} at once", flush=True)
         for (_, alone), group in groups.items():

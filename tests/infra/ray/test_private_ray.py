@@ -5,12 +5,14 @@ import os
 import signal
 import socket
 import subprocess
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from programs import begin, end, soon
 
-from polypool.infra.ray import private
+from polypool.infra.ray import private, session
 from polypool.infra.ray.private import PrivateRay, StartError
 from polypool.infra.ray.session import Session
 
@@ -190,3 +192,58 @@ def test_nothing_begins_where_there_is_a_cluster():
     code, said, errors = end(owner(inside.strip(), RAY_ADDRESS="127.0.0.1:9"))
     assert (code, said) == (2, "")
     assert errors.startswith("error: no Ray cluster answers at RAY_ADDRESS=127.0.0.1:9")
+
+
+@pytest.mark.parametrize(("folder", "used"), [("/tmp/short", "/tmp/short"), (f"/tmp/{'long' * 10}", "/tmp")])
+def test_sockets_of_a_private_ray_have_short_paths(folder, used, monkeypatch, capsys):
+    begun = []
+    monkeypatch.setattr(private.subprocess, "Popen", lambda *_, env, **__: begun.append(env["RAY_TMPDIR"]))
+    monkeypatch.setattr(private, "free_bytes", lambda folder: 1 << 30)
+    monkeypatch.setenv("TMPDIR", folder)
+    monkeypatch.delenv("RAY_TMPDIR", raising=False)
+    private.PrivateRay(cpus=1, dashboard=False)
+    assert begun == [used]
+    assert (f"{folder} is too long" in capsys.readouterr().err) == (used != folder)
+
+
+def test_a_full_folder_of_temporary_files_is_said(monkeypatch, tmp_path):
+    monkeypatch.setattr(private, "free_bytes", lambda folder: 4096)
+    monkeypatch.setenv("RAY_TMPDIR", "/tmp/full")
+    with pytest.raises(private.StartError, match=r"/tmp/full has 4,096 bytes free .* set RAY_TMPDIR"):
+        private.PrivateRay(cpus=1, dashboard=False)
+
+
+def test_who_holds_the_cores_is_said_until_there_are_some(monkeypatch, capsys):
+    import ray
+    from ray.util import state
+
+    groups = [SimpleNamespace(creator_job_id="01", bundles=[{"unit_resources": {"CPU": 1.0}}] * 2)]
+    actors = [
+        SimpleNamespace(job_id="01", placement_group_id="p", required_resources={"CPU": 1.0}),
+        SimpleNamespace(job_id="02", placement_group_id=None, required_resources={"CPU": 1.0}),
+    ]
+    jobs = [
+        SimpleNamespace(job_id="01", submission_id="raysubmit_a", entrypoint="polypool train\n  coco"),
+        SimpleNamespace(job_id="02", submission_id=None, entrypoint="python x.py"),
+    ]
+    free, own = [0.0], ["03"]
+    monkeypatch.setattr(state, "list_placement_groups", lambda **_: groups)
+    monkeypatch.setattr(state, "list_actors", lambda **_: actors)
+    monkeypatch.setattr(state, "list_jobs", lambda: jobs)
+    monkeypatch.setattr(ray, "available_resources", lambda: {"CPU": free[0]})
+    monkeypatch.setattr(ray, "get_runtime_context", lambda: SimpleNamespace(get_job_id=lambda: own[0]))
+    line = (
+        "waiting for 2 cores, of which 0 are free; 2 are held by `polypool train coco` (job raysubmit_a, `ray job stop "
+        "raysubmit_a` ends it); 1 are held by `python x.py` (job 02)"
+    )
+    assert session._cores_held(2) == line
+    monkeypatch.setattr(session, "_LOOKS", (0.01, 0.01))
+    with session.waiting_for_cores(2, session=session.Session(private=False, shared=True)):
+        time.sleep(0.2)
+        own[0] = "02"
+        time.sleep(0.1)
+        capsys.readouterr()
+        time.sleep(0.1)
+    assert capsys.readouterr().err == ""
+    own[0], free[0] = "03", 2.0
+    assert session._cores_held(2) == ""
