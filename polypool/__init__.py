@@ -3,6 +3,9 @@
     import polypool as pp
 
     pooled = pp.aggregator("gpo", 1024)(x_BND, mask_BN)    # any part by its spec
+    corpus = pp.ingest("table", file="captions.csv", out="data/mine")
+    store = pp.extract(corpus, backbone="cells", out="data/mine/cells")
+    run = pp.train("image_text", corpus=corpus, features=store)
     run = pp.train("coco_mini", aggregator="gpo", seed=0)  # on Ray, recorded in MLflow
     model = pp.load(run.id)                                # or the folder that `polypool export` wrote
     pp.export(run.id, "hf://user/name")                    # a model card and weights on the Hugging Face hub
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
     from polypool.pipelines.models.mteb import mteb_model
     from polypool.pipelines.models.trained import TrainedModel
     from polypool.tasks.datasets.corpus import Item, write_corpus
+    from polypool.tasks.inputs.other_data import OtherData
     from polypool.tasks.run import Data, Optim, Run
 
 _CHECKOUT = Path(__file__).resolve().parents[1]
@@ -45,11 +49,14 @@ __all__ = [
     "Data",
     "Item",
     "Optim",
+    "OtherData",
     "Run",
     "TrainedRun",
     "aggregator",
     "compare",
     "export",
+    "extract",
+    "ingest",
     "load",
     "mteb_model",
     "part",
@@ -65,6 +72,7 @@ _ELSEWHERE = {
     "Data": "polypool.tasks.run",
     "Item": "polypool.tasks.datasets.corpus",
     "Optim": "polypool.tasks.run",
+    "OtherData": "polypool.tasks.inputs.other_data",
     "Run": "polypool.tasks.run",
     "mteb_model": "polypool.pipelines.models.mteb",
     "pull_store": "polypool.pipelines.data.published_stores",
@@ -124,6 +132,47 @@ def part(kind: str, spec: str, *args: Any) -> Any:
 
 
 @needed()
+def ingest(form: str, *, out: str | Path, **options: Any) -> Path:
+    """Read annotations into a corpus, or features into a store, as `polypool ingest FORM` does, and return `out`.
+
+    Args:
+        form: of the files, such as `table`, `karpathy`, `vqa2`, `hdf5` or `arrays`; or `module:Name` of a reader.
+        out: folder of the corpus or the store.
+        options: of the form, as `polypool ingest FORM --help` lists them, with underscores: `file="captions.csv"`.
+
+    Raises:
+        InputError: no such form or option, or files that cannot be read.
+    """
+    from polypool.infra.process.command import call_verb
+    from polypool.pipelines.data.ingestion import subcommands
+
+    forms = subcommands([form])
+    if form not in forms:
+        raise unknown("form", form, forms)
+    call_verb(forms[form], {"out": out, **options}, name=f"ingest {form}")
+    return Path(out)
+
+
+@needed()
+def extract(corpus: str | Path, *, out: str | Path, **options: Any) -> Path:
+    """Extract the features of a corpus into a store, as `polypool extract` does, and return `out`.
+
+    Args:
+        corpus: folder of the corpus.
+        out: folder of the store.
+        options: of `polypool extract --help`, with underscores: `backbone="dinov2(cls=True)"`, `video=True`.
+
+    Raises:
+        InputError: no such option, or as of `polypool extract`.
+    """
+    from polypool.infra.process.command import call_verb
+    from polypool.pipelines.commands.extract import extract as verb
+
+    call_verb(verb, {"corpus": corpus, "out": out, **options}, name="extract")
+    return Path(out)
+
+
+@needed()
 def recipe(name: str, **settings: Any) -> Run:
     """Return the run of a recipe with some settings changed.
 
@@ -180,25 +229,33 @@ def train(run: str | Run, **settings: Any) -> TrainedRun:
 
 
 @needed()
-def load(source: str | Path, *, other_data: bool = False, trust: Sequence[str] = ()) -> TrainedModel:
+def load(
+    source: str | Path,
+    *,
+    data: OtherData | None = None,
+    other_data: bool = False,
+    trust: Sequence[str] = (),
+) -> TrainedModel:
     """Return the trained model of a run, or of a folder that `polypool export` wrote.
 
     Args:
         source: a run, by its id, a beginning of it, its name or `latest`; the folder, or its URL: `hf://user/name`, or
             `hf://user/name@revision`.
+        data: another corpus, to evaluate and search the model on: `pp.OtherData(corpus=..., features=...)`.
         other_data: evaluate and search the run's corpus and features though they have changed since its training.
         trust: modules that the model may import as `module:Name`, such as `("my_package.parts",)`.
 
     Raises:
         InputError: no such run or folder, no model in it, or a module that is not trusted.
     """
+    from polypool.pipelines.models.trained import OWN
     from polypool.pipelines.models.trained import load as load_model
 
     if not isinstance(source, str | Path):
         raise InputError(f"a trained model is named by the id of its run or by its folder, not {source!r}")
     if isinstance(trust, str):
         raise InputError(f"trust takes several modules: trust=({trust!r},)")
-    return load_model(source, other_data=other_data, trust=trust)
+    return load_model(source, data=data or OWN, other_data=other_data, trust=trust)
 
 
 @needed()

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import inspect
 import os
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import tyro
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
-from polypool.infra.errors import InputError
+from polypool.infra.errors import InputError, unknown
 from polypool.infra.extras import needed
-from polypool.infra.fields import is_unicode
+from polypool.infra.fields import check_value, is_unicode
 from polypool.infra.process.memory import collect_rarely
-from polypool.infra.process.output import HELP, printed_as, take_options
+from polypool.infra.process.output import HELP, printed_as, take_options, without_next
 from polypool.infra.process.stopping import report_stop, stoppable
 from polypool.infra.process.terminal import Printable, printable
 from polypool.infra.storage.places import local
@@ -59,6 +61,53 @@ def command(main: Callable[[], None]) -> Callable[[], None]:
             sys.exit(report_stop())
 
     return run
+
+
+def call_verb(verb: Callable[..., None], options: Mapping[str, Any], *, name: str) -> None:
+    """Call the function of a verb with the options of its command line by name; it prints no next commands.
+
+    Args:
+        verb: a function of keyword arguments, some of which are dataclasses whose fields are options themselves.
+        options: by name, with underscores; texts may stand for paths, and one value for a tuple of one.
+        name: of the verb, for messages.
+
+    Raises:
+        InputError: an unknown or missing option, a value of another type, or as the verb.
+    """
+    parameters = inspect.signature(verb).parameters.items()
+    arguments: dict[str, Any] = {}
+    kinds = {key: hint for key, hint in get_type_hints(verb).items() if key != "return"}
+    records = {key: hint for key, hint in kinds.items() if dataclasses.is_dataclass(hint)}
+    known = {key: hint for key, hint in kinds.items() if key not in records}
+    known |= {key: hint for record in records.values() for key, hint in get_type_hints(record).items()}
+    for key in options:
+        if key not in known:
+            raise unknown(f"option of {name}", key, known)
+    lacking = [key for key, of in parameters if of.default is of.empty and key not in {**options, **records}]
+    given = {key: _as_typed(value, known[key]) for key, value in options.items()}
+    for key, value in given.items():
+        check_value(value, known[key], f"{name}: {key}")
+    for key, record in records.items():
+        fields = {each.name: each for each in dataclasses.fields(record)}
+        mine = {each: given.pop(each) for each in fields if each in given}
+        needed = [
+            each for each, of in fields.items() if of.default is of.default_factory is dataclasses.MISSING
+        ]
+        lacking += [each for each in needed if each not in mine]
+        arguments[key] = None if lacking else record(**mine)
+    if lacking:
+        raise InputError(f"{name}: {', '.join(lacking)} is missing")
+    with without_next():
+        verb(**arguments, **given)
+
+
+def _as_typed(value: Any, hint: Any) -> Any:
+    """Return an option with texts as paths, and lists or one value as tuples, where its type has these."""
+    kinds = get_args(hint) or (hint,)
+    if get_origin(hint) is tuple:
+        values = value if isinstance(value, list | tuple) else [value]
+        return tuple(_as_typed(each, kinds[0]) for each in values)
+    return Path(value) if Path in kinds and isinstance(value, str) else value
 
 
 def _refuse_undecodable(words: Sequence[str]) -> None:

@@ -110,6 +110,19 @@ def print_next(*steps: Step) -> None:
 _WIDTH = 100
 
 
+@contextmanager
+def without_next() -> Iterator[None]:
+    """Print no next commands, for verbs that Python calls."""
+    before = os.environ.get(WITHIN)
+    os.environ[WITHIN] = "python"
+    try:
+        yield
+    finally:
+        os.environ.pop(WITHIN)
+        if before is not None:
+            os.environ[WITHIN] = before
+
+
 def command_line(words: Sequence[object]) -> str:
     """Return a command as it is typed; words in capitals are left as they are, for the user to fill in."""
     first, *rest = map(str, words)

@@ -126,7 +126,7 @@ def derive(run: Run, **changes: Any) -> Run:
     Raises:
         InputError: an unknown setting, or a value out of range.
     """
-    places = {name: changes.pop(name) for name in PLACES if name in changes}
+    places = {name: str(changes.pop(name)) for name in PLACES if name in changes}
     if places:
         data = changes.get("data", {})
         changes["data"] = (data if isinstance(data, dict) else vars(data)) | places

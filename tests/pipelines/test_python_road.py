@@ -1,0 +1,80 @@
+"""The Python calls that the documentation shows: their arguments, and the road on somebody's own table."""
+
+import ast
+import re
+from inspect import signature
+
+import pytest
+from describing import in_this_process
+from PIL import Image
+from places import ROOT
+
+import polypool as pp
+from polypool.infra.errors import InputError
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+COLORS = ("red", "green", "blue", "white", "black")
+
+
+def calls() -> dict[str, str]:
+    """Return every call of `pp` in the Python blocks and inline code of the pages, with its page."""
+    found = {}
+    for page in PAGES:
+        text = page.read_text()
+        for code in [
+            *re.findall(r"```python\n(.*?)```", text, re.DOTALL),
+            *re.findall(r"`((?:pp|polypool)\.\w+\(.*?\))`", text),
+        ]:
+            for node in ast.walk(ast.parse(code)):
+                if isinstance(node, ast.Call) and re.match(r"(pp|polypool)\.\w+$", ast.unparse(node.func)):
+                    found[ast.unparse(node)] = page.name
+    return found
+
+
+@pytest.mark.parametrize(("call", "page"), calls().items())
+def test_a_python_call_of_the_documentation_fits_its_signature(call, page):
+    node = ast.parse(call, mode="eval").body
+    called = getattr(pp, node.func.attr)
+    signature(called).bind(*node.args, **{each.arg: each.value for each in node.keywords})
+
+
+def test_from_a_table_to_a_search(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
+    (tmp_path / "photos").mkdir()
+    lines = ["image,caption,split"]
+    for n in range(10):
+        Image.new("RGB", (8, 8), COLORS[n % 5]).save(tmp_path / "photos" / f"{n}.png")
+        lines.append(
+            f"photos/{n}.png,all is {COLORS[n % 5]},{'train' if n < 6 else 'val' if n < 8 else 'test'}"
+        )
+    (tmp_path / "captions.csv").write_text("\n".join(lines))
+    corpus = pp.ingest("table", file="captions.csv", out="data/mine")
+    with pytest.MonkeyPatch.context() as patch:
+        in_this_process(patch)
+        store = pp.extract(
+            corpus, backbone="cells(grid=2)", out="data/mine/cells", splits=["train", "val", "test"]
+        )
+    run = pp.train("image_text", corpus=corpus, features=store, aggregator="mean", optim={"epochs": 2})
+    assert 0 <= run.metrics["test/score"] <= 600
+    assert len(pp.load(run.id).search("all is red", k=2)) == 2
+    elsewhere = pp.ingest("table", file=["captions.csv"], out="data/other")
+    moved = pp.load(run.id, data=pp.OtherData(corpus="data/other", features="data/mine/cells"))
+    assert len(moved.search("all is red", k=2)) == 2
+    assert (elsewhere / "corpus.json").is_file()
+    assert pp.compare("polypool")["row"].tolist() == ["mean"]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: pp.ingest("tables", file="a.csv", out="x"), "did you mean 'table'"),
+        (lambda: pp.ingest("table", files="a.csv", out="x"), "unknown option of ingest table 'files'"),
+        (lambda: pp.ingest("karpathy", out="x"), "json is missing"),
+        (lambda: pp.extract("nowhere", out="x"), "nowhere"),
+    ],
+)
+def test_a_wrong_option_is_named(call, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=message):
+        call()
