@@ -21,7 +21,7 @@ from benchmarks.comparing.made_up_tables import DRAWS, SPACINGS, Drawn, Shape, d
 from benchmarks.comparing.simulated_tasks import TASKS, in_tasks
 from polypool.infra.process.command import command
 from polypool.infra.text_tables import ABSENT
-from polypool.pipelines.comparison.statistics.intervals import LEVEL, score
+from polypool.pipelines.comparison.statistics.intervals import LEVEL, Sample, score
 from polypool.pipelines.comparison.statistics.simultaneous import with_baseline, with_best
 
 SHAPES = {
@@ -34,6 +34,14 @@ SHAPES = {
         spacing="all equal", rows=5, units=300, steady=True, best_varies=3.0
     ),
     "5 rows, one best, 3 seeds": Shape(spacing="one best", rows=5, units=300),
+    "5 rows, all equal, 3 seeds that vary little": Shape(
+        spacing="all equal", rows=5, units=300, over_seeds=0.2
+    ),
+    "all equal, 3 seeds that vary little": Shape(spacing="all equal", over_seeds=0.2),
+    "10 rows, all equal, 3 seeds, half with one": Shape(spacing="all equal", rows=10, units=300, single=0.5),
+    "10 rows, all equal, 3 seeds, all but one with one": Shape(
+        spacing="all equal", rows=10, units=300, single=0.9
+    ),
     "2 rows, all equal, 3 seeds": Shape(spacing="all equal", rows=2, units=300),
 }
 
@@ -70,11 +78,11 @@ def in_set(shape: Shape, rng: np.random.Generator) -> dict[str, float]:
 
 def by_holm(drawn: Drawn) -> np.ndarray:
     """Return which pairs differ by the test of `intervals.difference`, corrected by Holm for all pairs, `(R, R)`."""
-    rows, seeds, units = drawn.shape.rows, drawn.shape.seeds, drawn.shape.units
+    rows, units, over_seeds = drawn.shape.rows, drawn.shape.units, drawn.joint
     one, other = np.triu_indices(rows, 1)
-    own_R, cov_RR = drawn.own_R / seeds, drawn.units_RR - np.diag(drawn.residual_R)
-    seeds_P = own_R[one] + own_R[other]
-    df_P = seeds_P**2 * (seeds - 1) / (own_R[one] ** 2 + own_R[other] ** 2)
+    seeds_R, df_R, cov_RR = over_seeds.seeds_R, over_seeds.df_R, drawn.units_RR - drawn.residual_RR
+    seeds_P = seeds_R[one] + seeds_R[other]
+    df_P = seeds_P**2 / (seeds_R[one] ** 2 / df_R[one] + seeds_R[other] ** 2 / df_R[other])
     queries_P = np.maximum(cov_RR[one, one] + cov_RR[other, other] - 2 * cov_RR[one, other], 0.0)
     value_P = np.abs(drawn.value_R[one] - drawn.value_R[other])
     found_P = np.zeros(len(one), bool)
@@ -95,7 +103,8 @@ def near_best(rng: np.random.Generator, *, right: float, seeds: int, units: int)
     hard_n, of_seeds_S = rng.normal(size=units), 0.1 * rng.normal(size=seeds)
     level = np.sqrt(1.01 + 0.5) * float(ndtri(right))
     y_Sn = 100.0 * (level + of_seeds_S[:, None] + hard_n + np.sqrt(0.5) * rng.normal(size=(seeds, units)) > 0)
-    estimate, true = score(y_Sn), 100 * right
+    row = Sample(seeds=tuple(map(str, range(seeds))), y_Sn=y_Sn)
+    estimate, true = score(row), 100 * right
     plain, ended = estimate.interval(), estimate.interval(best=100.0)
     return {
         "plain": plain[0] <= true <= plain[1],

@@ -4,9 +4,10 @@ Recipes x aggregators x seeds, with Ray Tune, side by side where there are cores
 are changed by the flags of `polypool train`, such as `--optim.epochs 2 --cpus 1`. Trials that finished before, with
 the same settings, are skipped, and a sweep that was ended goes on where it stopped: give the same command again.
 With `--text-aggregators` every visual aggregator is trained with every text aggregator, and a heat map of them is
-drawn. With `--choose optim.lr=1e-3,2e-3,4e-3 --budget 6` every aggregator gets as many trials over the same space,
-scored on `val` alone, and is then trained with the settings that were best there. `--dry-run` shows the trials, what
-is done, the time it will take, and the same as Ray jobs. A trial that fails stops no other; the exit code is then 1.
+drawn. With `--choose optim.lr=1e-3,2e-3,4e-3 --budget 6` every aggregator gets as many trials, a stratified sample of
+its own space, scored on `val` alone, and is then trained with the settings that were best there. `--dry-run` shows the
+trials, what is done, the time it will take, and the same as Ray jobs. A trial that fails stops no other; the exit code
+is then 1.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ class SweepOptions:
         choose: settings to tune, each with the values to choose from: of all aggregators, such as
             `optim.lr=1e-3,2e-3` and `aggregator.lr=0.1,1` (a factor for the aggregators' own weights), or of one,
             such as `kmax.k=1,2,5`.
-        budget: trials of each aggregator that choose among these.
+        budget: trials of each aggregator that choose among these, a stratified sample of its own space.
+        sample: seed of these samples.
         experiment: MLflow experiment of the runs, where finished ones are looked for.
         concurrent: the most trials at once, which share a GPU where there are fewer GPUs; 0 for as many as the cluster
             has cores and GPUs for, by the runs' `cpus` and `workers`.
@@ -59,6 +61,7 @@ class SweepOptions:
     seeds: int = 1
     choose: Annotated[tuple[str, ...], NO_DEFAULT] = ()
     budget: Annotated[int, tyro.conf.arg(help_behavior_hint="(with --choose)")] = 0
+    sample: int = 0
     experiment: str = "polypool"
     concurrent: int = 0
     detect: float = 0.0
@@ -67,7 +70,7 @@ class SweepOptions:
 
 
 _PARAMS = ("recipes", "aggregators", "text_aggregators", "seeds", "early_stop")
-_TUNED = ("choose", "budget")
+_TUNED = ("choose", "budget", "sample")
 """Options that are parameters of the sweep's run, and further ones of a tuned sweep's."""
 
 
@@ -155,6 +158,7 @@ def _tuned(
         options.choose,
         text_aggregators=bool(options.text_aggregators),
         budget=options.budget,
+        sample=options.sample,
         seeds=options.seeds,
         early_stop=options.early_stop,
     )

@@ -16,7 +16,7 @@ from polypool.infra.errors import InputError
 from polypool.infra.process.progress import Progress
 from polypool.infra.tracking import Artifacts, RunRecord
 from polypool.pipelines.comparison.groups import Group, Row
-from polypool.pipelines.comparison.statistics.joint_scores import Sample
+from polypool.pipelines.comparison.statistics.intervals import Sample
 from polypool.pipelines.comparison.statistics.significance import judge
 from polypool.pipelines.comparison.stored_arrays import StoredArrays
 from polypool.tasks.adapter import QueryMean, QueryMetric

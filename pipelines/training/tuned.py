@@ -41,6 +41,8 @@ class Tuned:
         early_stop: whether the worse half of an aggregator's trials was stopped early.
         chosen: by setting and option, the value that was best on `val`.
         sweep: the run of the sweep.
+        seed: of the sample of each aggregator's space; None for trials of earlier versions, whose samples were not
+            stratified.
     """
 
     aggregator: str
@@ -50,6 +52,7 @@ class Tuned:
     early_stop: bool
     chosen: tuple[tuple[str, str], ...]
     sweep: str
+    seed: int | None = None
 
     @property
     def identity(self) -> tuple[str, ...]:
@@ -66,7 +69,8 @@ class Tuned:
         """The tuning as in the title of a table, equal for all aggregators of a sweep."""
         stopped = ", the worse half stopped early" if self.early_stop else ""
         over = f" over {listed(self.space)}" if self.space else ""
-        return f"tuned by {self.budget} trial{'s' * (self.budget > 1)} each{over}{stopped}"
+        drawn = f", sample {self.seed}" if self.seed is not None else ""
+        return f"tuned by {self.budget} trial{'s' * (self.budget > 1)} each{over}{drawn}{stopped}"
 
     @property
     def settings(self) -> tuple[str, ...]:

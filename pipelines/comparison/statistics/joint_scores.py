@@ -1,46 +1,51 @@
 """The scores of all rows of a table at once, with what other seeds and other queries would change in them.
 
 The model is that of `intervals`. Rows answer the same queries, so that their scores vary together over units: by the
-covariance of their contributions. Over seeds each varies alone.
+covariance of their contributions, less that of the residuals of shared seeds. What noise makes negative in that
+estimate (its negative eigenvalues) is set to 0. Over seeds each row varies alone, by its own variance, so that no row's
+test depends on how much another one varies; a row of one run borrows the mean of the others' variances.
 
-Of three runs a variance has two degrees of freedom, of which the largest among forty differences is beyond all use. A
-row's variance over seeds is therefore the mean of its own and of all rows' mean, which counts as sqrt(2 R) degrees of
-freedom, in the manner of Smyth (Statistical Applications in Genetics and Molecular Biology 3, 2004); or its own, where
-that is larger, so that a row whose seeds differ more than the others' is not taken for one of them. It has the degrees
-of freedom of both, and at most half of those of its own and of all rows together. The weight was chosen by simulation:
-constant ones from 0 to 20 were tried, of which large ones lost the best of few rows too often if it alone varied three
-times as much as the others, and small ones made the set of many rows larger.
-
-The errors of all scores are drawn from a normal distribution over units and from t over seeds, of these variances and
-degrees of freedom. Their pairs have the Behrens-Fisher distribution (Fisher, Annals of Eugenics 6, 1935), of which the
-tests err too rarely rather than too often. Simulations: `python -m benchmarks.comparing.simulation`.
+Of three runs a variance has two degrees of freedom. `Joint.draw` therefore repeats the whole table: errors of the
+scores, and variances as other seeds and queries would estimate them, in which these errors are then measured
+(`studentised`). Shares of such repetitions are p-values: a parametric bootstrap of the studentised maximum (Beran,
+Journal of the American Statistical Association 83, 1988). Simulations: `python -m benchmarks.comparing.simulation`. By
+these, quantiles of errors in t with the variance of each row held fixed (Behrens-Fisher) never err and exclude hardly a
+row of three seeds; variances drawn towards their mean make larger sets than one's own.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
-from polypool.pipelines.comparison.statistics.intervals import residual_variance
+from polypool.pipelines.comparison.statistics.intervals import (
+    Sample,
+    Variance,
+    borrowed_of,
+    of_runs,
+    residual_covariance,
+    residual_variance,
+)
 
 _NONE = 1e-9  # deviations of differences below this share of the largest are rounding
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sample:
-    """The scores of a row's runs.
+class Repetitions:
+    """B repetitions of a table in which all R rows are equally good.
 
     Attributes:
-        seeds: of the runs, in their order.
-        y_Sn: contribution of each of n units to the score of each run, which is their mean.
+        error_RB: scores.
+        seeds_RB: their variances over seeds, as estimated in each.
+        units_B: factors on the variances over units, likewise.
     """
 
-    seeds: tuple[str, ...]
-    y_Sn: np.ndarray
+    error_RB: np.ndarray
+    seeds_RB: np.ndarray
+    units_B: np.ndarray
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,10 +55,10 @@ class Joint:
     Attributes:
         labels: of the rows.
         value_R: scores.
-        seeds_R: variances over seeds; 0 for rows of one run, which cannot say.
+        seeds_R: variances over seeds; 0 if no row has several runs.
         df_R: degrees of freedom of these.
-        several_R: whether a row has several runs.
-        units_RR: covariance over units.
+        over_seeds: whether variances over seeds are known, of some rows at least.
+        units_RR: covariance over units; positive semidefinite.
         units_df: degrees of freedom of it.
     """
 
@@ -61,7 +66,7 @@ class Joint:
     value_R: np.ndarray
     seeds_R: np.ndarray
     df_R: np.ndarray
-    several_R: np.ndarray
+    over_seeds: bool
     units_RR: np.ndarray
     units_df: float
 
@@ -78,15 +83,26 @@ class Joint:
         np.fill_diagonal(deviation_RR, 0.0)
         return np.where(deviation_RR > _NONE * deviation_RR.max(), deviation_RR, 0.0)
 
-    def errors(self, draws: int, *, seed: int = 0) -> np.ndarray:
-        """Draw errors of the scores, `(R, draws)`."""
-        rng = np.random.default_rng(seed)
+    def draw(self, draws: int, *, seed: int = 0) -> Repetitions:
+        """Draw repetitions of the table."""
+        rng, shape = np.random.default_rng(seed), (len(self.labels), draws)
         eigenvalue_R, vector_RR = np.linalg.eigh(self.units_RR)
-        root_RR = vector_RR * np.sqrt(np.maximum(eigenvalue_R, 0.0))
-        error_RB = root_RR @ rng.standard_normal((len(self.labels), draws))
-        error_RB /= np.sqrt(rng.chisquare(self.units_df, draws) / self.units_df)
-        over_seeds_RB = rng.standard_t(self.df_R[:, None], error_RB.shape)
-        return error_RB + over_seeds_RB * np.sqrt(self.seeds_R)[:, None]
+        error_RB = (vector_RR * np.sqrt(np.maximum(eigenvalue_R, 0.0))) @ rng.standard_normal(shape)
+        error_RB += rng.standard_normal(shape) * np.sqrt(self.seeds_R)[:, None]
+        return Repetitions(
+            error_RB=error_RB,
+            seeds_RB=(self.seeds_R / self.df_R)[:, None] * rng.chisquare(self.df_R[:, None], shape),
+            units_B=rng.chisquare(self.units_df, draws) / self.units_df,
+        )
+
+    def studentised(self, drawn: Repetitions, row: int) -> np.ndarray:
+        """Return the differences of all rows from one in repetitions, `(R, B)`, over their estimated deviations.
+
+        They are 0 where the rows cannot differ.
+        """
+        variance_RB = drawn.seeds_RB[row] + drawn.seeds_RB + self.queries_RR[row][:, None] * drawn.units_B
+        differ_R1 = self.deviation_RR[row][:, None] > 0
+        return (drawn.error_RB - drawn.error_RB[row]) / np.sqrt(np.where(differ_R1, variance_RB, np.inf))
 
     def scaled(self, times: float, *, plus: float) -> Joint:
         """Return scores multiplied by a number, plus another."""
@@ -100,40 +116,55 @@ class Joint:
     def of(self, labels: Sequence[str]) -> Joint:
         """Return some of the rows."""
         place = np.array([self.labels.index(label) for label in labels])
-        rows = {name: getattr(self, name)[place] for name in ("value_R", "seeds_R", "df_R", "several_R")}
+        rows = {name: getattr(self, name)[place] for name in ("value_R", "seeds_R", "df_R")}
         return replace(self, labels=tuple(labels), units_RR=self.units_RR[np.ix_(place, place)], **rows)
 
 
 def joint(samples: Mapping[str, Sample]) -> Joint:
     """Return the scores of samples of the same units."""
-    rows = [sample.y_Sn for sample in samples.values()]
-    runs_R, units = np.array([len(y_Sn) for y_Sn in rows]), rows[0].shape[1]
-    unit_Rn = np.stack([y_Sn.mean(axis=0) for y_Sn in rows])
-    residual_R = np.array([residual_variance(y_Sn) for y_Sn in rows])
-    several_R = runs_R > 1
-    own_R = np.array([y_Sn.mean(axis=1).var(ddof=min(1, len(y_Sn) - 1)) for y_Sn in rows])
-    variance_R, df_R = shared_variances(own_R, runs_R - 1)
-    return Joint(
-        labels=tuple(samples),
-        value_R=unit_Rn.mean(axis=1),
-        seeds_R=variance_R / runs_R,
-        df_R=df_R,
-        several_R=several_R,
-        units_RR=np.cov(unit_Rn) / units - np.diag(residual_R),
-        units_df=units - 1,
+    rows = [*samples.values()]
+    unit_Rn = np.stack([row.y_Sn.mean(axis=0) for row in rows])
+    residual_RR = np.diag([residual_variance(row.y_Sn) for row in rows])
+    for r, q in zip(*np.triu_indices(len(rows), 1), strict=True):
+        residual_RR[r, q] = residual_RR[q, r] = residual_covariance(rows[r], rows[q])
+    return joint_of(
+        tuple(samples),
+        unit_Rn.mean(axis=1),
+        runs_R=np.array([len(row.y_Sn) for row in rows]),
+        seeds=[of_runs(row.y_Sn) for row in rows],
+        units_RR=np.cov(unit_Rn) / unit_Rn.shape[1] - residual_RR,
+        units_df=unit_Rn.shape[1] - 1,
     )
 
 
-def shared_variances(own_R: np.ndarray, df_R: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return variances that borrow from each other, and their degrees of freedom.
+def joint_of(
+    labels: Sequence[str],
+    value_R: np.ndarray,
+    *,
+    runs_R: np.ndarray,
+    seeds: Sequence[Variance | None],
+    units_RR: np.ndarray,
+    units_df: float,
+) -> Joint:
+    """Return scores with their variances.
 
     Args:
-        own_R: each row's own.
-        df_R: their degrees of freedom; rows of none keep a variance of 0.
+        labels: of the rows.
+        value_R: scores.
+        runs_R: numbers of runs.
+        seeds: variances of a run over seeds; None for rows of one run, which borrow the mean of the others'.
+        units_RR: estimated covariance over units, without that of residuals.
+        units_df: degrees of freedom of it.
     """
-    has_R, total = df_R > 0, df_R.sum()
-    everyone = (df_R * own_R).sum() / max(total, 1)
-    weight = math.sqrt(2 * max(has_R.sum(), 1))
-    shared_R = np.maximum(own_R, (weight * everyone + df_R * own_R) / (weight + df_R))
-    shared_df_R = np.minimum(weight + df_R, (total + df_R) / 2)
-    return np.where(has_R, shared_R, 0.0), np.where(has_R, shared_df_R, 1.0)
+    borrowed = borrowed_of(seeds)
+    known = [of or borrowed or Variance(df=1.0) for of in seeds]
+    eigenvalue_R, vector_RR = np.linalg.eigh(units_RR)
+    return Joint(
+        labels=tuple(labels),
+        value_R=value_R,
+        seeds_R=np.array([of.value for of in known]) / runs_R,
+        df_R=np.array([of.df for of in known], float),
+        over_seeds=borrowed is not None,
+        units_RR=(vector_RR * np.maximum(eigenvalue_R, 0.0)) @ vector_RR.T,
+        units_df=units_df,
+    )

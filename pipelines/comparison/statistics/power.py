@@ -53,6 +53,8 @@ class Planning:
     def smallest(self, *, seeds: int, tests: int = 1) -> float:
         """Return the smallest difference that is found with the probability `POWER`."""
         power = self._power(self._reach(seeds, tests), seeds)
+        if power(0.0) >= POWER:  # nothing varies
+            return 0.0
         high = self.floor(tests=tests) or 1e-9
         while power(high) < POWER:
             high *= 2

@@ -14,8 +14,16 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from polypool.infra.errors import InputError
-from polypool.pipelines.comparison.statistics.intervals import Difference, Estimate, difference, score
-from polypool.pipelines.comparison.statistics.joint_scores import Joint, Sample, joint
+from polypool.pipelines.comparison.statistics.intervals import (
+    Difference,
+    Sample,
+    Variance,
+    borrowed_of,
+    difference,
+    of_runs,
+    score,
+)
+from polypool.pipelines.comparison.statistics.joint_scores import Joint, joint
 from polypool.pipelines.comparison.statistics.power import Planning, planning
 from polypool.pipelines.comparison.statistics.simultaneous import with_baseline, with_best
 
@@ -93,12 +101,15 @@ def judge(
     if size < LEAST:
         raise InputError(f"{size} queries are too few to judge differences by, at least {LEAST} are needed")
     of_all = joint(samples)
+    borrowed = borrowed_of(of_runs(row.y_Sn) for row in samples.values())
     known = baseline if baseline in samples else ""
-    tested = _pairs(samples) if pairs else {}
+    tested = _pairs(samples, borrowed) if pairs else {}
     return Judged(
         units=units,
         labels=tuple(samples),
-        intervals={label: score(sample.y_Sn).interval(best=best) for label, sample in samples.items()},
+        intervals={
+            label: score(row, borrowed=borrowed).interval(best=best) for label, row in samples.items()
+        },
         best=with_best(of_all, sign=sign),
         baseline=known,
         against=with_baseline(of_all, known) if known else {},
@@ -112,11 +123,14 @@ def judge(
     )
 
 
-def _pairs(samples: Mapping[str, Sample]) -> dict[tuple[str, str], Difference]:
+def _pairs(samples: Mapping[str, Sample], borrowed: Variance | None) -> dict[tuple[str, str], Difference]:
     pairs = [*itertools.combinations(samples, 2)]
-    estimates = [_difference(samples[one], samples[other]) for one, other in pairs]
-    corrected = holm([estimate.p for estimate in estimates])
-    return {pair: _judged(estimate, p) for pair, estimate, p in zip(pairs, estimates, corrected, strict=True)}
+    found = [difference(samples[one], samples[other], borrowed=borrowed) for one, other in pairs]
+    judged = {}
+    for pair, of, p in zip(pairs, found, holm([of.p for of in found]), strict=True):
+        low, high = of.interval()
+        judged[pair] = Difference(value=of.value, low=low, high=high, p=p, over_seeds=of.seeds is not None)
+    return judged
 
 
 def holm(p: Sequence[float]) -> list[float]:
@@ -126,13 +140,3 @@ def holm(p: Sequence[float]) -> list[float]:
     corrected = np.empty(len(p))
     corrected[order] = np.minimum(1.0, np.maximum.accumulate(stepped))
     return corrected.tolist()
-
-
-def _difference(one: Sample, other: Sample) -> Estimate:
-    same = one.seeds == other.seeds and "" not in one.seeds
-    return difference(one.y_Sn, other.y_Sn, same_seeds=same)
-
-
-def _judged(estimate: Estimate, p: float) -> Difference:
-    low, high = estimate.interval()
-    return Difference(value=estimate.value, low=low, high=high, p=p, over_seeds=estimate.seeds is not None)

@@ -1,9 +1,10 @@
 """Simultaneous comparisons of rows: the confidence set of the best, and each row against a baseline.
 
 Differences are taken in their standard deviations. A row leaves the confidence set where its largest lag behind another
-row exceeds what 95 % of draws of the errors give if all rows are equally good. The best row is then in the set with a
-probability of at least 95 %. The number of rows in the set needs no correction, as only the test of the one row that is
-the best can err. The intervals of the differences from the best of the others end at 0 for rows outside the set.
+row exceeds what 95 % of repetitions of the table give if all rows are equally good (`joint_scores`). The best row is
+then in the set with a probability of at least 95 %. The number of rows in the set needs no correction, as only the test
+of the one row that is the best can err. The intervals of the differences from the best of the others end at 0 for rows
+outside the set.
 
 Against a baseline, the largest difference of either sign counts.
 
@@ -30,18 +31,16 @@ def with_best(joint: Joint, *, sign: int = 1, draws: int = DRAWS) -> dict[str, D
     Args:
         joint: two rows at least.
         sign: 1 where higher scores are better, else -1.
-        draws: of the errors.
+        draws: repetitions.
     """
-    lead_RR = sign * (joint.value_R[:, None] - joint.value_R)
-    error_RB, deviation_RR, rows = joint.errors(draws), joint.deviation_RR, len(joint.labels)
-    p_R, reach_R, surely_R = np.empty(rows), np.empty(rows), np.empty(rows, bool)
+    lead_RR, rows = sign * (joint.value_R[:, None] - joint.value_R), len(joint.labels)
+    drawn, deviation_RR = joint.draw(draws), joint.deviation_RR
+    p_R, reach_R = np.empty(rows), np.empty(rows)
     for row in range(rows):
         others = np.arange(rows) != row
-        behind_R = ratio(-lead_RR[row], deviation_RR[row])[others]
-        drawn_B = np.sort(in_deviations(error_RB, deviation_RR[row], row)[others].max(axis=0))
-        p_R[row], reach_R[row] = _p(drawn_B, behind_R.max()), _reach(drawn_B)
-        known_R = (joint.several_R & joint.several_R[row])[others]
-        surely_R[row] = (known_R & (_p(drawn_B, behind_R) < LEVEL)).any()
+        behind = ratio(-lead_RR[row], deviation_RR[row])[others].max()
+        drawn_B = np.sort(joint.studentised(drawn, row)[others].max(axis=0))
+        p_R[row], reach_R[row] = _p(drawn_B, behind), _reach(drawn_B)
     in_set_R = p_R >= LEVEL
     found = {}
     for row, label in enumerate(joint.labels):
@@ -49,11 +48,10 @@ def with_best(joint: Joint, *, sign: int = 1, draws: int = DRAWS) -> dict[str, D
         best = int(np.flatnonzero(others)[lead_RR[row][others].argmin()])
         high = (lead_RR[row] + reach_R[row] * deviation_RR[row])[others].min() if in_set_R[row] else 0.0
         low = (lead_RR[row] - reach_R * deviation_RR[row])[others & in_set_R].min(initial=0.0)
-        over_seeds = bool(joint.several_R[[row, best]].all() if in_set_R[row] else surely_R[row])
         ends = sorted((sign * float(low), sign * max(float(high), 0.0)))
         value = sign * float(lead_RR[row, best])
         found[label] = Difference(
-            value=value, low=ends[0], high=ends[1], p=float(p_R[row]), over_seeds=over_seeds
+            value=value, low=ends[0], high=ends[1], p=float(p_R[row]), over_seeds=joint.over_seeds
         )
     return found
 
@@ -63,7 +61,7 @@ def with_baseline(joint: Joint, baseline: str, *, draws: int = DRAWS) -> dict[st
     row = joint.labels.index(baseline)
     others = np.flatnonzero(np.arange(len(joint.labels)) != row)
     deviation_R = joint.deviation_RR[row]
-    drawn_B = np.sort(np.abs(in_deviations(joint.errors(draws), deviation_R, row)).max(axis=0))
+    drawn_B = np.sort(np.abs(joint.studentised(joint.draw(draws), row)).max(axis=0))
     reach = _reach(drawn_B)
     value_R = joint.value_R - joint.value_R[row]
     p_R = _p(drawn_B, np.abs(ratio(value_R, deviation_R)))
@@ -73,16 +71,10 @@ def with_baseline(joint: Joint, baseline: str, *, draws: int = DRAWS) -> dict[st
             low=float(value_R[other] - reach * deviation_R[other]),
             high=float(value_R[other] + reach * deviation_R[other]),
             p=float(p_R[other]),
-            over_seeds=bool(joint.several_R[[row, other]].all()),
+            over_seeds=joint.over_seeds,
         )
         for other in others
     }
-
-
-def in_deviations(error_RB: np.ndarray, deviation_R: np.ndarray, row: int) -> np.ndarray:
-    """Return the errors of the differences from a row, in their deviations; 0 where there is none."""
-    scale_R = np.where(deviation_R > 0, deviation_R, np.inf)
-    return (error_RB - error_RB[row]) / scale_R[:, None]
 
 
 def ratio(value_R: np.ndarray, deviation_R: np.ndarray) -> np.ndarray:

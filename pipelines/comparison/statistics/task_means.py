@@ -2,8 +2,7 @@
 
 What an interval covers depends on what is drawn anew. The means of the tasks at hand vary with seeds and queries:
 `mean_of`. If the tasks are a sample of others like them, the leads of the rows also vary from task to task; the
-variance of the leads that are measured includes that of seeds and queries: `sample_of`. Two to four tasks say little
-of the variance of one row, so that variances are shared as those over seeds are.
+variance of the leads that are measured includes that of seeds and queries: `sample_of`.
 
 The interval of a rank begins after the rows that are significantly better and ends before those significantly worse,
 by the largest difference of the row from any other in any task (Mogstad, Romano, Shaikh and Wilhelm, Review of Economic
@@ -17,8 +16,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from polypool.pipelines.comparison.statistics.intervals import LEVEL, Estimate, Variance
-from polypool.pipelines.comparison.statistics.joint_scores import Joint, shared_variances
-from polypool.pipelines.comparison.statistics.simultaneous import DRAWS, in_deviations, ratio
+from polypool.pipelines.comparison.statistics.joint_scores import Joint
+from polypool.pipelines.comparison.statistics.simultaneous import DRAWS, ratio
 
 
 def mean_of(joints: Sequence[Joint]) -> Joint:
@@ -32,7 +31,7 @@ def mean_of(joints: Sequence[Joint]) -> Joint:
         value_R=np.mean([of.value_R for of in joints], axis=0),
         seeds_R=seeds_R,
         df_R=np.divide(seeds_R**2, spread_R, out=np.ones_like(seeds_R), where=spread_R > 0),
-        several_R=np.all([of.several_R for of in joints], axis=0),
+        over_seeds=all(of.over_seeds for of in joints),
         units_RR=np.sum([of.units_RR for of in joints], axis=0) / tasks**2,
         units_df=min(of.units_df for of in joints),
     )
@@ -47,13 +46,12 @@ def sample_of(labels: Sequence[str], value_TR: np.ndarray) -> Joint:
     """
     tasks, rows = value_TR.shape
     lead_TR = value_TR - value_TR.mean(axis=1, keepdims=True)
-    variance_R, df_R = shared_variances(lead_TR.var(axis=0, ddof=1), np.full(rows, tasks - 1))
     return Joint(
         labels=tuple(labels),
         value_R=lead_TR.mean(axis=0),
-        seeds_R=variance_R / tasks,
-        df_R=df_R,
-        several_R=np.ones(rows, bool),
+        seeds_R=lead_TR.var(axis=0, ddof=1) / tasks,
+        df_R=np.full(rows, tasks - 1.0),
+        over_seeds=True,
         units_RR=np.zeros((rows, rows)),
         units_df=1,
     )
@@ -75,14 +73,14 @@ def rank_intervals(joints: Sequence[Joint], *, draws: int = DRAWS) -> dict[str, 
 
     Args:
         joints: scores of the same rows, of which higher ones are better.
-        draws: of the errors.
+        draws: repetitions.
     """
-    error_TRB = [joint.errors(draws, seed=task) for task, joint in enumerate(joints)]
+    drawn_T = [joint.draw(draws, seed=task) for task, joint in enumerate(joints)]
     ends = {}
     for row, label in enumerate(joints[0].labels):
         largest_TB = [
-            np.abs(in_deviations(error_RB, joint.deviation_RR[row], row)).max(axis=0)
-            for joint, error_RB in zip(joints, error_TRB, strict=True)
+            np.abs(joint.studentised(drawn, row)).max(axis=0)
+            for joint, drawn in zip(joints, drawn_T, strict=True)
         ]
         reach = np.quantile(np.max(largest_TB, axis=0), 1 - LEVEL)
         better_TR = np.stack(

@@ -36,7 +36,7 @@ def legend_of_marks(group: Group) -> Iterator[str]:
     best, marks = judged.labels[0], {mark(judged.from_best(row.label)) for row in group.rows}
     if judged.best:
         size = f"{len(judged.confidence_set)} of {len(judged.labels)} rows"
-        yield f"*: in the confidence set of the best, {size} (95 %, over {_over(judged)})"
+        yield f"*: in the confidence set of the best, {size} (95 %, over {_over(group)})"
     else:
         yield f"*: no significant difference from {best} over seeds and {judged.units}, {_by_holm(judged.tests)}"
     if BY_QUERIES in marks:
@@ -48,30 +48,35 @@ def confidence_set(group: Group) -> Iterator[str]:
     if (judged := group.judged) is not None and judged.best:
         labels = judged.confidence_set
         yield (
-            f"confidence set of the best (95 %, over {_over(judged)}): {len(labels)} of {len(judged.labels)}: "
+            f"confidence set of the best (95 %, over {_over(group)}): {len(labels)} of {len(judged.labels)}: "
             f"{', '.join(labels)}"
         )
 
 
 def at_chance(group: Group) -> Iterator[str]:
-    """Yield the rows whose 95 % interval is not on the better side of chance, if their queries were compared."""
-    if group.metric is None or group.judged is None:
+    """Yield the rows that are not above chance: by their 95 % intervals, or by their means where none is known."""
+    if group.metric is None or math.isnan(group.metric.chance):
         return
-    chance, higher, ends = group.metric.chance, group.ranked_by.higher_is_better, group.judged.intervals
-    labels = [label for label, (low, high) in ends.items() if (low <= chance if higher else high >= chance)]
+    metric, judged = group.metric, group.judged
+    ends = {row.label: group.interval(row) for row in group.known}
+    labels = [label for label, of in ends.items() if not metric.above_chance(*of)]
     if labels:
+        how = "" if judged is None else " (their 95 % intervals hold it, or lie on its worse side)"
         yield (
-            f"no better than guessing, as far as these queries tell (the 95 % interval is not on the better side of "
-            f"chance, a {group.ranked_by.name} of {group.number(chance)}): {', '.join(labels)}"
+            f"not above chance, {metric.name} {group.number(metric.chance)}{how}: {', '.join(labels)}; "
+            "these scores say nothing about an aggregator"
         )
 
 
-def _over(judged: Judged) -> str:
-    """Return what was judged over, in words, where the rows' runs are known."""
-    several = [True] if judged.joint is None else judged.joint.several_R.tolist()
-    if not any(several):
+def _over(group: Group) -> str:
+    """Return what the rows were judged over, in words."""
+    judged = group.judged
+    assert judged is not None
+    runs = [len(row.seeds) for row in group.rows if row.label in judged.labels]
+    if max(runs) == 1:
         return f"queries alone: {judged.units}; {ONE_SEED}"
-    return ("seeds" if all(several) else "seeds of rows that have two") + f" and {judged.units}"
+    borrowed = " (a row of one seed is taken to vary as the others do)" if min(runs) == 1 else ""
+    return f"seeds{borrowed} and {judged.units}"
 
 
 def _by_holm(tests: int) -> str:
@@ -95,7 +100,7 @@ def differences(group: Group, *, costs: bool = True) -> Table | None:
         header += [group.ranked_by.name, "95 % interval", "difference", "95 % interval", "p", "may be best"]
         legend.append(
             f"difference of {group.ranked_by.label} from the best of the others, p of being the best, over "
-            f"{_over(judged)}; the intervals of differences are simultaneous"
+            f"{_over(group)}; the intervals of differences are simultaneous"
         )
     if known:
         legend.append("; ".join(_COSTS[name] for name in known))
@@ -179,7 +184,7 @@ def against_baseline(group: Group) -> Table | None:
         group,
         title=f"against {judged.baseline}",
         first="aggregator",
-        what=f"minus {judged.baseline}, over {_over(judged)}; simultaneous intervals, p corrected for all rows",
+        what=f"minus {judged.baseline}, over {_over(group)}; simultaneous intervals, p corrected for all rows",
         tested={label: judged.against[label] for label in judged.labels if label in judged.against},
     )
 
@@ -189,7 +194,7 @@ def all_pairs(group: Group) -> Table | None:
     judged = group.judged
     if judged is None or not judged.pairs:
         return None
-    how = f"over {_over(judged)}; each interval alone; p {_by_holm(judged.tests)}"
+    how = f"over {_over(group)}; each interval alone; p {_by_holm(judged.tests)}"
     return _table_of(
         group,
         title="all pairs",

@@ -44,8 +44,8 @@ def over_tasks(cross_task: CrossTaskTable) -> Table | None:
     tasks = len(joints)
     over = (
         "seeds and queries"
-        if these.several_R.all()
-        else f"queries, and seeds where rows have two ({ONE_SEED})"
+        if these.over_seeds
+        else f"queries, and seeds in tasks with rows of two ({ONE_SEED})"
     )
     return Table(
         title=" · ".join(part for part in ("over tasks", cross_task.tuned) if part),

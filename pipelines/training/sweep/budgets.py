@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -33,17 +33,30 @@ class Tuning:
         trials: of all recipes and aggregators, each with `Trial.tunes`, the one nearest to the recipe first.
         space: of their settings.
         budget: trials of each aggregator, at most.
+        sample: seed of the sample of each aggregator's space.
+        sizes: numbers of points of the spaces, by recipe and aggregator.
         seeds: of the runs with what is chosen, their number from 0.
         early_stop: whether the worse half of an aggregator's trials is stopped early.
-        notes: a line for each aggregator whose part of the space is smaller than the budget.
     """
 
     trials: Trials
     space: Space
     budget: int
+    sample: int
+    sizes: Mapping[tuple[str, str], int]
     seeds: int
     early_stop: bool
-    notes: tuple[str, ...]
+
+    @property
+    def notes(self) -> list[str]:
+        """The trials of each aggregator beside the size of its space, a line for all that have the same."""
+        alike: dict[tuple[str, int], list[str]] = {}
+        for (recipe, aggregator), size in self.sizes.items():
+            alike.setdefault((recipe, size), []).append(aggregator)
+        return [
+            f"{recipe}: {min(size, self.budget)} of {size:,} points each: {', '.join(names)}"
+            for (recipe, size), names in alike.items()
+        ]
 
     @property
     def words(self) -> str:
@@ -66,6 +79,7 @@ class Tuning:
             early_stop=self.early_stop,
             chosen=trial.chosen,
             sweep=sweep,
+            seed=self.sample,
         )
 
     def final(self, chosen: Sequence[Trial], *, sweep: str = "") -> Trials:
@@ -93,6 +107,7 @@ def make_tuning(
     *,
     text_aggregators: bool,
     budget: int,
+    sample: int,
     seeds: int,
     early_stop: bool,
 ) -> Tuning:
@@ -103,6 +118,7 @@ def make_tuning(
         settings: `SETTING=VALUE,VALUE` texts, which span the space.
         text_aggregators: whether the text's aggregators are swept, too.
         budget: trials of each aggregator and recipe.
+        sample: seed of the sample of each aggregator's space.
         seeds: of the runs with what is chosen, their number from 0.
         early_stop: whether poor trials are to be stopped.
 
@@ -119,13 +135,12 @@ def make_tuning(
         text_aggregators=[run.text_aggregator or run.aggregator for run in runs if text_aggregators],
         read=lambda flags: read_run(runs[0].recipe, [*trials.flags, *flags]),
     )
-    models, wrong, notes, tried = _Models(), list[str](), list[str](), list[Trial]()
+    models, wrong, sizes, tried = _Models(), list[str](), dict[tuple[str, str], int](), list[Trial]()
     for run in runs:
         prefixes, tunes = aggregator_prefixes(models.adapter(run)), space.unchosen(run)
-        points = [*itertools.islice(space.points(run, weights=bool(prefixes)), budget)]
-        if len(points) < budget:
-            few = f"its space has {len(points)} points, fewer than --budget {budget}, and all are tried"
-            notes.append(f"{run.recipe} {tunes}: {few}")
+        weights = bool(prefixes)
+        points = space.points(run, weights=weights, budget=budget, seed=sample)
+        sizes[run.recipe, tunes] = math.prod(map(len, space.options(run, weights=weights).values()))
         every = (*space.single_values(run), *points)
         made = {point: space.at(run, point, prefixes=prefixes) for point in every}
         wrong += [
@@ -143,9 +158,10 @@ def make_tuning(
         trials=replace(trials, all=tuple(tried)),
         space=space,
         budget=budget,
+        sample=sample,
+        sizes=sizes,
         seeds=seeds,
         early_stop=early_stop,
-        notes=tuple(notes),
     )
 
 
@@ -195,7 +211,8 @@ class Choice:
         recipe: the recipe.
         aggregator: without the options that were chosen.
         metric: by which, on `val`.
-        trials: begun with.
+        space: points of the aggregator's space.
+        trials: begun with, of these.
         whole: of them, trained to the end.
         default: the score of the first trial, nearest to the recipe's settings; None where it has none.
         best: the best score; None where no trial was trained to the end.
@@ -206,6 +223,7 @@ class Choice:
     recipe: str
     aggregator: str
     metric: str
+    space: int
     trials: int
     whole: int
     default: float | None
@@ -214,12 +232,15 @@ class Choice:
     run_id: str
 
 
-def choose(plan: Plan, rows: Sequence[Row]) -> list[tuple[Choice, Trial | None]]:
+def choose(
+    plan: Plan, rows: Sequence[Row], *, sizes: Mapping[tuple[str, str], int]
+) -> list[tuple[Choice, Trial | None]]:
     """Return what the trials of every aggregator chose, with the best trial of each; the first one of equal ones.
 
     Args:
         plan: of the trials.
         rows: how each of them ended.
+        sizes: as of `Tuning`.
     """
     groups: dict[tuple[str, str], list[tuple[Trial, Row]]] = {}
     for match, row in zip(plan.matches, rows, strict=True):
@@ -233,6 +254,7 @@ def choose(plan: Plan, rows: Sequence[Row]) -> list[tuple[Choice, Trial | None]]
             recipe=recipe,
             aggregator=aggregator,
             metric=metric.name,
+            space=sizes[recipe, aggregator],
             trials=len(group),
             whole=len(whole),
             default=group[0][1].best,
@@ -259,13 +281,17 @@ def choice_table(choices: Sequence[Choice], *, words: str) -> Table:
             each.metric,
             *(ABSENT if score is None else f"{score:.4g}" for score in (each.default, each.best)),
             str(each.trials) if each.whole == each.trials else f"{each.whole} of {each.trials}",
+            f"{each.space:,}",
         )
         for each in choices
     ]
     return Table(
         title="chosen on val",
-        legend=(words, "default: the first trial, nearest to the recipe's own settings"),
-        header=("recipe and aggregator", "chosen", "metric", "default", "chosen's", "trials"),
+        legend=(
+            words,
+            "default: the first trial, nearest to the recipe's own settings; space: points that trials are drawn from",
+        ),
+        header=("recipe and aggregator", "chosen", "metric", "default", "chosen's", "trials", "space"),
         rows=tuple(rows),
         notes=tuple(f"{name} is not run, as none of its trials was trained to the end" for name in failed),
     )

@@ -99,7 +99,7 @@ def plan_id(plan: Plan, *, params: Mapping[str, Any]) -> str:
         json.dumps({name: x for name, x in to_json(match.trial.run).items() if name not in WITHOUT_EFFECT})
         for match in plan.matches
     )
-    tuned = [str(params[name]) for name in ("budget", "seeds") if params.get("choose")]
+    tuned = [str(params[name]) for name in ("budget", "sample", "seeds") if params.get("choose")]
     return hashlib.sha256(json.dumps([trials, plan.early_stop, *tuned]).encode()).hexdigest()
 
 

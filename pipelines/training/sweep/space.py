@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import inspect
 import itertools
 import math
+import random
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,11 +17,10 @@ from polypool.infra.fields import above, hints, require
 from polypool.infra.registry import AGGREGATORS
 from polypool.infra.spec import Spec, changed, split_values, without, written
 from polypool.pipelines.training.loop.optim import longest_prefix
-from polypool.pipelines.training.tuned import FACTOR, Listed, text_of
+from polypool.pipelines.training.tuned import FACTOR, Listed
 from polypool.tasks.run import Optim, Run
 
 _OPTIM = "optim."
-_MOST = 100_000  # points, all of which are put in order
 
 Values = Mapping[str, tuple[Any, ...]]
 Point = tuple[tuple[str, Any], ...]
@@ -55,31 +54,37 @@ class Space:
         """Return the specs of a run's aggregators without the options that are to be chosen."""
         return ", text ".join(_unchosen(spec, self.own) for spec in self.specs(run).values())
 
-    def points(self, run: Run, *, weights: bool) -> Iterator[Point]:
-        """Yield the points that differ for the aggregators of a run, in the order in which they are tried.
-
-        The first one is nearest to the run's own settings. Shared settings come in the same order for all runs with
-        the same nearest point, so that a smaller budget tries the first of a larger one's; each is first combined with
-        one value of the run's own options, in turn, and later with the others.
+    def options(self, run: Run, *, weights: bool) -> Values:
+        """Return the values of all settings that change something for the aggregators of a run.
 
         Args:
             run: with its recipe's settings.
             weights: whether its aggregators have weights, so that `aggregator.lr` changes something.
         """
-        settings = _settings(run, self.specs(run).values())
-        shared, own = (_in_order(values, settings) for values in (self.shared, self.own_of(run)))
-        tried = set()
-        for shift in range(len(own)):
-            for number, values in enumerate(shared):
-                point = tuple(pair for pair in values if weights or pair[0] != FACTOR)
-                point += own[(number + shift) % len(own)]
-                if point not in tried:
-                    tried.add(point)
-                    yield point
+        every = {**self.shared, **self.own_of(run)}
+        return {name: values for name, values in every.items() if weights or name != FACTOR}
+
+    def points(self, run: Run, *, weights: bool, budget: int, seed: int) -> list[Point]:
+        """Return the points that the aggregators of a run try: all of their space, or a sample of `budget` of it.
+
+        The first one is nearest to the run's own settings. A sample is a Latin hypercube (McKay, Beckman and Conover,
+        Technometrics 21, 1979): of each setting every value comes equally often, or once more than another one, and no
+        point comes twice. Runs of equal spaces and nearest points have the same sample.
+
+        Args:
+            run: with its recipe's settings.
+            weights: as of `options`.
+            budget: the most points.
+            seed: draws the sample.
+        """
+        options, settings = self.options(run, weights=weights), _settings(run, self.specs(run).values())
+        first = tuple((name, _nearest(values, settings.get(name))) for name, values in options.items())
+        size = math.prod(map(len, options.values()))
+        return _latin_hypercube(options, first, budget=min(budget, size), size=size, seed=seed)
 
     def single_values(self, run: Run) -> Iterator[Point]:
         """Yield every value by itself that the aggregators of a run may have."""
-        for name, values in {**self.shared, **self.own_of(run)}.items():
+        for name, values in self.options(run, weights=True).items():
             yield from (((name, value),) for value in values)
 
     def at(self, run: Run, point: Point, *, prefixes: Sequence[str]) -> Run:
@@ -113,12 +118,10 @@ def read_space(
         read: returns the run of some flags of `polypool train`, which reads the values of `optim.NAME`.
 
     Raises:
-        InputError: an unknown setting, one given twice, no values or too many, or two aggregators become one.
+        InputError: an unknown setting, one given twice, no values, or two aggregators become one.
         SystemExit: with code 2, after a message: an unusable value of `optim.NAME`.
     """
     words = _listed_words(settings)
-    if (size := math.prod(map(len, words.values()))) > _MOST:
-        raise InputError(f"--choose spans {size:,} points, expected at most {_MOST:,}; list fewer values")
     options = _options([*aggregators, *text_aggregators])
     values = {
         name: tuple(dict.fromkeys(_value(name, word, options, read) for word in of))
@@ -218,18 +221,41 @@ def _settings(run: Run, specs: Iterable[str]) -> dict[str, Any]:
     return found
 
 
-def _in_order(values: Values, own: Mapping[str, Any]) -> list[Point]:
-    """Return all points of some settings: the nearest to a run's own values, then the others as their hashes lie.
+def _latin_hypercube(values: Values, first: Point, *, budget: int, size: int, seed: int) -> list[Point]:
+    """Return distinct points, beginning with `first`, in which each value of a setting comes equally often.
 
-    Hashes draw as a random generator would, and keep the order of points that remain where values are added.
+    Args:
+        values: by setting.
+        first: a point of these.
+        budget: the number of points, at most `size`.
+        size: the number of all points. Of more than half of these, what is left out is drawn.
+        seed: draws them.
     """
-    first = tuple((name, _nearest(listed, own.get(name))) for name, listed in values.items())
-    every = [tuple(zip(values, point, strict=True)) for point in itertools.product(*values.values())]
-    return [first, *sorted((point for point in every if point != first), key=_hash)]
-
-
-def _hash(point: Point) -> bytes:
-    return hashlib.sha256(text_of(plain(point)).encode()).digest()
+    rng = random.Random(seed)
+    if 2 * budget > size + 1:
+        left_out = _latin_hypercube(values, first, budget=size - budget + 1, size=size, seed=seed)
+        every = (tuple(zip(values, point, strict=True)) for point in itertools.product(*values.values()))
+        rest = [point for point in every if point not in left_out]
+        rng.shuffle(rest)
+        return [first, *rest]
+    while True:
+        columns = []
+        for name, nearest in first:
+            others = [value for value in values[name] if value != nearest]
+            rng.shuffle(others)  # where the budget is no multiple, the last ones come once less
+            column = [*itertools.islice(itertools.cycle([nearest, *others]), budget)]
+            rest = column[1:]
+            rng.shuffle(rest)
+            columns.append([nearest, *rest])
+        for _ in range(
+            100 * budget
+        ):  # swaps within a setting, which keep its numbers, until no point comes twice
+            points = [tuple(zip(values, point, strict=True)) for point in zip(*columns, strict=True)]
+            twice = [at for at, point in enumerate(points) if point in points[:at]]
+            if not twice:
+                return points
+            column, one, other = rng.choice(columns), rng.choice(twice), rng.randrange(1, budget)
+            column[one], column[other] = column[other], column[one]
 
 
 def _nearest(values: Sequence[Any], to: Any) -> Any:

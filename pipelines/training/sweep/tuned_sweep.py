@@ -63,7 +63,12 @@ def tuned_sweep(
             outcomes += carry_out(final, concurrent=concurrent, parent=run_id)
         both = replace(first, matches=(*first.matches, *final.matches))
         if parent:
-            record = {"budget": tuning.budget, "shared": tuning.space.shared, "own": tuning.space.own}
+            record = {
+                "budget": tuning.budget,
+                "sample": tuning.sample,
+                "shared": tuning.space.shared,
+                "own": tuning.space.own,
+            }
             parent.json(TUNING, {**record, "chosen": [asdict(choice) for choice in choices]})
             conclude(parent, both, outcomes, first=as_markdown(shown))
     return both, final, outcomes, choices
@@ -78,7 +83,7 @@ def _final(
     sweep: str = "",
 ) -> tuple[Plan, list[Choice]]:
     """Return the runs with what the trials chose, and the choices."""
-    chosen = choose(first, rows_of(first, outcomes))
+    chosen = choose(first, rows_of(first, outcomes), sizes=tuning.sizes)
     trials = tuning.final([trial for _, trial in chosen if trial], sweep=sweep)
     records = records_of(place["uri"], place["experiment"])
     plan = Plan.of(trials, records, **place, early_stop=False)

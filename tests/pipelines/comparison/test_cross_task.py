@@ -59,7 +59,7 @@ def judged(table: CrossTaskTable, *variances: float) -> CrossTaskTable:
             value_R=np.array([group.mean(row) for row in group.rows]),
             seeds_R=np.zeros(rows),
             df_R=np.ones(rows),
-            several_R=np.ones(rows, bool),
+            over_seeds=True,
             units_RR=variance * np.eye(rows),
             units_df=1e6,
         )
@@ -98,7 +98,7 @@ def test_a_column_of_one_recipe_has_a_confidence_set_of_its_own():
         value_R=np.array([group.mean(row) for row in group.rows]),
         seeds_R=np.zeros(4),
         df_R=np.ones(4),
-        several_R=np.ones(4, bool),
+        over_seeds=True,
         units_RR=np.eye(4),
         units_df=1e6,
     )

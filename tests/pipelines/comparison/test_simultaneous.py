@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,8 +11,8 @@ from scipy import stats
 from benchmarks.comparing.made_up_tables import Drawn, Shape, draw
 from benchmarks.comparing.simulated_tasks import Tasks, in_tasks
 from benchmarks.comparing.simulation import by_holm, in_set, near_best
-from polypool.pipelines.comparison.statistics.intervals import difference, residual_variance, score
-from polypool.pipelines.comparison.statistics.joint_scores import Joint, Sample, joint, shared_variances
+from polypool.pipelines.comparison.statistics.intervals import Sample, difference, residual_covariance, score
+from polypool.pipelines.comparison.statistics.joint_scores import Joint, joint
 from polypool.pipelines.comparison.statistics.significance import holm
 from polypool.pipelines.comparison.statistics.simultaneous import with_baseline, with_best
 from polypool.pipelines.comparison.statistics.task_means import intervals, mean_of, rank_intervals, sample_of
@@ -25,7 +26,7 @@ def scores(values, *, seeds=0.0, units=1.0, shared=0.0, df=math.inf) -> Joint:
         value_R=np.array(values, float),
         seeds_R=np.full(rows, seeds),
         df_R=np.full(rows, 1e6 if df == math.inf else df),
-        several_R=np.ones(rows, bool),
+        over_seeds=True,
         units_RR=units * np.eye(rows) + shared,
         units_df=100_000,
     )
@@ -38,34 +39,60 @@ def rows_of(y_RSn: np.ndarray) -> dict[str, Sample]:
 
 def test_variances_are_those_of_the_model():
     rng = np.random.default_rng(0)
-    y_RSn = rng.normal(size=(3, 4, 50)) + rng.normal(size=(3, 4, 1)) + 3 * rng.normal(size=50)
-    found = joint(rows_of(y_RSn))
+    y_RSn = rng.normal(size=(3, 4, 50)) + rng.normal(size=(3, 4, 1)) + 3 * rng.normal(size=(3, 1, 50))
+    y_RSn += rng.normal(size=(1, 4, 50))  # residuals of a seed, shared by all rows
+    samples = rows_of(y_RSn)
+    found = joint(samples)
     np.testing.assert_allclose(found.value_R, y_RSn.mean(axis=(1, 2)))
-    for one, other in itertools.combinations(range(3), 2):
-        alone = difference(y_RSn[one], y_RSn[other])
-        assert found.queries_RR[one, other] == pytest.approx(alone.queries.value)
-    own_R = y_RSn.mean(axis=2).var(axis=1, ddof=1)
-    shared_R = (math.sqrt(6) * own_R.mean() + 3 * own_R) / (math.sqrt(6) + 3)
-    np.testing.assert_allclose(found.seeds_R, np.maximum(own_R, shared_R) / 4)
-    np.testing.assert_allclose(found.df_R, min(3 + math.sqrt(6), 6))
+    for one, other in itertools.combinations("012", 2):
+        alone = difference(samples[one], samples[other])
+        assert found.queries_RR[int(one), int(other)] == pytest.approx(alone.queries.value)
+    np.testing.assert_allclose(found.seeds_R, y_RSn.mean(axis=2).var(axis=1, ddof=1) / 4)
+    np.testing.assert_allclose(found.df_R, 3)
     part = found.of(["2", "0"])
     assert part.labels == ("2", "0")
     assert part.units_RR[0, 1] == found.units_RR[2, 0]
     np.testing.assert_allclose(part.deviation_RR[0, 1], found.deviation_RR[2, 0])
 
 
-def test_rows_of_one_run_share_nothing():
-    variance_R, df_R = shared_variances(np.array([0.0, 4.0, 1.0]), np.array([0, 2, 2]))
-    np.testing.assert_allclose(variance_R, [0, 4, (2 * 2.5 + 2 * 1) / 4])
-    np.testing.assert_allclose(df_R, [1, 3, 3])
-    assert shared_variances(np.zeros(2), np.zeros(2, int))[0].tolist() == [0, 0]
+def test_residuals_of_a_seed_correlate_and_the_covariance_over_units_has_no_negative_part():
+    """Residuals taken as independent made query variances of close rows 0: the first and the last of these."""
+    rng = np.random.default_rng(1)
+    hard_n, shared_Sn = 2 * rng.normal(size=200), rng.normal(size=(4, 200))
+    y_RSn = hard_n + shared_Sn + 0.3 * rng.normal(size=(8, 4, 200)) + 0.2 * rng.normal(size=(8, 1, 200))
+    found = joint(rows_of(y_RSn))
+    assert np.linalg.eigvalsh(found.units_RR)[0] >= -1e-12
+    np.testing.assert_allclose(found.queries_RR[np.triu_indices(8, 1)], 2 * 0.2**2 / 200, rtol=0.5)
 
 
-def test_errors_have_the_variances_and_the_covariance():
+def test_whether_a_row_is_in_the_set_does_not_depend_on_how_another_varies():
+    rng = np.random.default_rng(3)
+    y_RSn = 3 * rng.normal(size=60) + rng.normal(size=(3, 4, 60)) + 0.5 * rng.normal(size=(3, 4, 1))
+    y_RSn += np.array([0.0, -2.5, -2.0])[:, None, None]
+    far_Sn = 30 * np.array([[-1.0], [1.0], [-1.2], [0.8]]) - 200 + y_RSn[0]
+    few, more = (with_best(joint(rows_of(of))) for of in (y_RSn, np.concatenate([y_RSn, far_Sn[None]])))
+    assert [of.found for of in few.values()] == [False, True, True]
+    assert [more[label].found for label in "0123"] == [False, True, True, True]
+
+
+def test_repetitions_have_the_variances_the_covariance_and_estimates_of_both():
     found = scores([0, 0, 0], seeds=2.0, units=1.0, shared=3.0, df=8)
-    error_RB = found.errors(200_000)
-    expected = np.eye(3) * (2 * 8 / 6 + 1) + 3
-    np.testing.assert_allclose(np.cov(error_RB), expected, rtol=0.03, atol=0.05)
+    drawn = found.draw(200_000)
+    np.testing.assert_allclose(np.cov(drawn.error_RB), np.eye(3) * (2 + 1) + 3, rtol=0.03, atol=0.05)
+    np.testing.assert_allclose(drawn.seeds_RB.mean(axis=1), 2.0, rtol=0.02)
+    np.testing.assert_allclose(drawn.seeds_RB.var(axis=1), 2 * 2.0**2 / 8, rtol=0.05)
+    of_first_RB = found.studentised(drawn, 0)
+    assert np.abs(of_first_RB[0]).max() == 0
+    # two equal variances over seeds of 8 degrees of freedom each, and one over units that is known
+    variance_B = drawn.seeds_RB[0] + drawn.seeds_RB[1] + 2.0
+    expected_B = (drawn.error_RB[1] - drawn.error_RB[0]) / np.sqrt(variance_B)
+    np.testing.assert_allclose(of_first_RB[1], expected_B, rtol=0.02)
+
+
+def test_of_two_rows_of_few_runs_it_is_nearly_welchs_test():
+    found = scores([0.0, -3.0], seeds=0.5, units=0.0, df=4)
+    p = with_best(found, draws=200_000)["b"].p
+    assert p == pytest.approx(stats.t.sf(3.0, 8), rel=0.1)
 
 
 def test_two_rows_are_a_test_of_one_side_and_against_a_baseline_of_both():
@@ -114,20 +141,6 @@ def test_scores_that_do_not_vary_are_equal_or_differ_for_certain():
     assert (same["a"].p, same["a"].low, same["a"].high) == (1.0, 0.0, 0.0)
 
 
-def test_a_row_that_only_rows_of_one_run_exclude_is_excluded_by_queries_alone():
-    rng = np.random.default_rng(1)
-    runs = {"a": (1, 10.0), "b": (3, 0.0), "c": (3, 0.003)}
-    made = {
-        label: Sample(seeds=tuple(map(str, range(seeds))), y_Sn=value + 0.1 * rng.normal(size=(seeds, 40)))
-        for label, (seeds, value) in runs.items()
-    }
-    best = with_best(joint(made))
-    assert [of.significant for of in best.values()] == [False, None, None]
-    more = Sample(seeds=("0", "1"), y_Sn=10.0 + 0.1 * rng.normal(size=(2, 40)))
-    best = with_best(joint(made | {"d": more}))
-    assert [best[label].significant for label in "bc"] == [True, True]
-
-
 @pytest.mark.parametrize(
     ("shape", "tables"),
     [
@@ -135,6 +148,8 @@ def test_a_row_that_only_rows_of_one_run_exclude_is_excluded_by_queries_alone():
         (Shape(spacing="all equal", rows=3, units=40, steady=True, best_varies=3.0), 300),
         (Shape(spacing="all equal", rows=8, seeds=5, units=40), 200),
         (Shape(spacing="a few best", rows=16, units=40), 150),
+        (Shape(spacing="all equal", rows=4, units=40, over_seeds=0.1), 300),
+        (Shape(spacing="all equal", rows=6, units=40, single=0.5), 300),
     ],
 )
 def test_the_best_row_is_in_the_set_and_equals_of_the_baseline_are_not_called_different(shape, tables):
@@ -157,20 +172,22 @@ def test_the_simulation_corrects_as_holm_does_and_draws_what_units_would_give():
     y_RSn = 2 * rng.normal(size=(7, 1, 60)) + rng.normal(size=(7, 4, 60)) + rng.normal(size=(7, 4, 1))
     y_RSn += np.arange(7)[:, None, None] * 0.8
     shape = Shape(spacing="all equal", rows=7, seeds=4, units=60)
-    mean_Rn = y_RSn.mean(axis=1)
+    y_RSn += rng.normal(size=(4, 60))
+    mean_Rn, samples = y_RSn.mean(axis=1), rows_of(y_RSn)
+    rows = [*samples.values()]
     drawn = Drawn(
         value_R=y_RSn.mean(axis=(1, 2)),
         own_R=y_RSn.mean(axis=2).var(axis=1, ddof=1),
         units_RR=np.cov(mean_Rn) / 60,
-        residual_R=np.array([residual_variance(y_Sn) for y_Sn in y_RSn]),
+        residual_RR=np.array([[residual_covariance(one, other) for other in rows] for one in rows]),
         shape=shape,
     )
     pairs = [*itertools.combinations(range(7), 2)]
-    p = holm([difference(y_RSn[one], y_RSn[other]).p for one, other in pairs])
+    p = holm([difference(rows[one], rows[other]).p for one, other in pairs])
     found_RR = by_holm(drawn)
     assert [bool(found_RR[pair]) for pair in pairs] == [value < 0.05 for value in p]
     assert 0 < found_RR.sum() < 42
-    ours, theirs = drawn.joint, joint(rows_of(y_RSn))
+    ours, theirs = drawn.joint, joint(samples)
     for name in ("value_R", "seeds_R", "df_R", "units_RR", "units_df"):
         np.testing.assert_allclose(getattr(ours, name), getattr(theirs, name))
     many = [draw(shape, rng) for _ in range(4_000)]
@@ -178,7 +195,8 @@ def test_the_simulation_corrects_as_holm_does_and_draws_what_units_would_give():
         np.stack([of.value_R for of in many]),
         np.diag(sum(of.units_RR for of in many)) / 4_000,
     )
-    own_R, left_R = (np.mean([getattr(of, name) for of in many], axis=0) for name in ("own_R", "residual_R"))
+    own_R = np.mean([of.own_R for of in many], axis=0)
+    left_R = np.diag(np.mean([of.residual_RR for of in many], axis=0))
     np.testing.assert_allclose(value_DR.var(axis=0), units_R + own_R / 4 - left_R, rtol=0.15)
 
 
@@ -192,10 +210,9 @@ def test_over_tasks_variances_add_up_and_a_sample_of_tasks_has_its_own():
     value_TR = np.array([[1.0, 0.0, -1.0], [13.0, 10.0, 7.0]])
     sample = sample_of("abc", value_TR)
     np.testing.assert_allclose(sample.value_R, [2, 0, -2])
-    own_R = np.array([2.0, 0.0, 2.0])
-    np.testing.assert_allclose(sample.seeds_R, shared_variances(own_R, np.ones(3))[0] / 2)
+    np.testing.assert_allclose(sample.seeds_R, np.array([2.0, 0.0, 2.0]) / 2)
     low, high = intervals(sample)["a"]
-    reach = stats.t.ppf(0.975, 2) * math.sqrt(sample.seeds_R[0])
+    reach = stats.t.ppf(0.975, 1) * math.sqrt(sample.seeds_R[0])
     assert (low, high) == pytest.approx((2 - reach, 2 + reach))
 
 
@@ -215,17 +232,17 @@ def test_intervals_over_tasks_hold_their_true_values():
 
 
 def test_an_interval_ends_before_the_best_possible_score_and_far_from_it_stays():
-    y_Sn = np.ones((3, 100)) * [[96.0], [99.0], [100.0]]
-    estimate = score(y_Sn)
+    (sample,) = rows_of(np.ones((1, 3, 100)) * [[96.0], [99.0], [100.0]]).values()
+    estimate = score(sample)
     half, far = estimate.half_width(), 100 - estimate.value
     low, high = estimate.interval(best=100.0)
     assert estimate.interval()[1] > 100 > high > estimate.value > low
     for end in (low, high):  # (x - d)^2 = half^2 d / x, of the distances x of the score and d of the end
         assert (far - (100 - end)) ** 2 == pytest.approx(half**2 * (100 - end) / far)
-    mirrored = score(100 - y_Sn).interval(best=0.0)
+    mirrored = score(replace(sample, y_Sn=100 - sample.y_Sn)).interval(best=0.0)
     assert mirrored == pytest.approx((100 - high, 100 - low))
     assert estimate.interval(best=1e6) == pytest.approx(estimate.interval(), abs=0.01)
-    assert score(np.full((2, 20), 100.0)).interval(best=100.0) == (100.0, 100.0)
+    assert score(rows_of(np.full((1, 2, 20), 100.0))["0"]).interval(best=100.0) == (100.0, 100.0)
     rng = np.random.default_rng(0)
     held = [near_best(rng, right=0.983, seeds=3, units=240) for _ in range(300)]
     assert np.mean([of["ended"] for of in held]) >= 0.93

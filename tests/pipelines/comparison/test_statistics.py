@@ -14,16 +14,26 @@ from polypool.pipelines.comparison.statistics.intervals import (
     PAIRED_FROM,
     Difference,
     Estimate,
+    Sample,
     Variance,
-    difference,
     score,
 )
-from polypool.pipelines.comparison.statistics.joint_scores import Sample
+from polypool.pipelines.comparison.statistics.intervals import difference as of_samples
 from polypool.pipelines.comparison.statistics.power import MOST, POWER, Planning, planning
 from polypool.pipelines.comparison.statistics.significance import Judged, holm, judge
 from polypool.pipelines.comparison.tables.differences import needed, shown_by_seeds
 
 TRUE = 1.5
+
+
+def row(y_Sn: np.ndarray, *, first: int = 0) -> Sample:
+    """Return a row whose runs have the seeds from a first one on."""
+    return Sample(seeds=tuple(map(str, range(first, first + len(y_Sn)))), y_Sn=y_Sn)
+
+
+def difference(one: np.ndarray, other: np.ndarray, *, apart: bool = False) -> Estimate:
+    """Return the difference of rows of the same first seeds, or of seeds of their own."""
+    return of_samples(row(one), row(other, first=100 if apart else 0))
 
 
 def normal(
@@ -48,7 +58,7 @@ def test_95_of_100_intervals_hold_the_true_difference(seeds, most, over_seeds, u
     held = 0
     for _ in range(600):
         one, other = normal(rng, seeds, units, over_seeds=over_seeds, left=0.5)
-        low, high = difference(one, other, same_seeds=True).interval()
+        low, high = difference(one, other).interval()
         held += low <= TRUE <= high
     assert 0.92 <= held / 600 <= most + 0.005  # the standard error of a share of 0.95 is 0.009
 
@@ -58,7 +68,7 @@ def test_intervals_of_a_row_hold_its_score(seeds, units):
     rng, held, over_seeds = np.random.default_rng(2), 0, 0.0 if seeds == 1 else 2.0
     for _ in range(600):
         one, _ = normal(rng, (seeds, 1), units, over_seeds=(over_seeds, 0.0), left=0.5)
-        low, high = score(one - TRUE).interval()
+        low, high = score(row(one - TRUE)).interval()
         held += low <= 0 <= high
     assert 0.925 <= held / 600 <= 0.985
 
@@ -85,16 +95,24 @@ def test_one_seed_is_the_paired_test_over_queries_and_seeds_are_not_judged():
 def test_variances_are_those_of_an_explicit_analysis():
     rng = np.random.default_rng(6)
     one, other = normal(rng, (3, 4), 25, over_seeds=(2.0, 5.0), left=0.3)
-    found, left = difference(one, other), []
-    for y_Sn in (one, other):
-        runs, units = y_Sn.shape
-        total = 0.0
+    shared_Sn = rng.normal(size=(3, 25))
+    one, other = one + shared_Sn, other + np.vstack([0.5 * shared_Sn, np.zeros(25)])
+
+    def left(y_Sn: np.ndarray, z_Sn: np.ndarray) -> float:
+        (runs, units), total = y_Sn.shape, 0.0
         for s in range(runs):
             for n in range(units):
-                total += (y_Sn[s, n] - y_Sn[s].mean() - y_Sn[:, n].mean() + y_Sn.mean()) ** 2
-        left.append(total / ((runs - 1) * (units - 1)) / (runs * units))
+                y, z = (of[s, n] - of[s].mean() - of[:, n].mean() + of.mean() for of in (y_Sn, z_Sn))
+                total += y * z
+        return total / ((runs - 1) * (units - 1))
+
+    found = difference(one, other)
+    # the mean of 3 runs and that of 4 have the residuals of 3 in common
+    less = left(one, one) / 3 + left(other, other) / 4 - 2 * left(one, other[:3]) * 3 / (3 * 4)
     paired_n = [one[:, n].mean() - other[:, n].mean() for n in range(25)]
-    assert found.queries.value == pytest.approx(np.var(paired_n, ddof=1) / 25 - sum(left), rel=1e-12)
+    assert found.queries.value == pytest.approx(np.var(paired_n, ddof=1) / 25 - less / 25, rel=1e-12)
+    apart = np.var(paired_n, ddof=1) - left(one, one) / 3 - left(other, other) / 4
+    assert difference(one, other, apart=True).queries.value == pytest.approx(apart / 25, rel=1e-12)
     assert found.queries.df == 24
     assert found.seeds.value == pytest.approx(stats.sem(one.mean(1)) ** 2 + stats.sem(other.mean(1)) ** 2)
     half = math.sqrt(
@@ -109,12 +127,12 @@ def test_seeds_are_paired_where_there_are_enough_and_they_are_the_same():
     rng = np.random.default_rng(7)
     shared_S1 = 5 * rng.normal(size=(PAIRED_FROM, 1))
     one, other = (shared_S1 + rng.normal(size=(PAIRED_FROM, 30)) for _ in range(2))
-    paired, apart = difference(one, other, same_seeds=True), difference(one, other)
+    paired, apart = difference(one, other), difference(one, other, apart=True)
     assert paired.seeds.value == pytest.approx(stats.sem((one - other).mean(axis=1)) ** 2)
     assert paired.seeds.df == PAIRED_FROM - 1
     assert apart.half_width() > 5 * paired.half_width()
     few = [y_Sn[: PAIRED_FROM - 1] for y_Sn in (one, other)]
-    assert difference(*few, same_seeds=True) == difference(*few)
+    assert difference(*few).seeds == difference(*few, apart=True).seeds
 
 
 def test_probabilities_reach_from_one_to_nothing():
@@ -146,7 +164,7 @@ def test_all_pairs_are_corrected_together_and_a_pair_turns_round():
     samples = rows({"a": 10.0, "b": 7.5, "c": 0.0, "d": 0.1})
     judged = judge(samples, units="40 images", pairs=True)
     assert (judged.labels, judged.tests, len(judged.pairs)) == (("a", "b", "c", "d"), 6, 6)
-    alone = {pair: difference(*(samples[label].y_Sn for label in pair)) for pair in judged.pairs}
+    alone = {pair: of_samples(*(samples[label] for label in pair)) for pair in judged.pairs}
     corrected = dict(zip(alone, holm([found.p for found in alone.values()]), strict=True))
     assert {pair: found.p for pair, found in judged.pairs.items()} == corrected
     assert any(found.p < 0.05 < judged.pairs[pair].p for pair, found in alone.items()), "one is lost to Holm"
@@ -155,7 +173,7 @@ def test_all_pairs_are_corrected_together_and_a_pair_turns_round():
     one, back = judged.difference("a", "b"), judged.difference("b", "a")
     assert (back.value, back.low, back.high, back.p) == (-one.value, -one.high, -one.low, one.p)
     assert judged.difference("a", "e") is None
-    assert judged.intervals["a"] == score(samples["a"].y_Sn).interval()
+    assert judged.intervals["a"] == score(samples["a"]).interval()
 
 
 def test_rows_of_other_seeds_are_not_paired():
@@ -172,10 +190,23 @@ def test_of_one_seed_no_difference_is_significant_and_none_can_still_be_said():
     assert judged.planning is None
     assert judged.difference("a", "b").found
     assert judged.difference("a", "b").significant is None
-    mixed = rows({"a": 10.0, "b": 0.0}) | {"c": rows({"c": 0.0}, seeds=1)["c"]}
+    assert judged.best["b"].significant is None
+
+
+def test_a_row_of_one_seed_borrows_the_variance_of_the_others():
+    several = rows({"a": 10.0, "b": 0.0, "d": 4.0})
+    mixed = several | {"c": rows({"c": 0.0}, seeds=1)["c"]}
     judged = judge(mixed, units="u", pairs=True)
-    assert judged.difference("a", "b").significant is True
-    assert judged.difference("a", "c").significant is None
+    assert judged.difference("a", "c").significant is True
+    own = [of.y_Sn.mean(axis=1).var(ddof=1) for of in several.values()]
+    borrowed = Variance(value=np.mean(own), df=2)
+    found = of_samples(mixed["a"], mixed["c"], borrowed=borrowed)
+    assert found.seeds.value == pytest.approx(own[0] / 3 + np.mean(own))
+    assert judged.intervals["c"] == score(mixed["c"], borrowed=borrowed).interval()
+    np.testing.assert_allclose(judged.joint.seeds_R, [*(np.array(own) / 3), np.mean(own)])
+    assert judged.joint.df_R.tolist() == [2, 2, 2, 2]
+    alone = judge({label: mixed[label] for label in ("a", "c")}, units="u").intervals["c"]
+    assert alone != judged.intervals["c"]
 
 
 def test_equal_scores_do_not_differ_and_few_units_say_nothing():
@@ -194,7 +225,7 @@ def share_found(true: float, *, seeds: int, level: float = 0.05, times: int = 12
     rng, found = np.random.default_rng(seeds), 0
     for _ in range(times):
         one, other = 2.0 * rng.normal(size=(2, seeds, 1)) + np.zeros(60)
-        estimate = difference(one + true + np.sqrt(60) * rng.normal(size=60), other, same_seeds=True)
+        estimate = difference(one + true + np.sqrt(60) * rng.normal(size=60), other)
         found += abs(estimate.value) > estimate.half_width(level)
     return found / times
 
@@ -236,9 +267,18 @@ def test_seeds_needed_are_the_fewest_that_show_a_difference():
     assert nothing.smallest(seeds=2) == pytest.approx(nothing.floor(), rel=0.02)
 
 
+def test_where_no_run_differs_any_difference_is_found_by_two_seeds():
+    same = judge(rows(dict.fromkeys("abc", 1.0), noise=0.0), units="u")
+    assert same.planning.smallest(seeds=3) == pytest.approx(0.0, abs=1e-6)
+    nothing = replace(PLAN, seeds=0.0, queries=0.0)
+    assert (nothing.smallest(seeds=3), nothing.floor(), nothing.needed(0.1)) == (0.0, 0.0, 2)
+    assert same.planning.needed(0.1) == 2
+    assert shown_by_seeds(replace(group(None), judged=same)).rows[0][1:] == ("0.0", "0.0")
+
+
 def test_variances_are_the_means_of_the_table():
-    rows = [np.array([[0.0], [2.0]]) + np.zeros(20), np.array([[0.0], [0.0], [3.0]]) + np.zeros(20)]
-    made = planning([*rows, np.zeros((1, 20))], queries=[1.0, 2.0, 6.0])
+    runs = [np.array([[0.0], [2.0]]) + np.zeros(20), np.array([[0.0], [0.0], [3.0]]) + np.zeros(20)]
+    made = planning([*runs, np.zeros((1, 20))], queries=[1.0, 2.0, 6.0])
     assert (made.seeds, made.queries) == (pytest.approx((2.0 + 6.0) / 3), 3.0)
     assert (made.units, made.runs, made.others) == (20, 1, 2)
     assert planning([np.zeros((1, 20))] * 2, queries=[1.0]) is None

@@ -36,7 +36,7 @@ def without_comparison(monkeypatch):
 
 def tuning(*aggregators: str, settings=CHOICES, budget: int = 3, seeds: int = 1, **more) -> Tuning:
     trials = make_trials(["tiny"], aggregators, seeds=seeds, flags=FLAGS, **more)
-    arguments = {"budget": budget, "seeds": seeds, "early_stop": False}
+    arguments = {"budget": budget, "sample": 0, "seeds": seeds, "early_stop": False}
     return make_tuning(trials, settings, text_aggregators=bool(more), **arguments)
 
 
@@ -63,8 +63,7 @@ def test_every_aggregator_has_as_many_trials_from_its_recipe_on():
     assert replace(trials[2].run, seed=0, test=True) == base.run
     slow = next(trial.run.optim for trial in trials if ("aggregator.lr", "0.1") in trial.chosen)
     assert slow.lr_factors == (("visual.aggregator", 0.1), ("text.aggregator", 0.1))
-    assert made.notes == ("tiny mean: its space has 2 points, fewer than --budget 3, and all are tried",)
-    assert tuning("mean", "gpo", budget=2).trials.all[2:] == trials[2:4], "a smaller budget tries the first"
+    assert made.notes == ["tiny: 2 of 2 points each: mean", "tiny: 3 of 4 points each: gpo"]
 
 
 def test_runs_with_what_was_chosen_have_seeds_of_their_own():
@@ -83,11 +82,17 @@ def test_a_run_stands_for_one_that_was_tuned_alike_and_no_other():
     made = tuning("kmax(k=5)", settings=["kmax.k=1,5"], budget=2)
     trial = made.final([trial], sweep="one").all[0]
     same = replace(trial, tuned=replace(trial.tuned, sweep="another"))
-    others = [("budget", 3), ("space", (("optim.lr", ("1.0",)),)), ("own", ()), ("early_stop", True)]
+    others = [
+        ("budget", 3),
+        ("seed", 1),
+        ("space", (("optim.lr", ("1.0",)),)),
+        ("own", ()),
+        ("early_stop", True),
+    ]
     changed = [replace(trial, tuned=replace(trial.tuned, **{name: value})) for name, value in others]
     keys = {_key(of.tags) for of in (trial, same, *changed, replace(trial, tuned=None))}
     assert _key(trial.tags) == _key(same.tags)
-    assert len(keys) == 6
+    assert len(keys) == 7
 
 
 @pytest.mark.parametrize(
@@ -119,13 +124,13 @@ def test_the_best_whole_trial_is_chosen_and_the_first_of_equal_ones():
         Row(name="n", how=how, run_id=f"r{at}", metric="rsum", best=best, parent="")
         for at, (how, best) in enumerate(ends)
     ]
-    (gpo, best), (lip, none), (top, _) = choose(plan, rows)
-    assert (gpo.run_id, gpo.default, gpo.best, gpo.whole, gpo.trials) == ("r2", 1.0, 5.0, 3, 4)
+    (gpo, best), (lip, none), (top, _) = choose(plan, rows, sizes=made.sizes)
+    assert (gpo.run_id, gpo.default, gpo.best, gpo.whole, gpo.trials, gpo.space) == ("r2", 1.0, 5.0, 3, 4, 4)
     assert best == made.trials.all[2]
     assert (lip.best, none) == (None, None)
     assert top.best == 2.0
     lower = {"tiny": replace(plan.metrics["tiny"], higher_is_better=False)}
-    assert choose(replace(plan, metrics=lower), rows)[0][0].run_id == "r0"
+    assert choose(replace(plan, metrics=lower), rows, sizes=made.sizes)[0][0].run_id == "r0"
 
 
 def test_only_trials_of_one_aggregator_are_compared_to_stop_the_worse(tmp_path, monkeypatch):
@@ -170,7 +175,7 @@ def test_trials_read_val_alone_and_runs_have_the_best_settings(tmp_path, monkeyp
     assert parent.tags["best.tiny"] in {of.run_id for of in final}
     assert "chosen on val" in parent.tags["mlflow.note.content"]
     printed, _, after = capsys.readouterr().out.partition("\nnext:")
-    assert printed.rstrip().endswith(" 2"), "the choices are printed last"
+    assert printed.rstrip().endswith(" 2      4"), "the choices are printed last, with trials and points"
     assert "mlflow ui --backend-store-uri" in after
 
     assert not swept("gpo", seeds=2), "all is done"
@@ -187,11 +192,12 @@ def test_tuned_rows_are_apart_from_others_and_trials_in_none(tmp_path):
     groups = compare(tracking_uri(tmp_path), "polypool").groups
     assert [(group.tuned, len(group.rows)) for group in groups] == [
         ("", 2),
-        ("tuned by 2 trials each over aggregator.lr=0.1,1.0; optim.lr=0.0001,0.01", 2),
+        ("tuned by 2 trials each over aggregator.lr=0.1,1.0; optim.lr=0.0001,0.01, sample 0", 2),
     ]
     assert not swept("mean", "gpo", budget=3), "another budget is another table"
     assert [len(group.rows) for group in compare(tracking_uri(tmp_path), "polypool").groups] == [2, 2, 2]
-    assert len(recorded(tmp_path)[1]) == 2 + 3, "trials of the smaller budget are found"
+    points = {(of.params["optim.lr"], of.params["optim.lr_factors"]) for of in recorded(tmp_path)[1]}
+    assert len(recorded(tmp_path)[1]) == 2 + len(points), "trials that both samples have are found"
 
 
 @pytest.mark.slow
