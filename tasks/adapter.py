@@ -68,8 +68,17 @@ class Metric:
             return math.nan
         return 100.0 * (value - self.chance) / (self.best - self.chance)
 
-    def relative(self, values: np.ndarray) -> np.ndarray:
-        """Scale values to 0 for the worst and 1 for the best of them, 0.5 if all are equal; NaN stays NaN."""
+    def above_chance(self, low: float, high: float) -> bool:
+        """Whether an interval lies on the better side of chance; unknown numbers do not speak against it."""
+        return not (low <= self.chance if self.higher_is_better else high >= self.chance)
+
+    def shade(self, values: np.ndarray) -> np.ndarray:
+        """Return the shades of values in a heat map, 0 for chance and worse, 1 for the best possible.
+
+        Where these are unknown, 0 is the worst and 1 the best of the values, 0.5 if all are equal. NaN stays NaN.
+        """
+        if self.best != self.chance and not math.isnan(self.best - self.chance):
+            return np.clip((values - self.chance) / (self.best - self.chance), 0.0, 1.0)
         known = self.sign * values[~np.isnan(values)]
         if not known.size or known.min() == known.max():
             return values * 0 + 0.5

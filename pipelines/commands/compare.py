@@ -1,8 +1,8 @@
 """`polypool compare --experiment NAME`: Compare the runs of an experiment in tables and figures.
 
-A table for each task, data set and protocol; our numbers beside published ones; which rows may be the best, over seeds
-and queries; what more seeds would show; what the aggregators cost; and, over several tasks or data sets, task x
-aggregator.
+Prints one table, of scores or, over several tasks or data sets, of task x aggregator, and which rows may be the best,
+over seeds and queries. `--details` prints the others: a table for each task, data set and protocol; our numbers beside
+published ones; differences, costs, and what more seeds would show.
 
 `polypool compare tables FILES` renews the tables and figures in Markdown files from results that --out wrote. A table
 stands between two comments, the first of which names a file relative to the Markdown file's folder (FILE#TABLE for one
@@ -52,7 +52,8 @@ def compare(
     out: Path | None = None,
     markdown: Path | None = None,
     latex: Path | None = None,
-    log: bool = True,
+    details: bool = False,
+    log: bool = False,
 ) -> None:
     """Compare the runs of an experiment.
 
@@ -70,6 +71,7 @@ def compare(
             writes one of several tables in a file.
         markdown: file for the tables as Markdown.
         latex: file for the tables as LaTeX, with booktabs.
+        details: print all tables and notes.
         log: record the tables and figures in an MLflow run of their own.
     """
     from polypool.infra.tracking import tracking_uri
@@ -90,7 +92,7 @@ def compare(
         pairs=pairs,
     )
     comparison = replace(comparison, detect=detect)
-    print(comparison.text(), end="\n\n")
+    print(comparison.text(details=details), end="\n\n")
     _write(comparison, out=out, markdown=markdown, latex=latex)
     if log:
         print(f"kept with figures in run {comparison.log(uri, folder=home())} of {comparison.kept_in!r}")

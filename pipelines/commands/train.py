@@ -76,17 +76,21 @@ def take_run_id_file(words: Sequence[str]) -> tuple[Path | None, list[str]]:
 def show(trained: Trained) -> None:
     """Print how a run ended, and its scores."""
     print(f"run {trained.run_id} {trained.how}")
+    from polypool.pipelines.comparison.query_units import run_doubts
     from polypool.pipelines.training.run_results import printed
 
     try:
         tracker = Tracker.attach(tracking_uri(home()), trained.run_id, running=False)
-        protocol, metrics = tracker.tag("protocol"), tracker.metrics()
+        tags, metrics = tracker.all_tags(), tracker.metrics()
+        doubts = run_doubts(trained.run_id, tags, metrics, tracker.download)
     except InputError as error:
         print(f"its scores cannot be shown now: {error}")
         return
     for name in sorted(metrics):
-        if name.startswith((f"{protocol}/", "test/")):
+        if name.startswith((f"{tags.get('protocol', '')}/", "test/")):
             print(f"  {name:<24} {printed(metrics[name])}")
+    for doubt in doubts:
+        print(doubt)
 
 
 def rerun(options: Rerun) -> None:

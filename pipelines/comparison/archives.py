@@ -7,6 +7,7 @@ table where the runs of the others are not at hand. Checkpoints and curves are l
 from __future__ import annotations
 
 import io
+import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -54,7 +55,8 @@ _FILE = re.compile(r"(metrics|per_query)/[^/\\\0]+\.(json|npz)")
 _FINISHED = "FINISHED"
 _OF_MLFLOW = "mlflow."  # its own tags, such as the user's name
 # Bytes of files that are compressed together, so that ids of queries are stored once for all runs.
-_PAGE = 256 << 20
+_PAGE = 32 << 20
+_ROWS = 8  # runs that are read at once
 _LEVEL = 19
 
 
@@ -147,8 +149,8 @@ def _rows(path: Path) -> Iterator[dict[str, Any]]:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
             if not file.schema_arrow.equals(_SCHEMA):
                 raise InputError(f"{path}: its columns are not those of {WHAT}")
-            for number in range(file.num_row_groups):
-                yield from file.read_row_group(number).to_pylist(maps_as_pydicts="strict")
+            for batch in file.iter_batches(batch_size=_ROWS):
+                yield from batch.to_pylist(maps_as_pydicts="strict")
     except InputError:
         raise
     except (pa.ArrowException, OSError, ValueError, KeyError) as error:  # KeyError: a key that is there twice
@@ -162,6 +164,10 @@ def _unpacked(row: dict[str, Any], folder: Path, *, where: str, archive: Path) -
     record = RunRecord(**row, status=_FINISHED)
     if not _RUN_ID.fullmatch(record.run_id):
         raise InputError(f"{where}: {record.run_id!r} is no id of a run")
+    shown = protocols_shown(record)
+    for name, score in record.metrics.items():
+        if name.partition("/")[0] in shown and math.isinf(score):
+            raise InputError(f"{where}: {name} of run {record.run_id} is {score}, expected a finite number")
     own = make_folder(folder / record.run_id)
     for name, data in files.items():
         if not _FILE.fullmatch(name):

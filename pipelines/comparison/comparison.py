@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import tempfile
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import chain
@@ -30,6 +30,8 @@ from polypool.pipelines.comparison.tables.methods import methods
 from polypool.pipelines.comparison.tables.over_tasks import over_tasks
 
 _LONGEST = 5000  # characters of a description, which older stores cut
+_NOTES = 3  # lines under the main table
+_ON_REQUEST = differences.against_baseline, differences.all_pairs
 _REST = "All tables are in the artifact `compare.md`."
 
 
@@ -108,16 +110,44 @@ class Comparison:
         return f"{self.experiment}-comparisons"
 
     @property
-    def remarks(self) -> tuple[str, ...]:
-        """The notes, the seeds that `detect` needs, and why there is no critical-difference diagram."""
-        seeds = [differences.needed(group, self.detect) for group in self.groups] if self.detect else []
-        reasons = dict.fromkeys(map(why_not, self.cross_tasks))
-        return tuple(note for note in (*self.notes, *seeds, *reasons) if note)
+    def seeds_needed(self) -> list[str]:
+        """The seeds that `detect` needs, a sentence for each group."""
+        return [
+            note for group in self.groups if self.detect and (note := differences.needed(group, self.detect))
+        ]
 
-    def text(self) -> str:
-        """Return the tables and notes for a terminal."""
-        notes = "\n".join(line for note in self.remarks for line in textwrap.wrap(note, WIDTH))
-        return "\n\n".join(filter(None, [*map(as_text, self.tables), notes]))
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """The seeds needed, the notes, and why there is no critical-difference diagram."""
+        reasons = dict.fromkeys(map(why_not, self.cross_tasks))
+        return tuple(note for note in (*self.seeds_needed, *self.notes, *reasons) if note)
+
+    def text(self, *, details: bool = False) -> str:
+        """Return the main table with its finding, and those asked for, for a terminal; or all tables and notes."""
+        if details:
+            notes = "\n".join(line for note in self.remarks for line in textwrap.wrap(note, WIDTH))
+            return "\n\n".join(filter(None, [*map(as_text, self.tables), notes]))
+        if self.cross_tasks:
+            main = score_tables.brief_across(self.cross_tasks[0])
+        else:
+            ranked = [group for group in self.groups if group.metric and group.rows[0].own_protocol]
+            main = score_tables.brief_scores([*ranked, *self.groups][0])
+        asked = [make(group) for group in self.groups for make in _ON_REQUEST]
+        shown = [main, *(table for table in asked if table is not None)]
+        return "\n\n".join([*map(as_text, shown), "\n".join(self._in_brief(len(shown)))])
+
+    def _in_brief(self, tables: int) -> Iterator[str]:
+        """Yield the first notes, each cut to a line, and how to see what is left out beside some tables."""
+        for note in self.seeds_needed:
+            yield from textwrap.wrap(note, WIDTH)
+        tuned = [f" · {group.tuned}" for group in self.groups if group.tuned]
+        for note in self.notes[:_NOTES]:
+            for words in tuned:  # long, and the same in all notes
+                note = note.replace(words, "")
+            yield textwrap.shorten(note, WIDTH, placeholder=" ...")
+        more = {"table": len(self.tables) - tables, "note": len(self.notes) - _NOTES}
+        if left := [f"{n} more {what}{'s' * (n > 1)}" for what, n in more.items() if n > 0]:
+            yield f"{' and '.join(left)}: polypool compare --details"
 
     def markdown(self) -> str:
         """Return the tables and notes as Markdown."""
@@ -259,6 +289,10 @@ def compare(
                 "row for --baseline", baseline, {row.label for group in groups for row in group.rows}
             )
         comparison = Comparison(
-            experiment=experiment, groups=groups, notes=(*sources, *notes), baseline=baseline, pairs=pairs
+            experiment=experiment, groups=groups, notes=(*notes, *sources), baseline=baseline, pairs=pairs
         )
-        return comparison.judged(partial(read_queries, artifacts)) if significance else comparison
+        if not significance:
+            return comparison
+        return comparison.judged(
+            lambda run, name: read_queries(partial(artifacts.path, run), run.run_id, name)
+        )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from polypool.infra.errors import InputError
@@ -149,6 +149,7 @@ class Group:
         published: the numbers that the recipes aim at, a sentence each.
         usual: settings of the rows whose labels name none, a sentence each.
         judged: which differences between rows are significant, if their queries were compared.
+        units: how many the split has, such as 1,064 images with their captions; 0 if unknown.
     """
 
     task: str
@@ -161,6 +162,7 @@ class Group:
     published: tuple[str, ...] = ()
     usual: tuple[str, ...] = ()
     judged: Judged | None = None
+    units: int = 0
     tuned: str = ""
 
     @property
@@ -220,6 +222,30 @@ class Group:
     def number(self, value: float) -> str:
         """Return a value of the deciding metric as text."""
         return f"{value:.{self.decimals(self.ranked_by.name)}f}"
+
+
+FEWEST_UNITS = 20
+
+
+def doubts(metric: Metric, scores: Mapping[str, tuple[float, float]], *, units: int) -> Iterator[str]:
+    """Yield why scores say nothing about what was trained: a split of few items, scores not above chance.
+
+    Args:
+        metric: of the scores.
+        scores: by name, the ends of each score's 95 % interval.
+        units: number of items of the split; 0 if unknown.
+    """
+    if 0 < units < FEWEST_UNITS:
+        yield (
+            f"these scores say little: the split has {units} item{'s' * (units > 1)}, and one more right or wrong "
+            f"moves them far; take {FEWEST_UNITS} at least"
+        )
+    if low := [name for name, ends in scores.items() if not metric.above_chance(*ends)]:
+        digits = decimals(max(map(abs, (metric.chance, *(end for name in low for end in scores[name])))))
+        yield (
+            f"not above chance ({metric.name} {metric.chance:.{digits}f}), as far as these queries tell: "
+            f"{', '.join(low)}"
+        )
 
 
 def group_title(task: str, trained_on: str, dataset: str, protocol: str = "", tuned: str = "") -> str:

@@ -8,19 +8,21 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
 from polypool.infra.errors import InputError
 from polypool.infra.process.progress import Progress
-from polypool.infra.tracking import Artifacts, RunRecord
-from polypool.pipelines.comparison.groups import Group, Row
-from polypool.pipelines.comparison.statistics.intervals import Sample
-from polypool.pipelines.comparison.statistics.significance import judge
+from polypool.infra.tracking import RunRecord
+from polypool.pipelines.comparison.groups import Group, Row, doubts
+from polypool.pipelines.comparison.statistics.intervals import Sample, score
+from polypool.pipelines.comparison.statistics.significance import LEAST, judge
 from polypool.pipelines.comparison.stored_arrays import StoredArrays
 from polypool.tasks.adapter import QueryMean, QueryMetric
-from polypool.tasks.scoring.records import queries_from, query_files
+from polypool.tasks.scoring.records import metrics_from, queries_from, query_files
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,15 +127,49 @@ Read = Callable[[RunRecord, str], Queries]
 """Returns the queries of a run under a protocol, or raises InputError."""
 
 
-def read_queries(artifacts: Artifacts, run: RunRecord, protocol: str) -> Queries:
-    """Read the queries of a run; InputError if their files are missing or damaged."""
+def read_queries(path: Callable[[str], Path], run: str, protocol: str) -> Queries:
+    """Read the queries of a run.
+
+    Args:
+        path: returns where an artifact of the run can be read, by its name.
+        run: its id, for messages.
+        protocol: under which it was scored.
+
+    Raises:
+        InputError: their files are missing or damaged.
+    """
     arrays, described = query_files(protocol)
     return Queries(
-        arrays=StoredArrays(artifacts.path(run, arrays)),
-        metrics=queries_from(
-            artifacts.path(run, described).read_text(), where=f"run {run.run_id}: {described}"
-        ),
+        arrays=StoredArrays(path(arrays)),
+        metrics=queries_from(path(described).read_text(), where=f"run {run}: {described}"),
     )
+
+
+def run_doubts(
+    run: str, tags: Mapping[str, str], metrics: Mapping[str, float], path: Callable[[str], Path]
+) -> list[str]:
+    """Return why the test score of one run says nothing about its aggregator; empty where it says something.
+
+    Args:
+        run: its id, for messages.
+        tags, metrics: of the run.
+        path: returns where an artifact of it can be read, by its name.
+
+    Raises:
+        InputError: its records are damaged.
+    """
+    protocol = tags.get("protocol", "")
+    described = metrics_from(tags, protocol, run=run, read=lambda name: path(name).read_bytes())
+    value = metrics.get(f"{protocol}/{described[0].name}") if described else None
+    if value is None:
+        return []
+    metric, ends, size = described[0], (value, value), 0
+    with suppress(InputError):  # a metric that does not follow from single queries
+        units = read_queries(path, run, protocol).units(metric.name, value)
+        size = len(units.ids)
+        if size >= LEAST:
+            ends = score(Sample(seeds=("",), y_Sn=units.added_n[None])).interval(best=metric.best)
+    return [*doubts(metric, {"the test score": ends}, units=size)]
 
 
 def with_differences(
@@ -148,8 +184,6 @@ def with_differences(
         pairs: test all pairs, too.
     """
     rows = [row for row in group.rows if row.runs and not math.isnan(group.mean(row))]
-    if len(rows) < 2:
-        return group, []
     samples: dict[str, Sample] = {}
     notes, firsts = [], []
     for row in Progress(rows, desc=f"queries of {group.title}", unit="row", leave=False):
@@ -161,7 +195,10 @@ def with_differences(
             samples[row.label] = Sample(seeds=row.seeds, y_Sn=np.stack([units.added_n for units in runs]))
         except InputError as error:
             notes.append(f"{row.label} ({group.protocol}) is not compared by its queries: {error}")
-    if len(samples) < 2:
+    group = replace(group, units=len(firsts[0].ids) if firsts else 0)
+    if len(rows) < 2:
+        notes = []  # nothing to compare
+    if not samples:
         return group, notes
     try:
         judged = judge(
@@ -173,7 +210,9 @@ def with_differences(
             pairs=pairs,
         )
     except InputError as error:
-        return group, [*notes, f"no differences are judged for {group.title}: {error}"]
+        return group, [*notes, f"no differences are judged for {group.title}: {error}"] if len(
+            rows
+        ) > 1 else []
     return replace(group, judged=judged), notes
 
 

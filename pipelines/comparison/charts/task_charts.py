@@ -33,14 +33,14 @@ _LINE = 0.19  # inches of a line beside the axis of ranks
 
 
 def draw_cross_task(cross_task: CrossTaskTable) -> Figure:
-    """Draw task x aggregator; shades are of the scores of each column by themselves."""
+    """Draw task x aggregator, shaded by chance-normalised scores: the palest are not above chance."""
     names, columns = cross_task.aggregators, cross_task.columns
     above = ["\n".join(wrapped(line, _HEADER) for line in column.title) for column in columns]
     values = [np.array([column.value(name) for name in names]) for column in columns]
-    shades = [column.group.ranked_by.relative(value) for column, value in zip(columns, values, strict=True)]
+    shades = [column.group.ranked_by.shade(value) for column, value in zip(columns, values, strict=True)]
     row = 0.3 * max(1.0, 0.62 * max(map(lines_of, names)))
     header = 0.17 * max(text.count("\n") + 1 for text in above)
-    heading = "primary metric (chance-normalised: 0 is chance, 100 the best possible)"
+    heading = "primary metric (chance-normalised, which shades show: 0 is chance, 100 the best possible)"
     heading += f"\n{cross_task.tuned}" * bool(cross_task.tuned)
     figure = new_figure(
         max(6.2, 3.4 + 1.35 * len(columns)), row * len(names) + header + 0.9, heading, size=11
@@ -85,7 +85,7 @@ def draw_pairs(scored: Sequence[tuple[Run, Mapping[str, float]]], *, metric: Met
     digits = decimals(float(np.nanmax(np.abs([*mean_VT.flat, metric.best]))))
     notes = [[ABSENT if math.isnan(x) else f"{x:.{digits}f}" for x in row_T] for row_T in mean_VT]
     rows, columns = ([wrapped(name, _PAIR) for name in names] for names in (visual, text))
-    _draw_cells(panel, metric.relative(mean_VT), notes, rows=rows, columns=columns)
+    _draw_cells(panel, metric.shade(mean_VT), notes, rows=rows, columns=columns)
     panel.set_xlabel("text aggregator", fontsize=9, color=INK)
     panel.set_ylabel("visual aggregator", fontsize=9, color=INK)
     few, many = min(counts), max(counts)

@@ -60,6 +60,11 @@ class Judged:
     planning: Planning | None = None
 
     @property
+    def compared(self) -> bool:
+        """Whether there are rows to compare."""
+        return len(self.labels) > 1
+
+    @property
     def confidence_set(self) -> tuple[str, ...]:
         """The rows that may be the best, which holds the best one with a probability of 95 %."""
         return tuple(label for label in self.labels if label in self.best and not self.best[label].found)
@@ -84,7 +89,7 @@ def judge(
     baseline: str = "",
     pairs: bool = False,
 ) -> Judged:
-    """Compare the rows of a table.
+    """Compare the rows of a table; of a single row return the interval alone.
 
     Args:
         samples: by label, the best first; all of the same units.
@@ -100,6 +105,12 @@ def judge(
     size = next(iter(samples.values())).y_Sn.shape[1]
     if size < LEAST:
         raise InputError(f"{size} queries are too few to judge differences by, at least {LEAST} are needed")
+    if len(samples) < 2:
+        return Judged(
+            units=units,
+            labels=tuple(samples),
+            intervals={label: score(row).interval(best=best) for label, row in samples.items()},
+        )
     of_all = joint(samples)
     borrowed = borrowed_of(of_runs(row.y_Sn) for row in samples.values())
     known = baseline if baseline in samples else ""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from polypool.infra.compute.cost import UNIT
 from polypool.infra.text_tables import ABSENT, Table
-from polypool.pipelines.comparison.groups import Costs, Group, Row
+from polypool.pipelines.comparison.groups import Costs, Group, Row, doubts
 from polypool.pipelines.comparison.statistics.intervals import LEVEL, Difference
 from polypool.pipelines.comparison.statistics.power import MOST, POWER, Planning
 from polypool.pipelines.comparison.statistics.significance import Judged
@@ -31,7 +31,7 @@ def mark(difference: Difference | None) -> str:
 def legend_of_marks(group: Group) -> Iterator[str]:
     """Yield what the signs after scores mean."""
     judged = group.judged
-    if judged is None:
+    if judged is None or not judged.compared:
         return
     best, marks = judged.labels[0], {mark(judged.from_best(row.label)) for row in group.rows}
     if judged.best:
@@ -53,19 +53,33 @@ def confidence_set(group: Group) -> Iterator[str]:
         )
 
 
-def at_chance(group: Group) -> Iterator[str]:
-    """Yield the rows that are not above chance: by their 95 % intervals, or by their means where none is known."""
-    if group.metric is None or math.isnan(group.metric.chance):
-        return
-    metric, judged = group.metric, group.judged
-    ends = {row.label: group.interval(row) for row in group.known}
-    labels = [label for label, of in ends.items() if not metric.above_chance(*of)]
-    if labels:
-        how = "" if judged is None else " (their 95 % intervals hold it, or lie on its worse side)"
-        yield (
-            f"not above chance, {metric.name} {group.number(metric.chance)}{how}: {', '.join(labels)}; "
-            "these scores say nothing about an aggregator"
-        )
+def group_doubts(group: Group) -> Iterator[str]:
+    """Yield why the scores of a group, or of some of its rows, say nothing about their aggregators."""
+    if group.metric is not None:
+        ends = group.judged.intervals if group.judged else {}
+        means = {row.label: (group.mean(row), group.mean(row)) for row in group.known}
+        known = {label: of for label, of in ends.items() if label in means and not math.isnan(of[0])}
+        yield from doubts(group.metric, means | known, units=group.units)
+
+
+def finding(group: Group, rows: Mapping[str, Row]) -> str:
+    """Return which row of some is first, and which of them may be the best; empty where nothing is ranked.
+
+    Args:
+        group: the rows' group.
+        rows: by the names to print, the best first.
+    """
+    known = {name: row for name, row in rows.items() if not math.isnan(group.mean(row))}
+    if group.metric is None or not known:
+        return ""
+    first, *_ = known
+    text = f"{first} has the best {group.metric.name}, {group.number(group.mean(known[first]))}"
+    judged = group.judged
+    if len(known) < 2 or judged is None or not judged.best:
+        return text
+    may_be = [name for name, row in known.items() if row.label in judged.confidence_set]
+    of = f"{len(may_be)} of {len(known)} may be the best (*; 95 %, over {_over(group)})"
+    return f"{text}; {of}" + (f": {', '.join(may_be)}" if len(may_be) < len(known) else ": none is excluded")
 
 
 def _over(group: Group) -> str:
@@ -93,7 +107,8 @@ def differences(group: Group, *, costs: bool = True) -> Table | None:
         for name in _COSTS
         if costs and not all(math.isnan(getattr(row.costs, name)) for row in group.rows)
     ]
-    judged, header, legend = group.judged, ["aggregator"], []
+    header, legend = ["aggregator"], []
+    judged = group.judged if group.judged and group.judged.compared else None
     if judged is None and not known:
         return None
     if judged is not None:

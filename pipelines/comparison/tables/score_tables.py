@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from dataclasses import replace
 
 from polypool.infra.text_tables import ABSENT, Table
 from polypool.pipelines.comparison.groups import SECONDS, Group, Row
+from polypool.pipelines.comparison.statistics.intervals import Difference
 from polypool.pipelines.comparison.tables.cross_task import Column, CrossTaskTable
 from polypool.pipelines.comparison.tables.differences import (
     BY_QUERIES,
     ONE_SEED,
-    at_chance,
     confidence_set,
+    finding,
+    group_doubts,
     legend_of_marks,
     mark,
     with_sign,
 )
 
 
-def scores(group: Group) -> Table:
-    """Return the metrics of a group's rows."""
+def scores(group: Group, *, tuning: bool = True) -> Table:
+    """Return the metrics of a group's rows, and what tuning chose for each."""
     over = "mean ± sample standard deviation over runs"
     legend = [f"in the order of names; {over}"]
     if group.metric is not None:
@@ -28,7 +31,7 @@ def scores(group: Group) -> Table:
         if not math.isnan(group.metric.chance):
             legend[0] += f"; chance {group.metric.name} {group.number(group.metric.chance)}"
     columns, deciding = group.columns, group.metric.name if group.metric else None
-    chosen = any(row.chosen for row in group.rows)
+    chosen = tuning and any(row.chosen for row in group.rows)
     return Table(
         title=group.title,
         legend=(*legend, *group.usual, *legend_of_marks(group)),
@@ -49,11 +52,32 @@ def scores(group: Group) -> Table:
         ),
         notes=(
             *confidence_set(group),
-            *at_chance(group),
+            *group_doubts(group),
             *(f"published, {line}" for line in group.published),
         ),
         best=frozenset((0, 2 + at) for at, name in enumerate(columns) if name == deciding),
     )
+
+
+def brief_scores(group: Group) -> Table:
+    """Return the metrics of a group's rows with what they show, for a screen."""
+    table = scores(group, tuning=False)
+    found = finding(group, {row.label: row for row in group.rows})
+    return replace(
+        table,
+        legend=(table.legend[0], *_one_seed({mark(_from_best(group, row)) for row in group.rows})),
+        notes=(*filter(None, [found]), *group_doubts(group)),
+    )
+
+
+def _from_best(group: Group, row: Row) -> Difference | None:
+    return group.judged.from_best(row.label) if group.judged else None
+
+
+def _one_seed(marks: Collection[str]) -> Iterator[str]:
+    """Yield what the sign of rows means that are excluded by queries alone, if there are any."""
+    if BY_QUERIES in marks:
+        yield f"?: the queries tell it from the best; {ONE_SEED}"
 
 
 def _score(group: Group, row: Row, column: str) -> str:
@@ -97,15 +121,15 @@ def across(cross_task: CrossTaskTable) -> Table:
     """Return task x aggregator."""
     legend = ["a column is one protocol, and numbers of different protocols are never in one column"]
     over = "primary metric, mean ± sample standard deviation over runs"
-    judged = [column.group.judged for column in cross_task.columns if column.group.judged]
+    known = [column.group.judged for column in cross_task.columns]
+    judged = [of for of in known if of is not None and of.compared]
     if any(of.best for of in judged):
         over += "; *: in the confidence set of the best of its column (95 %, over seeds and queries)"
     elif judged:
         over += "; *: no significant difference from the best of its column, over seeds and queries (Holm)"
     legend.append(over)
     marks = {mark(column.from_best(row)) for column in cross_task.columns for row in column.rows.values()}
-    if BY_QUERIES in marks:
-        legend.append(f"?: the queries tell it from the best; {ONE_SEED}")
+    legend += _one_seed(marks)
     groups = [column.group for column in cross_task.columns]
     legend += dict.fromkeys(f"{group.title}: {line}" for group in groups for line in group.usual)
     summaries = _summaries(cross_task)
@@ -113,7 +137,7 @@ def across(cross_task: CrossTaskTable) -> Table:
     rows = []
     for name in cross_task.aggregators:
         numbers = [_entry(column, name, bool(judged)) for column in cross_task.columns]
-        rows.append((name, *numbers, *(known.get(name, ABSENT) for known in summaries.values())))
+        rows.append((name, *numbers, *(of.get(name, ABSENT) for of in summaries.values())))
     best = {
         (cross_task.aggregators.index(column.best.variant), at)
         for at, column in enumerate(cross_task.columns, start=1)
@@ -130,6 +154,32 @@ def across(cross_task: CrossTaskTable) -> Table:
         notes=(*cross_task.notes, *_not_judged(cross_task)),
         best=frozenset(best),
         label=32,
+    )
+
+
+def brief_across(cross_task: CrossTaskTable) -> Table:
+    """Return task x aggregator with what it shows, for a screen."""
+    table, findings, means = across(cross_task), list[str](), cross_task.mean_ranks
+    for column in cross_task.columns:
+        rows = sorted(column.rows.items(), key=lambda pair: column.group.rows.index(pair[1]))
+        of = " ".join(column.title[:2])
+        if found := finding(column.group, dict(rows)):
+            findings.append(f"{of}: {found}")
+        findings += [f"{of}: {doubt}" for doubt in group_doubts(column.group)]
+    marks = {mark(column.from_best(row)) for column in cross_task.columns for row in column.rows.values()}
+    if means:
+        first = min(means, key=means.__getitem__)
+        findings.append(
+            f"best mean rank over {len(cross_task.counting)} columns: {first}, {means[first]:.1f}"
+        )
+    return replace(
+        table,
+        legend=(
+            "primary metrics, mean ± deviation over runs; chance-normalised: mean over columns, 0 for chance, 100 for "
+            "the best possible",
+            *_one_seed(marks),
+        ),
+        notes=(*findings, *cross_task.notes),
     )
 
 

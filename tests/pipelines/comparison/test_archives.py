@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
@@ -157,6 +158,16 @@ def test_damaged_files_are_refused(archive, tmp_path):
     pq.write_table(pa.table({"a": [1]}), tmp_path / "other.parquet")
     with pytest.raises(InputError, match="its columns are not those of an archive"):
         read_archive(tmp_path / "other.parquet", tmp_path)
+    rows = pq.read_table(archive)
+    for score in (math.inf, -math.inf):
+        edited = [
+            row | {"metrics": [(name, score) for name, _ in row["metrics"]]} for row in rows.to_pylist()
+        ]
+        pq.write_table(pa.Table.from_pylist(edited, schema=rows.schema), tmp_path / "edited.parquet")
+        with pytest.raises(
+            InputError, match=rf"edited.parquet: row 1: whole/.* is {score}, expected a finite"
+        ):
+            read_archive(tmp_path / "edited.parquet", tmp_path)
     data = archive.read_bytes()
     archive.write_bytes(data[: len(data) // 2])
     with pytest.raises(InputError, match="cannot be read as Parquet"):
@@ -178,12 +189,12 @@ def test_the_verbs(home, elsewhere, monkeypatch, tmp_path):
     assert f"2 runs written to {archive}; 1 not finished and left out" in said
     assert f"compare --archives '{archive}'" in said
     monkeypatch.setenv("POLYPOOL_HOME", str(elsewhere))
-    code, said, _ = called("compare", "--archives", archive, "--no-log")
+    code, said, _ = called("compare", "--archives", archive)
     assert code == 0
     assert "2 runs are from" in said
     monkeypatch.setenv("POLYPOOL_HOME", str(tmp_path))  # where nothing was recorded
-    for log in ("--no-log", "--log"):
-        code, said, error = called("compare", "--archives", archive, log)
+    for log in ((), ("--log",)):
+        code, said, error = called("compare", "--archives", archive, *log)
         assert (code, "2 runs are from" in said) == (0, True), error
     monkeypatch.setenv("POLYPOOL_HOME", str(home))
     code, said, _ = called("runs", "archive", "--out", archive, "--recipes", "mini")

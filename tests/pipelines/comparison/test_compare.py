@@ -8,7 +8,7 @@ import pytest
 from records import SIX, begun, blocks_of, run, scores, three_tasks
 from verbs import exit_code
 
-from polypool.infra.errors import InputError
+from polypool.infra.errors import AbsentError, InputError
 from polypool.infra.text_tables import Table, as_markdown, as_text
 from polypool.infra.tracking import RunRecord, Tracker, find_runs, tracking_uri
 from polypool.pipelines.commands import compare as module
@@ -111,7 +111,7 @@ def test_what_is_left_out_or_odd_is_said(compared):
         "1 run left out, without scores to show: mean seed 0 (finished)",
         "gpo (whole) seed 0 finished 3 times; the latest is shown, run id-gpo-0-3",
     )
-    assert all(note in found.text() and f"- {note}" in found.markdown() for note in found.notes)
+    assert all(note in found.text(details=True) and f"- {note}" in found.markdown() for note in found.notes)
 
 
 def test_the_metric_can_be_chosen(compared):
@@ -222,17 +222,21 @@ def test_the_verb_prints_and_keeps_a_comparison(tmp_path, home, capsys):
         assert exit_code(module.main, *arguments) == 0
         return capsys.readouterr().out
 
-    first = verb("--markdown", str(table))
+    plain = verb("--quiet")
+    assert "next:" not in plain
+    assert len(plain.splitlines()) < 24
+    with pytest.raises(AbsentError):
+        find_runs(uri, "polypool-comparisons")
+    first = verb("--markdown", str(table), "--log")
     assert f"  mlflow ui --backend-store-uri {shlex.quote(uri)}  # all runs in a browser at http" in first
     assert first.endswith("/runs?workflowType=machine_learning&viewStateShareKey=polypool\n")
-    assert "next:" not in verb("--no-log", "--quiet")
     (kept,) = find_runs(uri, "polypool-comparisons")
     assert f"kept with figures in run {kept.run_id} of 'polypool-comparisons'" in first
     summary = Tracker.attach(uri, kept.run_id, running=False)
     assert summary.download("compare.md").read_text() == table.read_text()
     assert summary.download("compare.png").stat().st_size > 10_000
     assert f"| `gpo` | 1 | 60.0 ± {NONE} |" in table.read_text()
-    again = verb("--no-log")
+    again = verb()
     assert again.split("\n\n")[:2] == first.split("\n\n")[:2], "a comparison compares no comparisons"
     assert (len(find_runs(uri, "polypool")), len(find_runs(uri, "polypool-comparisons"))) == (2, 1)
     assert {**kept.tags, "kind": "comparison", "compared": "polypool"} == kept.tags

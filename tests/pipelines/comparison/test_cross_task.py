@@ -215,7 +215,7 @@ def test_the_verb_compares_tasks_with_their_queries(tmp_path, home, capsys):
                 tracker.artifact(tmp_path / f"{protocol}.npz", "per_query")
                 tracker.text(f"per_query/{protocol}.json", queries_json(queries.metrics))
             tracker.finish()
-    assert exit_code(module.main, "--latex", tmp_path / "out" / "t.tex", "--pairs") == 0
+    assert exit_code(module.main, "--latex", tmp_path / "out" / "t.tex", "--pairs", "--details", "--log") == 0
     shown = capsys.readouterr().out
     assert max(map(len, shown.partition("written to")[0].splitlines())) <= 120
     assert "over queries alone: 40 images with their captions" in " ".join(shown.split())
@@ -239,7 +239,7 @@ def loaded() -> str:
     code = """
 import sys
 from polypool.pipelines.commands import compare, runs
-for verb, words in ((compare, ["compare", "--no-log"]), (runs, ["runs"])):
+for verb, words in ((compare, ["compare"]), (runs, ["runs"])):
     sys.argv = words
     verb.main()
 print([name for name in ("matplotlib", "mlflow", "ray", "torch") if name in sys.modules])

@@ -93,7 +93,10 @@ def test_significant_differences_are_told_from_others_and_missing_files_are_said
     assert [cells[0] for cells in pairs.rows] == ["gpo against max", "gpo against mean", "max against mean"]
     assert "gpo against max" in asked.text()
     assert "gpo against max" not in found.text()
-    assert "what seeds can show" in found.text()
+    assert "what seeds can show" in found.text(details=True)
+    assert "2 more tables: polypool compare --details" in found.text()
+    best = f"gpo has the best rsum, {means['gpo']:.1f}; 2 of 3 may be the best (*; 95 %, {of_60}): gpo, max"
+    assert best in " ".join(found.text().split())
     assert "needs" in replace(found, detect=10.0).text()
 
 
@@ -104,7 +107,7 @@ def test_of_one_seed_it_is_said_that_seeds_cannot_be_judged():
     (group,) = found.groups
     lines = lines_of(tables.scores(group))
     assert [lines[name].split("\u2013")[1][0] for name in ("gpo", "max", "mean")] == ["*", "*", "?"]
-    text = " ".join(replace(found, detect=1.0).text().split())
+    text = " ".join(replace(found, detect=1.0).text(details=True).split())
     alone = "queries alone: 60 images with their captions; one seed does not show what another would change"
     assert "?: the queries tell it from the best; one seed does not show what another would change" in text
     assert f"confidence set of the best (95 %, over {alone}): 2 of 3: gpo, max" in text
@@ -113,14 +116,15 @@ def test_of_one_seed_it_is_said_that_seeds_cannot_be_judged():
     assert "what seeds can show" not in text
 
 
-def test_pairs_of_one_seed_among_others_are_told_apart():
+def test_a_row_of_one_seed_is_judged_by_how_the_others_vary_and_that_is_said():
     kept = Kept()
     runs = [kept.record("gpo", seed, 0.0) for seed in SEEDS] + [kept.record("mean", 0, 1.5)]
     (group,) = judged_rows(kept, runs).groups
-    assert differences(group).rows[-1][-1] == "no, by queries"
-    more = [kept.record("lip", seed, 1.5) for seed in SEEDS]
-    (group,) = judged_rows(kept, [*runs, *more]).groups
-    assert "over seeds of rows that have two and 60 images" in differences(group).legend[0]
+    assert differences(group).rows[-1][-1] == "no"
+    assert (
+        "over seeds (a row of one seed is taken to vary as the others do) and 60"
+        in differences(group).legend[0]
+    )
 
 
 def test_rows_scored_on_other_queries_or_with_other_values_are_left_out():
@@ -129,7 +133,9 @@ def test_rows_scored_on_other_queries_or_with_other_values_are_left_out():
     kept.queries[runs[1].run_id] = renamed(kept.queries[runs[1].run_id], np.arange(1, 61).astype(str))
     kept.queries[runs[2].run_id].arrays["i2t_R1"][:] = 0
     found = judged_rows(kept, runs)
-    assert found.groups[0].judged is None
+    assert found.groups[0].judged.labels == ("gpo",)
+    assert differences(found.groups[0], costs=False) is None
+    assert not any("confidence set" in text for text in tables.scores(found.groups[0]).legend)
     assert "max (whole) is not compared by its queries: it was scored on other queries" in found.notes[0]
     assert "mean (whole) is not compared by its queries: its queries give rsum" in found.notes[1]
 
@@ -181,10 +187,10 @@ def test_what_passed_on_the_clock_is_no_cost():
     assert differences(blocks_of(runs[0])[0]) is None
 
 
-def test_rows_that_score_no_better_than_guessing_are_named():
+def test_rows_that_are_not_above_chance_are_named():
     kept = Kept()
     (group,) = judged_rows(kept, [kept.record("gpo", 0, 0.0), kept.record("mean", 0, 1.5)]).groups
-    assert not any("guessing" in note for note in tables.scores(group).notes)
+    assert not any("not above chance" in note for note in tables.scores(group).notes)
     chance = group.metric.chance
     for low, high, named in (
         (-1.0, 0.0, True),
@@ -195,5 +201,17 @@ def test_rows_that_score_no_better_than_guessing_are_named():
     ):
         ends = {**group.judged.intervals, "mean": (chance + low, chance + high)}
         notes = tables.scores(replace(group, judged=replace(group.judged, intervals=ends))).notes
-        found = [note for note in notes if note.startswith("no better than guessing")]
+        found = [note for note in notes if note.startswith("not above chance (")]
         assert [note.rpartition(": ")[2] for note in found] == ["mean"] * named
+    alone = replace(group, judged=None, metric=replace(group.metric, chance=group.mean(group.rows[1])))
+    (note,) = tables.scores(alone).notes[-1:]
+    assert note.endswith(f": {group.rows[1].label}"), "without intervals its mean counts"
+
+
+@pytest.mark.parametrize(("units", "said"), [(0, False), (19, True), (20, False)])
+def test_a_split_of_few_items_is_called_so(units, said):
+    kept = Kept()
+    (group,) = judged_rows(kept, [kept.record("gpo", 0, 0.0), kept.record("mean", 0, 1.5)]).groups
+    assert group.units == 60
+    found = [note for note in tables.scores(replace(group, units=units)).notes if "say little" in note]
+    assert [f"the split has {units} items" in note for note in found] == [True] * said

@@ -68,11 +68,16 @@ def test_small_errors_are_ranked_above_large_ones_everywhere(tmp_path):
     assert (scores["aggregator"][0], scores["chance_normalised"][0]) == ("gpo", pytest.approx(87.5))
 
 
-def test_shades_go_from_the_worst_to_the_best():
+def test_shades_go_from_chance_to_the_best_possible_or_from_the_worst_to_the_best():
     values = np.array([9.0, np.nan, 1.0, 5.0])
-    np.testing.assert_array_equal(MAE.relative(values), [0, np.nan, 1, 0.5])
-    np.testing.assert_array_equal(replace(MAE, higher_is_better=True).relative(values), [1, np.nan, 0, 0.5])
-    assert MAE.relative(np.array([2.0, 2.0])).tolist() == [0.5, 0.5]
+    known = Metric(name="m", best=17.0, chance=5.0)
+    np.testing.assert_allclose(known.shade(values), [4 / 12, np.nan, 0, 0])
+    error = replace(known, higher_is_better=False, best=0.0)
+    np.testing.assert_allclose(error.shade(values), [0, np.nan, 4 / 5, 0])
+    unknown = Metric(name="m")
+    np.testing.assert_array_equal(unknown.shade(values), [1, np.nan, 0, 0.5])
+    np.testing.assert_array_equal(replace(unknown, higher_is_better=False).shade(values), [0, np.nan, 1, 0.5])
+    assert unknown.shade(np.array([2.0, 2.0])).tolist() == [0.5, 0.5]
 
 
 def test_a_task_is_sorted_by_its_own_metric_and_shown_in_its_own_order():
@@ -207,7 +212,7 @@ def test_ours_stand_beside_the_papers_where_a_run_is_the_recipes():
         ("gpo", "v2t R1", "18.0", "20.0", "-2.0"),
     )
     assert "table 4: msrvtt-full/rsum 174.7" in table.notes[0]
-    text = Comparison(experiment="x", groups=(group,), notes=()).text()
+    text = Comparison(experiment="x", groups=(group,), notes=()).text(details=True)
     assert "video_text · msrvtt · msrvtt-full: ours and published" in text
     scores = columns([of for of in results([group]) if of.decides])
     assert dict(zip(scores["aggregator"], scores["published"], strict=True)) == {"gpo": 174.7, "max": None}

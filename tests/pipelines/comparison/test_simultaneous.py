@@ -144,12 +144,12 @@ def test_scores_that_do_not_vary_are_equal_or_differ_for_certain():
 @pytest.mark.parametrize(
     ("shape", "tables"),
     [
-        (Shape(spacing="all equal", rows=6, units=40), 300),
-        (Shape(spacing="all equal", rows=3, units=40, steady=True, best_varies=3.0), 300),
-        (Shape(spacing="all equal", rows=8, seeds=5, units=40), 200),
-        (Shape(spacing="a few best", rows=16, units=40), 150),
-        (Shape(spacing="all equal", rows=4, units=40, over_seeds=0.1), 300),
-        (Shape(spacing="all equal", rows=6, units=40, single=0.5), 300),
+        (Shape(spacing="all equal", rows=6, units=40), 200),
+        (Shape(spacing="all equal", rows=3, units=40, steady=True, best_varies=3.0), 200),
+        (Shape(spacing="all equal", rows=8, seeds=5, units=40), 150),
+        (Shape(spacing="a few best", rows=16, units=40), 100),
+        (Shape(spacing="all equal", rows=4, units=40, over_seeds=0.1), 200),
+        (Shape(spacing="all equal", rows=6, units=40, single=0.5), 200),
     ],
 )
 def test_the_best_row_is_in_the_set_and_equals_of_the_baseline_are_not_called_different(shape, tables):
@@ -190,14 +190,14 @@ def test_the_simulation_corrects_as_holm_does_and_draws_what_units_would_give():
     ours, theirs = drawn.joint, joint(samples)
     for name in ("value_R", "seeds_R", "df_R", "units_RR", "units_df"):
         np.testing.assert_allclose(getattr(ours, name), getattr(theirs, name))
-    many = [draw(shape, rng) for _ in range(4_000)]
+    many = [draw(shape, rng) for _ in range(1_500)]
     value_DR, units_R = (
         np.stack([of.value_R for of in many]),
-        np.diag(sum(of.units_RR for of in many)) / 4_000,
+        np.diag(sum(of.units_RR for of in many)) / 1_500,
     )
     own_R = np.mean([of.own_R for of in many], axis=0)
     left_R = np.diag(np.mean([of.residual_RR for of in many], axis=0))
-    np.testing.assert_allclose(value_DR.var(axis=0), units_R + own_R / 4 - left_R, rtol=0.15)
+    np.testing.assert_allclose(value_DR.var(axis=0), units_R + own_R / 4 - left_R, rtol=0.2)
 
 
 def test_over_tasks_variances_add_up_and_a_sample_of_tasks_has_its_own():
