@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, TypeVar
 
 import numpy as np
@@ -212,7 +212,7 @@ class TrainedModel:
             return None
         return EmbeddingFiles(
             folder=run_folder(home(), self.tracker.run_id) / "embeddings",
-            split=f"{self.run.data.dataset}.{split}",
+            split=f"{PurePath(self.run.data.corpus).name}.{split}",
             depends={
                 "model": dict(self.digests),
                 "run": to_json(self.run),

@@ -28,7 +28,7 @@ class EmbeddingFiles:
 
     Attributes:
         folder: made where it does not exist.
-        split: of the data set that is searched, behind the name of this one.
+        split: of the corpus that is searched, behind its name.
         depends: model, settings and data, as JSON; any other value is another file, which replaces this one.
     """
 

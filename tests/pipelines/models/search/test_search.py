@@ -324,7 +324,7 @@ def test_what_is_searched_is_encoded_once_and_anew_where_anything_differs(new_ho
         )
 
     def found() -> list:
-        trained = load(run_id)
+        trained = load(run_id, other_data=True)
         return [*trained.search("a dog", 5), *trained.open_search().find(Query(id="3"), 5)]
 
     first = found()
