@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import torch
 from torch import Tensor, nn
 
-from polypool.encoders.text.tokenizers import Tokenizer
 from polypool.infra.compute.dropout import drawn_again
 from polypool.infra.errors import InputError
 from polypool.infra.fields import Rule, at_least, require
-from polypool.infra.store.statistics import LACKING
 
 if TYPE_CHECKING:
     from polypool.encoders.adaptations import Adaptation
+    from polypool.encoders.text.tokenizers import Tokenizer
 
 Standardise = bool | Literal["auto"]
+LACKING = "extract, and ingest with --corpus, compute those of the split train"
+"""Why a store may have no statistics."""
 _STANDARDISE = Rule("True, False or auto", lambda value: isinstance(value, bool) or value == "auto")
 
 

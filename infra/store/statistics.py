@@ -11,8 +11,6 @@ from polypool.infra.process.progress import Progress
 from polypool.infra.store.ids import IdSet
 from polypool.infra.store.shard import MappedShard
 
-LACKING = "extract, and ingest with --corpus, compute those of the split train"
-"""Why a store may have none."""
 _PIECE = 1 << 20  # numbers converted to float64 at a time
 
 

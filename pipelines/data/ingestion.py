@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
+from polypool.encoders.encoder import LACKING
 from polypool.infra.errors import AbsentError, InputError
 from polypool.infra.paths import keep_out_of_jobs
 from polypool.infra.process.output import print_next
@@ -17,7 +18,6 @@ from polypool.infra.storage.places import Url, place
 from polypool.infra.store import FeatureStore
 from polypool.infra.store.findings import SKIPPED, USUAL, WARNINGS, Tolerance, describe
 from polypool.infra.store.manifest import Manifest
-from polypool.infra.store.statistics import LACKING
 from polypool.infra.store.unfinished import left_behind
 from polypool.pipelines.data.next_steps import after_corpus, after_store
 from polypool.tasks.datasets import FeatureReader, Reader

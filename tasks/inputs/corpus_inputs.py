@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from polypool.encoders.backbones import Backbone
+from polypool.encoders.encoder import LACKING
 from polypool.encoders.text.tokenizers import Tokenizer, as_written, unknown_words
 from polypool.infra.batches import Batch
 from polypool.infra.compute.dist import rank
@@ -22,7 +23,6 @@ from polypool.infra.paths import absolute, home
 from polypool.infra.process.progress import Progress
 from polypool.infra.registry import AUGMENTATIONS, ENCODERS, Spec
 from polypool.infra.store import FeatureStore
-from polypool.infra.store.statistics import LACKING
 from polypool.infra.tracking.run_records import Source
 from polypool.tasks.datasets.corpus import Corpus, Item
 from polypool.tasks.datasets.questions import Image, QuestionCorpus
