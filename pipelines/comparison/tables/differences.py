@@ -75,11 +75,12 @@ def finding(group: Group, rows: Mapping[str, Row]) -> str:
     first, *_ = known
     text = f"{first} has the best {group.metric.name}, {group.number(group.mean(known[first]))}"
     judged = group.judged
-    if len(known) < 2 or judged is None or not judged.best:
+    if judged is None or not judged.best:
         return text
-    may_be = [name for name, row in known.items() if row.label in judged.confidence_set]
-    of = f"{len(may_be)} of {len(known)} may be the best (*; 95 %, over {_over(group)})"
-    return f"{text}; {of}" + (f": {', '.join(may_be)}" if len(may_be) < len(known) else ": none is excluded")
+    names = [name for name, row in known.items() if row.label in judged.best]
+    may_be = [name for name in names if known[name].label in judged.confidence_set]
+    of = f"{len(may_be)} of {len(names)} may be the best (*; 95 %, over {_over(group)})"
+    return f"{text}; {of}: {', '.join(may_be) if len(may_be) < len(names) else 'none is excluded'}"
 
 
 def _over(group: Group) -> str:

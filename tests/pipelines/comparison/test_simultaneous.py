@@ -149,7 +149,7 @@ def test_scores_that_do_not_vary_are_equal_or_differ_for_certain():
         (Shape(spacing="all equal", rows=8, seeds=5, units=40), 150),
         (Shape(spacing="a few best", rows=16, units=40), 100),
         (Shape(spacing="all equal", rows=4, units=40, over_seeds=0.1), 200),
-        (Shape(spacing="all equal", rows=6, units=40, single=0.5), 200),
+        (Shape(spacing="all equal", rows=6, units=40, single=0.2), 200),
     ],
 )
 def test_the_best_row_is_in_the_set_and_equals_of_the_baseline_are_not_called_different(shape, tables):
