@@ -125,6 +125,10 @@ class Journal:
                 self._gave_up = True
         return sorted(points.items())
 
+    def has_tag(self, name: str) -> bool:
+        """Whether the tag `name` was set here."""
+        return any(e is not None and e.kind == "tags" and name in e.values for e, _ in self.entries())
+
     def entries(self, start: int = 0) -> Iterator[tuple[Entry | None, int]]:
         """Yield the entries from a byte of the journal on, and the byte at their end; None for an invalid line."""
         with (self.folder / JOURNAL).open("rb") as journal:

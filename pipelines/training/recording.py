@@ -31,6 +31,8 @@ from polypool.tasks.run import Run, from_json, located, modules, portable, to_pa
 
 COLLAPSED = "collapsed"
 """The tag of a run that has collapsed, with step and symptoms."""
+SCORED = "scored"
+"""The tag of a run all of whose scores are logged, with the protocol of its test split; figures may be missing."""
 PRECISION = "precision"
 """The tag with what a run computes its losses in, `float32` or `bfloat16`."""
 
@@ -235,6 +237,9 @@ def send(tracker: Tracker, status: Status | None = None) -> None:
 
 
 def _close(outbox: Outbox, tracker: Tracker, status: Status | None) -> None:
+    if status == "KILLED" and outbox.has_tag(SCORED):
+        status = "FINISHED"
+        _note(f"run {tracker.run_id} is finished: all its scores were logged before; figures may be missing")
     kept = status is None
     if status is not None:
         with suppress(OSError):  # the disk is full

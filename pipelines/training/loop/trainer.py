@@ -48,7 +48,7 @@ from polypool.pipelines.training.loop.optim import (
     warmup_steps,
 )
 from polypool.pipelines.training.loop.precision import autocast, precision_of
-from polypool.pipelines.training.recording import COLLAPSED, PRECISION, Described
+from polypool.pipelines.training.recording import COLLAPSED, PRECISION, SCORED, Described
 from polypool.pipelines.training.run_results import (
     RunLog,
     costs,
@@ -328,6 +328,8 @@ class Trainer:
             self.log.log(headline(evaluation) | spent, step=self.step)
             log_evaluation(self.log, evaluation, step=self.step)
         self._log_members(evaluation)
+        if self.log is not None:
+            self.log.tags({SCORED: evaluation.protocol})
         if self.run.figures:
             log_pictures(self.log, *self._figures(watched), *evaluation.pictures)
 

@@ -34,6 +34,7 @@ from polypool.pipelines.models.trained import load_run
 from polypool.pipelines.training import driver, on_ray
 from polypool.pipelines.training.fitting import TrialOptions
 from polypool.pipelines.training.launch import resume, start
+from polypool.pipelines.training.loop import trainer
 from polypool.pipelines.training.recording import tags
 from polypool.tasks.run import from_json, to_json
 
@@ -192,6 +193,20 @@ def test_sigterm_when_only_the_last_scores_are_left_does_not_undo_the_run(
     assert "whole/rsum" in record.metrics
     assert not (home / "runs" / run_id / "outbox").exists()
     assert same_weights(best_weights(run_id), best_weights(finished))
+
+
+def test_a_run_that_is_stopped_while_it_draws_its_figures_is_finished(run, home, monkeypatch, capfd):
+    def stopped(*_: object) -> None:
+        raise Stopped
+
+    monkeypatch.setattr(trainer, "log_pictures", stopped)
+    with pytest.raises(Stopped):
+        start(replace(run, figures=True))
+    record = last_run(home)
+    assert record.status == "FINISHED"
+    assert {"whole/rsum", "test/score"} <= record.metrics.keys()
+    assert f"note: run {record.run_id} is finished: all its scores were logged" in capfd.readouterr().err
+    assert not (home / "runs" / record.run_id / "outbox").exists()
 
 
 @pytest.mark.parametrize(
