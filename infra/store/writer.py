@@ -22,6 +22,9 @@ from polypool.infra.store.shard import DTYPES, MappedShard, map_shard, write_sha
 from polypool.infra.store.statistics import statistics
 from polypool.infra.store.unfinished import JOURNAL, OpenShard, Unfinished, shard_name
 
+_UNDERFLOWN = 0.01
+"""Share of a set's values that may become zeros without a warning."""
+
 
 def _largest(x_ND: np.ndarray) -> float:
     """Return the largest magnitude, not finite where any value is not."""
@@ -218,11 +221,11 @@ class StoreWriter:
         self._flagged += flagged
 
     def _flag(self, x_ND: np.ndarray, stored_ND: np.ndarray, *, where: str) -> None:
-        """Warn of sets of zeros only, and of values that became zeros."""
+        """Warn of sets of zeros only, and of those of which more than a hundredth of the values became zeros."""
         values = _values(x_ND)
         if not values:
             self._flagged.append(Flagged(where=where, why="a set of zeros only"))
-        elif lost := values - _values(stored_ND):
+        elif (lost := values - _values(stored_ND)) > _UNDERFLOWN * values:
             case = f"{where}: {lost:,} of {values:,} values"
             why = f"values too small for {self.dtype}, stored as zeros; float32 keeps them"
             self._flagged.append(Flagged(where=case, why=why))

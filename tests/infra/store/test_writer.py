@@ -55,6 +55,7 @@ def test_zeros_that_say_nothing_are_counted(tmp_path, dtype):
         "tiny": half * 1e-9,
         "a row": half,
         "fine": half + 1,
+        "a value of 120": np.r_[np.full((1, 1), 1e-9), np.ones((10 * DIM - 1, 1))].reshape(10, DIM),
         "sparse": np.eye(2, DIM, dtype=np.float16),
     }
     for again in (given, given, ["sparse"]):  # what is stored is offered again, or not
