@@ -21,7 +21,6 @@ from polypool.infra.ray.session import ray_beside
 from polypool.infra.tracking import Tracker, resolve_run, tracking_uri
 from polypool.infra.tracking.tracker import flattened
 from polypool.pipelines.training.checkpoints.in_folder import last_name
-from polypool.pipelines.training.recording import recorded_run, send
 from polypool.pipelines.training.run_folder import (
     new_runs_at,
     resume_command,
@@ -132,6 +131,10 @@ class Driver:
                 return
             with take_run(tracker):
                 if tracker.status() == "RUNNING":
+                    from polypool.pipelines.training.recording import (
+                        send,
+                    )  # imports numpy, which a fork must not have
+
                     send(tracker, "FAILED")
         except InputError as error:
             print(f"note: MLflow shows the run as running: {error}", file=sys.stderr)
@@ -157,6 +160,8 @@ def read_run_id(file: Path, run: Run) -> str | None:
         )
     run_id = data.decode().strip()
     tracker = Tracker.attach(tracking_uri(home()), run_id, running=False)
+    from polypool.pipelines.training.recording import recorded_run  # likewise
+
     then = recorded_run(tracker)
     if then != run:
         before, now = (dict(flattened(to_params(each))) for each in (then, run))

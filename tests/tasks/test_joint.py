@@ -278,7 +278,9 @@ def test_each_task_becomes_a_run_of_its_own_in_mlflow_once(run, home):
     with pytest.MonkeyPatch.context() as patch:  # MLflow is away when the tasks' runs are to be begun
         patch.setattr(Described, "start", lambda *_, **__: raise_(InputError("no answer")))
         send(tracker, "FINISHED")
-    assert [run.name for run in find_runs(tracking_uri(home), "joint")] == ["gpo · tiny_joint · seed 0"]
+    assert [run.name for run in find_runs(tracking_uri(home), "joint")] == [
+        "gpo · joint · tiny_joint · seed 0"
+    ]
     send(tracker)
     refused = [*log.folder.rglob(REFUSED)]
     assert refused == [log.folder / REFUSED, log.folder / MEMBERS / "pairs" / REFUSED]

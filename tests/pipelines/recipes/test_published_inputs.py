@@ -5,6 +5,7 @@ import math
 import re
 import shlex
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,9 +13,9 @@ import torch
 from published import RUNS, SETTINGS, recipe
 from torch import Tensor
 
-from polypool.infra.registry import AGGREGATORS, AUGMENTATIONS, ENCODERS, RECIPES, Spec
+from polypool.infra.registry import AGGREGATORS, AUGMENTATIONS, ENCODERS, Spec
 from polypool.infra.spec import changed
-from polypool.pipelines.recipes import msrvtt, vse_infinity
+from polypool.pipelines.recipes import msrvtt, named_run, vse_infinity
 from polypool.pipelines.recipes.arguments import read_config
 from polypool.tasks.inputs.augmentations import draw_for
 
@@ -128,7 +129,7 @@ def test_videos_may_be_trained_as_vse_infinity_trains_images(name):
     run, images = read_config(name, offered(msrvtt.__doc__)), vse_infinity.coco_region_bigru()
     assert (run.optim.clip, run.optim.weight_decay) == (images.optim.clip, 1e-4)
     assert run.objective == "triplet(margin=0.2)"
-    assert run.text == "bigru(glove='data/glove.42B.300d.txt')"
+    assert run.text == f"bigru(glove='{Path.cwd()}/data/glove.42B.300d.txt')"
     assert (run.visual, run.data.max_words) == ("frames(dropout=0.0)", 0)
     assert (run.optim.epochs, run.optim.batch, run.optim.lr) == (35, 128, 1e-4)
 
@@ -142,4 +143,4 @@ def test_videos_may_be_trained_without_size_augmentation():
 def test_a_resnet_of_imagenet_may_run_in_caffes_layout():
     flags = re.search(r"`(--visual .*)`", vse_infinity.with_grid.__doc__)[1]
     run = read_config("coco_resnet152_bigru", shlex.split(flags))
-    assert run.visual == changed(RECIPES.get("coco_resnet152_bigru")().visual, layout="caffe")
+    assert run.visual == changed(named_run("coco_resnet152_bigru").visual, layout="caffe")

@@ -103,7 +103,8 @@ def published_scale(setting: Setting, step: int, steps: int) -> float:
     if warmup.get("epoch") == epoch:
         scale = (step - epoch * steps + 1) / steps
     if "steps" in warmup:
-        scale = min(1.0, (step + 1) / warmup["steps"])
+        whole, asked = setting["epochs"] * steps, warmup["steps"]
+        scale = min(1.0, (step + 1) / (asked if 5 * asked <= whole else whole // 10))
     if falls == "cosine":
         return scale * (1 + math.cos(math.pi * step / (setting["epochs"] * steps))) / 2
     return scale * math.prod(falls["by"] for end in falls.get("after", ()) if epoch >= end)

@@ -106,7 +106,7 @@ def small(registry, text: str, models: dict[str, str]) -> str:
 def shrunk(run: Run, corpus: Run, models: dict[str, str]) -> Run:
     if not run.data.corpus:  # a recipe for any data
         run = derive(run, data={"corpus": corpus.data.corpus, "features": corpus.data.features})
-    asks, by_image = run.protocol == "vqa", run.data.sample == "image"
+    asks, by_image = run.task_name == "vqa", run.data.sample == "image"
     stores = {name: getattr(run.data, name) and getattr(corpus.data, name) for name in ("features", "texts")}
     batch = 24 if asks else 8 if by_image else 16
     parts = {"visual": ENCODERS, "text": ENCODERS, "model": MODELS, "cross": CROSS_ENCODERS}
@@ -144,7 +144,7 @@ def trained() -> dict[str, list[str]]:
 def test_a_joint_recipe_trains_each_of_its_tasks(name, corpus, questions, models, tmp_path):
     run = named_run(name)
     members = {
-        key: shrunk(member, questions if member.protocol == "vqa" else corpus, models)
+        key: shrunk(member, questions if member.task_name == "vqa" else corpus, models)
         for key, member in run.members.items()
     }
     run = derive(run, members=members, optim={"epochs": 1, "batch": 16}, log_every=1, figures=False)
@@ -159,7 +159,7 @@ def test_a_joint_recipe_trains_each_of_its_tasks(name, corpus, questions, models
 @pytest.mark.parametrize("name", [name for name in RUNS if not RECIPES.get(name)().members])
 def test_a_recipe_trains_two_steps_and_is_evaluated(name, trained, corpus, questions, models, tmp_path):
     recipe = named_run(name)
-    run = shrunk(recipe, questions if recipe.protocol == "vqa" else corpus, models)
+    run = shrunk(recipe, questions if recipe.task_name == "vqa" else corpus, models)
     adapter = TASKS.build(run.task, run)
     if kind(recipe) in trained:  # another data set, or other numbers
         assert [*adapter.model().state_dict()] == trained[kind(recipe)]
@@ -196,7 +196,7 @@ EXAMPLES, ATTENTION = "whole_test_examples.html", "test_attention.html"
 )
 def test_a_recipe_leaves_its_pictures(name, pictures, corpus, questions, models, tmp_path):
     recipe = named_run(name)
-    run = shrunk(recipe, questions if recipe.protocol == "vqa" else corpus, models)
+    run = shrunk(recipe, questions if recipe.task_name == "vqa" else corpus, models)
     trainer_of(replace(run, figures=True), tmp_path).train()
     assert {path.name for path in (tmp_path / "figures").iterdir()} == {"pooling.png", *pictures}
 

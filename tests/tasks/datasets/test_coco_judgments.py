@@ -178,7 +178,7 @@ def run(home):
         },
         caption_to_image={f"{IDS[at]}1": [int(IDS[at + n]) for n in range(4)] for at in range(9)},
     )
-    task = "image_text(cxc='ratings', eccv='alike')"
+    task = f"image_text(cxc='{home}/ratings', eccv='{home}/alike')"
     return replace(made, data=replace(made.data, corpus="named"), task=task, experiment="judged")
 
 
