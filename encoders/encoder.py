@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from polypool.infra.compute.dropout import drawn_again
-from polypool.infra.errors import InputError
+from polypool.infra.errors import LACKING, InputError
 from polypool.infra.fields import Rule, at_least, require
 
 if TYPE_CHECKING:
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from polypool.encoders.text.tokenizers import Tokenizer
 
 Standardise = bool | Literal["auto"]
-LACKING = "extract, and ingest with --corpus, compute those of the split train"
-"""Why a store may have no statistics."""
 _STANDARDISE = Rule("True, False or auto", lambda value: isinstance(value, bool) or value == "auto")
 
 

@@ -6,6 +6,9 @@ import difflib
 from collections.abc import Iterable
 from pathlib import Path
 
+LACKING = "extract, and ingest with --corpus, compute those of the split train"
+"""Why a store may have no statistics to standardise features by."""
+
 
 class InputError(ValueError):
     """What the user gave cannot be used.

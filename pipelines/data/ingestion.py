@@ -8,8 +8,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from polypool.encoders.encoder import LACKING
-from polypool.infra.errors import AbsentError, InputError
+from polypool.infra.errors import LACKING, AbsentError, InputError
 from polypool.infra.paths import keep_out_of_jobs
 from polypool.infra.process.output import print_next
 from polypool.infra.registry import READERS

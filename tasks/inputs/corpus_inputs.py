@@ -13,11 +13,10 @@ import numpy as np
 import pyarrow as pa
 
 from polypool.encoders.backbones import Backbone
-from polypool.encoders.encoder import LACKING
 from polypool.encoders.text.tokenizers import Tokenizer, as_written, unknown_words
 from polypool.infra.batches import Batch
 from polypool.infra.compute.dist import rank
-from polypool.infra.errors import InputError
+from polypool.infra.errors import LACKING, InputError
 from polypool.infra.fields import from_plain
 from polypool.infra.paths import absolute, home
 from polypool.infra.process.progress import Progress

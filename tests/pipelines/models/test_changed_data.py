@@ -128,9 +128,9 @@ def test_a_run_is_scored_and_searched_on_changed_captions_only_if_so_told(home, 
     assert found.metrics["whole/rsum"] == pp.load(run_id, other_data=True).evaluate().metrics["rsum"]
     assert recorded(home)[run_id].metrics == before.metrics
     assert queries.read_bytes() == results
-    compared = said("compare", "--no-log")
+    compared = said("compare", "--details")
     assert f"image_text · trained on mine, evaluated on {name} · whole" in compared
-    assert "evaluated on" not in said("compare", "--no-log", "--data", "mine")
+    assert "evaluated on" not in said("compare", "--details", "--data", "mine")
     assert re.search("^rank", said("search", exported, "a red dog 1", "--other-data"), re.MULTILINE)
     served = Service.load(Settings(source=run_id, other_data=True))
     assert served.search is not None

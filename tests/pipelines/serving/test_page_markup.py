@@ -65,7 +65,7 @@ def test_markup_in_what_is_found_is_text(evil):
         shown, found = text_page(evil), text_page(evil, id=first, q="how many things?")
     else:
         shown, found = text_page(evil, q="a dog"), text_page(evil, id=first)
-    assert (shown[0], found[0]) == (200, 200)
+    assert (shown[0], found[0]) == (200, 200), shown[1][-1500:]
     assert other in ids(shown[1]), "the id is there, as text"
     assert f"id={quote_plus(other)}" in shown[1], "and in the address of its picture"
     assert escape(EVIL) in found[1], "so is the caption, or the answer"
