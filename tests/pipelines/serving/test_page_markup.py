@@ -29,6 +29,7 @@ def evil(request, tmp_path_factory):
     for number, item in enumerate(searched.items):
         captions = {"captions": (EVIL,)} if hasattr(item, "captions") else {}
         searched.items[number] = replace(item, id=f"{item.id}{EVIL if number else ''}", **captions)
+    object.__setattr__(searched.corpus, "some", lambda _, numbers: [searched.items[n] for n in numbers])
     if isinstance(searched, AnswerSearch):
         answers = [f"{answer} {EVIL}" for answer in searched.adapter.choices]
         searched.adapter = SimpleNamespace(
@@ -65,7 +66,7 @@ def test_markup_in_what_is_found_is_text(evil):
         shown, found = text_page(evil), text_page(evil, id=first, q="how many things?")
     else:
         shown, found = text_page(evil, q="a dog"), text_page(evil, id=first)
-    assert (shown[0], found[0]) == (200, 200), shown[1][-1500:]
+    assert (shown[0], found[0]) == (200, 200)
     assert other in ids(shown[1]), "the id is there, as text"
     assert f"id={quote_plus(other)}" in shown[1], "and in the address of its picture"
     assert escape(EVIL) in found[1], "so is the caption, or the answer"
