@@ -30,8 +30,6 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from polypool.infra.errors import InputError
 from polypool.infra.limits import LARGEST_SET, UNPACKS_TOO_FAR, unpacks_too_far
@@ -347,18 +345,20 @@ def _count(arrays: np.lib.npyio.NpzFile) -> int | None:
     return len(box_N4) if box_N4 is not None and box_N4.ndim == 2 else None
 
 
-def _tensor(path: Path, *, key: str) -> Tensor:
-    """Return the tensor of a file of PyTorch, mapped; nothing else in it is unpickled.
+def _tensor(path: Path, *, key: str) -> np.ndarray:
+    """Return the tensor of a file of PyTorch as an array, mapped; nothing else in it is unpickled.
 
     Raises:
         InputError: which it is of several is not said.
     """
+    import torch  # which `ingest --help` does without
+
     held = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
-    if not isinstance(held, dict):
-        return held
-    if (name := _name(held, key)) is None:
-        raise InputError(_several([*held]))
-    return held[name]
+    if isinstance(held, dict):
+        if (name := _name(held, key)) is None:
+            raise InputError(_several([*held]))
+        held = held[name]
+    return (held.float() if held.dtype == torch.bfloat16 else held).numpy()
 
 
 def _several(names: Sequence[str]) -> str:
@@ -377,8 +377,7 @@ def _load(path: Path, *, key: str) -> _Found:
 
     def read() -> _Found:
         if path.suffix in (".pt", ".pth"):
-            x = _tensor(path, key=key)
-            return _Found(x=(x.float() if x.dtype == torch.bfloat16 else x).numpy())
+            return _Found(x=_tensor(path, key=key))
         x = np.load(path, allow_pickle=False)
         return _unpacked(x, key) if isinstance(x, np.lib.npyio.NpzFile) else _Found(x=x)
 
