@@ -64,7 +64,7 @@ def videos(folder: Path) -> Run:
 
 def run_on(recipe: str, corpus: Path, features: Path) -> Run:
     words = ["--corpus", str(corpus), "--features", str(features), "--aggregator", "mean", "--no-figures"]
-    return read_run(recipe, [*words, "--optim.epochs", "8", "--optim.batch", "12", "--optim.lr", "0.005"])
+    return read_run(recipe, [*words, "--optim.epochs", "16", "--optim.batch", "12", "--optim.lr", "0.001"])
 
 
 def test_all_captions_are_used_and_what_is_not_is_said(tmp_path, capsys):
