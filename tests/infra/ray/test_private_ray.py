@@ -5,7 +5,9 @@ import os
 import signal
 import socket
 import subprocess
+import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -35,6 +37,13 @@ def tell():
 
 main()
 """
+
+
+@pytest.fixture
+def short_folder() -> Iterator[Path]:
+    """A folder whose name leaves room for Ray's sockets."""
+    with tempfile.TemporaryDirectory(prefix="pp-", dir="/tmp") as folder:
+        yield Path(folder)
 
 
 def owner(inside: str, **environment: str) -> subprocess.Popen:
@@ -103,9 +112,9 @@ def test_nobody_on_another_machine_reaches_any_part_of_it(early):
 
 
 @pytest.mark.slow
-def test_a_cluster_that_runs_here_is_named(tmp_path):
+def test_a_cluster_that_runs_here_is_named(short_folder):
     """It is not joined unasked: what runs there may be of another user, or of another environment."""
-    note = tmp_path / "ray" / "ray_current_cluster"
+    note = short_folder / "ray" / "ray_current_cluster"
     note.parent.mkdir()
     for answers in (True, False):
         with socket.socket() as listening:
@@ -114,7 +123,7 @@ def test_a_cluster_that_runs_here_is_named(tmp_path):
             if answers:
                 listening.listen()
             note.write_text(address)
-            process = owner('raise InputError("such is the input")', RAY_TMPDIR=str(tmp_path))
+            process = owner('raise InputError("such is the input")', RAY_TMPDIR=str(short_folder))
             _, _, errors = end(process)
             told = f"note: a Ray runs at {address}; RAY_ADDRESS={address} makes a command use it"
             assert (told in errors, errors.count("\n")) == (answers, 1 + answers)

@@ -148,7 +148,7 @@ def test_a_process_killed_while_it_trains_is_followed_by_one_that_ends_the_run(f
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("was killed (SIGKILL) and is begun again now: 1 in a row") == 2
     (record,) = find_runs(tracking_uri(home), "killed", finished=False)
-    assert done.stdout.startswith(f"run {record.run_id} finished\n")
+    assert f"\nrun {record.run_id} finished\n" in f"\n{done.stdout}"
     assert same_weights(best_weights(record.run_id), best_weights(finished))
 
 
