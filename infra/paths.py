@@ -81,25 +81,25 @@ _IGNORED = ("data", "runs", "mlartifacts", "mlflow.db*", ".venv*", ".git")
 _HEADER = "# left out of what `ray job submit --working-dir .` uploads, at most 100 MiB"
 
 
-def keep_out_of_jobs(*written: str | Path | Url) -> None:
-    """Name in the `.rayignore` of the home what is not to be sent with Ray jobs; one that a user wrote stays as it is.
+def keep_out_of_jobs(written: str | Path | Url) -> None:
+    """Name in a `.rayignore` what is not to be sent with Ray jobs; one that a user wrote stays as it is.
 
     Args:
-        written: folders of data or runs, of which the topmost below the home is named, too.
+        written: a folder of data or runs. The file is in the home, or in the current folder, whichever it is below, and
+            names the topmost folder there, too.
     """
-    if _in_job():
+    path = absolute(written, here)
+    if _in_job() or isinstance(path, Url):
         return
-    at = home()
-    file = at / ".rayignore"
-    paths = [absolute(path, here) for path in written]
-    tops = [
-        path.relative_to(at).parts[:1] for path in paths if isinstance(path, Path) and path.is_relative_to(at)
-    ]
-    lines = file.read_text().splitlines() if file.is_file() else [_HEADER, *_IGNORED]
-    new = [top for (top,) in filter(None, tops) if top not in lines]
-    if lines[:1] == [_HEADER] and tops and (new or not file.exists()):
-        with suppress(OSError):  # of a home that may only be read
-            file.write_text("".join(f"{line}\n" for line in [*lines, *dict.fromkeys(new)]))
+    for at in (home(), Path.cwd()):
+        if path == at or not path.is_relative_to(at):
+            continue
+        file, top = at / ".rayignore", path.relative_to(at).parts[0]
+        lines = file.read_text().splitlines() if file.is_file() else [_HEADER, *_IGNORED]
+        if lines[:1] == [_HEADER] and not (file.exists() and top in lines):
+            with suppress(OSError):  # of a folder that may only be read
+                file.write_text("".join(f"{line}\n" for line in dict.fromkeys([*lines, top])))
+        return
 
 
 def elsewhere(missing: Path) -> str:

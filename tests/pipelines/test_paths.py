@@ -202,10 +202,15 @@ def test_a_run_finds_its_data_from_every_folder(places, tmp_path, monkeypatch):
 def test_a_home_gets_a_rayignore_of_its_own(places, monkeypatch):
     at, there = places
     make_corpus(there / "data")
-    keep_out_of_jobs(there / "data", "s3://b/c")
+    for written in ("s3://b/c", at.parent / "data", at, there):
+        keep_out_of_jobs(written)
     assert not (at / ".rayignore").exists()
-    keep_out_of_jobs(at / "runs", at / "features/regions")
-    keep_out_of_jobs(at / "features")
+    assert not (there / ".rayignore").exists()
+    keep_out_of_jobs("mine/c")
+    assert (there / ".rayignore").read_text().endswith(".git\nmine\n")
+    (there / ".rayignore").unlink()
+    for written in ("runs", "features/regions", "features"):
+        keep_out_of_jobs(at / written)
     lines = (at / ".rayignore").read_text().splitlines()
     assert lines[0].startswith("#")
     assert lines[1:] == ["data", "runs", "mlartifacts", "mlflow.db*", ".venv*", ".git", "features"]
