@@ -27,6 +27,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from polypool.infra.errors import InputError, unknown
+from polypool.infra.extras import needed
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -38,12 +41,6 @@ if TYPE_CHECKING:
     from polypool.tasks.inputs.other_data import OtherData
     from polypool.tasks.run import Data, Optim, Run
 
-_CHECKOUT = Path(__file__).resolve().parents[1]
-if (_CHECKOUT / "pyproject.toml").is_file() and (_CHECKOUT / "tasks").is_dir():
-    __path__.append(str(_CHECKOUT))  # in a checkout `polypool.tasks` is the folder `tasks` beside this one
-
-from polypool.infra.errors import InputError, unknown  # noqa: E402 (found where the line above looks)
-from polypool.infra.extras import needed  # noqa: E402
 
 __all__ = [
     "Data",

@@ -155,7 +155,7 @@ def test_the_image_is_made_of_files_that_are_there_and_of_no_others():
     assert all((ROOT / source).exists() and let_through(source) for source in sources)
     packages = {path.parent.name for path in ROOT.glob("*/__init__.py")} - {"benchmarks", "docs"}
     assert len(packages) == 6
-    assert packages | {"setup.py", "README.md", "LICENSE", "pyproject.toml"} <= set(sources)
+    assert packages | {"README.md", "LICENSE", "pyproject.toml"} <= set(sources)
     for file in ("data/coco/corpus.json", ".git/config", "infra/deploy/.env", "mlflow.db", "runs/x"):
         assert not let_through(file), file
     assert not let_through("infra/ray/__pycache__/head.pyc")
