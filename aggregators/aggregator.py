@@ -243,3 +243,14 @@ def check_sets(x_BND: Tensor, mask_BN: Tensor) -> None:
                 f"{int(empty_B.sum())} of {len(empty_B)} sets have no element, the first is number "
                 f"{int(empty_B.argmax())} of the batch (from 0); leave it out, or keep at least one element"
             )
+
+
+def check_counts(**counts: int) -> None:
+    """Refuse what is no whole number of at least 1, by its name.
+
+    Raises:
+        InputError: likewise.
+    """
+    for name, count in counts.items():
+        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+            raise InputError(f"{name} must be a whole number of at least 1, not {count!r}")

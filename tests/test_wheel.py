@@ -23,7 +23,9 @@ def installed(tmp_path_factory) -> Path:
     for file in TOP:
         shutil.copy(ROOT / file, tree)
     for folder in FOLDERS:
-        shutil.copytree(ROOT / folder, tree / folder, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(
+            ROOT / folder, tree / folder, symlinks=True, ignore=shutil.ignore_patterns("__pycache__")
+        )
     words = ["wheel", "--no-deps", "--no-build-isolation", "--no-index", "--wheel-dir", str(made), str(tree)]
     done = subprocess.run([sys.executable, "-m", "pip", *words], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -5,10 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from polypool.aggregators.aggregator import Aggregator, Pooled
+from polypool.aggregators.aggregator import Aggregator, Pooled, check_counts
 from polypool.aggregators.assignments.assigning import sinkhorn, unit_length
-from polypool.aggregators.averages.weighted import zero_pads
-from polypool.aggregators.queries.attending import check_counts
+from polypool.aggregators.masks import zero_pads
 from polypool.infra.errors import InputError
 from polypool.infra.registry import AGGREGATORS
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from polypool.aggregators.averages.weighted import WeightedSum, masked_softmax
+from polypool.aggregators.averages.weighted import WeightedSum
+from polypool.aggregators.masks import masked_softmax
 from polypool.infra.registry import AGGREGATORS
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from polypool.aggregators.aggregator import Aggregator, Pooled
-from polypool.aggregators.averages.weighted import masked_mean
+from polypool.aggregators.masks import masked_mean
 from polypool.infra.registry import AGGREGATORS
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from polypool.aggregators.averages.weighted import WeightedSum, masked_softmax
+from polypool.aggregators.averages.weighted import WeightedSum
+from polypool.aggregators.masks import masked_softmax
 from polypool.infra.registry import AGGREGATORS
 
 

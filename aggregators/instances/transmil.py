@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from polypool.aggregators.aggregator import Aggregator, Pooled
-from polypool.aggregators.averages.weighted import zero_pads
-from polypool.aggregators.queries.attending import check_heads, softmax_over_elements, with_token
+from polypool.aggregators.attention import check_heads, with_token
+from polypool.aggregators.masks import softmax_over_elements, zero_pads
 from polypool.infra.registry import AGGREGATORS
 
 _REACH = 16  # elements to each side that a value goes to

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from polypool.aggregators.aggregator import Aggregator, Pooled
-from polypool.aggregators.averages.weighted import zero_pads
+from polypool.aggregators.masks import zero_pads
 from polypool.aggregators.queries.cait import ClassAttention
 from polypool.infra.registry import AGGREGATORS
 

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn.functional import gelu
 
 from polypool.aggregators.aggregator import Aggregator, Pooled
-from polypool.aggregators.averages.weighted import masked_mean, zero_pads
+from polypool.aggregators.masks import masked_mean, zero_pads
 from polypool.infra.registry import AGGREGATORS
 
 

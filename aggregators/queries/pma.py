@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from polypool.aggregators.aggregator import Aggregator, Pooled
-from polypool.aggregators.averages.weighted import zero_pads
-from polypool.aggregators.queries.attending import attend, check_counts, check_heads
+from polypool.aggregators.aggregator import Aggregator, Pooled, check_counts
+from polypool.aggregators.attention import attend, check_heads
+from polypool.aggregators.masks import zero_pads
 from polypool.infra.registry import AGGREGATORS
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from polypool.aggregators.aggregator import Aggregator, Pooled
-from polypool.aggregators.averages.weighted import zero_pads
-from polypool.aggregators.queries.attending import Attention, check_counts, mlp
+from polypool.aggregators.aggregator import Aggregator, Pooled, check_counts
+from polypool.aggregators.attention import Attention, mlp
+from polypool.aggregators.masks import zero_pads
 from polypool.infra.registry import AGGREGATORS
 
 

@@ -7,10 +7,10 @@ from typing import Literal
 from torch import Tensor, nn
 
 from polypool.aggregators.aggregator import Aggregator, Pooled
+from polypool.aggregators.attention import attend, check_heads
 from polypool.aggregators.averages.cls import CLS
 from polypool.aggregators.averages.mean import Mean
-from polypool.aggregators.averages.weighted import zero_pads
-from polypool.aggregators.queries.attending import attend, check_heads
+from polypool.aggregators.masks import zero_pads
 from polypool.infra.errors import InputError
 from polypool.infra.registry import AGGREGATORS
 

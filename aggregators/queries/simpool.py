@@ -6,8 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from polypool.aggregators.aggregator import Aggregator, Pooled
-from polypool.aggregators.averages.weighted import masked_mean, zero_pads
-from polypool.aggregators.queries.attending import softmax_over_elements
+from polypool.aggregators.masks import masked_mean, softmax_over_elements, zero_pads
 from polypool.infra.errors import InputError
 from polypool.infra.registry import AGGREGATORS
 

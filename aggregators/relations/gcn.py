@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from polypool.aggregators.aggregator import Aggregator, Pooled
-from polypool.aggregators.averages.weighted import zero_pads
+from polypool.aggregators.masks import zero_pads
 from polypool.infra.registry import AGGREGATORS
 
 

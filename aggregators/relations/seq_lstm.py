@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from polypool.aggregators.aggregator import Aggregator, Pooled
-from polypool.aggregators.averages.weighted import masked_mean, zero_pads
+from polypool.aggregators.masks import masked_mean, zero_pads
 from polypool.infra.compute.gru import taken
 from polypool.infra.registry import AGGREGATORS
 

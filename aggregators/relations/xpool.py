@@ -5,8 +5,8 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from polypool.aggregators.aggregator import Aggregator, Context, Pooled
-from polypool.aggregators.averages.weighted import zero_pads
-from polypool.aggregators.queries.attending import attend, check_heads
+from polypool.aggregators.attention import attend, check_heads
+from polypool.aggregators.masks import zero_pads
 from polypool.infra.compute.dropout import Dropout
 from polypool.infra.registry import AGGREGATORS
 

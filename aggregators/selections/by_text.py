@@ -7,9 +7,8 @@ from abc import abstractmethod
 import torch
 from torch import Tensor
 
-from polypool.aggregators.aggregator import Aggregator, Context, Pooled
-from polypool.aggregators.averages.weighted import zero_pads
-from polypool.aggregators.queries.attending import check_counts, softmax_over_elements
+from polypool.aggregators.aggregator import Aggregator, Context, Pooled, check_counts
+from polypool.aggregators.masks import softmax_over_elements, zero_pads
 from polypool.infra.errors import InputError
 from polypool.infra.registry import AGGREGATORS
 

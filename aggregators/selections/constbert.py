@@ -5,9 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from polypool.aggregators.aggregator import Aggregator, Pooled
-from polypool.aggregators.averages.weighted import zero_pads
-from polypool.aggregators.queries.attending import check_counts
+from polypool.aggregators.aggregator import Aggregator, Pooled, check_counts
+from polypool.aggregators.masks import zero_pads
 from polypool.infra.registry import AGGREGATORS
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from polypool.aggregators.aggregator import Aggregator, Context, Pooled
-from polypool.aggregators.averages.weighted import masked_mean, zero_pads
-from polypool.aggregators.queries.attending import check_counts, softmax_over_elements
+from polypool.aggregators.aggregator import Aggregator, Context, Pooled, check_counts
+from polypool.aggregators.masks import masked_mean, softmax_over_elements, zero_pads
 from polypool.infra.errors import InputError
 from polypool.infra.registry import AGGREGATORS
 

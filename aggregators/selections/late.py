@@ -8,7 +8,7 @@ from torch import Tensor
 
 from polypool.aggregators.aggregator import Aggregator, Pooled
 from polypool.aggregators.assignments.assigning import unit_length
-from polypool.aggregators.averages.weighted import zero_pads
+from polypool.aggregators.masks import zero_pads
 from polypool.infra.errors import InputError
 from polypool.infra.registry import AGGREGATORS
 

@@ -7,9 +7,8 @@ import math
 import torch
 from torch import Tensor, nn
 
-from polypool.aggregators.aggregator import Aggregator, Pooled
-from polypool.aggregators.averages.weighted import masked_mean, zero_pads
-from polypool.aggregators.queries.attending import check_counts
+from polypool.aggregators.aggregator import Aggregator, Pooled, check_counts
+from polypool.aggregators.masks import masked_mean, zero_pads
 from polypool.infra.errors import InputError
 from polypool.infra.registry import AGGREGATORS
 

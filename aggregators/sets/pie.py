@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from polypool.aggregators.averages.weighted import masked_softmax
+from polypool.aggregators.masks import masked_softmax
 from polypool.aggregators.sets.set_prediction import SetPrediction
 from polypool.infra.compute.dropout import Dropout
 from polypool.infra.errors import InputError

@@ -7,7 +7,7 @@ from abc import abstractmethod
 from torch import Tensor
 
 from polypool.aggregators.aggregator import Aggregator, Pooled
-from polypool.aggregators.averages.weighted import zero_pads
+from polypool.aggregators.masks import zero_pads
 from polypool.infra.errors import InputError
 from polypool.infra.registry import AGGREGATORS
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from polypool.aggregators.averages.weighted import zero_pads
+from polypool.aggregators.masks import zero_pads
 from polypool.encoders.text.tokenizers import Tokenizer
 from polypool.infra.batches import Batch
 from polypool.infra.compute.device import device_of, on_device

@@ -8,7 +8,7 @@ import torch
 from explicit import Weights, attention_of, heads_of, hold_to_formula, linear, mixed, mlp_of, norm, softmax
 from torch import Tensor
 
-from polypool.aggregators.queries.attending import attend
+from polypool.aggregators.attention import attend
 from polypool.aggregators.random_sets import random_inputs, random_sets
 from polypool.infra.registry import AGGREGATORS
 

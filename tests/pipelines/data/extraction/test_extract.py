@@ -12,7 +12,7 @@ from verbs import exit_code, reasons
 
 from polypool.encoders.backbones.cells import Cells
 from polypool.infra.errors import InputError
-from polypool.infra.store import FeatureStore
+from polypool.infra.store import FeatureStore, writer
 from polypool.pipelines.commands import extract as verb
 from polypool.pipelines.data.extraction import job
 from polypool.pipelines.data.extraction.extractors import ImageExtractor

@@ -1,10 +1,12 @@
-"""Shared parts of aggregators by queries: multi-head attention of a few queries to a set, MLPs and norms."""
+"""Multi-head attention of a few queries to a set, and the other layers of a transformer."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
 
+from polypool.aggregators.aggregator import check_counts
+from polypool.aggregators.masks import softmax_over_elements
 from polypool.infra.errors import InputError
 
 
@@ -50,15 +52,6 @@ def attend(
         return (got_BKE if value.bias is None else got_BKE + value.bias), weight_BKHN
     value_BNHE = value(x_BNC).unflatten(-1, (heads, -1))
     return torch.einsum("bkhn,bnhe->bkhe", weight_BKHN, value_BNHE).flatten(2), weight_BKHN
-
-
-def softmax_over_elements(logit: Tensor, mask: Tensor) -> Tensor:
-    """Return the softmax over the last axis where `mask`, which is broadcast, is True; 0 elsewhere.
-
-    It is computed in float32 at least and comes in the precision of the logits.
-    """
-    wide = logit.to(torch.promote_types(logit.dtype, torch.float32))
-    return wide.masked_fill(~mask, float("-inf")).softmax(dim=-1).to(logit.dtype)
 
 
 class Attention(nn.Module):
@@ -107,17 +100,6 @@ def check_heads(dim: int, heads: int) -> None:
     check_counts(heads=heads)
     if dim % heads:
         raise InputError(f"heads must divide the width of the elements, {dim}, and {heads} does not")
-
-
-def check_counts(**counts: int) -> None:
-    """Refuse what is no whole number of at least 1, by its name.
-
-    Raises:
-        InputError: likewise.
-    """
-    for name, count in counts.items():
-        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-            raise InputError(f"{name} must be a whole number of at least 1, not {count!r}")
 
 
 def truncated_normal(module: nn.Module, *, std: float = 0.02) -> None:
