@@ -29,7 +29,7 @@ from polypool.infra.process.memory import keep_freed_memory
 from polypool.infra.registry import RECIPES
 from polypool.infra.store import FeatureStore
 from polypool.infra.store.shard import Place
-from polypool.pipelines.recipes import derive
+from polypool.pipelines.recipes.load import derive
 from polypool.pipelines.training.loop.trainer import Trainer
 from polypool.tasks.image_text import ImageText
 from polypool.tasks.run import Run

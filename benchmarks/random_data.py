@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from polypool.infra.registry import RECIPES
 from polypool.infra.store import FeatureStore, StoreWriter
-from polypool.pipelines.recipes import derive
+from polypool.pipelines.recipes.load import derive
 from polypool.tasks.datasets.corpus import Item, write_corpus
 from polypool.tasks.run import Run
 

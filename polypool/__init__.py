@@ -184,7 +184,7 @@ def recipe(name: str, **settings: Any) -> Run:
     from polypool.infra.fields import check_value
     from polypool.infra.paths import here
     from polypool.infra.spec import trust_modules, trust_specs
-    from polypool.pipelines.recipes import derive, named_run
+    from polypool.pipelines.recipes.load import derive, named_run
     from polypool.tasks.run import located, modules
 
     check_value(name, str, "the name of a recipe")
@@ -209,8 +209,8 @@ def train(run: str | Run, **settings: Any) -> TrainedRun:
     from polypool.infra.paths import here, home
     from polypool.infra.spec import trust_modules
     from polypool.infra.tracking import Tracker, tracking_uri
-    from polypool.pipelines.recipes import derive
     from polypool.pipelines.recipes.arguments import begun_with
+    from polypool.pipelines.recipes.load import derive
     from polypool.pipelines.training.launch import start
     from polypool.tasks.run import Run, located, modules
 

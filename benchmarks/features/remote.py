@@ -17,7 +17,7 @@ from polypool.infra.compute.device import best_device
 from polypool.infra.storage import cache
 from polypool.infra.storage.places import place
 from polypool.infra.store import FeatureStore
-from polypool.pipelines.recipes import derive
+from polypool.pipelines.recipes.load import derive
 from polypool.tasks.run import Run
 
 URL = "s3://bench/regions"

@@ -21,7 +21,7 @@ from benchmarks.training.paper import past_warm_up
 from benchmarks.training.watched import TrainingSize, random_run
 from polypool.infra.batches import Batch, Order, load
 from polypool.infra.compute.device import best_device, on_device
-from polypool.pipelines.recipes import derive
+from polypool.pipelines.recipes.load import derive
 from polypool.pipelines.training.loop.trainer import Trainer
 
 TOLERANCE = {"TF32": 0.02, "bfloat16": 0.1}

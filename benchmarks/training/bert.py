@@ -14,7 +14,7 @@ from benchmarks.training.authors import AuthorsStep
 from benchmarks.training.paper import check, distinct, drawn, past_warm_up, per_step
 from benchmarks.training.watched import TrainingSize, random_run
 from polypool.infra.process.memory import keep_freed_memory
-from polypool.pipelines.recipes import derive
+from polypool.pipelines.recipes.load import derive
 
 SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 

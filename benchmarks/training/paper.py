@@ -19,7 +19,7 @@ from benchmarks.training.watched import TrainingSize, random_run
 from polypool.infra.batches import Batch
 from polypool.infra.process.memory import keep_freed_memory
 from polypool.infra.registry import TASKS
-from polypool.pipelines.recipes import derive
+from polypool.pipelines.recipes.load import derive
 from polypool.pipelines.training.loop.trainer import Trainer
 from polypool.tasks.run import Run
 

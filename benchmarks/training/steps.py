@@ -16,7 +16,7 @@ from benchmarks.measure import Measurement, Scale, apart, by_turns
 from benchmarks.training.watched import TrainingSize, Watch, random_run, train
 from polypool.infra.compute.device import best_device
 from polypool.infra.ray.session import local_cores
-from polypool.pipelines.recipes import derive
+from polypool.pipelines.recipes.load import derive
 from polypool.tasks.run import Run
 
 

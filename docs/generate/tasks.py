@@ -17,7 +17,7 @@ from polypool.infra.registry import AGGREGATORS, KINDS, RECIPES, TASKS
 from polypool.infra.spec import Spec
 from polypool.pipelines import commands
 from polypool.pipelines.data.public_sets import SETS
-from polypool.pipelines.recipes import Ensemble
+from polypool.pipelines.recipes.load import Ensemble
 from polypool.tasks import abilities
 from polypool.tasks.run import Run
 from polypool.tasks.scoring.protocols import PROTOCOLS

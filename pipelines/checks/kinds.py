@@ -32,7 +32,7 @@ from polypool.pipelines.checks.losses import (
 from polypool.pipelines.checks.optimisers import OptimiserChecks
 from polypool.pipelines.checks.part_checks import PartChecks, check
 from polypool.pipelines.data.ingestion import reader_verb
-from polypool.pipelines.recipes import Ensemble
+from polypool.pipelines.recipes.load import Ensemble
 from polypool.tasks.run import Run, from_json, to_json
 
 _WIDTH = 8  # of the random sets that an aggregator pools

@@ -28,8 +28,8 @@ from polypool.infra.process.output import print_next
 from polypool.infra.process.watching import watched
 from polypool.infra.tracking import Tracker, tracking_uri
 from polypool.pipelines.models.ensemble_driver import EnsembleDriver
-from polypool.pipelines.recipes import Ensemble
 from polypool.pipelines.recipes.arguments import read_config, recipe_list
+from polypool.pipelines.recipes.load import Ensemble
 from polypool.pipelines.training.driver import RUN_ID_FILE, Driver, Resume, Trained
 from polypool.tasks.run import Run
 

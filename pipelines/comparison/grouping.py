@@ -24,7 +24,7 @@ from polypool.pipelines.comparison.row_settings import (
     machine_notes,
     named,
 )
-from polypool.pipelines.recipes import Ensemble, published_text
+from polypool.pipelines.recipes.load import Ensemble, published_text
 from polypool.pipelines.training.tuned import text_of, tuned_of
 from polypool.tasks.adapter import Metric
 from polypool.tasks.scoring.protocols import is_for_test, warnings_of

@@ -9,7 +9,7 @@ from polypool.infra.lease.on_disk import NAME, free_of_dead
 from polypool.infra.paths import home
 from polypool.infra.process.watching import Attempt
 from polypool.infra.ray.session import ray_beside
-from polypool.pipelines.recipes import Ensemble
+from polypool.pipelines.recipes.load import Ensemble
 from polypool.pipelines.training.driver import Driver, Resume, Trained
 from polypool.pipelines.training.run_folder import run_folder
 

@@ -17,7 +17,7 @@ from polypool.infra.paths import home
 from polypool.infra.tracking import Tracker, tracking_uri
 from polypool.infra.tracking.tracker import PARENT
 from polypool.pipelines.models.trained import TrainedModel, load_run
-from polypool.pipelines.recipes import Ensemble, named_run
+from polypool.pipelines.recipes.load import Ensemble, named_run
 from polypool.pipelines.training.launch import resume, start
 from polypool.pipelines.training.prepare import prepare
 from polypool.pipelines.training.recording import Described, data_tags

@@ -12,23 +12,29 @@ from dataclasses import replace
 
 import tyro
 
-from polypool.infra.errors import PLUG_IN_ERRORS, InputError, unknown
+from polypool.infra.errors import PLUG_IN_ERRORS, unknown
 from polypool.infra.paths import absolute, here, home
 from polypool.infra.registry import RECIPES, Spec
 from polypool.infra.spec import trust_modules, trust_specs
 from polypool.infra.storage.places import Url
 from polypool.infra.tracking import resolve_run, tracking_uri
-from polypool.pipelines.recipes import Ensemble, named_recipe, published_text
+from polypool.pipelines.recipes.load import (
+    SUFFIXES,
+    Ensemble,
+    named_recipe,
+    published_text,
+    read_run_file,
+    single,
+)
 from polypool.tasks.automatic import AUTO, refuse_incomplete
 from polypool.tasks.run import REGISTRIES, Run, located, modules, specs
-from polypool.tasks.run_files import SUFFIXES, read_run_file
 
 
 def read_config(name: str, flags: Sequence[str] = (), *, prog: str = "polypool train") -> Run | Ensemble:
     """Return the run or ensemble of a recipe, with the settings that flags change; its paths are absolute.
 
     Args:
-        name: a recipe, `module:function`, or a file of a run (see `polypool.tasks.run_files`).
+        name: a recipe, `module:function`, or a file of a run (see `polypool.pipelines.recipes.load`).
         flags: such as `["--optim.epochs", "2", "--no-figures"]`; for a file also `--trust MODULE`.
         prog: the command, for messages and help.
 
@@ -80,10 +86,7 @@ def check_names(run: Run) -> None:
 
 def read_run(name: str, flags: Sequence[str] = (), *, prog: str = "polypool train") -> Run:
     """Return the run of a recipe as `read_config` does; an ensemble is an InputError."""
-    run = read_config(name, flags, prog=prog)
-    if isinstance(run, Ensemble):
-        raise InputError(f"recipe {name!r} is an ensemble; name one of its members: {', '.join(run.members)}")
-    return run
+    return single(read_config(name, flags, prog=prog), name)
 
 
 def recipe_list(*, everything: bool = True) -> str:

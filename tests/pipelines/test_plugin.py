@@ -28,7 +28,7 @@ from polypool.pipelines.checks.checking import check, listing
 from polypool.pipelines.commands.search import search
 from polypool.pipelines.comparison.comparison import compare
 from polypool.pipelines.models.trained import load, load_run
-from polypool.pipelines.recipes import derive
+from polypool.pipelines.recipes.load import derive
 from polypool.pipelines.training import launch as start
 from polypool.pipelines.training.sweep.trials import make_trials
 from polypool.tasks.datasets import Reader
@@ -84,7 +84,7 @@ class Halves(FeatureEncoder):
 
 RECIPE = '''
 from polypool.tasks.run import Data, Optim, Run
-from polypool.pipelines.recipes import recipe
+from polypool.pipelines.recipes.load import recipe
 
 
 @recipe("first_words")

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from corpora import make_corpus, make_questions
+from joint_runs import join
 from toy import FolderReport, trainer_of
 from workers import run_workers
 
@@ -21,7 +22,6 @@ from polypool.infra.registry import TASKS
 from polypool.infra.tracking import Tracker, find_runs, tracking_uri
 from polypool.infra.tracking.journal import MEMBERS, Journal
 from polypool.infra.tracking.outbox import REFUSED
-from polypool.pipelines.recipes import join
 from polypool.pipelines.training.checkpoints.format import load_weights
 from polypool.pipelines.training.loop.trainer import Trainer
 from polypool.pipelines.training.prepare import prepare

@@ -12,7 +12,7 @@ from toy import trainer_of
 from polypool.infra.errors import InputError
 from polypool.infra.registry import RECIPES, TASKS
 from polypool.infra.video.sampling import choose_frames
-from polypool.pipelines.recipes import derive
+from polypool.pipelines.recipes.load import derive
 
 WORDS = "bigru(width=16, embedding=8, min_count=1, ends=False)"
 

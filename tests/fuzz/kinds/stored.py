@@ -16,11 +16,11 @@ from fuzz.kinds.results import store_of
 from polypool.infra.files import read_json
 from polypool.infra.store import FeatureStore
 from polypool.pipelines.comparison.query_units import Queries, StoredArrays
+from polypool.pipelines.recipes.load import read_run_file
 from polypool.tasks.adapter import Metric, QueryMean, QueryMetric
 from polypool.tasks.datasets.open_corpora import open_corpus
 from polypool.tasks.datasets.questions import QuestionCorpus
 from polypool.tasks.run import from_json, to_json
-from polypool.tasks.run_files import read_run_file
 from polypool.tasks.scoring.records import TAG, metrics_from, metrics_json, queries_from, queries_json
 
 _SETS = {id: x_ND for id, x_ND in make_sets(12).items() if len(x_ND)}

@@ -19,7 +19,7 @@ from polypool.pipelines.comparison.results import columns, results
 from polypool.pipelines.comparison.tables import score_tables as tables
 from polypool.pipelines.comparison.tables.differences import differences
 from polypool.pipelines.models.run_evaluation import track_ensemble
-from polypool.pipelines.recipes import Ensemble
+from polypool.pipelines.recipes.load import Ensemble
 from polypool.pipelines.training.run_results import headline, printed
 from polypool.tasks.adapter import Evaluation, Metric, QueryMean, QueryMetric
 

@@ -12,7 +12,7 @@ from polypool.infra.errors import InputError, MissingError
 from polypool.infra.files import existing, existing_folder
 from polypool.infra.registry import READERS, RECIPES
 from polypool.pipelines.data.public_sets import DEPTH, SETS, found_below, report, summary, where_published
-from polypool.pipelines.recipes import Ensemble
+from polypool.pipelines.recipes.load import Ensemble
 from polypool.tasks.datasets import FeatureReader
 
 INGESTS = [

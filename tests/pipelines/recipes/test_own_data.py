@@ -16,14 +16,13 @@ import polypool as pp
 from polypool.infra.errors import InputError
 from polypool.infra.registry import RECIPES, TASKS
 from polypool.infra.store import FeatureStore, StoreWriter
-from polypool.pipelines.recipes import derive
 from polypool.pipelines.recipes.arguments import read_run
+from polypool.pipelines.recipes.load import derive, read_run_file
 from polypool.pipelines.training.prepare import prepare
 from polypool.pipelines.training.recording import Described
 from polypool.pipelines.training.sweep.trials import make_trials
 from polypool.tasks.automatic import AUTO
 from polypool.tasks.run import Data, Run
-from polypool.tasks.run_files import read_run_file
 
 SMALL = ("--optim.epochs", "1", "--no-figures")
 

@@ -13,10 +13,11 @@ import torch
 from published import RUNS, SETTINGS, recipe
 from torch import Tensor
 
-from polypool.infra.registry import AGGREGATORS, AUGMENTATIONS, ENCODERS, Spec
+from polypool.infra.registry import AGGREGATORS, AUGMENTATIONS, ENCODERS, RECIPES, Spec
 from polypool.infra.spec import changed
-from polypool.pipelines.recipes import msrvtt, named_run, vse_infinity
+from polypool.pipelines.recipes import load
 from polypool.pipelines.recipes.arguments import read_config
+from polypool.pipelines.recipes.load import named_run
 from polypool.tasks.inputs.augmentations import draw_for
 
 
@@ -121,12 +122,13 @@ def test_parts_that_papers_are_exact_about(name):
 
 
 def offered(doc: str) -> list[str]:
-    return shlex.split(" ".join(re.findall(r"^ {4}(--.*)$", doc, flags=re.MULTILINE)))
+    return shlex.split(" ".join(re.findall(r"^# {5}(--.*)$", doc, flags=re.MULTILINE)))
 
 
 @pytest.mark.parametrize("name", ["msrvtt_vse_infinity", "vatex_vse_infinity"])
 def test_videos_may_be_trained_as_vse_infinity_trains_images(name):
-    run, images = read_config(name, offered(msrvtt.__doc__)), vse_infinity.coco_region_bigru()
+    videos = Path(load.__file__).with_name("videos.yaml").read_text()
+    run, images = read_config(name, offered(videos)), named_run("coco_region_bigru")
     assert (run.optim.clip, run.optim.weight_decay) == (images.optim.clip, 1e-4)
     assert run.objective == "triplet(margin=0.2)"
     assert run.text == f"bigru(glove='{Path.cwd()}/data/glove.42B.300d.txt')"
@@ -135,12 +137,12 @@ def test_videos_may_be_trained_as_vse_infinity_trains_images(name):
 
 
 def test_videos_may_be_trained_without_size_augmentation():
-    flags = re.search(r"`(--data.visual-augment.*)`", msrvtt.msrvtt_vse_infinity.__doc__)[1]
+    flags = re.search(r"`(--data.visual-augment.*)`", RECIPES.get("msrvtt_vse_infinity").__doc__)[1]
     run = read_config("msrvtt_vse_infinity", shlex.split(flags))
     assert (run.data.visual_augment, run.data.text_augment) == ("", "")
 
 
 def test_a_resnet_of_imagenet_may_run_in_caffes_layout():
-    flags = re.search(r"`(--visual .*)`", vse_infinity.with_grid.__doc__)[1]
+    flags = re.search(r"`(--visual .*)`", RECIPES.get("coco_resnet152_bigru").__doc__)[1]
     run = read_config("coco_resnet152_bigru", shlex.split(flags))
     assert run.visual == changed(named_run("coco_resnet152_bigru").visual, layout="caffe")

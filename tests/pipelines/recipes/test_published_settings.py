@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from polypool.infra.batches import Order
 from polypool.infra.registry import OBJECTIVES, RECIPES
-from polypool.pipelines.recipes import Ensemble
+from polypool.pipelines.recipes.load import Ensemble
 from polypool.pipelines.training.loop.optim import lr_scale, make_optimizer, ready_gradients, set_lr
 from polypool.tasks.run import Optim, Run
 

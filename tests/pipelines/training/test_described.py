@@ -22,7 +22,7 @@ from polypool.infra.tracking.mlflow_private import system_metrics
 from polypool.infra.tracking.provenance import source_tags
 from polypool.pipelines.models import run_evaluation
 from polypool.pipelines.models.ensemble_driver import EnsembleDriver
-from polypool.pipelines.recipes import Ensemble, derive
+from polypool.pipelines.recipes.load import Ensemble, derive
 from polypool.pipelines.training import launch
 from polypool.pipelines.training.recording import Described
 from polypool.pipelines.training.run_folder import run_folder

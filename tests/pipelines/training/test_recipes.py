@@ -20,11 +20,16 @@ from polypool.encoders.visual.cnn import NETWORKS
 from polypool.encoders.visual.resnet import ResNet
 from polypool.infra.registry import AGGREGATORS, CROSS_ENCODERS, ENCODERS, MODELS, RECIPES, TASKS, Spec
 from polypool.infra.spec import changed
-from polypool.pipelines.recipes import Ensemble, derive, named_run
-from polypool.pipelines.recipes.vse_infinity import CNNS
+from polypool.pipelines.recipes.load import Ensemble, derive, named_run
 from polypool.tasks.run import Run, from_json, specs, to_json
 from polypool.tasks.scoring.protocols import PROTOCOLS
 
+CNNS = {
+    "original_updown_backbone.pth": "resnet101_caffe",
+    "ig_resnext101_32x8.pth": "resnext101_32x8d",
+    "resnet152.pth": "resnet152",
+}
+"""Networks by the files of their weights."""
 SMALL = {"width": 16, "embedding": 8, "min_count": 1, "size": 32, "heads": 2, "head_width": 4}
 RUNS = [name for name in RECIPES.names() if isinstance(RECIPES.get(name)(), Run)]
 ENSEMBLES = [name for name in RECIPES.names() if name not in RUNS]
@@ -79,8 +84,7 @@ def write_named(path):
         graph = [{"1": {"role": "V", "spans": [1]}}, []]
         path.write_text(json.dumps({"a dog and a cat": graph}))
     else:
-        network = {file: network for network, file, _ in CNNS.values()}[path.name]
-        torch.save(ResNet(**NETWORKS[network]).state_dict(), path)
+        torch.save(ResNet(**NETWORKS[CNNS[path.name]]).state_dict(), path)
 
 
 def small(registry, text: str, models: dict[str, str]) -> str:

@@ -13,7 +13,7 @@ from toy import trainer_of
 from workers import run_workers
 
 from polypool.infra.compute.dist import rank, world
-from polypool.pipelines.recipes import derive
+from polypool.pipelines.recipes.load import derive
 
 
 def trained(folder: str, objective: str) -> None:

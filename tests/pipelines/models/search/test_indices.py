@@ -17,7 +17,7 @@ from polypool.pipelines.models.search.queries import Query
 from polypool.pipelines.models.search.stored import Binary, Float32, Int8
 from polypool.pipelines.models.search.two_pass import TwoPass
 from polypool.pipelines.models.trained import TrainedModel
-from polypool.pipelines.recipes import derive
+from polypool.pipelines.recipes.load import derive
 from polypool.tasks.similarities.similarity import Similarity
 
 KEPT = [("maxsim", "int8"), ("maxsim", "binary"), ("smooth_chamfer", "int8")]

@@ -10,10 +10,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 from corpora import make_corpus, make_questions
+from joint_runs import join
 from toy import FolderLog, Toy, toy_run, trainer_of
 
 from polypool.infra.registry import OBJECTIVES, TASKS
-from polypool.pipelines.recipes import derive, join
+from polypool.pipelines.recipes.load import derive
 from polypool.pipelines.training.loop.collapse import CollapseWatch
 from polypool.pipelines.training.recording import COLLAPSED
 from polypool.tasks.abilities import Collapse, Watchful

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from corpora import make_corpus, make_questions
+from joint_runs import join
 from torch import Tensor
 from toy import FolderReport, same_weights, trainer_of
 from workers import run_workers
@@ -15,7 +16,7 @@ from polypool.infra.checks import run_checks
 from polypool.infra.compute.dist import rank, world
 from polypool.infra.errors import InputError
 from polypool.pipelines.checks.checking import adapter_checks
-from polypool.pipelines.recipes import derive, join
+from polypool.pipelines.recipes.load import derive
 from polypool.pipelines.training.prepare import prepare
 from polypool.tasks.abilities import Pass
 from polypool.tasks.run import Run

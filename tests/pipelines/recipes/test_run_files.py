@@ -7,8 +7,8 @@ import pytest
 from polypool.infra.errors import InputError
 from polypool.infra.registry import RECIPES
 from polypool.pipelines.recipes.arguments import read_config
+from polypool.pipelines.recipes.load import read_run_file
 from polypool.tasks.run import to_json
-from polypool.tasks.run_files import read_run_file
 
 
 def written(folder, text: str, name: str = "run.yaml"):
@@ -38,6 +38,14 @@ def test_a_whole_run_is_read_as_it_was_written(tmp_path):
     assert read_run_file(written(tmp_path, text)).aggregator == "gpo"
 
 
+def test_members_have_bases_too(tmp_path):
+    text = "base: mini_dinov2_joint\nmembers:\n  a: {base: coco_mini, seed: 3}\n  b: {base: daquar, optim: {lr: 1e-5}}\n"
+    run = read_run_file(written(tmp_path, text))
+    recipe = RECIPES.get("daquar")()
+    assert (run.members["a"].seed, run.members["b"].visual) == (3, recipe.visual)
+    assert (run.members["b"].optim.lr, run.members["b"].optim.batch) == (1e-5, recipe.optim.batch)
+
+
 def test_flags_change_the_run_of_a_file(tmp_path):
     path = written(tmp_path, "base: coco_mini\nseed: 4\noptim: {epochs: 2}\n")
     run = read_config(str(path), ["--optim.lr", "2e-4"])
@@ -56,13 +64,9 @@ def test_flags_change_the_run_of_a_file(tmp_path):
         ("base: demo\nagregator: gpo", "Did you mean 'aggregator'"),
         ("base: demo\noptim: {lr: fast}", "optim.lr must be a finite number"),
         ("base: demo\noptim: 3", "optim must be a mapping"),
-        ("base: demo\nseed: 1\nseed: 2", "'seed' is given twice"),
-        ("base: demo\ndata: {1: 2}", "1 is no name of a setting"),
-        ("a: &a [1]\nb: *a", "aliases are not read"),
         ("base: demo\naggregator: os:system", "--trust os"),
         ("base: os:system", "--trust os"),
         ("seed: 1", "data"),
-        ("x: " + "1" * (1 << 20), "a run has at most"),
     ],
 )
 def test_what_is_no_run_is_said_with_its_place(text, message, tmp_path):
