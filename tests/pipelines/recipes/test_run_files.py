@@ -39,7 +39,8 @@ def test_a_whole_run_is_read_as_it_was_written(tmp_path):
 
 
 def test_members_have_bases_too(tmp_path):
-    text = "base: mini_dinov2_joint\nmembers:\n  a: {base: coco_mini, seed: 3}\n  b: {base: daquar, optim: {lr: 1e-5}}\n"
+    text = "base: mini_dinov2_joint\nmembers:\n  a: {base: coco_mini, seed: 3}\n"
+    text += "  b: {base: daquar, optim: {lr: 1e-5}}\n"
     run = read_run_file(written(tmp_path, text))
     recipe = RECIPES.get("daquar")()
     assert (run.members["a"].seed, run.members["b"].visual) == (3, recipe.visual)
