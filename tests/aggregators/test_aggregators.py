@@ -15,11 +15,13 @@ from polypool.infra.errors import InputError
 from polypool.infra.registry import AGGREGATORS
 
 SPECS = [*AGGREGATORS.names(), "kmax(k=1)", "kmax(k=3)"]
+SUMS = ["mean", "gpo", "pswe", "map", "netvlad", "salad", "score_attention", "transmil"]
+"""An aggregator of each kind of sum: over elements, ranks, slices, queries, centres, transport, pairs and tokens."""
 
 
 @pytest.mark.parametrize("way", ["half", "autocast of half sets", "autocast"])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("spec", AGGREGATORS.names())
+@pytest.mark.parametrize("spec", SUMS)
 def test_large_sets_keep_their_precision(spec, dtype, way):
     torch.manual_seed(0)
     module = AGGREGATORS.build(spec, 16).eval()
@@ -105,7 +107,7 @@ def test_nan_comes_out_as_nan(spec):
     assert out[[0, 2]].isfinite().all()
 
 
-@pytest.mark.parametrize("spec", SPECS)
+@pytest.mark.parametrize("spec", ["mean", "xpool"])
 def test_what_is_no_set_is_refused(spec):
     module = AGGREGATORS.build(spec, 8).eval()
     x_BND, mask_BN = random_sets([4, 5, 3], 8)
