@@ -75,7 +75,7 @@ def _read_shards(folder: Path) -> int:
         for item in corpus.items(split):
             path = corpus.image_path(item)
             expect(path.is_file() and not path.is_symlink(), f"{item.id} is no file")
-    outside = {path.name for path in folder.iterdir()} - {*_SHARDS, "in", OUT.name}
+    outside = {path.name for path in folder.iterdir()} - {*_SHARDS, "in", OUT.name, ".rayignore"}
     expect(not outside, f"a shard wrote {outside} beside the folder of images")
     return skipped
 
