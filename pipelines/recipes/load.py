@@ -213,7 +213,8 @@ def _register(name: str, about: str) -> None:
     def make() -> Run | Ensemble:
         settings = _own(name)
         if _is_ensemble(name):
-            return Ensemble(**settings | {"members": tuple(settings["members"])})
+            settings["members"] = tuple(settings["members"])
+            return Ensemble(**settings)
         return from_json(settings, where=f"recipe {name}")
 
     make.__doc__, make.__name__, make.__qualname__ = about, name, name
