@@ -81,7 +81,8 @@ class RandomSplits:
     def divide(self, count: int) -> dict[str, range]:
         """Return the ranks, from 0, of `count` ids that each split gets; a share above 0 gets one at least.
 
-        What is test depends on the ids and the seed alone, not on their order, nor on the share of val.
+        A share gets two at least where there are enough for all, since retrieval is scored on two. What is test depends
+        on the ids and the seed alone, not on their order, nor on the share of val.
 
         Raises:
             InputError: fewer ids than splits.
@@ -89,10 +90,10 @@ class RandomSplits:
         wanted = [split for split, share in self.shares.items() if share]
         if count < len(wanted):
             raise InputError(f"{count} pictures or videos cannot be divided into {' and '.join(wanted)}")
-        ranks, start = {}, 0
+        ranks, start, least = {}, 0, 2 if count >= 2 * len(wanted) else 1
         for place, split in reversed([*enumerate(wanted)][1:]):
             most = count - start - place  # one for each that is to come
-            end = start + min(max(1, round(self.shares[split] * count)), most)
+            end = start + min(max(least, round(self.shares[split] * count)), most)
             ranks[split], start = range(start, end), end
         return ranks | {wanted[0]: range(start, count)}
 

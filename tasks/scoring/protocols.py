@@ -157,9 +157,12 @@ class ScoringProtocol:
             exact = f"{self.items:,} items" if self.items else f"at least {2 * self.folds} items"
             exact += f" and {self.captions:,} captions" if self.captions else ""
             others = [p.name for p in PROTOCOLS.values() if p.split == self.split and p.fits(items, captions)]
+            advice = f"protocols that fit it: {', '.join(others)}"
+            if not others:
+                advice = "no protocol fits it: ingest the data again with a larger split (--split, --val)"
             raise InputError(
                 f"protocol {self.name!r} is defined on {exact}, and this split has {items:,} items and "
-                f"{captions:,} captions; protocols that fit it: {', '.join(others) or 'none'}"
+                f"{captions:,} captions; {advice}"
             )
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -411,6 +412,7 @@ def test_a_division_depends_on_ids_and_seed_alone():
     assert {id for id, split in wider.items() if split == "test"} == tested
     assert set(divide(ids, "1/0/0", seed=3).values()) == {"train"}
     assert sorted(divide("abc", "98/1/1", seed=0).values()) == ["test", "train", "val"]
+    assert Counter(divide("abcdefghij", "80/10/10", seed=0).values()) == {"train": 6, "val": 2, "test": 2}
 
 
 def test_words_for_splits():
