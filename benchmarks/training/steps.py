@@ -15,8 +15,10 @@ import torch.distributed as dist
 from benchmarks.measure import Measurement, Scale, apart, by_turns
 from benchmarks.training.watched import TrainingSize, Watch, random_run, train
 from polypool.infra.compute.device import best_device
+from polypool.infra.files import write_json
 from polypool.infra.ray.session import local_cores
 from polypool.pipelines.recipes.load import derive
+from polypool.tasks.datasets.corpus import Corpus
 from polypool.tasks.run import Run
 
 
@@ -95,7 +97,15 @@ def video_step(scale: Scale = "full") -> Iterator[Measurement]:
     with tempfile.TemporaryDirectory() as name:
         images = derive(random_run(Path(name), size), data={"text_augment": ""})
         videos = derive(images, task="video_text")
-        hgr = derive(videos, model="hgr", aggregator="attention")
+        graphs, corpus = Path(name) / "graphs.json", Corpus.open(images.data.corpus)
+        phrases = {
+            str(n): {"role": role, "spans": [n, n + 1]}
+            for n, role in enumerate(["V", "ARG0", "V", "ARG1", "NOUN"], start=1)
+        }
+        captions = (text for split in corpus.splits for texts in corpus.captions(split) for text in texts)
+        entry = [phrases, [["1", "2", "ARG0"], ["3", "4", "ARG1"]]]
+        write_json(graphs, dict.fromkeys(captions, entry))
+        hgr = derive(videos, model=f"hgr(graphs='{graphs}')", aggregator="attention")
         compared = {
             "video step / image step": (
                 videos,

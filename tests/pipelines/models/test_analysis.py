@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from corpora import make_corpus
+from corpora import hgr, make_corpus
 from kept import keep_run
 from verbs import called
 
@@ -131,7 +131,7 @@ CROSS = {"cross": "cross_modal(heads=2)", "aggregator": "mean"}
 KINDS = {
     "vectors": {},
     "sets": {"aggregator": "slots(k=2, heads=2, head_width=8)"},
-    "hgr": {"model": "hgr", "text": "bigru(width=16, embedding=8, min_count=1, ends=False)"},
+    "hgr": {"model": hgr(), "text": "bigru(width=16, embedding=8, min_count=1, ends=False)"},
 }
 
 
