@@ -1,15 +1,15 @@
-"""Safe opening of picture files: formats from a list, a size that is checked before decoding, and RGB of 8 bits.
+"""Pictures: boxes in them, and the safe opening of their files.
 
-Pillow by itself opens some forty formats by a file's content, whatever its name: one of them runs Ghostscript, several
-are little tested. And a few kB can contain any number of pixels. Of a damaged JPEG it fills in what libjpeg could not
-decode, without the warning: simplejpeg, whose pixels are the same, refuses one that libjpeg warns of.
+Formats are from a list, the size is checked before decoding, and what comes is RGB of 8 bits. Pillow by itself opens
+some forty formats by a file's content, whatever its name: one of them runs Ghostscript, several are little tested. And
+a few kB can contain any number of pixels. Of a damaged JPEG it fills in what libjpeg could not decode, without the
+warning: simplejpeg, whose pixels are the same, refuses one that libjpeg warns of.
 """
 
 from __future__ import annotations
 
 import warnings
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
@@ -25,18 +25,11 @@ FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
 """Formats that are opened, by Pillow's names."""
 MAX_PIXELS = 1 << 26
 """Pixels of a picture, 8,192 x 8,192: more than cameras have (61 million), and 540 MB while it is converted."""
-MAX_SMALL = 1 << 24
-"""Pixels that are decoded of a picture that will be made small: 134 MB."""
-_MAX_BYTES = 8 * MAX_PIXELS  # of the file: four channels of 16 bits, not compressed; some are read whole
-_DAMAGED_JPEG = "a JPEG that does not decode without a warning; if it looks right, save it again"
-_TOO_LARGE = "more than {:,} pixels; make it smaller"
-_MAX_SCANS = 100  # of a progressive JPEG, which has about ten; each further one takes a tenth of a second
-_SCAN = b"\xff\xda"
-_TILE = (322, 323)  # TIFF's tags: width and length of a tile
-_STRIP = 1 << 20  # pixels that are composed at a time
-_INTEGERS = {255: 0, 65_535: 8, 2**31 - 1: 23}  # the largest value of a range, and its bits above eight
-_FLOATS = (1.0, 255.0, 65_535.0)
-_BITS, _MEANING = 258, 262  # of a sample; of its zero, which is white where this is 0
+_BITS, _MEANING = 258, 262  # TIFF's tags: bits of a sample, and of its zero, which is white where this is 0
+BOXES = "boxes"
+"""The column of a store with the box of each element in its picture: left, top, right and bottom as fractions."""
+SCORES = "scores"
+"""The column with a detector's score of each."""
 
 # above its own limit Pillow warns, and refuses only twice as much
 warnings.simplefilter("error", Image.DecompressionBombWarning)
@@ -53,19 +46,15 @@ def load(path: str | Path, *, side: int = 0, digest: str = "") -> Image.Image | 
     """
     if why := why_no_file(path):
         return why
-    if Path(path).stat().st_size > _MAX_BYTES:
-        return f"a file of more than {_MAX_BYTES:,} bytes; make it smaller"
     if why := why_changed(path, digest):
         return why
     try:
         with Image.open(path, formats=FORMATS) as image:
-            if image.info.get("progressive") and Path(path).read_bytes().count(_SCAN) > _MAX_SCANS:
-                return f"a JPEG of more than {_MAX_SCANS} scans; save it again"
             return _upright(image, side)
     except UnidentifiedImageError:
         return f"does not decode as an image: none of {', '.join(FORMATS)}"
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
-        return _TOO_LARGE.format(MAX_PIXELS)
+        return _TOO_LARGE
     except InputError as error:
         return str(error)
     except MemoryError:
@@ -83,17 +72,25 @@ def still_picture(path: str | Path) -> bool:
         return False
 
 
+_TOO_LARGE = f"more than {MAX_PIXELS:,} pixels; make it smaller"
+
+
 def _upright(image: Image.Image, side: int) -> Image.Image:
     """Return an opened picture as RGB, rotated by its EXIF orientation."""
-    _bounded(image, MAX_PIXELS)  # also where less is decoded: Pillow keeps all of a progressive JPEG
+    if image.width * image.height > MAX_PIXELS:
+        raise InputError(_TOO_LARGE)
+    if isinstance(image, TiffImageFile):
+        bits = {*image.tag_v2.get(_BITS, (1,))}
+        if bits - {1, 8, 16} or (
+            bits == {16} and image.tag_v2.get(_MEANING) == 0
+        ):  # Pillow ignores these tags
+            raise InputError("a TIFF of other than 1, 8 or 16 bits whose zero is black; save it again")
     if side:
         image.draft("RGB", (side, side))
-        _bounded(image, MAX_SMALL)
     if isinstance(image, JpegImageFile):  # also those of several pictures, of which this is the first
         image = _without_warnings(image)
     ImageOps.exif_transpose(image, in_place=True)
-    grey = image.format == "TIFF" and image.mode.startswith("I;16")
-    return rgb(_sixteen_bits(image) if grey else image)
+    return rgb(image)
 
 
 def _without_warnings(image: JpegImageFile) -> Image.Image:
@@ -108,7 +105,9 @@ def _without_warnings(image: JpegImageFile) -> Image.Image:
     try:
         x_HW3 = decode_jpeg(image.fp.read(), min_height=height, min_width=width)
     except ValueError as error:
-        raise InputError(_DAMAGED_JPEG) from error
+        raise InputError(
+            "a JPEG that does not decode without a warning; if it looks right, save it again"
+        ) from error
     if image.mode == "CMYK":  # whose colours Pillow converts in its own way
         return image
     decoded = Image.fromarray(x_HW3)
@@ -116,72 +115,82 @@ def _without_warnings(image: JpegImageFile) -> Image.Image:
     return decoded
 
 
-def _sixteen_bits(image: Image.Image) -> Image.Image:
-    """Return a grey TIFF of 12 or 16 bits as one of 16 whose zero is black, as its tags say; Pillow ignores them."""
-    tags = _tags(image)
-    (bits,), meaning = tags[_BITS], tags[_MEANING]
-    x_HW = np.asarray(image).astype(np.uint16) << (16 - bits)
-    return Image.fromarray(x_HW if meaning else ~x_HW)
-
-
-def _bounded(image: Image.Image, most: int) -> None:
-    width, height = image.size
-    if image.format == "TIFF":
-        width, height = (
-            max(side, _tags(image).get(tag, 0)) for side, tag in zip(image.size, _TILE, strict=True)
-        )
-    if width * height > most:
-        raise InputError(_TOO_LARGE.format(most))
-
-
-def _tags(image: Image.Image) -> Any:
-    assert isinstance(image, TiffImageFile)
-    return image.tag_v2
-
-
 def rgb(image: Image.Image) -> Image.Image:
-    """Return `image` in mode RGB: transparency on white, more than 8 bits scaled down.
-
-    16 bits lose the lower eight. The range of 32-bit integers is the smallest of 8, 16 and 31 bits that holds all of a
-    picture's, that of floats the smallest from 0 to 1, 255 or 65,535.
+    """Return `image` in mode RGB: transparency on white, of 16 bits the upper eight.
 
     Raises:
-        InputError: values out of these ranges, or NaN.
+        InputError: numbers of 32 bits, which have no agreed shades of grey.
     """
-    if image.mode.startswith("I;16"):
-        return _grey(np.asarray(image) >> 8)
-    if image.mode == "I":
-        return _grey(_eight_bits(np.asarray(image)))
+    if image.mode.startswith("I"):  # 16 bits of some formats come as 32
+        x_HW = np.asarray(image)
+        if x_HW.min() < 0 or x_HW.max() >= 1 << 16:
+            raise InputError(
+                "integers beyond 0 to 65,535, which have no shade of grey; save it with 8 or 16 bits"
+            )
+        sixteen = image.mode != "I" or x_HW.max() > 255
+        return Image.fromarray((x_HW >> 8 if sixteen else x_HW).astype(np.uint8)).convert("RGB")
     if image.mode == "F":
-        return _grey(_scaled(np.asarray(image)))
-    return _on_white(image) if image.has_transparency_data else image.convert("RGB")
+        raise InputError("floats, which have no shade of grey; save it with 8 or 16 bits")
+    if not image.has_transparency_data:
+        return image.convert("RGB")
+    white = Image.new("RGBA", image.size, "white")
+    return Image.alpha_composite(white, image.convert("RGBA")).convert("RGB")
 
 
-def _grey(x_HW: np.ndarray) -> Image.Image:
-    return Image.fromarray(x_HW.astype(np.uint8)).convert("RGB")
+def fractions(box_N4: np.ndarray | None, count: int, *, width: float, height: float) -> np.ndarray | None:
+    """Return boxes in pixels as fractions `(count, 4)`, float32; None where there are none, or invalid ones.
+
+    Args:
+        box_N4: left, top, right and bottom in pixels, or None.
+        count: expected number.
+        width, height: of the picture, in pixels.
+    """
+    if box_N4 is None or box_N4.shape != (count, 4) or not (width > 0 and height > 0):
+        return None
+    fraction_N4 = box_N4 / np.array([width, height, width, height], np.float32)
+    return fraction_N4.astype(np.float32) if np.isfinite(fraction_N4).all() else None
 
 
-def _eight_bits(x_HW: np.ndarray) -> np.ndarray:
-    if x_HW.min() < 0:
-        raise InputError("integers of 32 bits beyond 0 to 2,147,483,647, which have no shade of grey")
-    highest = x_HW.max()
-    return x_HW >> next(extra for top, extra in _INTEGERS.items() if highest <= top)
+def corners(centre_N4: np.ndarray) -> np.ndarray:
+    """Convert boxes from centre, width and height to left, top, right and bottom, clipped to the picture.
+
+    Args:
+        centre_N4: as fractions of the picture's sides.
+    """
+    middle_N2, half_N2 = centre_N4[:, :2], centre_N4[:, 2:] / 2
+    return np.concatenate([middle_N2 - half_N2, middle_N2 + half_N2], axis=1).clip(0, 1)
 
 
-def _scaled(x_HW: np.ndarray) -> np.ndarray:
-    if not (x_HW.min() >= 0 and x_HW.max() <= _FLOATS[-1]):  # NaN is neither
-        raise InputError("floats beyond 0 to 1, 255 or 65,535, or not numbers, which have no shade of grey")
-    highest = x_HW.max()
-    return np.rint(x_HW * np.float32(255 / next(top for top in _FLOATS if highest <= top)))
+def best_regions(
+    box_N4: np.ndarray, score_N: np.ndarray, *, most: int, least: int, threshold: float, overlap: float
+) -> np.ndarray:
+    """Return the numbers of the regions to keep, by falling score.
+
+    Greedy non-maximum suppression, over all classes: a region is dropped where its intersection over union with a kept
+    one is above `overlap`. Boxes without an area, such as those beyond the picture's border, come last.
+
+    Args:
+        box_N4: left, top, right and bottom.
+        score_N: of the detector.
+        most, least: how many regions, where there are so many.
+        threshold: the score that regions beyond the `least` need.
+        overlap: 1 keeps all.
+    """
+    area_N = (box_N4[:, 2:] > box_N4[:, :2]).all(axis=1)
+    wanted_N = area_N & (score_N >= threshold)
+    kept: list[int] = []
+    for number in np.lexsort((-score_N, ~area_N)).tolist():
+        if len(kept) == most or (len(kept) >= least and not wanted_N[number]):
+            break
+        if overlap >= 1 or not kept or shared(box_N4[number], box_N4[kept]).max() <= overlap:
+            kept.append(number)
+    return np.array(kept, np.int64)
 
 
-def _on_white(image: Image.Image) -> Image.Image:
-    """Return a picture on white, composed in strips: whole, it would be in memory four times."""
-    width, height = image.size
-    whole = Image.new("RGB", image.size)
-    rows = max(1, _STRIP // width)
-    for top in range(0, height, rows):
-        strip = image.crop((0, top, width, min(top + rows, height))).convert("RGBA")
-        white = Image.new("RGBA", strip.size, "white")
-        whole.paste(Image.alpha_composite(white, strip).convert("RGB"), (0, top))
-    return whole
+def shared(box_4: np.ndarray, box_N4: np.ndarray) -> np.ndarray:
+    """Return the intersection over union of a box with each of others, `(N,)`; 0 where neither has an area."""
+    corner_N2 = np.maximum(box_4[:2], box_N4[:, :2])
+    side_N2 = (np.minimum(box_4[2:], box_N4[:, 2:]) - corner_N2).clip(min=0)
+    both_N = side_N2.prod(axis=1)
+    either_N = (box_4[2:] - box_4[:2]).prod() + (box_N4[:, 2:] - box_N4[:, :2]).prod(axis=1) - both_N
+    return np.divide(both_N, either_N, out=np.zeros_like(both_N), where=either_N > 0)

@@ -17,8 +17,7 @@ from PIL import Image
 from benchmarks.measure import Measurement, Scale, Size, by_turns, elapsed, processor_seconds
 from polypool.encoders.backbones import Backbone, build_backbone
 from polypool.infra.ray.session import local_cores, ray_session
-from polypool.infra.video.decoding import choose_decoder, frames
-from polypool.infra.video.sampling import choose_frames
+from polypool.infra.video import choose_decoder, choose_frames, frames
 from polypool.pipelines.data.extraction.extractors import VideoExtractor, VideoOptions, Videos
 from polypool.pipelines.data.extraction.workers import stream
 

@@ -1,5 +1,14 @@
+"""Videos: containers, frames, and the process that decodes."""
+
 from __future__ import annotations
 
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
 import tracemalloc
 from pathlib import Path
 
@@ -11,19 +20,34 @@ from clips import (
     HERE,
     WIDTH,
     decoded,
+    headless,
     pictures,
     remuxed,
+    server,
     turned,
+    write_bad,
     write_clip,
+    write_lists,
 )
 from PIL import Image
+from places import ROOT
 
+from polypool.infra import video
 from polypool.infra.errors import InputError
-from polypool.infra.video import decoding
-from polypool.infra.video.containers import BadVideo, Timeline
-from polypool.infra.video.decoding import DECODERS, choose_decoder, describe_decoder, frames
-from polypool.infra.video.sampling import choose_frames, sample_frames
-from polypool.infra.video.video_reader import VideoReader
+from polypool.infra.video import (
+    DAMAGED,
+    DECODERS,
+    FEWER,
+    MEMORY,
+    BadVideo,
+    Timeline,
+    VideoReader,
+    choose_decoder,
+    choose_frames,
+    describe_decoder,
+    frames,
+    sample_frames,
+)
 
 COUNT = 50
 both = pytest.mark.skipif(
@@ -145,7 +169,7 @@ def everything(path: Path) -> np.ndarray:
 def counting(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What is done, call by call: a frame decoded, or all of them counted from the first."""
     done: list[str] = []
-    check, counted = decoding._check, decoding._counted
+    check, counted = video._check, video._counted
 
     def checked(frame):
         done.append("frame")
@@ -155,8 +179,8 @@ def counting(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         done.append("from the first")
         return counted(path, chosen)
 
-    monkeypatch.setattr(decoding, "_check", checked)
-    monkeypatch.setattr(decoding, "_counted", from_the_first)
+    monkeypatch.setattr(video, "_check", checked)
+    monkeypatch.setattr(video, "_counted", from_the_first)
     return done
 
 
@@ -268,7 +292,7 @@ def test_frames_that_are_not_to_be_shown_are_not_counted(tmp_path, codec):
 def test_times_that_frames_do_not_come_by_are_found_out(tmp_path, counting, monkeypatch, times):
     path = write_clip(tmp_path / "a.avi", 60, pan=True)
     said = Timeline(count=60, times=times, keys=(0,), codec="h264", unit=0.125)
-    monkeypatch.setattr(decoding.Timeline, "of", lambda _: said)
+    monkeypatch.setattr(video.Timeline, "of", lambda _: said)
     np.testing.assert_array_equal(decoded(path, at_most=9), everything(path)[choose_frames(60, 9)])
     assert "from the first" in counting
 
@@ -280,3 +304,228 @@ def test_frames_of_vp8_that_nobody_sees_are_not_counted(tmp_path):
     assert len(everything(hidden)) == Timeline.of(str(hidden)).count == 39
     shown = np.delete(whole, 17, axis=0)
     np.testing.assert_array_equal(decoded(hidden, at_most=9), shown[choose_frames(39, 9)])
+
+
+def words(path: Path, **how) -> str:
+    """Return why a file gives no frames; "" where it gives some."""
+    try:
+        decoded(path, at_most=12, **how)
+    except BadVideo as bad:
+        return str(bad)
+    return ""
+
+
+@pytest.mark.parametrize("decoder", HERE)
+def test_playlists_and_scripts_have_no_other_file_read(tmp_path, decoder):
+    clip = write_clip(tmp_path / "private.mp4", 12)
+    for path in write_lists(tmp_path, clip):
+        assert words(path, decoder=decoder).startswith("does not decode as a video"), path.name
+    for address in (f"concat:{clip}|{clip}", f"subfile,,start,0,end,0,,:{clip}", f"file:{clip}"):
+        assert words(address, decoder=decoder) == "no such file", address
+
+
+def test_a_file_is_read_whose_name_is_an_address(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_clip(tmp_path / "a.mp4", 12).rename("concat:a.mp4")
+    for decoder in HERE:
+        assert len(decoded("concat:a.mp4", decoder=decoder)) == 12
+
+
+def test_a_frame_of_any_size_is_not_decoded(tmp_path, monkeypatch):
+    clip = write_clip(tmp_path / "a.mp4", 3)
+    monkeypatch.setattr(video, "MAX_PIXELS", 64 * 48)
+    assert words(clip) == ""
+    monkeypatch.setattr(video, "MAX_PIXELS", 64 * 48 - 1)
+    assert words(clip) == "frames of more than 3,071 pixels; make it smaller"
+
+
+@pytest.mark.parametrize(
+    ("name", "codec", "unseen"), [("a.avi", "mpeg4", 0), ("a.mp4", "libx264", 0), ("a.mp4", "libsvtav1", 3)]
+)
+def test_frames_that_a_decoder_made_up_are_not_taken_for_good(tmp_path, name, codec, unseen):
+    """64 bytes are lost at each of sixty places; H.264 has no checksum, and reads some of that as if it were meant."""
+    path = write_clip(tmp_path / name, 48, codec=codec, pan=True)
+    truth, whole = decoded(path, at_most=12), path.read_bytes()
+    refused = wrong = 0
+    for at in np.linspace(0, len(whole) - 64, 60).astype(int).tolist():
+        path.write_bytes(whole[:at] + bytes(64) + whole[at + 64 :])
+        if words(path):
+            refused += 1
+        elif not np.array_equal(decoded(path, at_most=12), truth):
+            wrong += 1
+    assert refused >= 20
+    assert wrong <= unseen
+
+
+def box_of(path: Path, name: bytes) -> int:
+    """Return where the content of an MP4 file's box begins."""
+    return path.read_bytes().index(name) + 4
+
+
+def overwritten(path: Path, at: int, content: bytes) -> Path:
+    """Replace bytes of a file."""
+    whole = path.read_bytes()
+    path.write_bytes(whole[:at] + content + whole[at + len(content) :])
+    return path
+
+
+@pytest.mark.parametrize(
+    ("box", "offset", "why"),
+    [(b"mvhd", 36, DAMAGED), (b"tkhd", 40, DAMAGED), (b"stsz", 12 + 4 * 9, DAMAGED)],
+    ids=["matrix of the film", "matrix of the track", "sizes"],
+)
+def test_numbers_of_a_container_that_cannot_be_are_refused(tmp_path, box, offset, why):
+    clip = write_clip(tmp_path / "a.mp4", 48, pan=True)
+    assert words(overwritten(clip, box_of(clip, box) + offset, bytes(36))) == why
+
+
+def test_what_an_edit_list_leaves_out_is_not_missing(tmp_path):
+    clip = write_clip(tmp_path / "a.mp4", 48, pan=True)
+    at = box_of(clip, b"elst") + 12  # the time of the first frame that is shown
+    whole, unit = (
+        clip.read_bytes(),
+        int.from_bytes(clip.read_bytes()[box_of(clip, b"mdhd") + 12 :][:4], "big"),
+    )
+    start = int.from_bytes(whole[at : at + 4], "big") + 24 * unit // 8
+    overwritten(clip, at, start.to_bytes(4, "big"))
+    assert 12 <= len(decoded(clip)) < 40
+
+
+@pytest.mark.parametrize("name", ["a.webm", "a.mkv", "a.avi", "a.mp4"])
+def test_a_file_that_was_cut_off_anywhere_gives_no_frames(tmp_path, name):
+    codec = {"a.webm": "libvpx-vp9", "a.avi": "mpeg4"}.get(name, "libx264")
+    path = write_clip(tmp_path / name, 48, codec=codec)
+    whole = path.read_bytes()
+    end = whole.rindex(b"idx1") if name == "a.avi" else len(whole)  # the index may be made again
+    for at in np.linspace(1, end - 100, 40).astype(int).tolist():
+        path.write_bytes(whole[:at])
+        assert words(path), at
+
+
+@pytest.mark.parametrize("codec", ["mpeg4", "libx264"])
+def test_a_clip_that_begins_with_what_builds_on_a_frame_before_it_gives_none(tmp_path, codec):
+    clip = write_clip(tmp_path / "a.mp4", 30, codec=codec, pan=True)
+    for name in ("b.mp4", "b.mkv"):
+        assert words(headless(clip, tmp_path / name)) == FEWER
+
+
+def test_the_end_of_matroska_that_its_writer_did_not_know_is_no_damage(tmp_path):
+    path = write_clip(tmp_path / "a.mkv", 12)
+    whole = bytearray(path.read_bytes())
+    at = whole.index(b"\x18\x53\x80\x67") + 4
+    whole[at : at + 8] = b"\x01" + b"\xff" * 7
+    path.write_bytes(whole)
+    assert Timeline.of(str(path)).count == 12
+
+
+@pytest.mark.parametrize("decoder", HERE)
+def test_bad_files_are_told_in_words_and_do_no_harm_to_the_next(clip, tmp_path, decoder):
+    bad = write_bad(tmp_path)
+    with VideoReader(decoder=decoder) as reader:
+        for name, words in bad.items():
+            with pytest.raises(BadVideo, match=words) as error:
+                list(reader.frames(tmp_path / name, at_most=20))
+            assert str(tmp_path) not in str(error.value)  # reasons are counted by their words
+            assert len(list(reader.frames(clip, at_most=20))) == 20
+
+
+def shown(reader: VideoReader, path: Path, **which: object) -> np.ndarray:
+    return np.stack([frame.x_HW3 for frame in reader.frames(path, **which)])
+
+
+@pytest.mark.parametrize("decoder", HERE)
+def test_the_process_gives_the_same_frames_and_is_bounded_without_new_rights(clip, decoder):
+    with VideoReader(decoder=decoder, timeout=30) as reader:
+        for at_most in (None, 7):
+            found = shown(reader, clip, at_most=at_most)
+            np.testing.assert_array_equal(found, decoded(clip, at_most=at_most, decoder=decoder))
+        about = Path(f"/proc/{reader._process.pid}")
+        lines = (about / "limits").read_text().splitlines()
+        assert "NoNewPrivs:\t1" in (about / "status").read_text()
+    limits = {line[:20].strip(): line[20:].split() for line in lines}
+    assert limits["Max address space"][0] == str(MEMORY)
+    assert 30 <= int(limits["Max cpu time"][0]) <= 60
+
+
+@pytest.fixture
+def hanging(clip, tmp_path) -> Path:
+    return Path(shutil.copy(clip, tmp_path / "hang.mp4"))
+
+
+def test_a_decoder_that_hangs_is_killed_and_the_next_video_works(clip, hanging):
+    with VideoReader(decoder="av", program=server()) as reader:
+        assert len(list(reader.frames(clip, at_most=5))) == 5
+        process, reader.timeout = reader._process, 0.5
+        got = []
+        with pytest.raises(BadVideo, match=r"took too long; `extract --timeout` allows 0\.5 seconds"):
+            got.extend(reader.frames(hanging))
+        assert len(got) == 2
+        assert process.poll() == -signal.SIGKILL
+        reader.timeout = 60.0
+        expected = decoded(clip, at_most=5, decoder="av")
+        np.testing.assert_array_equal(shown(reader, clip, at_most=5), expected)
+        reader._process.kill()  # between two videos
+        reader._process.wait()
+        np.testing.assert_array_equal(shown(reader, clip, at_most=5), expected)
+
+
+def test_a_decoder_that_crashes_costs_one_video(clip, tmp_path):
+    with VideoReader(decoder="av", program=server()) as reader:
+        for _ in range(2):
+            with pytest.raises(BadVideo, match=r"the decoder ended \(SIGABRT\)"):
+                list(reader.frames(tmp_path / "crash.mp4"))
+            assert len(list(reader.frames(clip))) == COUNT
+
+
+def test_a_video_that_is_left_halfway_does_not_run_into_the_next(clip, tmp_path):
+    other = write_clip(tmp_path / "other.mp4", 3, seed=1)
+    with VideoReader(decoder="av") as reader:
+        first = reader.frames(clip)
+        next(first)
+        first.close()
+        np.testing.assert_array_equal(shown(reader, other), decoded(other, decoder="av"))
+
+
+def test_what_is_done_with_the_frames_does_not_count(clip):
+    with VideoReader(decoder="av", timeout=60.0) as reader:
+        list(reader.frames(clip))
+        reader.timeout = 0.6
+        for _ in reader.frames(clip, at_most=4):
+            time.sleep(0.2)
+
+
+def test_a_process_that_does_not_start_is_nobody_s_video(clip):
+    with (
+        VideoReader(decoder="av", program=[sys.executable, "-c", "raise SystemExit(3)"]) as reader,
+        pytest.raises(RuntimeError, match=r"does not start: the decoder ended \(exit status 3\)"),
+    ):
+        list(reader.frames(clip))
+
+
+def test_a_process_that_hangs_and_was_forgotten_ends_itself(hanging):
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL}
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(server(timeout=0.1, spare=0.4), env=environment, **pipes) as process:
+        process.stdin.write(json.dumps({"path": str(hanging), "every": 1, "at_most": None}).encode() + b"\n")
+        process.stdin.flush()
+        assert process.wait(60) == -signal.SIGALRM
+
+
+def test_a_video_that_takes_too_much_processor_time_costs_itself_alone(clip, tmp_path):
+    spin = Path(shutil.copy(clip, tmp_path / "spin.mp4"))
+    with VideoReader(decoder="av", program=server(timeout=0.6)) as reader:
+        for _ in range(3):  # each has its own time
+            assert len(list(reader.frames(clip))) == COUNT
+        with pytest.raises(BadVideo, match=r"too much processor time; `extract --timeout` allows 60 seconds"):
+            list(reader.frames(spin))
+        assert len(list(reader.frames(clip))) == COUNT
+
+
+def test_a_video_that_takes_too_much_memory_costs_itself_alone(clip, tmp_path, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # others have room of their own, which counts
+    large = write_clip(tmp_path / "large.mp4", 2, scale=64)
+    with VideoReader(decoder="av", program=server(memory=320 << 20)) as reader:
+        for _ in range(2):
+            with pytest.raises(BadVideo, match="more memory than it is given"):
+                list(reader.frames(large))
+            assert len(list(reader.frames(clip))) == COUNT
