@@ -222,8 +222,8 @@ def test_the_list_has_every_kind():
     for name in names.split(" "):
         assert f"\n  {name} " in found
     assert re.search(r"^  gpo +built in$", found, re.MULTILINE)
-    with pytest.raises(InputError, match="Did you mean 'parser'"):
-        listing("parsers")
+    with pytest.raises(InputError, match="Did you mean 'miner'"):
+        listing("miners")
 
 
 def test_a_task_that_derives_from_no_adapter_is_refused_by_check_and_by_training(tmp_path):
