@@ -30,7 +30,7 @@ demo: $(READY)
 # the linter, the type checker and every test that is not slow
 test: lint pytest
 
-# the slow tests too: whole runs on Ray clusters, slow real data
+# the slow tests too: whole runs on Ray clusters, fuzzing, slow real data
 test-all: MARKERS := -m 'not real and not notebook'
 test-all: lint pytest
 
@@ -75,13 +75,14 @@ test-real: $(READY)
 
 # damaged files of every kind that is read, and tables of the outcomes
 fuzz: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python tests/fuzz.py --minutes 30
+	OMP_NUM_THREADS=1 $(BIN)/python tests/fuzz/damage_table.py
+	OMP_NUM_THREADS=1 $(BIN)/python tests/fuzz/campaign.py --minutes 30
 
 # faults while runs train on two Ray nodes of this machine, and a table of the outcomes (about an hour)
-FAULTS := 20
+FAULTS := 50
 SEED := 0
 chaos: $(READY)
-	$(BIN)/python tests/chaos.py --faults $(FAULTS) --seed $(SEED)
+	$(BIN)/python tests/chaos/campaign.py --faults $(FAULTS) --seed $(SEED)
 
 # the wheel in an environment of its own, away from the repository, in a folder whose modules have our folders' names
 wheel-test: $(READY)
@@ -101,15 +102,15 @@ wheel-test: $(READY)
 	polypool export $$(polypool runs --experiment demo --json | sed -n 's/.*"run_id": "\(.*\)".*/\1/p' | head -1) --out model; \
 	polypool --help
 
-# all rows, on an idle machine, and what changed since docs/speed.md; ends with 1 where a target is missed
+# ratios of speed, each measured side by side with its reference, on an idle machine
 bench: $(READY)
 	$(BIN)/python -m benchmarks
 
-# two minutes, and on a busy machine five at most: rows that miss their target by more than a factor of two
+# every script at tiny sizes, within a minute: whether it runs
 bench-quick: $(READY)
 	$(BIN)/python -m benchmarks --quick
 
-# every path that only a GPU takes, checked and measured in one table in a minute; ends with 2 without a GPU
+# what only a GPU runs, checked and measured; ends with 2 without a GPU
 gpu: $(READY)
 	@$(BIN)/python -m benchmarks.gpu
 

@@ -1,49 +1,29 @@
-"""`python -m benchmarks`: ratios, each measured side by side on this machine and printed once it is measured.
+"""`python -m benchmarks [NAME ...] [--quick]`: ratios of this project's speed to a reference, measured side by side.
 
-A table follows, and which rows changed since that of docs/speed.md by more than their noise. It ends with 1 where a
-target is missed, and says which. Stopped, by Ctrl-C or SIGTERM, it says the same of what was measured until then.
+Each name is a script of this folder, which says what its reference is; without names all are run, but `gpu`. The line
+of a ratio has the medians of both sides, and the lowest and the highest round's ratio. `--quick` runs the scripts at
+tiny sizes, whose numbers mean nothing.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated
+import sys
+from importlib import import_module
 
-import tyro
+from polypool.infra.errors import InputError
 
-from polypool.infra.process.command import command
-
-
-@dataclass(frozen=True, kw_only=True)
-class BenchOptions:
-    """Options of `python -m benchmarks`."""
-
-    only: Annotated[tuple[str, ...], tyro.conf.arg(help_behavior_hint="(default: all)")] = ()
-    """Names of benchmarks; all where none is given: store, store_cold, store_beyond, lmdb, webdataset, lance, memory,
-    remote_store, images, videos, decoders, sorted_sum, pooling, gpo_sizes, costs, growth, exponents, ranks, chunks,
-    evaluation, rerank, smooth_chamfer, adopt, phrases, vqa_metric, query, sets, page, api, compare,
-    compare_many, bigru, varied_rows, attention, paper_step, bert_step, grid_step, step, video_step, vqa_step,
-    chunked_step, workers, row."""
-    quick: bool = False
-    """Smaller sizes and, without names, only the most telling benchmarks: under two minutes on two cores. The processor
-    time of one thread is measured, so that a busy machine gives the same ratios; a target counts as missed where it is
-    missed by more than a factor of two."""
-    markdown: bool = False
-    """Print the table of docs/speed.md."""
+SCRIPTS = ("step", "gpo", "aggregators", "store", "evaluation", "row", "extract", "serve")
 
 
-@command
 def main() -> None:
-    options = tyro.cli(BenchOptions, description=__doc__)
-    import torch
-
-    from benchmarks.run import run
-    from benchmarks.table import BENCHMARKS, QUICK, chosen
-
-    if options.quick:
-        torch.set_num_threads(1)  # whose processor's time is taken (`benchmarks.measure.seconds`)
-    benchmarks = chosen(options.only or (QUICK if options.quick else tuple(BENCHMARKS)))
-    run(benchmarks, "quick" if options.quick else "full", markdown=options.markdown)
+    """Run the scripts one after another; one that cannot run here keeps no other from it."""
+    names = [word for word in sys.argv[1:] if not word.startswith("-")]
+    for name in names or SCRIPTS:
+        print(f"{name}:", flush=True)
+        try:
+            import_module(f"benchmarks.{name}").main(quick="--quick" in sys.argv)
+        except InputError as error:
+            print(f"not measured: {error}", flush=True)
 
 
 if __name__ == "__main__":

@@ -7,10 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from scipy import stats
+from simulated_tables import Drawn, Shape, Tasks, by_holm, draw, in_set, in_tasks, near_best
 
-from benchmarks.comparing.made_up_tables import Drawn, Shape, draw
-from benchmarks.comparing.simulated_tasks import Tasks, in_tasks
-from benchmarks.comparing.simulation import by_holm, in_set, near_best
 from polypool.pipelines.comparison.statistics.intervals import Sample, difference, residual_covariance, score
 from polypool.pipelines.comparison.statistics.joint_scores import Joint, joint
 from polypool.pipelines.comparison.statistics.significance import holm

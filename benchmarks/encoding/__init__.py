@@ -1,1 +1,0 @@
-"""Encoders of texts and regions."""

@@ -1,1 +1,0 @@
-"""Features: the store, extraction from images and videos, and decoding."""

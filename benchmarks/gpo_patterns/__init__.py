@@ -1,1 +1,0 @@
-"""GPO on known pooling patterns: `python -m benchmarks.gpo_patterns`, after table 11 of VSE-infinity."""

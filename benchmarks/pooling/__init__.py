@@ -1,1 +1,0 @@
-"""Pooling: GPO against the usual way, and the cost of every aggregator."""

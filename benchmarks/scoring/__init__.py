@@ -1,1 +1,0 @@
-"""Scoring: objectives, similarities, ranks and official metrics."""

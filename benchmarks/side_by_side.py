@@ -1,0 +1,77 @@
+"""Two sides measured by turns in one run, and the line that says how they compare."""
+
+from __future__ import annotations
+
+import multiprocessing
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from typing import Any
+
+import numpy as np
+import torch
+
+
+def compare(
+    name: str,
+    ours: Callable[[int], float],
+    reference: Callable[[int], float],
+    *,
+    rounds: int,
+    unit: str = "ms",
+) -> float:
+    """Measure both sides in every round, so that other work on the machine affects both; print and return the ratio.
+
+    Args:
+        name: what is measured, and against what.
+        ours, reference: return a number, given that of the round; the one that goes first alternates.
+        rounds: how many.
+        unit: of the numbers.
+
+    Returns:
+        The median over the rounds of ours / reference.
+    """
+    value_2R = np.empty((2, rounds))
+    for number in range(rounds):
+        for side in (0, 1) if number % 2 == 0 else (1, 0):
+            value_2R[side, number] = (ours, reference)[side](number)
+    ratio_R = value_2R[0] / value_2R[1]
+    own, other = np.median(value_2R, axis=1)
+    print(
+        f"{name}: {own:,.3g} {unit}, reference {other:,.3g} {unit}: {np.median(ratio_R):.2f}x "
+        f"({ratio_R.min():.2f}-{ratio_R.max():.2f})",
+        flush=True,
+    )
+    return float(np.median(ratio_R))
+
+
+def milliseconds(work: Callable[[], Any], *, repeats: int = 1) -> Callable[[int], float]:
+    """Return what works, and says how long one call took; it has worked once, and waits for a GPU.
+
+    By the clock, but where torch has one thread (OMP_NUM_THREADS=1) the processor's time, which is the same however
+    busy the machine is.
+    """
+    clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
+
+    def timed(_: int) -> float:
+        started = clock()
+        for _ in range(repeats):
+            work()
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        return 1e3 * (clock() - started) / repeats
+
+    timed(0)
+    return timed
+
+
+def apart(work: Callable[..., Any], *arguments: Any) -> Any:
+    """Return `work(*arguments)` of a fresh process."""
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(work, *arguments).result()
+
+
+def run(main: Callable[..., None]) -> None:
+    """Run a script's `main(quick=...)`; `--quick` takes tiny sizes, whose numbers mean nothing."""
+    main(quick="--quick" in sys.argv[1:])

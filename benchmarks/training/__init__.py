@@ -1,1 +1,0 @@
-"""Training steps: of images, videos and questions, their parts, and the same by two workers."""
