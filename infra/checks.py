@@ -29,6 +29,12 @@ class Check:
     advice: str = ""
     vital: bool = False
 
+    def __call__(self) -> None:
+        self.run()
+
+    def __str__(self) -> str:
+        return self.what
+
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
@@ -89,4 +95,4 @@ def _of_library(file: str) -> bool:
 def _of_checks(file: str) -> bool:
     """Whether a file holds checks, rather than what they check."""
     path = Path(file)
-    return path.is_relative_to(_ROOT) and ("checks" in path.parts or path.stem in ("checks", "contract"))
+    return path.is_relative_to(_ROOT) and ("testing" in path.parts or path.stem in ("checks", "contract"))

@@ -15,7 +15,7 @@ import tyro
 from polypool.infra.checks import summary
 from polypool.infra.errors import InputError
 from polypool.infra.process.command import command
-from polypool.pipelines.checks.checking import check, kind_of, listing
+from polypool.testing import kind_of, listing, outcomes
 
 _OWN_DATA = (
     ". It was tried on a random corpus; a task that reads data of its own is checked with --recipe RECIPE, whose "
@@ -55,10 +55,10 @@ def main() -> None:
         return
     if not options.name:
         raise InputError("name a part to check, or give --list to see what there is")
-    outcomes = []
-    for outcome in check(options.name, kind=options.kind, recipe=options.recipe, overrides=overrides):
+    found = []
+    for outcome in outcomes(options.name, kind=options.kind, recipe=options.recipe, overrides=overrides):
         print(outcome, flush=True)
-        outcomes.append(outcome)
-    if found := summary(outcomes):
+        found.append(outcome)
+    if failed := summary(found):
         task = not options.recipe and (options.kind or kind_of(options.name)) == "task"
-        raise InputError(f"{options.name}: {found}{_OWN_DATA if task else ''}")
+        raise InputError(f"{options.name}: {failed}{_OWN_DATA if task else ''}")

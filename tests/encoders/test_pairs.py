@@ -12,12 +12,12 @@ from polypool.aggregators.averages.mean import Mean
 from polypool.encoders.encoder import TextEncoder
 from polypool.infra.errors import InputError
 from polypool.infra.registry import AGGREGATORS, BACKBONES, ENCODERS
-from polypool.pipelines.checks.encoders import EncoderChecks
 from polypool.tasks.inputs.texts import Captions
 from polypool.tasks.models.branch import Branch
 from polypool.tasks.models.dual_encoder import DualEncoder
 from polypool.tasks.objectives.infonce import InfoNCE
 from polypool.tasks.similarities.similarity import Cosine
+from polypool.testing.encoders import EncoderChecks
 
 KINDS = ("clip", "siglip")
 CAPTIONS = ["a dog beside the house", "The bird, the boat and the tree!", "dogs", "running a car and one cat"]

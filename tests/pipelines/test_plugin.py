@@ -24,7 +24,6 @@ from polypool.infra.errors import InputError
 from polypool.infra.registry import AGGREGATORS, ENCODERS, KINDS, OBJECTIVES, RECIPES
 from polypool.infra.spec import trust_modules
 from polypool.infra.tracking import Tracker, find_runs, tracking_uri
-from polypool.pipelines.checks.checking import check, listing
 from polypool.pipelines.commands.search import search
 from polypool.pipelines.comparison.comparison import compare
 from polypool.pipelines.models.trained import load, load_run
@@ -32,6 +31,7 @@ from polypool.pipelines.recipes.load import derive
 from polypool.pipelines.training import launch as start
 from polypool.pipelines.training.sweep.trials import make_trials
 from polypool.tasks.datasets import Reader
+from polypool.testing import listing, outcomes
 
 PROJECT = """
 [build-system]
@@ -249,7 +249,7 @@ def test_every_verb_takes_its_task_or_says_in_a_line_why_not(home, said):
     "name", ["first_word", "halves(standardise=True)", "median", "word_pool.task:FirstWord(place=3)", "lines"]
 )
 def test_its_parts_are_checked(plugged, name):
-    assert [str(outcome) for outcome in check(name) if not outcome.passed] == []
+    assert [str(outcome) for outcome in outcomes(name) if not outcome.passed] == []
 
 
 @pytest.mark.parametrize("name", ["lines", "word_pool.reader:Lines"])
@@ -275,7 +275,7 @@ def test_what_is_broken_in_it_is_named_and_the_rest_works(plugged):
     with pytest.raises(InputError, match=licence):
         AGGREGATORS.build("broken", 4)
     with pytest.raises(InputError, match=r"two aggregators are called 'gpo': built in and word-pool"):
-        list(check("gpo"))
+        list(outcomes("gpo"))
     with pytest.raises(InputError, match=r"(?s)this sweep cannot start:.*it needs a licence.*called 'gpo'"):
         make_trials(["coco_mini"], ["broken", "mean", "gpo"])
     trust_modules("polypool.aggregators.ranks.gpo")

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from polypool.infra.registry import MINERS, OBJECTIVES
 from polypool.infra.spec import trust_specs
-from polypool.pipelines.checks.checking import check, kind_of
 from polypool.tasks.objectives.miners import BatchScores, Chosen, Mined, Miner
+from polypool.testing import kind_of, outcomes
 
 MARGIN, TEMPERATURE = 0.3, 0.2
 
@@ -179,10 +179,10 @@ def test_a_miner_of_ones_own_serves_both_objectives(plugin):
 def test_a_broken_miner_is_told_what_is_broken(plugin, name, broken):
     trust_specs(f"my_miners:{name}")
     assert kind_of(f"my_miners:{name}") == "miner"
-    failed = [f"{o.what}: {o.message}" for o in check(f"my_miners:{name}") if o.passed is False]
+    failed = [f"{o.what}: {o.message}" for o in outcomes(f"my_miners:{name}") if o.passed is False]
     assert broken in "\n".join(failed)
 
 
 @pytest.mark.parametrize("name", [*MINERS.names(), "hard(k=4)", "adopt_k(rule=paper)"])
 def test_miners_keep_their_promises(name):
-    assert [o for o in check(name, kind="miner") if not o.passed] == []
+    assert [o for o in outcomes(name, kind="miner") if not o.passed] == []

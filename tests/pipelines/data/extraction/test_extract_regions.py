@@ -11,10 +11,9 @@ from pictures import noise
 from PIL import Image
 
 from polypool.encoders.backbones import Backbone, Described, build_backbone
-from polypool.infra.pictures import BOXES, SCORES
+from polypool.infra.pictures.boxes import BOXES, SCORES
 from polypool.infra.spec import trust_modules
 from polypool.infra.store import FeatureStore
-from polypool.pipelines.checks.kinds import BackboneChecks
 from polypool.pipelines.commands import extract as verb
 from polypool.pipelines.data.extraction import job
 from polypool.pipelines.data.extraction.extractors import VideoOptions, Videos
@@ -22,6 +21,7 @@ from polypool.pipelines.data.extraction.file_features import FileFeatures
 from polypool.tasks.datasets.corpus import Corpus
 from polypool.tasks.inputs.corpus_inputs import FeatureSource
 from polypool.tasks.scoring.attention_maps import column_of
+from polypool.testing.kinds import BackboneChecks
 
 trust_modules(__name__)
 

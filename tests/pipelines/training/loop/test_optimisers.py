@@ -14,10 +14,10 @@ from toy import FolderReport, Toy, same_weights, toy_run, trainer_of
 
 from polypool.infra.errors import InputError
 from polypool.infra.registry import OPTIMISERS
-from polypool.pipelines.checks.checking import check
 from polypool.pipelines.training.loop.optim import make_optimizer, ready_gradients, set_lr
 from polypool.pipelines.training.optimisers.first_order import AdamW
 from polypool.tasks.run import Optim
+from polypool.testing import outcomes
 
 BUILT_IN = OPTIMISERS.names()
 
@@ -302,7 +302,7 @@ def test_a_broken_optimiser_of_ones_own_is_told_which_promise_it_breaks(monkeypa
     plugin = ModuleType("my_optimisers")
     setattr(plugin, broken.__name__, broken)
     monkeypatch.setitem(sys.modules, "my_optimisers", plugin)
-    (failed,) = [o for o in check(f"my_optimisers:{broken.__name__}") if o.passed is False]
+    (failed,) = [o for o in outcomes(f"my_optimisers:{broken.__name__}") if o.passed is False]
     assert promise in f"{failed.what}: {failed.message}"
 
 
@@ -311,7 +311,7 @@ def test_a_broken_optimiser_of_ones_own_is_told_which_promise_it_breaks(monkeypa
     [*BUILT_IN, "muon(rate=original)", "adamw(amsgrad=True)", "sgd(nesterov=True)", "torch.optim:RMSprop"],
 )
 def test_optimisers_keep_their_promises(name):
-    assert [o for o in check(name) if not o.passed] == []
+    assert [o for o in outcomes(name) if not o.passed] == []
 
 
 WORKER = """

@@ -15,12 +15,12 @@ from workers import run_workers
 from polypool.infra.checks import run_checks
 from polypool.infra.compute.dist import rank, world
 from polypool.infra.errors import InputError
-from polypool.pipelines.checks.checking import adapter_checks
 from polypool.pipelines.recipes.load import derive
 from polypool.pipelines.training.prepare import prepare
 from polypool.tasks.abilities import Pass
 from polypool.tasks.run import Run
 from polypool.tasks.vqa import VQA
+from polypool.testing import task_checks
 
 TEXT = "bigru(width=16, embedding=8, min_count=1, ends=False, dropout=0.2)"
 
@@ -135,9 +135,9 @@ class InHalves(VQA):
 def test_check_says_where_chunks_have_another_gradient(tmp_path, monkeypatch):
     what = "a batch in chunks has the gradient of the whole (polypool.tasks.abilities.Chunked)"
     run = make_questions(tmp_path, train=8, val=4, test=4)
-    (right,) = [o for o in run_checks(adapter_checks(run)) if o.what == what]
+    (right,) = [o for o in run_checks(task_checks(run)) if o.what == what]
     assert (right.passed, right.message) == (True, "in chunks of 3")
     monkeypatch.setattr(VQA, "passes", InHalves.passes)
-    (wrong,) = [o for o in run_checks(adapter_checks(run)) if o.what == what]
+    (wrong,) = [o for o in run_checks(task_checks(run)) if o.what == what]
     assert wrong.passed is False
     assert "in chunks of 3, and" in wrong.message

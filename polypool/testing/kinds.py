@@ -1,7 +1,8 @@
-"""The checks of each kind of part; those of a task are in `adapter_checks.py` and `ability_checks.py`."""
+"""The checks of each kind of part; those of a task are in `adapters.py` and `abilities.py`."""
 
 from __future__ import annotations
 
+import copy
 import inspect
 import io
 import json
@@ -14,26 +15,26 @@ import numpy as np
 import torch
 import tyro
 from PIL import Image
-from torch import nn
+from torch import Tensor, nn
 
 from polypool.aggregators.contract import aggregator_checks
+from polypool.encoders.adaptations import Adaptation
 from polypool.encoders.backbones import Backbone, Described, build_backbone
 from polypool.infra.checks import Check
 from polypool.infra.errors import PLUG_IN_ERRORS, InputError
-from polypool.infra.registry import AGGREGATORS, KINDS, READERS, Spec
-from polypool.pipelines.checks.adaptations import AdaptationChecks
-from polypool.pipelines.checks.encoders import CAPTIONS, EncoderChecks
-from polypool.pipelines.checks.losses import (
+from polypool.infra.registry import ADAPTATIONS, AGGREGATORS, KINDS, READERS, Spec
+from polypool.pipelines.data.ingestion import reader_verb
+from polypool.pipelines.recipes.load import Ensemble
+from polypool.tasks.run import Run, from_json, to_json
+from polypool.testing.base import PartChecks, check
+from polypool.testing.encoders import CAPTIONS, EncoderChecks
+from polypool.testing.losses import (
     MinerChecks,
     ObjectiveChecks,
     RegulariserChecks,
     SimilarityChecks,
 )
-from polypool.pipelines.checks.optimisers import OptimiserChecks
-from polypool.pipelines.checks.part_checks import PartChecks, check
-from polypool.pipelines.data.ingestion import reader_verb
-from polypool.pipelines.recipes.load import Ensemble
-from polypool.tasks.run import Run, from_json, to_json
+from polypool.testing.optimisers import OptimiserChecks
 
 _WIDTH = 8  # of the random sets that an aggregator pools
 _IMAGES = ((48, 64), (64, 48), (90, 60))  # which a backbone sees, as height and width
@@ -134,6 +135,74 @@ class BackboneChecks(PartChecks):
                 assert x.shape == alone[name].shape, f"{len(x)} {name} in a batch, {len(alone[name])} alone"
                 off = np.abs(x - alone[name]).max() / max(1.0, np.abs(alone[name]).max())
                 assert off < 1e-3, f"{name} differ by {off:.2g} of their largest"
+
+
+class AdaptationChecks(PartChecks):
+    """Checks of one adaptation."""
+
+    @cached_property
+    def part(self) -> Adaptation:
+        return ADAPTATIONS.build(self.spec)
+
+    @cached_property
+    def _published(self) -> nn.Module:
+        from transformers import BertConfig, BertModel
+
+        torch.manual_seed(0)
+        config = BertConfig(
+            vocab_size=9, hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16
+        )
+        return BertModel(config, add_pooling_layer=False).eval()
+
+    def _changed(self, *, moved: bool) -> nn.Module:
+        """Return the changed model; if `moved`, its added weights are random."""
+        model = copy.deepcopy(self._published).requires_grad_(False)
+        self.part.change(model)
+        if moved:
+            for name, weight in model.named_parameters():
+                if self.part.is_added(name):
+                    nn.init.normal_(weight, std=0.1)
+        return model.eval()
+
+    @check("it is built", "take every parameter by keyword, with a default", vital=True)
+    def _built(self) -> str:
+        return f"of the side {' and '.join(self.part.sides)}"
+
+    @check(
+        "it adds weights and freezes all others", "let `change` add weights that `is_added` tells", vital=True
+    )
+    def _adds(self) -> str:
+        names = [
+            name for name, weight in self._changed(moved=False).named_parameters() if weight.requires_grad
+        ]
+        wrong = [name for name in names if not self.part.is_added(name)]
+        assert not wrong, f"{wrong[0]} is trained, and no checkpoint holds it"
+        return f"{len(names)} weights are trained"
+
+    @check("a new model is the published one", "let what is added change nothing before training")
+    def _begins(self) -> None:
+        torch.testing.assert_close(_states(self._changed(moved=False)), _states(self._published))
+
+    @check("every added weight gets a gradient", "use each of them in every pass")
+    def _gradients(self) -> None:
+        model = self._changed(moved=True)
+        weights = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
+        if weights:
+            _states(model).square().sum().backward()
+        without = [name for name, weight in weights.items() if weight.grad is None or not weight.grad.any()]
+        assert not without, f"{without[0]} has none"
+
+    @check("what is merged computes the same, with the published names", "undo in `merge` what `change` does")
+    def _merges(self) -> None:
+        model = self._changed(moved=True)
+        expected = _states(model)
+        self.part.merge(model)
+        assert model.state_dict().keys() == self._published.state_dict().keys(), "names of weights differ"
+        torch.testing.assert_close(_states(model), expected)
+
+
+def _states(model: nn.Module) -> Tensor:
+    return model(input_ids=torch.arange(8).view(2, 4)).last_hidden_state
 
 
 class ReaderChecks(PartChecks):

@@ -9,7 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from polypool.infra.registry import MINERS, OBJECTIVES, REGULARISERS, SIMILARITIES
-from polypool.pipelines.checks.part_checks import (
+from polypool.tasks.objectives.miners import BatchScores, Chosen, Mined, Miner
+from polypool.tasks.objectives.objective import Objective, batch_positives, pairs_and_negatives
+from polypool.tasks.objectives.regularisers import Regulariser
+from polypool.tasks.similarities.similarity import Similarity
+from polypool.tasks.similarities.vectors import Embeddings, l2_normalise
+from polypool.testing.base import (
     REGISTER,
     PartChecks,
     check,
@@ -17,11 +22,6 @@ from polypool.pipelines.checks.part_checks import (
     check_tensor,
     check_terms,
 )
-from polypool.tasks.objectives.miners import BatchScores, Chosen, Mined, Miner
-from polypool.tasks.objectives.objective import Objective, batch_positives, pairs_and_negatives
-from polypool.tasks.objectives.regularisers import Regulariser
-from polypool.tasks.similarities.similarity import Similarity
-from polypool.tasks.similarities.vectors import Embeddings, l2_normalise
 
 _DIM = 8
 _EPOCHS = (0.0, 30.0)

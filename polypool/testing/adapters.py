@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
@@ -13,12 +15,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from polypool.infra.errors import InputError
 from polypool.infra.registry import TASKS
-from polypool.pipelines.checks.evaluations import check_comparison, check_evaluation, check_same_evaluation
-from polypool.pipelines.checks.part_checks import PartChecks, check, check_mask, check_parameters, check_terms
+from polypool.pipelines.comparison.query_units import Queries
+from polypool.pipelines.figures.pages.draw import draw
 from polypool.tasks.adapter import Evaluation, Metric, TaskAdapter
 from polypool.tasks.run import Run
+from polypool.tasks.scoring.records import queries_from, queries_json
+from polypool.testing.base import PartChecks, check, check_mask, check_parameters, check_terms
 
+_METRIC = re.compile(r"[\w.\-/ :]+")
 _STEPS = 20
 _BATCH = 16
 
@@ -197,13 +203,13 @@ class AdapterChecks(PartChecks):
         return f"{test.primary.name} {test.metrics[test.primary.name]:.4g} before any training"
 
     @check(
-        "two runs of it can be ranked, normalised and compared query by query",
+        "two runs of it can be normalised and compared query by query",
         "give Evaluation.primary its best possible value and, by dataclasses.replace, the chance of the split; say in "
         "Evaluation.query_metrics which arrays of per_query the primary metric is the mean of, and which array tells "
         "whose query each is",
     )
     def _compares(self) -> str:
-        return check_comparison(self.scores["test"], self.run)
+        return check_comparison(self.scores["test"])
 
     @check(
         "scoring twice gives the same, and changes nothing",
@@ -243,3 +249,109 @@ class AdapterChecks(PartChecks):
         model = adapter.model(pretrained=False)
         model.load_state_dict(state)
         check_same_evaluation(adapter.evaluate(model, "val", adapter.dev_protocol), self.scores["val"])
+
+
+def check_evaluation(evaluation: Evaluation, *, protocol: str, primary: Metric) -> None:
+    """Assert that what `evaluate` returned under a protocol is whole; `primary` is the adapter's metric."""
+    assert isinstance(evaluation, Evaluation), (
+        f"{type(evaluation).__name__} came back, expected a polypool.tasks.adapter.Evaluation"
+    )
+    assert evaluation.protocol == protocol, f"its protocol is {evaluation.protocol!r}, expected {protocol!r}"
+    assert primary.name in evaluation.metrics, (
+        f"{primary.name} is not among its metrics {', '.join(evaluation.metrics) or 'none'}"
+    )
+    for name, value in evaluation.metrics.items():
+        assert _METRIC.fullmatch(name), f"the metric {name!r} has characters that MLflow refuses, such as @"
+        assert isinstance(value, float | int), (
+            f"the metric {name} is {type(value).__name__}, expected a float"
+        )
+        assert math.isfinite(value), f"the metric {name} is {value}"
+    for name, content in evaluation.files.items():
+        assert isinstance(content, bytes), f"the file {name} is {type(content).__name__}, expected bytes"
+    for make in evaluation.pictures:
+        draw(make())
+    _check_records(evaluation, primary=primary)
+    _check_queries(evaluation.per_query)
+
+
+def _check_queries(per_query: dict[str, np.ndarray]) -> None:
+    """Assert that there are results, each with an id of its query."""
+    assert per_query, "per_query is empty, so runs cannot be compared query by query"
+    for name, x in per_query.items():
+        assert isinstance(x, np.ndarray), f"per_query {name} is {type(x).__name__}, expected a numpy array"
+        assert x.dtype != object, (
+            f"per_query {name} has dtype object, which cannot be read back; use str or numbers"
+        )
+        assert x.ndim == 1, f"per_query {name} has shape {x.shape}, expected one value for each query"
+    ids = {
+        name: len(x) for name, x in per_query.items() if x.dtype.kind in "iuU" and len(np.unique(x)) == len(x)
+    }
+    assert ids, f"none of {', '.join(per_query)} has a different value for each query, to be joined by"
+    results = [name for name, x in per_query.items() if x.dtype.kind in "fb"]
+    assert results, (
+        f"none of {', '.join(per_query)} is a result: expected floats or bools, such as ranks or accuracies"
+    )
+    for name in results:
+        x, known = per_query[name], ", ".join(f"{k} {n}" for k, n in ids.items())
+        assert len(x) in ids.values(), f"per_query {name} has {len(x)} values, and the ids {known}"
+        assert not np.isinf(x).any(), f"per_query {name} is not finite"
+        assert not np.isnan(x).all(), f"per_query {name} is NaN, as for a query without a result"
+
+
+def check_same_evaluation(evaluation: Evaluation, expected: Evaluation, what: str = "") -> None:
+    """Assert that two evaluations have the same metrics, and the same queries in the same order.
+
+    Args:
+        evaluation: the second.
+        expected: the first.
+        what: begins the messages.
+    """
+    metrics, per_query = evaluation.metrics, evaluation.per_query
+    assert metrics.keys() == expected.metrics.keys(), f"{what}other metrics came the second time"
+    for name, value in expected.metrics.items():
+        close = math.isclose(metrics[name], value, rel_tol=1e-4, abs_tol=1e-4)
+        assert close, f"{what}{name} was {value:.6g} and then {metrics[name]:.6g}"
+    assert per_query.keys() == expected.per_query.keys(), (
+        f"{what}other results per query came the second time"
+    )
+    for name, x in expected.per_query.items():
+        alike = x.dtype.kind not in "iuU" or np.array_equal(x, per_query[name])
+        assert alike, f"{what}per_query {name} came in another order"
+
+
+def _check_records(evaluation: Evaluation, *, primary: Metric) -> None:
+    """Assert that an evaluation describes the adapter's primary metric, and no metric that it lacks."""
+    own = evaluation.primary
+    assert isinstance(own, Metric), f"its primary is {own!r}, expected a polypool.tasks.adapter.Metric"
+    assert (own.name, own.higher_is_better) == (primary.name, primary.higher_is_better), (
+        f"its primary metric is {_direction(own)}, and the adapter's {_direction(primary)}"
+    )
+    names = Counter(metric.name for metric in (own, *evaluation.others))
+    twice = ", ".join(sorted(name for name, times in names.items() if times > 1))
+    assert not twice, f"it describes {twice} twice"
+    absent = ", ".join(name for name in names if name not in evaluation.metrics)
+    assert not absent, f"it describes {absent}, not among its metrics {', '.join(evaluation.metrics)}"
+
+
+def _direction(metric: Metric) -> str:
+    return f"{metric.name}, {metric.direction}"
+
+
+def check_comparison(evaluation: Evaluation) -> str:
+    """Assert that runs with such an evaluation can be normalised and compared query by query; return by what."""
+    metric = evaluation.primary
+    for name in ("best", "chance"):
+        assert not math.isnan(getattr(metric, name)), f"the {name} value of {metric.name} is not known"
+    assert metric.better(metric.best, metric.chance), (
+        f"{_direction(metric)}, and its best value {metric.best:g} is no better than chance, {metric.chance:g}"
+    )
+    assert not metric.better(evaluation.metrics[metric.name], metric.best), (
+        f"{metric.name} is {evaluation.metrics[metric.name]:g}, better than its best value {metric.best:g}"
+    )
+    metrics = queries_from(queries_json(evaluation.query_metrics), where="what is logged of queries")
+    queries = Queries(arrays=evaluation.per_query, metrics=metrics)
+    try:
+        units = queries.units(metric.name, evaluation.metrics[metric.name])
+    except InputError as error:
+        raise AssertionError(str(error)) from None
+    return f"{metric.name} of {units.kind}, {metric.best:g} at best and {metric.chance:.4g} by chance"

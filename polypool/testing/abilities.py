@@ -15,16 +15,15 @@ from PIL import Image
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from polypool.infra.errors import InputError
-from polypool.pipelines.checks.adapter_checks import AdapterChecks
-from polypool.pipelines.checks.evaluations import check_same_evaluation
-from polypool.pipelines.checks.part_checks import PartChecks, check, check_mask, check_tensor
-from polypool.pipelines.models.search.queries import Query
-from polypool.pipelines.models.search.searches import AnswerSearch, RetrievalSearch
+from polypool.pipelines.models.queries import Query
+from polypool.pipelines.models.search import AnswerSearch, RetrievalSearch
 from polypool.pipelines.models.trained import TrainedModel
 from polypool.pipelines.training.loop.optim import chunked_gradients
 from polypool.tasks.abilities import Answers, Chunked, ReadsInputs, Scores, Searchable, missing
 from polypool.tasks.models.retrieval_model import RetrievalModel
 from polypool.tasks.scoring.scores import mean_score
+from polypool.testing.adapters import AdapterChecks, check_same_evaluation
+from polypool.testing.base import PartChecks, check, check_mask, check_tensor
 
 _SIZES = (3, 2)  # elements of the sets that a model reads
 _TEXTS = ["what is beside the dog", "a cat"]

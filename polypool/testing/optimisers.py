@@ -12,9 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from polypool.pipelines.checks.part_checks import PartChecks, check
 from polypool.pipelines.training.loop.optim import make_optimizer, set_lr
 from polypool.tasks.run import Optim
+from polypool.testing.base import PartChecks, check
 
 _RATE, _STEPS = 1e-3, 6
 _STATE = "keep what a step needs in self.state[weight], and read rates from the groups"

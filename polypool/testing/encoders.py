@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from polypool.encoders.encoder import Encoder, TextEncoder
 from polypool.infra.registry import ENCODERS, Spec
-from polypool.pipelines.checks.part_checks import (
+from polypool.tasks.inputs.texts import Captions
+from polypool.testing.base import (
     REGISTER,
     PartChecks,
     check,
@@ -22,7 +23,6 @@ from polypool.pipelines.checks.part_checks import (
     check_parameters,
     check_tensor,
 )
-from polypool.tasks.inputs.texts import Captions
 
 CAPTIONS = (
     "a dog runs on the grass",

@@ -1,6 +1,15 @@
-"""Parts by name: what kind a name is, which are registered, and the outcomes of a part's checks.
+"""Properties that parts must hold, as checks on small random batches, for plug-ins' own tests and `polypool check`.
 
-torch and the checks themselves are imported by the functions that need them, so that a wrong name is reported at once.
+A plug-in's tests run them under pytest, one by one::
+
+    import pytest
+    from polypool.testing import checks
+
+    @pytest.mark.parametrize("check", checks("my_package.median:Median"), ids=str)
+    def test_median(check):
+        check()
+
+torch is imported by the checks themselves, so that a wrong name is reported at once.
 """
 
 from __future__ import annotations
@@ -19,8 +28,39 @@ from polypool.pipelines.recipes.arguments import read_run
 from polypool.tasks.run import Run
 
 
-def check(name: str, *, kind: str = "", recipe: str = "", overrides: Sequence[str] = ()) -> Iterator[Outcome]:
-    """Yield the outcome of each check of a part.
+def checks(name: str, *, kind: str = "") -> list[Check]:
+    """Return the checks of a part; each is called without arguments, and raises where its property does not hold.
+
+    Args:
+        name: a name, a spec, or `module:Name`.
+        kind: kind of the part; empty to find out. The checks of a task are those of `task_checks`.
+
+    Raises:
+        InputError: there is no such part.
+    """
+    trust_specs(name)
+    kind = kind or kind_of(name)
+    if kind not in KINDS:
+        raise unknown("kind", kind, KINDS)
+    KINDS[kind].part(name)  # a part that cannot be imported is an error of its own
+    from polypool.testing.kinds import checks_of
+
+    return checks_of(name, kind)
+
+
+def task_checks(run: Run) -> list[Check]:
+    """Return the checks of a run's adapter: those that training needs, then those of other verbs."""
+    from polypool.testing.abilities import AbilityChecks
+    from polypool.testing.adapters import AdapterChecks
+
+    adapter = AdapterChecks(run)
+    return [*adapter.checks(), *AbilityChecks(adapter).checks()]
+
+
+def outcomes(
+    name: str, *, kind: str = "", recipe: str = "", overrides: Sequence[str] = ()
+) -> Iterator[Outcome]:
+    """Yield the outcome of each check of a part, a task included.
 
     Args:
         name: a name, a spec, or `module:Name`.
@@ -33,30 +73,17 @@ def check(name: str, *, kind: str = "", recipe: str = "", overrides: Sequence[st
     """
     trust_specs(name)
     kind = kind or kind_of(name)
-    if kind not in KINDS:
-        raise unknown("kind", kind, KINDS)
-    if kind != "task" and recipe:
-        raise InputError(f"a recipe is for a task, and {name!r} is of kind {kind}; leave --recipe out")
-    KINDS[kind].part(name)  # a part that cannot be imported is an error of its own
     if kind != "task":
-        from polypool.pipelines.checks.kinds import checks_of
-
-        yield from run_checks(checks_of(name, kind))
+        if recipe:
+            raise InputError(f"a recipe is for a task, and {name!r} is of kind {kind}; leave --recipe out")
+        yield from run_checks(checks(name, kind=kind))
         return
-    from polypool.pipelines.checks.made_up import made_up_run
+    KINDS[kind].part(name)
+    from polypool.testing.made_up import made_up_run
 
     with tempfile.TemporaryDirectory() as folder:
         run = _recipe_run(name, recipe, overrides) if recipe else made_up_run(name, Path(folder))
-        yield from run_checks(adapter_checks(run))
-
-
-def adapter_checks(run: Run) -> list[Check]:
-    """Return the checks of a run's adapter: those that training needs, then those of other verbs."""
-    from polypool.pipelines.checks.ability_checks import AbilityChecks
-    from polypool.pipelines.checks.adapter_checks import AdapterChecks
-
-    adapter = AdapterChecks(run)
-    return [*adapter.checks(), *AbilityChecks(adapter).checks()]
+        yield from run_checks(task_checks(run))
 
 
 def kind_of(spec: str) -> str:

@@ -9,14 +9,14 @@ from verbs import exit_code
 
 from polypool.infra.checks import Check, Outcome, run_checks, summary
 from polypool.infra.errors import InputError
-from polypool.pipelines.checks.checking import adapter_checks, check, kind_of, listing
 from polypool.pipelines.commands import check as module
 from polypool.pipelines.training.prepare import prepare
+from polypool.testing import checks, kind_of, listing, outcomes, task_checks
 
 
 @cache
 def failures(name: str, **options) -> list[str]:
-    return [f"{o.what}: {o.message}" for o in check(name, **options) if not o.passed]
+    return [f"{o.what}: {o.message}" for o in outcomes(name, **options) if not o.passed]
 
 
 BUILT_IN = """
@@ -24,7 +24,7 @@ BUILT_IN = """
     regions(width=16, standardise=True) | pooled_grid | stored_text(width=16, standardise=True)
     smooth_chamfer | cosine | aligned_mean | match_probability | probabilistic(mean=mean) | csd | pcmepp
     vib(weight=1e-4) | triplet | infonce(learned=True) | adopt | mmd(weight=1.0) | coco_mini
-    coco_wsl_bert_x2 | karpathy | vqa2 | image_text | video_text | vqa
+    coco_wsl_bert_x2 | karpathy | vqa2 | rules | image_text | video_text | vqa
     template_task:CaptionWord
 """
 
@@ -36,7 +36,7 @@ def test_built_in_parts_pass(name):
 
 def test_a_name_of_two_kinds_needs_the_kind():
     with pytest.raises(InputError, match="choose one: --kind backbone or objective"):
-        list(check("siglip"))
+        list(outcomes("siglip"))
     assert failures("siglip", kind="objective") == []
     assert failures("hgr(verbs=3)", kind="model") == failures("hgr", kind="reader") == []
 
@@ -47,18 +47,23 @@ def test_encoders_of_transformers_are_checked_from_a_folder(tmp_path):
         failures(f"bert(width=6, name={bert!r})")
     assert failures(f"bert(width=6, name={bert!r})", kind="encoder") == []
     assert failures(f"patches(width=6, size=32, name={vit!r})") == []
-    (missing, *rest) = check(f"bert(name={str(tmp_path / 'none')!r})", kind="encoder")
+    (missing, *rest) = outcomes(f"bert(name={str(tmp_path / 'none')!r})", kind="encoder")
     assert "Give the name of a model on the hub" in missing.message
     assert {outcome.passed for outcome in rest} == {None}
 
 
 def test_a_task_is_tried_with_the_parts_of_a_recipe_on_its_data(tmp_path):
     run = make_questions(tmp_path)
-    assert [o for o in run_checks(adapter_checks(run)) if not o.passed] == []
+    assert [o for o in run_checks(task_checks(run)) if not o.passed] == []
     wrong = replace(run, optim=replace(run.optim, batch=4), aggregator="gpo(tempreature=1)")
-    outcomes = [*run_checks(adapter_checks(wrong))]
-    assert [o.passed for o in outcomes] == [True] * 4 + [False] + [None] * 12
-    assert "Did you mean 'temperature'" in outcomes[4].message
+    found = [*run_checks(task_checks(wrong))]
+    assert [o.passed for o in found] == [True] * 4 + [False] + [None] * 12
+    assert "Did you mean 'temperature'" in found[4].message
+
+
+@pytest.mark.parametrize("check", checks("kmax(k=3)"), ids=str)
+def test_a_plug_ins_tests_can_run_the_checks_one_by_one(check):
+    check()
 
 
 BROKEN = r"""
@@ -125,19 +130,19 @@ def test_a_broken_part_fails_with_advice(name, message):
 )
 def test_a_part_has_to_derive_from_the_base_of_its_kind(kind, base):
     with pytest.raises(InputError, match=f"is the class Identity, expected a class that derives from {base}"):
-        list(check("torch.nn:Identity", kind=kind))
+        list(outcomes("torch.nn:Identity", kind=kind))
 
 
 def test_nothing_is_checked_after_a_vital_check_fails():
     def fails() -> None:
         raise AssertionError("so it is")
 
-    checks = [
+    few = [
         Check(what="a", run=lambda: "seen"),
         Check(what="b", run=fails, vital=True),
         Check(what="c", run=fails),
     ]
-    assert [str(o).split() for o in run_checks(checks)] == [
+    assert [str(o).split() for o in run_checks(few)] == [
         ["ok", "a:", "seen"],
         ["FAILED", "b:", "so", "it", "is"],
         ["not", "checked", "c"],
@@ -156,8 +161,8 @@ def test_nothing_is_checked_after_a_vital_check_fails():
     ],
 )
 def test_what_failed_is_counted_apart_from_what_was_not_run(passed, expected):
-    outcomes = [Outcome(what=f"check {number}", passed=each) for number, each in enumerate(passed)]
-    assert summary(outcomes) == expected
+    found = [Outcome(what=f"check {number}", passed=each) for number, each in enumerate(passed)]
+    assert summary(found) == expected
 
 
 @pytest.mark.parametrize(
@@ -191,7 +196,7 @@ def test_the_kind_of_a_name_is_found(name, expected):
 )
 def test_what_cannot_be_checked_is_an_error(name, options, message):
     with pytest.raises(InputError, match=message):
-        list(check(name, **options))
+        list(outcomes(name, **options))
 
 
 def test_the_verb_prints_a_line_a_check_and_ends_with_0_or_2(capsys):
@@ -218,12 +223,12 @@ def test_the_verb_prints_a_line_a_check_and_ends_with_0_or_2(capsys):
 
 def test_the_list_has_every_kind():
     found = listing()
-    names = "image_text bigru gpo cosine adopt mmd drop hgr coco_mini vit"
+    names = "image_text bigru gpo cosine adopt mmd drop hgr rules coco_mini vit"
     for name in names.split(" "):
         assert f"\n  {name} " in found
     assert re.search(r"^  gpo +built in$", found, re.MULTILINE)
-    with pytest.raises(InputError, match="Did you mean 'miner'"):
-        listing("miners")
+    with pytest.raises(InputError, match="Did you mean 'parser'"):
+        listing("parsers")
 
 
 def test_a_task_that_derives_from_no_adapter_is_refused_by_check_and_by_training(tmp_path):
@@ -231,6 +236,6 @@ def test_a_task_that_derives_from_no_adapter_is_refused_by_check_and_by_training
         kind_of("broken_parts:Underived")
     refused = r"'broken_parts:Underived' is the class Underived, expected .* derives from polypool.tasks.adapter.Task"
     with pytest.raises(InputError, match=refused):
-        list(check("broken_parts:Underived", kind="task"))
+        list(outcomes("broken_parts:Underived", kind="task"))
     with pytest.raises(InputError, match=refused):
         prepare(replace(make_corpus(tmp_path), task="broken_parts:Underived"))

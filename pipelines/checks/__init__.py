@@ -1,1 +1,0 @@
-"""Checks of parts and plug-ins, to run before any long training."""
