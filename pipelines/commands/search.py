@@ -8,7 +8,6 @@ like one, or with --find images or videos those that look alike. A run on questi
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -18,10 +17,9 @@ import tyro
 from polypool.infra.errors import InputError
 from polypool.infra.process.command import NamedRun, Repeated, command
 from polypool.infra.storage.places import local
-from polypool.pipelines.models.search import Method
 
 if TYPE_CHECKING:
-    from polypool.pipelines.models.search.searches import Answer, Hit, RetrievalSearch
+    from polypool.pipelines.models.search import Answer, Hit, RetrievalSearch
     from polypool.pipelines.models.trained import TrainedModel
     from polypool.tasks.similarities.similarity import Side
 
@@ -39,7 +37,7 @@ def search(
     k: int | None = None,
     split: str = "test",
     find: Literal["images", "videos", "captions", ""] = "",
-    index: Method = "auto",
+    index: Literal["exact", "faiss"] = "exact",
     other_data: bool = False,
     trust: Repeated = (),
 ) -> str:
@@ -55,9 +53,7 @@ def search(
         k: results; by default 10, and 5 answers.
         split: the split that is searched; all for every split.
         find: what is searched; by default images or videos for a text, and captions for an image or video.
-        index: how: exact; two-pass for many sets of vectors or many queries of a model that looks at every pair; int8
-            or binary for sets in less memory; faiss for many single vectors or sets
-            (pip install 'polypool[faiss]').
+        index: how: exact, or faiss for many single vectors (pip install 'polypool[faiss]').
         other_data: search the run's corpus and features though they have changed since it was trained.
         trust: a module whose code the run or its store may name, as module:Name; once for each.
 
@@ -73,8 +69,8 @@ def search(
         raise InputError("nothing to look for: give a text, --image FILE, --video FILE or --id ID")
     if k is not None and k < 1:
         raise InputError(f"--k must be at least 1, not {k}")
-    from polypool.pipelines.models.search.queries import Query
-    from polypool.pipelines.models.search.searches import AnswerSearch
+    from polypool.pipelines.models.queries import Query
+    from polypool.pipelines.models.search import AnswerSearch
     from polypool.pipelines.models.trained import load
 
     trained = load(run_id, other_data=other_data, trust=trust)
@@ -155,6 +151,4 @@ def _printable(text: str) -> str:
 
 @command
 def main() -> None:
-    if "--web" in sys.argv:
-        raise InputError("the page of `search --web` is now `polypool serve RUN_ID`")
     print(tyro.cli(search, prog="polypool search", description=__doc__))

@@ -34,10 +34,8 @@ from polypool.infra.storage.places import Url, place
 from polypool.infra.tracking import Tracker, resolve_run, tracking_uri
 from polypool.infra.tracking.provenance import installed
 from polypool.infra.tracking.run_records import HOME
-from polypool.pipelines.models.search import Method
-from polypool.pipelines.models.search.embedding_files import EmbeddingFiles
-from polypool.pipelines.models.search.queries import Query, visual_batch
-from polypool.pipelines.models.search.searches import AnswerSearch, Hit, RetrievalSearch
+from polypool.pipelines.models.queries import Query, visual_batch
+from polypool.pipelines.models.search import AnswerSearch, EmbeddingFiles, Hit, Method, RetrievalSearch
 from polypool.pipelines.training.checkpoints.best import ASSETS, RUN, WEIGHTS, best_checkpoint
 from polypool.pipelines.training.checkpoints.format import load_weights
 from polypool.pipelines.training.recording import at_home
@@ -154,7 +152,7 @@ class TrainedModel:
         *,
         split: str = "test",
         find: Side | None = None,
-        index: Method = "auto",
+        index: Method = "exact",
     ) -> list[Hit]:
         """Return the items of the run's corpus that are most like a text, or the captions most like a file.
 
@@ -165,8 +163,7 @@ class TrainedModel:
             k: how many.
             split: the split that is searched; `all` for all of them.
             find: "visual" for images or videos, "text" for captions, whatever the query is.
-            index: `exact`, `two-pass` for many sets of vectors or for many queries of a model that looks at every pair,
-                `faiss` for many single vectors, or `auto`.
+            index: `exact`, or `faiss` for many single vectors.
 
         Raises:
             InputError: the model does not retrieve, its corpus is not at hand, or a query that it cannot read.
@@ -180,7 +177,7 @@ class TrainedModel:
             return search.find(Query(file=query, video=search.adapter.modality == "video"), k, side=find)
         return search.find(Query(text=query), k, side=find)
 
-    def open_search(self, split: str = "test", *, index: Method = "auto") -> RetrievalSearch | AnswerSearch:
+    def open_search(self, split: str = "test", *, index: Method = "exact") -> RetrievalSearch | AnswerSearch:
         """Return what finds items, captions or answers in a split of the run's corpus; the same one each time.
 
         Raises:

@@ -1,4 +1,4 @@
-"""Sets of any size as embeddings: trained, encoded batch after batch, scored, measured, searched and drawn."""
+"""Sets of any size as embeddings: trained, encoded batch after batch, scored, measured and drawn."""
 
 from dataclasses import replace
 
@@ -11,7 +11,6 @@ from toy import trainer_of
 from polypool.aggregators.observe import Seen, Watched
 from polypool.infra.registry import AGGREGATORS
 from polypool.pipelines.figures.embedding_figures import spread_of
-from polypool.pipelines.models.search.queries import Query
 from polypool.pipelines.models.trained import TrainedModel
 from polypool.tasks.models.dual_encoder import SplitEmbeddings
 from polypool.tasks.scoring.geometry import ablated, alignment, uniformity, variance_of
@@ -110,15 +109,6 @@ def test_the_variance_of_sets_of_any_size_is_drawn():
     spread = spread_of(watched)
     assert spread.vectors is None
     assert spread.variance_S.tolist() == pytest.approx([1 - 3**-0.5, 0.0], abs=1e-6)
-
-
-def test_it_is_searched_exactly_and_in_two_passes(trained):
-    exact, two = (trained.open_search(index=method) for method in ("exact", "two-pass"))
-    text = trained.adapter.data("test").texts[3]
-    ours, theirs = (
-        [(hit.id, round(hit.score, 5)) for hit in each.find(Query(text=text), 5)] for each in (two, exact)
-    )
-    assert ours == theirs
 
 
 def test_texts_of_different_lengths_are_embedded_side_by_side(trained):

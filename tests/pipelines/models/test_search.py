@@ -1,14 +1,14 @@
 """Trained models asked: by text, by file, by id; every kind of model, against the scores of its own split."""
 
-import re
 import shutil
 import sys
 from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from clips import write_clip
-from corpora import hgr, make_corpus
+from corpora import make_corpus
 from kept import keep_run
 from pictures import noise
 from PIL import Image
@@ -19,9 +19,16 @@ from verbs import called
 from polypool.infra.errors import InputError
 from polypool.infra.tracking import Tracker, tracking_uri
 from polypool.pipelines.commands.search import hit_table, search
-from polypool.pipelines.models.search import galleries, searches
-from polypool.pipelines.models.search.galleries import EmbeddingGallery, PairGallery, ProbedGallery
-from polypool.pipelines.models.search.queries import Query, QueryReader
+from polypool.pipelines.models import search as searches
+from polypool.pipelines.models.queries import Query, QueryReader
+from polypool.pipelines.models.search import (
+    EmbeddingGallery,
+    Exact,
+    Faiss,
+    PairGallery,
+    top_k,
+    top_k_of_parts,
+)
 from polypool.pipelines.models.trained import load
 from polypool.tasks.inputs.pairs import Pairs
 
@@ -31,7 +38,7 @@ MODELS = {
     "vectors": ({}, EmbeddingGallery),
     "sets": (SETS, EmbeddingGallery),
     "pairs": ({"aggregator": "score_attention(heads=2)"}, PairGallery),
-    "hgr": ({"model": hgr(dropout=0.0), "text": WORDS}, PairGallery),
+    "hgr": ({"model": "hgr(dropout=0.0)", "text": WORDS}, PairGallery),
 }
 
 
@@ -57,33 +64,50 @@ def assert_scores(hits, expected) -> None:
     np.testing.assert_allclose([hit.score for hit in hits], expected, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("least", [100, 6])
-@pytest.mark.parametrize(
-    "change", [{"aggregator": "score_attention(heads=2)"}, {"cross": "cross_modal(heads=2)"}]
-)
-def test_two_passes_rank_the_candidates_of_the_probes(tiny, change, least, monkeypatch):
-    """20 images and 40 captions; a query and the gallery are described by their scores with 5 of each other."""
-    monkeypatch.setattr(galleries, "LEAST", least)
-    monkeypatch.setattr(searches, "SAMPLE", 5)
-    trained = untrained(replace(tiny, **{"aggregator": "mean"} | change))
-    pairs = trained.adapter.data("test")
-    sim_VT = trained.adapter.scorer(trained.model, "test")(slice(0, 20), slice(0, 40)).double().numpy()
-    finder = trained.open_search(index="two-pass")
-    assert isinstance(finder.items_gallery, ProbedGallery)
-    row_P, column_P = (np.linspace(0, size - 1, 5).round().astype(int) for size in (20, 40))
-    between_PP = sim_VT[np.ix_(row_P, column_P)]
-    damped = between_PP.T @ between_PP + 1e-5 * np.linalg.norm(between_PP, ord=2) ** 2 * np.eye(5)
-    joined = np.linalg.inv(damped) @ between_PP.T
-    first_VT = sim_VT[:, column_P] @ joined @ sim_VT[row_P]
-    for column in (3, 8):
-        candidates = np.argsort(-first_VT[:, column], kind="stable")[:least]
-        order = candidates[np.argsort(-sim_VT[candidates, column], kind="stable")][:5]
-        hits = finder.find(Query(text=pairs.texts[column]), 5)
-        assert_scores(hits, sim_VT[order, column])
-    candidates = np.argsort(-first_VT[7], kind="stable")[: 2 * least]
-    hits = finder.find(Query(id=pairs.item_ids[7]), 11)
-    expected = np.sort(sim_VT[7, candidates])[::-1][:11]
-    assert_scores(hits, expected)
+def units(*shape: int, seed: int) -> torch.Tensor:
+    return torch.nn.functional.normalize(
+        torch.randn(*shape, generator=torch.Generator().manual_seed(seed)), dim=-1
+    )
+
+
+@pytest.mark.parametrize("k", [1, 7, 50])
+@pytest.mark.parametrize("size", [1, 4, 100])
+def test_equal_scores_come_in_the_gallerys_order_however_it_is_cut(k, size):
+    score_G = torch.randint(0, 4, (40,), generator=torch.Generator().manual_seed(k)).float()
+    expected = sorted(range(40), key=lambda place: (-score_G[place].item(), place))[:k]
+    found = top_k_of_parts(score_G.split(size), k)
+    assert found.place_K.tolist() == expected
+    assert found.score_K.tolist() == score_G[expected].tolist()
+    with pytest.raises(InputError, match="not finite"):
+        top_k(torch.tensor([0.0, torch.nan]), 1)
+
+
+def test_exact_search_is_that_of_float64_in_parts(monkeypatch):
+    monkeypatch.setattr(searches, "PART", 70)  # seven vectors
+    embedding_GD, query_QD = units(61, 10, seed=0), units(3, 10, seed=1)
+    found = Exact(embedding_GD, lambda part, queries: part @ queries.T).top(query_QD, 10)
+    sim_QG = query_QD.double().numpy() @ embedding_GD.double().numpy().T
+    for (place_K, score_K), sim_G in zip(found, sim_QG, strict=True):
+        assert place_K.tolist() == np.argsort(-sim_G)[:10].tolist()
+        np.testing.assert_allclose(score_K, np.sort(sim_G)[::-1][:10], rtol=1e-5)
+
+
+@pytest.mark.parametrize("small", [5000, 100])
+def test_faiss_finds_the_ten_best(small):
+    pytest.importorskip("faiss", reason="faiss-cpu is an extra")
+    embedding_GD = torch.nn.functional.normalize(
+        units(40, 32, seed=5).repeat(75, 1) + 0.8 * units(3000, 32, seed=6), dim=-1
+    )
+    queries_QD = torch.nn.functional.normalize(embedding_GD[::10] + 0.5 * units(300, 32, seed=7), dim=-1)
+    index = Faiss(embedding_GD, queries_QD[::2], small=small)
+    assert (index.clusters > 0) == (small < 3000)
+    assert f"recall@10 {index.recall:.3f}" in index.about
+    sim_QG, shared = queries_QD[1::2] @ embedding_GD.T, 0
+    for (place_K, score_K), sim_G in zip(index.top(queries_QD[1::2], 10), sim_QG, strict=True):
+        torch.testing.assert_close(score_K, sim_G[place_K], atol=1e-5, rtol=0)
+        shared += int(torch.isin(place_K, sim_G.topk(10).indices).sum())
+    assert shared / 1500 >= 0.995
+    assert sorted(index.top(queries_QD[:1], 4000)[0].place_K.tolist()) == list(range(3000))
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -212,31 +236,12 @@ def test_a_model_from_before_assets_named_the_backbone_asks_its_store(pictures, 
 
 
 @pytest.mark.parametrize(
-    ("method", "change", "message"),
-    [
-        ("two-pass", "vectors", "for sets of vectors"),
-        ("int8", "vectors", "int8 is for sets of vectors"),
-        ("binary", "hgr", "makes none of images and captions apart; choose --index exact$"),
-        ("two-pass", "hgr", "makes none of images and captions apart; choose --index exact$"),
-        ("faiss", "pairs", "makes none of images and captions apart; choose --index exact or two-pass"),
-    ],
+    ("change", "message"),
+    [("sets", "for single vectors"), ("hgr", "makes none of images and captions apart"), ("pairs", "apart")],
 )
-def test_an_index_that_does_not_fit_is_refused(tiny, method, change, message):
-    finder = untrained(replace(tiny, **MODELS[change][0])).open_search(index=method)
-    with pytest.raises(InputError, match=message):
-        finder.find(Query(text="a dog"), 3)
-
-
-def test_the_recall_of_what_is_not_exact_is_printed(tiny, new_home):
-    run_id = keep_run(replace(tiny, **SETS))
-    shown = search(run_id=run_id, query="a dog", k=3, index="int8")
-    assert re.search(
-        r"^images or videos: 20 sets in two passes: .*int8 vectors; recall@10 [01]\.\d{3} of", shown, re.M
-    )
-    assert "recall" not in search(run_id=run_id, query="a dog", k=3)
-    assert re.search(
-        r"^captions: 40 sets in two passes", search(run_id=run_id, id="3", k=3, index="binary"), re.M
-    )
+def test_faiss_is_refused_for_anything_but_single_vectors(tiny, change, message):
+    with pytest.raises(InputError, match=f"{message}.*; choose --index exact"):
+        untrained(replace(tiny, **MODELS[change][0])).search("a dog", index="faiss")
 
 
 def test_faiss_that_is_missing_is_said(tiny, monkeypatch):

@@ -18,7 +18,7 @@ from polypool.infra.errors import InputError
 from polypool.infra.registry import TASKS
 from polypool.pipelines.commands import search as verb
 from polypool.pipelines.models.exporting import export
-from polypool.pipelines.models.search.queries import Query
+from polypool.pipelines.models.queries import Query
 from polypool.pipelines.models.trained import load
 from polypool.pipelines.serving.service import Service
 from polypool.pipelines.serving.settings import Settings

@@ -1,0 +1,538 @@
+"""Search of a split by a trained model: items for a text, captions for an image or video, answers to a question.
+
+A gallery is one modality of a split, encoded once. Equal scores come in the gallery's order, however it is cut.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import isqrt
+from pathlib import Path
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
+from urllib.parse import quote
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from polypool.infra.batches import Batch
+from polypool.infra.compute.device import device_of, on_device
+from polypool.infra.errors import InputError
+from polypool.infra.extras import needed
+from polypool.infra.files import atomic
+from polypool.pipelines.models.queries import Query, QueryReader, visual_batch
+from polypool.tasks.abilities import Answers, Searchable
+from polypool.tasks.datasets.corpus import Corpus
+from polypool.tasks.datasets.questions import QuestionCorpus
+from polypool.tasks.datasets.stored_corpus import ALL
+from polypool.tasks.inputs.pairs import Pairs
+from polypool.tasks.models.dual_encoder import Batches, encode_split
+from polypool.tasks.models.retrieval_model import RetrievalModel
+from polypool.tasks.similarities.similarity import Cosine, Side
+
+Method = Literal["exact", "faiss"]
+"""How a gallery is searched: every score, or clusters of single vectors by faiss."""
+CHUNK = 64  # items or captions that go through the model at once
+TOGETHER = 32  # queries that are encoded together
+PART = 1 << 24  # numbers of a gallery that are scored at once: 64 MB
+AT, RECALL = 10, 0.999  # faiss searches as many clusters as give this recall of the ten best, ...
+SAMPLE = 64  # ... measured on so many queries
+SMALL = 20_000  # vectors up to which faiss searches all
+
+
+class TopK(NamedTuple):
+    """Places in a gallery, the best first, and their scores."""
+
+    place_K: Tensor
+    score_K: Tensor
+
+
+def top_k(score_G: Tensor, k: int) -> TopK:
+    """Return the k best of a gallery's scores, or all where it is smaller.
+
+    Raises:
+        InputError: a score is not finite.
+    """
+    _check_finite(score_G)
+    threshold = score_G.topk(min(k, len(score_G))).values[-1]
+    place_C = (score_G >= threshold).nonzero().squeeze(1)
+    place_K = place_C[score_G[place_C].argsort(descending=True, stable=True)[:k]]
+    return TopK(place_K, score_G[place_K])
+
+
+def _check_finite(x: Tensor) -> None:
+    if not torch.isfinite(x).all():
+        raise InputError(
+            "the model's scores or embeddings are not finite; it has diverged, or the features of the query or of the "
+            "gallery hold NaN"
+        )
+
+
+def top_k_of_parts(parts: Iterable[Tensor], k: int) -> TopK:
+    """Return the k best of scores that come part by part, in the gallery's order, with the best so far in memory."""
+    place_K, score_K, start = torch.empty(0, dtype=torch.int64), torch.empty(0), 0
+    for score_P in parts:
+        place_C = torch.cat([place_K, torch.arange(start, start + len(score_P))])
+        chosen, score_K = top_k(torch.cat([score_K, score_P]), k)
+        place_K, start = place_C[chosen], start + len(score_P)
+    return TopK(place_K, score_K)
+
+
+class Exact:
+    """Scores every embedding, a part at a time, by any similarity.
+
+    Args:
+        embedding: of the gallery, `(G, D)` or `(G, K, D)`.
+        score: scores a part of it with queries, `(P, Q)`.
+    """
+
+    about = ""
+
+    def __init__(self, embedding: Tensor, score: Callable[[Tensor, Tensor], Tensor]) -> None:
+        self.embedding, self.score = embedding, score
+
+    @torch.inference_mode()
+    def top(self, queries: Tensor, k: int) -> list[TopK]:
+        """Return the k best for each query of `(Q, D)` or `(Q, K, D)`."""
+        size = max(1, PART // self.embedding[0].numel())
+        parts_PQ = [self.score(part, queries).float().cpu() for part in self.embedding.split(size)]
+        return [top_k_of_parts((part_PQ[:, q] for part_PQ in parts_PQ), k) for q in range(len(queries))]
+
+
+class Faiss:
+    """Inner products by faiss: of all vectors of a small gallery, else of clusters around their means.
+
+    Args:
+        embedding_GD: the gallery's embeddings, of unit length.
+        sample_SD: queries on which the recall of clusters is measured.
+        small: size up to which all vectors are searched.
+
+    Raises:
+        InputError: faiss is not installed.
+    """
+
+    def __init__(self, embedding_GD: Tensor, sample_SD: Tensor, *, small: int = SMALL) -> None:
+        with needed("faiss", otherwise="choose --index exact"):
+            import faiss
+        vectors_GD = _plain(embedding_GD)
+        self.index = faiss.IndexFlatIP(vectors_GD.shape[1])
+        self.clusters, self.recall = 0, 1.0
+        if len(vectors_GD) <= small:
+            self.index.add(vectors_GD)
+            return
+        clusters = 4 * isqrt(len(vectors_GD))
+        self.index = faiss.IndexIVFFlat(self.index, vectors_GD.shape[1], clusters, faiss.METRIC_INNER_PRODUCT)
+        self.index.train(vectors_GD[:: max(1, len(vectors_GD) // (50 * clusters))])
+        self.index.add(vectors_GD)
+        query_SD = _plain(sample_SD)
+        self.index.nprobe = clusters
+        exact_SK = self.index.search(query_SD, AT)[1]
+        self.clusters, self.recall = 4, 0.0
+        while self.recall < RECALL:
+            self.clusters = min(2 * self.clusters, clusters)
+            self.index.nprobe = self.clusters
+            found_SK = self.index.search(query_SD, AT)[1]
+            shared = sum(
+                np.isin(found_K, exact_K).sum() for found_K, exact_K in zip(found_SK, exact_SK, strict=True)
+            )
+            self.recall = shared / exact_SK.size
+
+    @property
+    def about(self) -> str:
+        """How many vectors are searched, and the measured recall."""
+        part = f"{self.clusters:,} of {self.index.nlist:,} clusters of" if self.clusters else "all"
+        return f"{part} {self.index.ntotal:,} vectors by faiss; recall@{AT} {self.recall:.3f} of the exact search"
+
+    def top(self, queries: Tensor, k: int) -> list[TopK]:
+        """Return the k best for each query of `(Q, D)`."""
+        _check_finite(queries)
+        k = min(k, self.index.ntotal)
+        score_QK, place_QK = self.index.search(_plain(queries), k)
+        if (place_QK < 0).any():  # the searched clusters hold fewer than k
+            self.index.nprobe = self.index.nlist
+            score_QK, place_QK = self.index.search(_plain(queries), k)
+            self.index.nprobe = self.clusters
+        order_QK = np.lexsort((place_QK, -score_QK))
+        score_QK, place_QK = (np.take_along_axis(x_QK, order_QK, axis=1) for x_QK in (score_QK, place_QK))
+        return [
+            TopK(*found) for found in zip(torch.from_numpy(place_QK), torch.from_numpy(score_QK), strict=True)
+        ]
+
+
+def _plain(x: Tensor) -> np.ndarray:
+    return np.ascontiguousarray(x.float().cpu().numpy())
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmbeddingFiles:
+    """NumPy files of a split's embeddings, `(S, D)` or `(S, K, D)`, float32, memory-mapped.
+
+    Attributes:
+        folder: created where missing.
+        split: of the corpus that is searched, behind its name.
+        depends: model, settings and data, as JSON; another value names another file, which replaces this one.
+    """
+
+    folder: Path
+    split: str
+    depends: object
+
+    def path(self, side: Side) -> Path:
+        digest = hashlib.sha256(json.dumps(self.depends, sort_keys=True).encode()).hexdigest()
+        return self.folder / f"{self._prefix(side)}{digest[:32]}.npy"
+
+    def write(self, side: Side, embedding: Tensor) -> None:
+        """Write the embeddings, and delete those that they replace."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with atomic(self.path(side)) as file:
+            np.save(file, embedding.float().cpu().numpy())
+        for other in self.folder.glob(f"{self._prefix(side)}*.npy"):
+            if other != self.path(side):
+                other.unlink(missing_ok=True)
+
+    def _prefix(self, side: Side) -> str:
+        # hyphens separate the parts of a file's name
+        return quote(self.split, safe="").replace("-", "%2D") + f"-{side}-"
+
+
+class EmbeddingGallery:
+    """The embeddings of one side of a split, for a model that encodes each modality alone.
+
+    Args:
+        model: in evaluation mode.
+        side: which side is searched.
+        batches: returns its samples.
+        sample: returns a few queries of the other side.
+        method: of searching.
+        files: where embeddings are kept; None for nowhere.
+
+    Raises:
+        InputError: the method does not fit the model.
+    """
+
+    at_once = TOGETHER
+
+    def __init__(
+        self,
+        model: RetrievalModel,
+        side: Side,
+        batches: Callable[[], Batches],
+        *,
+        sample: Callable[[], Batch],
+        method: Method,
+        files: EmbeddingFiles | None,
+    ) -> None:
+        self.model, self.side, self.device = model, side, device_of(model)
+        self.encode_item, self.encode_query = _encoders(model, side)
+        self.embedding = self._embeddings(batches, files)
+        similarity = model.similarity
+        if method == "exact":
+            self.index = Exact(
+                self.embedding,
+                similarity if side == "visual" else lambda part, queries: similarity(queries, part).T,
+            )
+        elif isinstance(similarity, Cosine) and self.embedding.ndim == 2:
+            self.index = Faiss(self.embedding, self._encoded(self.encode_query, sample()))
+        else:
+            raise InputError("--index faiss is for single vectors that cosines compare; choose --index exact")
+
+    def _embeddings(self, batches: Callable[[], Batches], files: EmbeddingFiles | None) -> Tensor:
+        if files and files.path(self.side).is_file():
+            return torch.from_numpy(np.load(files.path(self.side), mmap_mode="c")).to(self.device)
+        embedding = encode_split(lambda batch: self.encode_item(batch).vectors, batches(), device=self.device)
+        if files:
+            # another process writes the file, or none can: then this search alone has them
+            with contextlib.suppress(InputError, OSError):
+                files.write(self.side, embedding)
+        return embedding
+
+    @torch.inference_mode()
+    def _encoded(self, encode: Callable[[Batch], Any], queries: Batch) -> Tensor:
+        return encode(on_device(queries, self.device)).vectors.to(self.embedding)
+
+    @property
+    def about(self) -> str:
+        """How it is searched, and with which recall; empty for exact search."""
+        return self.index.about
+
+    def best(self, queries: Batch, k: int) -> list[TopK]:
+        """Return the k best for each query, which are of the other modality."""
+        return self.index.top(self._encoded(self.encode_query, queries), k)
+
+    def alike(self, queries: Batch, k: int) -> list[TopK]:
+        """Return the k best for each query of the same modality, by exact search."""
+        among = Exact(self.embedding, self.model.similarity.between(self.side, self.side))
+        return among.top(self._encoded(self.encode_item, queries), k)
+
+
+class PairGallery:
+    """One side of a split for a model of pairs, such as HGR, that scores each query with all of it."""
+
+    at_once, about = 1, ""
+
+    @torch.inference_mode()
+    def __init__(self, model: RetrievalModel, side: Side, batches: Batches) -> None:
+        self.model, self.side, self.device = model, side, device_of(model)
+        encode_item, self.encode_query = _encoders(model, side)
+        self._parts = [(number_B, encode_item(on_device(batch, self.device))) for number_B, batch in batches]
+
+    @torch.inference_mode()
+    def best(self, queries: Batch, k: int) -> list[TopK]:
+        """Return the k best for the query of a batch of one, which is of the other modality."""
+        query = self.encode_query(on_device(queries, self.device))
+        score_G = torch.empty(sum(len(number_B) for number_B, _ in self._parts))
+        for number_B, part in self._parts:
+            pair = (part, query) if self.side == "visual" else (query, part)
+            score_G[number_B] = self.model.score(*pair).float().flatten().cpu()
+        return [top_k(score_G, k)]
+
+    def alike(self, queries: Batch, k: int) -> list[TopK]:
+        raise InputError(
+            f"a {type(self.model).__name__} scores pairs of an image or video and a text, and makes no embeddings of "
+            "one alone, so that images cannot be compared with images, nor texts with texts"
+        )
+
+
+def _encoders(model: RetrievalModel, side: Side) -> tuple[Any, Any]:
+    """Return the encoders of what is searched and of queries."""
+    encoders = (model.encode_visual, model.encode_text)
+    return encoders if side == "visual" else encoders[::-1]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hit:
+    """An item or caption that was found. `file` is empty where the corpus has none."""
+
+    rank: int
+    score: float
+    id: str
+    file: str
+    caption: str
+
+
+class Answer(NamedTuple):
+    """An answer to a question, and the model's probability of it, from 0 to 1."""
+
+    answer: str
+    probability: float
+
+
+Result = TypeVar("Result", Hit, Answer)
+
+
+class Search(ABC, Generic[Result]):
+    """A search of one split by a trained model.
+
+    Args:
+        adapter: of the task, `Searchable`.
+        split: whose items are searched, or offered to ask about.
+    """
+
+    def __init__(self, adapter: Any, *, split: str) -> None:
+        self.adapter, self.split = adapter, split
+        self.reader = QueryReader(adapter)
+
+    @property
+    def corpus(self) -> Corpus | QuestionCorpus:
+        """The corpus; it is opened when it is first needed."""
+        return self.adapter.corpus
+
+    @cached_property
+    def items(self) -> list[Any]:
+        """The split's `Item`s or `Image`s; an unknown split is an `InputError`."""
+        return self.corpus.items(self.split)
+
+    def find(self, query: Query, k: int, **options: Any) -> list[Result]:
+        """Return the k best results of a query, best first; options are those of `find_each`.
+
+        Raises:
+            InputError: the query lacks a part or has one too many, a file does not decode or its features cannot be
+                computed, an id is unknown, a text has no word, or the model's scores are not finite.
+        """
+        (results,) = self.find_each([query], k, **options)
+        return results
+
+    @abstractmethod
+    def find_each(self, queries: Sequence[Query], k: int, **options: Any) -> list[list[Result]]:
+        """Return what `find` returns for each query; they go through the model together."""
+
+    def close(self) -> None:
+        """End the processes that decode."""
+        self.reader.close()
+
+
+class RetrievalSearch(Search[Hit]):
+    """Finds images or videos by text, and captions by image or video, by a `Method`.
+
+    Args:
+        adapter: of the task.
+        model: in evaluation mode.
+        pairs: gives the split; without `files`, or with none there, it is called at once.
+        split: its name.
+        method: of searching.
+        files: where embeddings are kept; None for nowhere.
+
+    Raises:
+        InputError: no such split, items without features, or the method does not fit the model.
+    """
+
+    def __init__(
+        self,
+        adapter: Searchable,
+        model: RetrievalModel,
+        pairs: Callable[[], Pairs],
+        *,
+        split: str = "test",
+        method: Method = "exact",
+        files: EmbeddingFiles | None = None,
+    ) -> None:
+        super().__init__(adapter, split=split)
+        self.model, self.method, self.files, self._read = model, method, files, pairs
+        if method != "exact" and not model.has_embeddings:
+            raise InputError(
+                f"--index {method} searches embeddings, and {type(model).__name__} makes none of images and captions "
+                "apart; choose --index exact"
+            )
+        self.corpus.check_split(split)
+        if files is None or not files.path("visual").is_file():
+            _ = self.pairs
+
+    @property
+    def corpus(self) -> Corpus:
+        return self.adapter.corpus
+
+    @cached_property
+    def pairs(self) -> Pairs:
+        """The split's items with their captions."""
+        with contextlib.redirect_stdout(io.StringIO()):  # training prints the unknown words of a corpus
+            return self._read()
+
+    @cached_property
+    def items_gallery(self) -> EmbeddingGallery | PairGallery:
+        """The images or videos, encoded when they are first searched."""
+        return self._gallery(
+            "visual",
+            lambda: self.pairs.items(CHUNK),
+            lambda: self.pairs.captions.batch(_evenly(len(self.pairs.texts))),
+        )
+
+    @cached_property
+    def captions_gallery(self) -> EmbeddingGallery | PairGallery:
+        """The captions, encoded when they are first searched."""
+        return self._gallery(
+            "text",
+            lambda: self.pairs.sentences(CHUNK),
+            lambda: visual_batch(self.pairs.visual, _evenly(len(self.pairs.item_ids))),
+        )
+
+    def _gallery(
+        self, side: Side, batches: Callable[[], Batches], sample: Callable[[], Batch]
+    ) -> EmbeddingGallery | PairGallery:
+        if not self.model.has_embeddings:
+            return PairGallery(self.model, side, batches())
+        return EmbeddingGallery(
+            self.model, side, batches, sample=sample, method=self.method, files=self.files
+        )
+
+    def searched(self, query: Query, side: Side | None = None) -> str:
+        """Return what a query is compared with, such as `60 images of the split test`."""
+        of = "all splits" if self.split == ALL else f"the split {self.split}"
+        if self._side(query, side) == "text":
+            return f"{len(self.pairs.texts):,} captions of {of}"
+        return f"{self.corpus.count(self.split):,} {self.adapter.modality}s of {of}"
+
+    @property
+    def about(self) -> list[str]:
+        """How each gallery that is encoded is searched, with the measured recall, unless exactly."""
+        galleries = {"images or videos": "items_gallery", "captions": "captions_gallery"}
+        encoded = {what: vars(self).get(name) for what, name in galleries.items()}
+        return [f"{what}: {it.about}" for what, it in encoded.items() if it is not None and it.about]
+
+    def find_each(self, queries: Sequence[Query], k: int, *, side: Side | None = None) -> list[list[Hit]]:
+        """Return items, each with its first caption, for a text; captions for an image or video.
+
+        Args:
+            queries: texts, images or videos.
+            k: results of each.
+            side: finds items ("visual") or captions ("text") for every query, also for one of the same kind; an item
+                that is asked for by its id is not its own result.
+        """
+        if any(query.text is not None and query.is_visual for query in queries):
+            raise InputError(
+                "give a text or an image or video, not both: the run compares one with the other"
+            )
+        found: dict[int, list[Hit]] = {}
+        for visual in {query.is_visual for query in queries}:
+            captions = (side or ("text" if visual else "visual")) == "text"
+            gallery = self.captions_gallery if captions else self.items_gallery
+            numbers = [number for number, query in enumerate(queries) if query.is_visual == visual]
+            for start in range(0, len(numbers), gallery.at_once):
+                part = [queries[number] for number in numbers[start : start + gallery.at_once]]
+                batch = self._batch(part, visual=visual)
+                alike = captions != visual
+                best = gallery.alike(batch, k + 1) if alike else gallery.best(batch, k)
+                for number, query, top in zip(numbers[start:], part, best, strict=False):
+                    found[number] = self._hits(top, k, captions=captions, but=query.id if alike else "")
+        return [found[number] for number in range(len(queries))]
+
+    @staticmethod
+    def _side(query: Query, side: Side | None) -> Side:
+        return side or ("text" if query.is_visual else "visual")
+
+    def _batch(self, queries: Sequence[Query], *, visual: bool) -> Batch:
+        if visual:
+            return self.reader.visual_batch(queries)
+        with contextlib.redirect_stdout(io.StringIO()):  # a parser of role graphs counts what it parsed
+            return self.reader.text_batch(queries)
+
+    def _hits(self, top: TopK, k: int, *, captions: bool, but: str) -> list[Hit]:
+        """Return the first k results, without the item that has the id `but`."""
+        places = top.place_K.tolist()
+        numbers = [int(self.pairs.owner_T[place]) for place in places] if captions else places
+        hits: list[Hit] = []
+        for item, place, score in zip(
+            self.corpus.some(self.split, numbers), places, top.score_K.tolist(), strict=True
+        ):
+            if item.id == but or len(hits) == k:
+                continue
+            caption = self.pairs.texts[place] if captions else item.captions[0]
+            file = str(self.corpus.image_path(item)) if item.path else ""
+            hits.append(Hit(rank=len(hits) + 1, score=score, id=item.id, file=file, caption=caption))
+        return hits
+
+
+def _evenly(count: int) -> np.ndarray:
+    """Return up to `SAMPLE` numbers below `count`, evenly spaced."""
+    return np.unique(np.linspace(0, count - 1, min(count, SAMPLE)).round().astype(np.int64))
+
+
+class AnswerSearch(Search[Answer]):
+    """Finds the most probable answers to a question about an image; the adapter is `Searchable`, too."""
+
+    def __init__(self, adapter: Answers, model: nn.Module, *, split: str = "test") -> None:
+        super().__init__(adapter, split=split)
+        self.model = model
+
+    @torch.inference_mode()
+    def find_each(self, queries: Sequence[Query], k: int) -> list[list[Answer]]:
+        """Return the k most probable answers to each question about the image beside it."""
+        if not all(query.is_visual and not query.video for query in queries):
+            raise InputError(
+                "the run answers questions about images: give --image FILE or --id ID with the question"
+            )
+        batch = self.reader.text_batch(queries) | self.reader.visual_batch(queries)
+        probability_BA = self.adapter.probabilities(self.model, on_device(batch, device_of(self.model))).cpu()
+        if not torch.isfinite(probability_BA).all():
+            raise InputError("the model's probabilities are not finite; it has diverged")
+        order_BK = probability_BA.argsort(dim=1, descending=True, stable=True)[:, :k].tolist()
+        return [
+            [Answer(answer=self.adapter.choices[n], probability=float(probability_A[n])) for n in order_K]
+            for order_K, probability_A in zip(order_BK, probability_BA, strict=True)
+        ]
