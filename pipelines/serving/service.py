@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections import deque
 from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
+from anyio import to_thread
 
-from polypool.infra.errors import FaultError, InputError
-from polypool.pipelines.models.search.queries import Query, QueryReader, as_file
-from polypool.pipelines.models.search.searches import AnswerSearch, RetrievalSearch
+from polypool.infra.errors import AwayError, FaultError, InputError
+from polypool.pipelines.models.queries import Query, QueryReader, as_file
+from polypool.pipelines.models.search import AnswerSearch, RetrievalSearch
 from polypool.pipelines.models.table_rows import EXAMPLE_TEXT, Row, check_servable, embedded, makes_sets
 from polypool.pipelines.models.trained import TrainedModel, load
 from polypool.pipelines.serving.schema import Described, ModelRequest, Route
@@ -199,3 +202,40 @@ class Service:
         except InputError:
             return {}
         return {name: text for name, text in digests.items() if name in ("corpus", "features", "texts")}
+
+
+class RowQueue:
+    """Rows that wait for the model: up to `max_batch` of them are answered together, in one thread."""
+
+    def __init__(self, service: Service) -> None:
+        self.service, self.limits = service, service.settings.limits
+        self.requests = 0
+        self._rows: deque[tuple[ModelRequest, asyncio.Future[Answered]]] = deque()
+        self._worker: asyncio.Task[None] | None = None
+
+    async def answer(self, rows: Sequence[ModelRequest]) -> Sequence[Answered]:
+        """Return the columns of each row, or why there are none.
+
+        Raises:
+            AwayError: too many requests wait, or the answer takes too long.
+        """
+        if self.requests >= self.limits.max_queued:
+            raise AwayError("too many ask at once; try again in a moment")
+        futures = [asyncio.get_running_loop().create_future() for _ in rows]
+        self._rows.extend(zip(rows, futures, strict=True))
+        if self._worker is None or self._worker.done():
+            self._worker = asyncio.create_task(self._work())
+        self.requests += 1
+        try:
+            return await asyncio.gather(*futures)
+        finally:
+            self.requests -= 1
+
+    async def _work(self) -> None:
+        while self._rows:
+            batch = [self._rows.popleft() for _ in range(min(self.limits.max_batch, len(self._rows)))]
+            batch = [(row, future) for row, future in batch if not future.done()]  # clients that left
+            answers = await to_thread.run_sync(self.service.answer, [row for row, _ in batch])
+            for (_, future), answer in zip(batch, answers, strict=True):
+                if not future.done():
+                    future.set_result(answer)

@@ -7,7 +7,7 @@ import socket
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 import tyro
 
@@ -15,7 +15,6 @@ from polypool.infra.errors import InputError
 from polypool.infra.fields import above, at_least, validate
 from polypool.infra.process.command import NamedRun, Repeated
 from polypool.infra.storage.places import local
-from polypool.pipelines.models.search import Method
 
 TOKEN = "POLYPOOL_SERVE_TOKEN"
 """The environment variable that has the token."""
@@ -37,7 +36,6 @@ class Limits:
         max_ongoing: requests that a replica has at once.
         max_queued: requests that wait; more are refused with 503.
         max_body_mib: MiB of a request; larger ones are refused with 413.
-        max_bodies_mib: MiB of all requests in progress; what would exceed it is refused with 503.
         max_rows: rows of a request.
         max_elements: elements of a set of features, such as regions or frames.
         max_characters: characters of a text.
@@ -49,7 +47,6 @@ class Limits:
     max_ongoing: Positive = 64
     max_queued: Positive = 256
     max_body_mib: Annotated[float, above(0)] = 16.0
-    max_bodies_mib: Annotated[float, above(0)] = 256.0
     max_rows: Positive = 256
     max_elements: Positive = 1024
     max_characters: Positive = 1000
@@ -58,11 +55,6 @@ class Limits:
 
     def __post_init__(self) -> None:
         validate(self)
-        if self.max_bodies_mib < self.max_body_mib:
-            raise InputError(
-                f"--max-bodies-mib {self.max_bodies_mib:g} is less than one request may bring: "
-                f"--max-body-mib {self.max_body_mib:g}"
-            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +103,7 @@ class Settings:
     search: bool = True
     page: bool = True
     images: bool = True
-    index: Method = "auto"
+    index: Literal["exact", "faiss"] = "exact"
     other_data: bool = False
     trust: Repeated = ()
     replicas: tyro.conf.OmitArgPrefixes[Replicas] = field(default_factory=Replicas)

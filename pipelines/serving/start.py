@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import os
 import shlex
-from contextlib import nullcontext
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-
-from anyio import to_thread
+from typing import TYPE_CHECKING
 
 from polypool.infra.errors import InputError
 from polypool.infra.extras import needed
@@ -20,8 +17,11 @@ from polypool.infra.tracking import resolve_run, tracking_uri
 from polypool.pipelines.serving.schema import Described
 from polypool.pipelines.serving.settings import LOOPBACK, OPEN, TOKEN, Place, Settings, digest, read_token
 
-QUIET = {"RAY_SERVE_LOG_TO_STDERR": "0"}
-"""Environment of Ray's processes: Ray Serve logs to its files, not to the terminal."""
+if TYPE_CHECKING:
+    from polypool.pipelines.serving.service import Service
+
+CONNECTIONS = 512  # at once; requests of more get 503
+ENDING = 4  # seconds after Ctrl-C for requests in progress
 
 
 def serve(settings: Settings, at: Place, *, token_file: Path | None, open_to_all: bool) -> None:
@@ -38,68 +38,68 @@ def serve(settings: Settings, at: Place, *, token_file: Path | None, open_to_all
             cannot be used; or a service that would be open to other machines without a token.
     """
     settings = complete(settings, at, token_file=token_file)
-    if at.host not in LOOPBACK and not (settings.token or open_to_all):
-        raise InputError(f"--host {at.host}: other machines reach it; {OPEN}")
-    settings = replace(settings, local=at.host in LOOPBACK)
-    token = ""
-    if settings.token:
-        token = f"$(cat {shlex.quote(str(token_file))})" if token_file else f"${TOKEN}"
-    if at.route != "/" and not (settings.replicas.replicas and on_cluster()):
+    on_ray = settings.replicas.replicas > 0
+    on_other = on_ray and on_cluster()
+    if (at.host not in LOOPBACK or on_other) and not (settings.token or open_to_all):
+        where = "a cluster" if on_other else f"--host {at.host}"
+        raise InputError(f"{where}: other machines reach it; {OPEN}")
+    settings = replace(settings, local=at.host in LOOPBACK and not on_other)
+    if at.route != "/" and not on_other:
         raise InputError("--route is for services of a Ray cluster; give --replicas, and set RAY_ADDRESS")
-    if settings.replicas.replicas:
-        _serve_on_ray(settings, at, token=token, open_to_all=open_to_all)
+    token = f"$(cat {shlex.quote(str(token_file))})" if token_file else f"${TOKEN}"
+    token = token if settings.token else ""
+    listening, at = at.listen()  # refuses a port that is taken before anything is loaded
+    if on_ray:
+        with needed("serve"):
+            import ray.serve  # noqa: F401
+    settings = with_run_id(settings)  # so that all replicas have the same run
+    if on_ray:
+        listening.close()
+        _serve_on_ray(settings, at, token=token)
         return
-    listening, at = at.listen()
-    with listening:
-        from polypool.pipelines.serving.local import serve_here
-        from polypool.pipelines.serving.service import Service
+    with listening, needed("serve"):
+        import uvicorn
 
-        service = Service.load(with_run_id(settings))
-        for note in service.notes:
-            print(f"note: {note}", flush=True)
+        from polypool.pipelines.serving.app import application
+
+        service = _loaded(settings)
         for about in service.warm():
             print(about, flush=True)
         print(how_to_use(at.address, service.described, token=token), flush=True)
-        serve_here(service, listening)
+        config = uvicorn.Config(
+            application(service),
+            limit_concurrency=CONNECTIONS,
+            timeout_graceful_shutdown=ENDING,
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,  # requests hold what people look for
+            server_header=False,
+        )
+        uvicorn.Server(config).run(sockets=[listening])
 
 
-def _serve_on_ray(settings: Settings, at: Place, *, token: str, open_to_all: bool) -> None:
-    os.environ |= {name: value for name, value in QUIET.items() if name not in os.environ}
-    with needed("serve"):
-        import ray.serve  # noqa: F401
-    from polypool.infra.ray import session
-    from polypool.infra.ray.internals import mute_workers
-    from polypool.pipelines.serving import deployment
-    from polypool.pipelines.serving.application import application
-    from polypool.pipelines.serving.local import Server
+def _loaded(settings: Settings) -> Service:
     from polypool.pipelines.serving.service import Service
 
-    listening = None
-    if not on_cluster():
-        listening, at = at.listen()
-    with listening or nullcontext(), session.ray_beside():
-        settings = with_run_id(settings)  # so that all replicas have the same run
-        service = Service.load(settings)  # refuses what cannot be served before Ray starts
-        described, notes = service.described, service.notes
-        del service
-        for note in notes:
-            print(f"note: {note}", flush=True)
-        with session.ray_session():
-            mute_workers()
-            parts = (described.title, described.task, described.source)
-            print(
-                f"{' · '.join(filter(None, parts))}: {settings.replicas.replicas} being loaded ...",
-                flush=True,
-            )
-            if listening is None:
-                with deployment.running(settings, at, open_to_all=open_to_all) as address:
-                    print(how_to_use(address, described, token=token), flush=True)
-                    deployment.wait(at.name)
-            else:
-                model = deployment.private_replicas(settings, at.name)
-                print(how_to_use(at.address, described, token=token), flush=True)
-                watch = partial(to_thread.run_sync, deployment.check, at.name)
-                Server(application(described, settings, model), listening, watch=watch).serve_forever()
+    service = Service.load(settings)
+    for note in service.notes:
+        print(f"note: {note}", flush=True)
+    return service
+
+
+def _serve_on_ray(settings: Settings, at: Place, *, token: str) -> None:
+    os.environ.setdefault("RAY_SERVE_LOG_TO_STDERR", "0")
+    from polypool.infra.ray import session
+    from polypool.pipelines.serving.ray import running, wait
+
+    described = _loaded(settings).described  # refuses what cannot be served before Ray starts
+    with session.ray_session():
+        parts = (described.title, described.task, described.source)
+        print(f"{' · '.join(filter(None, parts))}: {settings.replicas.replicas} being loaded ...", flush=True)
+        with running(settings, at):
+            print(how_to_use(at.address, described, token=token), flush=True)
+            wait(at.name)
 
 
 def complete(settings: Settings, at: Place, *, token_file: Path | None) -> Settings:

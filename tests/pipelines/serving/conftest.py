@@ -8,10 +8,7 @@ import pytest
 from corpora import make_corpus, make_questions
 from kept import export_run
 from searchable import serving, untrained, with_clips, with_pictures
-from starlette.types import ASGIApp
 
-from polypool.pipelines.serving.application import application
-from polypool.pipelines.serving.model import LocalModel
 from polypool.pipelines.serving.service import Service
 from polypool.pipelines.serving.settings import Settings
 from polypool.tasks.run import Run
@@ -48,17 +45,6 @@ def words_run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 @pytest.fixture(scope="session")
 def questions(tmp_path_factory: pytest.TempPathFactory, of_run: Callable[..., Service]) -> Service:
     return of_run(make_questions(tmp_path_factory.mktemp("asked")))
-
-
-@pytest.fixture(scope="session")
-def over_http() -> Callable[..., ASGIApp]:
-    """Makes the application of a service."""
-
-    def make(service: Service, settings: Settings | None = None) -> ASGIApp:
-        model = LocalModel(service, waiting=service.settings.limits.max_queued)
-        return application(service.described, settings or service.settings, model)
-
-    return make
 
 
 @pytest.fixture(scope="module")

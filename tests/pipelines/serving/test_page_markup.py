@@ -8,7 +8,7 @@ import pytest
 from markupsafe import escape
 from searchable import ids, serving, text_page, untrained, with_clips, with_pictures
 
-from polypool.pipelines.models.search.searches import AnswerSearch
+from polypool.pipelines.models.search import AnswerSearch
 
 EVIL = "\"><script>alert('dog')</script><img src=x onerror=alert(1)>&lt;{{ 7 * 7 }}' autofocus onfocus=alert(2) \u2028"
 USED = ("modality", "corpus", "store", "text_inputs", "visual_inputs", "probabilities")

@@ -10,7 +10,7 @@ from searchable import with_pictures
 
 from polypool.infra.compute.device import device_of, on_device
 from polypool.infra.errors import FaultError, InputError
-from polypool.pipelines.models.search.queries import Query
+from polypool.pipelines.models.queries import Query
 from polypool.pipelines.models.trained import load
 from polypool.pipelines.serving.schema import ModelRequest
 from polypool.pipelines.serving.service import Service

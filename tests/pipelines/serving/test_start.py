@@ -16,8 +16,8 @@ from polypool.infra.errors import InputError
 from polypool.infra.fields import from_plain
 from polypool.infra.ray import session
 from polypool.pipelines.commands.serve import main
-from polypool.pipelines.serving import deployment, local, service, settings, start
-from polypool.pipelines.serving.deployment import application, build
+from polypool.pipelines.serving import ray, service, settings, start
+from polypool.pipelines.serving.ray import application, build
 from polypool.pipelines.serving.schema import Described
 from polypool.pipelines.serving.settings import Limits, Place, Replicas, Settings, digest
 from polypool.pipelines.serving.start import complete, how_to_use
@@ -60,7 +60,6 @@ def refusal(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
         (["x", "--replicas", "-1"], "--replicas must be at least 0, not -1"),
         (["x", "--route", "/a"], "--route is for services of a Ray cluster; give --replicas"),
         (["x", "--route", "/a", "--replicas", "1"], "give --replicas, and set RAY_ADDRESS"),
-        (["x", "--max-body-mib", "512"], "--max-bodies-mib 256 is less than one request may bring"),
         (["x", "--token", TOKEN], "--token"),
     ],
 )
@@ -126,16 +125,14 @@ def test_replicas_are_told_what_was_typed(tmp_path, monkeypatch):
 
 def test_a_configuration_of_ray_serves_is_held_to_the_same_fields(monkeypatch):
     args = {"source": "x", "replicas": {"replicas": 2}, "limits": {"max_queued": 7}}
-    made, same = application(args), build(from_plain(Settings, args))
-    for app in (made, same):
-        deployment = app._bound_deployment
-        replica = deployment.init_args[0]._bound_deployment
+    for app in (application(args), build(from_plain(Settings, args))):
+        replica = app._bound_deployment
         assert replica.num_replicas == 2
         assert replica.max_queued_requests == 7
         assert replica._deployment_config.max_ongoing_requests == 64
-        assert deployment.init_args[1]["token"] == ""
+        assert replica.init_args[0]["token"] == ""
     monkeypatch.setenv(settings.TOKEN, TOKEN)
-    assert application(args)._bound_deployment.init_args[1]["token"] == digest(TOKEN)
+    assert application(args)._bound_deployment.init_args[0]["token"] == digest(TOKEN)
     with pytest.raises(InputError, match="unknown field 'sorce'"):
         application({"sorce": "x"})
 
@@ -155,20 +152,15 @@ def test_replicas_inherit_no_token_and_the_terminal_shows_none(
 ):
     served: list[Settings] = []
 
-    def replicas(settings_, name):
+    @contextmanager
+    def begun(settings_, place):
         assert settings.TOKEN not in os.environ, "what Ray starts would have it"
         served.append(settings_)
-
-    @contextmanager
-    def begun(settings_, place, *, open_to_all):
-        replicas(settings_, place.name)
-        yield place.address
+        yield
 
     monkeypatch.setenv("RAY_ADDRESS", "cluster:6379" if cluster else "local")
-    monkeypatch.setattr(
-        deployment, "running" if cluster else "private_replicas", begun if cluster else replicas
-    )
-    monkeypatch.setattr(local.Server, "serve_forever", lambda server: None)
+    monkeypatch.setattr(ray, "running", begun)
+    monkeypatch.setattr(ray, "wait", lambda name: None)
 
     described = Described.model_construct(
         title="tiny · gpo · seed 0",
@@ -180,9 +172,7 @@ def test_replicas_inherit_no_token_and_the_terminal_shows_none(
         page=False,
     )
     loaded = SimpleNamespace(described=described, notes=["there is no search: gone"])
-    monkeypatch.setattr(deployment, "wait", lambda name: None)
     monkeypatch.setattr(Place, "listen", lambda place: (socket.socket(), place))
-    monkeypatch.setattr(session, "ray_beside", nullcontext)
     monkeypatch.setattr(session, "ray_session", nullcontext)
     monkeypatch.setattr(service.Service, "load", lambda settings: loaded)
     monkeypatch.setattr(start, "resolve_run", lambda uri, named: {"latest": "an id"}[named])

@@ -5,14 +5,16 @@ from __future__ import annotations
 import http.client
 import re
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from html import unescape
 from pathlib import Path
 from threading import Thread
+from typing import Any
 from urllib.parse import urlencode
 
 import torch
+import uvicorn
 from clips import write_clip
 from corpora import make_corpus, make_questions
 from pictures import noise
@@ -25,9 +27,7 @@ from polypool.infra.store import StoreWriter
 from polypool.pipelines.data.extraction.extractors import VideoExtractor, VideoOptions, Videos, parted
 from polypool.pipelines.data.extraction.job import texts_of
 from polypool.pipelines.models.trained import TrainedModel
-from polypool.pipelines.serving.application import application
-from polypool.pipelines.serving.local import Server
-from polypool.pipelines.serving.model import LocalModel
+from polypool.pipelines.serving.app import application
 from polypool.pipelines.serving.service import Service
 from polypool.pipelines.serving.settings import Place, Settings
 from polypool.tasks.datasets.open_corpora import open_corpus
@@ -98,21 +98,12 @@ class Served:
     """A page and an API in this process.
 
     Attributes:
-        model: behind them.
-        server: of uvicorn.
-        address: without a slash at its end.
-        port: of the address.
+        search: what is searched.
+        port: where it listens.
     """
 
-    model: LocalModel
-    server: Server
-    address: str
+    search: Any
     port: int
-
-    @property
-    def search(self):
-        """What is searched."""
-        return self.model.service.search
 
 
 @contextmanager
@@ -120,16 +111,18 @@ def serving(trained: TrainedModel, **settings: object) -> Iterator[Served]:
     """Serve a model from a thread."""
     service = Service(trained, Settings(source="tiny", **settings))
     listening, place = Place(host="127.0.0.1", port=0).listen()
-    with listening, closing(LocalModel(service, waiting=service.settings.limits.max_queued)) as model:
-        server = Server(application(service.described, service.settings, model), listening)
-        thread = Thread(target=server.serve_forever, daemon=True)
+    config = uvicorn.Config(application(service), log_config=None, lifespan="off", server_header=False)
+    server = uvicorn.Server(config)
+    thread = Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
+    with listening:
         thread.start()
         try:
-            yield Served(model=model, server=server, address=place.address, port=place.port)
+            yield Served(search=service.search, port=place.port)
         finally:
             server.should_exit = True
             thread.join(timeout=60)
             assert not thread.is_alive()
+            service.reader.close()
 
 
 def ids(html: str) -> list[str]:
