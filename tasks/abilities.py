@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
@@ -66,34 +65,19 @@ class Chunked(Protocol):
         """
 
 
-@dataclass(frozen=True, kw_only=True)
-class Collapse:
-    """Signs that a model scores everything alike, and what to change beside the learning rate."""
-
-    symptoms: tuple[str, ...]
-    advice: tuple[str, ...] = ()
-
-
 @runtime_checkable
 class Watchful(Protocol):
     """An adapter that recognises a collapsed model, so that a run is warned of it in its first epoch."""
 
     @abstractmethod
-    def collapse(
-        self, model: nn.Module, means: Mapping[str, float], *, first: Mapping[str, float], epoch: float
-    ) -> Collapse | None:
-        """Return the signs of a collapse in the means of what some steps logged, or None.
+    def collapse(self, model: nn.Module, means: Mapping[str, float], *, first: Mapping[str, float]) -> str:
+        """Return how a model has collapsed, by the means of what some steps logged; empty if it has not.
 
         Args:
             model: that is trained.
             means: of what the steps logged.
             first: what the run's first step logged; empty after a restart.
-            epoch: epochs trained so far, as a fraction.
         """
-
-    @abstractmethod
-    def collapse_of(self, evaluation: Evaluation) -> Collapse | None:
-        """Return the signs of a collapse in an evaluation, or None."""
 
 
 @runtime_checkable

@@ -9,10 +9,8 @@ from polypool.infra.paths import FilePath, home
 from polypool.infra.registry import TASKS
 from polypool.tasks.adapter import Evaluation, Score
 from polypool.tasks.datasets.coco_judgments import cxc_files, eccv_files, read_cxc, read_eccv
-from polypool.tasks.datasets.flickr8k_judgments import judgment_file, read_judgments
 from polypool.tasks.retrieval import Retrieval
 from polypool.tasks.run import Run
-from polypool.tasks.scoring.agreement import agreement_evaluation
 from polypool.tasks.scoring.protocols import protocol_named
 from polypool.tasks.scoring.retrieval_metrics import crisscrossed_evaluation, extended_evaluation
 
@@ -28,8 +26,6 @@ class ImageText(Retrieval):
         cxc: folder of the official files of Crisscrossed Captions, for the protocol `coco-5k-cxc`; `data/cxc` below
             the project's home if empty.
         eccv: folder of the JSON files of ECCV Caption, for `coco-eccv`; those of its package if empty.
-        flickr8k: folder of the judgments in Flickr8k's text archive, for `flickr8k-expert` and `flickr8k-crowd`;
-            `data/flickr8k` likewise.
         chunk: images or captions encoded at once in evaluation.
     """
 
@@ -41,12 +37,10 @@ class ImageText(Retrieval):
         dev_protocol: str = "val-1k",
         cxc: FilePath = "",
         eccv: FilePath = "",
-        flickr8k: FilePath = "",
         chunk: int = 256,
     ) -> None:
         self.cxc = Path(cxc) if cxc else home() / "data/cxc"
         self.eccv = Path(eccv) if eccv else None
-        self.flickr8k = Path(flickr8k) if flickr8k else home() / "data/flickr8k"
         super().__init__(run, assets, dev_protocol=dev_protocol, chunk=chunk)
 
     def evaluate_scores(self, score: Score, split: str, protocol: str) -> Evaluation:
@@ -55,8 +49,6 @@ class ImageText(Retrieval):
             return super().evaluate_scores(score, split, protocol)
         scored = self.scored(split)
         named.check(len(scored.pairs.item_ids), len(scored.pairs.owner_T))
-        if named.right == "expert" or named.right == "crowd":
-            return agreement_evaluation(scored, score, named, read_judgments(self.flickr8k, named.right))
         if named.right == "cxc":
             return crisscrossed_evaluation(scored, score, named, read_cxc(self.cxc, split))
         return extended_evaluation(scored, score, named, read_eccv(self.eccv))
@@ -68,5 +60,3 @@ class ImageText(Retrieval):
             cxc_files(self.cxc, split)
         if right == "eccv":
             eccv_files(self.eccv)
-        if right == "expert" or right == "crowd":
-            judgment_file(self.flickr8k, right)

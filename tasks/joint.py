@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -15,7 +15,7 @@ from polypool.infra.batches import Batch
 from polypool.infra.errors import InputError
 from polypool.infra.registry import TASKS
 from polypool.infra.tracking.run_records import Source
-from polypool.tasks.abilities import Chunked, Collapse, CountsWords, Pass, Watchful
+from polypool.tasks.abilities import Chunked, CountsWords, Pass, Watchful
 from polypool.tasks.adapter import Evaluation, Member, Metric, TaskAdapter
 from polypool.tasks.inputs.joint_batches import MEMBER, JointData
 from polypool.tasks.models.joint_model import JointModel
@@ -153,26 +153,15 @@ class Joint(TaskAdapter, Chunked, Watchful):
         for each in adapter.passes(model.members[name], own, epoch=epoch, chunk=chunk):
             yield Pass(loss=each.loss, terms=_named(name, each.terms) if each.terms else {})
 
-    def collapse(
-        self, model: JointModel, means: Mapping[str, float], *, first: Mapping[str, float], epoch: float
-    ) -> Collapse | None:
-        """Return the signs of a collapse of the first such task, of those that the steps trained."""
-
-        def found(name: str, adapter: Watchful) -> Collapse | None:
-            own, begun = (_of_task(name, values) for values in (means, first))
-            return adapter.collapse(model.members[name], own, first=begun, epoch=epoch) if own else None
-
-        return self._collapse(found)
-
-    def collapse_of(self, evaluation: Evaluation) -> Collapse | None:
-        return self._collapse(lambda name, adapter: adapter.collapse_of(evaluation.members[name]))
-
-    def _collapse(self, signs: Callable[[str, Watchful], Collapse | None]) -> Collapse | None:
+    def collapse(self, model: JointModel, means: Mapping[str, float], *, first: Mapping[str, float]) -> str:
+        """Return how the first task that has collapsed did, of those that the steps trained."""
         for name, adapter in self.adapters.items():
-            found = signs(name, adapter) if isinstance(adapter, Watchful) else None
-            if found:
-                return replace(found, symptoms=(f"{name}: {found.symptoms[0]}", *found.symptoms[1:]))
-        return None
+            own, begun = (_of_task(name, values) for values in (means, first))
+            if own and isinstance(adapter, Watchful):
+                found = adapter.collapse(model.members[name], own, first=begun)
+                if found:
+                    return f"{name}: {found}"
+        return ""
 
     def check_protocol(self, protocol: str, split: str) -> None:
         _check_protocol(protocol)

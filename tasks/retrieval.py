@@ -15,21 +15,24 @@ from polypool.infra.compute.cost import CostMeter
 from polypool.infra.compute.device import device_of
 from polypool.infra.compute.dist import rank
 from polypool.infra.errors import InputError
-from polypool.tasks.abilities import Banks, Chunked, Collapse, Pass, Watchful
+from polypool.tasks.abilities import Banks, Chunked, Pass, Watchful
 from polypool.tasks.adapter import Evaluation, Score
 from polypool.tasks.corpus_task import CorpusTask
 from polypool.tasks.inputs.pairs import Pairs
-from polypool.tasks.models.collapse_check import collapse, tied_evaluation
 from polypool.tasks.models.dual_encoder import SplitEmbeddings
 from polypool.tasks.models.grad_cache import cached_passes
 from polypool.tasks.models.parts import Parts, retrieval_model
-from polypool.tasks.models.retrieval_model import RetrievalModel
+from polypool.tasks.models.retrieval_model import DEVIATION, TEXT_VARIANCE, VISUAL_VARIANCE, RetrievalModel
 from polypool.tasks.run import Run
 from polypool.tasks.scoring.attention_maps import caption_attention
 from polypool.tasks.scoring.described import RSUM
 from polypool.tasks.scoring.protocols import check_model, protocol_named
 from polypool.tasks.scoring.retrieval_metrics import RetrievalSplit, own_evaluation
 from polypool.tasks.scoring.scores import Bank, Banked
+
+# A model has collapsed where pairs score less than this many deviations above others, and either scores deviate by less
+# than this share of the difference that the objective aims at, or embeddings vary by less than this share of at first.
+APART, FLAT, SHRUNK = 0.2, 0.05, 0.15
 
 
 class Retrieval(CorpusTask, Chunked, Watchful, Banks):
@@ -100,17 +103,19 @@ class Retrieval(CorpusTask, Chunked, Watchful, Banks):
         return cached_passes(model, batch, epoch=epoch, chunk=chunk)
 
     def collapse(
-        self, model: RetrievalModel, means: Mapping[str, float], *, first: Mapping[str, float], epoch: float
-    ) -> Collapse | None:
-        each = 1
-        if self.run.data.sample == "image":
-            each = round(len(self.data("train").texts) / len(self.data("train").item_ids))
-        return collapse(
-            model, means, self.run, texts_each=each, first=first, epoch=epoch, modality=self.modality
+        self, model: RetrievalModel, means: Mapping[str, float], *, first: Mapping[str, float]
+    ) -> str:
+        """Return how pairs score no higher than others while scores are flat or the embeddings have shrunk."""
+        aim, deviation = model.objective.target_gap, means[DEVIATION]
+        gap = means["positive_similarity"] - means["negative_similarity"]
+        sides = (VISUAL_VARIANCE, TEXT_VARIANCE)
+        shrunk = any(side in first and means[side] < SHRUNK * first[side] for side in sides)
+        if not aim or gap > APART * deviation or not (shrunk or deviation < FLAT * aim):
+            return ""
+        return (
+            f"pairs score {gap:.2g} more than others, scores deviate by {deviation:.2g}, and the objective aims at "
+            f"differences of {aim:.3g}"
         )
-
-    def collapse_of(self, evaluation: Evaluation) -> Collapse | None:
-        return tied_evaluation(evaluation, modality=self.modality)
 
     def scorer(self, model: RetrievalModel, split: str) -> Score:
         pairs = self.data(split)

@@ -7,7 +7,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import numpy as np
 from torch import Tensor, nn
 
 from polypool.infra.compute.cost import CostMeter
@@ -15,7 +14,7 @@ from polypool.infra.compute.device import device_of
 from polypool.infra.errors import InputError, unknown
 from polypool.infra.fields import from_plain
 from polypool.infra.registry import TASKS
-from polypool.tasks.abilities import Answers, Chunked, Collapse, Pass, Watchful
+from polypool.tasks.abilities import Answers, Chunked, Pass
 from polypool.tasks.adapter import Evaluation, Score
 from polypool.tasks.corpus_task import CorpusTask
 from polypool.tasks.datasets.questions import QuestionCorpus
@@ -30,7 +29,7 @@ from polypool.tasks.scoring.attention_maps import attention_examples, question_p
 
 
 @TASKS.register("vqa")
-class VQA(CorpusTask, Answers, Chunked, Watchful):
+class VQA(CorpusTask, Answers, Chunked):
     """The adapter of visual question answering, as a choice between the frequent answers.
 
     Args:
@@ -120,15 +119,6 @@ class VQA(CorpusTask, Answers, Chunked, Watchful):
     ) -> Iterator[Pass]:
         return answer_passes(model, batch, chunk=chunk)
 
-    def collapse(self, model: nn.Module, means: Mapping[str, float], **beside: Any) -> Collapse | None:
-        return None  # answers may be alike for long before a model uses its images
-
-    def collapse_of(self, evaluation: Evaluation) -> Collapse | None:
-        answers = {*evaluation.per_query["prediction"].tolist()}
-        if len(answers) > 1 or np.ptp(evaluation.per_query["confidence"]) > 1e-6:
-            return None
-        return Collapse(symptoms=(f"every question is answered {min(answers)!r}, each as surely",))
-
     def scorer(self, model: nn.Module, split: str) -> Score:
         return AnswerScores(model.eval(), self.data(split))
 
@@ -170,8 +160,7 @@ class VQA(CorpusTask, Answers, Chunked, Watchful):
 def _check_name(protocol: str) -> None:
     if protocol.startswith(tuple(f"{name}-" for name in PROTOCOLS)):
         raise InputError(
-            f"protocol {protocol!r}: questions are answered, not ranked; --rerank, --rescore and "
-            "--vectors are for retrieval"
+            f"protocol {protocol!r}: questions are answered, not ranked; --rescore and --vectors are for retrieval"
         )
     if protocol not in PROTOCOLS:
         raise unknown("protocol of visual question answering", protocol, PROTOCOLS)

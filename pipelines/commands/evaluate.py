@@ -3,11 +3,8 @@
 Several runs are an ensemble: the mean of their score matrices, as in the papers. Several protocols, each behind a
 --protocol of its own, are shown side by side.
 
-A model that looks at every pair of image and caption takes days for COCO's 5,000 x 25,000. With --rerank 100 it looks
-at the 100 best of a first pass for each query, and for that pass at as many probes: tasks/scoring/ranking/reranking.py.
-
 With --rescore scores are changed before they are ranked, by dual softmax (dsl) or by a bank of training queries
-(qbnorm, sinkhorn): tasks/scoring/ranking/rescoring.py. With --vectors the first few vectors of each set are compared,
+(qbnorm): tasks/scoring/rescoring.py. With --vectors the first few vectors of each set are compared,
 for a model that was trained so (--model matryoshka).
 
 Questions of a split without answers, such as VQA's test-dev, are answered into a file for its evaluation server, whose
@@ -37,7 +34,7 @@ from polypool.infra.process.command import Repeated, command
 from polypool.infra.process.output import print_next
 from polypool.infra.text_tables import ABSENT, WIDTH, aligned, as_text
 from polypool.tasks.inputs.other_data import OtherData
-from polypool.tasks.scoring.protocols import RERANK, VECTORS, Rescore, warnings_of
+from polypool.tasks.scoring.protocols import VECTORS, Rescore, warnings_of
 
 if TYPE_CHECKING:
     from polypool.pipelines.models.trained import TrainedModel
@@ -53,7 +50,6 @@ def evaluate(
     *,
     protocol: Repeated = (),
     split: str = "test",
-    rerank: int | None = None,
     rescore: Rescore | None = None,
     vectors: int | None = None,
     embeddings: bool = False,
@@ -70,9 +66,8 @@ def evaluate(
             one; several for an ensemble.
         protocol: named protocol, once for each; the run's own where none is given. Examples are drawn by the first.
         split: the split that is scored.
-        rerank: score this many of each query's gallery, by a model that looks at every pair; the protocol is then
-            called PROTOCOL-rerankK, and compared with its like alone.
-        rescore: change scores first; the protocol is then called PROTOCOL-dsl, and so on, likewise.
+        rescore: change scores first; the protocol is then called PROTOCOL-dsl, and so on, and compared with its like
+            alone.
         vectors: compare the first vectors of each set, this many; the protocol is then called PROTOCOL-vectorsK.
         embeddings: analyse the embeddings of one run instead.
         elements: with --embeddings: score elements of sets alone and left out; for sets of K, about 2K + 1 evaluations.
@@ -82,11 +77,12 @@ def evaluate(
             are logged in a run of their own, as with --corpus.
         trust: a module whose code the runs may name, as module:Name; once for each.
     """
-    how = protocol_suffix(rerank, vectors, rescore)
+    if vectors is not None and vectors < 1:
+        raise InputError(f"--vectors must be at least 1, such as 4, not {vectors}")
+    how = (f"{VECTORS}{vectors}" if vectors else "") + (f"-{rescore}" if rescore else "")
     if embeddings and (len(runs) > 1 or len(protocol) > 1 or how or data.given or other_data):
         raise InputError(
-            "--embeddings takes one run and at most one --protocol, without --rerank, --rescore, --vectors, --data and "
-            "--other-data"
+            "--embeddings takes one run and at most one --protocol, without --rescore, --vectors, --data, --other-data"
         )
     from polypool.pipelines.comparison.tables.methods import methods_table
     from polypool.pipelines.models.run_evaluation import evaluate_and_log
@@ -115,28 +111,6 @@ def evaluate(
         if table := methods_table(f"{each.protocol}: other methods", each.protocol, metric, ours):
             print("", as_text(table), sep="\n")
     print_next(("compare the runs", ("compare", "--experiment", models[0].run.experiment)))
-
-
-def protocol_suffix(rerank: int | None, vectors: int | None, rescore: Rescore | None) -> str:
-    """Return what these options add to the name of a protocol, such as `-rerank100`.
-
-    Raises:
-        InputError: a number below 1, or two options that are for different models.
-    """
-    if rerank and vectors:
-        raise InputError(
-            "--rerank is for models of pairs and --vectors for models of two sides; give one of them"
-        )
-    suffix = ""
-    for option, mark, value, example in (
-        ("--rerank", RERANK, rerank, 100),
-        ("--vectors", VECTORS, vectors, 4),
-    ):
-        if value is not None:
-            if value < 1:
-                raise InputError(f"{option} must be at least 1, such as {example}, not {value}")
-            suffix = f"{mark}{value}"
-    return suffix + (f"-{rescore}" if rescore else "")
 
 
 def analyse(trained: TrainedModel, *, split: str, protocol: str, elements: bool) -> None:

@@ -123,8 +123,3 @@ CXC = {
 ECCV = Published(
     name="ECCV Caption", splits={"image_to_caption": 22_550, "caption_to_image": 11_279}, rows="pairs"
 )
-# Hodosh et al., JAIR 2013: pairs of an image and a caption that were judged.
-FLICKR8K_JUDGMENTS = {
-    kind: Published(name=f"Flickr8k, {whose}", splits={kind: pairs}, rows="pairs")
-    for kind, whose, pairs in (("expert", "experts", 5_822), ("crowd", "CrowdFlower", 47_830))
-}

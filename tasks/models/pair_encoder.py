@@ -131,13 +131,6 @@ class PairEncoder(RetrievalModel):
             ]
         )
 
-    @torch.no_grad()
-    def score_pairs(self, visual: PaddedSets, text: PaddedSets) -> Tensor:
-        """Return the `(P,)` scores of the p-th image with the p-th caption, in at least float32, without gradient."""
-        size = self.side**2
-        parts = zip(visual.split(size), text.split(size), strict=True)
-        return torch.cat([self._similarity(*self._side_by_side(*part)) for part in parts])
-
     def score_encoded(self, batch: Batch, visual: PaddedSets, text: PaddedSets) -> Scored:
         """Score the global batch: each worker its own images against the captions of all."""
         text = text.widened(max(gather_objects(text.mask_BN.shape[1])))
@@ -181,16 +174,15 @@ class PairEncoder(RetrievalModel):
 
 # Images and captions that a split's scores are computed for at once; captions of equal length come together.
 IMAGES, CAPTIONS = 64, 128
-PAIRS = 1024  # single pairs whose sets are put side by side at once
 
 
 class PairScores:
-    """Scores of a split, of any block or of single pairs; each is computed once, but for what a block repeats.
+    """Scores of a split, of any block; each is computed once, but for what a block repeats.
 
     Every worker must ask for the same.
 
     Args:
-        model: scores every image with every caption of two padded sets, or the p-th with the p-th.
+        model: scores every image with every caption of two padded sets.
         visual: the sets of the images or videos, `(N, D)` each.
         text: the sets of the captions.
     """
@@ -207,28 +199,6 @@ class PairScores:
 
     def of_all(self, row_V: np.ndarray, column_T: np.ndarray) -> Tensor:
         return self._block(np.ix_(row_V, column_T), row_V, column_T)
-
-    @torch.inference_mode()
-    def of_pairs(self, row_P: np.ndarray, column_P: np.ndarray) -> Tensor:
-        """Return the scores of the p-th image with the p-th caption, `(P,)`, float32."""
-        new_P = (~self.known_VT[row_P, column_P]).nonzero().squeeze(1).cpu().numpy()
-        if len(new_P):
-            by_size_P = new_P[
-                np.argsort([len(self.text[column]) for column in column_P[new_P]], kind="stable")
-            ]
-            own_P = np.array_split(by_size_P, world())[rank()]
-            scores = [
-                self.model.score_pairs(
-                    PaddedSets.pad([self.visual[row] for row in row_P[part_P]]),
-                    PaddedSets.pad([self.text[column] for column in column_P[part_P]]),
-                ).float()
-                for part_P in np.split(own_P, range(PAIRS, len(own_P), PAIRS))
-                if len(part_P)
-            ]
-            sim_P = torch.cat([self.sim_VT.new_empty(0), *scores])
-            self.sim_VT[row_P[by_size_P], column_P[by_size_P]] = gather_uneven(sim_P)
-            self.known_VT[row_P[by_size_P], column_P[by_size_P]] = True
-        return self.sim_VT[row_P, column_P]
 
     @torch.inference_mode()
     def _block(self, block: tuple, row_V: np.ndarray, column_T: np.ndarray) -> Tensor:

@@ -99,8 +99,7 @@ class RetrievalModel(nn.Module, ABC):
     has_embeddings: bool = False
     """Whether `score_encoded` returns the embeddings of each modality alone, which regularisers need."""
     looks_at_pairs: bool = False
-    """Whether every pair costs a pass through the model, so that `scorer` returns a `tasks.scoring.scores.PairsScore`,
-    by which large galleries are reranked."""
+    """Whether every pair costs a pass through the model; `scorer` then returns a `tasks.scoring.scores.PairsScore`."""
 
     def __init__(
         self, similarity: Similarity, objective: Objective, regularisers: Iterable[Regulariser] = ()

@@ -222,11 +222,8 @@ class Adopt(Objective):
         return {"loss": loss / 2 if self.halve else loss, **terms}
 
     @property
-    def strives_for(self) -> float:
+    def target_gap(self) -> float:
         return self.temperature
-
-    def advice(self, *, epoch: float) -> tuple[str, ...]:
-        return (f"another temperature than {self.temperature:.3g}", "infonce, of all negatives")
 
     def _cost(self, pair_T: Tensor, rivals_T: Tensor) -> Tensor:
         """Return the mean of the pairs' costs against the logsumexp of their negatives."""

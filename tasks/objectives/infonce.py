@@ -74,11 +74,8 @@ class InfoNCE(Objective):
         return terms
 
     @property
-    def strives_for(self) -> float:
+    def target_gap(self) -> float:
         return self.temperature if self.log_scale is None else math.exp(-float(self.log_scale.detach()))
-
-    def advice(self, *, epoch: float) -> tuple[str, ...]:
-        return (f"another temperature than {self.strives_for:.3g}",)
 
     def _cost(self, pair_T: Tensor, chosen: Chosen, temperature: float | Tensor) -> Tensor:
         """Return each pair's cross-entropy against its negatives of one direction, `(T,)`."""

@@ -33,28 +33,9 @@ class Objective(nn.Module, ABC):
                 return {"loss": (pair_T.logaddexp(negative_VT.logsumexp(dim=0)) - pair_T).mean()}
     """
 
-    strives_for: float = 0.0
+    target_gap: float = 0.0
     """The difference of scores that the loss aims at, such as a margin or a temperature; 0 if training does not get
     stuck at equal scores, which is then not checked."""
-
-    def advice(self, *, epoch: float) -> tuple[str, ...]:
-        """Return what to change where training got stuck at equal scores, beside the learning rate.
-
-        Args:
-            epoch: epochs trained so far, as a fraction.
-        """
-        return ()
-
-    @torch.no_grad()
-    def plateau(self, score: float, row_T: Tensor, positive_VT: Tensor, *, epoch: float) -> float:
-        """Return the loss of a batch of equal scores, at which training gets stuck: `2 * batch * margin` of `triplet`.
-
-        Args:
-            score: of every image or video with every text.
-            row_T, positive_VT, epoch: those of `forward`.
-        """
-        sim_VT = torch.full(positive_VT.shape, score, device=positive_VT.device)
-        return float(self(sim_VT, row_T, positive_VT, epoch=epoch)["loss"])
 
     @abstractmethod
     def forward(

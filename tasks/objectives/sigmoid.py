@@ -37,7 +37,7 @@ class SigmoidLoss(Objective):
         self.bias = nn.Parameter(torch.tensor(float(bias)))
 
     @property
-    def strives_for(self) -> float:
+    def target_gap(self) -> float:
         return math.exp(-float(self.log_scale.detach()))
 
     def forward(
@@ -88,16 +88,9 @@ class PseudoPositiveMatching(Objective):
         self.pseudo = pseudo
 
     @property
-    def strives_for(self) -> float:
+    def target_gap(self) -> float:
         scale = abs(float(self.scale.detach()))
         return 1 / scale if scale else 0.0
-
-    def advice(self, *, epoch: float) -> tuple[str, ...]:
-        scale = float(self.scale.detach())
-        return (
-            "a lower start of the log-variances (probabilistic(start=-12))",
-            f"another scale than {scale:.3g}",
-        )
 
     def forward(
         self, sim_VT: Tensor, row_T: Tensor, positive_VT: Tensor, *, epoch: float

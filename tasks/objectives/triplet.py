@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from torch import Tensor
 
 from polypool.infra.fields import at_least, one_of, require
@@ -57,14 +55,8 @@ class Triplet(Objective):
         return {"loss": of_text + of_visual, **mined.terms}
 
     @property
-    def strives_for(self) -> float:
+    def target_gap(self) -> float:
         return self.margin
-
-    def advice(self, *, epoch: float) -> tuple[str, ...]:
-        if isinstance(self.mining(epoch), All):
-            return ("infonce in its place (--objective infonce)",)
-        longer = math.floor(self.warmup_epochs) + 1
-        return (f"all negatives in the first epochs (triplet(warmup_epochs={longer}))", "negatives=semi_hard")
 
     def mining(self, epoch: float) -> Miner:
         """Return what chooses negatives at a time of training."""

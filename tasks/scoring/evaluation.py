@@ -13,12 +13,17 @@ from torch import Tensor
 
 from polypool.infra.errors import InputError
 from polypool.tasks.adapter import Score
-from polypool.tasks.scoring.metrics import KS, Positives, Ranks, chance_recall, retrieval_metrics
+from polypool.tasks.scoring.metrics import (
+    KS,
+    Positives,
+    Ranks,
+    chance_recall,
+    rank_both_ways,
+    retrieval_metrics,
+)
 from polypool.tasks.scoring.protocols import ScoringProtocol
-from polypool.tasks.scoring.ranking.reranking import rank_reranked
-from polypool.tasks.scoring.ranking.rescoring import rank_rescored
-from polypool.tasks.scoring.ranking.tiles import rank_both_ways
-from polypool.tasks.scoring.scores import Bank, Banked, PairsScore, first_vectors
+from polypool.tasks.scoring.rescoring import rank_rescored
+from polypool.tasks.scoring.scores import Bank, Banked, first_vectors
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,22 +72,16 @@ class RetrievalGallery:
         """Rank captions for every item, and items for every caption.
 
         Args:
-            score: of the split; a `PairsScore` where the protocol reranks, a `Banked` one where it has a bank.
-            protocol: says what is scored of each query's gallery, and how scores are changed. Where it reranks as many
-                as the smaller side has, every pair is one of them, and all are ranked by their scores.
+            score: of the split; a `Banked` one where the protocol has a bank.
+            protocol: says how scores are changed.
         """
         of_items, _ = self.positives()
-        rerank = protocol.rerank
         if protocol.rescore:
             bank = None
             if protocol.by_bank:
                 assert isinstance(score, Banked), "the adapter makes the bank"
                 bank = self.bank_within(score.bank)
-            return rank_rescored(self.within(score), of_items, how=protocol.rescore, bank=bank)
-        if 0 < rerank < min(self.items, len(self.column_G)):
-            assert isinstance(score, PairsScore), "check_model refuses others"
-            row_V = np.arange(self.rows.start, self.rows.stop)
-            return rank_reranked(score, row_V, self.column_G, of_items, k=rerank)
+            return rank_rescored(self.within(score), of_items, bank=bank)
         return rank_both_ways(self.within(score), of_items, progress="ranking")
 
     def within(self, score: Score) -> Score:
@@ -161,7 +160,7 @@ def evaluate_protocol(
     Args:
         protocol: how.
         score: the scores of a block, `score(items, captions) -> (items, captions)`; higher is more alike. A
-            `PairsScore`, where the protocol reranks, and a `Banked` one, where it has a bank of queries.
+            `Banked` one, where the protocol has a bank of queries.
         owner_T: the image or video of each caption of the split, in the items' order.
         n_items: images or videos of the split.
         texts: the captions themselves, which `distinct` protocols compare.
@@ -188,7 +187,6 @@ def evaluate_protocol(
     ranked = [fold.rank(score, protocol) for fold in folds]
     metrics = [
         retrieval_metrics(i2t, t2i, directions=directions, floor_median=protocol.floor_median)
-        | _reached(i2t, t2i, directions=directions, k=protocol.rerank)
         for i2t, t2i in ranked
     ]
     chance = [fold.chance(directions=directions) for fold in folds]
@@ -218,9 +216,3 @@ def _in_order(owner_T: np.ndarray) -> np.ndarray:
 
 def _mean(folds: Sequence[dict[str, float]]) -> dict[str, float]:
     return {name: float(np.mean([fold[name] for fold in folds])) for name in folds[0]}
-
-
-def _reached(i2t: Ranks, t2i: Ranks, *, directions: tuple[str, str], k: int) -> dict[str, float]:
-    """Return the recall at k where k were reranked: how often the first pass found something right for them."""
-    sides = zip(directions, (i2t, t2i), strict=True)
-    return {f"{side}/R{k}": 100.0 * float(np.mean(ranks.recall_Q(k))) for side, ranks in sides} if k else {}

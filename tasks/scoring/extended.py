@@ -3,7 +3,7 @@
 ECCV Caption says for some images and some captions of a split which answers are right, whatever COCO says; these are
 the queries, and the whole split is their gallery. R, the number of a query's right answers, counts those that the split
 does not have, too (two of the released ones), as the authors' evaluator does. Where that takes equal scores as they
-come, here they are in random order (`polypool.tasks.scoring.ranking.precision`).
+come, here they are in random order (`polypool.tasks.scoring.precision`).
 
 Source: Chun et al., "ECCV Caption: correcting false negatives by collecting machine-and-human-verified image-caption
 associations for MS-COCO", ECCV 2022, and the evaluator of the package `eccv-caption` 0.1.0.
@@ -26,7 +26,7 @@ from polypool.tasks.adapter import Score
 from polypool.tasks.datasets.coco_judgments import Extended
 from polypool.tasks.scoring.described import EXTENDED, MAP_AT_R
 from polypool.tasks.scoring.metrics import Positives, chance_recall, in_places, rank_queries
-from polypool.tasks.scoring.ranking.precision import chance_precision, precision_at_r
+from polypool.tasks.scoring.precision import chance_precision, precision_at_r
 from polypool.tasks.scoring.scores import PairsScore
 
 DIRECTIONS = ("i2t", "t2i")

@@ -9,16 +9,12 @@ from typing import Literal
 
 from polypool.infra.errors import InputError, unknown
 
-Rescore = Literal["dsl", "qbnorm", "sinkhorn"]
+Rescore = Literal["dsl", "qbnorm"]
 RESCORED: dict[Rescore, str] = {
     "dsl": "scores times their softmax over the queries (dual softmax), so that each query sees all others",
     "qbnorm": "scores normalised by a bank of training queries (QB-Norm)",
-    "sinkhorn": "scores balanced over the gallery by a bank of training queries (Sinkhorn)",
 }
 """What each way to rescore does, by its name, which stands at the end of a protocol's: `f8k-1k-qbnorm`."""
-
-# Raised whenever the same model would get other numbers by `polypool.tasks.scoring.ranking.reranking`.
-_RERANKED = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,12 +34,9 @@ class ScoringProtocol:
         folds: contiguous parts of equal size, each a gallery of its own; their metrics are averaged.
         right: which answers are right: each image's `own` captions; by the ratings of Crisscrossed Captions, `cxc`,
             between modalities and within them (`tasks.scoring.crisscrossed`); or those of ECCV Caption, `eccv`, for its
-            queries alone (`polypool.tasks.scoring.extended`). Or nothing is ranked, and scores are compared with what
-            people said of pairs of Flickr8k, `expert` or `crowd` (`polypool.tasks.scoring.agreement`).
-        rerank: how many of each query's gallery are scored, for models that look at every pair
-            (`polypool.tasks.scoring.ranking.reranking`); 0 for all.
-        rescore: how scores are changed before they are ranked (`polypool.tasks.scoring.ranking.rescoring`): by dual
-            softmax, `dsl`, or by a bank of training queries, `qbnorm` and `sinkhorn`; not where empty.
+            queries alone (`polypool.tasks.scoring.extended`).
+        rescore: how scores are changed before they are ranked (`polypool.tasks.scoring.rescoring`): by dual
+            softmax, `dsl`, or by a bank of training queries, `qbnorm`; not where empty.
         vectors: how many vectors of each set are compared, the first ones, for models trained so that these say most
             (`polypool.tasks.models.matryoshka`); 0 for all.
     """
@@ -58,15 +51,14 @@ class ScoringProtocol:
     distinct: bool = False
     floor_median: bool = True
     folds: int = 1
-    right: Literal["own", "cxc", "eccv", "expert", "crowd"] = "own"
-    rerank: int = 0
+    right: Literal["own", "cxc", "eccv"] = "own"
     rescore: Rescore | Literal[""] = ""
     vectors: int = 0
 
     @property
     def by_bank(self) -> bool:
         """Whether training queries are scored with the split, too."""
-        return self.rescore in ("qbnorm", "sinkhorn")
+        return self.rescore == "qbnorm"
 
     @property
     def warning(self) -> str:
@@ -84,33 +76,10 @@ class ScoringProtocol:
         Raises:
             InputError: the protocol needs the scores as they are.
         """
-        if self.right != "own" or self.rerank or self.rescore:
-            why = "scores few of the pairs" if self.rerank else "does not rank a split by its own pairs alone"
-            why = "rescores already" if self.rescore else why
+        if self.right != "own" or self.rescore:
+            why = "rescores already" if self.rescore else "does not rank a split by its own pairs alone"
             raise InputError(f"protocol {self.name!r} {why}; it cannot be rescored by {how}")
         return replace(self, name=f"{self.name}-{how}", about=f"{self.about}; {RESCORED[how]}", rescore=how)
-
-    def reranked(self, k: int) -> ScoringProtocol:
-        """Return the same protocol with `k` of each query's gallery scored, which has a name and numbers of its own.
-
-        Raises:
-            InputError: k is below 1, or the protocol needs scores that reranking does not compute.
-        """
-        if k < 1:
-            raise InputError(f"rerank={k}: at least 1 of each query's gallery must be scored, such as 100")
-        if self.right != "own":
-            why = {
-                "cxc": "compares captions with captions, which a model of pairs does not",
-                "eccv": "asks for few of the queries, whose whole gallery is scored",
-            } | dict.fromkeys(("expert", "crowd"), "ranks nothing: it scores the pairs that people judged")
-            raise InputError(f"protocol {self.name!r} {why[self.right]}; it cannot be reranked")
-        return replace(
-            self,
-            name=f"{self.name}{RERANK}{k}",
-            about=f"{self.about}; {k} of each query's gallery are scored",
-            version=self.version + _RERANKED - 1,
-            rerank=k,
-        )
 
     def with_vectors(self, k: int) -> ScoringProtocol:
         """Return the same protocol with the first `k` vectors of each set compared, under a name of its own.
@@ -166,9 +135,8 @@ class ScoringProtocol:
             )
 
 
-# Stand before K in the name of a protocol that scores K of each query's gallery, `coco-5k-rerank100`, or compares K
-# vectors of each set, `coco-5k-vectors4`.
-RERANK, VECTORS = "-rerank", "-vectors"
+# Stands before K in the name of a protocol that compares K vectors of each set, `coco-5k-vectors4`.
+VECTORS = "-vectors"
 
 PROTOCOLS: dict[str, ScoringProtocol] = {
     protocol.name: protocol
@@ -211,20 +179,6 @@ PROTOCOLS: dict[str, ScoringProtocol] = {
             about="Flickr8k, Karpathy test: 1,000 images and 5,000 captions",
             items=1000,
             captions=5000,
-        ),
-        ScoringProtocol(
-            name="flickr8k-expert",
-            about="Flickr8k, test: tau-c of scores and experts' marks of 5,664 pairs, as metrics of captions report it",
-            items=1000,
-            captions=5000,
-            right="expert",
-        ),
-        ScoringProtocol(
-            name="flickr8k-crowd",
-            about="Flickr8k, test: tau-b of scores and the share of people who said yes to 47,830 pairs, likewise",
-            items=1000,
-            captions=5000,
-            right="crowd",
         ),
         ScoringProtocol(
             name="msrvtt-full",
@@ -277,24 +231,18 @@ PROTOCOLS: dict[str, ScoringProtocol] = {
 
 
 def protocol_named(name: str) -> ScoringProtocol:
-    """Return a protocol by its name, such as `coco-5k`, `coco-5k-rerank100` or `coco-5k-dsl`."""
+    """Return a protocol by its name, such as `coco-5k`, `coco-5k-vectors4` or `coco-5k-dsl`."""
     plain, how = _parted(name)
     if how:
         return protocol_named(plain).rescored(how)
-    exact, mark, k = _numbered(name)
+    exact, mark, k = name.partition(VECTORS)
     if exact not in PROTOCOLS:
         raise unknown("protocol", exact, PROTOCOLS)
     if not mark:
         return PROTOCOLS[exact]
     if not re.fullmatch(r"-?[0-9]+", k):
-        raise InputError(f"protocol {name!r}: expected a number behind {mark!r}, such as {exact}{mark}100")
-    return PROTOCOLS[exact].reranked(int(k)) if mark == RERANK else PROTOCOLS[exact].with_vectors(int(k))
-
-
-def _numbered(name: str) -> tuple[str, str, str]:
-    """Return the name of a protocol in `PROTOCOLS`, the mark behind it, if any, and what is behind that."""
-    marks = (RERANK, VECTORS)
-    return next((parts for parts in map(name.partition, marks) if parts[1]), (name, "", ""))
+        raise InputError(f"protocol {name!r}: expected a number behind {mark!r}, such as {exact}{mark}4")
+    return PROTOCOLS[exact].with_vectors(int(k))
 
 
 def _parted(name: str) -> tuple[str, Rescore | Literal[""]]:
@@ -306,21 +254,15 @@ def _parted(name: str) -> tuple[str, Rescore | Literal[""]]:
 
 
 def check_model(protocol: ScoringProtocol, *, looks_at_pairs: bool) -> None:
-    """Refuse to rerank for a model that need not look at every pair, and a bank of queries for one that must.
+    """Refuse few vectors and a bank of queries for a model that looks at every pair.
 
     Raises:
         InputError: says what to do.
     """
-    if protocol.rerank and not looks_at_pairs:
-        exact, _, _ = protocol.name.partition(RERANK)
-        raise InputError(
-            f"protocol {protocol.name!r} is for models that look at every pair, and this one encodes images and "
-            f"captions apart, so that all its scores are quickly had; evaluate it under {exact!r}"
-        )
     if protocol.vectors and looks_at_pairs:
         raise InputError(
             f"protocol {protocol.name!r} compares few vectors of each set, and this model looks at every pair; "
-            f"evaluate it under {_numbered(protocol.name)[0]!r}"
+            f"evaluate it under {protocol.name.partition(VECTORS)[0]!r}"
         )
     if protocol.by_bank and looks_at_pairs:
         raise InputError(
@@ -331,7 +273,7 @@ def check_model(protocol: ScoringProtocol, *, looks_at_pairs: bool) -> None:
 
 def is_for_test(name: str) -> bool:
     """Whether a protocol of this name is one for the test split."""
-    if _numbered(_parted(name)[0])[0] not in PROTOCOLS:
+    if _parted(name)[0].partition(VECTORS)[0] not in PROTOCOLS:
         return False  # without the search for a name that is near, of which there may be thousands
     try:
         return protocol_named(name).split == "test"

@@ -30,16 +30,13 @@ class AllScores(Protocol):
 
 @runtime_checkable
 class PairsScore(Protocol):
-    """A `Score` of a model that looks at every pair: it computes any of them without the rest."""
+    """A `Score` of a model that looks at every pair: it computes some images and captions without the rest."""
 
     def __call__(self, images: slice, captions: slice) -> Tensor:
         """Return the scores of images against captions, a block `(images, captions)`."""
 
     def of_all(self, row_V: np.ndarray, column_T: np.ndarray) -> Tensor:
         """Return the scores of some images against some captions, `(V, T)`."""
-
-    def of_pairs(self, row_P: np.ndarray, column_P: np.ndarray) -> Tensor:
-        """Return the scores of the p-th image with the p-th caption, `(P,)`."""
 
 
 @runtime_checkable
@@ -121,7 +118,7 @@ def mean_score(scores: Sequence[Score]) -> Score:
     """
     if len(scores) == 1:
         return scores[0]
-    for kind, methods in ((AllScores, ("of_images", "of_captions")), (PairsScore, ("of_all", "of_pairs"))):
+    for kind, methods in ((AllScores, ("of_images", "of_captions")), (PairsScore, ("of_all",))):
         if all(isinstance(member, kind) for member in scores):
             return _Mean(scores, methods)
     return _mean(scores)

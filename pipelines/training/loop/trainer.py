@@ -99,7 +99,7 @@ class Trainer:
             recompute(self.model)
         self.optimizer = make_optimizer(self.model, run.optim)
         self.average = WeightAverage(self.model, decay=run.optim.ema)
-        self.watch = CollapseWatch(adapter, run.optim, epoch_steps=self.order.epoch_steps)
+        self.watch = CollapseWatch(adapter, epoch_steps=self.order.epoch_steps)
         steps = run.optim.epochs * self.order.epoch_steps
         self.bar = (
             bar(desc=f"{run.label} {run.aggregator}", total=steps, unit="step")
@@ -284,7 +284,6 @@ class Trainer:
         adapter, progress = self.adapter, self.progress
         evaluation = adapter.evaluate(self.model, "val", adapter.dev_protocol)
         value = evaluation.metrics[adapter.primary.name]
-        self._warn(self.watch.evaluated(evaluation, step=self.step))
         if adapter.primary.better(value, progress.best):
             progress.best, progress.best_epoch = value, self.epoch
             if self.log is not None:

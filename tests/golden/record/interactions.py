@@ -43,27 +43,11 @@ def drl(repository: Repository) -> None:
             part.case(f"masked{layers}", what, module, call, visual=visual.abs(), text=text.abs(), **masks)
 
 
-def ucofia(repository: Repository) -> None:
-    """Record the scores of UCoFiA after the bias that Sinkhorn's rounds give each video, for texts that ask."""
-    file = repository.load(
-        "modules.modeling_ucofia", without=("ftfy", "regex", "cv2", "boto3", "botocore.exceptions")
-    )
-    with repository.part("sinkhorn", "eval_t2v/modules/modeling_ucofia.py", "sinkhorn_knopp") as part:
-
-        def call(sim: Tensor, bank: Tensor) -> Tensor:
-            return sim + file.sinkhorn_knopp(bank)[1]
-
-        what = "7 training texts and 4 texts by 5 videos, scores times CLIP's scale"
-        part.case("texts", what, None, call, sim=5 * part.normal(4, 5), bank=5 * part.normal(7, 5))
-
-
 def main() -> None:
     """Record all."""
     family = Family("interactions")
     with family.repository("foolwood/DRL", "Apache-2.0") as repository:
         drl(repository)
-    with family.repository("Ziyang412/UCoFiA", "MIT", under="eval_t2v") as repository:
-        ucofia(repository)
     family.write()
 
 

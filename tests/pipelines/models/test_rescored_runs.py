@@ -96,10 +96,6 @@ def test_what_makes_no_sense_is_refused_before_anything_is_encoded(run, home, mo
     for words, message in (
         ((pairs, "--rescore", "qbnorm"), "takes a model that looks at every pair too long"),
         ((pairs, more, "--rescore", "qbnorm"), "takes a model that looks at every pair too long"),
-        (
-            (pairs, "--rescore", "dsl", "--rerank", "5"),
-            "'whole-rerank5' scores few of the pairs; it cannot be",
-        ),
         ((questions, "--rescore", "dsl"), "protocol 'vqa-dsl': questions are answered, not ranked"),
         ((pairs, "--rescore", "softmax"), "softmax"),
     ):

@@ -40,19 +40,3 @@ def write_eccv(
         text = json.dumps({str(query): [*ids] for query, ids in answers.items()})
         (folder / f"eccv_{name}.json").write_text(text)
     return folder
-
-
-def write_flickr8k(
-    folder: Path,
-    *,
-    expert: Sequence[tuple[str, str, Sequence[int]]] = (),
-    crowd: Sequence[tuple[str, str, tuple[int, int]]] = (),
-) -> Path:
-    """Write marks of experts, and how many people said yes and no, of images and captions such as `a`, `b#2`."""
-    folder.mkdir(exist_ok=True)
-    files = {"ExpertAnnotations.txt": [(a, b, *marks) for a, b, marks in expert]}
-    files["CrowdFlowerAnnotations.txt"] = [(a, b, yes / (yes + no), yes, no) for a, b, (yes, no) in crowd]
-    for name, rows in files.items():
-        lines = [f"{a}.jpg\t{b.replace('#', '.jpg#')}\t" + "\t".join(map(str, more)) for a, b, *more in rows]
-        (folder / name).write_text("\n".join(lines) + "\n" if lines else "")
-    return folder

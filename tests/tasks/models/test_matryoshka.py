@@ -87,7 +87,7 @@ def run(home) -> Run:
     return replace(make_corpus(home), model="matryoshka(vectors='1 2')", **SETS)
 
 
-@pytest.mark.parametrize("how", ["", "-qbnorm", "-sinkhorn", "-dsl"])
+@pytest.mark.parametrize("how", ["", "-qbnorm", "-dsl"])
 def test_an_evaluation_compares_as_many_as_it_asks_for(run, how):
     trained = load_run(keep_run(run))
     found = trained.evaluate(f"whole-vectors2{how}")
@@ -114,7 +114,6 @@ def test_the_verb_names_the_protocol_and_says_what_it_cannot_do(run, home):
         ((single, "--vectors", "1"), "and this model has 1 of an image"),
         ((pairs, "--vectors", "1"), "compares few vectors of each set, and this model looks at every pair"),
         ((sets, "--vectors", "0"), "--vectors must be at least 1"),
-        ((sets, "--vectors", "1", "--rerank", "5"), "give one of them"),
         ((sets, "--protocol", "whole-vectorsx"), "expected a number behind '-vectors'"),
         ((sets, single, "--vectors", "1"), "members of an ensemble"),
     ):

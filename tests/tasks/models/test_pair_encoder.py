@@ -19,7 +19,6 @@ from polypool.infra.compute.dist import broadcast_state, gather_uneven, rank
 from polypool.infra.compute.dropout import Draws, drawn
 from polypool.infra.errors import InputError
 from polypool.infra.registry import TASKS
-from polypool.tasks.models import pair_encoder
 from polypool.tasks.models.pair_encoder import PaddedSets, PairEncoder, PairScores
 from polypool.tasks.scoring.scores import PairsScore, mean_score
 
@@ -131,9 +130,8 @@ def scores(run) -> dict[str, torch.Tensor]:
     rsum = torch.tensor(found.metrics["rsum"])
     of_run = {"block": block, "whole": score(slice(None), slice(None)), "rsum": rsum}
     if model.looks_at_pairs:
-        reranked = adapter.evaluate(model, "test", "whole-rerank4")
-        of_run["pairs"] = adapter.scorer(model, "test").of_pairs(np.arange(9), np.arange(9, 0, -1))
-        of_run |= {name: torch.from_numpy(reranked.per_query[name]) for name in ("i2t_rank", "t2i_rank")}
+        of_run["some"] = adapter.scorer(model, "test").of_all(np.arange(9), np.arange(9, 0, -1))
+        of_run |= {name: torch.from_numpy(found.per_query[name]) for name in ("i2t_rank", "t2i_rank")}
     return of_run
 
 
@@ -254,9 +252,6 @@ def test_what_is_computed_again_for_the_gradient_loses_the_same_to_dropout(monke
     torch.testing.assert_close(checkpointed, gradients(), rtol=1e-9, atol=1e-12)
 
 
-ROW_P, COLUMN_P = np.array([0, 2, 2, 1, 0, 3]), np.array([4, 0, 1, 1, 0, 3])
-
-
 def sets_of(cross: str, aggregator: str, *, seed: int = 0) -> PairScores:
     """Scores of four images and five captions of different lengths."""
     model, batch = model_of(cross, aggregator).eval(), batch_of(0, 7, 20, 33, 41)
@@ -279,40 +274,22 @@ class Counted:
         self.pairs += len(visual.x_BND) * len(text.x_BND)
         return self.model.score(visual, text)
 
-    def score_pairs(self, visual, text):
-        assert len(visual.x_BND) == len(text.x_BND)
-        self.pairs += len(visual.x_BND)
-        return self.model.score_pairs(visual, text)
-
 
 @pytest.mark.parametrize(("cross", "aggregator"), MODELS)
-@pytest.mark.parametrize(("at_once", "side"), [(1024, 16), (4, 16), (1024, 1)])
-def test_single_pairs_score_what_they_score_in_a_block(cross, aggregator, at_once, side, monkeypatch):
-    monkeypatch.setattr(pair_encoder, "PAIRS", at_once)
+@pytest.mark.parametrize("side", [16, 1])
+def test_some_score_what_they_score_in_a_block(cross, aggregator, side):
     score, block = sets_of(cross, aggregator), sets_of(cross, aggregator)
     score.model.side = side
-    expected_VT = block(slice(None), slice(None))
-    torch.testing.assert_close(score.of_pairs(ROW_P, COLUMN_P), expected_VT[ROW_P, COLUMN_P])
     some = np.array([3, 1]), np.array([4, 0, 2])
-    torch.testing.assert_close(score.of_all(*some), expected_VT[np.ix_(*some)])
+    torch.testing.assert_close(score.of_all(*some), block(slice(None), slice(None))[np.ix_(*some)])
 
 
 def test_each_pair_is_computed_once():
     score = sets_of(*MODELS[0])
     score.model = counted = Counted(score.model)
-    first_P = score.of_pairs(ROW_P, COLUMN_P).clone()
-    assert counted.pairs == len(ROW_P)
-    assert score.of_pairs(ROW_P[::-1].copy(), COLUMN_P[::-1].copy()).equal(first_P.flip(0))
-    score.of_pairs(np.array([0, 1]), np.array([4, 4]))
-    assert counted.pairs == len(ROW_P) + 1
-    assert score.of_pairs(np.empty(0, int), np.empty(0, int)).shape == (0,)
-
-    score = sets_of(*MODELS[0])
-    score.model = counted = Counted(score.model)
     first_VT = score(slice(0, 2), slice(None)).clone()
     score(slice(2, 4), slice(None))
     assert score(slice(None), slice(None))[:2].equal(first_VT)
-    score.of_pairs(ROW_P, COLUMN_P)
     score.of_all(np.array([1, 3]), np.array([0]))
     assert counted.pairs == 4 * 5
 
@@ -321,10 +298,8 @@ def test_the_mean_of_several_scores_pairs_where_all_of_them_do():
     one, two = sets_of(*MODELS[0]), sets_of(*MODELS[0], seed=1)
     together = mean_score([one, two])
     assert isinstance(together, PairsScore)
-    expected_P = (one.of_pairs(ROW_P, COLUMN_P) + two.of_pairs(ROW_P, COLUMN_P)) / 2
-    assert not expected_P.equal(one.of_pairs(ROW_P, COLUMN_P))
-    torch.testing.assert_close(together.of_pairs(ROW_P, COLUMN_P), expected_P)
     rows, columns = np.array([2, 0]), np.array([1, 3])
-    whole_VT = together(slice(None), slice(None))
-    torch.testing.assert_close(together.of_all(rows, columns), whole_VT[np.ix_(rows, columns)])
+    expected_VT = (one.of_all(rows, columns) + two.of_all(rows, columns)) / 2
+    assert not expected_VT.equal(one.of_all(rows, columns))
+    torch.testing.assert_close(together.of_all(rows, columns), expected_VT)
     assert not isinstance(mean_score([one, lambda rows, columns: one(rows, columns)]), PairsScore)

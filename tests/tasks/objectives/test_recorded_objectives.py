@@ -7,7 +7,6 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from polypool.infra.registry import OBJECTIVES, REGULARISERS, SIMILARITIES
-from polypool.tasks.scoring.ranking.rescoring import BY_BANK, TEMPERATURE
 from polypool.tasks.similarities.similarity import Similarity
 from polypool.tasks.similarities.vectors import Embeddings
 
@@ -89,15 +88,6 @@ def test_weighted_token_interaction(golden, case, layers):
         return wti(*sides)
 
     hold(golden / "interactions", f"wti/{case}{layers}", wti, call, names)
-
-
-def test_scores_balanced_by_sinkhorn(golden):
-    def call(sim: Tensor, bank: Tensor) -> Tensor:
-        scores = [lambda rows, columns, x=x: x[rows, columns] / TEMPERATURE for x in (sim, bank)]
-        balanced = BY_BANK["sinkhorn"](*scores, *bank.shape)(0, len(sim)) * TEMPERATURE
-        return sim + (balanced - sim)[0].log_softmax(dim=0)  # a constant of no rank, as the code takes it
-
-    hold(golden / "interactions", "sinkhorn/texts", nn.Identity(), call, {})
 
 
 def test_regularisers(golden):

@@ -36,9 +36,6 @@ class OfPairs(Blocks):
         self.times_NG[row_V[:, None], column_T[None]] += 1
         return self.sim_NG[row_V][:, column_T]
 
-    def of_pairs(self, row_P: np.ndarray, column_P: np.ndarray) -> torch.Tensor:
-        return self.sim_NG[row_P, column_P]
-
 
 class Case:
     """A made split of 30 images with 2 or 3 captions; 11 images and 13 captions are asked, and not in order."""
@@ -172,7 +169,7 @@ def test_what_is_not_in_the_split_is_refused():
         case.asked(lost)
     case.sim_NG[case.owner_T[3], 3] = torch.nan
     case.of["t2i"][3] = [1]
-    with pytest.raises(InputError, match="a score that is NaN"):
+    with pytest.raises(InputError, match="is NaN"):
         evaluate_extended(Blocks(case.sim_NG), case.asked())
 
 

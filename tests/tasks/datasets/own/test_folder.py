@@ -45,9 +45,12 @@ def test_what_has_no_text_or_picture_is_listed(tmp_path):
     (tmp_path / "in" / "lonely.txt").write_text("a text")
     picture(tmp_path / "in" / "latin.png", "x")
     (tmp_path / "in" / "latin.txt").write_bytes(b"caf\xe9")
+    picture(tmp_path / "in" / "book.png", "x")
+    (tmp_path / "in" / "book.txt").write_text("word " * 300_000)
     said, _, skipped = corpus_of(tmp_path / "out", "folder", "--dir", tmp_path / "in")
     assert "a text beside no picture or video: lonely.txt" in said
     assert sorted(skipped) == [
+        ("book.txt", "a text of more than 1,048,576 bytes"),
         ("latin.txt", "a text that is not UTF-8"),
         ("silent.png", "no .txt file of its name beside it"),
     ]

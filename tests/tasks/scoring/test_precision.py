@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from polypool.tasks.scoring import precision
 from polypool.tasks.scoring.metrics import Positives
-from polypool.tasks.scoring.ranking import precision
-from polypool.tasks.scoring.ranking.precision import chance_precision, precision_at_r
+from polypool.tasks.scoring.precision import chance_precision, precision_at_r
 
 
 def of_order(order: list[int], right: set[int], total: int) -> tuple[float, float]:

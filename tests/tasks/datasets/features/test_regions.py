@@ -1,9 +1,13 @@
-"""Regions in TSV files of bottom-up attention."""
+"""Regions in TSV files of bottom-up attention, and in LMDBs of mmf and ViLBERT."""
 
 import base64
+import pickle
+import sys
+from pathlib import Path
 
 import numpy as np
-from verbs import ingested, reasons, refused, sets_of
+import pytest
+from verbs import ingested, reasons, refused, run, sets_of
 
 from polypool.infra.store import FeatureStore
 
@@ -86,7 +90,7 @@ def test_butd_cut_within_the_last_features(tmp_path):
     assert reasons(tmp_path / "out") == [("a.tsv:2 (id 2)", why)]
 
 
-def test_butd_of_the_wrong_width_or_missing_exits_with_2(tmp_path):
+def test_butd_of_the_wrong_width_or_missing_exits_with_2(tmp_path, monkeypatch):
     (tmp_path / "a.tsv").write_text(line(1, np.ones((3, 8))))
     files = ("butd", "--file", tmp_path / "a.tsv", "--out", tmp_path / "out")
     refused(
@@ -94,3 +98,69 @@ def test_butd_of_the_wrong_width_or_missing_exits_with_2(tmp_path):
         *files,
     )
     refused("x.tsv: no such file", "butd", "--file", tmp_path / "x.tsv", "--out", tmp_path / "out")
+    monkeypatch.setattr("polypool.tasks.datasets.features.regions.LARGEST_LINE", 100)
+    refused("a line of over 100 bytes", *files, "--dim", 8)
+
+
+def mmf(**changed) -> dict:
+    item = {"features": X_ND, "bbox": BOX_N4, "image_width": 640, "image_height": 480, "num_boxes": 2}
+    return item | {"objects": np.array([3, 4]), "cls_prob": None, "feature_path": "x"} | changed
+
+
+def vilbert(**changed) -> dict:
+    item = {"image_id": "9", "features": encode(X_ND), "boxes": encode(BOX_N4), "num_boxes": 2}
+    return item | {"image_w": 640, "image_h": 480} | changed
+
+
+class Runs:
+    def __reduce__(self):
+        return print, ("ran",)
+
+
+def written(folder: Path, items: dict[str, object]) -> Path:
+    lmdb = pytest.importorskip("lmdb", reason="not installed (pip install 'polypool[lmdb]')")
+    with lmdb.open(str(folder), map_size=1 << 24) as opened, opened.begin(write=True) as writing:
+        for key, item in items.items():
+            writing.put(key.encode(), item if isinstance(item, bytes) else pickle.dumps(item))
+        writing.put(b"keys", pickle.dumps([key.encode() for key in items]))
+    return folder
+
+
+def test_regions_of_both_codes_are_read_with_their_boxes(tmp_path):
+    items = {"train2014/COCO_train2014_1": mmf(), "2": vilbert(), "3": vilbert(features=X_ND, boxes=BOX_N4)}
+    folder = written(tmp_path / "in", items)
+    ingested("lmdb", "--dir", folder, "--out", tmp_path / "out", "--dtype", "float32")
+    found = sets_of(tmp_path / "out")
+    assert sorted(found) == ["2", "3", "COCO_train2014_1"]
+    assert all(np.array_equal(x_ND, X_ND) for x_ND in found.values())
+    boxes = FeatureStore.open(tmp_path / "out").column("boxes")
+    assert all(boxes[row].tolist() == FRACTIONS for row in range(3))
+
+
+def test_what_cannot_be_read_is_listed_and_nothing_is_run(tmp_path):
+    items = [mmf(), mmf(features=Runs()), b"no pickle", {"boxes": BOX_N4}, mmf(features=X_ND[0])]
+    items += [vilbert(features="*"), vilbert(num_boxes=0)]
+    items += [mmf(bbox=BOX_N4[:1]), mmf(image_width=0), mmf(bbox=None)]
+    folder = written(tmp_path / "in", {str(key): item for key, item in enumerate(items)})
+    out = ingested("lmdb", "--dir", folder, "--out", tmp_path / "out", "--allow-skipped")
+    assert "ran" not in out.split()
+    assert sorted(sets_of(tmp_path / "out")) == ["0", "7", "8", "9"]
+    none = "features that are no array (N, D), nor one in base64 with `num_boxes`"
+    assert reasons(tmp_path / "out") == [
+        ("1", "it names builtins.print, which is not run"),
+        ("2", "it cannot be read as a pickle: KeyError"),
+        ("3", "no mapping with `features`"),
+        *((id, none) for id in ("4", "5", "6")),
+    ]
+    assert "3 x boxes that cannot be read; zeros are stored" in out
+
+
+def test_what_is_no_lmdb_and_a_missing_package_are_said(tmp_path, monkeypatch):
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "data.mdb").write_bytes(b"no lmdb" * 2000)
+    if "lmdb" not in sys.modules:
+        monkeypatch.setitem(sys.modules, "lmdb", None)
+    code, _, error = run("lmdb", "--dir", tmp_path / "in", "--out", tmp_path / "out")
+    assert code == 2
+    assert "cannot be read as an LMDB" in error or "pip install 'polypool[lmdb]'" in error
+    assert run("lmdb", "--dir", tmp_path / "no", "--out", tmp_path / "out")[0] == 2

@@ -5,9 +5,8 @@ import pytest
 import torch
 
 from polypool.infra.errors import InputError
-from polypool.tasks.scoring.metrics import Positives, Ranks
-from polypool.tasks.scoring.ranking import tiles
-from polypool.tasks.scoring.ranking.tiles import rank_both_ways
+from polypool.tasks.scoring import metrics
+from polypool.tasks.scoring.metrics import Positives, Ranks, rank_both_ways
 
 
 class Asked:
@@ -48,8 +47,8 @@ def numbers(ranks: Ranks) -> np.ndarray:
 
 @pytest.fixture(params=[(1024, 2048), (7, 5), (3, 40)], ids=str)
 def tile(request, monkeypatch):
-    monkeypatch.setattr(tiles, "TILE", request.param)
-    monkeypatch.setattr(tiles, "LOOKED_AT", 2 * request.param[1])
+    monkeypatch.setattr(metrics, "TILE", request.param)
+    monkeypatch.setattr(metrics, "LOOKED_AT", 2 * request.param[1])
     return request.param
 
 
@@ -57,7 +56,7 @@ def tile(request, monkeypatch):
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
 @pytest.mark.parametrize("more", [0, 30])
 def test_both_directions_are_counted_as_in_the_whole_matrix(tile, held, dtype, more, monkeypatch):
-    monkeypatch.setattr(tiles, "HELD", held)
+    monkeypatch.setattr(metrics, "HELD", held)
     of_rows = pairs(20, 61, more=more)
     sim_RC = torch.randint(0, 9, (20, 61), generator=torch.Generator().manual_seed(more)).to(dtype)
     before_RC = sim_RC.clone()
@@ -76,8 +75,8 @@ def test_each_score_is_computed_once(tile):
 
 
 def test_without_room_tiles_with_right_answers_are_computed_again_and_no_others(monkeypatch):
-    monkeypatch.setattr(tiles, "TILE", (5, 7))
-    monkeypatch.setattr(tiles, "HELD", 5 * 7 * 4)
+    monkeypatch.setattr(metrics, "TILE", (5, 7))
+    monkeypatch.setattr(metrics, "HELD", 5 * 7 * 4)
     score = Asked(torch.rand(20, 60, generator=torch.Generator().manual_seed(0)))
     of_rows = pairs(20, 60, more=0)
     rank_both_ways(score, of_rows)
@@ -100,7 +99,7 @@ def test_infinite_scores_are_ranked(tile):
 def test_a_score_that_is_nan_is_named(tile):
     sim_RC = torch.zeros(20, 61)
     sim_RC[17, 44] = torch.nan
-    with pytest.raises(InputError, match="the score of item 17 and caption 44 is NaN; check the features"):
+    with pytest.raises(InputError, match="the score in row 17, column 44 is NaN; check the features"):
         rank_both_ways(lambda rows, columns: sim_RC[rows, columns], pairs(20, 61, more=0))
 
 
