@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from polypool.aggregators.aggregator import Aggregator
-    from polypool.pipelines.data.published_stores import pull_store, push_store
     from polypool.pipelines.models.mteb import mteb_model
     from polypool.pipelines.models.trained import TrainedModel
     from polypool.tasks.datasets.corpus import Item, write_corpus
@@ -57,8 +56,6 @@ __all__ = [
     "load",
     "mteb_model",
     "part",
-    "pull_store",
-    "push_store",
     "recipe",
     "runs",
     "train",
@@ -72,8 +69,6 @@ _ELSEWHERE = {
     "OtherData": "polypool.tasks.inputs.other_data",
     "Run": "polypool.tasks.run",
     "mteb_model": "polypool.pipelines.models.mteb",
-    "pull_store": "polypool.pipelines.data.published_stores",
-    "push_store": "polypool.pipelines.data.published_stores",
     "write_corpus": "polypool.tasks.datasets.corpus",
 }
 """Names of this module that live in another one."""
@@ -260,7 +255,6 @@ def export(
     source: str,
     out: str | Path,
     *,
-    onnx: bool = False,
     license: str = "",
     private: bool = False,
     trust: Sequence[str] = (),
@@ -271,7 +265,6 @@ def export(
         source: a run, as of `load`; or an exported folder, which is copied.
         out: folder to make, or its URL; `hf://user/name` is a repository on the Hugging Face hub, which is made where
             necessary and gets one commit.
-        onnx: write ONNX graphs, too.
         license: identifier of the hub for the model's licence, such as `apache-2.0`; nothing is stated where empty.
         private: make a new repository private.
         trust: as of `load`.
@@ -283,7 +276,7 @@ def export(
     from polypool.pipelines.models.exporting import export as export_model
 
     publication = Publication(license=license, private=private)
-    return export_model(source, out, onnx=onnx, publication=publication, trust=trust)
+    return export_model(source, out, publication=publication, trust=trust)
 
 
 @needed()

@@ -16,15 +16,6 @@ from polypool.infra.process.stopping import exit_now, set_handler
 from polypool.infra.process.terminal import Printable, open_closed_streams
 
 COMMANDS = "polypool.pipelines.commands"
-MOVED = {
-    "analyse": "`polypool evaluate RUN_ID --embeddings`",
-    "bench": "`python -m benchmarks`, in a checkout",
-    "mirror": "`polypool runs mirror`",
-    "rerun": "`polypool train rerun RUN_ID`",
-    "synthetic": "`python -m benchmarks.gpo_patterns`, in a checkout",
-    "tables": "`polypool compare tables`",
-}
-"""Earlier verbs, and what replaces them."""
 
 
 def main() -> None:
@@ -55,8 +46,7 @@ def _call() -> None:
             print("\nverbs need more packages: pip install 'polypool[all]'")
         sys.exit(0 if sys.argv[1:] else 2)
     if name not in known:
-        message = f"the verb {name!r} is now {MOVED[name]}" if name in MOVED else unknown("verb", name, known)
-        print(f"error: {message}", file=sys.stderr)
+        print(f"error: {unknown('verb', name, known)}", file=sys.stderr)
         sys.exit(2)
     sys.argv = [f"polypool {name}", *words]
     try:

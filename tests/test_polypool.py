@@ -102,8 +102,6 @@ def test_what_is_elsewhere_is_at_hand():
         (["--help"], 0, "sweep"),
         ([], 2, "polypool VERB"),
         (["trian"], 2, "Did you mean 'train'"),
-        (["mirror", "tensorboard"], 2, "'mirror' is now `polypool runs mirror`"),
-        (["rerun"], 2, "'rerun' is now `polypool train rerun RUN_ID`"),
         (["train", "coco_mnii"], 2, "Did you mean 'coco_mini'"),
         (
             ["train", "coco_mini", "--aggregator", "gpoo(k=2)"],

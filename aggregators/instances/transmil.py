@@ -104,8 +104,6 @@ class _Places(nn.Module):
         grid_BPD = grid_BPD.masked_fill(outside_BP[..., None], 0.0)
         grid_BDSS = grid_BPD.transpose(1, 2).reshape(x_BPD.shape[0], x_BPD.shape[2], side, side)
         kernel = self.wide.weight + F.pad(self.middle.weight, [1] * 4) + F.pad(self.narrow.weight, [2] * 4)
-        # ONNX needs the kernel's shape
-        kernel = kernel.view(self.wide.out_channels, 1, *self.wide.kernel_size)
         biases = [cast("Tensor", each.bias) for each in (self.wide, self.middle, self.narrow)]
         bias_D = torch.stack(biases).sum(dim=0)
         near_BDSS = F.conv2d(grid_BDSS, kernel, bias_D, padding=3, groups=len(bias_D))

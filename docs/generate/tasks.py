@@ -1,4 +1,4 @@
-"""Markdown sections on tasks, recipes, protocols, public data sets and verbs."""
+"""Markdown sections on tasks, recipes, protocols and verbs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from polypool.infra.errors import InputError
 from polypool.infra.registry import AGGREGATORS, KINDS, RECIPES, TASKS
 from polypool.infra.spec import Spec
 from polypool.pipelines import commands
-from polypool.pipelines.data.public_sets import SETS
 from polypool.pipelines.recipes.load import Ensemble
 from polypool.tasks import abilities
 from polypool.tasks.run import Run
@@ -113,20 +112,6 @@ def protocols() -> str:
     return table(("protocol", "meaning", "split", "items", "captions"), rows, right=(3, 4))
 
 
-def public_sets() -> str:
-    """Return the public data sets of the recipes: pages, terms, files and the commands that read them."""
-    parts = []
-    for name, of in SETS.items():
-        rows = [(f"[`{file.name}`]({file.url})", file.size, file.use or "needed") for file in of.files]
-        parts += [
-            f"### {of.title}",
-            f"`{name}`: [its page]({of.page}); {of.terms}.",
-            table(("file", "size", "use"), rows),
-            "\n".join(f"    {command}" for command in of.commands),
-        ]
-    return "\n\n".join(parts)
-
-
 def verbs() -> str:
     folder = Path(inspect.getfile(commands)).parent
     parts = []
@@ -141,7 +126,6 @@ SECTIONS: dict[str, Callable[[], str]] = {
     **{f"recipes/{task}": partial(task_recipes, task) for task in TASKS.built_in()},
     **{f"parts/{kind}": partial(part_list, registry) for kind, registry in KINDS.items()},
     "protocols": protocols,
-    "public-sets": public_sets,
     "verbs": verbs,
     "aggregator-count": lambda: str(len(AGGREGATORS.built_in())),
 }

@@ -6,7 +6,6 @@ there as it is, for a README that you have written further.
 
 With `--mlflow` it is kept in MLflow as a model of the run, linked to its scores and their data, which
 `mlflow.pyfunc.load_model` and `mlflow models serve` take; `--registered-name NAME --alias champion` registers it.
-With `--onnx` the folder has graphs, too, that need neither Python nor torch.
 """
 
 from __future__ import annotations
@@ -30,7 +29,6 @@ def export(
     run_id: NamedRun = "",
     *,
     out: Path | None = None,
-    onnx: bool = False,
     mlflow: bool = False,
     registered_name: str = "",
     alias: str = "",
@@ -42,7 +40,6 @@ def export(
     Args:
         run_id: a run, by its id, a beginning of it, its name or `latest`, or a folder that was exported before.
         out: folder to make, which must not exist yet, or be empty; or its URL, such as hf://user/name.
-        onnx: write ONNX graphs beside the weights, which take batches and sets of any size.
         mlflow: keep it in MLflow, as a model that can be served.
         registered_name: register that model as the next version of this name.
         alias: point this alias, such as `champion`, to that version.
@@ -53,8 +50,8 @@ def export(
         resolve_run(tracking_uri(home()), run_id)
     if out is None and not mlflow:
         raise InputError("say where to: --out FOLDER, or --mlflow, or both")
-    if out is None and (onnx or publication.license):
-        raise InputError("--onnx and --license are of the folder that --out makes; give --out, too")
+    if out is None and publication.license:
+        raise InputError("--license is of the folder that --out makes; give --out, too")
     if not mlflow and (registered_name or alias):
         raise InputError("--registered-name and --alias are of models in MLflow; give --mlflow, too")
     publication.check(None if out is None else place(out))
@@ -63,7 +60,7 @@ def export(
 
     steps: list[Step] = []
     if out is not None:
-        trained = exporting.export(run_id, out, onnx=onnx, publication=publication, trust=trust)
+        trained = exporting.export(run_id, out, publication=publication, trust=trust)
         size = sum(x.nbytes for x in trained.model.state_dict().values())
         print(
             f"written to {place(out)}: weights of {size / 1e6:,.1f} MB\n\n{example(trained, str(place(out)))}"

@@ -7,10 +7,6 @@ A run that MLflow shows as running may have lost its process: `--mark-dead` ends
 they logged and MLflow lacks. A run whose folder is not on this machine stays as it is, unless its checkpoints are in
 object storage, where all machines see which process holds it.
 
-`polypool runs mirror tensorboard --out FOLDER [RUN_ID ...] [--follow]` and `polypool runs mirror wandb --project
-PROJECT [RUN_ID ...] [--follow]` copy curves, figures, settings and results to other trackers; given again, they add
-what is new.
-
 `polypool runs archive --out FILE.parquet` writes what `compare` reads of finished runs to a file, from which `compare
 --archives FILE.parquet` reads it on any machine.
 """
@@ -19,23 +15,17 @@ from __future__ import annotations
 
 import json as json_format
 import sys
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from polypool.infra.errors import InputError
 from polypool.infra.paths import home
 from polypool.infra.process.command import command
 from polypool.infra.process.output import print_next
 from polypool.infra.storage.places import local
 from polypool.infra.tracking import tracking_uri
 from polypool.pipelines.comparison.choice import ALL, Choice
-
-if TYPE_CHECKING:
-    from polypool.pipelines.comparison.mirrors import Mirror
 
 
 def show(*, experiment: str = "polypool", mark_dead: bool = False, json: bool = False) -> None:
@@ -60,74 +50,6 @@ def show(*, experiment: str = "polypool", mark_dead: bool = False, json: bool = 
         print(json_format.dumps([asdict(run) for run in runs], indent=1))
     else:
         print(run_list.run_table(runs) if runs else f"experiment {experiment!r} has no trained runs")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Copying:
-    """Which runs are copied, and for how long.
-
-    Attributes:
-        runs: ids of runs of the experiment.
-        experiment: MLflow experiment.
-        follow: go on with runs that are running, and with new ones, until Ctrl-C.
-        every: seconds between two rounds of --follow.
-    """
-
-    runs: Annotated[
-        tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(help_behavior_hint="(default: all)")
-    ] = ()
-    experiment: str = "polypool"
-    follow: bool = False
-    every: float = 10.0
-
-    def __post_init__(self) -> None:
-        if not self.every > 0:
-            raise InputError(f"--every must be above 0 seconds, got {self.every:g}")
-
-    def to(self, mirror: Mirror, hint: str) -> None:
-        """Copy, and print what was copied and how to see it."""
-        from polypool.pipelines.comparison import mirrors
-
-        if self.follow:
-            print(f"following experiment {self.experiment!r} until Ctrl-C. {hint}", flush=True)
-        new, running = mirrors.mirror(
-            mirror,
-            uri=tracking_uri(home()),
-            experiment=self.experiment,
-            run_ids=self.runs,
-            every=self.every if self.follow else 0.0,
-        )
-        more = f"; {running} still running, which --follow goes on with" if running else ""
-        print(f"{new} runs have something new{more}\n{hint}")
-
-
-def tensorboard(copying: tyro.conf.OmitArgPrefixes[Copying], *, out: Path) -> None:
-    """Into a folder for `tensorboard --logdir`.
-
-    Args:
-        copying: which runs.
-        out: the folder.
-    """
-    from polypool.pipelines.comparison.mirrors.tensorboard import TensorBoard
-
-    copying.to(TensorBoard(out), f"tensorboard --logdir {out}")
-
-
-def wandb(
-    copying: tyro.conf.OmitArgPrefixes[Copying], *, project: str, entity: str = "", out: Path = Path("wandb")
-) -> None:
-    """Into a project of Weights & Biases, by its client (`pip install 'polypool[wandb]'`) and its settings.
-
-    Args:
-        copying: which runs.
-        project: name of the project.
-        entity: user or team of the project (default: the client's).
-        out: folder for the client's files.
-    """
-    from polypool.pipelines.comparison.mirrors.wandb import WandB
-
-    hint = f"project {project}; with WANDB_MODE=offline, `wandb sync` sends what {out} holds"
-    copying.to(WandB(project, entity=entity, folder=out), hint)
 
 
 def archive(
@@ -160,8 +82,5 @@ def archive(
 def main() -> None:
     if sys.argv[1:2] == ["archive"]:
         tyro.cli(archive, args=sys.argv[2:], prog="polypool runs archive")
-    elif sys.argv[1:2] == ["mirror"]:
-        mirrors: dict[str, Callable[..., None]] = {"tensorboard": tensorboard, "wandb": wandb}
-        tyro.extras.subcommand_cli_from_dict(mirrors, args=sys.argv[2:], prog="polypool runs mirror")
     else:
         tyro.cli(show, prog="polypool runs", description=__doc__)

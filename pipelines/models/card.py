@@ -13,7 +13,6 @@ from polypool.encoders.backbones import recorded_spec
 from polypool.infra.text_tables import Table, as_markdown
 from polypool.infra.tracking import Tracker
 from polypool.infra.tracking.tracker import COMMAND
-from polypool.pipelines.data.public_sets import SETS
 from polypool.pipelines.models.trained import TrainedModel
 from polypool.pipelines.training.checkpoints.best import ASSETS
 from polypool.pipelines.training.recording import PRECISION
@@ -60,7 +59,7 @@ def model_card(tracker: Tracker, trained: TrainedModel, *, name: str, license: s
             Table(title="Training", header=("setting", "value"), rows=(*_training(tracker, trained),))
         ),
         _limits(trained),
-        f"## Licence\n\n{_licence(run.data.dataset, license)}",
+        f"## Licence\n\n{_licence(license)}",
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -221,8 +220,6 @@ def _limits(trained: TrainedModel) -> str:
     return "## Limits\n\n" + "\n".join(f"- {line}" for line in lines)
 
 
-def _licence(dataset: str, license: str) -> str:
+def _licence(license: str) -> str:
     stated = f"`{license}`." if license else "Not stated: whoever exported the model named none."
-    known = SETS.get(dataset)
-    terms = f" (of {known.title}, {known.page}: {known.terms})" if known else ""
-    return f"{stated} The terms of the training data{terms} and of the encoders' weights hold beside it."
+    return f"{stated} The terms of the training data and of the encoders' weights hold beside it."

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
@@ -46,14 +45,12 @@ _PACKAGES = (
 )
 """What serving by MLflow imports beside this project, whose own code is kept with the model."""
 UNSTATED = Publication()
-_STALE = ("*.onnx", "*.onnx.data")
 
 
 def export(
     source: str,
     out: str | Path | Url,
     *,
-    onnx: bool = False,
     publication: Publication = UNSTATED,
     trust: Sequence[str] = (),
 ) -> TrainedModel:
@@ -65,18 +62,16 @@ def export(
     Args:
         source: id of the run; or a folder that was exported before, which is copied with its README as it is.
         out: the folder, which must not exist yet, or be empty; or a URL.
-        onnx: write graphs (`polypool.pipelines.models.onnx`), too.
         publication: licence, and who may see a repository on the hub.
         trust: modules whose code the run may name.
 
     Raises:
-        InputError: no such run, it has no model, the folder is in use, `onnx` is set and the model has no such form, or
-            the storage refuses or does not answer.
+        InputError: no such run, it has no model, the folder is in use, or the storage refuses or does not answer.
     """
     out = place(out)
     publication.check(out)
     if isinstance(out, Url):
-        return _export_to_url(source, out, onnx=onnx, publication=publication, trust=trust)
+        return _export_to_url(source, out, publication=publication, trust=trust)
     out = out.absolute()
     with DiskLease.take(out.with_name(f".{out.name}.lock"), of=f"{out}: another export writes this folder"):
         if out.exists() and (not out.is_dir() or any(out.iterdir())):
@@ -84,45 +79,41 @@ def export(
         with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as temporary:
             part = Path(temporary) / "part"
             part.mkdir()
-            trained = _write(source, part, name=out.name, onnx=onnx, license=publication.license, trust=trust)
+            trained = _write(source, part, name=out.name, license=publication.license, trust=trust)
             os.replace(part, out)
     return trained
 
 
-def _export_to_url(
-    source: str, out: Url, *, onnx: bool, publication: Publication, trust: Sequence[str]
-) -> TrainedModel:
+def _export_to_url(source: str, out: Url, *, publication: Publication, trust: Sequence[str]) -> TrainedModel:
     repository = Repository.of(out, kind="model") if is_hub(out) else None
     if not repository and remote.exists(out / RUN):
         raise InputError(f"{out}: exists already; choose another folder with --out")
     with tempfile.TemporaryDirectory(prefix="polypool.") as temporary:
         part = Path(temporary)
-        trained = _write(source, part, name=str(out), onnx=onnx, license=publication.license, trust=trust)
+        trained = _write(source, part, name=str(out), license=publication.license, trust=trust)
         names = sorted((file.name for file in part.iterdir()), key=lambda name: name == RUN)
         if repository:
             about = f"Export {trained.run.label} with {trained.run.aggregator}"
             private = publication.private
             files = {name: part / name for name in names}
-            repository.push(files, marker=RUN, stale=_STALE, private=private, about=about)
+            repository.push(files, marker=RUN, stale=(), private=private, about=about)
         else:
             for name in names:
                 remote.upload(part / name, out / name)
     return trained
 
 
-def _write(
-    source: str, part: Path, *, name: str, onnx: bool, license: str, trust: Sequence[str]
-) -> TrainedModel:
+def _write(source: str, part: Path, *, name: str, license: str, trust: Sequence[str]) -> TrainedModel:
     """Write the files of an export to an empty folder: those of a run, or a copy of those of an exported folder."""
     folder = place(source)
     if isinstance(folder, Url) or not ("/" in source or (source and folder.is_dir())):
-        return write_export(source, part, name=name, onnx=onnx, license=license, trust=trust)[1]
-    if onnx or license:
+        return write_export(source, part, name=name, license=license, trust=trust)[1]
+    if license:
         raise InputError(
-            f"{folder}: an exported folder is copied as it is; --onnx and --license are of the export of a run"
+            f"{folder}: an exported folder is copied as it is; --license is of the export of a run"
         )
     trained = load(folder, trust=trust)
-    for file in (WEIGHTS, RUN, ASSETS, DIGESTS, CARD, *(path.name for path in folder.glob("*.onnx*"))):
+    for file in (WEIGHTS, RUN, ASSETS, DIGESTS, CARD):
         if (folder / file).exists():
             shutil.copyfile(folder / file, part / file)
     refuse_damaged(part, then="export the run anew")
@@ -132,7 +123,7 @@ def _write(
 
 
 def write_export(
-    run_id: str, folder: Path, *, name: str, onnx: bool = False, license: str = "", trust: Sequence[str]
+    run_id: str, folder: Path, *, name: str, license: str = "", trust: Sequence[str]
 ) -> tuple[Tracker, TrainedModel]:
     """Write the files of an export to an empty folder, later called `name`; return the run's tracker and the model.
 
@@ -155,13 +146,6 @@ def write_export(
         record = to_record(trained.run, trained.training_data)
         (folder / RUN).write_text(json.dumps(record, indent=1))
         write_digests(folder, (WEIGHTS, RUN, ASSETS))
-    if onnx:
-        from polypool.pipelines.models.onnx import describe_graphs, write_graphs  # of an extra
-
-        graphs, no_similarity = write_graphs(trained, folder)
-        text += describe_graphs(graphs)
-        if no_similarity:
-            print(f"note: embeddings are to be compared by other means: {no_similarity}", file=sys.stderr)
     (folder / CARD).write_text(text)
     return tracker, trained
 

@@ -20,7 +20,7 @@ import polypool as pp
 from polypool.aggregators.aggregator import Aggregator
 from polypool.infra.paths import FilePath, ModelName, here, home, keep_out_of_jobs
 from polypool.infra.ray.jobs import JobServer, private_head
-from polypool.infra.registry import AGGREGATORS, BACKBONES, ENCODERS, KINDS, TASKS
+from polypool.infra.registry import AGGREGATORS, BACKBONES, ENCODERS, KINDS, PARSERS, TASKS
 from polypool.infra.tracking import Tracker, find_runs, tracking_uri
 from polypool.pipelines.comparison.row_settings import deviations
 from polypool.pipelines.recipes.arguments import read_run
@@ -75,7 +75,7 @@ def test_the_paths_of_built_in_parts_are_known_without_an_import():
         "encoder cnn": {"weights"},
         "model hgr": {"graphs"},
     }
-    assert found["task image_text"] == {"cxc", "eccv", "flickr8k"}
+    assert found["task image_text"] == {"cxc", "eccv"}
     assert found["backbone i3d"] == {"weights"}
     named = {f"backbone {name}" for name in BACKBONES.built_in()} - {"backbone cells", "backbone i3d"}
     named |= {f"encoder {name}" for name in ("bert", "clip_text", "decoder", "patches", "siglip_text")}
@@ -95,7 +95,8 @@ def test_the_paths_of_built_in_parts_are_known_without_an_import():
         (ENCODERS, "bigru(glove='s3://b/g.txt')", "bigru(glove='s3://b/g.txt')"),
         (ENCODERS, "other(glove='g.txt')", "other(glove='g.txt')"),
         (TASKS, "image_text(cxc='data/cxc')", "image_text(cxc='{there}/data/cxc')"),
-        (KINDS["model"], "hgr(graphs='g.json')", "hgr(graphs='{there}/g.json')"),
+        (KINDS["model"], "hgr(parser=spacy(model=data))", "hgr(parser=spacy(model='{there}/data'))"),
+        (PARSERS, "spacy(model=en_core_web_sm)", "spacy(model=en_core_web_sm)"),
         (AGGREGATORS, f"{__name__}:Looked(table=t.csv)", f"{__name__}:Looked(table='{{there}}/t.csv')"),
         (AGGREGATORS, "", ""),
     ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import pickle
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from toy import trainer_of
 from verbs import called, ingested, refused, sets_of
 
 from polypool.infra.store import FeatureStore, StoreWriter
-from polypool.pipelines.models.search.queries import Query
+from polypool.pipelines.models.queries import Query
 from polypool.pipelines.models.trained import TrainedModel
 from polypool.pipelines.recipes.arguments import read_run
 from polypool.pipelines.training.prepare import prepare
@@ -95,6 +96,12 @@ def grid(folder: Path, sets: Sets) -> str:
     return f"arrays --dir {folder} --channels-first"
 
 
+def mapping(folder: Path, sets: Sets) -> str:
+    """A pickled mapping, as CLIP4Clip's and UniVL's features come."""
+    (folder / "features.pickle").write_bytes(pickle.dumps(dict(sets)))
+    return f"arrays --file {folder / 'features.pickle'}"
+
+
 def archive(folder: Path, sets: Sets) -> str:
     np.savez(folder / "features.npz", **sets)
     return f"arrays --file {folder / 'features.npz'}"
@@ -148,9 +155,17 @@ def hdf5_frames(folder: Path, sets: Sets) -> str:
     return f"{hdf5_groups(folder, sets, 'frames')} --key frames"
 
 
+def mdb(folder: Path, sets: Sets) -> str:
+    lmdb = pytest.importorskip("lmdb", reason="not installed (pip install 'polypool[lmdb]')")
+    with lmdb.open(str(folder), map_size=1 << 24) as opened, opened.begin(write=True) as writing:
+        for id, x_ND in sets.items():
+            writing.put(f"train2014/{id}".encode(), pickle.dumps({"features": x_ND}))
+    return f"lmdb --file {folder / 'data.mdb'}"
+
+
 LAYOUTS = {
-    **dict.fromkeys((butd, openvqa, turned, vatex, paths, archive), ADAPTIVE),
-    **dict.fromkeys((hdf5_sets, hdf5_groups, hdf5_frames), ADAPTIVE),
+    **dict.fromkeys((butd, openvqa, turned, vatex, paths, mapping, archive), ADAPTIVE),
+    **dict.fromkeys((hdf5_sets, hdf5_groups, hdf5_frames, mdb), ADAPTIVE),
     **dict.fromkeys((grid, rows, precomp, hdf5_rows, hdf5_maps), FIXED),
 }
 

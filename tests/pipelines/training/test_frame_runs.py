@@ -16,8 +16,7 @@ from polypool.infra.errors import InputError
 from polypool.infra.registry import TASKS
 from polypool.pipelines.models import exporting
 from polypool.pipelines.models.card import example
-from polypool.pipelines.models.onnx import write_graphs
-from polypool.pipelines.models.search.queries import Query
+from polypool.pipelines.models.queries import Query
 from polypool.pipelines.models.trained import TrainedModel
 from polypool.pipelines.training.checkpoints.format import load_weights
 from polypool.pipelines.training.prepare import prepare
@@ -109,6 +108,4 @@ def test_what_has_no_place_for_videos_is_refused(run, tmp_path, monkeypatch):
     monkeypatch.setattr(exporting, "write_export", lambda *_, **__: (None, trained))
     with pytest.raises(InputError, match=r"the model reads video files, and models of MLflow"):
         exporting.export_to_mlflow("0" * 32)
-    with pytest.raises(InputError, match=r"the model reads video files, and graphs of ONNX"):
-        write_graphs(trained, tmp_path)
     assert '["video.mp4"]' in example(trained, str(tmp_path))

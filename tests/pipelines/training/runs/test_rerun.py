@@ -71,7 +71,6 @@ def test_what_differs_is_said_and_a_dry_run_trains_nothing(run, home, monkeypatc
         ("ensemble", "is an ensemble; give one of its members"),
         ("comparison", "is the summary of a comparison or a sweep; give one"),
         ("", "was not made by polypool"),
-        ("released", "is of kind 'released' and was not trained here"),
     ],
 )
 def test_a_run_that_no_training_made_is_refused(run, home, kind, message):

@@ -1,0 +1,1 @@
+"""Pictures: safe opening of their files as RGB, and boxes in them."""

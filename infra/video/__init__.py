@@ -1,0 +1,1 @@
+"""Frames of video files, decoded in a process that may be killed."""

@@ -1,0 +1,1 @@
+"""Injected faults: what a run survives, and its weights afterwards."""

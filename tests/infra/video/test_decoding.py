@@ -1,0 +1,282 @@
+from __future__ import annotations
+
+import tracemalloc
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+from clips import (
+    HEIGHT,
+    HERE,
+    WIDTH,
+    decoded,
+    pictures,
+    remuxed,
+    turned,
+    write_clip,
+)
+from PIL import Image
+
+from polypool.infra.errors import InputError
+from polypool.infra.video import decoding
+from polypool.infra.video.containers import BadVideo, Timeline
+from polypool.infra.video.decoding import DECODERS, choose_decoder, describe_decoder, frames
+from polypool.infra.video.sampling import choose_frames, sample_frames
+from polypool.infra.video.video_reader import VideoReader
+
+COUNT = 50
+both = pytest.mark.skipif(
+    len(HERE) < 2, reason="decord has no wheel for this machine, so there is nothing to compare"
+)
+
+
+@pytest.fixture(scope="module")
+def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_clip(tmp_path_factory.mktemp("clips") / "a.mp4", COUNT)
+
+
+def test_every_length_chooses_the_frames_of_the_authors_code(golden):
+    for count, row in enumerate(np.load(golden / "hgr_graph_inputs.npz")["frame_select"], start=1):
+        assert choose_frames(count, 20).tolist() == row[row >= 0].tolist()
+
+
+def test_every_16th_frame_gives_as_many_as_hgr_released():
+    assert len(sample_frames(300, every=16)) == 19
+    for count in range(1, 70):
+        assert sample_frames(count, every=16).tolist() == [n for n in range(count) if n % 16 == 0]
+        few = [3 * n for n in choose_frames(-(-count // 3), 5).tolist()]
+        assert sample_frames(count, every=3, at_most=5).tolist() == few
+        assert sample_frames(count).tolist() == list(range(count))
+
+
+@pytest.mark.parametrize("decoder", HERE)
+@pytest.mark.parametrize(
+    ("every", "at_most"),
+    [*((1, n) for n in (None, 20, 4, 3, 1, 50, 51)), (16, None), (7, 3), (51, None)],
+)
+def test_the_frames_asked_for_come_in_order(clip, decoder, every, at_most):
+    x_THW3 = decoded(clip, every=every, at_most=at_most, decoder=decoder)
+    wanted = list(range(0, COUNT, every))
+    wanted = wanted if at_most is None else [wanted[n] for n in choose_frames(len(wanted), at_most)]
+    assert x_THW3.shape == (len(wanted), HEIGHT, WIDTH, 3)
+    assert x_THW3.dtype == np.uint8
+    distance_TN = np.abs(x_THW3[:, None].astype(int) - pictures(COUNT)).mean(axis=(2, 3, 4))
+    assert distance_TN.argmin(axis=1).tolist() == wanted
+
+
+@both
+@pytest.mark.parametrize(("suffix", "codec"), [("mp4", "libx264"), ("avi", "mpeg4"), ("webm", "libvpx")])
+def test_both_decoders_give_the_same_pixels(tmp_path, suffix, codec):
+    path = write_clip(tmp_path / f"a.{suffix}", 33, codec=codec)
+    for at_most in (None, 20):
+        first, second = (decoded(path, at_most=at_most, decoder=name) for name in DECODERS)
+        np.testing.assert_array_equal(first, second)
+
+
+@pytest.mark.parametrize("decoder", HERE)
+def test_a_clip_that_was_filmed_sideways_is_turned_upright(clip, tmp_path, decoder):
+    plain = decoded(clip, at_most=4, decoder=decoder)
+    upright = decoded(turned(clip, tmp_path / "turned.mp4"), at_most=4, decoder=decoder)
+    np.testing.assert_array_equal(upright, np.rot90(plain, -1, axes=(1, 2)))
+
+
+@pytest.mark.parametrize("decoder", HERE)
+def test_frames_say_when_they_are_shown(clip, tmp_path, decoder):
+    for at_most in (None, 7):
+        seconds = [frame.seconds for frame in frames(str(clip), at_most=at_most, decoder=decoder)]
+        wanted = range(COUNT) if at_most is None else choose_frames(COUNT, at_most)
+        np.testing.assert_allclose(seconds, np.array(wanted) / 8, atol=1e-6)
+        with VideoReader(decoder=decoder) as reader:
+            assert [frame.seconds for frame in reader.frames(clip, at_most=at_most)] == seconds
+
+
+def test_seconds_are_counted_from_the_first_frame_that_is_shown(tmp_path):
+    plain = write_clip(tmp_path / "plain.mp4", 60, codec="mpeg4")
+    later = Timeline.of(str(remuxed(plain, tmp_path / "later.mp4", shift=5)))
+    assert later.count == 55
+    assert [round(later.seconds(n), 3) for n in (0, 1, 8)] == [0.0, 0.125, 1.0]
+    late = Timeline(count=3, times=(5, 6, 9), keys=(0,), codec="h264", unit=0.5)
+    assert [late.seconds(n) for n in range(3)] == [0.0, 0.5, 2.0]
+    untimed = Timeline(count=3, times=None, keys=(0,), codec="h264", unit=0.04)
+    assert [untimed.seconds(n) for n in range(3)] == [0.0, 0.04, 0.08]
+
+
+def test_a_single_frame_is_a_video_and_so_is_an_animation(tmp_path):
+    first, *others = map(Image.fromarray, pictures(5))
+    first.save(tmp_path / "a.gif", save_all=True, append_images=others)
+    one = write_clip(tmp_path / "one.mp4", 1)
+    for path, count, decoders in ((one, 1, HERE), (tmp_path / "a.gif", 5, ["av"])):
+        for decoder in decoders:
+            x_THW3 = decoded(path, at_most=20, decoder=decoder)
+            assert np.abs(x_THW3.astype(int) - pictures(count)).mean() < 12
+
+
+@pytest.mark.parametrize("decoder", HERE)
+def test_memory_is_that_of_the_frames_wanted(tmp_path, decoder):
+    path = write_clip(tmp_path / "long.mp4", 400)
+    decoded(path, at_most=3, decoder=decoder)  # imports
+    tracemalloc.start()
+    kept = decoded(path, at_most=3, decoder=decoder)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert kept.nbytes < peak < 40 * kept[0].nbytes
+
+
+def test_a_decoder_that_is_not_there_is_said(tmp_path, monkeypatch):
+    assert choose_decoder() == "av"
+    assert describe_decoder("av") == f"av {av.__version__}"
+    (tmp_path / "decord.py").write_text("raise OSError('a library is missing')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert choose_decoder("av") == "av"
+    with pytest.raises(InputError, match=r"'decord' does not import: pip install 'polypool\[video\]'"):
+        choose_decoder("decord")
+    with pytest.raises(InputError, match="Did you mean 'decord'"):
+        choose_decoder("decor")
+
+
+def everything(path: Path) -> np.ndarray:
+    """Return all frames of a clip, by a plain loop."""
+    with av.open(str(path)) as container:
+        return np.stack([frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)])
+
+
+@pytest.fixture
+def counting(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is done, call by call: a frame decoded, or all of them counted from the first."""
+    done: list[str] = []
+    check, counted = decoding._check, decoding._counted
+
+    def checked(frame):
+        done.append("frame")
+        check(frame)
+
+    def from_the_first(path, chosen):
+        done.append("from the first")
+        return counted(path, chosen)
+
+    monkeypatch.setattr(decoding, "_check", checked)
+    monkeypatch.setattr(decoding, "_counted", from_the_first)
+    return done
+
+
+@pytest.mark.parametrize(
+    ("name", "codec"),
+    [
+        *(("a.mp4", "libx264"), ("a.mkv", "libx264"), ("b.mp4", "libx265"), ("b.mp4", "mpeg4")),
+        *(("a.avi", "mpeg4"), ("b.mkv", "mpeg4"), ("a.webm", "libvpx-vp9"), ("a.mp4", "libsvtav1")),
+    ],
+)
+def test_only_what_leads_to_a_frame_is_decoded(tmp_path, counting, name, codec):
+    path = write_clip(tmp_path / name, 120, codec=codec, pan=True)
+    whole = everything(path)
+    assert len(whole) == 120
+    for at_most in (3, 8):
+        counting.clear()
+        np.testing.assert_array_equal(decoded(path, at_most=at_most), whole[choose_frames(120, at_most)])
+        assert "from the first" not in counting
+        if len(Timeline.of(str(path)).keys) == 10:
+            assert len(counting) < 14 * at_most
+
+
+@pytest.mark.parametrize(
+    ("name", "codec"),
+    [
+        *(("a.ts", "libx264"), ("a.flv", "libx264"), ("a.mpg", "mpeg2video"), ("a.wmv", "wmv2")),
+        ("b.avi", "libx264"),
+    ],
+)
+def test_containers_that_do_not_say_enough_are_read_from_the_first_frame(tmp_path, name, codec):
+    path = write_clip(tmp_path / name, 40, codec=codec, pan=True)
+    whole = everything(path)
+    assert len(whole) == 40
+    for at_most in (None, 7):
+        wanted = choose_frames(40, at_most or 40)
+        np.testing.assert_array_equal(decoded(path, at_most=at_most), whole[wanted])
+    if name == "b.avi":  # packets in another order, and a rate
+        seconds = [frame.seconds for frame in frames(str(path))]
+        np.testing.assert_allclose(seconds, np.arange(40) / 8, atol=1e-6)
+
+
+@both
+@pytest.mark.parametrize(
+    ("name", "codec"),
+    [
+        *(("a.mp4", "libsvtav1"), ("a.flv", "libx264"), ("a.ts", "libx264"), ("a.mpg", "mpeg2video")),
+        *(("b.avi", "libx264"), ("a.wmv", "mpeg4")),
+    ],
+)
+def test_frames_are_right_in_files_that_decord_does_not_read_rightly(tmp_path, name, codec):
+    path = write_clip(tmp_path / name, 40, codec=codec, pan=True)
+    whole = everything(path)
+    for at_most in (None, 7):
+        np.testing.assert_array_equal(
+            decoded(path, at_most=at_most, decoder="decord"), whole[choose_frames(40, at_most or 40)]
+        )
+
+
+@pytest.mark.parametrize("decoder", HERE)
+@pytest.mark.parametrize("codec", ["mpeg4", "libx264"])
+def test_frames_that_an_avi_file_drops_are_not_missing(tmp_path, codec, decoder):
+    times = [0, 1, 2, 5, 6, 7, 10, 11, 12, 13, 20, 21, 22, 23, 24, 30]
+    path = write_clip(tmp_path / "a.avi", len(times), codec=codec, pan=True, times=times)
+    whole = everything(path)
+    assert len(whole) == len(times)
+    for at_most in (None, 5):
+        wanted = choose_frames(len(times), at_most or len(times))
+        np.testing.assert_array_equal(decoded(path, at_most=at_most, decoder=decoder), whole[wanted])
+    if codec == "mpeg4":
+        assert [frame.seconds for frame in frames(str(path), decoder=decoder)] == [time / 8 for time in times]
+    path.write_bytes(path.read_bytes()[: path.read_bytes().rindex(b"idx1") - 40])
+    with pytest.raises(BadVideo, match="fewer frames than the file says"):
+        decoded(path, decoder=decoder)
+
+
+def test_a_file_that_names_places_where_decoding_cannot_begin_is_read_from_the_first(tmp_path, counting):
+    plain = write_clip(tmp_path / "plain.mp4", 60, codec="mpeg4", pan=True)
+    liar = remuxed(plain, tmp_path / "liar.mp4", keys=True)
+    assert len(Timeline.of(str(liar)).keys) == 60
+    np.testing.assert_array_equal(decoded(liar, at_most=4), everything(plain)[choose_frames(60, 4)])
+    assert "from the first" in counting
+
+
+@pytest.mark.parametrize("codec", ["mpeg4", "libx264"])
+def test_frames_that_are_not_to_be_shown_are_not_counted(tmp_path, codec):
+    plain = write_clip(tmp_path / "plain.mp4", 60, codec=codec, pan=True)
+    later = remuxed(plain, tmp_path / "later.mp4", shift=5)
+    whole = everything(later)
+    assert len(whole) == Timeline.of(str(later)).count == 55
+    for at_most in (None, 6):
+        np.testing.assert_array_equal(
+            decoded(later, at_most=at_most), whole[choose_frames(55, at_most or 55)]
+        )
+        if "decord" in HERE:  # which counts them
+            np.testing.assert_array_equal(
+                decoded(later, at_most=at_most, decoder="decord"), whole[choose_frames(55, at_most or 55)]
+            )
+
+
+@pytest.mark.parametrize(
+    "times",
+    [
+        tuple(range(1, 61)),  # AVI numbers frames as they are decoded, and H.264 shows them in another order
+        None,
+        (1,) * 60,
+    ],
+    ids=["another order", "missing", "double"],
+)
+def test_times_that_frames_do_not_come_by_are_found_out(tmp_path, counting, monkeypatch, times):
+    path = write_clip(tmp_path / "a.avi", 60, pan=True)
+    said = Timeline(count=60, times=times, keys=(0,), codec="h264", unit=0.125)
+    monkeypatch.setattr(decoding.Timeline, "of", lambda _: said)
+    np.testing.assert_array_equal(decoded(path, at_most=9), everything(path)[choose_frames(60, 9)])
+    assert "from the first" in counting
+
+
+def test_frames_of_vp8_that_nobody_sees_are_not_counted(tmp_path):
+    plain = write_clip(tmp_path / "plain.webm", 40, codec="libvpx", pan=True)
+    hidden = remuxed(plain, tmp_path / "hidden.webm", hide=17)
+    whole = everything(plain)
+    assert len(everything(hidden)) == Timeline.of(str(hidden)).count == 39
+    shown = np.delete(whole, 17, axis=0)
+    np.testing.assert_array_equal(decoded(hidden, at_most=9), shown[choose_frames(39, 9)])
