@@ -30,7 +30,6 @@ class Noting:
     def __init__(
         self,
         *,
-        one_by_one: bool = False,
         folder: str = "",
         lives: int = 0,
         threads: int = 1,
@@ -38,7 +37,7 @@ class Noting:
     ) -> None:
         if lives < 0:
             raise InputError("there is no such backbone")
-        self.one_by_one, self._folder, self._lives = one_by_one, Path(folder), lives
+        self._folder, self._lives = Path(folder), lives
 
     def __call__(self, batch: Batch) -> list[Row]:
         return [self._row(id, batch) for id in batch["ids"]]

@@ -37,9 +37,6 @@ class Extractor:
         trusting: modules whose code the spec may name.
     """
 
-    one_by_one = False
-    """Whether a batch's inputs are described independently of each other."""
-
     def __init__(self, *, backbone: str, threads: int, trusting: Sequence[str] = ()) -> None:
         trust_modules(*trusting)
         self._backbone: Any = build_backbone(backbone)
@@ -156,8 +153,6 @@ class Videos:
 
 class VideoExtractor(Extractor):
     """Decodes and describes videos as `videos` says."""
-
-    one_by_one = True
 
     def __init__(self, *, backbone: str, threads: int, videos: Videos, trusting: Sequence[str] = ()) -> None:
         super().__init__(backbone=backbone, threads=threads, trusting=trusting)

@@ -43,8 +43,7 @@ from polypool.tasks.datasets.questions import Image, QuestionCorpus
 from polypool.tasks.datasets.readers.folders import VIDEOS
 
 VIDEO_DEFAULTS = VideoOptions()
-_TOGETHER = 4  # batches of images or texts that travel together, at most
-_VIDEOS_TOGETHER = 8  # videos that travel together, at most
+_VIDEOS_OF_A_GPU = 8  # that its worker decodes at a time, and describes one after another
 _FLAGS = {"image": "leave out --texts", "video": "say --video", "text": "say --texts"}
 
 
@@ -141,7 +140,7 @@ def extract(
 
 @dataclass(frozen=True, kw_only=True)
 class _Work:
-    """The work of the workers: an extractor's class and options, and what it returns; sizes of batches and portions."""
+    """The work of the workers: an extractor's class and options, what it returns, and the size of a batch."""
 
     unit: str
     extractor: type
@@ -151,13 +150,11 @@ class _Work:
     source: dict[str, Any]
     gpu: bool
     size: int
-    block: int
 
     def batches(self, items: Iterator[_Item], *, done: Sequence[IdSet]) -> Iterator[list[_Item]]:
         """Yield the batches of items that are not all in each of those `done`.
 
-        One that is done in part is sent whole: who is in it may change the last bit of an image's features. A video is
-        described by itself.
+        One that is done in part is sent whole: who is in it may change the last bit of an image's features.
         """
         while part := [*islice(items, self.size)]:
             if not all(stored.issuperset(item.id for item in part) for stored in done):
@@ -188,8 +185,7 @@ def _work(backbone: str, reads: str, videos: VideoOptions, *, batch: int) -> _Wo
         columns=plan.columns(built) if plan else built.columns,
         source={"extractor": described} | ({"video": plan.describe(built)} if plan else {}),
         gpu=built.gpu,
-        size=1 if plan else batch,
-        block=_VIDEOS_TOGETHER if plan else _TOGETHER,
+        size=(_VIDEOS_OF_A_GPU if built.gpu else 1) if plan else batch,
     )
 
 
@@ -304,7 +300,7 @@ def _write(
         if not total:
             return 0
         batches = (_batch(corpus, part) for part in work.batches(listed(), done=done))
-        how = {"extractor": work.extractor, "options": work.options, "gpu": work.gpu, "block": work.block}
+        how = {"extractor": work.extractor, "options": work.options, "gpu": work.gpu}
         with (
             ray_session() as session,
             waiting_for_cores(1, session=session),
