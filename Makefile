@@ -30,7 +30,7 @@ demo: $(READY)
 # the linter, the type checker and every test that is not slow
 test: lint pytest
 
-# the slow tests too: whole runs on Ray clusters, fuzzing, slow real data
+# the slow tests too: whole runs on Ray clusters, slow real data
 test-all: MARKERS := -m 'not real and not notebook'
 test-all: lint pytest
 
@@ -75,14 +75,13 @@ test-real: $(READY)
 
 # damaged files of every kind that is read, and tables of the outcomes
 fuzz: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python tests/fuzz/damage_table.py
-	OMP_NUM_THREADS=1 $(BIN)/python tests/fuzz/campaign.py --minutes 30
+	OMP_NUM_THREADS=1 $(BIN)/python tests/fuzz.py --minutes 30
 
 # faults while runs train on two Ray nodes of this machine, and a table of the outcomes (about an hour)
-FAULTS := 50
+FAULTS := 20
 SEED := 0
 chaos: $(READY)
-	$(BIN)/python tests/chaos/campaign.py --faults $(FAULTS) --seed $(SEED)
+	$(BIN)/python tests/chaos.py --faults $(FAULTS) --seed $(SEED)
 
 # the wheel in an environment of its own, away from the repository, in a folder whose modules have our folders' names
 wheel-test: $(READY)

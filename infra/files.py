@@ -180,7 +180,10 @@ def parse_json(
     """
 
     def made(pairs: list[tuple[str, Any]]) -> Any:
-        held = json_object(pairs)
+        held = dict(pairs)
+        if len(held) < len(pairs):  # Python would keep the last value of a key that is there twice
+            twice = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
+            raise ValueError(f"the key {twice!r:.60} is twice in an object")
         return entry(held) if entry else held
 
     try:
@@ -192,19 +195,6 @@ def parse_json(
         ) from error
     except (ValueError, RecursionError) as error:  # no UTF-8, or a number of more digits than Python reads
         raise InputError(f"{where}: not valid JSON: {error}; expected {what}") from error
-
-
-def json_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return an object of JSON, of which Python would keep the last value of a key that is there twice.
-
-    Raises:
-        ValueError: a key is.
-    """
-    held = dict(pairs)
-    if len(held) < len(pairs):
-        twice = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
-        raise ValueError(f"the key {twice!r:.60} is twice in an object")
-    return held
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -59,7 +59,7 @@ FROM_PYTHON = """
 import polypool as pp
 for call in (
     lambda: pp.train("coco_mini"), lambda: pp.load("a run"), lambda: pp.compare(), lambda: pp.runs(), lambda: pp.Run,
-    lambda: pp.part("encoder", "bert"), lambda: pp.part("reader", "lmdb"),
+    lambda: pp.part("encoder", "bert"), lambda: pp.part("reader", "hdf5"),
 ):
     try:
         call()

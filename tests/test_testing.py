@@ -24,7 +24,7 @@ BUILT_IN = """
     regions(width=16, standardise=True) | pooled_grid | stored_text(width=16, standardise=True)
     smooth_chamfer | cosine | aligned_mean | match_probability | probabilistic(mean=mean) | csd | pcmepp
     vib(weight=1e-4) | triplet | infonce(learned=True) | adopt | mmd(weight=1.0) | coco_mini
-    coco_wsl_bert_x2 | karpathy | vqa2 | rules | image_text | video_text | vqa
+    coco_wsl_bert_x2 | karpathy | vqa2 | image_text | video_text | vqa
     template_task:CaptionWord
 """
 
@@ -223,12 +223,12 @@ def test_the_verb_prints_a_line_a_check_and_ends_with_0_or_2(capsys):
 
 def test_the_list_has_every_kind():
     found = listing()
-    names = "image_text bigru gpo cosine adopt mmd drop hgr rules coco_mini vit"
+    names = "image_text bigru gpo cosine adopt mmd drop hgr coco_mini vit"
     for name in names.split(" "):
         assert f"\n  {name} " in found
     assert re.search(r"^  gpo +built in$", found, re.MULTILINE)
-    with pytest.raises(InputError, match="Did you mean 'parser'"):
-        listing("parsers")
+    with pytest.raises(InputError, match="Did you mean 'miner'"):
+        listing("miners")
 
 
 def test_a_task_that_derives_from_no_adapter_is_refused_by_check_and_by_training(tmp_path):

@@ -26,7 +26,7 @@ class Described:
 
     Attributes:
         x_ND: `(N, D)` float32.
-        columns: `(N, C)` float32 each, by name, such as `boxes` and `scores` (`polypool.infra.pictures.boxes`).
+        columns: `(N, C)` float32 each, by name, such as `boxes` and `scores` (`polypool.infra.pictures`).
     """
 
     x_ND: np.ndarray

@@ -18,7 +18,7 @@ from skimage.color import rgb2lab
 from skimage.feature import local_binary_pattern
 
 from polypool.encoders.backbones import Backbone
-from polypool.infra.pictures.opening import rgb
+from polypool.infra.pictures import rgb
 from polypool.infra.registry import BACKBONES
 
 ORIENTATIONS = 8

@@ -18,7 +18,7 @@ from polypool.encoders.backbones import Backbone, Described
 from polypool.encoders.backbones.hub import Pretrained
 from polypool.infra.errors import InputError
 from polypool.infra.paths import ModelName
-from polypool.infra.pictures.boxes import BOXES, SCORES, best_regions, corners
+from polypool.infra.pictures import BOXES, SCORES, best_regions, corners
 from polypool.infra.registry import BACKBONES
 
 

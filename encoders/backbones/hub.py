@@ -13,7 +13,7 @@ from PIL import Image
 
 from polypool.encoders.backbones.model_folders import local_folder
 from polypool.infra.errors import InputError
-from polypool.infra.pictures.opening import rgb
+from polypool.infra.pictures import rgb
 
 if TYPE_CHECKING:
     from torch import Tensor  # torch is slow to import, and workers that need no model import this too

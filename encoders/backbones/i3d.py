@@ -16,7 +16,7 @@ from PIL import Image
 from polypool.encoders.backbones import Backbone
 from polypool.infra.files import sha256
 from polypool.infra.paths import FilePath
-from polypool.infra.pictures.opening import rgb
+from polypool.infra.pictures import rgb
 from polypool.infra.registry import BACKBONES
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from polypool.encoders.backbones import Backbone
 from polypool.encoders.backbones.hub import Pretrained, half_of_pair
 from polypool.infra.errors import InputError
 from polypool.infra.paths import ModelName
-from polypool.infra.pictures.opening import rgb
+from polypool.infra.pictures import rgb
 from polypool.infra.registry import BACKBONES
 
 if TYPE_CHECKING:

@@ -302,7 +302,7 @@ class Registry:
 
 
 def _nested(value: str, change: Callable[[str, Any], str]) -> str:
-    """Return a parameter that may be a spec, such as `spacy(model=...)`, with changed paths."""
+    """Return a parameter that may be a spec, with changed paths."""
     with suppress(InputError):  # an ordinary text
         name = Spec.parse(value).name
         for registry in KINDS.values():
@@ -356,11 +356,10 @@ MODELS = Registry(
 FUSIONS = Registry(
     "fusion", package="polypool.tasks.questions", base="polypool.tasks.questions.fusions:Fusion"
 )
-PARSERS = Registry("role parser", package="polypool.tasks.hgr", plural="parsers")
 READERS = Registry(
     "reader",
     package="polypool.tasks.datasets",
-    rooms=("readers", "own", "features"),
+    rooms=("readers", "features"),
     base="polypool.tasks.datasets:Reader",
 )
 OPTIMISERS = Registry(
@@ -381,7 +380,6 @@ KINDS = {
     "augmentation": AUGMENTATIONS,
     "model": MODELS,
     "fusion": FUSIONS,
-    "parser": PARSERS,
     "optimiser": OPTIMISERS,
     "reader": READERS,
     "recipe": RECIPES,

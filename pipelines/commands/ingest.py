@@ -16,8 +16,8 @@ polypool ingest hgr-features --dir DIR | --file FILE [FILE ...] --splits DIR --o
 polypool ingest vqa2 --questions FILE [FILE ...] --annotations FILE [FILE ...] --out DIR [--images DIR]
 polypool ingest butd --dir DIR | --file FILE [FILE ...] --out DIR [--corpus DIR]
 polypool ingest hdf5 --dir DIR | --file FILE [FILE ...] --out DIR [--ids FILE | --ids-key NAME] [--corpus DIR]
-polypool ingest lmdb --dir DIR | --file FILE --out DIR [--corpus DIR]
 polypool ingest arrays --dir DIR | --file FILE [FILE ...] --out DIR [--ids FILE] [--corpus DIR]
+polypool ingest graphs --corpus DIR [--out FILE] [--parser MODEL]
 polypool ingest verify --store DIR
 """
 

@@ -28,6 +28,7 @@ from polypool.tasks.datasets.published_counts import SCAN, Published, compare_co
 from polypool.tasks.datasets.questions import QuestionCorpus, QuestionSummary, write_questions
 from polypool.tasks.datasets.readers.scan import open_scan, write_scan
 from polypool.tasks.datasets.stored_corpus import Summary
+from polypool.tasks.hgr.parsing import MODEL, write_graphs
 from polypool.tasks.questions.accuracy import VQA_RULE, protocol_for
 
 DType = Literal["float16", "float32"]
@@ -54,7 +55,7 @@ def subcommands(words: Sequence[str]) -> dict[str, Callable[..., None]]:
     for name in named:
         trust_specs(name)
     readers = [*(name for name, _ in READERS.usable()), *named]
-    return {name: reader_verb(name) for name in readers} | {"scan": scan, "verify": verify}
+    return {name: reader_verb(name) for name in readers} | {"scan": scan, "graphs": graphs, "verify": verify}
 
 
 def ingest(
@@ -157,6 +158,25 @@ def scan(
     report_corpus(out, summary, published=SCAN)
     report_store(out / "regions", manifest)
     print_next(*after_store(out / "regions", out))
+
+
+def graphs(*, corpus: Path, out: Path | None = None, parser: str = MODEL) -> None:
+    """Parse a corpus's captions into the role graphs that the model `hgr` reads, by spaCy (extra `hgr`).
+
+    Args:
+        corpus: folder of the corpus.
+        out: JSON file in the form of HGR's release; role_graphs.json in that folder by default.
+        parser: installed spaCy model of English, or its folder.
+    """
+    opened, file = open_corpus(corpus), out or corpus / "role_graphs.json"
+    if not isinstance(opened, Corpus):
+        raise InputError(f"{corpus}: has questions; expected a corpus of captions")
+    captions = (text for split in opened.splits for texts in opened.captions(split) for text in texts)
+    print(f"{file}: role graphs of {write_graphs(file, captions, model=parser):,} distinct captions")
+    model = ("--text", "bigru(ends=False)", "--aggregator", "attention", "--model", f"hgr(graphs='{file}')")
+    print_next(
+        ("train HGR on them", ("train", "video_text", "--corpus", corpus, "--features", "FEATURES", *model))
+    )
 
 
 def verify(*, store: Path) -> None:

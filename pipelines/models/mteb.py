@@ -40,7 +40,7 @@ from torch.utils.data import DataLoader
 from polypool.infra.compute.device import device_of
 from polypool.infra.errors import InputError
 from polypool.infra.extras import needed
-from polypool.infra.pictures.opening import rgb
+from polypool.infra.pictures import rgb
 from polypool.infra.process.progress import Progress
 from polypool.pipelines.data.extraction.file_features import FileFeatures
 from polypool.pipelines.models.queries import as_file

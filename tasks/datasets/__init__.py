@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from polypool.infra.pictures.boxes import BOXES
+from polypool.infra.pictures import BOXES
 from polypool.tasks.datasets.corpus import CorpusSummary
 from polypool.tasks.datasets.published_counts import Published
 from polypool.tasks.datasets.questions import QuestionSummary

@@ -1,27 +1,24 @@
-"""Annotation files read strictly: JSON, also larger than memory, CSV line by line, and lists of ids, never a pickle."""
+"""Files of others read strictly: JSON, CSV line by line, lists of ids and `.npy`, never a pickle."""
 
 from __future__ import annotations
 
 import csv
 import json
-import re
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
+
+import numpy as np
 
 from polypool.infra.errors import InputError
-from polypool.infra.files import existing, json_object, read_json
-from polypool.infra.limits import LARGEST_LINE, LARGEST_ROW
+from polypool.infra.files import existing, read_json
 from polypool.infra.store.findings import Skipped
-from polypool.infra.untrusted_arrays import PICKLED, map_array
 
+PICKLED = "pickled objects; pickles are not read, as they can run code"
 FORM = "not of the expected form"
 DUPLICATE = "duplicate id; the first is kept"
 _TYPES: dict[type, str] = {str: "string", int: "whole number", list: "list", dict: "object"}
-_NO_SPACE = re.compile(r"\S")
-_PIECE = 1 << 20  # characters that are read at once
-_DECODER = json.JSONDecoder(object_pairs_hook=json_object)
 _IDS = "a .json, .npy or .txt file of ids"
 
 
@@ -100,17 +97,9 @@ def read_csv(path: str | Path, *, columns: Sequence[str]) -> Iterator[tuple[str,
 
 
 def read_lines(path: str | Path, *, what: str) -> Iterator[str]:
-    """Yield the lines of a text file; bytes that are no UTF-8 are escaped.
-
-    Raises:
-        InputError: it is missing, or a line is longer than any row.
-    """
-    path = existing(path, what=what)
-    with path.open(encoding="utf-8-sig", errors="surrogateescape") as file:
-        while line := file.readline(LARGEST_ROW + 1):
-            if len(line) > LARGEST_ROW:
-                raise InputError(f"{path}: a line of over {LARGEST_ROW:,} characters; expected {what}")
-            yield line
+    """Yield the lines of a text file; bytes that are no UTF-8 are escaped; raises InputError where it is missing."""
+    with existing(path, what=what).open(encoding="utf-8-sig", errors="surrogateescape") as file:
+        yield from file
 
 
 def _fields(line: str) -> list[str] | str:
@@ -179,96 +168,36 @@ def _load_ids(path: Path) -> list[str] | dict[str, Any]:
     return [as_text(id) for id in data]
 
 
-def read_entries(path: str | Path, *, what: str) -> Iterator[tuple[str, Any]]:
-    """Yield the keys and values of the object that a UTF-8 JSON file holds, in its order; keys may repeat.
+def map_array(path: str | Path, *, what: str) -> np.ndarray:
+    """Memory-map the array of a `.npy` file; nothing is unpickled.
 
-    The file may be larger than memory: one value is held at a time.
+    Args:
+        path: the file.
+        what: its expected content, for messages.
 
     Raises:
-        InputError: it is missing, or is not a JSON object; the message says where it breaks off.
+        InputError: there is no such file, it is damaged or shorter than its header says, or it holds pickled objects.
     """
-    with existing(path, what=what).open(encoding="utf-8-sig") as file:
-        text = _Text(file, Path(path), what)
-        for _ in text.members("{", "}"):
-            if text.peek() != '"':
-                raise text.broken('expected a key, which begins with "')
-            key = text.value()
-            text.expect(":")
-            yield key, text.value()
+    path = existing(path, what=what)
+    try:
+        x = np.load(path, mmap_mode="r", allow_pickle=False)
+    except Exception as error:  # of numpy's parser of Python literals
+        why = unreadable(path, error)
+        raise InputError(
+            f"{path}: cannot be read as {what}: {why}; fetch it again, or write it anew"
+        ) from error
+    if not isinstance(x, np.ndarray):
+        raise InputError(f"{path}: an archive of several arrays; expected {what}")
+    if x.dtype.kind == "V":
+        raise InputError(f"{path}: cannot be read as {what}: an array of {x.dtype}, expected numbers or text")
+    return x
 
 
-def read_elements(path: str | Path, *, what: str) -> Iterator[Any]:
-    """Yield the elements of the list that a UTF-8 JSON file holds, as `read_entries` does those of an object."""
-    with existing(path, what=what).open(encoding="utf-8-sig") as file:
-        text = _Text(file, Path(path), what)
-        for _ in text.members("[", "]"):
-            yield text.value()
-
-
-class _Text:
-    """The text of a JSON file from the place `at` on, of which no more is in memory than the value that is read."""
-
-    def __init__(self, file: TextIO, path: Path, what: str) -> None:
-        self.file, self.path, self.what = file, path, what
-        self.text, self.at, self.before, self.ended = "", 0, 0, False
-
-    def members(self, opening: str, closing: str) -> Iterator[None]:
-        """Yield at the beginning of each member of a list or object, which is the whole file."""
-        self.expect(opening)
-        if self.peek() == closing:
-            self.at += 1
-        else:
-            yield
-            while self.expect(f",{closing}") == ",":
-                yield
-        if self.peek():
-            raise self.broken("there is more after the end")
-
-    def value(self) -> Any:
-        """Decode the value here; one that the text in memory does not hold whole is tried again with more of it."""
-        self.peek()
-        while True:
-            try:
-                value, end = _DECODER.raw_decode(self.text, self.at)
-            except json.JSONDecodeError as error:
-                if self.ended or len(self.text) - self.at > LARGEST_LINE:
-                    raise self.broken(error.msg) from error
-            except (ValueError, RecursionError) as error:  # a key twice, or more digits than Python reads
-                raise self.broken(str(error)) from error
-            else:
-                if end < len(self.text) or self.ended:  # a number that ends here may go on in the next piece
-                    self.at = end
-                    return value
-            self._more()
-
-    def expect(self, choices: str) -> str:
-        """Return the next character that is not white space, which is one of some choices, and go beyond it."""
-        if not (char := self.peek()) or char not in choices:
-            raise self.broken(f"expected {' or '.join(choices)}, found {char or 'the end of the file'}")
-        self.at += 1
-        return char
-
-    def peek(self) -> str:
-        """Go to the next character that is not white space; return it, or nothing at the end of the file."""
-        while True:
-            rest = _NO_SPACE.search(self.text, self.at)
-            self.at = rest.start() if rest else len(self.text)
-            if rest or self.ended:
-                return self.text[self.at : self.at + 1]
-            self._more()
-
-    def _more(self) -> None:
-        """Forget what has been read and take in as much again as is left, so that long values take few tries."""
-        try:
-            piece = self.file.read(max(_PIECE, len(self.text) - self.at))
-        except UnicodeDecodeError as error:
-            raise self.broken(f"not UTF-8: {error.reason}") from error
-        self.ended, self.before = not piece, self.before + self.at
-        self.text, self.at = self.text[self.at :] + piece, 0
-
-    def broken(self, why: str) -> InputError:
-        """Return the error of what stands here."""
-        return InputError(
-            f"{self.path}: cannot be read at character {self.before + self.at:,}: {why}; expected {self.what}. "
-            f"The file may be cut short: fetch it again"
-        )
+def unreadable(path: Path, error: Exception) -> str:
+    """Return why numpy could not load a file, for a message."""
+    with path.open("rb") as file:
+        pickle = file.read(1) == b"\x80"
+    objects = isinstance(error, ValueError) and (
+        "Python objects" in str(error) or "Object arrays" in str(error)
+    )
+    return PICKLED if pickle or objects else "damaged or cut short"

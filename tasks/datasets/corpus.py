@@ -15,8 +15,7 @@ from polypool.infra.storage.places import Url
 from polypool.infra.store.findings import USUAL, Flagged, Skipped, Tolerance
 from polypool.infra.store.ids import IdSet, wrong_id
 from polypool.tasks.datasets.annotation_values import plain, wrong_path
-from polypool.tasks.datasets.split_audit import Batches, shared_captions
-from polypool.tasks.datasets.stored_corpus import StoredCorpus, Summary, TableManifest
+from polypool.tasks.datasets.stored_corpus import StoredCorpus, Summary, TableManifest, shared_rows
 
 __all__ = ["Corpus", "CorpusSummary", "Flagged", "Item", "Skipped", "Tolerance", "write_corpus"]
 
@@ -63,8 +62,7 @@ class Corpus(StoredCorpus):
         + [(name, pa.list_(pa.string())) for name in ("captions", "caption_ids")]
         + [("sha256", pa.string())]
     )
-    batch, images, optional, manifest_kind = 4096, "images", ("caption_ids", "sha256"), _Manifest
-    shared = staticmethod(shared_captions)
+    batch, images, manifest_kind = 4096, "images", _Manifest
 
     @staticmethod
     def clean(row: Item, *, images: str | Path = "") -> Iterator[Item | Skipped | Flagged]:
@@ -115,9 +113,20 @@ class Corpus(StoredCorpus):
         return row.id
 
     @staticmethod
-    def counts(batches: Batches) -> tuple[dict[str, Any], int]:
+    def shared(table: pa.Table) -> Iterator[Flagged]:
+        """Yield the captions that are also, letter by letter, in a split that models learn from."""
+        frame = table.select(["id", "split", "captions"]).to_pandas().explode("captions")
+        frame["number"] = frame.groupby(level=0).cumcount() + 1
+        for fitted, other, _, found in shared_rows(frame, "captions"):
+            for id, number in zip(found["id"], found["number"], strict=True):
+                yield Flagged(
+                    where=f"id {id}, caption {number}", why=f"the same caption in {fitted} and {other}"
+                )
+
+    @staticmethod
+    def counts(table: pa.Table) -> tuple[dict[str, Any], int]:
         """Return the number of captions."""
-        captions = sum(pc.sum(pc.list_value_length(batch["captions"])).as_py() for batch in batches())
+        captions = pc.sum(pc.list_value_length(table["captions"])).as_py()
         return {"captions": captions}, captions
 
     def paths(self, split: str) -> Iterator[tuple[str, str, str]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -17,8 +16,7 @@ from polypool.infra.storage.transfer import read_json
 from polypool.infra.store.findings import USUAL, Flagged, Skipped, Tolerance
 from polypool.infra.store.ids import IdSet, wrong_id
 from polypool.tasks.datasets.annotation_values import plain, printed, wrong_path, wrong_text
-from polypool.tasks.datasets.split_audit import Batches, shared_images
-from polypool.tasks.datasets.stored_corpus import StoredCorpus, Summary, TableManifest
+from polypool.tasks.datasets.stored_corpus import StoredCorpus, Summary, TableManifest, shared_rows
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,14 +81,12 @@ class QuestionCorpus(StoredCorpus):
 
     name, what, units, texts = "questions", "a corpus of questions", ("questions", "answers"), "questions"
     row, media, batch, images, manifest_kind = "question", "image_id", 16384, "images_in", _Manifest
-    optional = ("sha256",)
     schema = pa.schema(
         [
             (each.name, pa.list_(pa.string()) if each.name == "answers" else pa.string())
             for each in fields(Question)
         ]
     )
-    shared = staticmethod(shared_images)
 
     @staticmethod
     def clean(row: Question, *, images: str | Path = "") -> Iterator[Question | Skipped | Flagged]:
@@ -134,17 +130,32 @@ class QuestionCorpus(StoredCorpus):
         return "\0".join(("" if row.answers else row.split, row.id))
 
     @staticmethod
-    def counts(batches: Batches) -> tuple[dict[str, Any], int]:
+    def shared(table: pa.Table) -> Iterator[Flagged]:
+        """Yield the questions whose image has questions in a split that models learn from, too."""
+        frame = table.select(["id", "split", "image_id"]).to_pandas()
+        for fitted, other, _, found in shared_rows(frame, "image_id"):
+            for id, image in zip(found["id"], found["image_id"], strict=True):
+                where, why = (
+                    f"question {id}, image {image}",
+                    f"a question whose image is in {fitted} and {other}",
+                )
+                yield Flagged(where=where, why=why)
+
+    @staticmethod
+    def counts(table: pa.Table) -> tuple[dict[str, Any], int]:
         """Return the distinct images of each split, how many questions have how many answers, and all answers."""
-        images, sizes, seen = Counter[str](), Counter[int](), IdSet()
-        for batch in batches():
-            sizes.update(pc.list_value_length(batch["answers"]).to_pylist())
-            for split, id in zip(batch["split"].to_pylist(), batch["image_id"].to_pylist(), strict=True):
-                images[split] += seen.add(f"{split}\0{id}")
-        answers = {str(size): count for size, count in sorted(sizes.items())}
-        return {"images": dict(images), "answers": answers}, sum(
-            size * count for size, count in sizes.items()
+        images = (
+            table.select(["split", "image_id"])
+            .to_pandas()
+            .drop_duplicates()["split"]
+            .value_counts(sort=False)
         )
+        sizes = pc.list_value_length(table["answers"]).to_pandas().value_counts().sort_index()
+        counts = {
+            "images": {str(split): int(count) for split, count in images.items()},
+            "answers": {str(size): int(count) for size, count in sizes.items()},
+        }
+        return counts, int((sizes.index * sizes).sum())
 
     def answer_counts(self, split: str) -> dict[int, int]:
         """Return how many questions of a split have how many answers."""

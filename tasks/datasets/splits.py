@@ -74,12 +74,8 @@ class RandomSplits:
             )
         return {split: share / sum(shares) for split, share in zip(SPLITS, shares, strict=True)}
 
-    def key(self, id: str) -> bytes:
-        """Return the bytes by which ids are ranked."""
-        return rank_key(id, seed=self.seed)
-
-    def divide(self, count: int) -> dict[str, range]:
-        """Return the ranks, from 0, of `count` ids that each split gets; a share above 0 gets one at least.
+    def divide(self, ids: Iterable[str]) -> dict[str, str]:
+        """Return the split of each id; a share above 0 gets one id at least.
 
         A share gets two at least where there are enough for all, since retrieval is scored on two. What is test depends
         on the ids and the seed alone, not on their order, nor on the share of val.
@@ -87,15 +83,20 @@ class RandomSplits:
         Raises:
             InputError: fewer ids than splits.
         """
+        ranked = sorted(ids, key=lambda id: rank_key(id, seed=self.seed))
         wanted = [split for split, share in self.shares.items() if share]
-        if count < len(wanted):
-            raise InputError(f"{count} pictures or videos cannot be divided into {' and '.join(wanted)}")
-        ranks, start, least = {}, 0, 2 if count >= 2 * len(wanted) else 1
+        if len(ranked) < len(wanted):
+            raise InputError(
+                f"{len(ranked)} pictures or videos cannot be divided into {' and '.join(wanted)}"
+            )
+        split_of, start = dict.fromkeys(ranked, wanted[0]), 0
+        least = 2 if len(ranked) >= 2 * len(wanted) else 1
         for place, split in reversed([*enumerate(wanted)][1:]):
-            most = count - start - place  # one for each that is to come
-            end = start + min(max(least, round(self.shares[split] * count)), most)
-            ranks[split], start = range(start, end), end
-        return ranks | {wanted[0]: range(start, count)}
+            most = len(ranked) - start - place  # one for each that is to come
+            end = start + min(max(least, round(self.shares[split] * len(ranked))), most)
+            split_of |= dict.fromkeys(ranked[start:end], split)
+            start = end
+        return split_of
 
     def held_out(self, ids: Mapping[str, Set[str]]) -> set[str]:
         """Return the ids of train that become val.

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
 
+import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -20,17 +19,17 @@ from polypool.infra.errors import InputError
 from polypool.infra.fields import at_least, from_plain
 from polypool.infra.files import atomic, sha256, write_json
 from polypool.infra.lease.on_disk import lease_folder
-from polypool.infra.limits import MOST_SPLITS
 from polypool.infra.storage.places import Url, local, place
 from polypool.infra.storage.transfer import Destination, local_copy, read_json
 from polypool.infra.store.findings import SKIPPED, WARNINGS, Findings, Flagged, Skipped, Tolerance, describe
 from polypool.infra.store.ids import IdSet
-from polypool.tasks.datasets.split_audit import Batches, shared_files
 
 ALL = "all"
 """Names all splits together wherever a split is read, unless one is called so."""
 VERSION = 1
 """The one that is written and can be read."""
+_MOST_SPLITS = 100
+_FITTED = ("train", "val")  # a model is fitted to the first and chosen by the second
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,8 +67,6 @@ class StoredCorpus(ABC):
     """The column that has the id of each row's picture or video."""
     schema: ClassVar[pa.Schema]
     """Of the table; every row has an attribute for each field, among them `id`, `split` and `path`."""
-    optional: ClassVar[tuple[str, ...]] = ()
-    """Fields that tables of earlier versions lack; they are empty there."""
     batch: ClassVar[int]
     """Rows of a record batch."""
     images: ClassVar[str]
@@ -98,12 +95,12 @@ class StoredCorpus(ABC):
 
     @staticmethod
     @abstractmethod
-    def shared(batches: Batches) -> Iterator[Flagged]:
+    def shared(table: pa.Table) -> Iterator[Flagged]:
         """Yield what two splits of a table share, beside files of pictures."""
 
     @staticmethod
     @abstractmethod
-    def counts(batches: Batches) -> tuple[dict[str, Any], int]:
+    def counts(table: pa.Table) -> tuple[dict[str, Any], int]:
         """Return the fields that a kind of corpus adds to the summary, and the number of parts in all rows."""
 
     @classmethod
@@ -136,8 +133,9 @@ class StoredCorpus(ABC):
                         values["sha256"] = digests.of(values["path"])
                         table.write_batch(pa.record_batch(values, schema=cls.schema))
                 file.flush()
-                written = partial(_batches, Path(file.name))
-                if not (splits := _counts(written())):
+                with pa.memory_map(os.fsencode(file.name)) as mapped, pa.ipc.open_file(mapped) as opened:
+                    written = opened.read_all()
+                if not (splits := _counts(written)):
                     raise InputError(f"{folder}: nothing usable was found; {describe(findings.skipped)}")
                 for case in chain(cls.shared(written), shared_files(written, id=cls.media)):
                     findings.add(case)
@@ -168,9 +166,9 @@ class StoredCorpus(ABC):
                     findings.add(Skipped(where=where, why=why, split=row.split))
                     continue
                 splits.add(row.split)
-                if len(splits) > MOST_SPLITS:
+                if len(splits) > _MOST_SPLITS:
                     raise InputError(
-                        f"over {MOST_SPLITS} splits, such as {', '.join(sorted(splits)[:3])}; expected train, val and "
+                        f"over {_MOST_SPLITS} splits, such as {', '.join(sorted(splits)[:3])}; expected train, val and "
                         "test: is it the right column or field?"
                     )
                 for part in cls.distinct(row, known):
@@ -197,7 +195,7 @@ class StoredCorpus(ABC):
         if not path.is_file() or sha256(path) != manifest.sha256:
             raise InputError(f"{path}: missing, half written or changed (SHA-256 differs); ingest it again")
         table = cls._read_table(path)
-        if (counts := _counts(table.to_batches())) != manifest.splits:
+        if (counts := _counts(table)) != manifest.splits:
             raise InputError(
                 f"{about}: splits must be {counts}, as in {path.name}, not {manifest.splits}; ingest it again"
             )
@@ -218,10 +216,6 @@ class StoredCorpus(ABC):
             raise InputError(f"{path}: not a table of {cls.units[0]}: {error}; {again}") from error
         for wanted in cls.schema:
             found = [table.schema.field(at) for at in table.schema.get_all_field_indices(wanted.name)]
-            if not found and wanted.name in cls.optional:
-                empty = pa.scalar([] if pa.types.is_list(wanted.type) else "", wanted.type)
-                table = table.append_column(wanted, pa.repeat(empty, len(table)))
-                continue
             if [each.type for each in found] != [wanted.type]:
                 types = " and ".join(str(each.type) for each in found) or "missing"
                 raise InputError(
@@ -239,7 +233,7 @@ class StoredCorpus(ABC):
         """Return the corpus without the rows whose picture or video is none of these; `digest` stays that of all."""
         values = ids if isinstance(ids, pa.Array) else ids.combine_chunks()
         table = self._table.filter(pc.is_in(self._table[self.media], value_set=values))
-        return type(self)(self.folder, replace(self.manifest, splits=_counts(table.to_batches())), table)
+        return type(self)(self.folder, replace(self.manifest, splits=_counts(table)), table)
 
     @property
     def splits(self) -> dict[str, int]:
@@ -322,17 +316,34 @@ class StoredCorpus(ABC):
             raise InputError(f"{self.folder}: no {self.units[0]} in the split {split!r}; there are {counts}")
 
 
-def _batches(path: Path) -> Iterator[pa.RecordBatch]:
-    """Yield the batches of a table, of which no more than one is in memory."""
-    with pa.OSFile(os.fsencode(path)) as file, pa.ipc.open_file(file) as table:
-        yield from map(table.get_batch, range(table.num_record_batches))
-
-
-def _counts(batches: Iterable[pa.RecordBatch]) -> dict[str, int]:
+def _counts(table: pa.Table) -> dict[str, int]:
     """Return the number of rows in each split, in the order in which splits begin."""
-    counts = Counter[str]()
-    for batch in batches:
-        counts.update(
-            {each["values"]: each["counts"] for each in pc.value_counts(batch["split"]).to_pylist()}
-        )
-    return dict(counts)
+    return {each["values"]: each["counts"] for each in pc.value_counts(table["split"]).to_pylist()}
+
+
+def shared_rows(frame: pd.DataFrame, column: str) -> Iterator[tuple[str, str, pd.DataFrame, pd.DataFrame]]:
+    """Yield a split that models learn from, another, and the rows of both whose values in a column they share.
+
+    Memorised samples would otherwise count as understood. Of train and val, models learn from train.
+    """
+    parts = {str(split): part for split, part in frame.groupby("split", sort=False)}
+    for number, fitted in enumerate(_FITTED):
+        for other in parts if fitted in parts else ():
+            if other not in _FITTED[: number + 1]:
+                one, two = parts[fitted], parts[other]
+                yield fitted, other, one[one[column].isin(two[column])], two[two[column].isin(one[column])]
+
+
+def shared_files(table: pa.Table, *, id: str) -> Iterator[Flagged]:
+    """Yield the pictures and videos that have the same bytes as another in a split that models learn from.
+
+    The column `id` names the picture, and `sha256` is empty where there is no file.
+    """
+    frame = table.select([id, "split", "sha256"]).to_pandas().drop_duplicates()
+    for fitted, other, ours, theirs in shared_rows(frame[frame["sha256"] != ""], "sha256"):
+        twins = ours.groupby("sha256")[id].agg(list)
+        for name, digest in zip(theirs[id], theirs["sha256"], strict=True):
+            if twin := next((twin for twin in twins[digest] if twin != name), None):
+                yield Flagged(
+                    where=f"id {name}, as id {twin}", why=f"the same picture in {fitted} and {other}"
+                )

@@ -45,8 +45,7 @@ class HGR(RetrievalModel):
         parts: builds encoders, aggregators, the sentence's similarity and the objective.
         verbs: slots for verbs of a caption.
         nouns: slots for its other phrases.
-        parser: spec of the role parser; see `RoleCaptions`, as for `graphs`.
-        graphs: file of role graphs.
+        graphs: file of role graphs, HGR's own or that of `polypool ingest graphs`; see `RoleCaptions`.
         root_messages: whether the sentence receives messages from the verbs; in the authors' code it receives none.
         sharpness: factor in the softmax over frames; see `phrase_scores`.
         dropout: dropout rate of the graph's messages.
@@ -58,7 +57,6 @@ class HGR(RetrievalModel):
         *,
         verbs: int = 4,
         nouns: int = 6,
-        parser: str = "rules",
         graphs: FilePath = "",
         root_messages: bool = False,
         sharpness: float = 4.0,
@@ -82,9 +80,7 @@ class HGR(RetrievalModel):
         limit: int = 0,
         **params: Any,
     ) -> RoleCaptions:
-        of_captions = {
-            name: params[name] for name in ("verbs", "nouns", "parser", "graphs") if name in params
-        }
+        of_captions = {name: params[name] for name in ("verbs", "nouns", "graphs") if name in params}
         return RoleCaptions(captions, tokenizer, limit=limit, **of_captions)
 
     def encode_visual(self, batch: Batch) -> VideoEmbeddings:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -13,36 +13,41 @@ from torch import Tensor
 from polypool.encoders.text.tokenizers import Tokenizer, WordTokenizer
 from polypool.infra.compute.dist import rank
 from polypool.infra.errors import InputError
-from polypool.infra.process.progress import Progress
+from polypool.infra.extras import MissingPackageError
 from polypool.infra.ragged import ragged
-from polypool.infra.registry import PARSERS
-from polypool.tasks.hgr.released_graphs import find_role_graphs, read_role_graphs
-from polypool.tasks.hgr.role_graph import RoleGraph, RoleSlots, check_slots, cut, over_words
+from polypool.tasks.hgr.parsing import parse
+from polypool.tasks.hgr.role_graph import (
+    GraphFile,
+    RoleGraph,
+    RoleSlots,
+    check_slots,
+    cut,
+    graph_of_entry,
+    over_words,
+)
 from polypool.tasks.inputs.augmentations import Draw, MaskReplaceDelete
 from polypool.tasks.inputs.texts import Captions
 
-Parser = Callable[[Sequence[str]], RoleGraph]
-_FEW = 32  # captions, such as a query, for which a file of graphs is kept in memory
-_UNLIKE = "words that do not spell the caption (left to the parser)"
+_QUERIES = 32  # texts at most that are parsed here, such as those of a search
 
 
 class RoleCaptions:
-    """Text inputs with role graphs: released ones where there are any, the parser's otherwise.
+    """Text inputs with role graphs from a file: the graph of an equal sentence, else of one with the same letters.
 
-    A released graph is used for captions that equal its sentence, else for those of the same lower-case words. Each
-    distinct caption has one graph.
+    Captions that have none are told by their sentence alone, unless they are a few queries and spaCy is installed,
+    which parses these. Each distinct caption has one graph.
 
     Args:
         captions: texts.
         tokenizer: a `WordTokenizer`.
         verbs: verbs kept of a caption, the first ones.
         nouns: other phrases kept.
-        parser: spec of the role parser.
-        graphs: HGR's `sent2rolegraph.augment.json`; empty for none.
+        graphs: a file in the form of HGR's `sent2rolegraph.augment.json`; `polypool ingest graphs` makes one.
         limit: words after which a caption is cut; 0 for no limit.
 
     Raises:
-        InputError: the tokenizer is not of words, a parameter is out of range, or the parser or the file is refused.
+        InputError: the tokenizer is not of words, a parameter is out of range, or the file cannot be read or has a
+            graph of none of many captions.
     """
 
     def __init__(
@@ -52,7 +57,6 @@ class RoleCaptions:
         *,
         verbs: int = 4,
         nouns: int = 6,
-        parser: str = "rules",
         graphs: str = "",
         limit: int = 0,
     ) -> None:
@@ -69,7 +73,57 @@ class RoleCaptions:
         self._graph_G = np.fromiter(
             (number.setdefault(caption, len(number)) for caption in captions), np.int32, len(captions)
         )
-        self._fill(list(number), PARSERS.build(parser), parser=parser, graphs=graphs)
+        self._fill(list(number), graphs)
+
+    def _fill(self, texts: list[str], graphs: str) -> None:
+        self._store = SlotStore(len(texts), self.verbs + self.nouns)
+        faults: Counter[str] = Counter()
+        lacking: list[int] = []
+        file = GraphFile(graphs, kept=len(texts) <= _QUERIES) if graphs else None
+        for number, text in enumerate(texts):
+            words = self.tokenizer.split(text)
+            graph = self._read(file, text, words, faults) if file else None
+            if graph is None:
+                lacking.append(number)
+            else:
+                self._put(number, graph)
+        parsed = lacking if lacking and len(texts) <= _QUERIES and self._parse(texts, lacking) else []
+        if len(lacking) == len(texts) > _QUERIES:
+            raise InputError(
+                f"{graphs or 'hgr'}: no role graph of {len(texts):,} captions, such as {texts[0]!r}; "
+                "polypool ingest graphs --corpus DIR parses the captions of a corpus: --model \"hgr(graphs='FILE')\""
+            )
+        if rank() == 0:
+            counts = {
+                f"from {graphs}": len(texts) - len(lacking),
+                "parsed": len(parsed),
+                "without, of which the sentence alone is compared": len(lacking) - len(parsed),
+            }
+            said = [f"{count:,} {what}" for what, count in counts.items() if count]
+            said += [f"{count:,} entries {what}" for what, count in faults.items()]
+            print(f"role graphs of {len(texts):,} distinct captions: {', '.join(said)}")
+
+    def _read(self, file: GraphFile, text: str, words: list[str], faults: Counter[str]) -> RoleGraph | None:
+        for sentence, entry in file.candidates(text):
+            graph = graph_of_entry(sentence, entry)
+            if graph is None:
+                faults["are not of the expected form"] += 1
+            elif (graph := over_words(graph, words)) is not None:
+                return graph
+        return None
+
+    def _parse(self, texts: list[str], lacking: list[int]) -> bool:
+        words = [self.tokenizer.split(texts[number]) for number in lacking]
+        try:
+            for number, graph in zip(lacking, parse(words), strict=True):
+                self._put(number, graph)
+        except MissingPackageError:
+            return False
+        return True
+
+    def _put(self, number: int, graph: RoleGraph) -> None:
+        length = min(len(graph.words), self.limit or len(graph.words))
+        self._store.put(number, cut(graph, verbs=self.verbs, nouns=self.nouns, length=length))
 
     def __len__(self) -> int:
         return len(self.captions)
@@ -82,57 +136,6 @@ class RoleCaptions:
     def sizes(self) -> np.ndarray:
         """Return the number of tokens of each caption."""
         return self.captions.sizes()
-
-    def _fill(self, texts: list[str], parse: Parser, *, parser: str, graphs: str) -> None:
-        store = SlotStore(len(texts), self.verbs + self.nouns)
-        faults: Counter[str] = Counter()
-        if graphs:
-            self._read(texts, store, graphs, faults)
-        released = int(store.filled_U.sum())
-        left = np.flatnonzero(~store.filled_U).tolist()
-        for number in Progress(left, desc="parsing", leave=False, disable=rank() > 0):
-            words = self.tokenizer.split(texts[number])
-            store.put(number, self._cut(parse(words), len(words)))
-        self._store = store
-        if rank() == 0:
-            origin = f"{released:,} from {graphs}, {len(left):,}" if graphs else "all"
-            bad = "; in the file: " + ", ".join(f"{n:,} x {why}" for why, n in faults.most_common())
-            print(
-                f"role graphs of {len(texts):,} distinct captions: {origin} by the parser {parser!r}"
-                f"{bad if faults else ''}"
-            )
-
-    def _read(self, texts: list[str], store: SlotStore, graphs: str, faults: Counter[str]) -> None:
-        exact = {text: number for number, text in enumerate(texts)}
-        alike: dict[str, list[int]] = {}
-        for number, text in enumerate(texts):
-            alike.setdefault(self._key(text), []).append(number)
-        wanted = lambda sentence: sentence in exact or self._key(sentence) in alike  # noqa: E731
-        if len(texts) > _FEW:
-            released = read_role_graphs(graphs, wanted=wanted)
-        else:
-            released = find_role_graphs(graphs, texts, wanted=wanted)
-        for read in Progress(released, desc="role graphs", leave=False, disable=rank() > 0):
-            faults.update(read.faults)
-            if read.graph is None:
-                continue
-            same = exact.get(read.sentence, -1)
-            for number in {same, *alike.get(self._key(read.sentence), ())} - {-1}:
-                if store.filled_U[number] and number != same:
-                    continue  # the graph of an equal sentence, or the first of the same words, stays
-                words = self.tokenizer.split(texts[number])
-                graph = over_words(read.graph, words)
-                if graph is None:
-                    faults[_UNLIKE] += 1
-                else:
-                    store.put(number, self._cut(graph, len(words)))
-
-    def _key(self, text: str) -> str:
-        """Return a text's lower-case words without punctuation."""
-        return " ".join(word for word in self.tokenizer.split(text) if any(map(str.isalnum, word))).lower()
-
-    def _cut(self, graph: RoleGraph, length: int) -> RoleSlots:
-        return cut(graph, verbs=self.verbs, nouns=self.nouns, length=min(length, self.limit or length))
 
     def batch(
         self, index_B: np.ndarray, *, augment: MaskReplaceDelete | None = None, draw: Draw | None = None
@@ -161,14 +164,10 @@ class SlotStore:
     """Slots of `count` graphs in flat arrays, some tens of bytes each, with P = `slots` slots a graph."""
 
     def __init__(self, count: int, slots: int) -> None:
-        self.filled_U = np.zeros(count, dtype=bool)
         self._role_UP = np.zeros((count, slots), np.uint8)
         self._words, self._edges = _Lists(count), _Lists(count)
 
     def put(self, number: int, slots: RoleSlots) -> None:
-        """Store a graph; one stored under the same number before is replaced."""
-        self.filled_U[number] = True
-        self._role_UP[number] = 0
         for slot, role in slots.roles.items():
             self._role_UP[number, slot] = role
         self._words.put(number, [(slot, word) for slot, words in slots.spans.items() for word in words])

@@ -1,15 +1,24 @@
-"""Role graphs of captions: verbs and their arguments, slots for them, and alignment to other tokens.
+"""Role graphs of captions: verbs and their arguments, HGR's file of them, slots, and alignment to other tokens.
+
+A file, such as the authors' `sent2rolegraph.augment.json`, is `{sentence: [{id: {"role", "spans": [word, ...], ...}},
+[[source id, target id, role], ...]]}`, where spans count the words of `sentence.split()`.
 
 Source: Chen et al., "Fine-grained video-text retrieval with hierarchical graph reasoning" (HGR), CVPR 2020,
-section 3.1, and the form of its released graphs.
+section 3.1.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import marshal
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
 
 from polypool.infra.errors import InputError
+from polypool.infra.files import existing, read_json
 
 # Names of the roles; the index is the role's number.
 ROLES = (
@@ -19,6 +28,11 @@ ROLES = (
 VERB, NOUN = "V", "NOUN"
 _NUMBER = {name: number for number, name in enumerate(ROLES)}
 MOST_SLOTS = 255
+_ROOT = "ROOT"
+_WHAT = (
+    'role graphs in HGR\'s form, {sentence: [{id: {"role", "spans", ...}}, [[source, target, role], ...]]}'
+)
+_OTHERS = re.compile(r"[\W_]+")  # than letters and digits
 
 
 def plain_role(role: str) -> str:
@@ -57,27 +71,79 @@ class RoleGraph:
         if any(not 0 <= end < len(self.nodes) for edge in self.edges for end in edge):
             raise ValueError(f"an edge of {self.edges} is to none of {len(self.nodes)} nodes")
 
+    def entry(self) -> list[Any]:
+        """Return the graph as HGR's file holds it."""
+        phrases = [("ROOT", tuple(range(len(self.words)))), *((node.role, node.words) for node in self.nodes)]
+        nodes = {
+            str(id): {"role": role, "spans": list(words), "words": [self.words[word] for word in words]}
+            for id, (role, words) in enumerate(phrases)
+        }
+        edges = [[str(1 + source), str(1 + target), self.nodes[target].role] for source, target in self.edges]
+        return [nodes, edges]
 
-def nodes_of_verbs(
-    verbs: Iterable[tuple[tuple[int, ...], Iterable[tuple[str, tuple[int, ...]]]]],
-) -> tuple[list[Node], list[tuple[int, int]]]:
-    """Return the nodes of verbs, each followed by those of its arguments that are new, and the edges to these.
+
+def graph_of_entry(sentence: str, entry: Any) -> RoleGraph | None:
+    """Return the graph of an entry of HGR's file; None where it is not of the expected form.
+
+    Words outside the sentence are dropped, nodes without words leave with their edges, and the root is no node.
+    """
+    words = tuple(sentence.split())
+    try:
+        nodes, edges = entry
+        roots = {id for id, node in nodes.items() if node["role"] == _ROOT} or {"0"}
+        phrases = {
+            id: Node(
+                role=str(node["role"]), words=tuple(word for word in node["spans"] if 0 <= word < len(words))
+            )
+            for id, node in nodes.items()
+            if id not in roots
+        }
+        number = {id: place for place, id in enumerate(id for id, node in phrases.items() if node.words)}
+        ends = [(number.get(str(source)), number.get(str(target))) for source, target, _ in edges]
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return None
+    kept = tuple((source, target) for source, target in ends if source is not None and target is not None)
+    return RoleGraph(words=words, nodes=tuple(phrases[id] for id in number), edges=kept)
+
+
+class GraphFile:
+    """The entries of a file of role graphs, packed: in memory they take about the size of the file.
 
     Args:
-        verbs: the words of each verb, and the roles and words of its arguments, of which modifiers are put last.
+        path: the file; the last one that was read stays in memory where it is `kept`.
+
+    Raises:
+        InputError: there is no such file, or it is not a JSON object.
     """
-    nodes: list[Node] = []
-    edges: list[tuple[int, int]] = []
-    places: dict[tuple[int, ...], int] = {}
-    for words, arguments in verbs:
-        verb = len(nodes)
-        nodes.append(Node(role=VERB, words=words))
-        for role, span in sorted(arguments, key=lambda one: one[0].startswith("ARGM")):
-            if span not in places:
-                places[span] = len(nodes)
-                nodes.append(Node(role=role, words=span))
-            edges.append((verb, places[span]))
-    return nodes, edges
+
+    def __init__(self, path: str | Path, *, kept: bool) -> None:
+        file = existing(path, what=_WHAT).resolve()
+        stamp = file.stat()
+        read = _packed if kept else _packed.__wrapped__
+        self._entries, self._by_letters = read(file, (stamp.st_mtime_ns, stamp.st_size))
+
+    def candidates(self, text: str) -> Iterator[tuple[str, Any]]:
+        """Yield the sentence that equals a text, then those of the same letters and digits, each with its entry."""
+        same = [text] if text in self._entries else []
+        for sentence in dict.fromkeys(same + self._by_letters.get(letters_of(text), [])):
+            yield sentence, marshal.loads(self._entries[sentence])
+
+
+@lru_cache(maxsize=1)
+def _packed(file: Path, stamp: tuple[int, int]) -> tuple[dict[str, bytes], dict[str, list[str]]]:
+    """Return the entries by sentence, and the sentences by their letters; `stamp` keys the cache."""
+    data = read_json(file, what=_WHAT)
+    if not isinstance(data, dict):
+        raise InputError(f"{file}: expected {_WHAT}")
+    by_letters: dict[str, list[str]] = {}
+    for sentence in data:
+        by_letters.setdefault(letters_of(sentence), []).append(sentence)
+    return {sentence: marshal.dumps(entry) for sentence, entry in data.items()}, by_letters
+
+
+def letters_of(text: str) -> str:
+    """Return the letters and digits of a text, in lower case."""
+    return _OTHERS.sub("", text.lower())
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,10 +20,8 @@ from torch.nn.utils.rnn import pad_sequence
 from polypool.encoders.visual.pixels import ImageTransform
 from polypool.infra.digests import why_changed
 from polypool.infra.errors import InputError
-from polypool.infra.pictures.opening import load
-from polypool.infra.video.containers import BadVideo
-from polypool.infra.video.decoding import choose_decoder
-from polypool.infra.video.video_readers import VideoReaders
+from polypool.infra.pictures import load
+from polypool.infra.video import BadVideo, VideoReaders, choose_decoder
 from polypool.tasks.inputs.augmentations import Draw, Drop
 
 Modality = Literal["image", "video"]

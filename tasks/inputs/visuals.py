@@ -17,7 +17,7 @@ from polypool.infra.fields import at_least
 from polypool.infra.files import existing
 from polypool.infra.registry import ENCODERS, Spec
 from polypool.infra.store import FeatureStore
-from polypool.infra.video.sampling import choose_frames
+from polypool.infra.video import choose_frames
 from polypool.tasks.inputs.augmentations import Draw, Drop
 from polypool.tasks.inputs.visual_files import Modality, visual_files
 

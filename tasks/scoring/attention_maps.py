@@ -23,10 +23,10 @@ from polypool.infra.batches import Batch
 from polypool.infra.compute.device import device_of, on_device
 from polypool.infra.compute.dist import rank
 from polypool.infra.errors import InputError
-from polypool.infra.pictures.boxes import BOXES
+from polypool.infra.pictures import BOXES
 from polypool.infra.registry import Spec
 from polypool.infra.store import FeatureStore
-from polypool.infra.video.containers import SECONDS
+from polypool.infra.video import SECONDS
 from polypool.tasks.adapter import PictureRecord, Score
 from polypool.tasks.datasets.corpus import Item
 from polypool.tasks.datasets.open_corpora import PicturedItem, pictured

@@ -8,7 +8,6 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from ray.train.v2.api.exceptions import ControllerError, WorkerGroupError
@@ -17,7 +16,6 @@ from safetensors.torch import save_file
 from polypool.infra.errors import InputError
 from polypool.infra.files import disk_fault, existing, existing_folder, make_folder, read_json, walk
 from polypool.infra.tracking.journal import JOURNAL, Journal
-from polypool.infra.untrusted_arrays import map_array
 
 
 def test_what_the_current_folder_has_instead_of_the_home_is_named(tmp_path, monkeypatch):
@@ -85,40 +83,6 @@ def test_a_link_to_a_folder_above_ends(tmp_path):
     (tmp_path / "a" / "linked").symlink_to(tmp_path / "elsewhere")
     found = {below: names for below, names in walk(tmp_path / "a") if names}
     assert found == {".": ["one.jpg"], "linked/b": ["two.jpg"]}
-
-
-HEADER = "{'descr': '<f4', 'fortran_order': False, 'shape': (2, 4), }"
-
-
-LARGE = HEADER.replace("2, 4", "4611686018427387904, 4")
-
-
-@pytest.mark.parametrize(
-    "header",
-    [
-        *(HEADER[:-3], HEADER.replace("2, 4", "99999999999999999999, 4"), HEADER.replace("2, 4", "10**9, 4")),
-        *(HEADER.replace("<f4", "<U1000000000"), HEADER.replace("<f4", "|O"), "(" * 5_000, "1" * 5_000, "{}"),
-        *(LARGE.replace("'<f4'", kind) for kind in ("[]", "'|S0'", "'<U0'")),
-        HEADER.replace("<f4", "|V4").replace("2, 4", "1,"),
-    ],
-)
-def test_a_damaged_header_of_an_array_ends_in_one_message(tmp_path, header):
-    path = tmp_path / "x.npy"
-    text = header.encode() + b"\n"
-    path.write_bytes(b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + bytes(32))
-    why = r"cannot be read as features: (damaged or cut short|pickled objects|an array of)"
-    with pytest.raises(InputError, match=why):
-        map_array(path, what="features")
-
-
-def test_text_beyond_unicode_is_refused(tmp_path):
-    np.save(tmp_path / "x.npy", np.array(["abc", "é"]))
-    assert map_array(tmp_path / "x.npy", what="ids").tolist() == ["abc", "é"]
-    data = bytearray((tmp_path / "x.npy").read_bytes())
-    data[-24:-20] = b"\xff\xff\xff\xff"
-    (tmp_path / "x.npy").write_bytes(data)
-    with pytest.raises(InputError, match="no Unicode"):
-        map_array(tmp_path / "x.npy", what="ids")
 
 
 LIMIT = 4096

@@ -20,7 +20,7 @@ import polypool as pp
 from polypool.aggregators.aggregator import Aggregator
 from polypool.infra.paths import FilePath, ModelName, here, home, keep_out_of_jobs
 from polypool.infra.ray.jobs import JobServer, private_head
-from polypool.infra.registry import AGGREGATORS, BACKBONES, ENCODERS, KINDS, PARSERS, TASKS
+from polypool.infra.registry import AGGREGATORS, BACKBONES, ENCODERS, KINDS, TASKS
 from polypool.infra.tracking import Tracker, find_runs, tracking_uri
 from polypool.pipelines.comparison.row_settings import deviations
 from polypool.pipelines.recipes.arguments import read_run
@@ -95,8 +95,7 @@ def test_the_paths_of_built_in_parts_are_known_without_an_import():
         (ENCODERS, "bigru(glove='s3://b/g.txt')", "bigru(glove='s3://b/g.txt')"),
         (ENCODERS, "other(glove='g.txt')", "other(glove='g.txt')"),
         (TASKS, "image_text(cxc='data/cxc')", "image_text(cxc='{there}/data/cxc')"),
-        (KINDS["model"], "hgr(parser=spacy(model=data))", "hgr(parser=spacy(model='{there}/data'))"),
-        (PARSERS, "spacy(model=en_core_web_sm)", "spacy(model=en_core_web_sm)"),
+        (KINDS["model"], "hgr(graphs='g.json')", "hgr(graphs='{there}/g.json')"),
         (AGGREGATORS, f"{__name__}:Looked(table=t.csv)", f"{__name__}:Looked(table='{{there}}/t.csv')"),
         (AGGREGATORS, "", ""),
     ],

@@ -17,11 +17,9 @@ from PIL import Image
 from polypool.encoders.backbones import Backbone, Described, build_backbone, vectors
 from polypool.infra.digests import why_changed
 from polypool.infra.errors import InputError
-from polypool.infra.pictures.opening import load
+from polypool.infra.pictures import load
 from polypool.infra.spec import trust_modules
-from polypool.infra.video.containers import SECONDS, BadVideo, Frame
-from polypool.infra.video.decoding import choose_decoder, describe_decoder
-from polypool.infra.video.video_readers import VideoReaders
+from polypool.infra.video import SECONDS, BadVideo, Frame, VideoReaders, choose_decoder, describe_decoder
 from polypool.pipelines.data.extraction.workers import Batch, Row
 
 _BEGIN_END = re.compile(r"_(\d{6})_(\d{6})$")

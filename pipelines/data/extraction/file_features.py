@@ -14,7 +14,7 @@ from polypool.encoders.backbones import recorded_backbone, recorded_spec, vector
 from polypool.infra.errors import InputError
 from polypool.infra.fields import Rule, at_least, from_plain
 from polypool.infra.files import existing
-from polypool.infra.pictures.opening import load
+from polypool.infra.pictures import load
 from polypool.infra.store.manifest import NAME as MANIFEST
 from polypool.pipelines.data.extraction.extractors import VideoExtractor, VideoOptions, Videos, parted
 from polypool.tasks.inputs.visuals import FEATURES, FeatureSource

@@ -16,7 +16,7 @@ from PIL import Image
 from polypool.infra.errors import InputError
 from polypool.infra.files import make_folder, write_json
 from polypool.infra.process.progress import Progress
-from polypool.infra.video.mp4 import write_video
+from polypool.infra.video import write_video
 from polypool.pipelines.data.rendered.captions import moving_captions
 from polypool.pipelines.data.rendered.shapes import (
     BACKGROUNDS,

@@ -10,10 +10,8 @@ import numpy as np
 from PIL import Image
 
 from polypool.infra.errors import InputError
-from polypool.infra.pictures.opening import load
-from polypool.infra.video.containers import BadVideo
-from polypool.infra.video.decoding import choose_decoder
-from polypool.infra.video.video_reader import VideoReader
+from polypool.infra.pictures import load
+from polypool.infra.video import BadVideo, VideoReader, choose_decoder
 
 SIDE = 320  # pixels, of the longer side
 _PATIENCE = 30.0  # seconds for one video

@@ -3,7 +3,7 @@
 - A folder of `.npy`, `.npz` or `.pth` files, one an image or video, named by its id; `a/b.npy` in a sub-folder is of
   `a/b`. Or a CSV file of their ids and paths, with the columns `id` and `path`.
 - An `.npy` file with a row an image or video, and a file of their ids, `train_ids.txt` beside `train_ims.npy`.
-- An `.npz` file with an array for each id, or a pickled mapping of ids to arrays, nothing in which is run.
+- An `.npz` file with an array for each id.
 
 How an array becomes a set is in `polypool.tasks.datasets.features.sources.Axes`. In an `.npz` or `.pth` of one image or
 video the array is called `features` or `x`, or is the only one; `num_bbox` or the number of boxes says which of its two
@@ -22,24 +22,22 @@ import os
 import re
 import shlex
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 
 from polypool.infra.errors import InputError
-from polypool.infra.limits import LARGEST_SET, UNPACKS_TOO_FAR, unpacks_too_far
-from polypool.infra.pictures.boxes import fractions
+from polypool.infra.pictures import fractions
 from polypool.infra.process.progress import Progress
 from polypool.infra.registry import READERS
 from polypool.infra.store.findings import Skipped
-from polypool.infra.untrusted_arrays import PICKLED, map_array, read_plain_pickle, reason
 from polypool.tasks.datasets import Features, Reading
-from polypool.tasks.datasets.annotation_files import as_text, read_csv, read_id_rows
+from polypool.tasks.datasets.annotation_files import PICKLED, map_array, read_csv, read_id_rows, unreadable
 from polypool.tasks.datasets.features.sources import (
     OTHER_WIDTH,
     PATTERNS,
@@ -60,6 +58,16 @@ _FEW = 4  # files of splits
 
 
 @dataclass(frozen=True, kw_only=True)
+class _Entry:
+    """One image or video: its file, and the array in it, empty where it is `features`, `x` or the only one."""
+
+    where: str
+    id: str
+    path: Path
+    key: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class _Found:
     """The content of the file of one image or video: the array, how many elements it has, and boxes, width, height."""
 
@@ -68,28 +76,13 @@ class _Found:
     boxes: Sequence[np.ndarray | None] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Entry:
-    """One image or video: how its array's shape, and whether there are boxes, is found, and how it is read."""
-
-    where: str
-    id: str
-    look: Callable[[], tuple[Shape | None, bool]]
-    load: Callable[[], _Found]
-
-    @classmethod
-    def of_file(cls, path: Path, key: str, *, id: str, where: str) -> _Entry:
-        """Return the image or video of a file."""
-        return cls(where=where, id=id, look=partial(_look, path, key=key), load=partial(_load, path, key=key))
-
-
 @READERS.register("arrays")
 @dataclass(frozen=True, kw_only=True)
 class Arrays(ArrayReader):
-    """Read arrays: files named by ids, an .npy of rows and their ids, a CSV of ids and paths, or a mapping of ids."""
+    """Read arrays: files named by ids, an .npy of rows and their ids, a CSV of ids and paths, or an .npz of ids."""
 
     file: tuple[Path, ...] = ()
-    """An .npy of rows, an .npz or .pickle with an array for each id, a CSV (id,path), or several files named by ids."""
+    """An .npy of rows, an .npz with an array for each id, a CSV (id,path), or several files named by ids."""
     dir: Path | None = None
     """Instead, a folder of .npy, .npz or .pth files that are named by ids, which may have sub-folders."""
     ids: Path | None = None
@@ -127,16 +120,17 @@ class Arrays(ArrayReader):
                 yield from self._of_rows(path, read_id_rows(ids[path]))
         elif len(arrays) == 1 and arrays[0].suffix == ".csv":
             yield from self._of_each([*_listed(arrays[0], key=self.key)])
-        elif len(arrays) == 1 and (entries := _members(arrays[0], key=self.key)) is not None:
+        elif len(arrays) == 1 and not self.key and (entries := _members(arrays[0])):
             yield from self._of_each(entries)
         else:
             if len(arrays) == 1 or (len(arrays) <= _FEW and all(_SPLIT.match(path.stem) for path in arrays)):
                 raise self._without_ids(arrays[0])
             names = [path.name if self.dir is None else os.path.relpath(path, self.dir) for path in arrays]
-            stems = [os.path.splitext(name)[0] for name in names]
-            each = zip(arrays, stems, names, strict=True)
             yield from self._of_each(
-                [_Entry.of_file(path, self.key, id=id, where=where) for path, id, where in each]
+                [
+                    _Entry(where=name, id=os.path.splitext(name)[0], path=path, key=self.key)
+                    for path, name in zip(arrays, names, strict=True)
+                ]
             )
             for name in sorted({*files_below(self.dir)} - {*names}) if self.dir else ():
                 if not f"/{name}".count("/."):
@@ -157,7 +151,10 @@ class Arrays(ArrayReader):
 
     def _of_each(self, entries: Sequence[_Entry | Skipped]) -> Iterator[Features | Skipped]:
         listed = [entry for entry in entries if isinstance(entry, _Entry)]
-        looked = [entry.look() for entry in Progress(listed, desc="widths", unit="file", leave=False)]
+        looked = [
+            _look(entry.path, key=entry.key)
+            for entry in Progress(listed, desc="widths", unit="file", leave=False)
+        ]
         boxed, where = any(has for _, has in looked), self.dir or self.file[0]
         axes = self.axes((shape for shape, _ in looked if shape), where=where)
         names = {entry.where for entry in listed}
@@ -169,7 +166,7 @@ class Arrays(ArrayReader):
                 yield Skipped(where=entry.where, why="what mmf notes about another file", wanted=False)
                 continue
             try:
-                found = entry.load()
+                found = _load(entry.path, key=entry.key)
             except InputError as error:
                 yield Skipped(where=entry.where, why=str(error))
                 continue
@@ -231,49 +228,23 @@ def _listed(path: Path, *, key: str) -> Iterator[_Entry | Skipped]:
             yield row
             continue
         where, (id, name) = row
-        yield _Entry.of_file(path.parent / name, key, id=id, where=f"{where} ({name})")
+        yield _Entry(where=f"{where} ({name})", id=id, path=path.parent / name, key=key)
 
 
-def _members(path: Path, *, key: str) -> list[_Entry] | None:
-    """Return the images or videos of an archive or a pickled mapping that has an array for each; None of other files.
+def _members(path: Path) -> list[_Entry]:
+    """Return the images or videos of an archive that has an array for each; none of other files.
 
     Raises:
-        InputError: a pickle of something else; nothing in it is run.
+        InputError: a pickle.
     """
     if path.suffix in (".pkl", ".pickle"):
-        held = _unpickled(path)
-        shapes = {id: getattr(x, "shape", ()) for id, x in held.items()}
-        read: Callable[[str], Any] = held.__getitem__
-    elif path.suffix == ".npz" and not key:
-        try:
-            arrays = np.load(path, allow_pickle=False)
-            if len(arrays.files) < 2 or _name(arrays, key) is not None:
-                return None
-            shapes = {name: _shape_of(arrays, name) for name in arrays.files}
-        except Exception:  # as in `_look`; `_load` says what is wrong
-            return None
-        read = partial(_read, arrays)
-    else:
-        return None
-    return [
-        _Entry(
-            where=f"{path.name}, {id}",
-            id=id,
-            look=partial(lambda shape: (Shape(shape) if shape else None, False), shape),
-            load=partial(_usable, path, lambda id=id: _Found(x=read(id))),
-        )
-        for id, shape in shapes.items()
-    ]
-
-
-def _unpickled(path: Path) -> dict[str, Any]:
-    try:
-        held = read_plain_pickle(path.read_bytes())
-        if isinstance(held, dict):
-            return {as_text(id): value for id, value in held.items()}
-        raise InputError(f"it holds {type(held).__name__}")
-    except InputError as error:
-        raise InputError(f"{path}: {error}; expected a mapping of ids to arrays. {_advice(path)}") from error
+        raise InputError(f"{path}: {PICKLED}. {_advice(path)}")
+    if path.suffix == ".npz":
+        with suppress(Exception):  # as in `_look`; `_load` says what is wrong
+            names = _archive(path).files
+            if len(names) > 1 and _name(names, "") is None:
+                return [_Entry(where=f"{path.name}, {id}", id=id, path=path, key=id) for id in names]
+    return []
 
 
 def _advice(path: Path) -> str:
@@ -298,21 +269,25 @@ def _look(path: Path, *, key: str) -> tuple[Shape | None, bool]:
     The shape of a damaged file is None; `_load` says what is wrong with it.
     """
     shape, boxed = None, False
-    with suppress(
-        Exception
-    ):  # damage raises what zip, its methods, torch, or numpy's parser of literals raise
+    with suppress(Exception):  # damage raises what zip, its methods, torch, or numpy raise
         if not path.is_file():
             return None, False
         if path.suffix == ".npz":
-            with np.load(path, allow_pickle=False) as arrays:
-                boxed = all(any(name in arrays.files for name in names) for names in _BOXES)
-                shape = Shape(_shape_of(arrays, _name(arrays, key)), _count(arrays))
+            arrays = _archive(path)
+            boxed = all(any(name in arrays.files for name in names) for names in _BOXES)
+            assert arrays.zip is not None
+            with arrays.zip.open(f"{_name(arrays.files, key)}.npy") as file:
+                shape = Shape(_shape(file), _count(arrays))
         elif path.suffix == ".npy":
-            with path.open("rb") as file:
-                shape = Shape(_shape(file))
+            shape = Shape(np.load(path, mmap_mode="r", allow_pickle=False).shape)
         else:
             shape = Shape(tuple(_tensor(path, key=key).shape))
     return shape if shape and shape.axes else None, boxed
+
+
+@lru_cache(maxsize=1)
+def _archive(path: Path) -> np.lib.npyio.NpzFile:
+    return np.load(path, allow_pickle=False)
 
 
 def _shape(file: IO[bytes]) -> tuple[int, ...]:
@@ -321,15 +296,8 @@ def _shape(file: IO[bytes]) -> tuple[int, ...]:
     return read(file)[0]
 
 
-def _shape_of(arrays: np.lib.npyio.NpzFile, name: str | None) -> tuple[int, ...]:
-    assert arrays.zip is not None
-    with arrays.zip.open(f"{name}.npy") as file:
-        return _shape(file)
-
-
-def _name(arrays: Any, key: str) -> str | None:
+def _name(names: Sequence[str], key: str) -> str | None:
     """Return which array of several is meant; None where none is."""
-    names = [*arrays]
     for name in (key,) if key else _NAMES:
         if name in names:
             return name
@@ -338,9 +306,9 @@ def _name(arrays: Any, key: str) -> str | None:
 
 def _count(arrays: np.lib.npyio.NpzFile) -> int | None:
     """Return how many regions an archive says that it has."""
-    for name in _COUNT:
-        if (found := _beside(arrays, (name,))) is not None and found.size == 1 and found.dtype.kind in "iu":
-            return int(found.item())
+    found = _beside(arrays, _COUNT)
+    if found is not None and found.size == 1 and found.dtype.kind in "iu":
+        return int(found.item())
     box_N4 = _beside(arrays, _BOX)
     return len(box_N4) if box_N4 is not None and box_N4.ndim == 2 else None
 
@@ -355,7 +323,7 @@ def _tensor(path: Path, *, key: str) -> np.ndarray:
 
     held = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
     if isinstance(held, dict):
-        if (name := _name(held, key)) is None:
+        if (name := _name([*held], key)) is None:
             raise InputError(_several([*held]))
         held = held[name]
     return (held.float() if held.dtype == torch.bfloat16 else held).numpy()
@@ -374,55 +342,30 @@ def _load(path: Path, *, key: str) -> _Found:
     """
     if not path.is_file():  # opening a pipe would wait for a writer
         raise InputError("no file, but a folder, a pipe, or a link that leads nowhere")
-
-    def read() -> _Found:
-        if path.suffix in (".pt", ".pth"):
-            return _Found(x=_tensor(path, key=key))
-        x = np.load(path, allow_pickle=False)
-        return _unpacked(x, key) if isinstance(x, np.lib.npyio.NpzFile) else _Found(x=x)
-
-    return _usable(path, read)
-
-
-def _usable(path: Path, read: Callable[[], _Found]) -> _Found:
     try:
-        found = read()
+        if path.suffix in (".pt", ".pth"):
+            found = _Found(x=_tensor(path, key=key))
+        elif path.suffix == ".npz":
+            arrays = _archive(path)
+            if (name := _name(arrays.files, key)) is None:
+                raise InputError(_several(arrays.files))
+            boxes = [_beside(arrays, names) for names in _BOXES]
+            found = _Found(x=arrays[name], count=_count(arrays), boxes=boxes)
+        else:
+            found = _Found(x=np.load(path, allow_pickle=False))
     except InputError:
         raise
     except Exception as error:  # as in `_look`
-        raise InputError(reason(path, error)) from error
+        raise InputError(unreadable(path, error)) from error
     if not isinstance(found.x, np.ndarray) or not found.x.ndim:
         raise InputError("no array, or one of a single number")
     return found
 
 
-def _unpacked(opened: np.lib.npyio.NpzFile, key: str) -> _Found:
-    with opened as arrays:
-        if (name := _name(arrays, key)) is None:
-            raise InputError(_several(arrays.files))
-        boxes = [_beside(arrays, names) for names in _BOXES]
-        return _Found(x=_read(arrays, name), count=_count(arrays), boxes=boxes)
-
-
-def _read(arrays: np.lib.npyio.NpzFile, name: str) -> np.ndarray:
-    """Return an array of an archive.
-
-    Raises:
-        InputError: it is far too large.
-    """
-    assert arrays.zip is not None
-    member = arrays.zip.getinfo(f"{name}.npy")
-    if member.file_size > LARGEST_SET:
-        raise InputError(f"an array of over {LARGEST_SET:,} bytes, too large for one image or video")
-    if unpacks_too_far(member.file_size, packed=member.compress_size):
-        raise InputError(f"an array that {UNPACKS_TOO_FAR}")
-    return arrays[name]
-
-
 def _beside(arrays: np.lib.npyio.NpzFile, names: Sequence[str]) -> np.ndarray | None:
     """Return the first array of some names; None where there is none that can be read, for the features still can."""
     with suppress(Exception):
-        return next((_read(arrays, name) for name in names if name in arrays.files), None)
+        return next((arrays[name] for name in names if name in arrays.files), None)
     return None
 
 

@@ -16,21 +16,22 @@ import math
 import re
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
+import h5py
 import numpy as np
 
 from polypool.infra.errors import InputError
-from polypool.infra.files import identity
+from polypool.infra.files import existing, identity
 from polypool.infra.process.progress import Progress
 from polypool.infra.registry import READERS
 from polypool.infra.store.findings import Skipped
 from polypool.tasks.datasets import Features, Reading
 from polypool.tasks.datasets.annotation_files import as_text, read_id_rows
-from polypool.tasks.datasets.features.hdf5_file import Hdf5Data, Hdf5File, Unreadable
 from polypool.tasks.datasets.features.sources import (
     OTHER_WIDTH,
     PATTERNS,
@@ -41,6 +42,8 @@ from polypool.tasks.datasets.features.sources import (
 )
 
 _BLOCK = 32 << 20  # bytes read at a time
+_CACHE = 128 << 20  # bytes of decompressed chunks that HDF5 keeps
+_SHOWN = 5  # names that a message lists
 _FEATURES, _IDS, _POSITIONS, _SPATIAL = "image_features", "image_ids", "pos_boxes", "spatial_features"
 _MEMBERS = ("features", "feature", "feats", "feat", "x")
 _WHAT = "an HDF5 file of features"
@@ -64,6 +67,103 @@ class _Layout:
     ids: str = ""
     member: str = ""
     notes: tuple[str, ...] = ()
+
+
+class Hdf5File:
+    """An HDF5 file, open for reading, of which no data in other files are read; use it as a context manager.
+
+    Args:
+        path: the file.
+        what: what is looked for, for the message where it is missing.
+
+    Raises:
+        InputError: there is no such file, or it is damaged.
+    """
+
+    def __init__(self, path: str | Path, *, what: str) -> None:
+        self.path = existing(path, what=what)
+        with self.reading():
+            self._file = h5py.File(self.path, "r", rdcc_nbytes=_CACHE)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Make one error of those that the library raises."""
+        try:
+            yield
+        except InputError:
+            raise
+        except Exception as error:  # of many types, by where the damage is
+            raise InputError(f"{self.path}: cannot be read as HDF5, it may be cut short: {error}") from error
+
+    def names(self) -> list[str]:
+        """Return what the file holds at its top."""
+        with self.reading():
+            return list(self._file)
+
+    def top(self) -> dict[str, h5py.Dataset]:
+        """Return the data sets at its top that are in the file, by name."""
+        found = {name: self.data(name) for name in self.names() if not self._elsewhere(name)}
+        return {name: data for name, data in found.items() if data is not None}
+
+    def below(self, group: str = "") -> Iterator[str]:
+        """Yield the paths of all in a group that is no group itself, at any depth."""
+        with self.reading():
+            here = self._file.get(group) if group else self._file
+            if not isinstance(here, h5py.Group):
+                return
+            for name in here:
+                path = "/".join(filter(None, (group.strip("/"), name)))
+                hard = isinstance(here.get(name, getlink=True), h5py.HardLink)
+                if hard and here.get(name, getclass=True) is h5py.Group:
+                    yield from self.below(path)
+                else:
+                    yield path
+
+    def described(self) -> str:
+        """Return the first names at its top, with the shapes of data sets in it, and how many more there are."""
+        names, top = self.names(), self.top()
+        first = [f"{name} {top[name].shape}" if name in top else name for name in names[:_SHOWN]]
+        more = len(names) - len(first)
+        return (", ".join(first) or "none") + (f" and {more:,} more" if more else "")
+
+    def _elsewhere(self, name: str) -> bool:
+        """Whether a name, or a group above it, is a link, or its data are in other files."""
+        with self.reading():
+            parts = name.strip("/").split("/")
+            above = ["/".join(parts[: end + 1]) for end in range(len(parts))]
+            links = (self._file.get(path, getlink=True) for path in above)
+            if any(link is not None and not isinstance(link, h5py.HardLink) for link in links):
+                return True
+            at = self._file.get(name)
+            return isinstance(at, h5py.Dataset) and bool(at.external or at.is_virtual)
+
+    def data(self, name: str) -> h5py.Dataset | None:
+        """Return a data set; None where there is nothing of this name, or something else.
+
+        Args:
+            name: in the file, with `/` between groups.
+
+        Raises:
+            InputError: it is in another file.
+        """
+        if self._elsewhere(name):
+            raise InputError(
+                f"{self.path}: {name} is a link, or its data are in other files, which are not read"
+            )
+        with self.reading():
+            at = self._file.get(name)
+            return at if isinstance(at, h5py.Dataset) and at.shape is not None else None
+
+
+def is_text(data: h5py.Dataset) -> bool:
+    """Whether a data set holds strings."""
+    return data.dtype.kind == "S" or h5py.check_string_dtype(data.dtype) is not None
 
 
 @READERS.register("hdf5")
@@ -104,7 +204,7 @@ class Hdf5(ArrayReader):
         return Reading(rows=chain.from_iterable(sets), source=source, notes=tuple(notes))
 
     def _sets(self, path: Path, ids: Path | None, layout: _Layout) -> Iterator[Features | Skipped]:
-        with Hdf5File(path, what=_WHAT) as file:
+        with Hdf5File(path, what=_WHAT) as file, file.reading():
             yield from self._of_rows(file, layout, ids) if layout.rows else self._of_names(file, layout)
 
     def _of_rows(self, file: Hdf5File, layout: _Layout, ids: Path | None) -> Iterator[Features | Skipped]:
@@ -137,11 +237,11 @@ class Hdf5(ArrayReader):
                 continue
             try:
                 data = file.data(name)
-            except Unreadable as error:
+            except InputError as error:
                 why = str(error).removeprefix(f"{file.path}: ").replace(name, "it")
                 yield Skipped(where=name, why=why)
                 continue
-            if data is None or not data.is_numbers or not data.shape:
+            if data is None or data.dtype.kind not in "fiu" or not data.shape:
                 yield Skipped(where=name, why="no data set of numbers")
             else:
                 shapes[name] = Shape(data.shape)
@@ -154,7 +254,7 @@ class Hdf5(ArrayReader):
                 continue
             id = name.removesuffix(f"/{layout.member}" if layout.member else "")
             id = id.removeprefix(f"{layout.features.strip('/')}/")
-            yield Features(id=id, x_ND=axes.set(data.rows(0, len(data))), where=where)
+            yield Features(id=id, x_ND=axes.set(data[()]), where=where)
 
 
 def _layout(file: Hdf5File, *, key: str, ids: Path | None, ids_key: str) -> _Layout:
@@ -171,7 +271,9 @@ def _layout(file: Hdf5File, *, key: str, ids: Path | None, ids_key: str) -> _Lay
         raise InputError(f"{file.path}: has no {key!r}; --key names one of: {file.described()}")
     top = file.top()
     arrays = [
-        name for name, data in top.items() if data.is_numbers and len(data.shape) > 1 and not _are_ids(data)
+        name
+        for name, data in top.items()
+        if data.dtype.kind in "fiu" and len(data.shape) > 1 and not _are_ids(data)
     ]
     features, notes = key or (_FEATURES if _FEATURES in file.names() else ""), []
     if not features and (ids or ids_key or (arrays and any(map(_are_ids, top.values())))):
@@ -196,20 +298,20 @@ def _layout(file: Hdf5File, *, key: str, ids: Path | None, ids_key: str) -> _Lay
     return _Layout(features="", rows=False, member=member, notes=(by_name,))
 
 
-def _are_ids(data: Hdf5Data) -> bool:
+def _are_ids(data: h5py.Dataset) -> bool:
     """Whether a data set can be a list of ids: text or whole numbers on one axis."""
-    return (data.is_text or data.dtype.kind in "iu") and len(data.shape) - data.shape[1:].count(1) == 1
+    return (is_text(data) or data.dtype.kind in "iu") and len(data.shape) - data.shape[1:].count(1) == 1
 
 
-def _ids_of(file: Hdf5File, top: Mapping[str, Hdf5Data], rows: str) -> str:
+def _ids_of(file: Hdf5File, top: Mapping[str, h5py.Dataset], rows: str) -> str:
     """Return the data set of the rows' ids: `image_ids`, or the only one, or the only one called so, of as many ids."""
     if _IDS in file.names():
         return _IDS
     counted = file.data(rows)
     fitting = [name for name, data in top.items() if _are_ids(data) and counted and len(data) == len(counted)]
-    fitting = [name for name in fitting if len({*top[name].whole().reshape(-1).tolist()}) == len(top[name])]
+    fitting = [name for name in fitting if len({*top[name][()].reshape(-1).tolist()}) == len(top[name])]
     called = [name for name in fitting if re.search(r"(^|_)ids?(_|$)", name.lower())]
-    texts = [name for name in fitting if top[name].is_text]
+    texts = [name for name in fitting if is_text(top[name])]
     return next((found[0] for found in (fitting, called, texts) if len(found) == 1), "")
 
 
@@ -237,15 +339,15 @@ def _without_ids(file: Hdf5File) -> InputError:
 
 
 def _rows(
-    features: Hdf5Data, boxes: Hdf5Data | None, spans: np.ndarray | None
+    features: h5py.Dataset, boxes: h5py.Dataset | None, spans: np.ndarray | None
 ) -> Iterator[tuple[int, np.ndarray | None, np.ndarray | None]]:
     """Yield each row's number, its vectors, None where `spans` leads beyond them, and its boxes, None without any."""
 
     def between(start: int, stop: int) -> tuple[np.ndarray, np.ndarray | None]:
-        return features.rows(start, stop), None if boxes is None else boxes.rows(start, stop)[..., :4]
+        return features[start:stop], None if boxes is None else boxes[start:stop][..., :4]
 
     if spans is None:
-        step = max(1, _BLOCK // max(1, features.row_bytes))
+        step = max(1, _BLOCK // max(1, math.prod(features.shape[1:]) * features.dtype.itemsize))
         for start in range(0, len(features), step):
             x, box = between(start, start + step)
             for number, of_row in enumerate(x):
@@ -259,7 +361,7 @@ def _rows(
             yield row, None, None
 
 
-def _features(file: Hdf5File, key: str) -> Hdf5Data:
+def _features(file: Hdf5File, key: str) -> h5py.Dataset:
     data = file.data(key)
     if data is None or len(data.shape) < 2:
         raise _without_features(file, key)
@@ -278,10 +380,10 @@ def _positions(file: Hdf5File) -> np.ndarray | None:
             f"{file.path}: {_POSITIONS} is {_found(data)}, expected whole numbers of shape (n, 2): where the vectors "
             "of each image begin and end"
         )
-    return data.whole()
+    return data[()]
 
 
-def _boxes(file: Hdf5File, features: Hdf5Data, *, channels_first: bool) -> Hdf5Data | None:
+def _boxes(file: Hdf5File, features: h5py.Dataset, *, channels_first: bool) -> h5py.Dataset | None:
     """Return the boxes of all elements; None where there are none, with a note where the data set is something else."""
     if _SPATIAL not in file.names():
         return None
@@ -301,7 +403,7 @@ def _boxes(file: Hdf5File, features: Hdf5Data, *, channels_first: bool) -> Hdf5D
     return None
 
 
-def _found(data: Hdf5Data | None) -> str:
+def _found(data: h5py.Dataset | None) -> str:
     return "something else" if data is None else f"{data.dtype} of shape {data.shape}"
 
 
@@ -310,8 +412,8 @@ def _ids(file: Hdf5File, key: str) -> list[tuple[str, Any]]:
     data = file.data(key) if key else None
     if data is None:
         raise _without_ids(file)
-    if not data.is_text and data.dtype.kind not in "iu":
+    if not is_text(data) and data.dtype.kind not in "iu":
         raise InputError(
             f"{file.path}: {key!r} holds {data.dtype}, expected whole numbers or text; give --ids or --ids-key"
         )
-    return [(as_text(id), row) for row, id in enumerate(data.whole().reshape(-1).tolist())]
+    return [(as_text(id), row) for row, id in enumerate(data[()].reshape(-1).tolist())]

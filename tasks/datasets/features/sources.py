@@ -16,15 +16,14 @@ import numpy as np
 from polypool.infra.errors import InputError
 from polypool.infra.files import existing, existing_folder
 from polypool.infra.store.findings import Skipped
-from polypool.infra.untrusted_arrays import map_array
 from polypool.tasks.datasets import FeatureReader
+from polypool.tasks.datasets.annotation_files import map_array
 from polypool.tasks.datasets.readers.folders import files_below
 
 PATTERNS = {
     "arrays": r"\.(npy|npz|pth?)$",
     "butd": r"\.tsv(\.\d+)?$",
     "hdf5": r"\.(h5|hdf5?)$",
-    "lmdb": r"(?<!lock)\.(mdb|lmdb)$",
 }
 """Names of the files that a form reads."""
 OTHER_WIDTH = "vectors of another width than {}, which most have"

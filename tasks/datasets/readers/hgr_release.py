@@ -21,11 +21,10 @@ from polypool.infra.files import existing_folder, files_like, identity, read_jso
 from polypool.infra.process.progress import Progress
 from polypool.infra.registry import READERS
 from polypool.infra.store.findings import Skipped
-from polypool.infra.untrusted_arrays import map_array
 from polypool.tasks.datasets import Features, Reading
-from polypool.tasks.datasets.annotation_files import DUPLICATE, FORM, read_ids
+from polypool.tasks.datasets.annotation_files import DUPLICATE, FORM, map_array, read_ids
 from polypool.tasks.datasets.corpus import Item
-from polypool.tasks.datasets.features.hdf5_file import Hdf5File, Unreadable
+from polypool.tasks.datasets.features.hdf5 import Hdf5File
 from polypool.tasks.datasets.features.sources import Axes, FileReader, files_of
 from polypool.tasks.datasets.published_counts import MSRVTT, VATEX
 from polypool.tasks.datasets.readers.folders import VideoReader
@@ -165,10 +164,12 @@ def _frames(path: Path, names: dict[str, int]) -> Iterator[Features | Skipped]:
             try:
                 data = None if key is None else file.data(key)
                 if data is not None and data.shape:
-                    yield Features(id=id, x_ND=Axes().set(data.rows(0, len(data))), where=where)
+                    with file.reading():
+                        x_ND = Axes().set(data[()])
+                    yield Features(id=id, x_ND=x_ND, where=where)
                     continue
                 why = why if key is None else "not a data set (frames, D)"
-            except Unreadable:
+            except InputError:
                 why = "features that are damaged, or are in another file"
             yield Skipped(where=where, why=why)
         for key in key_of.values():

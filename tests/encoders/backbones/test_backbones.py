@@ -13,7 +13,7 @@ from skimage.color import rgb2lab
 from polypool.encoders.backbones.cells import Cells
 from polypool.encoders.backbones.hub import from_hub
 from polypool.infra.errors import InputError
-from polypool.infra.pictures.opening import rgb
+from polypool.infra.pictures import rgb
 from polypool.infra.registry import BACKBONES
 
 

@@ -11,7 +11,7 @@ from PIL import Image
 
 from polypool.infra.compute.device import best_device
 from polypool.infra.errors import InputError
-from polypool.infra.pictures.boxes import BOXES, SCORES, shared
+from polypool.infra.pictures import BOXES, SCORES, shared
 from polypool.infra.registry import BACKBONES
 
 DIMS = {"detr": 16, "rtdetr": 16, "owlv2": 12}

@@ -8,7 +8,7 @@ import pytest
 from stores import flip
 
 from polypool.infra.errors import InputError
-from polypool.infra.pictures.boxes import BOXES
+from polypool.infra.pictures import BOXES
 from polypool.infra.store import FeatureStore, StoreWriter
 from polypool.infra.store.columns import ColumnsWriter, with_columns
 from polypool.infra.store.findings import SKIPPED, Skipped, Tolerance

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import pickle
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -96,12 +95,6 @@ def grid(folder: Path, sets: Sets) -> str:
     return f"arrays --dir {folder} --channels-first"
 
 
-def mapping(folder: Path, sets: Sets) -> str:
-    """A pickled mapping, as CLIP4Clip's and UniVL's features come."""
-    (folder / "features.pickle").write_bytes(pickle.dumps(dict(sets)))
-    return f"arrays --file {folder / 'features.pickle'}"
-
-
 def archive(folder: Path, sets: Sets) -> str:
     np.savez(folder / "features.npz", **sets)
     return f"arrays --file {folder / 'features.npz'}"
@@ -155,17 +148,9 @@ def hdf5_frames(folder: Path, sets: Sets) -> str:
     return f"{hdf5_groups(folder, sets, 'frames')} --key frames"
 
 
-def mdb(folder: Path, sets: Sets) -> str:
-    lmdb = pytest.importorskip("lmdb", reason="not installed (pip install 'polypool[lmdb]')")
-    with lmdb.open(str(folder), map_size=1 << 24) as opened, opened.begin(write=True) as writing:
-        for id, x_ND in sets.items():
-            writing.put(f"train2014/{id}".encode(), pickle.dumps({"features": x_ND}))
-    return f"lmdb --file {folder / 'data.mdb'}"
-
-
 LAYOUTS = {
-    **dict.fromkeys((butd, openvqa, turned, vatex, paths, mapping, archive), ADAPTIVE),
-    **dict.fromkeys((hdf5_sets, hdf5_groups, hdf5_frames, mdb), ADAPTIVE),
+    **dict.fromkeys((butd, openvqa, turned, vatex, paths, archive), ADAPTIVE),
+    **dict.fromkeys((hdf5_sets, hdf5_groups, hdf5_frames), ADAPTIVE),
     **dict.fromkeys((grid, rows, precomp, hdf5_rows, hdf5_maps), FIXED),
 }
 

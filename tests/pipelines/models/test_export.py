@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from corpora import make_corpus, make_questions
+from corpora import hgr, make_corpus, make_questions
 from kept import keep_run
 from places import ROOT
 from programs import begin, end
@@ -44,7 +44,7 @@ def exported_without_data(run, home: Path, folders: tuple[str, ...]):
     [
         {},
         {"aggregator": "slots(k=2, heads=2, head_width=8)"},
-        {"model": "hgr(dropout=0.0)", "text": "bigru(width=16, embedding=8, min_count=1, ends=False)"},
+        {"model": hgr(dropout=0.0), "text": "bigru(width=16, embedding=8, min_count=1, ends=False)"},
         {"aggregator": "score_attention(heads=2)"},
     ],
 )

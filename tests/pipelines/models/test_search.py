@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from clips import write_clip
-from corpora import make_corpus
+from corpora import hgr, make_corpus
 from kept import keep_run
 from pictures import noise
 from PIL import Image
@@ -38,7 +38,7 @@ MODELS = {
     "vectors": ({}, EmbeddingGallery),
     "sets": (SETS, EmbeddingGallery),
     "pairs": ({"aggregator": "score_attention(heads=2)"}, PairGallery),
-    "hgr": ({"model": "hgr(dropout=0.0)", "text": WORDS}, PairGallery),
+    "hgr": ({"model": hgr(dropout=0.0), "text": WORDS}, PairGallery),
 }
 
 

@@ -14,7 +14,7 @@ from PIL import Image
 
 from polypool.encoders.backbones import Backbone
 from polypool.infra.errors import InputError
-from polypool.infra.video.decoding import DECODERS, choose_decoder, frames
+from polypool.infra.video import DECODERS, choose_decoder, frames
 
 HEIGHT, WIDTH = 48, 64
 
@@ -239,7 +239,7 @@ class Loose:
 SERVER = """
 import os, sys, time
 import av
-import polypool.infra.video.video_reader as process
+import polypool.infra.video as process
 
 real = process.frames
 

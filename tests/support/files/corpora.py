@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import atexit
+import itertools
+import json
+import tempfile
+from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from polypool.infra.spec import Spec
 from polypool.infra.store import StoreWriter
 from polypool.tasks.datasets.corpus import Item, write_corpus
 from polypool.tasks.datasets.questions import Question, write_questions
@@ -32,6 +39,36 @@ def _write_features(folder: Path, splits: list[str], *, nouns: int, dim: int, se
     return chosen
 
 
+def captions_about(a: str, b: str) -> tuple[str, ...]:
+    """Return the captions of an image of two nouns."""
+    return f"a {a} and a {b}", f"the {b} beside the {a}", f"one {a} , {b}"
+
+
+def write_role_graphs(file: Path, captions: Iterable[str]) -> None:
+    """Write a file in the form of HGR's release: the second word of each caption is a verb of the first and fourth."""
+    nodes = {
+        str(id): {"role": role, "spans": [word]}
+        for id, (role, word) in enumerate([("V", 1), ("ARG0", 0), ("ARG1", 3)], start=1)
+    }
+    entry = [{"0": {"role": "ROOT", "spans": [0]}} | nodes, [["1", "2", "ARG0"], ["1", "3", "ARG1"]]]
+    file.write_text(json.dumps(dict.fromkeys(captions, entry)))
+
+
+@cache
+def role_graphs() -> str:
+    """Return a file, deleted at the end, with the role graphs of all captions of `make_corpus`."""
+    file = tempfile.NamedTemporaryFile(suffix=".json", delete=False)  # noqa: SIM115
+    pairs = itertools.permutations(NOUNS, 2)
+    write_role_graphs(Path(file.name), [text for a, b in pairs for text in captions_about(a, b)])
+    atexit.register(Path(file.name).unlink)
+    return file.name
+
+
+def hgr(**params: object) -> str:
+    """Return the spec of HGR with the graphs of `make_corpus`."""
+    return str(Spec("hgr", {"graphs": role_graphs(), **params}))
+
+
 def make_corpus(
     folder: Path,
     *,
@@ -49,7 +86,7 @@ def make_corpus(
     splits = ["train"] * train + ["val"] * val + ["test"] * test
     items = []
     for i, (a, b) in enumerate(_write_features(folder, splits, nouns=2, dim=dim, seed=seed)):
-        texts = (f"a {a} and a {b}", f"the {b} beside the {a}", f"one {a} , {b}")
+        texts = captions_about(a, b)
         items.append(Item(id=str(i), split=splits[i], captions=texts, path=f"{i}.png" if images else ""))
     write_corpus(folder / "corpus", items, source={"made": "by a test"}, images=str(images or ""))
     if images:

@@ -1,11 +1,10 @@
-import json
 from pathlib import Path
 
 import pytest
 
 from polypool.infra.errors import InputError
 from polypool.infra.store.findings import Skipped
-from polypool.tasks.datasets.annotation_files import read_csv, read_elements, read_entries
+from polypool.tasks.datasets.annotation_files import map_array, read_csv
 
 QUOTE = "a row with a quote that is not closed where its field or line ends"
 
@@ -65,39 +64,25 @@ def test_a_header_that_is_another(tmp_path, header, message):
         list(read_csv(tmp_path / "f.csv", columns=("id", "text")))
 
 
-@pytest.mark.parametrize("value", ["9" * 5_000, "[" * 50_000, "nul", '"\udcff'])
-def test_a_value_that_cannot_be_read_ends_in_one_message(tmp_path, value):
-    path = tmp_path / "graphs.json"
-    path.write_bytes(f'{{"a": [1], "b": {value}}}'.encode("utf-8", "surrogateescape"))
-    with pytest.raises(InputError, match=r"graphs.json: cannot be read at character [0-9]+"):
-        list(read_entries(path, what="role graphs"))
+HEADER = "{'descr': '<f4', 'fortran_order': False, 'shape': (2, 4), }"
 
 
-@pytest.mark.parametrize("rows", [[], [1], [{"a": "x" * 3_000_000}, [1, 2], "]", None] * 2])
-def test_elements_of_a_list_come_one_by_one(tmp_path, rows):
-    for indent in (None, 2):
-        (tmp_path / "a.json").write_text(f"\ufeff {json.dumps(rows, indent=indent)}\n")
-        assert [*read_elements(tmp_path / "a.json", what="rows")] == rows
+LARGE = HEADER.replace("2, 4", "4611686018427387904, 4")
 
 
 @pytest.mark.parametrize(
-    ("text", "why"),
+    "header",
     [
-        ("{}", "expected \\[, found {"),
-        ("[1 2]", "expected , or \\], found 2"),
-        ("[1] 2", "there is more after the end"),
-        ("[1,", "Expecting value"),
-        ('[{"a": 1, "a": 2}]', "the key 'a' is twice in an object"),
+        *(HEADER[:-3], HEADER.replace("2, 4", "99999999999999999999, 4"), HEADER.replace("2, 4", "10**9, 4")),
+        *(HEADER.replace("<f4", "<U1000000000"), HEADER.replace("<f4", "|O"), "(" * 5_000, "1" * 5_000, "{}"),
+        LARGE.replace("'<f4'", "[]"),
+        HEADER.replace("<f4", "|V4").replace("2, 4", "1,"),
     ],
 )
-def test_a_list_that_is_none_is_a_message(tmp_path, text, why):
-    (tmp_path / "a.json").write_text(text)
-    with pytest.raises(InputError, match=f"cannot be read at character [0-9]+: {why}"):
-        [*read_elements(tmp_path / "a.json", what="rows")]
-
-
-def test_a_line_that_is_longer_than_any_row_is_a_message(tmp_path, monkeypatch):
-    monkeypatch.setattr("polypool.tasks.datasets.annotation_files.LARGEST_ROW", 20)
-    assert read(tmp_path, "k1,v1," + "x" * 13) == [("x" * 13, "v1")]
-    with pytest.raises(InputError, match=r"f\.csv: a line of over 20 characters; expected a CSV file"):
-        read(tmp_path, "k1,v1," + "x" * 15)
+def test_a_damaged_header_of_an_array_ends_in_one_message(tmp_path, header):
+    path = tmp_path / "x.npy"
+    text = header.encode() + b"\n"
+    path.write_bytes(b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + bytes(32))
+    why = r"cannot be read as features: (damaged or cut short|pickled objects|an array of)"
+    with pytest.raises(InputError, match=why):
+        map_array(path, what="features")

@@ -90,15 +90,6 @@ def rewrite(folder: Path, change: Callable[[pa.Table], pa.Table]) -> None:
     manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"sha256": sha256(path)}))
 
 
-def test_a_corpus_of_before_captions_had_ids_and_files_digests_still_opens(tmp_path):
-    write_corpus(tmp_path, [item("a", "c1", "c2"), item("b")], source={})
-    expected = Corpus.open(tmp_path).items("train")
-    rewrite(tmp_path, lambda table: table.drop_columns(["caption_ids", "sha256"]))
-    opened = Corpus.open(tmp_path)
-    assert opened.items("train") == expected
-    assert [*opened.paths("train")] == [("a", "", ""), ("b", "", "")]
-
-
 def with_column(name: str, values: pa.Array) -> Callable[[pa.Table], pa.Table]:
     return lambda table: table.set_column(table.column_names.index(name), name, values)
 

@@ -9,7 +9,7 @@ from polypool.infra.errors import InputError
 from polypool.infra.store.findings import Tolerance
 from polypool.tasks.datasets.corpus import Corpus, Item, write_corpus
 from polypool.tasks.datasets.questions import Question, write_questions
-from polypool.tasks.datasets.split_audit import shared_files
+from polypool.tasks.datasets.stored_corpus import shared_files
 
 
 def item(id: str, split: str, *captions: str, path: str = "") -> Item:
@@ -67,8 +67,8 @@ def test_a_picture_of_two_splits_by_its_bytes(tmp_path):
 
 def test_an_image_of_two_splits_is_no_twin_of_itself():
     names, splits = ["a", "b", "c", "a", "d"], ["train", "train", "train", "test", "test"]
-    batch = pa.record_batch({"image_id": names, "split": splits, "sha256": ["same"] * 5})
-    found = [case.where for case in shared_files(lambda: [batch], id="image_id")]
+    table = pa.table({"image_id": names, "split": splits, "sha256": ["same"] * 5})
+    found = [case.where for case in shared_files(table, id="image_id")]
     assert found == ["id a, as id b", "id d, as id a"]
 
 

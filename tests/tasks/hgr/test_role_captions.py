@@ -1,5 +1,6 @@
 import json
 import pickle
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -8,10 +9,9 @@ import torch
 
 from polypool.encoders.text.tokenizers import Vocabulary, WordTokenizer, count_words
 from polypool.infra.errors import InputError
-from polypool.infra.registry import PARSERS
-from polypool.tasks.hgr import released_graphs as role_graphs
+from polypool.tasks.hgr import parsing, role_graph
 from polypool.tasks.hgr.role_captions import RoleCaptions
-from polypool.tasks.hgr.role_graph import ROLES, Node, RoleGraph
+from polypool.tasks.hgr.role_graph import ROLES
 from polypool.tasks.inputs.texts import Captions
 
 TEXTS = ["A man is playing a guitar.", "a dog", "A man is playing a guitar.", "Two kids don't sing"]
@@ -32,6 +32,16 @@ def graph(*nodes: tuple[str, list[int]], edges: tuple = ()) -> list:
     return [{"0": {"role": "ROOT", "spans": []}} | listed, [[str(a), str(b), "x"] for a, b in edges]]
 
 
+PLAYS = graph(("V", [3]), ("ARG0", [0, 1]), ("ARG1", [4, 5]), edges=((1, 2), (1, 3)))
+GRAPHS = {"A man is playing a guitar": PLAYS, "a dog": graph(("NOUN", [0, 1]))}
+
+
+@pytest.fixture(autouse=True)
+def without_spacy(monkeypatch):
+    parsing._pipeline.cache_clear()
+    monkeypatch.setitem(sys.modules, "spacy", None)
+
+
 def words_of(captions: RoleCaptions, caption: int) -> dict[int, list[int]]:
     """Return the positions of each used slot."""
     spans = captions.batch(np.array([caption]))["text_spans"][0]
@@ -39,9 +49,11 @@ def words_of(captions: RoleCaptions, caption: int) -> dict[int, list[int]]:
 
 
 @pytest.mark.parametrize("ends", [True, False])
-def test_a_batch_holds_words_phrases_roles_and_edges(ends, capsys):
-    captions = RoleCaptions(TEXTS, vocabulary(ends=ends), verbs=2, nouns=3)
-    assert "3 distinct captions: all by the parser 'rules'" in capsys.readouterr().out
+def test_a_batch_holds_words_phrases_roles_and_edges(ends, tmp_path, capsys):
+    file = written(tmp_path, GRAPHS)
+    captions = RoleCaptions(TEXTS, vocabulary(ends=ends), verbs=2, nouns=3, graphs=file)
+    said = capsys.readouterr().out
+    assert said.startswith(f"role graphs of 3 distinct captions: 2 from {file}, 1 without")
     plain = Captions(TEXTS, vocabulary(ends=ends))
     batch = captions.batch(np.array([1, 0, 2]))
     for key, value in plain.batch(np.array([1, 0, 2])).items():
@@ -63,61 +75,27 @@ def test_a_batch_holds_words_phrases_roles_and_edges(ends, capsys):
         assert torch.equal(batch[key], expected)
 
 
-def test_phrases_beyond_the_limit_are_cut_with_the_words():
-    captions = RoleCaptions(TEXTS, vocabulary(ends=False), limit=5)
+def test_phrases_beyond_the_limit_are_cut_with_the_words(tmp_path):
+    captions = RoleCaptions(TEXTS, vocabulary(ends=False), graphs=written(tmp_path, GRAPHS), limit=5)
     assert captions.batch(np.array([0]))["text"].shape == (1, 5)
     assert words_of(captions, 0) == {0: [3], 4: [0, 1], 5: [4]}
 
 
-def test_released_graphs_come_first_by_string_and_then_by_words(tmp_path, capsys):
+def test_the_graph_of_an_equal_sentence_comes_before_those_of_the_same_letters(tmp_path, capsys):
     released = {
         "a man is playing a guitar": graph(("V", [3]), ("ARG1", [5]), edges=((1, 2),)),
         "two kids don't sing": graph(("V", [2, 3]), ("ARG0", [0, 1]), edges=((1, 2),)),
         "nobody asks for this": graph(("V", [77])),
+        "a dog": None,
     }
     captions = RoleCaptions(TEXTS, vocabulary(ends=False), graphs=written(tmp_path, released))
-    out = capsys.readouterr().out
-    assert "3 distinct captions: 2 from" in out
-    assert "1 by the parser 'rules'" in out
-    assert "in the file" not in out
     assert words_of(captions, 0) == {0: [3], 4: [5]}
+    assert words_of(captions, 1) == {}
     assert words_of(captions, 3) == {0: [2, 3, 4], 4: [0, 1]}  # two kids do n't sing
-    released = {"A man is playing a guitar.": graph(("V", [2])), **released, "a dog": None}
+    assert "1 entries are not of the expected form" in capsys.readouterr().out
+    released["A man is playing a guitar."] = graph(("V", [2]))
     captions = RoleCaptions(TEXTS, vocabulary(ends=False), graphs=written(tmp_path, released))
     assert words_of(captions, 0) == words_of(captions, 2) == {0: [2]}
-    assert words_of(captions, 1) == {4: [0, 1]}
-    assert "1 x not of the expected form" in capsys.readouterr().out
-    last = dict(reversed(released.items()))
-    captions = RoleCaptions(TEXTS, vocabulary(ends=False), graphs=written(tmp_path, last))
-    assert words_of(captions, 0) == {0: [2]}  # whatever the order of the file
-
-
-def test_faults_are_counted_once_in_one_line(tmp_path, capsys):
-    released = {"a dog": graph(("NOUN", [0, 5])), "A man is playing a guitar.": graph(("V", [-1]))}
-    captions = RoleCaptions(TEXTS, vocabulary(ends=False), graphs=written(tmp_path, released))
-    (line,) = capsys.readouterr().out.splitlines()
-    assert "2 x words outside the sentence (dropped), 2 x no verb (kept)" in line
-    assert words_of(captions, 1) == {4: [0]}
-    assert words_of(captions, 0) == {}
-
-
-def test_a_caption_that_is_repeated_is_parsed_once():
-    seen = []
-
-    def parser() -> object:
-        def parse(words: list[str]) -> RoleGraph:
-            seen.append(tuple(words))
-            return RoleGraph(words=tuple(words), nodes=(Node(role="V", words=(0, 99)),), edges=())
-
-        return parse
-
-    PARSERS.register("seen_by_a_test")(parser)
-    try:
-        captions = RoleCaptions(TEXTS, vocabulary(), parser="seen_by_a_test")
-    finally:
-        del PARSERS._parts["seen_by_a_test"]
-    assert len(seen) == len(set(seen)) == 3
-    assert words_of(captions, 0) == {0: [1]}  # behind the start token; what is beyond the caption is dropped
 
 
 def test_captions_without_words_have_no_phrases_and_all_of_it_can_be_sent_to_a_worker():
@@ -158,7 +136,6 @@ def test_a_tokenizer_of_words_splits_and_one_of_subwords_does_not():
         (Subwords(), {}, "Subwords splits captions into subwords"),
         (vocabulary(), {"verbs": 0}, "at least one slot"),
         (vocabulary(), {"nouns": 300}, "at most 255"),
-        (vocabulary(), {"parser": "grammar"}, "unknown role parser"),
         (vocabulary(), {"graphs": "no/such.json"}, "no such file"),
     ],
 )
@@ -167,28 +144,23 @@ def test_what_cannot_be_is_refused(tokenizer, options, message):
         RoleCaptions(TEXTS, tokenizer, **options)
 
 
-def test_a_file_of_graphs_is_read_once_for_many_queries(tmp_path, monkeypatch, capsys):
+def test_many_captions_without_any_graph_are_refused(tmp_path):
+    texts = [f"{number} dogs" for number in range(40)]
+    with pytest.raises(InputError, match="no role graph of 40 captions, such as '0 dogs'; polypool ingest"):
+        RoleCaptions(texts, vocabulary(), graphs=written(tmp_path, GRAPHS))
+
+
+def test_queries_share_one_reading_of_a_file_until_it_changes(tmp_path, monkeypatch):
     reads = []
-    read = role_graphs.read_entries
-    monkeypatch.setattr(
-        role_graphs, "read_entries", lambda *given, **named: reads.append(given) or read(*given, **named)
-    )
-    released = {
-        "a man is playing a guitar": graph(("V", [3]), ("ARG1", [5]), edges=((1, 2),)),
-        "A DOG": graph(("V", [0])),
-        "a dog": graph(("ARG0", [1])),
-        "two kids do n't sing": graph(("V", [4]), ("ARG0", [0, 1])),
-    }
-    path = written(tmp_path, released)
+    read = role_graph.read_json
+    monkeypatch.setattr(role_graph, "read_json", lambda *at, **named: reads.append(at) or read(*at, **named))
+    path = written(tmp_path, GRAPHS)
     many = RoleCaptions([*TEXTS, *map(str, range(40))], vocabulary(), graphs=path)
-    assert len(reads) == 1
     for number, text in enumerate(TEXTS):
         alone = RoleCaptions([text], vocabulary(), graphs=path)
-        assert "distinct captions: 1 from" in capsys.readouterr().out
         for key, value in alone.batch(np.array([0])).items():
             assert torch.equal(value, many.batch(np.array([number]))[key]), (text, key)
     assert len(reads) == 2
-    assert words_of(RoleCaptions(["a dog"], vocabulary(), graphs=path), 0) == {4: [2]}
-    written(tmp_path, released | {"a dog": graph(("V", [1]))})
-    assert words_of(RoleCaptions(["a dog"], vocabulary(), graphs=path), 0) == {0: [2]}
+    written(tmp_path, {"a dog": graph(("V", [1]), ("ARG0", [0]))})
+    assert words_of(RoleCaptions(["a dog"], vocabulary(), graphs=path), 0) == {0: [2], 4: [1]}
     assert len(reads) == 3

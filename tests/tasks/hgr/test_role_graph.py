@@ -1,13 +1,22 @@
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from polypool.infra.errors import InputError
-from polypool.tasks.hgr.released_graphs import ReadGraph, read_role_graphs
 from polypool.tasks.hgr.role_captions import RoleCaptions
-from polypool.tasks.hgr.role_graph import NOUN, ROLES, Node, RoleGraph, align, cut, over_words, role_number
+from polypool.tasks.hgr.role_graph import (
+    NOUN,
+    ROLES,
+    GraphFile,
+    Node,
+    RoleGraph,
+    align,
+    cut,
+    graph_of_entry,
+    over_words,
+    role_number,
+)
 
 
 class GoldenTokenizer:
@@ -107,103 +116,55 @@ def test_a_graph_over_other_words_keeps_its_nodes():
     assert over_words(one, ["she", "sings"]) is None
 
 
-def read(path: Path, content: object, *, only: set[str] | None = None) -> dict[str, ReadGraph]:
-    path.write_text(content if isinstance(content, str) else json.dumps(content))
-    return {one.sentence: one for one in read_role_graphs(path, wanted=lambda text: not only or text in only)}
-
-
 def phrase(role: str, *spans: object) -> dict:
     return {"role": role, "spans": list(spans), "words": []}
 
 
 ROOT = {"0": phrase("ROOT", 0, 1, 2)}
-VERB, LATE, BOTH = phrase("V", 1), phrase("V", -1), [["1", "2", "x"], ["2", "1", "x"]]
-FROM_VERB = [["1", "2", "x"]]
+FROM_VERB, ROOTED = [["1", "2", "x"]], [["0", "1", "root"], ["1", "2", "x"]]
 
 
 @pytest.mark.parametrize(
-    ("nodes", "edges", "left", "kept", "fault"),
+    ("nodes", "edges", "left", "kept"),
     [
-        ([phrase("V", 1, 9), phrase("ARG0", 3)], FROM_VERB, [("V", (1,))], 0, "outside"),
-        ([LATE, phrase("V", 2)], [], [("V", (2,))], 0, "outside"),
-        ([VERB], [["1", "7", "ARG0"]], [("V", (1,))], 0, "not there"),
-        ([VERB, phrase("FOO", 0)], FROM_VERB, [("V", (1,)), ("FOO", (0,))], 1, "not known"),
-        ([VERB, phrase("ARG0", 0)], BOTH, [("V", (1,)), ("ARG0", (0,))], 1, "cycle"),
-        ([VERB], [["1", "1", "x"]], [("V", (1,))], 0, "cycle"),
-        ([phrase("NOUN", 1)], [], [("NOUN", (1,))], 0, "no verb"),
-        ([], [], [], 0, "no verb"),
+        ([phrase("V", 1), phrase("R-ARG0", 0)], ROOTED, [("V", (1,)), ("R-ARG0", (0,))], ((0, 1),)),
+        ([phrase("V", 1, 9), phrase("ARG0", 3)], FROM_VERB, [("V", (1,))], ()),
+        ([phrase("V", -1), phrase("V", 2)], FROM_VERB, [("V", (2,))], ()),
+        ([phrase("V", 1)], [["1", "7", "ARG0"]], [("V", (1,))], ()),
+        ([phrase("V", 1), phrase("FOO", 0)], FROM_VERB, [("V", (1,)), ("FOO", (0,))], ((0, 1),)),
+        ([], [], [], ()),
     ],
 )
-def test_bad_graphs_are_repaired_and_their_faults_named(tmp_path, nodes, edges, left, kept, fault):
-    numbered = ROOT | {str(number): node for number, node in enumerate(nodes, 1)}
-    one = read(tmp_path / "g.json", {"a b c": [numbered, edges]})["a b c"]
-    assert [(node.role, node.words) for node in one.graph.nodes] == left
-    assert len(one.graph.edges) == kept
-    assert len(one.faults) == 1
-    assert fault in one.faults[0]
-
-
-def test_good_graphs_have_no_faults_whether_their_root_says_so_or_not(tmp_path):
-    nodes = {"1": phrase("V", 1), "2": phrase("R-ARG0", 0)}
-    without, told = [["1", "2", "ARG0"]], [["1", "2", "ARG0"], ["0", "1", "root"]]
-    graphs = {"a b c": [ROOT | nodes, told], "d e f": [{"0": phrase("NOUN", 0, 1, 2)} | nodes, without]}
-    found = read(tmp_path / "g.json", graphs)
-    for one in found.values():
-        assert not one.faults
-        assert [node.role for node in one.graph.nodes] == ["V", "R-ARG0"]
-        assert one.graph.edges == ((0, 1),)
+def test_an_entry_becomes_a_graph_without_its_root_and_what_is_outside_the_sentence(nodes, edges, left, kept):
+    numbered = {str(number): node for number, node in enumerate(nodes, 1)}
+    for root in (ROOT, {"0": phrase("NOUN", 0, 1, 2)}):
+        one = graph_of_entry("a b c", [root | numbered, edges])
+        assert [(node.role, node.words) for node in one.nodes] == left
+        assert one.edges == kept
+        assert graph_of_entry("a b c", one.entry()) == one
 
 
 @pytest.mark.parametrize(
     "entry",
-    [None, [], "ab", [[], []], [{}, {}, {}], [{"1": {"role": 3, "spans": [1]}}, []]]
-    + [
-        [{"1": {"role": "V"} | given}, []]
-        for given in ({}, {"spans": 3}, {"spans": ["1"]}, {"spans": [True]})
+    [
+        None,
+        [],
+        "ab",
+        [[], []],
+        [{}, {}, {}],
+        [{"1": {"role": "V"}}, []],
+        [{"1": phrase("V", 1)}, [["1", "1"]]],
     ]
-    + [[{"1": {"role": "V", "spans": [1]}}, [["1", "1"]]]],
+    + [[{"1": {"role": "V", "spans": spans}}, []] for spans in (3, ["1"])],
 )
-def test_what_is_no_graph_is_left_out(tmp_path, entry):
-    good = [ROOT | {"1": phrase("V", 1)}, []]
-    found = read(tmp_path / "g.json", {"a b c": entry, "d e f": good})
-    assert found["a b c"].graph is None
-    assert found["a b c"].faults == ("not of the expected form",)
-    assert not found["d e f"].faults
-
-
-def test_only_the_sentences_asked_for_come_from_a_large_file(tmp_path, monkeypatch):
-    monkeypatch.setattr("polypool.tasks.datasets.annotation_files._PIECE", 7)  # every value spans pieces
-    good = [ROOT | {"1": phrase("V", 1)}, []]
-    content = {f"a {i} é": good for i in range(50)}
-    text, only = json.dumps(content, indent=1, ensure_ascii=False), {"a 3 é", "a 40 é"}
-    found = read(tmp_path / "g.json", text, only=only)
-    assert list(found) == ["a 3 é", "a 40 é"]
-    assert read(tmp_path / "g.json", " {} \n") == {}
+def test_what_is_no_graph_is_none(entry):
+    assert graph_of_entry("a b c", entry) is None
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("", "found the end of the file"),
-        ("[1]", "expected {"),
-        ('{"a b": [{}, []]', "found the end of the file"),
-        ('{"a b": [{}, [', "cut short"),
-        ('{"a b" [{}, []]}', "expected :"),
-        ('{"a b": 1, }', "expected a key"),
-        ('{"a b": 1} x', "more after the end"),
-        ("{a: 1}", "expected a key"),
-    ],
+    ("text", "message"), [('{"a": [', "not valid JSON"), ("[1]", "expected role graphs")]
 )
-def test_a_file_that_is_no_json_object_is_an_error_that_says_where(tmp_path, text, message):
-    with pytest.raises(InputError, match=message) as error:
-        read(tmp_path / "g.json", text)
-    assert "g.json" in str(error.value)
-    assert "at character" in str(error.value)
-
-
-def test_a_file_that_is_missing_or_no_text_is_an_error(tmp_path):
-    path = tmp_path / "g.json"
-    for message in ("no such file", "not UTF-8"):
-        with pytest.raises(InputError, match=message):
-            list(read_role_graphs(path, wanted=lambda _: True))
-        path.write_bytes(b'{"a\xff": 1}')
+def test_a_file_that_is_no_json_object_is_refused(tmp_path, text, message):
+    (tmp_path / "g.json").write_text(text)
+    with pytest.raises(InputError, match=message):
+        GraphFile(tmp_path / "g.json", kept=False)

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from corpora import make_corpus
+from corpora import hgr, make_corpus
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
@@ -208,7 +208,7 @@ HGR_TEXT = "bigru(width=16, embedding=8, min_count=1, ends=False)"
 MODELS = {
     "dual encoder": {},
     "pairs": {"aggregator": "score_attention(heads=2)"},
-    "hgr": {"model": "hgr(verbs=2, nouns=2, dropout=0.0)", "text": HGR_TEXT},
+    "hgr": {"model": hgr(verbs=2, nouns=2, dropout=0.0), "text": HGR_TEXT},
 }
 # of captions, both of items 0 and 3, those of item 3 on two workers; of images, item 4 on two workers, each with
 # its two captions

@@ -11,7 +11,7 @@ from pictures import noise
 from PIL import Image
 
 from polypool.encoders.backbones import Backbone, Described, build_backbone
-from polypool.infra.pictures.boxes import BOXES, SCORES
+from polypool.infra.pictures import BOXES, SCORES
 from polypool.infra.spec import trust_modules
 from polypool.infra.store import FeatureStore
 from polypool.pipelines.commands import extract as verb

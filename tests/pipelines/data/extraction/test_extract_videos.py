@@ -11,12 +11,10 @@ from PIL import Image
 from verbs import exit_code, reasons, sets_of
 
 from polypool.encoders.backbones.cells import Cells
+from polypool.infra import video
 from polypool.infra.files import sha256
 from polypool.infra.store import FeatureStore
-from polypool.infra.video import video_readers
-from polypool.infra.video.containers import SECONDS
-from polypool.infra.video.decoding import choose_decoder, describe_decoder, frames
-from polypool.infra.video.sampling import choose_frames
+from polypool.infra.video import SECONDS, choose_decoder, choose_frames, describe_decoder, frames
 from polypool.pipelines.commands import extract as verb
 from polypool.pipelines.data.extraction.extractors import VideoExtractor, VideoOptions, Videos
 from polypool.pipelines.data.extraction.file_features import FileFeatures
@@ -176,8 +174,8 @@ def test_a_video_whose_decoder_hangs_is_skipped_and_listed(tmp_path, monkeypatch
         write_clip(videos / f"{name}.mp4", 6)
     items = [Item(id=name, split="test", captions=("a",), path=f"{name}.mp4") for name in names]
     write_corpus(tmp_path, items, source={}, images=videos)
-    hanging = functools.partial(video_readers.VideoReader, program=server())
-    monkeypatch.setattr(video_readers, "VideoReader", hanging)
+    hanging = functools.partial(video.VideoReader, program=server())
+    monkeypatch.setattr(video, "VideoReader", hanging)
     extract(
         corpus=tmp_path, out=tmp_path / "store", video=True, videos=VideoOptions(timeout=2.0, decoder="av")
     )

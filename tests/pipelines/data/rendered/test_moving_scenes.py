@@ -9,7 +9,7 @@ from clips import decoded
 from verbs import run
 
 from polypool.infra.errors import InputError
-from polypool.infra.video.mp4 import write_video
+from polypool.infra.video import write_video
 from polypool.pipelines.data.rendered.captions import PHRASES, moving_captions
 from polypool.pipelines.data.rendered.moving_scenes import (
     FRAMES,

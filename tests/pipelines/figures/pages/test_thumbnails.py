@@ -5,7 +5,7 @@ from clips import pictures, server, write_clip
 from PIL import Image
 
 from polypool.infra.errors import InputError
-from polypool.infra.video.video_reader import VideoReader
+from polypool.infra.video import VideoReader
 from polypool.pipelines.figures.pages import thumbnails
 from polypool.pipelines.figures.pages.thumbnails import Thumbnails
 

@@ -1,1 +1,0 @@
-"""Pictures: safe opening of their files as RGB, and boxes in them."""

@@ -1,1 +1,0 @@
-"""Frames of video files, decoded in a process that may be killed."""

@@ -1,1 +1,0 @@
-"""Readers of your own pictures and videos with texts: folders, tables, shards, data sets of Hugging Face."""

@@ -1,1 +1,0 @@
-"""Injected faults: what a run survives, and its weights afterwards."""

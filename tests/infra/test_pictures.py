@@ -1,0 +1,284 @@
+"""Pictures: boxes in them, and the opening of their files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pictures import noise, photograph, write_ghost, write_odd, write_tiff
+from PIL import Image, ImageOps
+from programs import begin, end
+
+from polypool.infra.digests import digest_of
+from polypool.infra.errors import InputError
+from polypool.infra.pictures import (
+    MAX_PIXELS,
+    best_regions,
+    corners,
+    fractions,
+    load,
+    rgb,
+    shared,
+    still_picture,
+)
+
+RAMP = np.arange(256).reshape(16, 16)
+
+
+def grey(path) -> np.ndarray:
+    image = load(path)
+    assert isinstance(image, Image.Image), image
+    assert image.mode == "RGB"
+    x_HW3 = np.asarray(image)
+    assert (x_HW3 == x_HW3[..., :1]).all()
+    return x_HW3[..., 0]
+
+
+def as_before(image: Image.Image) -> np.ndarray:
+    """What transparency and modes came to before pictures were made RGB in strips."""
+    if image.has_transparency_data:
+        image = image.convert("RGBA")
+        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
+    return np.asarray(image.convert("RGB"))
+
+
+def test_what_is_no_picture_is_told_in_words_at_once_and_nothing_large_is_decoded(tmp_path):
+    expected = write_odd(tmp_path)
+    before = resident()
+    found = {name: load(tmp_path / name) for name in expected}
+    assert resident() - before < 40 << 20
+    assert {name: why for name, why in found.items() if expected[name] not in why} == {}
+    assert all(str(tmp_path) not in why for why in found.values()), "reasons are counted by their words"
+
+
+def resident() -> int:
+    """Return the most memory that this process ever had, in bytes."""
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) << 10 for line in file if line.startswith("VmHWM"))
+
+
+def test_no_other_program_is_started_for_a_picture(tmp_path):
+    write_ghost(tmp_path / "ghost.jpg")
+    program = (
+        "import sys; from polypool.infra.pictures import load\n"
+        "sys.addaudithook(lambda event, _: event in ('subprocess.Popen', 'os.system', 'os.exec') and sys.exit(9))\n"
+        "print(load(sys.argv[1]))"
+    )
+    code, out, _ = end(begin("-c", program, str(tmp_path / "ghost.jpg")))
+    assert (code, out.split(":")[0]) == (0, "does not decode as an image")
+
+
+def test_the_bound_is_of_pixels_and_a_jpeg_decodes_small(tmp_path):
+    Image.new("L", (8192, 8192), 90).save(tmp_path / "a.jpg")
+    assert MAX_PIXELS == 8192 * 8192
+    small = load(tmp_path / "a.jpg", side=320)
+    assert small.size == (1024, 1024)
+    assert small.getpixel((5, 5)) == (90, 90, 90)
+    Image.new("1", (8192, 8192)).save(tmp_path / "a.png")
+    assert load(tmp_path / "a.png").size == (8192, 8192)
+
+
+@pytest.mark.parametrize(
+    ("suffix", "modes"),
+    [
+        ("png", ("1", "L", "LA", "P", "RGB", "RGBA")),
+        ("tif", ("1", "L", "LA", "P", "RGB", "RGBA", "CMYK")),
+        ("jpg", ("L", "RGB", "CMYK")),
+        ("webp", ("L", "RGB", "RGBA")),
+        ("gif", ("1", "L", "P", "RGB", "RGBA")),
+        ("bmp", ("1", "L", "P", "RGB")),
+    ],
+)
+def test_ordinary_pictures_are_what_they_were_to_the_bit(tmp_path, suffix, modes):
+    path = tmp_path / f"a.{suffix}"
+    for mode in modes:
+        noise().convert(mode).save(path)
+        with Image.open(path) as image:
+            np.testing.assert_array_equal(np.asarray(load(path)), as_before(ImageOps.exif_transpose(image)))
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_a_picture_is_upright(tmp_path, orientation):
+    note = Image.Exif()
+    note[0x0112] = orientation
+    noise().save(tmp_path / "a.png", exif=note)
+    with Image.open(tmp_path / "a.png") as image:
+        np.testing.assert_array_equal(np.asarray(load(tmp_path / "a.png")), ImageOps.exif_transpose(image))
+
+
+@pytest.mark.parametrize(("dtype", "times"), [("u1", 1), ("u2", 257)])
+def test_a_ramp_of_eight_or_sixteen_bits_is_a_ramp(tmp_path, dtype, times):
+    np.testing.assert_array_equal(grey(write_tiff(tmp_path / "a.tif", (RAMP * times).astype(dtype))), RAMP)
+
+
+def test_a_zero_that_is_white(tmp_path):
+    path = write_tiff(tmp_path / "b.tif", RAMP.astype("u1"), white=True)
+    np.testing.assert_array_equal(grey(path), 255 - RAMP)
+
+
+@pytest.mark.parametrize("top", [65535, 4095])
+def test_sixteen_bits_of_a_ppm(tmp_path, top):
+    body = (RAMP / 255 * top).round().astype(">u2").tobytes()
+    (tmp_path / "a.ppm").write_bytes(f"P5 16 16 {top}\n".encode() + body)
+    np.testing.assert_allclose(grey(tmp_path / "a.ppm"), RAMP, atol=1)
+
+
+def test_numbers_without_a_shade_are_refused(tmp_path):
+    packed = bytes(RAMP.size * 3 // 2)
+    cases = [("i4", {}), ("f4", {}), ("u2", {"packed": packed}), ("u2", {"white": True})]
+    for dtype, options in cases:
+        found = load(write_tiff(tmp_path / "a.tif", RAMP.astype(dtype), **options))
+        assert "other than 1, 8 or 16 bits" in found, (dtype, options)
+    for mode, value in (("F", 0.5), ("I", -1), ("I", 1 << 16)):
+        with pytest.raises(InputError, match="no shade of grey"):
+            rgb(Image.new(mode, (3, 3), value))
+
+
+def test_what_moves_is_no_still_picture(tmp_path):
+    first, second = noise(), noise(seed=1)
+    first.save(tmp_path / "still.webp")
+    first.save(tmp_path / "moves.webp", save_all=True, append_images=[second])
+    (tmp_path / "text.jpg").write_text("no picture")
+    names = ("still.webp", "moves.webp", "text.jpg", "gone.jpg")
+    assert [still_picture(tmp_path / name) for name in names] == [True, False, False, False]
+
+
+_WARNS = "a JPEG that does not decode without a warning"
+
+
+KINDS = {
+    "whole": ("RGB", {}),
+    "half": ("RGB", {"subsampling": 1, "quality": 90}),
+    "full": ("RGB", {"subsampling": 0, "progressive": True}),
+    "restarts": ("RGB", {"restart_marker_rows": 1}),
+    "plain": ("RGB", {"keep_rgb": True}),
+    "grey": ("L", {"progressive": True}),
+    "four": ("CMYK", {}),
+    "turned": ("RGB", {"exif": Image.Exif()}),
+}
+KINDS["turned"][1]["exif"][0x112] = 6  # a quarter turn
+
+
+@pytest.mark.parametrize("side", [0, 90, 30])
+@pytest.mark.parametrize("kind", KINDS)
+def test_pixels_of_a_jpeg_are_those_of_pillow(kind, side, tmp_path):
+    mode, options = KINDS[kind]
+    photograph(mode).save(tmp_path / "a.jpg", **options)
+    with Image.open(tmp_path / "a.jpg") as image:
+        if side:
+            image.draft("RGB", (side, side))
+        expected = ImageOps.exif_transpose(image).convert("RGB")
+    np.testing.assert_array_equal(np.asarray(load(tmp_path / "a.jpg", side=side)), np.asarray(expected))
+
+
+def zeros(data: bytes) -> bytes:
+    middle = len(data) // 2
+    return data[:middle] + bytes(500) + data[middle + 500 :]
+
+
+def flips(data: bytes) -> bytes:
+    return data[:700] + bytes(each ^ 255 if at % 97 == 0 else each for at, each in enumerate(data[700:]))
+
+
+@pytest.mark.parametrize(
+    ("suffix", "damage", "most", "words"),
+    [
+        ("jpg", zeros, 6, _WARNS),
+        ("jpg", flips, 0, _WARNS),
+        ("jpg", lambda data: data[:-20], 0, _WARNS),
+        ("png", zeros, 0, "cut short or damaged"),
+        ("png", flips, 0, "cut short or damaged"),
+        ("gif", flips, 0, "cut short or damaged"),
+    ],
+)
+def test_a_damaged_picture_is_refused(suffix, damage: Callable[[bytes], bytes], most, words, tmp_path):
+    found = []
+    for seed in range(20):
+        path = tmp_path / f"a.{suffix}"
+        photograph(seed=seed).save(path)
+        path.write_bytes(damage(path.read_bytes()))
+        found.append(load(path))
+    refused = [each for each in found if isinstance(each, str)]
+    assert len(found) - len(refused) <= most
+    assert all(words in each for each in refused), set(refused)
+
+
+@pytest.mark.parametrize("suffix", ["jpg", "webp", "bmp", "tif", "ppm", "gif"])
+def test_a_digest_finds_what_a_format_does_not(suffix, tmp_path):
+    path = Path(tmp_path / f"a.{suffix}")
+    photograph().save(path)
+    digest = digest_of(path)
+    assert isinstance(load(path, digest=digest), Image.Image)
+    data = bytearray(path.read_bytes())
+    data[-1000] ^= 1
+    path.write_bytes(data)
+    assert load(path, digest=digest) == "changed since it was ingested: its SHA-256 differs"
+
+
+def by_the_formula(box_N4, score_N, *, most, least, threshold, overlap):
+    """Greedy suppression by loops, as it is defined, over boxes that all have an area."""
+    left = sorted(range(len(score_N)), key=lambda number: -score_N[number])
+    kept = []
+    while left and len(kept) < most:
+        first = left.pop(0)
+        if len(kept) >= least and score_N[first] < threshold:
+            break
+        kept.append(first)
+        left = [other for other in left if over(box_N4[first], box_N4[other]) <= overlap]
+    return kept
+
+
+def over(a, b):
+    width = max(0.0, min(a[2], b[2]) - max(a[0], b[0]))
+    height = max(0.0, min(a[3], b[3]) - max(a[1], b[1]))
+    both = width * height
+    return both / ((a[2] - a[0]) * (a[3] - a[1]) + (b[2] - b[0]) * (b[3] - b[1]) - both)
+
+
+def boxes(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    corner_N2, side_N2 = rng.random((count, 2)) * 0.5, rng.random((count, 2)) * 0.5 + 0.01
+    return np.concatenate([corner_N2, corner_N2 + side_N2], axis=1), rng.random(count)
+
+
+@pytest.mark.parametrize("overlap", [0.2, 0.5, 1.0])
+@pytest.mark.parametrize(
+    ("most", "least", "threshold"), [(5, 5, 0.0), (30, 1, 0.6), (30, 12, 0.6), (4, 1, 1.0)]
+)
+def test_regions_are_those_of_greedy_suppression(most, least, threshold, overlap):
+    for seed in range(20):
+        box_N4, score_N = boxes(40, seed)
+        how = {"most": most, "least": least, "threshold": threshold, "overlap": overlap}
+        assert best_regions(box_N4, score_N, **how).tolist() == by_the_formula(box_N4, score_N, **how)
+
+
+def test_overlap_is_intersection_over_union():
+    box_N4, _ = boxes(30, 0)
+    for number in range(30):
+        expected = [over(box_N4[number], other) for other in box_N4]
+        np.testing.assert_allclose(shared(box_N4[number], box_N4), expected, rtol=1e-12)
+    assert shared(np.zeros(4), np.zeros((1, 4))).tolist() == [0.0]
+
+
+def test_boxes_without_an_area_come_last_and_only_where_they_are_needed():
+    box_N4 = np.array([[1, 0, 1, 0.5], [0, 0, 0.5, 0.5], [0, 1, 0.3, 1], [0.5, 0.5, 1, 1]])
+    score_N = np.array([0.9, 0.2, 0.8, 0.3])
+    how = {"most": 4, "threshold": 0.0, "overlap": 0.7}
+    assert best_regions(box_N4, score_N, least=1, **how).tolist() == [3, 1]
+    assert best_regions(box_N4, score_N, least=3, **how).tolist() == [3, 1, 0]
+
+
+def test_centres_become_corners_within_the_picture():
+    centre_N4 = np.array([[0.5, 0.4, 0.2, 0.6], [0.1, 0.9, 0.4, 0.4]])
+    np.testing.assert_allclose(corners(centre_N4), [[0.4, 0.1, 0.6, 0.7], [0.0, 0.7, 0.3, 1.0]], atol=1e-12)
+
+
+def test_pixels_become_fractions_or_nothing():
+    box_N4 = np.array([[10, 20, 30, 40]], np.float32)
+    np.testing.assert_allclose(fractions(box_N4, 1, width=40, height=80), [[0.25, 0.25, 0.75, 0.5]])
+    assert fractions(box_N4, 2, width=40, height=80) is None
+    assert fractions(box_N4, 1, width=0, height=80) is None
+    assert fractions(box_N4 * np.nan, 1, width=40, height=80) is None
+    assert fractions(None, 1, width=40, height=80) is None

@@ -1,0 +1,531 @@
+"""Videos: containers, frames, and the process that decodes."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import tracemalloc
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+from clips import (
+    HEIGHT,
+    HERE,
+    WIDTH,
+    decoded,
+    headless,
+    pictures,
+    remuxed,
+    server,
+    turned,
+    write_bad,
+    write_clip,
+    write_lists,
+)
+from PIL import Image
+from places import ROOT
+
+from polypool.infra import video
+from polypool.infra.errors import InputError
+from polypool.infra.video import (
+    DAMAGED,
+    DECODERS,
+    FEWER,
+    MEMORY,
+    BadVideo,
+    Timeline,
+    VideoReader,
+    choose_decoder,
+    choose_frames,
+    describe_decoder,
+    frames,
+    sample_frames,
+)
+
+COUNT = 50
+both = pytest.mark.skipif(
+    len(HERE) < 2, reason="decord has no wheel for this machine, so there is nothing to compare"
+)
+
+
+@pytest.fixture(scope="module")
+def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_clip(tmp_path_factory.mktemp("clips") / "a.mp4", COUNT)
+
+
+def test_every_length_chooses_the_frames_of_the_authors_code(golden):
+    for count, row in enumerate(np.load(golden / "hgr_graph_inputs.npz")["frame_select"], start=1):
+        assert choose_frames(count, 20).tolist() == row[row >= 0].tolist()
+
+
+def test_every_16th_frame_gives_as_many_as_hgr_released():
+    assert len(sample_frames(300, every=16)) == 19
+    for count in range(1, 70):
+        assert sample_frames(count, every=16).tolist() == [n for n in range(count) if n % 16 == 0]
+        few = [3 * n for n in choose_frames(-(-count // 3), 5).tolist()]
+        assert sample_frames(count, every=3, at_most=5).tolist() == few
+        assert sample_frames(count).tolist() == list(range(count))
+
+
+@pytest.mark.parametrize("decoder", HERE)
+@pytest.mark.parametrize(
+    ("every", "at_most"),
+    [*((1, n) for n in (None, 20, 4, 3, 1, 50, 51)), (16, None), (7, 3), (51, None)],
+)
+def test_the_frames_asked_for_come_in_order(clip, decoder, every, at_most):
+    x_THW3 = decoded(clip, every=every, at_most=at_most, decoder=decoder)
+    wanted = list(range(0, COUNT, every))
+    wanted = wanted if at_most is None else [wanted[n] for n in choose_frames(len(wanted), at_most)]
+    assert x_THW3.shape == (len(wanted), HEIGHT, WIDTH, 3)
+    assert x_THW3.dtype == np.uint8
+    distance_TN = np.abs(x_THW3[:, None].astype(int) - pictures(COUNT)).mean(axis=(2, 3, 4))
+    assert distance_TN.argmin(axis=1).tolist() == wanted
+
+
+@both
+@pytest.mark.parametrize(("suffix", "codec"), [("mp4", "libx264"), ("avi", "mpeg4"), ("webm", "libvpx")])
+def test_both_decoders_give_the_same_pixels(tmp_path, suffix, codec):
+    path = write_clip(tmp_path / f"a.{suffix}", 33, codec=codec)
+    for at_most in (None, 20):
+        first, second = (decoded(path, at_most=at_most, decoder=name) for name in DECODERS)
+        np.testing.assert_array_equal(first, second)
+
+
+@pytest.mark.parametrize("decoder", HERE)
+def test_a_clip_that_was_filmed_sideways_is_turned_upright(clip, tmp_path, decoder):
+    plain = decoded(clip, at_most=4, decoder=decoder)
+    upright = decoded(turned(clip, tmp_path / "turned.mp4"), at_most=4, decoder=decoder)
+    np.testing.assert_array_equal(upright, np.rot90(plain, -1, axes=(1, 2)))
+
+
+@pytest.mark.parametrize("decoder", HERE)
+def test_frames_say_when_they_are_shown(clip, tmp_path, decoder):
+    for at_most in (None, 7):
+        seconds = [frame.seconds for frame in frames(str(clip), at_most=at_most, decoder=decoder)]
+        wanted = range(COUNT) if at_most is None else choose_frames(COUNT, at_most)
+        np.testing.assert_allclose(seconds, np.array(wanted) / 8, atol=1e-6)
+        with VideoReader(decoder=decoder) as reader:
+            assert [frame.seconds for frame in reader.frames(clip, at_most=at_most)] == seconds
+
+
+def test_seconds_are_counted_from_the_first_frame_that_is_shown(tmp_path):
+    plain = write_clip(tmp_path / "plain.mp4", 60, codec="mpeg4")
+    later = Timeline.of(str(remuxed(plain, tmp_path / "later.mp4", shift=5)))
+    assert later.count == 55
+    assert [round(later.seconds(n), 3) for n in (0, 1, 8)] == [0.0, 0.125, 1.0]
+    late = Timeline(count=3, times=(5, 6, 9), keys=(0,), codec="h264", unit=0.5)
+    assert [late.seconds(n) for n in range(3)] == [0.0, 0.5, 2.0]
+    untimed = Timeline(count=3, times=None, keys=(0,), codec="h264", unit=0.04)
+    assert [untimed.seconds(n) for n in range(3)] == [0.0, 0.04, 0.08]
+
+
+def test_a_single_frame_is_a_video_and_so_is_an_animation(tmp_path):
+    first, *others = map(Image.fromarray, pictures(5))
+    first.save(tmp_path / "a.gif", save_all=True, append_images=others)
+    one = write_clip(tmp_path / "one.mp4", 1)
+    for path, count, decoders in ((one, 1, HERE), (tmp_path / "a.gif", 5, ["av"])):
+        for decoder in decoders:
+            x_THW3 = decoded(path, at_most=20, decoder=decoder)
+            assert np.abs(x_THW3.astype(int) - pictures(count)).mean() < 12
+
+
+@pytest.mark.parametrize("decoder", HERE)
+def test_memory_is_that_of_the_frames_wanted(tmp_path, decoder):
+    path = write_clip(tmp_path / "long.mp4", 400)
+    decoded(path, at_most=3, decoder=decoder)  # imports
+    tracemalloc.start()
+    kept = decoded(path, at_most=3, decoder=decoder)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert kept.nbytes < peak < 40 * kept[0].nbytes
+
+
+def test_a_decoder_that_is_not_there_is_said(tmp_path, monkeypatch):
+    assert choose_decoder() == "av"
+    assert describe_decoder("av") == f"av {av.__version__}"
+    (tmp_path / "decord.py").write_text("raise OSError('a library is missing')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert choose_decoder("av") == "av"
+    with pytest.raises(InputError, match=r"'decord' does not import: pip install 'polypool\[video\]'"):
+        choose_decoder("decord")
+    with pytest.raises(InputError, match="Did you mean 'decord'"):
+        choose_decoder("decor")
+
+
+def everything(path: Path) -> np.ndarray:
+    """Return all frames of a clip, by a plain loop."""
+    with av.open(str(path)) as container:
+        return np.stack([frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)])
+
+
+@pytest.fixture
+def counting(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is done, call by call: a frame decoded, or all of them counted from the first."""
+    done: list[str] = []
+    check, counted = video._check, video._counted
+
+    def checked(frame):
+        done.append("frame")
+        check(frame)
+
+    def from_the_first(path, chosen):
+        done.append("from the first")
+        return counted(path, chosen)
+
+    monkeypatch.setattr(video, "_check", checked)
+    monkeypatch.setattr(video, "_counted", from_the_first)
+    return done
+
+
+@pytest.mark.parametrize(
+    ("name", "codec"),
+    [
+        *(("a.mp4", "libx264"), ("a.mkv", "libx264"), ("b.mp4", "libx265"), ("b.mp4", "mpeg4")),
+        *(("a.avi", "mpeg4"), ("b.mkv", "mpeg4"), ("a.webm", "libvpx-vp9"), ("a.mp4", "libsvtav1")),
+    ],
+)
+def test_only_what_leads_to_a_frame_is_decoded(tmp_path, counting, name, codec):
+    path = write_clip(tmp_path / name, 120, codec=codec, pan=True)
+    whole = everything(path)
+    assert len(whole) == 120
+    for at_most in (3, 8):
+        counting.clear()
+        np.testing.assert_array_equal(decoded(path, at_most=at_most), whole[choose_frames(120, at_most)])
+        assert "from the first" not in counting
+        if len(Timeline.of(str(path)).keys) == 10:
+            assert len(counting) < 14 * at_most
+
+
+@pytest.mark.parametrize(
+    ("name", "codec"),
+    [
+        *(("a.ts", "libx264"), ("a.flv", "libx264"), ("a.mpg", "mpeg2video"), ("a.wmv", "wmv2")),
+        ("b.avi", "libx264"),
+    ],
+)
+def test_containers_that_do_not_say_enough_are_read_from_the_first_frame(tmp_path, name, codec):
+    path = write_clip(tmp_path / name, 40, codec=codec, pan=True)
+    whole = everything(path)
+    assert len(whole) == 40
+    for at_most in (None, 7):
+        wanted = choose_frames(40, at_most or 40)
+        np.testing.assert_array_equal(decoded(path, at_most=at_most), whole[wanted])
+    if name == "b.avi":  # packets in another order, and a rate
+        seconds = [frame.seconds for frame in frames(str(path))]
+        np.testing.assert_allclose(seconds, np.arange(40) / 8, atol=1e-6)
+
+
+@both
+@pytest.mark.parametrize(
+    ("name", "codec"),
+    [
+        *(("a.mp4", "libsvtav1"), ("a.flv", "libx264"), ("a.ts", "libx264"), ("a.mpg", "mpeg2video")),
+        *(("b.avi", "libx264"), ("a.wmv", "mpeg4")),
+    ],
+)
+def test_frames_are_right_in_files_that_decord_does_not_read_rightly(tmp_path, name, codec):
+    path = write_clip(tmp_path / name, 40, codec=codec, pan=True)
+    whole = everything(path)
+    for at_most in (None, 7):
+        np.testing.assert_array_equal(
+            decoded(path, at_most=at_most, decoder="decord"), whole[choose_frames(40, at_most or 40)]
+        )
+
+
+@pytest.mark.parametrize("decoder", HERE)
+@pytest.mark.parametrize("codec", ["mpeg4", "libx264"])
+def test_frames_that_an_avi_file_drops_are_not_missing(tmp_path, codec, decoder):
+    times = [0, 1, 2, 5, 6, 7, 10, 11, 12, 13, 20, 21, 22, 23, 24, 30]
+    path = write_clip(tmp_path / "a.avi", len(times), codec=codec, pan=True, times=times)
+    whole = everything(path)
+    assert len(whole) == len(times)
+    for at_most in (None, 5):
+        wanted = choose_frames(len(times), at_most or len(times))
+        np.testing.assert_array_equal(decoded(path, at_most=at_most, decoder=decoder), whole[wanted])
+    if codec == "mpeg4":
+        assert [frame.seconds for frame in frames(str(path), decoder=decoder)] == [time / 8 for time in times]
+    path.write_bytes(path.read_bytes()[: path.read_bytes().rindex(b"idx1") - 40])
+    with pytest.raises(BadVideo, match="fewer frames than the file says"):
+        decoded(path, decoder=decoder)
+
+
+def test_a_file_that_names_places_where_decoding_cannot_begin_is_read_from_the_first(tmp_path, counting):
+    plain = write_clip(tmp_path / "plain.mp4", 60, codec="mpeg4", pan=True)
+    liar = remuxed(plain, tmp_path / "liar.mp4", keys=True)
+    assert len(Timeline.of(str(liar)).keys) == 60
+    np.testing.assert_array_equal(decoded(liar, at_most=4), everything(plain)[choose_frames(60, 4)])
+    assert "from the first" in counting
+
+
+@pytest.mark.parametrize("codec", ["mpeg4", "libx264"])
+def test_frames_that_are_not_to_be_shown_are_not_counted(tmp_path, codec):
+    plain = write_clip(tmp_path / "plain.mp4", 60, codec=codec, pan=True)
+    later = remuxed(plain, tmp_path / "later.mp4", shift=5)
+    whole = everything(later)
+    assert len(whole) == Timeline.of(str(later)).count == 55
+    for at_most in (None, 6):
+        np.testing.assert_array_equal(
+            decoded(later, at_most=at_most), whole[choose_frames(55, at_most or 55)]
+        )
+        if "decord" in HERE:  # which counts them
+            np.testing.assert_array_equal(
+                decoded(later, at_most=at_most, decoder="decord"), whole[choose_frames(55, at_most or 55)]
+            )
+
+
+@pytest.mark.parametrize(
+    "times",
+    [
+        tuple(range(1, 61)),  # AVI numbers frames as they are decoded, and H.264 shows them in another order
+        None,
+        (1,) * 60,
+    ],
+    ids=["another order", "missing", "double"],
+)
+def test_times_that_frames_do_not_come_by_are_found_out(tmp_path, counting, monkeypatch, times):
+    path = write_clip(tmp_path / "a.avi", 60, pan=True)
+    said = Timeline(count=60, times=times, keys=(0,), codec="h264", unit=0.125)
+    monkeypatch.setattr(video.Timeline, "of", lambda _: said)
+    np.testing.assert_array_equal(decoded(path, at_most=9), everything(path)[choose_frames(60, 9)])
+    assert "from the first" in counting
+
+
+def test_frames_of_vp8_that_nobody_sees_are_not_counted(tmp_path):
+    plain = write_clip(tmp_path / "plain.webm", 40, codec="libvpx", pan=True)
+    hidden = remuxed(plain, tmp_path / "hidden.webm", hide=17)
+    whole = everything(plain)
+    assert len(everything(hidden)) == Timeline.of(str(hidden)).count == 39
+    shown = np.delete(whole, 17, axis=0)
+    np.testing.assert_array_equal(decoded(hidden, at_most=9), shown[choose_frames(39, 9)])
+
+
+def words(path: Path, **how) -> str:
+    """Return why a file gives no frames; "" where it gives some."""
+    try:
+        decoded(path, at_most=12, **how)
+    except BadVideo as bad:
+        return str(bad)
+    return ""
+
+
+@pytest.mark.parametrize("decoder", HERE)
+def test_playlists_and_scripts_have_no_other_file_read(tmp_path, decoder):
+    clip = write_clip(tmp_path / "private.mp4", 12)
+    for path in write_lists(tmp_path, clip):
+        assert words(path, decoder=decoder).startswith("does not decode as a video"), path.name
+    for address in (f"concat:{clip}|{clip}", f"subfile,,start,0,end,0,,:{clip}", f"file:{clip}"):
+        assert words(address, decoder=decoder) == "no such file", address
+
+
+def test_a_file_is_read_whose_name_is_an_address(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_clip(tmp_path / "a.mp4", 12).rename("concat:a.mp4")
+    for decoder in HERE:
+        assert len(decoded("concat:a.mp4", decoder=decoder)) == 12
+
+
+def test_a_frame_of_any_size_is_not_decoded(tmp_path, monkeypatch):
+    clip = write_clip(tmp_path / "a.mp4", 3)
+    monkeypatch.setattr(video, "MAX_PIXELS", 64 * 48)
+    assert words(clip) == ""
+    monkeypatch.setattr(video, "MAX_PIXELS", 64 * 48 - 1)
+    assert words(clip) == "frames of more than 3,071 pixels; make it smaller"
+
+
+@pytest.mark.parametrize(
+    ("name", "codec", "unseen"), [("a.avi", "mpeg4", 0), ("a.mp4", "libx264", 0), ("a.mp4", "libsvtav1", 3)]
+)
+def test_frames_that_a_decoder_made_up_are_not_taken_for_good(tmp_path, name, codec, unseen):
+    """64 bytes are lost at each of sixty places; H.264 has no checksum, and reads some of that as if it were meant."""
+    path = write_clip(tmp_path / name, 48, codec=codec, pan=True)
+    truth, whole = decoded(path, at_most=12), path.read_bytes()
+    refused = wrong = 0
+    for at in np.linspace(0, len(whole) - 64, 60).astype(int).tolist():
+        path.write_bytes(whole[:at] + bytes(64) + whole[at + 64 :])
+        if words(path):
+            refused += 1
+        elif not np.array_equal(decoded(path, at_most=12), truth):
+            wrong += 1
+    assert refused >= 20
+    assert wrong <= unseen
+
+
+def box_of(path: Path, name: bytes) -> int:
+    """Return where the content of an MP4 file's box begins."""
+    return path.read_bytes().index(name) + 4
+
+
+def overwritten(path: Path, at: int, content: bytes) -> Path:
+    """Replace bytes of a file."""
+    whole = path.read_bytes()
+    path.write_bytes(whole[:at] + content + whole[at + len(content) :])
+    return path
+
+
+@pytest.mark.parametrize(
+    ("box", "offset", "why"),
+    [(b"mvhd", 36, DAMAGED), (b"tkhd", 40, DAMAGED), (b"stsz", 12 + 4 * 9, DAMAGED)],
+    ids=["matrix of the film", "matrix of the track", "sizes"],
+)
+def test_numbers_of_a_container_that_cannot_be_are_refused(tmp_path, box, offset, why):
+    clip = write_clip(tmp_path / "a.mp4", 48, pan=True)
+    assert words(overwritten(clip, box_of(clip, box) + offset, bytes(36))) == why
+
+
+def test_what_an_edit_list_leaves_out_is_not_missing(tmp_path):
+    clip = write_clip(tmp_path / "a.mp4", 48, pan=True)
+    at = box_of(clip, b"elst") + 12  # the time of the first frame that is shown
+    whole, unit = (
+        clip.read_bytes(),
+        int.from_bytes(clip.read_bytes()[box_of(clip, b"mdhd") + 12 :][:4], "big"),
+    )
+    start = int.from_bytes(whole[at : at + 4], "big") + 24 * unit // 8
+    overwritten(clip, at, start.to_bytes(4, "big"))
+    assert 12 <= len(decoded(clip)) < 40
+
+
+@pytest.mark.parametrize("name", ["a.webm", "a.mkv", "a.avi", "a.mp4"])
+def test_a_file_that_was_cut_off_anywhere_gives_no_frames(tmp_path, name):
+    codec = {"a.webm": "libvpx-vp9", "a.avi": "mpeg4"}.get(name, "libx264")
+    path = write_clip(tmp_path / name, 48, codec=codec)
+    whole = path.read_bytes()
+    end = whole.rindex(b"idx1") if name == "a.avi" else len(whole)  # the index may be made again
+    for at in np.linspace(1, end - 100, 40).astype(int).tolist():
+        path.write_bytes(whole[:at])
+        assert words(path), at
+
+
+@pytest.mark.parametrize("codec", ["mpeg4", "libx264"])
+def test_a_clip_that_begins_with_what_builds_on_a_frame_before_it_gives_none(tmp_path, codec):
+    clip = write_clip(tmp_path / "a.mp4", 30, codec=codec, pan=True)
+    for name in ("b.mp4", "b.mkv"):
+        assert words(headless(clip, tmp_path / name)) == FEWER
+
+
+def test_the_end_of_matroska_that_its_writer_did_not_know_is_no_damage(tmp_path):
+    path = write_clip(tmp_path / "a.mkv", 12)
+    whole = bytearray(path.read_bytes())
+    at = whole.index(b"\x18\x53\x80\x67") + 4
+    whole[at : at + 8] = b"\x01" + b"\xff" * 7
+    path.write_bytes(whole)
+    assert Timeline.of(str(path)).count == 12
+
+
+@pytest.mark.parametrize("decoder", HERE)
+def test_bad_files_are_told_in_words_and_do_no_harm_to_the_next(clip, tmp_path, decoder):
+    bad = write_bad(tmp_path)
+    with VideoReader(decoder=decoder) as reader:
+        for name, words in bad.items():
+            with pytest.raises(BadVideo, match=words) as error:
+                list(reader.frames(tmp_path / name, at_most=20))
+            assert str(tmp_path) not in str(error.value)  # reasons are counted by their words
+            assert len(list(reader.frames(clip, at_most=20))) == 20
+
+
+def shown(reader: VideoReader, path: Path, **which: object) -> np.ndarray:
+    return np.stack([frame.x_HW3 for frame in reader.frames(path, **which)])
+
+
+@pytest.mark.parametrize("decoder", HERE)
+def test_the_process_gives_the_same_frames_and_is_bounded_without_new_rights(clip, decoder):
+    with VideoReader(decoder=decoder, timeout=30) as reader:
+        for at_most in (None, 7):
+            found = shown(reader, clip, at_most=at_most)
+            np.testing.assert_array_equal(found, decoded(clip, at_most=at_most, decoder=decoder))
+        about = Path(f"/proc/{reader._process.pid}")
+        lines = (about / "limits").read_text().splitlines()
+        assert "NoNewPrivs:\t1" in (about / "status").read_text()
+    limits = {line[:20].strip(): line[20:].split() for line in lines}
+    assert limits["Max address space"][0] == str(MEMORY)
+    assert 30 <= int(limits["Max cpu time"][0]) <= 60
+
+
+@pytest.fixture
+def hanging(clip, tmp_path) -> Path:
+    return Path(shutil.copy(clip, tmp_path / "hang.mp4"))
+
+
+def test_a_decoder_that_hangs_is_killed_and_the_next_video_works(clip, hanging):
+    with VideoReader(decoder="av", program=server()) as reader:
+        assert len(list(reader.frames(clip, at_most=5))) == 5
+        process, reader.timeout = reader._process, 0.5
+        got = []
+        with pytest.raises(BadVideo, match=r"took too long; `extract --timeout` allows 0\.5 seconds"):
+            got.extend(reader.frames(hanging))
+        assert len(got) == 2
+        assert process.poll() == -signal.SIGKILL
+        reader.timeout = 60.0
+        expected = decoded(clip, at_most=5, decoder="av")
+        np.testing.assert_array_equal(shown(reader, clip, at_most=5), expected)
+        reader._process.kill()  # between two videos
+        reader._process.wait()
+        np.testing.assert_array_equal(shown(reader, clip, at_most=5), expected)
+
+
+def test_a_decoder_that_crashes_costs_one_video(clip, tmp_path):
+    with VideoReader(decoder="av", program=server()) as reader:
+        for _ in range(2):
+            with pytest.raises(BadVideo, match=r"the decoder ended \(SIGABRT\)"):
+                list(reader.frames(tmp_path / "crash.mp4"))
+            assert len(list(reader.frames(clip))) == COUNT
+
+
+def test_a_video_that_is_left_halfway_does_not_run_into_the_next(clip, tmp_path):
+    other = write_clip(tmp_path / "other.mp4", 3, seed=1)
+    with VideoReader(decoder="av") as reader:
+        first = reader.frames(clip)
+        next(first)
+        first.close()
+        np.testing.assert_array_equal(shown(reader, other), decoded(other, decoder="av"))
+
+
+def test_what_is_done_with_the_frames_does_not_count(clip):
+    with VideoReader(decoder="av", timeout=60.0) as reader:
+        list(reader.frames(clip))
+        reader.timeout = 0.6
+        for _ in reader.frames(clip, at_most=4):
+            time.sleep(0.2)
+
+
+def test_a_process_that_does_not_start_is_nobody_s_video(clip):
+    with (
+        VideoReader(decoder="av", program=[sys.executable, "-c", "raise SystemExit(3)"]) as reader,
+        pytest.raises(RuntimeError, match=r"does not start: the decoder ended \(exit status 3\)"),
+    ):
+        list(reader.frames(clip))
+
+
+def test_a_process_that_hangs_and_was_forgotten_ends_itself(hanging):
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL}
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(server(timeout=0.1, spare=0.4), env=environment, **pipes) as process:
+        process.stdin.write(json.dumps({"path": str(hanging), "every": 1, "at_most": None}).encode() + b"\n")
+        process.stdin.flush()
+        assert process.wait(60) == -signal.SIGALRM
+
+
+def test_a_video_that_takes_too_much_processor_time_costs_itself_alone(clip, tmp_path):
+    spin = Path(shutil.copy(clip, tmp_path / "spin.mp4"))
+    with VideoReader(decoder="av", program=server(timeout=0.6)) as reader:
+        for _ in range(3):  # each has its own time
+            assert len(list(reader.frames(clip))) == COUNT
+        with pytest.raises(BadVideo, match=r"too much processor time; `extract --timeout` allows 60 seconds"):
+            list(reader.frames(spin))
+        assert len(list(reader.frames(clip))) == COUNT
+
+
+def test_a_video_that_takes_too_much_memory_costs_itself_alone(clip, tmp_path, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # others have room of their own, which counts
+    large = write_clip(tmp_path / "large.mp4", 2, scale=64)
+    with VideoReader(decoder="av", program=server(memory=320 << 20)) as reader:
+        for _ in range(2):
+            with pytest.raises(BadVideo, match="more memory than it is given"):
+                list(reader.frames(large))
+            assert len(list(reader.frames(clip))) == COUNT

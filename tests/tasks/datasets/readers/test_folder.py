@@ -1,0 +1,61 @@
+"""Folders of somebody's own, as `ingest folder` reads them."""
+
+from pathlib import Path
+
+import pytest
+from PIL import Image
+from verbs import corpus_of, refused
+
+
+def picture(path: Path, *lines: str) -> None:
+    """Write a picture and, where there are lines, the text beside it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", (2, 2), (len(path.stem), 5, 9)).save(path)
+    if lines:
+        path.with_suffix(".txt").write_text("\n".join(lines))
+
+
+def test_each_line_beside_a_picture_is_a_caption(tmp_path):
+    for n in range(10):
+        picture(tmp_path / "in" / f"{n % 2}" / f"{n}.png", f"the picture {n}", "", f"number {n}")
+    files = "folder", "--dir", tmp_path / "in"
+    said, corpus, _ = corpus_of(tmp_path / "out", *files, "--split", "6/2/2")
+    assert "splits are random: train/val/test 6/2/2, seed 0" in said
+    assert dict(corpus.splits) == {"train": 6, "val": 2, "test": 2}
+    items = {item.id: item for split in corpus.splits for item in corpus.items(split)}
+    assert items["1/3.png"].captions == ("the picture 3", "number 3")
+    assert corpus.image_path(items["1/3.png"]) == tmp_path / "in" / "1" / "3.png"
+
+
+def test_folders_that_are_called_so_are_the_splits(tmp_path):
+    for n, split in enumerate(["training"] * 3 + ["validation"] + ["Test"] * 2):
+        picture(tmp_path / "in" / split / f"{n}.png", f"the picture {n}")
+    files = "folder", "--dir", tmp_path / "in"
+    said, corpus, _ = corpus_of(tmp_path / "out", *files)
+    assert "guessed: the folders test, train, val are the splits" in said
+    assert dict(corpus.splits) == {"train": 3, "val": 1, "test": 2}
+    picture(tmp_path / "in" / "more" / "7.png", "one beside the splits")
+    assert "splits are random" in corpus_of(tmp_path / "out", *files)[0]
+
+
+def test_what_has_no_text_or_picture_is_listed(tmp_path):
+    for n in range(8):
+        picture(tmp_path / "in" / f"{n}.png", f"the picture {n}")
+    picture(tmp_path / "in" / "silent.png")
+    (tmp_path / "in" / "lonely.txt").write_text("a text")
+    picture(tmp_path / "in" / "latin.png", "x")
+    (tmp_path / "in" / "latin.txt").write_bytes(b"caf\xe9")
+    said, _, skipped = corpus_of(tmp_path / "out", "folder", "--dir", tmp_path / "in")
+    assert "a text beside no picture or video: lonely.txt" in said
+    assert sorted(skipped) == [
+        ("latin.txt", "a text that is not UTF-8"),
+        ("silent.png", "no .txt file of its name beside it"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "why"), [("none", "no such folder"), ("empty", "holds no pictures or videos")]
+)
+def test_a_folder_without_pictures_is_one_line(name, why, tmp_path):
+    (tmp_path / "empty").mkdir()
+    refused(why, "folder", "--dir", tmp_path / name, "--out", tmp_path / "out", lines=1)

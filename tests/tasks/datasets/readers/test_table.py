@@ -1,0 +1,419 @@
+"""Tables of somebody's own, as `ingest table` reads them."""
+
+import json
+import os
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+from verbs import corpus_of, ingested, refused, run
+
+from polypool.tasks.datasets.corpus import Corpus
+from polypool.tasks.datasets.questions import QuestionCorpus
+from polypool.tasks.datasets.splits import RandomSplits, split_called
+
+PICTURES = 12
+TEXTS = [(f"the picture {n}", f"a photograph, number {n}") for n in range(PICTURES)]
+ROWS = [{"image": f"pictures/{n}.png", "caption": text} for n, texts in enumerate(TEXTS) for text in texts]
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    """A folder of pictures."""
+    (tmp_path / "pictures").mkdir()
+    for n in range(PICTURES):
+        Image.new("L", (2, 2), 20 * n).save(tmp_path / "pictures" / f"{n}.png")
+    return tmp_path
+
+
+def written(path: Path, rows: list[dict[str, Any]]) -> Path:
+    """Write a table in the form that its name says."""
+    kind = path.suffix
+    if kind == ".parquet":
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    elif kind == ".json":
+        path.write_text(json.dumps(rows))
+    elif kind == ".jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    else:
+        separator = "\t" if kind == ".tsv" else ";" if "semicolon" in path.name else ","
+        lines = [[*rows[0]], *([f'"{value}"' for value in row.values()] for row in rows)]
+        path.write_text("".join(separator.join(map(str, line)) + "\n" for line in lines), "utf-8-sig")
+    return path
+
+
+def captions(corpus: Corpus) -> dict[str, tuple[str, ...]]:
+    return {item.id: item.captions for split in corpus.splits for item in corpus.items(split)}
+
+
+@pytest.mark.parametrize("name", ["a.csv", "semicolon.csv", "a.tsv", "a.jsonl", "a.json", "a.parquet"])
+def test_every_form_makes_the_same_corpus(name, folder):
+    said, corpus, _ = corpus_of(folder / "out", "table", "--file", written(folder / name, ROWS))
+    assert "guessed: image: the column 'image'" in said
+    assert "guessed: text: the column 'caption'" in said
+    assert ("guessed: fields are separated by ';'" in said) == ("semicolon" in name)
+    assert captions(corpus) == {f"pictures/{n}.png": texts for n, texts in enumerate(TEXTS)}
+    assert {split: len(corpus.items(split)) for split in corpus.splits} == {"train": 8, "val": 2, "test": 2}
+    assert all(corpus.image_path(item).is_file() for item in corpus.items("train"))
+
+
+def test_captions_may_be_a_list_and_splits_and_ids_columns(folder):
+    words = ["Training", "validation", "TEST", "held-out"]
+    rows = [
+        {"key": 100 + n, "where": f"{n}.png", "said": [f"first {n}", f"second {n}"], "part": words[n % 4]}
+        for n in range(PICTURES)
+    ]
+    named = {"image": "where", "id": "key", "text": "said", "split": "part"}
+    columns = [word for part, name in named.items() for word in (f"--{part}-column", name)]
+    files = ("--file", written(folder / "a.jsonl", rows), "--images", folder / "pictures")
+    said, corpus, _ = corpus_of(folder / "out", "table", *files, *columns)
+    assert "guessed" not in said
+    assert sorted(corpus.splits) == ["held-out", "test", "train", "val"]
+    (item, *_) = corpus.items("val")
+    assert (item.id, item.path, item.captions) == ("101", "1.png", ("first 1", "second 1"))
+
+
+def test_questions_with_a_row_for_each_answer(folder):
+    rows = [
+        {"image": f"pictures/{n}.png", "question": f"What is {ask}?", "answer": answer}
+        for n in range(PICTURES)
+        for ask in ("this", "that")
+        for answer in ("a dog", "a cat", "a dog")
+    ]
+    said = ingested("table", "--file", written(folder / "a.csv", rows), "--out", folder / "out")
+    assert "guessed: answer: the column 'answer'" in said
+    assert f"{2 * PICTURES} questions" in said
+    questions = QuestionCorpus.open(folder / "out").questions("train")
+    assert len(questions) == 16
+    first = questions[0]
+    assert (first.answers, first.label) == (("a dog", "a cat", "a dog"), "a dog")
+    assert first.image_id == first.path
+    assert {each.id for each in questions} < {
+        str(n) for n in range(1, 6 * PICTURES, 3)
+    }  # of their first rows
+    assert (questions[0].id, questions[1].id) == ("1", "4")
+
+
+def records(folder: Path) -> list[dict[str, Any]]:
+    """VQA 2.0's records as copies on the hub have them: two questions to each picture, of ten answers."""
+    return [
+        {
+            "question_type": "what is",
+            "multiple_choice_answer": "a dog",
+            "answers": [
+                {"answer": said, "answer_confidence": "yes", "answer_id": place}
+                for place, said in enumerate(["a dog"] * 7 + ["cat", "Dog", "a dog"], 1)
+            ],
+            "image_id": 100 + n // 2,
+            "answer_type": "other",
+            "question_id": 1000 + n,
+            "question": f"What is it {n}?",
+            "image": {"bytes": (folder / "pictures" / f"{n // 2}.png").read_bytes(), "path": None},
+        }
+        for n in range(2 * PICTURES)
+    ]
+
+
+def test_records_of_vqa_are_read_as_they_are(folder):
+    rows = records(folder)
+    for name, left_out in (("questions", {"image", "answers"}), ("annotations", {"image", "question"})):
+        entries = [{key: row[key] for key in row if key not in left_out} for row in rows]
+        (folder / f"{name}.json").write_text(json.dumps({name: entries}))
+    files = ("--questions", folder / "questions.json", "--annotations", folder / "annotations.json")
+    ingested("vqa2", "--split", "train", "--dev", 0, *files, "--out", folder / "official")
+    expected = QuestionCorpus.open(folder / "official").questions("train")
+    (folder / "hub" / "data").mkdir(parents=True)
+    table = written(folder / "hub" / "data" / "train-00000-of-00001.parquet", rows)
+    words = {"table": ("--file", table), "hf": ("--name", folder / "hub", "--images", folder / "written")}
+    for reader, where in words.items():
+        if reader == "hf":
+            pytest.importorskip("datasets", reason="not installed (pip install 'polypool[hf]')")
+        said = ingested(reader, *where, "--out", folder / reader)
+        assert ("pictures inside the table: `polypool ingest hf" in said) == (reader == "table")
+        assert "24 with 10; scored by the protocol vqa" in said
+        corpus = QuestionCorpus.open(folder / reader)
+        found = [question for split in corpus.splits for question in corpus.questions(split)]
+        of_record = {each.id: replace(each, split="train", path="", sha256="") for each in found}
+        assert of_record == {each.id: each for each in expected}
+    paths = {each.image_id: corpus.image_path(each).read_bytes() for each in found}
+    assert len([*(folder / "written").rglob("*.png")]) == len(paths) == PICTURES  # each written once
+    assert paths["103"] == (folder / "pictures" / "3.png").read_bytes()
+
+
+def test_a_split_without_answers_is_kept_and_a_question_without_one_is_not(folder):
+    said = [["cat"], None, [], ["dog"]]
+    rows = [
+        {"id": n, "question": "What?", "answers": answers, "question_id": f"q{n}", "split": split}
+        for n, (split, answers) in enumerate(
+            [("train", said[0]), ("train", said[1]), ("val", said[3]), ("test", said[1]), ("test", said[2])]
+        )
+    ]
+    ingested("table", "--file", written(folder / "a.json", rows), "--out", folder / "out", "--allow-skipped")
+    corpus = QuestionCorpus.open(folder / "out")
+    assert {split: [each.id for each in corpus.questions(split)] for split in corpus.splits} == {
+        "train": ["q0"],
+        "val": ["q2"],
+        "test": ["q3", "q4"],
+    }
+    rows = [row for row in rows if row["question_id"] != "q0"]
+    refused("nothing usable", "table", "--file", written(folder / "a.json", rows[:1]), "--out", folder / "no")
+    written(folder / "a.json", [{key: row[key] for key in ("id", "question")} for row in rows])
+    refused("as one of answer usually is", "table", "--file", folder / "a.json", "--out", folder / "no")
+
+
+def test_features_alone_need_ids(folder):
+    rows = [{"name": f"v{n}", "text": f"clip {n}"} for n in range(PICTURES)]
+    words = ("table", "--file", written(folder / "a.csv", rows))
+    message = "--id-column where there are features alone, or --image-column where there are images: the table has name"
+    refused(message, *words, "--out", folder / "out")
+    assert captions(corpus_of(folder / "out", *words, "--id-column", "name")[1])["v3"] == ("clip 3",)
+    written(folder / "a.csv", [{"id": f"w{n}", "text": f"clip {n}"} for n in range(PICTURES)])
+    said, corpus, _ = corpus_of(folder / "out", *words)
+    assert "guessed: id: the column 'id' (--id-column says another)" in said
+    assert captions(corpus)["w3"] == ("clip 3",)
+    rows = [{"id": n, "image_id": f"x{n // 2}", "text": f"clip {n}"} for n in range(2 * PICTURES)]
+    written(folder / "a.csv", rows)  # the ids of rows are beside those of pictures
+    assert captions(corpus_of(folder / "out", *words)[1])["x3"] == ("clip 6", "clip 7")
+
+
+def test_absolute_paths_are_read_where_the_folder_of_images_has_them(folder, monkeypatch):
+    (folder / "tables").mkdir()
+    rows = [row | {"image": str(folder / row["image"])} for row in ROWS]
+    words = ("table", "--file", written(folder / "tables" / "a.csv", rows))
+    message = (
+        f"a path that leaves the folder {folder / 'tables'}; --images says another one, / for absolute paths"
+    )
+    refused(message, *words, "--out", folder / "out")
+    assert len(captions(corpus_of(folder / "out", *words, "--images", "/")[1])) == PICTURES
+    monkeypatch.chdir(folder)  # where the table's folder is relative
+    written(folder / "a.csv", rows)
+    assert len(captions(corpus_of(folder / "out", "table", "--file", "a.csv")[1])) == PICTURES
+
+
+def test_pictures_with_ids_are_read_and_what_is_not_read_is_told(folder):
+    rows = [
+        {"image": f"pictures/{n}.png", "id": f"v{n}", "caption": f"clip {n}", "mood": "good"}
+        for n in range(PICTURES)
+    ]
+    words = ("table", "--file", written(folder / "a.csv", rows))
+    said, corpus, _ = corpus_of(folder / "out", *words, "--id-column", "id")
+    assert "not read: the columns 'mood'" in said
+    (item, *_) = corpus.items("train")
+    assert item.id.startswith("v")
+    assert item.path.startswith("pictures/")
+    said, corpus, _ = corpus_of(folder / "out", *words)
+    assert "not read: the columns 'id', 'mood'" in said
+    assert "--id-column id makes it the id of each image" in said
+
+
+def test_rows_that_cannot_be_used_are_counted_and_listed(folder):
+    lines = [
+        "image,caption,split",
+        *(f"pictures/{n}.png,the picture {n},train" for n in range(PICTURES)),
+        "pictures/3.png,three,val",
+        "pictures/99.png,nothing,train",
+        "https://example.org/1.png,an address,train",
+        ",no picture,train",
+        "pictures/4.png,",
+        'pictures/5.png,"two',
+        'lines",train',
+        "../away.png,away,train",
+    ]
+    (folder / "a.csv").write_text("\n".join(lines))
+    (folder.parent / "away.png").touch()
+    words = ("table", "--file", folder / "a.csv")
+    refused("--allow-skipped", *words, "--out", folder / "out", code=1)  # more than a twentieth
+    said, corpus, skipped = corpus_of(folder / "out", *words)
+    assert [why for _, why in skipped] == [
+        f"no such file in {folder}",
+        "an address, and no path of a file; fetch the files first",
+        "a row without a picture or video",
+        "a row of 2 fields, where the header has 3",
+        f"a path that leaves the folder {folder}; --images says another one, / for absolute paths",
+        "a row in another split than the first one of its picture or video",
+    ]
+    assert "a text of several lines; if it is none, a quote in the file is not closed" in said
+    assert captions(corpus)["pictures/5.png"] == ("the picture 5", "two lines")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "why"),
+    [
+        ("a.csv", b"image,caption\n1.png,caf\xe9\n", "can't decode byte 0xe9 in position 23"),
+        ("a.csv", b"", "is empty"),
+        ("a.csv", b"image,image\n1,2\n", "several columns called image"),
+        ("a.csv", b"image,words\n1.png,a\n", "with --text-column: the table has image, words"),
+        ("a.jsonl", b'{"image": "1.png", "caption": "a"}\n{"image": ', "a.jsonl, line 2: not valid JSON"),
+        ("a.jsonl", b'{"image": "1.png", "caption": "a", "image": "2.png"}\n', "the key 'image' is twice"),
+        ("a.jsonl", b"[1]\n", "expected a list of objects"),
+        ("a.jsonl", b'{"image": "1.png", "capt\xc3on": "a"}\n', "'utf-8' codec"),
+        ("a.json", b'{"image": "1.png"}', "expected a list of objects"),
+        ("a.json", b'["1.png"]', "expected a list of objects"),
+        ("a.json", b'[{"image": "1.png", "caption": "a", "image": "2.png"}]', "the key 'image' is twice"),
+        ("a.csv", b'image,caption\n1.png,"a\n', "perhaps a quote is not closed"),
+        ("a.parquet", b"PAR1", "cannot be read"),
+        ("a.xlsx", b"", "ends in .xlsx, expected a table"),
+    ],
+)
+def test_a_file_that_is_no_table_is_one_line(name, content, why, folder):
+    (folder / name).write_bytes(content)
+    code, _, error = run("table", "--file", folder / name, "--out", folder / "out")
+    assert (code, error.count("\n")) == (2, 1)
+    assert why in error
+    assert not [*(folder / "out").glob("*.arrow")]
+
+
+def split_files(
+    folder: Path, *names: str, rows: Sequence[slice] = (slice(0, 8), slice(8, 10), slice(10, 12))
+) -> list[str]:
+    """Write a table of the pictures of each slice; return their paths."""
+    pictures = [[ROWS[2 * n + k] for n in range(PICTURES)[part] for k in (0, 1)] for part in rows]
+    return [str(written(folder / name, each)) for name, each in zip(names, pictures, strict=False)]
+
+
+@pytest.mark.parametrize("kind", ["csv", "json"])
+def test_files_may_say_their_splits(kind, folder):
+    train, val, test = split_files(folder, f"a.{kind}", f"b.{kind}", f"c.{kind}")
+    words = ("table", "--file", f"train={train}", f"validation={val}", f"test={test}")
+    said, corpus, _ = corpus_of(folder / "out", *words)
+    assert "random" not in said
+    assert corpus.splits == {"train": 8, "val": 2, "test": 2}
+    assert [item.id for item in corpus.items("val")] == ["pictures/8.png", "pictures/9.png"]
+    refused("say the split, as for the others, such as test=", *words[:4], test, "--out", folder / "out")
+    refused("--file says the splits", *words, "--split", "8/1/1", "--out", folder / "out")
+
+
+def test_files_that_share_a_picture_are_no_splits(folder):
+    train, test = split_files(folder, "a.csv", "b.csv", rows=(slice(0, 10), slice(9, 12)))
+    words = ("table", "--file", f"train={train}", f"test={test}", "--out", folder / "out")
+    message = "2 rows are pictures or videos that a file of another split has, too, such as b.csv, row 1, id pictures/9"
+    refused(message, *words, "--allow-skipped")
+    assert not [*(folder / "out").glob("*.arrow")]
+
+
+def test_questions_of_two_splits_may_be_about_one_picture(folder):
+    rows = [{"image": f"pictures/{n}.png", "question": "What?", "answer": "a dog"} for n in range(PICTURES)]
+    other = [row | {"question": "Why?"} for row in rows[:3]]
+    files = f"train={written(folder / 'a.csv', rows)}", f"test={written(folder / 'b.csv', other)}"
+    said = ingested("table", "--file", *files, "--val", 2, "--out", folder / "out")
+    assert "15 questions (train 10 about 10 images, val 2 about 2 images, test 3 about 3 images)" in said
+    assert "nothing skipped" in said
+    assert "3 x" in said  # pictures that splits share
+    written(folder / "b.csv", [*other, rows[0]])
+    message = "1 rows are the same questions about pictures that a file of another split has, too, such as b.csv, row 4"
+    refused(message, "table", "--file", *files, "--out", folder / "out")
+
+
+def test_files_that_are_called_after_splits_are_not_divided_anew(folder):
+    train, test = split_files(folder, "captions_train.csv", "dev.csv")
+    words = ("table", "--file", train, test, "--out", folder / "out")
+    refused(f"--file train={train} val={test} keeps these splits, --split 80/10/10 divides", *words)
+    assert "splits are random" in ingested(*words, "--split", "80/10/10")
+    (folder / "out" / "corpus.json").unlink()
+    one, two = split_files(folder, "train_1.csv", "train_2.csv")
+    assert "splits are random" in ingested("table", "--file", one, two, "--out", folder / "out")
+    rows = [row | {"split": ("train", "val", "test")[n % 3]} for n, row in enumerate(ROWS[::2])]
+    for name, part in (("train.csv", rows[:6]), ("test.csv", rows[6:])):
+        written(folder / name, part)
+    files = ("table", "--file", folder / "train.csv", folder / "test.csv")
+    assert corpus_of(folder / "out", *files)[1].splits == {"train": 4, "val": 4, "test": 4}
+
+
+def test_paths_start_from_the_folder_of_their_own_table(folder):
+    for split, numbers in (("train", range(8)), ("val", range(2)), ("test", range(2))):
+        (folder / split / "pictures").mkdir(parents=True)
+        for n in numbers:
+            os.link(folder / "pictures" / f"{n}.png", folder / split / "pictures" / f"{n}.png")
+        written(folder / split / "captions.csv", ROWS[: 2 * len(numbers)])
+    files = [folder / split / "captions.csv" for split in ("train", "val", "test")]
+    refused(
+        f"--file train={files[0]} val={files[1]} test={files[2]}",
+        "table",
+        "--file",
+        *files,
+        "--out",
+        folder / "out",
+    )
+    named = (f"{path.parent.name}={path}" for path in files)
+    _, corpus, skipped = corpus_of(folder / "out", "table", "--file", *named)
+    assert (corpus.splits, skipped) == ({"train": 8, "val": 2, "test": 2}, [])
+    (item, _) = corpus.items("test")
+    assert (item.id, corpus.image_path(item)) == ("test/pictures/0.png", folder / "test/pictures/0.png")
+
+
+def test_a_val_split_is_taken_from_train_where_that_is_asked_for(folder):
+    train, _, test = split_files(folder, "a.csv", "b.csv", "c.csv")
+    words = ("table", "--file", f"train={train}", f"test={test}")
+    said, whole, _ = corpus_of(folder / "out", *words)
+    assert "polypool train" not in said
+    assert "no val split, on which `train` chooses the epoch: --val 1 takes it" in said
+    said, corpus, _ = corpus_of(folder / "out", *words, "--val", 3)
+    assert "no val split" not in said
+    assert corpus.splits == {"train": 5, "val": 3, "test": 2}
+    ids = {item.id for split in ("train", "val") for item in corpus.items(split)}
+    assert ids == {item.id for item in whole.items("train")}
+    other = corpus_of(folder / "out", *words, "--val", 3, "--seed", 1)[1]
+    assert {item.id for item in corpus.items("val")} != {item.id for item in other.items("val")}
+    refused(
+        "--val 8: expected 1 or more, and fewer than the 8 of train",
+        *words,
+        "--val",
+        8,
+        "--out",
+        folder / "out",
+    )
+    words = ("table", "--file", f"train={train}", f"val={test}", "--val", 3)
+    refused("makes a val split of train, and the data have one", *words, "--out", folder / "out")
+
+
+def test_ids_with_spaces_at_their_ends_are_told(folder):
+    rows = [{"id": id, "caption": f"{n}"} for n, id in enumerate([" a b ", "a b", "a  b", *"cdefghijk"])]
+    said, corpus, _ = corpus_of(folder / "out", "table", "--file", written(folder / "a.csv", rows))
+    assert "1 x a path or an id with spaces at its ends, which are left out: a.csv, row 1" in said
+    assert captions(corpus)["a b"] == ("0", "1")
+    assert captions(corpus)["a  b"] == ("2",)
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("--split", "80/20"), "such as 80/10/10"),
+        (("--split", "0/1/1"), "the first above 0"),
+        (("--split", "80/10/nan"), "such as 80/10/10"),
+        (("--val", "2"), "--val 2 is for data with splits of their own"),
+        (("--split", "8/1/1", "--split-column", "caption"), "not both"),
+        (("--text-column", "captoin"), "Did you mean 'caption'"),
+    ],
+)
+def test_options_that_mean_nothing_are_one_line(words, why, folder):
+    refused(why, "table", "--file", written(folder / "a.csv", ROWS), "--out", folder / "out", *words)
+
+
+def test_a_division_depends_on_ids_and_seed_alone():
+    ids = [f"item {n}" for n in range(100)]
+
+    def divide(ids, shares, *, seed):
+        return RandomSplits(split=shares, seed=seed).divide(ids)
+
+    splits = divide(ids, "80/10/10", seed=3)
+    assert divide(reversed(ids), "80/10/10", seed=3) == splits != divide(ids, "80/10/10", seed=4)
+    assert sorted(splits.values()).count("train") == 80
+    tested = {id for id, split in splits.items() if split == "test"}
+    assert len(tested) == 10
+    wider = divide(ids, "70/20/10", seed=3)
+    assert {id for id, split in wider.items() if split == "test"} == tested
+    assert set(divide(ids, "1/0/0", seed=3).values()) == {"train"}
+    assert sorted(divide("abc", "98/1/1", seed=0).values()) == ["test", "train", "val"]
+    assert Counter(divide("abcdefghij", "80/10/10", seed=0).values()) == {"train": 6, "val": 2, "test": 2}
+
+
+def test_words_for_splits():
+    words = ("train", "Training ", "valid", "dev", "TEST", "testing", "fold 3")
+    meant = ["train", "train", "val", "val", "test", "test"]
+    assert [split_called(word) for word in words] == [*meant, "fold 3"]
