@@ -41,7 +41,7 @@ def begun(recipe: str, experiment: str, *, epochs: int, workers: int) -> tuple[s
     """Start a run; return its process and its id, once there is one."""
     file = Path(os.environ["POLYPOOL_HOME"], f"{experiment}.run")
     settings = ("--optim.epochs", epochs, "--checkpoint-every", 2, "--log-every", 1, "--no-figures")
-    on = ("--workers", workers, "--cpus", 1, "--retries", 99) if workers else ()
+    on = ("--workers", workers, "--cpus", 1, "--retries", 99) if workers > 1 else ()
     process = train(recipe, *settings, *on, "--experiment", experiment, "--run-id-file", file)
     while not (file.exists() and file.read_text().strip()):
         if process.poll() is not None:
@@ -96,14 +96,14 @@ def disturbed(
         process = train("resume", run_id)
 
 
-def main(*, faults: int = 20, seed: int = 0, epochs: int = 16, workers: int = 0) -> None:
+def main(*, faults: int = 20, seed: int = 0, epochs: int = 16, workers: int = 1) -> None:
     """Disturb runs of the demo's tasks in turn, and print what came of each.
 
     Args:
         faults: how many at the least.
         seed: of their kinds and times.
         epochs: of each run.
-        workers: of Ray, on this machine; 0 trains without Ray.
+        workers: that train together on this machine, by Ray; 1 trains without it.
     """
     draw, exact, seen = random.Random(seed), True, 0
     with tempfile.TemporaryDirectory(prefix="polypool-chaos-", ignore_cleanup_errors=True) as name:

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from polypool.infra.storage.places import Url
 from polypool.infra.store.findings import USUAL, Flagged, Skipped, Tolerance
 from polypool.infra.store.ids import IdSet, wrong_id
-from polypool.tasks.datasets.annotation_values import plain, wrong_path
+from polypool.tasks.datasets.annotations import plain, wrong_path
 from polypool.tasks.datasets.stored_corpus import StoredCorpus, Summary, TableManifest, shared_rows
 
 __all__ = ["Corpus", "CorpusSummary", "Flagged", "Item", "Skipped", "Tolerance", "write_corpus"]

@@ -9,7 +9,7 @@ from pathlib import Path
 from polypool.infra.errors import InputError
 from polypool.infra.storage.places import Url, place
 from polypool.infra.storage.transfer import is_file
-from polypool.tasks.datasets.annotation_values import leaves
+from polypool.tasks.datasets.annotations import leaves
 from polypool.tasks.datasets.corpus import Corpus, Item
 from polypool.tasks.datasets.questions import Image, Question, QuestionCorpus
 

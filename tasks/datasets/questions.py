@@ -15,7 +15,7 @@ from polypool.infra.storage.places import Url
 from polypool.infra.storage.transfer import read_json
 from polypool.infra.store.findings import USUAL, Flagged, Skipped, Tolerance
 from polypool.infra.store.ids import IdSet, wrong_id
-from polypool.tasks.datasets.annotation_values import plain, printed, wrong_path, wrong_text
+from polypool.tasks.datasets.annotations import plain, printed, wrong_path, wrong_text
 from polypool.tasks.datasets.stored_corpus import StoredCorpus, Summary, TableManifest, shared_rows
 
 

@@ -37,7 +37,7 @@ from polypool.infra.process.progress import Progress
 from polypool.infra.registry import READERS
 from polypool.infra.store.findings import Skipped
 from polypool.tasks.datasets import Features, Reading
-from polypool.tasks.datasets.annotation_files import PICKLED, map_array, read_csv, read_id_rows, unreadable
+from polypool.tasks.datasets.annotations import PICKLED, map_array, read_csv, read_id_rows, unreadable
 from polypool.tasks.datasets.features.sources import (
     OTHER_WIDTH,
     PATTERNS,

@@ -17,7 +17,7 @@ from polypool.infra.errors import InputError
 from polypool.infra.files import existing, existing_folder
 from polypool.infra.store.findings import Skipped
 from polypool.tasks.datasets import FeatureReader
-from polypool.tasks.datasets.annotation_files import map_array
+from polypool.tasks.datasets.annotations import map_array
 from polypool.tasks.datasets.readers.folders import files_below
 
 PATTERNS = {

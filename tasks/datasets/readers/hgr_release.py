@@ -22,7 +22,7 @@ from polypool.infra.process.progress import Progress
 from polypool.infra.registry import READERS
 from polypool.infra.store.findings import Skipped
 from polypool.tasks.datasets import Features, Reading
-from polypool.tasks.datasets.annotation_files import DUPLICATE, FORM, map_array, read_ids
+from polypool.tasks.datasets.annotations import DUPLICATE, FORM, map_array, read_ids
 from polypool.tasks.datasets.corpus import Item
 from polypool.tasks.datasets.features.hdf5 import Hdf5File
 from polypool.tasks.datasets.features.sources import Axes, FileReader, files_of

@@ -22,8 +22,7 @@ from polypool.infra.process.progress import Progress
 from polypool.infra.registry import READERS
 from polypool.infra.store.findings import Flagged, Skipped
 from polypool.tasks.datasets import Reader, Reading
-from polypool.tasks.datasets.annotation_files import misfit, read_form
-from polypool.tasks.datasets.annotation_values import leaves
+from polypool.tasks.datasets.annotations import leaves, misfit, read_form
 from polypool.tasks.datasets.corpus import Item
 from polypool.tasks.datasets.published_counts import COCO, FLICKR8K, FLICKR30K
 from polypool.tasks.datasets.readers.folders import Listing

@@ -27,7 +27,7 @@ from polypool.infra.errors import InputError
 from polypool.infra.registry import READERS
 from polypool.infra.store.findings import Skipped
 from polypool.tasks.datasets import Reading
-from polypool.tasks.datasets.annotation_files import DUPLICATE, misfit, read_csv, read_form
+from polypool.tasks.datasets.annotations import DUPLICATE, misfit, read_csv, read_form
 from polypool.tasks.datasets.corpus import CorpusSummary, Item
 from polypool.tasks.datasets.published_counts import MSRVTT, MSRVTT_1KA
 from polypool.tasks.datasets.readers.folders import VideoReader

@@ -22,7 +22,7 @@ from polypool.infra.files import existing, existing_folder, identity, parse_json
 from polypool.infra.registry import READERS
 from polypool.infra.store.findings import Flagged, Skipped
 from polypool.tasks.datasets import Reader, Reading
-from polypool.tasks.datasets.annotation_values import leaves
+from polypool.tasks.datasets.annotations import leaves
 from polypool.tasks.datasets.corpus import CorpusSummary, Item
 from polypool.tasks.datasets.questions import Question, QuestionSummary
 from polypool.tasks.datasets.readers.folders import IMAGES, VIDEOS, Listing, files_below, media_below

@@ -25,7 +25,7 @@ from polypool.infra.storage.places import Url, place
 from polypool.infra.store import StoreWriter
 from polypool.infra.store.findings import USUAL, Flagged, Skipped, Tolerance
 from polypool.infra.store.manifest import Manifest
-from polypool.tasks.datasets.annotation_files import map_array
+from polypool.tasks.datasets.annotations import map_array
 from polypool.tasks.datasets.corpus import Corpus, CorpusSummary, Item, write_corpus
 from polypool.tasks.datasets.features import SHARD_BYTES
 from polypool.tasks.datasets.features.sources import files_of, mapped_rows

@@ -25,7 +25,7 @@ from polypool.infra.process.progress import Progress
 from polypool.infra.registry import READERS
 from polypool.infra.store.findings import Skipped
 from polypool.tasks.datasets import Reader, Reading
-from polypool.tasks.datasets.annotation_files import FORM, misfit
+from polypool.tasks.datasets.annotations import FORM, misfit
 from polypool.tasks.datasets.published_counts import VQA2
 from polypool.tasks.datasets.questions import Question, QuestionSummary
 from polypool.tasks.datasets.readers.folders import ImageFiles

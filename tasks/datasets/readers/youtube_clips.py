@@ -27,7 +27,7 @@ from polypool.infra.files import existing_folder, files_like
 from polypool.infra.registry import READERS
 from polypool.infra.store.findings import Skipped
 from polypool.tasks.datasets import Reading
-from polypool.tasks.datasets.annotation_files import DUPLICATE, misfit, read_form, read_ids, read_lines
+from polypool.tasks.datasets.annotations import DUPLICATE, misfit, read_form, read_ids, read_lines
 from polypool.tasks.datasets.corpus import CorpusSummary, Item
 from polypool.tasks.datasets.published_counts import MSVD, VATEX
 from polypool.tasks.datasets.readers.folders import VideoReader

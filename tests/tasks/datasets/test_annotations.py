@@ -4,7 +4,7 @@ import pytest
 
 from polypool.infra.errors import InputError
 from polypool.infra.store.findings import Skipped
-from polypool.tasks.datasets.annotation_files import map_array, read_csv
+from polypool.tasks.datasets.annotations import map_array, read_csv
 
 QUOTE = "a row with a quote that is not closed where its field or line ends"
 

@@ -1,0 +1,60 @@
+"""Damaged files of every form: what campaigns of fuzzing once found to end in a traceback, a hang or wrong numbers."""
+
+from __future__ import annotations
+
+import re
+import shutil
+
+import pytest
+from fuzz import FORMS
+from verbs import run
+
+from polypool.infra.errors import InputError
+
+WORD = re.compile(rb'"(?:[^"\\]|\\.)*"|-?\d+(?:\.\d+)?')
+
+
+def instead(value: str):
+    """Return a damage that puts a value in the place of a text or number in the middle of a file."""
+
+    def damaged(data: bytes) -> bytes:
+        words = [*WORD.finditer(data)] or [re.search(b"", data)]
+        found = words[len(words) // 2]
+        return data[: found.start()] + value.encode() + data[found.end() :]
+
+    return damaged
+
+
+CASES = {
+    "cut": lambda data: data[: len(data) // 2],
+    "empty": lambda data: b"",
+    "deep": instead("[" * 50_000),
+    "digits": instead("9" * 5_000),
+    "no Unicode": instead('"\\ud800"'),
+    "control characters": instead('"\\u001b[2J\\u202e"'),
+    "of another type": instead("null"),
+    "a path that leaves": instead('"../../etc/passwd"'),
+    "bytes": lambda data: data[:40] + b"\xff\xfe\x00" + data[43:],
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_damage_is_counted_or_ends_in_one_message(form, tmp_path, monkeypatch):
+    make, files, action = FORMS[form]
+    (tmp_path / "whole").mkdir()
+    make(tmp_path / "whole")
+    for name, damage in CASES.items():
+        case = shutil.copytree(tmp_path / "whole", tmp_path / name)
+        file = case / files.split()[0]
+        file.write_bytes(damage(file.read_bytes()))
+        monkeypatch.chdir(case)
+        if isinstance(action, str):
+            code, out, err = run(*action.split(), "--out", "out", "--allow-skipped")
+            assert code in (0, 2), (name, err)
+            assert "Traceback" not in err, (name, err)
+            assert not {char for char in out if not char.isprintable()} - {*"\n\r\t"}, (name, out)
+        else:
+            try:
+                action(case)
+            except InputError:
+                continue
