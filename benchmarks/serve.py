@@ -25,8 +25,7 @@ from benchmarks.random_data import image_run
 from benchmarks.side_by_side import compare, run
 from polypool.infra.registry import TASKS
 from polypool.pipelines.models.trained import TrainedModel
-from polypool.pipelines.serving.application import application
-from polypool.pipelines.serving.model import LocalModel
+from polypool.pipelines.serving.app import application
 from polypool.pipelines.serving.service import Service
 from polypool.pipelines.serving.settings import Place, Settings
 from polypool.tasks.run import Run
@@ -45,9 +44,7 @@ def own(trained: TrainedModel) -> ASGIApp:
     """Return the application of `polypool serve`."""
     service = Service(trained, Settings(source="benchmark", images=False))
     service.warm()
-    return application(
-        service.described, service.settings, LocalModel(service, waiting=service.settings.limits.max_queued)
-    )
+    return application(service)
 
 
 def plain(trained: TrainedModel) -> ASGIApp:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from polypool.infra.errors import InputError
 from polypool.infra.extras import needed
 from polypool.infra.paths import home
+from polypool.infra.process.stopping import exit_now, set_handler
 from polypool.infra.ray.session import on_cluster
 from polypool.infra.storage.places import Url, place
 from polypool.infra.tracking import resolve_run, tracking_uri
@@ -76,6 +77,7 @@ def serve(settings: Settings, at: Place, *, token_file: Path | None, open_to_all
             access_log=False,  # requests hold what people look for
             server_header=False,
         )
+        set_handler(exit_now)  # after the requests in progress, though the model may still compute
         uvicorn.Server(config).run(sockets=[listening])
 
 

@@ -83,9 +83,8 @@ def replicas() -> list[Any]:
     import psutil
     import ray  # noqa: F401 (brings psutil)
 
-    return [
-        process for process in psutil.process_iter() if "Replica:tiny" in process.name().replace("#", ":")
-    ]
+    named = psutil.process_iter(["name"])
+    return [process for process in named if "Replica:tiny" in process.info["name"].replace("#", ":")]
 
 
 def test_answers_are_the_models(address, trained):
