@@ -375,6 +375,17 @@ REGISTRIES: Mapping[str, Registry] = {
 """Kinds of the parts that the settings of a run name."""
 
 
+def named_encoder(spec: str, side: str) -> str:
+    """Return the spec of the encoder of a side, `visual` or `text`.
+
+    Raises:
+        InputError: the run names none.
+    """
+    if not spec:
+        raise InputError(f"the task needs a {side} encoder, and the run names none; name one by --{side}")
+    return spec
+
+
 def located(run: Run, start: Callable[[], Path]) -> Run:
     """Return a run whose paths are absolute: those of its data, and those of its parts, `FilePath` and `ModelName`.
 

@@ -20,14 +20,21 @@ from polypool.infra.errors import LACKING, InputError
 from polypool.infra.fields import from_plain
 from polypool.infra.paths import absolute, home
 from polypool.infra.process.progress import Progress
-from polypool.infra.registry import AUGMENTATIONS, ENCODERS, Spec
+from polypool.infra.registry import AUGMENTATIONS, ENCODERS, MODELS, Spec
 from polypool.infra.store import FeatureStore
 from polypool.infra.tracking.run_records import Source
 from polypool.tasks.datasets.corpus import Corpus, Item
 from polypool.tasks.datasets.questions import Image, QuestionCorpus
 from polypool.tasks.datasets.readers.folders import Listing
 from polypool.tasks.inputs.augmentations import Drop, MaskReplaceDelete
-from polypool.tasks.inputs.texts import NewTexts, StoredTexts, TextAugmentation, TextInputs, TextSource
+from polypool.tasks.inputs.texts import (
+    NewTexts,
+    StoredTexts,
+    TextAugmentation,
+    TextInputs,
+    TextSource,
+    caption_inputs,
+)
 from polypool.tasks.inputs.visual_files import Modality, check_frames, visual_files
 from polypool.tasks.inputs.visuals import (
     FEATURES,
@@ -36,9 +43,7 @@ from polypool.tasks.inputs.visuals import (
     VisualInputs,
     unseen_inputs,
 )
-from polypool.tasks.models.parts import check_reads_features, named_encoder
-from polypool.tasks.models.parts import text_inputs as model_texts
-from polypool.tasks.run import Run
+from polypool.tasks.run import Run, named_encoder
 from polypool.tasks.scoring.records import LEFT_OUT, ORIGIN
 
 SPLITS = ("train", "val", "test")
@@ -182,7 +187,11 @@ class CorpusInputs:
             raise InputError(
                 f"--data.max-words {data.max_words} cuts words, and {data.texts} has features of whole texts; make it 0"
             )
-        check_reads_features(self.run)
+        if self.run.model and MODELS.part(self.run.model).text_inputs:
+            raise InputError(
+                f"the model {self.run.model!r} reads the words of captions, and {self.run.text!r} stored features of "
+                "them; choose a text encoder of words, such as --text bigru, or leave --model empty"
+            )
         for split in self.splits_read:
             self.corpus_texts(split)
 
@@ -221,7 +230,7 @@ class CorpusInputs:
         if self.run.text:
             kinds["text"] = ENCODERS.get(self.text_spec.name).assets_kind
         if not self.reads_words:
-            kinds["texts"] = TextSource
+            kinds["texts"] = TextSource, caption_inputs
         if isinstance(assets, dict):
             if FEATURES in assets:  # older checkpoints lack it
                 kinds[FEATURES] = FeatureSource
@@ -324,7 +333,7 @@ class CorpusInputs:
             InputError: the backbone cannot be loaded, or cannot read one of them.
         """
         if self.reads_words:
-            return model_texts(self.run, texts, self._tokenizer)
+            return caption_inputs(self.run, texts, self._tokenizer)
         return NewTexts(texts, self._text_backbone, dtype=self._text_source.dtype)
 
     @cached_property

@@ -17,11 +17,12 @@ from polypool.infra.batches import Batch
 from polypool.infra.errors import InputError
 from polypool.infra.process.progress import Progress
 from polypool.infra.ragged import ragged
-from polypool.infra.registry import BACKBONES
+from polypool.infra.registry import BACKBONES, MODELS, Spec
 from polypool.infra.store import FeatureStore
 from polypool.infra.store.ids import text_id
 from polypool.tasks.inputs.augmentations import Draw, Drop, MaskReplaceDelete
 from polypool.tasks.inputs.visuals import MemorySets
+from polypool.tasks.run import Run
 
 TextAugmentation = MaskReplaceDelete | Drop  # of words, or of stored features
 
@@ -250,3 +251,11 @@ class NewTexts:
                 raise InputError(f"the text {text[:80]!r} cannot be read: {x_LF}")
             features.append(x_LF.astype(self._dtype))
         return features
+
+
+def caption_inputs(run: Run, captions: Sequence[str], tokenizer: Tokenizer) -> TextInputs:
+    """Return what a run's model reads of captions: their words, or what its class's `text_inputs` returns."""
+    spec, limit = Spec.parse(run.model or "none"), run.data.max_words
+    if run.model and (of_model := MODELS.get(spec.name).text_inputs):
+        return of_model(captions, tokenizer, limit=limit, **spec.params)
+    return Captions(captions, tokenizer, limit=limit)

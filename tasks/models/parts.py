@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +11,6 @@ from torch import nn
 from polypool.aggregators.aggregator import Aggregator
 from polypool.encoders.adaptations import Adaptation, adapt
 from polypool.encoders.encoder import Encoder
-from polypool.encoders.text.tokenizers import Tokenizer
 from polypool.infra.errors import InputError
 from polypool.infra.registry import (
     ADAPTATIONS,
@@ -24,26 +23,14 @@ from polypool.infra.registry import (
     SIMILARITIES,
     Spec,
 )
-from polypool.tasks.inputs.texts import TextInputs
 from polypool.tasks.models.branch import Branch, look_at_each_other
 from polypool.tasks.models.dual_encoder import DualEncoder
 from polypool.tasks.models.pair_encoder import PairEncoder
 from polypool.tasks.models.retrieval_model import RetrievalModel
 from polypool.tasks.objectives.objective import Objective
 from polypool.tasks.objectives.regularisers import Regulariser
-from polypool.tasks.run import Run
+from polypool.tasks.run import Run, named_encoder
 from polypool.tasks.similarities.similarity import Similarity
-
-
-def named_encoder(spec: str, side: str) -> str:
-    """Return the spec of the encoder of a side, `visual` or `text`.
-
-    Raises:
-        InputError: the run names none.
-    """
-    if not spec:
-        raise InputError(f"the task needs a {side} encoder, and the run names none; name one by --{side}")
-    return spec
 
 
 def is_adapted(run: Run) -> bool:
@@ -233,26 +220,3 @@ def retrieval_model(run: Run, parts: Parts) -> RetrievalModel:
         return DualEncoder(*branches, similarity, parts.objective(), parts.regularisers())
     cross = parts.cross(branches[0].encoder.width)
     return PairEncoder(*branches, similarity, parts.objective(), parts.regularisers(), cross=cross)
-
-
-def _model_kind(run: Run) -> type[RetrievalModel]:
-    return MODELS.part(run.model) if run.model else RetrievalModel
-
-
-def check_reads_features(run: Run) -> None:
-    """Refuse a model that reads the words of captions for texts that are stored as features.
-
-    Raises:
-        InputError: the run names such a model.
-    """
-    if _model_kind(run).text_inputs.__func__ is not RetrievalModel.text_inputs.__func__:
-        raise InputError(
-            f"the model {run.model!r} reads the words of captions, and {run.text!r} stored features of them; choose a "
-            "text encoder of words, such as --text bigru, or leave --model empty"
-        )
-
-
-def text_inputs(run: Run, captions: Sequence[str], tokenizer: Tokenizer) -> TextInputs:
-    """Return what the run's model reads of captions."""
-    params = Spec.parse(run.model).params if run.model else {}
-    return _model_kind(run).text_inputs(captions, tokenizer, limit=run.data.max_words, **params)

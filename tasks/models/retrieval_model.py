@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from polypool.encoders.text.tokenizers import Tokenizer
 from polypool.infra.batches import Batch
 from polypool.infra.compute.dist import gather, rank
 from polypool.infra.errors import InputError
 from polypool.tasks.adapter import Score
-from polypool.tasks.inputs.texts import Captions, TextInputs
+from polypool.tasks.inputs.texts import TextInputs
 from polypool.tasks.objectives.objective import Objective, batch_positives
 from polypool.tasks.objectives.regularisers import Regulariser
 from polypool.tasks.similarities.similarity import Similarity
@@ -101,6 +100,11 @@ class RetrievalModel(nn.Module, ABC):
     looks_at_pairs: bool = False
     """Whether every pair costs a pass through the model; `scorer` then returns a `tasks.scoring.scores.PairsScore`."""
 
+    text_inputs: Callable[..., TextInputs] | None = None
+    """A class method that returns what the model reads of captions; None for their words. It is called with the
+    captions, the tokenizer of the text encoder, `limit`, the words after which a caption is cut (0 for never), and the
+    parameters of the run's spec of the model."""
+
     def __init__(
         self, similarity: Similarity, objective: Objective, regularisers: Iterable[Regulariser] = ()
     ) -> None:
@@ -122,20 +126,6 @@ class RetrievalModel(nn.Module, ABC):
                     f"{kinds[similarity.of_distributions]}; choose another aggregator, or leave the regulariser out "
                     "(--regularisers)"
                 )
-
-    @classmethod
-    def text_inputs(
-        cls, captions: Sequence[str], tokenizer: Tokenizer, *, limit: int = 0, **params: Any
-    ) -> TextInputs:
-        """Return what the model reads of captions: their words, unless a class reads more.
-
-        Args:
-            captions: the texts.
-            tokenizer: of the text encoder.
-            limit: words after which a caption is cut; 0 for never.
-            params: of the run's spec of the model.
-        """
-        return Captions(captions, tokenizer, limit=limit)
 
     @abstractmethod
     def encode_visual(self, batch: Batch) -> Any:

@@ -17,7 +17,8 @@ from polypool.infra.spec import Spec
 from polypool.tasks.adapter import Score
 from polypool.tasks.hgr.hgr import HGR, phrase_scores
 from polypool.tasks.hgr.role_captions import RoleCaptions
-from polypool.tasks.models.parts import Parts, retrieval_model, text_inputs
+from polypool.tasks.inputs.texts import caption_inputs
+from polypool.tasks.models.parts import Parts, retrieval_model
 
 AGGREGATORS = ["attention", "gpo", "pie(k=2)"]
 CLOSE = {"rtol": 1e-9, "atol": 1e-9}
@@ -178,7 +179,7 @@ def test_captions_and_frames_are_learnt(tmp_path):
     spec = str(Spec("hgr", {**SPEC, "graphs": f"{tmp_path}/graphs.json"}))
     run = toy_run(model=spec, aggregator="attention", objective="triplet(warmup_epochs=0)")
     assets = BiGRU.prepare(CAPTIONS, min_count=1, ends=False)
-    inputs = text_inputs(run, CAPTIONS, BiGRU.tokenizer(assets))
+    inputs = caption_inputs(run, CAPTIONS, BiGRU.tokenizer(assets))
     assert isinstance(inputs, RoleCaptions)
     frames_BNF, mask_BN = torch.randn(12, 3, 24), torch.ones(12, 3, dtype=torch.bool)
     numbers = torch.arange(12)

@@ -20,9 +20,10 @@ from polypool.infra.registry import TASKS
 from polypool.infra.spec import trust_specs
 from polypool.pipelines.training.checkpoints.format import load_weights, save_weights
 from polypool.pipelines.training.loop.trainer import Trainer
+from polypool.tasks.inputs.texts import caption_inputs
 from polypool.tasks.models.branch import Branch
 from polypool.tasks.models.dual_encoder import DualEncoder
-from polypool.tasks.models.parts import Parts, retrieval_model, text_inputs
+from polypool.tasks.models.parts import Parts, retrieval_model
 from polypool.tasks.models.retrieval_model import TRAINING_ONLY
 from polypool.tasks.objectives.objective import Objective, batch_positives
 from polypool.tasks.objectives.regularisers import Regulariser
@@ -189,7 +190,7 @@ def test_a_model_of_ones_own_is_named_by_a_run():
     assert model.gain.grad.abs() > 0
     for most, sizes in ((0, [5, 3]), (1, [3, 3])):
         limited = replace(run, data=replace(run.data, max_words=most))
-        captions = text_inputs(limited, ["w1 w2 w3", "w4"], BiGRU.tokenizer({"words": WORDS}))
+        captions = caption_inputs(limited, ["w1 w2 w3", "w4"], BiGRU.tokenizer({"words": WORDS}))
         assert captions.batch(np.arange(2))["text_mask"].sum(dim=1).tolist() == sizes
 
 
@@ -198,7 +199,7 @@ def test_what_is_no_retrieval_model_is_refused():
     trust_specs(run.model)
     for build in (
         lambda: retrieval_model(run, Parts(run, visual=None, text=None)),
-        lambda: text_inputs(run, [], None),
+        lambda: caption_inputs(run, [], None),
     ):
         with pytest.raises(InputError, match=r"RetrievalModel"):
             build()
