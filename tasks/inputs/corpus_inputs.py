@@ -230,7 +230,7 @@ class CorpusInputs:
         if self.run.text:
             kinds["text"] = ENCODERS.get(self.text_spec.name).assets_kind
         if not self.reads_words:
-            kinds["texts"] = TextSource, caption_inputs
+            kinds["texts"] = TextSource
         if isinstance(assets, dict):
             if FEATURES in assets:  # older checkpoints lack it
                 kinds[FEATURES] = FeatureSource
