@@ -55,7 +55,7 @@ test-latest: $(READY)
 notebook: $(READY)
 	$(BIN)/python -m pytest -m notebook
 
-# the site, in build/docs, with pages of the aggregators in docs/aggregators; a warning is an error
+# the site, in build/docs; a warning is an error
 docs: $(ENV)/docs
 	$(BIN)/python -m sphinx --quiet --fresh-env --fail-on-warning -d build/docs-trees docs build/docs
 	@echo 'open build/docs/index.html'

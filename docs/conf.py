@@ -1,4 +1,4 @@
-"""Sphinx settings for `make docs`: Markdown pages, pages generated from the code, no network."""
+"""Sphinx settings for `make docs`: Markdown pages and docstrings, no network."""
 
 from __future__ import annotations
 
@@ -18,8 +18,6 @@ from sphinx.writers.html5 import HTML5Translator
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # document this checkout
-
-from docs.generate.aggregators import write_pages  # noqa: E402
 
 project = "polypool"
 author = "the authors of polypool"
@@ -110,9 +108,8 @@ def check_pages(app: Sphinx, error: Exception | None) -> None:
 
 
 def setup(app: Sphinx) -> None:
-    """Connect the generated pages, docstrings, commands and formulas."""
+    """Connect docstrings, commands and formulas."""
     app.add_html_math_renderer("mathml", (draw_inline, None), (draw_block, None))
-    app.connect("builder-inited", lambda app: write_pages(ROOT, ROOT / "docs/aggregators"))
     app.connect("source-read", link_pages)
     app.connect("autodoc-process-docstring", read_google_style)
     app.connect("doctree-read", mark_commands)
