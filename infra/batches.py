@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -34,41 +33,6 @@ class Ordered(Protocol):
 
     def order(self, *, batch: int, unit: int, seed: int) -> Order:
         """Return the order of all epochs."""
-
-
-@runtime_checkable
-class FetchesAhead(Protocol):
-    """A remote source that can fetch before it is read."""
-
-    def fetch_ahead(self, index_B: np.ndarray) -> Sequence[Future]:
-        """Begin to fetch some samples; return the requests, which may be cancelled."""
-
-
-def fetch_ahead(source: object, index_B: np.ndarray) -> Sequence[Future]:
-    """Begin to fetch some samples where the source can; return the requests, which may be cancelled."""
-    return source.fetch_ahead(index_B) if isinstance(source, FetchesAhead) else ()
-
-
-def announced(source: object, parts: Iterable[np.ndarray], *, ahead: int = 8) -> Iterator[np.ndarray]:
-    """Yield parts, each after the source has begun to fetch the next ones.
-
-    Args:
-        source: of the samples.
-        parts: numbers of samples that are read together, such as a batch.
-        ahead: parts that are being fetched beside the one in use.
-    """
-    waiting: deque[tuple[np.ndarray, Sequence[Future]]] = deque()
-    try:
-        for index_B in parts:
-            waiting.append((index_B, fetch_ahead(source, index_B)))
-            if len(waiting) > ahead:
-                yield waiting.popleft()[0]
-        while waiting:
-            yield waiting.popleft()[0]
-    finally:
-        for _, coming in waiting:
-            for future in coming:
-                future.cancel()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,26 +89,20 @@ def load(
 ) -> Iterator[tuple[int, dict[str, Tensor]]]:
     """Yield `(size of the global batch, this worker's part on the device)` for the rest of an epoch.
 
-    The next batch is made in a thread while the current one is used, and remote data is fetched further ahead.
+    The next batch is made in a thread while the current one is used.
     """
     epoch = samples // order.epoch_samples
-    sizes: deque[int] = deque()
 
-    def own() -> Iterator[np.ndarray]:
-        for index_B in order.batches(samples):
-            sizes.append(len(index_B))
-            yield np.array_split(index_B, world())[rank()]
-
-    def make(own_B: np.ndarray, size: int) -> tuple[int, dict[str, Tensor]]:
-        batch = data.batch(own_B, seed=order.seed, epoch=epoch)
+    def make(index_B: np.ndarray) -> tuple[int, dict[str, Tensor]]:
+        batch = data.batch(np.array_split(index_B, world())[rank()], seed=order.seed, epoch=epoch)
         if device.type == "cuda":
             batch = {key: x.pin_memory().to(device, non_blocking=True) for key, x in batch.items()}
-        return size, batch
+        return len(index_B), batch
 
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="batches") as pool:
         waiting = None
-        for own_B in announced(data, own()):
-            coming = pool.submit(make, own_B, sizes.popleft())
+        for index_B in order.batches(samples):
+            coming = pool.submit(make, index_B)
             if waiting is not None:
                 yield waiting.result()
             waiting = coming

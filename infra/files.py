@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import re
+import secrets
 import shutil
 import stat
 import tempfile
@@ -18,8 +19,7 @@ from typing import Any, BinaryIO
 
 from polypool.infra.errors import InputError, MissingError
 from polypool.infra.paths import elsewhere
-from polypool.infra.process.locking import open_locked
-from polypool.infra.storage.places import local
+from polypool.infra.storage import local
 
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _FORBIDDEN = {errno.EACCES, errno.EPERM}
@@ -103,26 +103,21 @@ def atomic(path: Path, *, needs: int = 0) -> Iterator[BinaryIO]:
         needs: bytes about to be written, for the message where they do not fit.
 
     Raises:
-        InputError: the file cannot be opened, another process is writing it, or no space is left.
+        InputError: the file cannot be opened, or no space is left.
     """
     path = local(path, what="a file to write")
-    part = path.with_name(f".{path.name}.part")
+    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:
-        locked = open_locked(part)
+        opened = part.open("xb")
     except OSError as error:
         raise InputError(f"{path}: cannot be written: {error.strerror}") from error
-    if locked is None:
-        raise InputError(
-            f"{path}: another process is writing this file; wait for its end, or choose another name"
-        )
-    with open(part, "wb", opener=lambda *_: locked.handle) as file:
+    with opened as file:
         try:
-            file.truncate()
             yield file
             needs = max(needs, file.tell())
             file.flush()
             os.fsync(file.fileno())
-            os.replace(part, path)  # before closing unlocks the part for others
+            os.replace(part, path)
         except BaseException as error:
             part.unlink(missing_ok=True)
             with suppress(OSError):

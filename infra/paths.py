@@ -12,7 +12,7 @@ from typing import Annotated, Any
 from urllib.parse import unquote, urlparse
 
 from polypool.infra.errors import InputError
-from polypool.infra.storage.places import Url, local, place
+from polypool.infra.storage import Url, local, place
 
 FilePath = Annotated[str, "a file or folder"]
 """Type of a part's parameter that names a file or folder; a run that names the part makes it absolute."""

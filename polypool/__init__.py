@@ -272,7 +272,7 @@ def export(
     Raises:
         InputError: no such run or model, the folder is in use, or the hub refuses or does not answer.
     """
-    from polypool.infra.storage.hub import Publication
+    from polypool.infra.storage import Publication
     from polypool.pipelines.models.exporting import export as export_model
 
     publication = Publication(license=license, private=private)

@@ -11,7 +11,7 @@ import tyro
 from polypool.infra.errors import InputError
 from polypool.infra.paths import absolute, here
 from polypool.infra.spec import Spec, changed
-from polypool.infra.storage.places import Url, place
+from polypool.infra.storage import Url, place
 
 if TYPE_CHECKING:
     from polypool.tasks.run import Run

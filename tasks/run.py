@@ -36,7 +36,7 @@ from polypool.infra.registry import (
 )
 from polypool.infra.registry.origins import ORIGINS, origins, without_origins
 from polypool.infra.spec import Spec, modules_of, refuse_untrusted
-from polypool.infra.storage.places import place
+from polypool.infra.storage import place
 from polypool.tasks.automatic import AUTO, features_name, folder_name, question_protocol, short, text_encoder
 from polypool.tasks.renamed import renamed
 
@@ -236,12 +236,12 @@ class Run:
     workers: Positive = 1
     """Ray Train workers; each holds batch / workers samples."""
     min_workers: Count = 0
-    """How few will do where machines are lost or still to come; 0 for all. As many train as there is room for and can
-    share a batch evenly; the result is the same but for rounding."""
+    """How few will do where machines are lost or still to come; 0 for all. As many train as there is room for, and each
+    number has to share a batch evenly; the result is the same but for rounding."""
     cpus: Positive = 2
     """Cores of a worker, or its share of the cluster where that is less."""
     retries: Count = 1
-    """How many faults in a row, without a checkpoint between them, workers start again after, from the last one."""
+    """How often Ray restarts workers that failed, from the last checkpoint."""
     log_every: Positive = 10
     """Steps between two logged losses."""
     checkpoint_every: Count = 0
@@ -266,6 +266,12 @@ class Run:
         if self.min_workers > self.workers:
             raise InputError(
                 f"--min-workers must be at most --workers, which is {self.workers}, not {self.min_workers}"
+            )
+        if odd := [count for count in self.worker_counts if self.optim.batch % count]:
+            even = math.lcm(*self.worker_counts)
+            raise InputError(
+                f"--min-workers {self.min_workers}: a batch of {self.optim.batch} cannot be shared evenly by {odd[0]} "
+                f"workers; choose a batch that each number of workers shares, such as {even}"
             )
         if self.text == AUTO and self.data.corpus:
             object.__setattr__(self, "text", text_encoder(self.visual, stored=bool(self.data.texts)))
@@ -293,9 +299,8 @@ class Run:
 
     @property
     def worker_counts(self) -> tuple[int, ...]:
-        """The numbers of workers that may train, ascending: those that can share a batch evenly."""
-        counts = range(self.min_workers or self.workers, self.workers + 1)
-        return tuple(count for count in counts if self.optim.batch % count == 0)
+        """The numbers of workers that may train, ascending."""
+        return tuple(range(self.min_workers or self.workers, self.workers + 1))
 
     @property
     def epoch_unit(self) -> int:

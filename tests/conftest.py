@@ -83,32 +83,16 @@ def first_runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="session", autouse=True)
-def in_this_process() -> Iterator[None]:
-    """Let `train` that a test calls do its work here: the process of the tests is not to be forked."""
-    from polypool.infra.process.watching import Attempt, Work
-    from polypool.pipelines.commands import train as verb
-
-    def here(work: Work, **_: object) -> object:
-        return work.do(Attempt(note="", _pipe=sink))
-
-    sink = os.open(os.devnull, os.O_WRONLY)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(verb, "watched", here)
-        yield
-    os.close(sink)
-
-
 @pytest.fixture(scope="session")
 def one_ray() -> Iterator[None]:
     """A private Ray for the sessions that verbs open; its workers find the tests' modules."""
-    from polypool.infra.ray.session import ray_session
+    from polypool.infra.ray import ray_session
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", os.pathsep.join(PATHS))
         patch.setenv("RAY_worker_niceness", "0")  # 15 by default: they would starve beside the other tests
         patch.delenv("RAY_ADDRESS", raising=False)
-        with ray_session(cpus=2, shared=True):
+        with ray_session(cpus=2, dashboard=True):
             yield
 
 
@@ -151,7 +135,6 @@ def bucket(
     s3_server: object_storage.Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[object_storage.Bucket]:
     """An empty bucket, an environment that reaches it, no pauses between attempts, and an empty cache."""
-    monkeypatch.setattr("polypool.infra.storage.remote._PAUSE", 0)
     environment = {
         **object_storage.KEYS,
         "AWS_ENDPOINT_URL": s3_server.endpoint,
@@ -161,7 +144,6 @@ def bucket(
     }
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.delenv("POLYPOOL_CACHE_GB", raising=False)
     made = object_storage.Bucket(s3_server, f"bucket-{secrets.token_hex(4)}")
     made.system.create_dir(made.name)
     s3_server.requests.clear()
@@ -176,10 +158,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[hub_server.
     """An empty stand-in of the Hugging Face hub, which this process and its children reach, and an empty cache."""
     from huggingface_hub import constants
 
-    from polypool.infra.storage import remote
-
     server = hub_server.Hub()
-    remote._system.cache_clear()  # the client of an earlier stand-in
     monkeypatch.setenv("POLYPOOL_CACHE", str(tmp_path / "cache"))
     cache, token = str(tmp_path / "hub-cache"), hub_server.TOKEN
     environment = {

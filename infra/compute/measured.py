@@ -13,7 +13,7 @@ from pathlib import Path
 
 from polypool.infra.errors import InputError
 from polypool.infra.files import write_json
-from polypool.infra.storage.places import user_cache
+from polypool.infra.storage import user_cache
 
 
 def processor() -> list[str]:

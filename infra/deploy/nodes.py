@@ -7,7 +7,7 @@ import time
 
 from polypool.infra.errors import InputError
 from polypool.infra.process.command import command
-from polypool.infra.ray.session import ray_session
+from polypool.infra.ray import ray_session
 
 
 def addresses() -> list[str]:

@@ -23,7 +23,7 @@ from polypool.infra.process.memory import collect_rarely
 from polypool.infra.process.output import HELP, printed_as, take_options, without_next
 from polypool.infra.process.stopping import report_stop, stoppable
 from polypool.infra.process.terminal import Printable, printable
-from polypool.infra.storage.places import local
+from polypool.infra.storage import local
 
 Repeated = Annotated[tuple[str, ...], tyro.conf.UseAppendAction]
 """An option that may be given several times, one value each."""

@@ -32,11 +32,6 @@ class Stopped(KeyboardInterrupt):
     """
 
 
-def times_received(number: int) -> int:
-    """Return how often a signal has arrived inside `stoppable`."""
-    return _received.count(number)
-
-
 def set_handler(handler: Callable[[int, FrameType | None], None]) -> None:
     """Let `handler` handle the signals, except those that the parent process set to be ignored."""
     for number in SIGNALS:
@@ -138,36 +133,43 @@ def run_async(main: Coroutine[Any, Any, None]) -> None:
 
 @contextmanager
 def graceful_stop(request: Callable[[], None], *, seconds: float) -> Iterator[None]:
-    """On SIGTERM, let what is inside end by itself, as training does with a checkpoint; then raise `Stopped`.
+    """On SIGTERM or Ctrl-C, let the block end by itself, as training does with a checkpoint; then raise `Stopped`.
+
+    A second signal ends the process at once.
 
     Args:
         request: called once, in the signal's handler.
-        seconds: after which `Stopped` is raised inside. Ctrl-C raises it without waiting.
+        seconds: after which `Stopped` is raised inside.
     """
     requested: list[int] = []
 
     def later(number: int, frame: FrameType | None) -> None:
         requested.append(number)
-        _received.append(number)  # also where what is inside ends with an error
-        signal.signal(signal.SIGTERM, exit_now)
+        _received.append(number)  # also where the block ends with an error
+        set_handler(exit_now)
         request()
         signal.setitimer(signal.ITIMER_REAL, seconds)
 
     def too_late(number: int, frame: FrameType | None) -> None:
-        raise_stopped(signal.SIGTERM)
+        raise_stopped(requested[0])
 
     if signal.getsignal(signal.SIGTERM) is not raise_stopped:  # no command of ours, or a thread of one
         yield
         return
-    signal.signal(signal.SIGTERM, later)
+    graceful = [
+        number for number in (signal.SIGTERM, signal.SIGINT) if signal.getsignal(number) is raise_stopped
+    ]
+    for number in graceful:
+        signal.signal(number, later)
     before = signal.signal(signal.SIGALRM, too_late)
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-        if signal.getsignal(signal.SIGTERM) is later:
-            signal.signal(signal.SIGTERM, raise_stopped)
+        for number in graceful:
+            if signal.getsignal(number) is later:
+                signal.signal(number, raise_stopped)
     if requested:
         raise_stopped(requested[0])
 

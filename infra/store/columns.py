@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from polypool.infra.errors import AbsentError, InputError, MissingError
-from polypool.infra.storage.places import Url, place
+from polypool.infra.storage import Url, place
 from polypool.infra.store.feature_store import FeatureStore, column_place, column_source
 from polypool.infra.store.findings import Skipped
 from polypool.infra.store.ids import IdSet

@@ -11,7 +11,6 @@ import hashlib
 import threading
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,10 +21,9 @@ import pyarrow.compute as pc
 
 from polypool.infra.errors import InputError, unknown
 from polypool.infra.process.progress import Progress
-from polypool.infra.storage.places import Url, place
+from polypool.infra.storage import Url, fetch, place
 from polypool.infra.store.manifest import COLUMNS, Manifest, Shard
 from polypool.infra.store.mapped import Ahead, allow_files
-from polypool.infra.store.remote_shards import RemoteShards
 from polypool.infra.store.shard import MappedShard, Place, map_shard
 
 if TYPE_CHECKING:
@@ -43,36 +41,43 @@ def column_place(folder: Path | Url, name: str) -> Path | Url:
 
 
 class FeatureStore:
-    """A complete store; open it with `FeatureStore.open`. Only the path is pickled."""
+    """A complete store; open it with `FeatureStore.open`. Only the path is pickled.
 
-    def __init__(self, folder: Path | Url, manifest: Manifest) -> None:
-        self.folder = folder
+    Args:
+        folder: the store, which may be a URL.
+        files: the folder with its shards, or with copies of them.
+        manifest: of the store.
+    """
+
+    def __init__(self, folder: Path | Url, files: Path, manifest: Manifest) -> None:
+        self.folder, self._files = folder, files
         self.manifest = manifest
         # the row at which each shard begins
         self._first = [0, *accumulate(shard.sets for shard in manifest.shards)]
         self._mapped: list[MappedShard | None] = [None] * len(manifest.shards)
         self._mapping = threading.Lock()
-        self._remote = RemoteShards(folder, manifest) if isinstance(folder, Url) else None
         self._ahead = Ahead(lambda place: place[0].fetch(place[1]))
 
     @classmethod
     def open(cls, folder: str | Path | Url) -> FeatureStore:
-        """Open the store in `folder`, which may be a URL: the sets that are read are then cached on this machine.
+        """Open the store in `folder`, which may be a URL: it is then copied to this machine once.
 
         Raises:
             InputError: it is missing, half written, of another version, or a file is missing or cut short.
         """
         folder, manifest = place(folder), Manifest.read(folder)
         if isinstance(folder, Path):
-            folder = folder.absolute()
-            for shard in manifest.shards:
-                path = folder / shard.file
-                size = path.stat().st_size if path.is_file() else None
-                if size != shard.bytes:
-                    state = "is missing" if size is None else f"has {size:,} bytes, not {shard.bytes:,}"
-                    raise InputError(f"{path}: {state}; copy the store again, or write it anew")
-        allow_files(len(manifest.shards) * (1 if isinstance(folder, Path) else 2))
-        return cls(folder, manifest)
+            folder = files = folder.absolute()
+        else:
+            files = fetch(folder, {shard.file: shard.sha256 for shard in manifest.shards})
+        for shard in manifest.shards:
+            path = files / shard.file
+            size = path.stat().st_size if path.is_file() else None
+            if size != shard.bytes:
+                state = "is missing" if size is None else f"has {size:,} bytes, not {shard.bytes:,}"
+                raise InputError(f"{path}: {state}; copy the store again, or write it anew")
+        allow_files(len(manifest.shards))
+        return cls(folder, files, manifest)
 
     def __reduce__(self) -> tuple:
         return FeatureStore.open, (self.folder,)
@@ -122,8 +127,6 @@ class FeatureStore:
     @property
     def ids(self) -> pa.ChunkedArray:
         """The id of every row, as Arrow strings in the mapped files."""
-        if self._remote:
-            self._remote.fetch_ids()
         return pa.chunked_array([self._shard(i).ids for i in range(len(self._mapped))], pa.string())
 
     def __len__(self) -> int:
@@ -131,18 +134,15 @@ class FeatureStore:
 
     def _shard(self, index: int) -> MappedShard:
         mapped = self._mapped[index]
-        if mapped is None or mapped.gone:
+        if mapped is None:
             with self._mapping:  # and no other thread maps it meanwhile
                 mapped = self._mapped[index]
-                if mapped is None or mapped.gone:
+                if mapped is None:
                     mapped = self._mapped[index] = self._map(self.manifest.shards[index])
         return mapped
 
     def _map(self, shard: Shard) -> MappedShard:
-        if self._remote:
-            return self._remote.map(shard)
-        assert isinstance(self.folder, Path)
-        return map_shard(self.folder / shard.file, shard, dim=self.dim, dtype=self.dtype)
+        return map_shard(self._files / shard.file, shard, dim=self.dim, dtype=self.dtype)
 
     def rows(self, ids: Sequence[str]) -> np.ndarray:
         """Return the row of each id, int64. Call it once for all ids, not for each batch.
@@ -170,9 +170,7 @@ class FeatureStore:
         Raises:
             InputError: its bytes changed since they were written; checked at the first time.
         """
-        shard, local = at = self.place(row)
-        if self._remote:
-            self._remote.fetch([at])
+        shard, local = self.place(row)
         return shard[local]
 
     def place(self, row: int) -> Place:
@@ -181,15 +179,6 @@ class FeatureStore:
             raise IndexError(f"row {row} of a store with {len(self)} sets")
         index = bisect_right(self._first, row) - 1
         return self._shard(index), row - self._first[index]
-
-    def fetch_ahead(self, rows: np.ndarray) -> Sequence[Future]:
-        """Begin to fetch the sets in `rows` from object storage, before they are read; the requests may be cancelled.
-
-        Does nothing for a store of this machine, where the system fetches a batch in no time.
-        """
-        if self._remote is None:
-            return ()
-        return self._remote.request([self.place(row) for row in np.asarray(rows).tolist()])
 
     def sizes(self, rows: np.ndarray) -> np.ndarray:
         """Return the number of vectors of each row, int64."""
@@ -220,8 +209,6 @@ class FeatureStore:
         import torch  # here, so that `ingest` and others that read no tensors start fast
 
         places = [self.place(row) for row in np.asarray(rows).tolist()]
-        if self._remote:
-            self._remote.fetch(places)
         sets = [shard.view(local) for shard, local in places]
         kept = sets if keep is None else [_indices(*each) for each in zip(keep, map(len, sets), strict=True)]
         sizes = np.array([*map(len, kept)], np.int64)
@@ -261,7 +248,7 @@ class FeatureStore:
             self.column(name).verify()
 
     def _verify(self, shard: Shard, *, rows: int = 4096) -> None:
-        path, mapped = self.folder / shard.file, self._map(shard)
+        path, mapped = self._files / shard.file, self._map(shard)
         mapped.file.advise("MADV_SEQUENTIAL")
         if changed := mapped.changed():
             few = ", ".join(mapped.ids.take(changed[:5]).to_pylist()) + (", ..." if len(changed) > 5 else "")

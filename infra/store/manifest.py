@@ -13,8 +13,7 @@ import numpy as np
 from polypool.infra.errors import AbsentError, InputError
 from polypool.infra.fields import Rule, at_least, from_plain
 from polypool.infra.files import existing_folder, write_json
-from polypool.infra.storage.places import Url, place
-from polypool.infra.storage.transfer import read_json
+from polypool.infra.storage import Url, place, read_json
 
 VERSION = 2
 """Since version 2 every set, the rest of each shard, and the manifest have a check; version 1 is still read."""

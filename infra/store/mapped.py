@@ -31,17 +31,16 @@ class MappedFile:
     Systems and file systems that take no advice only differ in speed.
 
     Args:
-        path: of the file, which must not be empty, or a descriptor of it, which stays the caller's.
-        size: how many of its bytes; all where 0.
+        path: of the file, which must not be empty.
 
     Raises:
         OSError, ValueError: it cannot be opened or mapped.
     """
 
-    def __init__(self, path: Path | int, *, size: int = 0) -> None:
-        descriptor = os.dup(path) if isinstance(path, int) else os.open(path, os.O_RDONLY)
+    def __init__(self, path: Path) -> None:
+        descriptor = os.open(path, os.O_RDONLY)
         weakref.finalize(self, os.close, descriptor)
-        self.buffer = mmap.mmap(descriptor, size, access=mmap.ACCESS_READ)
+        self.buffer = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
         self._descriptor = descriptor
         self.advise("MADV_RANDOM")
 

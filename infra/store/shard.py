@@ -24,7 +24,6 @@ import xxhash
 
 from polypool.infra.errors import InputError
 from polypool.infra.files import atomic, sha256
-from polypool.infra.storage.places import Url
 from polypool.infra.store.manifest import Shard
 from polypool.infra.store.mapped import MappedFile
 
@@ -46,7 +45,7 @@ class MappedShard:
     """Views of a memory-mapped shard with S sets and V vectors; nothing is copied.
 
     Args:
-        path: the file, or the URL that it is a copy of.
+        path: the file.
         file: its bytes.
         vectors_at: the byte at which the vectors begin.
         ids: `(S,)` Arrow strings.
@@ -56,7 +55,7 @@ class MappedShard:
         trusted: for each set whether its check was compared; any thread may do that.
     """
 
-    path: Path | Url
+    path: Path
     file: MappedFile
     vectors_at: int
     ids: pa.StringArray
@@ -64,11 +63,6 @@ class MappedShard:
     vectors_VD: np.ndarray
     checks: np.ndarray
     trusted: bytearray
-
-    @property
-    def gone(self) -> bool:
-        """Whether it was deleted, so that it is to be mapped again."""
-        return False
 
     def fetch(self, row: int) -> None:
         """Have the system begin to read a set that is not in memory, without waiting for it."""
@@ -151,11 +145,7 @@ def map_shard(path: Path, shard: Shard, *, dim: int, dtype: str) -> MappedShard:
     Raises:
         InputError: it is missing or cut short, changed since it was written, or is no such Arrow file.
     """
-    return shard_of(path, _mapped(path), shard, dim=dim, dtype=dtype)
-
-
-def shard_of(path: Path | Url, file: MappedFile, shard: Shard, *, dim: int, dtype: str) -> MappedShard:
-    """Return the views of a mapped file, as `map_shard` does; `path` is its name in messages."""
+    file = _mapped(path)
     if len(file) != shard.bytes:
         raise _damaged(path, f"has {len(file):,} bytes, not {shard.bytes:,}")
     if shard.check and _check_around(file, shard, dim=dim, dtype=dtype) != shard.check:
@@ -201,7 +191,7 @@ def _check_around(file: MappedFile, shard: Shard, *, dim: int, dtype: str) -> st
     return check.hexdigest()
 
 
-def _parsed(path: Path | Url, file: MappedFile, *, dim: int, dtype: str, checked: bool) -> MappedShard:
+def _parsed(path: Path, file: MappedFile, *, dim: int, dtype: str, checked: bool) -> MappedShard:
     """Parse a file with Arrow, and check its structure."""
     data, form = pa.py_buffer(file.buffer), schema(dim=dim, dtype=dtype, checked=checked)
     try:
@@ -240,5 +230,5 @@ def _address(x: np.ndarray) -> int:
     return x.__array_interface__["data"][0]
 
 
-def _damaged(path: Path | Url, why: str) -> InputError:
+def _damaged(path: Path, why: str) -> InputError:
     return InputError(f"{path}: {why}; copy this file again, or write the store anew")

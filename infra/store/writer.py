@@ -10,17 +10,16 @@ from typing import Any, Literal, cast
 import numpy as np
 
 from polypool.infra.errors import InputError, unknown
-from polypool.infra.lease.on_disk import lease_folder
+from polypool.infra.locks import lock_folder
 from polypool.infra.process.progress import Progress
-from polypool.infra.storage.places import Url
-from polypool.infra.storage.transfer import Destination
+from polypool.infra.storage import Url, publish, staging
 from polypool.infra.store.findings import SKIPPED, WARNINGS, Findings, Flagged, Skipped, Tolerance, describe
 from polypool.infra.store.ids import IdSet, wrong_id
 from polypool.infra.store.manifest import NAME as MANIFEST
 from polypool.infra.store.manifest import VERSION, Manifest, Shard
 from polypool.infra.store.shard import DTYPES, MappedShard, map_shard, write_shard, written
 from polypool.infra.store.statistics import statistics
-from polypool.infra.store.unfinished import JOURNAL, OpenShard, Unfinished, shard_name
+from polypool.infra.store.unfinished import OpenShard, Unfinished, shard_name
 
 _UNDERFLOWN = 0.01
 """Share of a set's values that may become zeros without a warning."""
@@ -48,8 +47,8 @@ class StoreWriter:
 
     An interrupted writer leaves its finished shards, and a draft of the one that it was filling. The next one with the
     same dim, dtype and source resumes: it has their ids in `done`, and writes what is missing. Given the same sets in
-    the same order, the shards are the same, byte for byte. In object storage each shard appears when it is finished,
-    and the manifest last; unfinished files wait in the cache's folder for the next writer on this machine.
+    the same order, the shards are the same, byte for byte. A store for a URL is written to the cache's folder, and
+    uploaded when it is complete.
 
     Args:
         folder: the store, made where it does not exist, or its URL.
@@ -81,9 +80,8 @@ class StoreWriter:
             raise unknown("dtype of a store", dtype, DTYPES)
         if dim < 1:
             raise InputError(f"{folder}: vectors of width {dim}, expected at least 1")
-        self._to = Destination(folder)
-        self.folder = self._to.folder
-        self._release = weakref.finalize(self, lease_folder(self.folder).release)
+        self._out, self.folder = folder, staging(folder, last=MANIFEST)
+        self._release = weakref.finalize(self, lock_folder(self.folder).release)
         self.dim, self.dtype, self.source = dim, dtype, source
         self.done = IdSet()
         self._shards: list[Shard] = []
@@ -92,7 +90,6 @@ class StoreWriter:
         self._unfinished = Unfinished(self.folder, job)
         self._flagged: list[Flagged] = []  # of the shard that is being filled
         try:
-            self._to.begin(marker=JOURNAL, last=MANIFEST)
             if replaces:
                 self._unfinished.give_way(complete=replaces == "complete")
             if extends:
@@ -175,7 +172,10 @@ class StoreWriter:
             flagged=flagged,
             statistics=self._statistics(statistics_of),
         )
-        self._to.finish(manifest.write, (*(shard.file for shard in self._shards), SKIPPED, WARNINGS))
+        manifest.write(self.folder)
+        publish(
+            self.folder, self._out, [*(shard.file for shard in self._shards), SKIPPED, WARNINGS, MANIFEST]
+        )
         self._unfinished.end()
         self._manifest = manifest
         self._release()
@@ -237,7 +237,6 @@ class StoreWriter:
         shard, _ = written(path, dim=self.dim, dtype=self.dtype)
         self._finished(shard)
         self._unfinished.note(self._shards)
-        self._to.send(path.name)
         self._open.clear()
         self._flagged = []
 
@@ -253,7 +252,6 @@ class StoreWriter:
                 )
             self._finished(found)
             self.done.update(mapped.names())
-        self._to.send(JOURNAL, *(shard.file for shard in finished))
 
     def _finished(self, shard: Shard) -> None:
         self._shards.append(shard)

@@ -31,7 +31,7 @@ from polypool.infra.files import atomic, make_folder
 from polypool.infra.paths import home
 from polypool.infra.process.command import command
 from polypool.infra.process.output import print_next
-from polypool.infra.storage.places import local
+from polypool.infra.storage import local
 from polypool.pipelines.comparison.choice import ALL, Choice
 
 if TYPE_CHECKING:

@@ -18,8 +18,7 @@ from polypool.infra.errors import InputError
 from polypool.infra.paths import home
 from polypool.infra.process.command import NamedRun, Repeated, command
 from polypool.infra.process.output import Step, print_next
-from polypool.infra.storage.hub import Publication
-from polypool.infra.storage.places import place
+from polypool.infra.storage import Publication, place
 from polypool.infra.tracking import resolve_run, tracking_uri
 
 UNSTATED = Publication()

@@ -4,8 +4,7 @@ Verbs take a run by its id, the beginning that is shown or any other that no oth
 or `latest`. Scores of one data set and protocol can be compared; `compare` says which differences mean something.
 
 A run that MLflow shows as running may have lost its process: `--mark-dead` ends those as KILLED, after sending what
-they logged and MLflow lacks. A run whose folder is not on this machine stays as it is, unless its checkpoints are in
-object storage, where all machines see which process holds it.
+they logged and MLflow lacks. A run whose folder is not on this machine stays as it is.
 
 `polypool runs archive --out FILE.parquet` writes what `compare` reads of finished runs to a file, from which `compare
 --archives FILE.parquet` reads it on any machine.
@@ -23,7 +22,7 @@ import tyro
 from polypool.infra.paths import home
 from polypool.infra.process.command import command
 from polypool.infra.process.output import print_next
-from polypool.infra.storage.places import local
+from polypool.infra.storage import local
 from polypool.infra.tracking import tracking_uri
 from polypool.pipelines.comparison.choice import ALL, Choice
 

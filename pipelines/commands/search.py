@@ -16,7 +16,7 @@ import tyro
 
 from polypool.infra.errors import InputError
 from polypool.infra.process.command import NamedRun, Repeated, command
-from polypool.infra.storage.places import local
+from polypool.infra.storage import local
 
 if TYPE_CHECKING:
     from polypool.pipelines.models.search import Answer, Hit, RetrievalSearch

@@ -6,14 +6,14 @@ as the `run.json` that every run keeps. `--list` shows all recipes and the publi
 is. `rerun RUN_ID` trains a run again with the settings that MLflow holds, and shows what differs from then. With
 `RECIPE --run-id-file FILE` the id is written there, and the same command, given again, resumes that run.
 
-A child of this process trains. Where it is killed, another one resumes the run, as long as there is a new checkpoint
-between two faults (`--retries`).
+SIGTERM and Ctrl-C write a checkpoint first. Workers on Ray that fail are restarted from the last one (`--retries`).
 """
 
 from __future__ import annotations
 
 import argparse
 import inspect
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,16 +22,26 @@ from pathlib import Path
 import tyro
 
 from polypool.infra.errors import InputError
+from polypool.infra.files import atomic, existing, make_folder
 from polypool.infra.paths import here, home
 from polypool.infra.process.command import NamedRun, Repeated, command
 from polypool.infra.process.output import print_next
-from polypool.infra.process.watching import watched
-from polypool.infra.tracking import Tracker, tracking_uri
-from polypool.pipelines.models.ensemble_driver import EnsembleDriver
+from polypool.infra.tracking import Tracker, resolve_run, tracking_uri
+from polypool.infra.tracking.tracker import flattened
 from polypool.pipelines.recipes.arguments import read_config, recipe_list
 from polypool.pipelines.recipes.load import Ensemble
-from polypool.pipelines.training.driver import RUN_ID_FILE, Driver, Resume, Trained
-from polypool.tasks.run import Run
+from polypool.tasks.run import Run, to_params
+
+RUN_ID_FILE = "--run-id-file"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resume:
+    """Resume an interrupted run from its last checkpoint."""
+
+    run_id: NamedRun = ""
+    trust: Repeated = ()
+    """A module whose code the run may name, as module:Name; repeatable."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,16 +83,76 @@ def take_run_id_file(words: Sequence[str]) -> tuple[Path | None, list[str]]:
     return (here() / found.run_id_file if found.run_id_file else None), rest
 
 
-def show(trained: Trained) -> None:
+def train(work: Run | Resume, file: Path | None = None) -> tuple[str, str]:
+    """Train a new run, or resume one; return its id and how it ended.
+
+    Args:
+        work: the run.
+        file: keeps the id of a new run; where it exists, that run is resumed.
+
+    Raises:
+        InputError: the file holds the id of another run; also as `start` and `resume` do.
+    """
+    from polypool.pipelines.training.launch import resume, start  # imports torch
+
+    if file and isinstance(work, Resume):
+        raise InputError(f"{RUN_ID_FILE} is for a recipe; leave it out where the id is known")
+    if file and isinstance(work, Run) and (found := read_run_id(file, work)):
+        work = Resume(run_id=found)
+    if isinstance(work, Resume):
+        run_id = resolve_run(tracking_uri(home()), work.run_id)
+        before = Tracker.attach(tracking_uri(home()), run_id, running=False).status()
+        how = "had finished before, and is left as it is" if before == "FINISHED" else "finished"
+        return resume(run_id, trust=work.trust), how
+
+    def note(run_id: str) -> None:
+        if file:
+            make_folder(file.parent)
+            with atomic(file) as written:
+                written.write(f"{run_id}\n".encode())
+
+    return start(work, begun=note), "finished"
+
+
+def read_run_id(file: Path, run: Run) -> str | None:
+    """Return the id of the run that the same command started before; None where the file does not exist.
+
+    Raises:
+        InputError: the file holds no id; MLflow does not know the run, or does not answer; the run has other settings.
+    """
+    if not file.exists():
+        return None
+    with existing(file, what="the id of a run").open("rb") as opened:
+        data = opened.read(1 << 10)
+    if not re.fullmatch(rb"[0-9a-f]{32}\r?\n?", data):
+        raise InputError(
+            f"{file}: holds no id of a run, which is 32 of 0-9 and a-f; name another file after {RUN_ID_FILE}"
+        )
+    run_id = data.decode().strip()
+    tracker = Tracker.attach(tracking_uri(home()), run_id, running=False)
+    from polypool.pipelines.training.recording import recorded_run
+
+    then = recorded_run(tracker)
+    if then != run:
+        before, now = (dict(flattened(to_params(each))) for each in (then, run))
+        other = sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
+        raise InputError(
+            f"{file}: run {run_id} was begun with other settings ({', '.join(other)}); name another file after "
+            f"{RUN_ID_FILE} for a new run, or go on with that one: `polypool train resume {run_id}`"
+        )
+    return run_id
+
+
+def show(run_id: str, how: str = "finished") -> None:
     """Print how a run ended, and its scores."""
-    print(f"run {trained.run_id} {trained.how}")
+    print(f"run {run_id} {how}")
     from polypool.pipelines.comparison.query_units import run_doubts
     from polypool.pipelines.training.run_results import printed
 
     try:
-        tracker = Tracker.attach(tracking_uri(home()), trained.run_id, running=False)
+        tracker = Tracker.attach(tracking_uri(home()), run_id, running=False)
         tags, metrics = tracker.all_tags(), tracker.metrics()
-        doubts = run_doubts(trained.run_id, tags, metrics, tracker.download)
+        doubts = run_doubts(run_id, tags, metrics, tracker.download)
     except InputError as error:
         print(f"its scores cannot be shown now: {error}")
         return
@@ -122,11 +192,13 @@ def main() -> None:
     if isinstance(work, Rerun):
         rerun(work)
     elif isinstance(work, Ensemble):
-        show(watched(EnsembleDriver(work=work), retries=Run.retries))  # in a child of this process
+        from polypool.pipelines.models.run_evaluation import start_ensemble  # imports torch
+
+        show(start_ensemble(work))
         print_next(("compare the runs", ("compare", "--experiment", work.experiment)))
     else:
-        driver = Driver(work=work, file=file)
-        show(trained := watched(driver, retries=driver.retries))
+        run_id, how = train(work, file)
+        show(run_id, how)
         from polypool.pipelines.models.next_steps import after_training
 
-        print_next(*after_training(trained.run_id))
+        print_next(*after_training(run_id))

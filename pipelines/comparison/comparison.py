@@ -12,7 +12,6 @@ from itertools import chain
 from pathlib import Path
 
 from polypool.infra.errors import InputError, unknown
-from polypool.infra.process.beside import beside
 from polypool.infra.text_tables import WIDTH, Table, as_latex, as_markdown, as_text
 from polypool.infra.tracking import Artifacts, RunRecord, Tracker
 from polypool.infra.tracking.provenance import command_line
@@ -178,10 +177,7 @@ class Comparison:
         """
         from polypool.pipelines.comparison.charts.drawing import draw_all  # Matplotlib
 
-        with (
-            tempfile.TemporaryDirectory() as drawn_in,
-            beside(partial(draw_all, self.groups, self.cross_tasks, Path(drawn_in))) as drawn,
-        ):
+        with tempfile.TemporaryDirectory() as drawn_in:
             tracker = Tracker.start(
                 self.kept_in,
                 uri=uri,
@@ -191,7 +187,7 @@ class Comparison:
                 params={"groups": "; ".join(group.title for group in self.groups)},
             )
             with tracker.ending():
-                for path in drawn():
+                for path in draw_all(self.groups, self.cross_tasks, Path(drawn_in)):
                     tracker.artifact(path)
                 tracker.text("compare.md", self.markdown())
                 tracker.text("compare.tex", self.latex())

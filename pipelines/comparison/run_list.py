@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from polypool.infra.lease.on_disk import HeldError, Holder
+from polypool.infra.locks import HeldError
 from polypool.infra.text_tables import aligned, decimals, duration
 from polypool.infra.tracking import RunRecord, Tracker, find_runs
 from polypool.pipelines.training.recording import COLLAPSED
@@ -27,6 +27,7 @@ class ListedRun:
         collapsed: how it did, if it did.
         age: seconds since it began.
         behind: as of `Behind`.
+        holder: the process that trains it; empty where there is none.
     """
 
     run_id: str
@@ -47,7 +48,7 @@ class ListedRun:
     epochs: int | None
     age: float
     behind: str
-    holder: Holder | None
+    holder: str
 
     @property
     def column(self) -> tuple[str, str, str]:
@@ -64,7 +65,6 @@ class ListedRun:
     def cells(self, length: int) -> list[str]:
         """Return its texts in the table, with an id of some characters."""
         text = f", text {self.text_aggregator}" if self.text_aggregator != self.aggregator else ""
-        who = f"process {self.holder.process} on {self.holder.host}" if self.holder else ""
         return [
             self.run_id[:length],
             self.task,
@@ -78,7 +78,8 @@ class ListedRun:
             f"{self.state}{', collapsed' * bool(self.collapsed)}",
             f"{self.epoch} of {'?' if self.epochs is None else self.epochs}",
             duration(self.age),
-            who or {"unknown": "unknown: its folder is not here"}.get(self.behind, self.behind),
+            self.holder.partition(":")[0]
+            or {"unknown": "unknown: its folder is not here"}.get(self.behind, self.behind),
         ]
 
 

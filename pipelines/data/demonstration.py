@@ -22,7 +22,7 @@ from polypool.infra.errors import InputError
 from polypool.infra.paths import home
 from polypool.infra.process.output import LOG, WITHIN, mode
 from polypool.infra.process.stopping import run_async
-from polypool.infra.ray.jobs import JobServer, private_head
+from polypool.infra.ray import JobServer, private_head
 from polypool.infra.registry import AGGREGATORS, RECIPES
 from polypool.infra.store import FeatureStore
 from polypool.infra.tracking import tracking_uri

@@ -13,7 +13,7 @@ from polypool.infra.paths import keep_out_of_jobs
 from polypool.infra.process.output import print_next
 from polypool.infra.registry import READERS
 from polypool.infra.spec import trust_specs
-from polypool.infra.storage.places import Url, place
+from polypool.infra.storage import Url, place
 from polypool.infra.store import FeatureStore
 from polypool.infra.store.findings import SKIPPED, USUAL, WARNINGS, Tolerance, describe
 from polypool.infra.store.manifest import Manifest

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from polypool.infra.errors import InputError
 from polypool.infra.process.output import Step
-from polypool.infra.storage.places import Url, place
+from polypool.infra.storage import Url, place
 from polypool.infra.store.manifest import Manifest
 from polypool.tasks.datasets.corpus import Corpus
 from polypool.tasks.datasets.open_corpora import open_corpus

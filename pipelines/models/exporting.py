@@ -15,11 +15,9 @@ from polypool import aggregators, encoders, infra, pipelines, tasks
 from polypool.encoders.adaptations import merge
 from polypool.infra.digests import DIGESTS, refuse_damaged, write_digests
 from polypool.infra.errors import InputError
-from polypool.infra.lease.on_disk import DiskLease
+from polypool.infra.locks import Lock
 from polypool.infra.paths import home
-from polypool.infra.storage import remote
-from polypool.infra.storage.hub import CARD, Publication, Repository, is_hub
-from polypool.infra.storage.places import Url, place
+from polypool.infra.storage import CARD, Publication, Repository, Url, exists, is_hub, place, upload
 from polypool.infra.tracking import Tracker, resolve_run, tracking_uri
 from polypool.infra.tracking.mlflow_private import check_names
 from polypool.infra.tracking.models import log_model, register, requirements
@@ -73,7 +71,7 @@ def export(
     if isinstance(out, Url):
         return _export_to_url(source, out, publication=publication, trust=trust)
     out = out.absolute()
-    with DiskLease.take(out.with_name(f".{out.name}.lock"), of=f"{out}: another export writes this folder"):
+    with Lock(out.with_name(f".{out.name}.lock"), of=f"{out}: another export writes this folder"):
         if out.exists() and (not out.is_dir() or any(out.iterdir())):
             raise InputError(f"{out}: exists already; choose another folder with --out")
         with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as temporary:
@@ -85,8 +83,8 @@ def export(
 
 
 def _export_to_url(source: str, out: Url, *, publication: Publication, trust: Sequence[str]) -> TrainedModel:
-    repository = Repository.of(out, kind="model") if is_hub(out) else None
-    if not repository and remote.exists(out / RUN):
+    repository = Repository.of(out) if is_hub(out) else None
+    if not repository and exists(out / RUN):
         raise InputError(f"{out}: exists already; choose another folder with --out")
     with tempfile.TemporaryDirectory(prefix="polypool.") as temporary:
         part = Path(temporary)
@@ -94,12 +92,9 @@ def _export_to_url(source: str, out: Url, *, publication: Publication, trust: Se
         names = sorted((file.name for file in part.iterdir()), key=lambda name: name == RUN)
         if repository:
             about = f"Export {trained.run.label} with {trained.run.aggregator}"
-            private = publication.private
-            files = {name: part / name for name in names}
-            repository.push(files, marker=RUN, stale=(), private=private, about=about)
+            repository.push(part, names, private=publication.private, about=about)
         else:
-            for name in names:
-                remote.upload(part / name, out / name)
+            upload(part, out, names)
     return trained
 
 

@@ -18,7 +18,7 @@ from polypool.infra.tracking import Tracker, tracking_uri
 from polypool.infra.tracking.tracker import PARENT
 from polypool.pipelines.models.trained import TrainedModel, load_run
 from polypool.pipelines.recipes.load import Ensemble, named_run
-from polypool.pipelines.training.launch import resume, start
+from polypool.pipelines.training.launch import start
 from polypool.pipelines.training.prepare import prepare
 from polypool.pipelines.training.recording import Described, data_tags
 from polypool.pipelines.training.run_folder import at_work
@@ -27,7 +27,7 @@ from polypool.pipelines.training.tuned import inherited
 from polypool.tasks.abilities import Banks, Scores
 from polypool.tasks.adapter import Evaluation
 from polypool.tasks.models.dual_encoder import SplitEmbeddings
-from polypool.tasks.run import Run, modules
+from polypool.tasks.run import Run
 from polypool.tasks.scoring.geometry import ablated, alignment, uniformity, variance_of
 from polypool.tasks.scoring.records import TRAINED_ON
 from polypool.tasks.scoring.scores import Banked, mean_bank, mean_score
@@ -107,19 +107,8 @@ def evaluate_and_log(
     return tracker.run_id, evaluations
 
 
-def start_ensemble(
-    ensemble: Ensemble,
-    *,
-    ids: Sequence[str] = (),
-    begun: Callable[[Sequence[str]], object] = lambda ids: None,
-) -> str:
-    """Train every member and score them together; return the id of the ensemble's run, their parent.
-
-    Args:
-        ensemble: its members.
-        ids: of the ensemble's run and those of its members, as far as an earlier process has begun them.
-        begun: called with `ids` whenever there is one more.
-    """
+def start_ensemble(ensemble: Ensemble) -> str:
+    """Train every member and score them together; return the id of the ensemble's run, their parent."""
     runs = [
         replace(named_run(name), seed=seed, experiment=ensemble.experiment)
         for name, seed in ensemble.seeded()
@@ -127,22 +116,9 @@ def start_ensemble(
     for run in runs:  # a member or protocol that does not fit ends here, and not after the first has trained
         prepare(run)
         prepare(replace(run, protocol=ensemble.protocol))
-    if ids:
-        tracker = Tracker.attach(tracking_uri(home()), ids[0])
-    else:
-        tracker = track_ensemble(runs, ensemble.protocol, ensemble=ensemble)
-    run_ids = [*ids[1:]]
-
-    def add(run_id: str) -> None:
-        run_ids.append(run_id)
-        begun([tracker.run_id, *run_ids])
-
+    tracker = track_ensemble(runs, ensemble.protocol, ensemble=ensemble)
     with at_work(tracker):
-        begun([tracker.run_id, *run_ids])
-        for run, run_id in zip(runs, ids[1:], strict=False):
-            resume(run_id, trust=modules(run))
-        for run in runs[len(ids[1:]) :]:
-            start(run, more_tags={PARENT: tracker.run_id}, begun=add)
+        run_ids = [start(run, more_tags={PARENT: tracker.run_id}) for run in runs]
         tracker.params({"members": ",".join(run_ids)})
         models = [load_run(run_id) for run_id in run_ids]
         _log(tracker, models, evaluate(models, protocols=[ensemble.protocol], split="test"), "test")

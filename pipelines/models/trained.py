@@ -6,9 +6,8 @@ An exported folder needs no MLflow, no corpus and no feature store.
 from __future__ import annotations
 
 import hashlib
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path, PurePath
@@ -23,14 +22,11 @@ from polypool.infra.compute.device import best_device, device_of, on_device
 from polypool.infra.digests import DIGESTS, refuse_damaged
 from polypool.infra.errors import InputError
 from polypool.infra.fields import from_plain
-from polypool.infra.files import existing, existing_folder, read_json
+from polypool.infra.files import existing, existing_folder
 from polypool.infra.paths import here, home
 from polypool.infra.registry import TASKS
 from polypool.infra.spec import trust_modules, trust_specs
-from polypool.infra.storage import remote
-from polypool.infra.storage.cache import whole
-from polypool.infra.storage.hub import Repository, is_hub
-from polypool.infra.storage.places import Url, place
+from polypool.infra.storage import Url, fetch, place, read_bytes, read_json
 from polypool.infra.tracking import Tracker, resolve_run, tracking_uri
 from polypool.infra.tracking.provenance import installed
 from polypool.infra.tracking.run_records import HOME
@@ -382,26 +378,13 @@ def _load_url(
     url: Url, *, task: str, data: OtherData, other_data: bool, trust: Sequence[str]
 ) -> TrainedModel:
     """Load an exported folder of the hub or of object storage, of a copy in the cache."""
-    with _copy(url) as folder:
-        try:
-            return _load_folder(folder, task=task, data=data, other_data=other_data, trust=trust)
-        except InputError as error:
-            raise InputError(str(error).replace(str(folder), str(url))) from error
-
-
-@contextmanager
-def _copy(url: Url) -> Iterator[Path]:
-    """Return a folder with copies of the files of a model, and no others."""
-    names = (RUN, ASSETS, WEIGHTS)
-    if is_hub(url):
-        yield Repository.of(url).fetch(names, optional=(DIGESTS,))
-        return
-    digests = (DIGESTS,) if remote.exists(url / DIGESTS) else ()
-    copies = {name: whole(url / name) for name in (*names, *digests)}
-    with tempfile.TemporaryDirectory(prefix="polypool.") as folder:
-        for name, copy in copies.items():
-            (Path(folder) / name).symlink_to(copy)
-        yield Path(folder)
+    own = hashlib.sha256(read_bytes(url / DIGESTS)).hexdigest()
+    digests = from_plain(dict[str, str], read_json(url / DIGESTS, what="digests"), where=str(url / DIGESTS))
+    folder = fetch(url, {DIGESTS: own} | {name: digests.get(name, "") for name in (RUN, ASSETS, WEIGHTS)})
+    try:
+        return _load_folder(folder, task=task, data=data, other_data=other_data, trust=trust)
+    except InputError as error:
+        raise InputError(str(error).replace(str(folder), str(url))) from error
 
 
 def _load_folder(

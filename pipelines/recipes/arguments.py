@@ -16,7 +16,7 @@ from polypool.infra.errors import PLUG_IN_ERRORS, unknown
 from polypool.infra.paths import absolute, here, home
 from polypool.infra.registry import RECIPES, Spec
 from polypool.infra.spec import trust_modules, trust_specs
-from polypool.infra.storage.places import Url
+from polypool.infra.storage import Url
 from polypool.infra.tracking import resolve_run, tracking_uri
 from polypool.pipelines.recipes.load import (
     SUFFIXES,

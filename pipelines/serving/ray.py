@@ -21,7 +21,7 @@ from ray.serve.schema import LoggingConfig
 
 from polypool.infra.errors import AwayError, InputError
 from polypool.infra.fields import from_plain
-from polypool.infra.ray.session import cores
+from polypool.infra.ray import cores
 from polypool.pipelines.serving import app
 from polypool.pipelines.serving.service import Service
 from polypool.pipelines.serving.settings import TOKEN, Place, Replicas, Settings, digest

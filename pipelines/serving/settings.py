@@ -14,7 +14,7 @@ import tyro
 from polypool.infra.errors import InputError
 from polypool.infra.fields import above, at_least, validate
 from polypool.infra.process.command import NamedRun, Repeated
-from polypool.infra.storage.places import local
+from polypool.infra.storage import local
 
 TOKEN = "POLYPOOL_SERVE_TOKEN"
 """The environment variable that has the token."""

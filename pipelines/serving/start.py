@@ -12,8 +12,8 @@ from polypool.infra.errors import InputError
 from polypool.infra.extras import needed
 from polypool.infra.paths import home
 from polypool.infra.process.stopping import exit_now, set_handler
-from polypool.infra.ray.session import on_cluster
-from polypool.infra.storage.places import Url, place
+from polypool.infra.ray import on_cluster, ray_session
+from polypool.infra.storage import Url, place
 from polypool.infra.tracking import resolve_run, tracking_uri
 from polypool.pipelines.serving.schema import Described
 from polypool.pipelines.serving.settings import LOOPBACK, OPEN, TOKEN, Place, Settings, digest, read_token
@@ -92,11 +92,10 @@ def _loaded(settings: Settings) -> Service:
 
 def _serve_on_ray(settings: Settings, at: Place, *, token: str) -> None:
     os.environ.setdefault("RAY_SERVE_LOG_TO_STDERR", "0")
-    from polypool.infra.ray import session
     from polypool.pipelines.serving.ray import running, wait
 
     described = _loaded(settings).described  # refuses what cannot be served before Ray starts
-    with session.ray_session():
+    with ray_session():
         parts = (described.title, described.task, described.source)
         print(f"{' · '.join(filter(None, parts))}: {settings.replicas.replicas} being loaded ...", flush=True)
         with running(settings, at):

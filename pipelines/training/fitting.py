@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-import traceback
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from polypool.infra.compute.device import best_device
-from polypool.infra.errors import FaultError, InputError
+from polypool.infra.errors import InputError
 from polypool.infra.files import disk_fault, make_folder
 from polypool.infra.paths import home
 from polypool.infra.process.stopping import Stopped, graceful_stop, resume_hint
-from polypool.infra.ray.session import local_cores
+from polypool.infra.ray import local_cores, report
+from polypool.infra.storage import Url, delete, exists, write_bytes
 from polypool.infra.tracking import Tracker
 from polypool.infra.tracking.journal import Journal
-from polypool.pipelines.training.checkpoints import in_folder, in_storage
-from polypool.pipelines.training.checkpoints.in_folder import InFolder
+from polypool.pipelines.training.checkpoints.kept import InFolder, remove_old
 from polypool.pipelines.training.on_ray import train_on_ray
 from polypool.pipelines.training.recording import KILLED_SECONDS, finish_soon
-from polypool.pipelines.training.run_folder import (
-    OUTBOX,
-    RunLease,
-    resume_command,
-    run_folder,
-    trains_here,
-)
+from polypool.pipelines.training.run_folder import OUTBOX, resume_command, run_folder, trains_here
 from polypool.pipelines.training.worker import set_up, train
 from polypool.tasks.adapter import TaskAdapter
 from polypool.tasks.run import Run, modules
@@ -52,57 +46,51 @@ def fit(
     run: Run,
     tracker: Tracker,
     *,
-    lease: RunLease,
     adapter: TaskAdapter,
+    at: Url | None = None,
+    last: Path | str | None = None,
     trial: TrialOptions | None = None,
 ) -> None:
     """Train a tracked run, from its last checkpoint where it has one.
 
-    SIGTERM ends it after a checkpoint, as does a file `stop` in the run's folder.
+    SIGTERM and Ctrl-C end it after a checkpoint, as does a file `stop` in the run's folder.
 
     Args:
         run: its complete description.
         tracker: of the run.
-        lease: on the run.
         adapter: its task.
+        at: the URL of its checkpoints; None where they are in its folder.
+        last: the checkpoint to begin with, if any.
         trial: of the sweep that trains it, if any.
 
     Raises:
         InputError: the run cannot be trained with this input, or the disk is full.
-        FaultError: something failed, and another attempt may succeed.
-        RuntimeError: workers on Ray failed more often in a row, without progress, than `run.retries` allows.
+        RuntimeError: training failed, or workers on Ray failed more often than `run.retries` allows.
         Stopped: a signal came, or the file `stop` was created.
     """
     folder = make_folder(run_folder(home(), tracker.run_id))
-    stop = trial.stop if trial else folder / "stop"
+    stop: Path | Url = trial.stop if trial else (at or folder) / "stop"
     if trial is None:
-        stop.unlink(missing_ok=True)
-    _remove_orphans(folder, lease)
+        delete(stop)
     journal = partial(open_journal, folder / OUTBOX, tracker.uri, tracker.run_id)
     until_stopped = partial(_until_stopped, stop=stop, tracker=tracker)
     with resume_hint(resume_command(tracker.run_id, modules(run))):
-        if trains_here(run, at=lease.there, in_sweep=trial is not None):
-            kept = InFolder(folder=folder, stop=stop, journal=journal)
+        if isinstance(stop, Path) and trains_here(run, at=at, in_sweep=trial is not None):
+            kept = InFolder(folder=folder, stop=stop, journal=journal, start=Path(last) if last else None)
             until_stopped(lambda: _train_here(run, adapter, tracker, kept, trial))
         else:
             train_on_ray(
                 run,
                 tracker,
                 assets=adapter.assets,
-                lease=lease,
+                at=at or folder,
+                last=str(last or ""),
                 stop=stop,
                 journal=journal,
                 metric=trial.metric if trial else "",
                 until_stopped=until_stopped,
             )
-    _remove_orphans(folder, lease)
-
-
-def _remove_orphans(folder: Path, lease: RunLease) -> None:
-    if lease.there is None:
-        in_folder.remove_unlisted(folder)
-    else:
-        in_storage.keep(lease.there.folder, in_storage.newest(lease.there.folder))
+    remove_old(at or folder)
 
 
 def open_journal(folder: Path, uri: str, run_id: str) -> Journal:
@@ -110,7 +98,7 @@ def open_journal(folder: Path, uri: str, run_id: str) -> Journal:
     return Journal(folder, lambda: Tracker.attach(uri, run_id, running=False))
 
 
-def _until_stopped(train: Callable[[], bool], *, stop: Path, tracker: Tracker) -> None:
+def _until_stopped(train: Callable[[], bool], *, stop: Path | Url, tracker: Tracker) -> None:
     """Train until SIGTERM, or the file `stop`, ends it after a checkpoint.
 
     Args:
@@ -124,7 +112,8 @@ def _until_stopped(train: Callable[[], bool], *, stop: Path, tracker: Tracker) -
     finished, marked = False, []
 
     def request() -> None:
-        stop.touch()
+        os.write(2, b"stopping after a checkpoint; a second signal ends at once\n")
+        write_bytes(stop, b"")
         marked.append(finish_soon(tracker, "KILLED"))  # this process may be killed before its end
 
     try:
@@ -138,7 +127,7 @@ def _until_stopped(train: Callable[[], bool], *, stop: Path, tracker: Tracker) -
         for thread in marked:  # else it could mark the run after its end
             thread.join(KILLED_SECONDS)
     except (Exception, SystemExit) as error:
-        if stop.exists() or not stop.parent.is_dir():
+        if exists(stop) or (isinstance(stop, Path) and not stop.parent.is_dir()):
             raise Stopped from error
         raise
 
@@ -146,14 +135,9 @@ def _until_stopped(train: Callable[[], bool], *, stop: Path, tracker: Tracker) -
 def _train_here(
     run: Run, adapter: TaskAdapter, tracker: Tracker, kept: InFolder, trial: TrialOptions | None
 ) -> bool:
-    """Train in this process; an error that another process may not meet is raised as `FaultError`.
-
-    Returns False where it was stopped before its end.
-    """
+    """Train in this process; return False where it was stopped before its end."""
     set_up(threads=min(run.cpus, local_cores()))
     if trial and trial.metric:
-        from polypool.infra.ray.tuning import report
-
         kept.reported = partial(report, trial.metric)
     try:
         return train(run, adapter, kept, uri=tracker.uri, device=best_device())
@@ -163,6 +147,6 @@ def _train_here(
         resume = resume_command(tracker.run_id, modules(run))
         if why := disk_fault(error, kept.folder):
             raise InputError(f"{why}, then `{resume}` goes on from the last checkpoint") from error
-        if trial is None:
-            traceback.print_exc()
-        raise FaultError(f"training failed; `{resume}` goes on: {error}") from error
+        if trial:
+            raise
+        raise RuntimeError(f"training failed; `{resume}` goes on: {error}") from error

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 
 from polypool.infra.errors import InputError
 from polypool.infra.paths import home
-from polypool.infra.ray.session import ray_beside
 from polypool.infra.registry import TASKS
 from polypool.infra.spec import trust_modules
+from polypool.infra.storage import Url
 from polypool.infra.tracking import Tracker, resolve_run, tracking_uri
 from polypool.infra.tracking.provenance import provenance
-from polypool.pipelines.training.checkpoints import in_folder, in_storage
 from polypool.pipelines.training.checkpoints.best import other_than_trained
-from polypool.pipelines.training.checkpoints.format import FILES
+from polypool.pipelines.training.checkpoints.kept import DamagedError, last_whole
 from polypool.pipelines.training.fitting import TrialOptions, fit
 from polypool.pipelines.training.prepare import prepare
 from polypool.pipelines.training.recording import (
@@ -29,12 +28,10 @@ from polypool.pipelines.training.recording import (
 from polypool.pipelines.training.run_folder import (
     AT,
     OUTBOX,
-    RunLease,
     checkpoints_at,
     new_runs_at,
     run_folder,
     take_run,
-    trains_here,
 )
 from polypool.pipelines.training.run_results import printed
 from polypool.tasks.inputs.other_data import refuse_changed_data
@@ -58,16 +55,15 @@ def start(
     """
     uri, at = tracking_uri(home()), new_runs_at()
     adapter = prepare(run)
-    with nullcontext() if trains_here(run, at=at, in_sweep=trial is not None) else ray_beside():
-        described = Described.of(run, adapter.sources())
-        where = {AT: str(at)} if at else {}
-        tracker = described.start(uri, home(), more_tags={**(more_tags or {}), **where})
-        with take_run(tracker) as lease, recorded(tracker, lease, new=True):
-            tracker.json("run.json", described.settings)
-            tracker.tags(data_tags(adapter))
-            if begun:
-                begun(tracker.run_id)
-            fit(run, tracker, lease=lease, adapter=adapter, trial=trial)
+    described = Described.of(run, adapter.sources())
+    where = {AT: str(at)} if at else {}
+    tracker = described.start(uri, home(), more_tags={**(more_tags or {}), **where})
+    with take_run(tracker), recorded(tracker, new=True):
+        tracker.json("run.json", described.settings)
+        tracker.tags(data_tags(adapter))
+        if begun:
+            begun(tracker.run_id)
+        fit(run, tracker, adapter=adapter, at=at / tracker.run_id if at else None, trial=trial)
     return tracker.run_id
 
 
@@ -101,61 +97,42 @@ def resume(
     if not folder.is_dir():
         if tracker.status() == "FINISHED":
             return run_id
-        if at is None:
-            _refuse_lost(tracker)  # before the lease creates the folder
-    with take_run(tracker) as lease:
+        _last(tracker, at)  # before the lock creates the folder
+    with take_run(tracker):
         send(tracker)
         if tracker.status() == "FINISHED":
             return run_id
-        run = recorded_run(tracker)
-        if at is None:
-            here = trains_here(run, at=at, in_sweep=trial is not None)
-            in_folder.choose_last(folder, for_ray=not here)
-        _refuse_lost(tracker, lease)
+        run, last = recorded_run(tracker), _last(tracker, at)
         adapter = TASKS.build(run.task, run)
         anew = f"Bring those back, or train on these anew: `polypool train rerun {run_id}`"
         refuse_changed_data(run, recorded_data(tracker.all_tags()), adapter.describe(), hint=anew)
         tracker = Tracker.attach(uri, run_id)
-        with recorded(tracker, lease):
+        with recorded(tracker):
             if more_tags:
                 tracker.tags(more_tags)
-            fit(run, tracker, lease=lease, adapter=adapter, trial=trial)
+            fit(run, tracker, adapter=adapter, at=at, last=last, trial=trial)
     return run_id
 
 
-def _refuse_lost(tracker: Tracker, lease: RunLease | None = None) -> None:
-    """Refuse a run that has trained, whose last checkpoint is missing or not whole.
+def _last(tracker: Tracker, at: Url | None) -> Path | str | None:
+    """Return the last whole checkpoint of a run; None where it ended before its first one, and starts again.
 
     Raises:
-        InputError: it cannot be resumed, or the storage does not answer or refuses.
+        InputError: it has trained and its checkpoints are missing or damaged, or the storage does not answer.
     """
-    claim = lease.there if lease else None
-    last: object = None
-    if claim is None:
-        at: object = run_folder(home(), tracker.run_id)
-        bring, began = "the folder back (or set POLYPOOL_HOME to where it is)", (at / OUTBOX).is_dir()
-        try:
-            last = in_folder.last_checkpoint(at)
-            missing = [name for name in FILES if last is not None and not (last / name).is_file()]
-            what = f"{last} lacks {', '.join(missing)}"
-        except InputError as error:
-            last, missing, what = at, [*FILES], str(error)
-    else:
-        at = claim.folder
-        bring, began = "it back (or set AWS_ENDPOINT_URL to the server that has it)", claim.found
-        name = in_storage.newest(at)
-        last = at / name if name else None
-        missing = in_storage.lacking(at, name) if name else []
-        what = f"{last} lacks {', '.join(missing)}"
-    if last is not None and not missing:
-        return
-    if last is None:
+    folder = run_folder(home(), tracker.run_id)
+    bring = "the folder back (or set POLYPOOL_HOME to where it is)"
+    if at is not None:
+        bring = "it back (or set AWS_ENDPOINT_URL to the server that has it)"
+    try:
+        if (last := last_whole(at or folder)) is not None:
+            return last
         metrics = tracker.metrics()
-        if not metrics or (began and "epoch" not in metrics):
-            return  # it ended before its first checkpoint, and starts again
-        what = f"there is no checkpoint in {at}"
-    if claim is not None:
-        claim.withdraw()  # a lease that stays would look like a start before the first checkpoint
+        if not metrics or ((folder / OUTBOX).is_dir() and "epoch" not in metrics):
+            return None
+        what = f"there is no checkpoint in {at or folder}"
+    except DamagedError as error:
+        what = str(error)
     raise InputError(
         f"run {tracker.run_id} cannot go on: {what}. Bring {bring}, or train it anew: "
         f"`polypool train rerun {tracker.run_id}`"

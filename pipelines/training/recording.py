@@ -24,7 +24,7 @@ from polypool.infra.tracking.outbox import CLOSE_SECONDS, REFUSED
 from polypool.infra.tracking.provenance import command_line
 from polypool.infra.tracking.run_records import HOME, JOINT
 from polypool.infra.tracking.tracker import COMMAND, NOTE, PARENT, Status, ending
-from polypool.pipelines.training.run_folder import OUTBOX, RunLease, resume_command, run_folder
+from polypool.pipelines.training.run_folder import OUTBOX, resume_command, run_folder
 from polypool.pipelines.training.tuned import inherited
 from polypool.tasks.adapter import TaskAdapter
 from polypool.tasks.run import Run, from_json, located, modules, portable, to_params, to_record
@@ -190,14 +190,13 @@ MEMBER = "member"
 
 
 @contextmanager
-def recorded(tracker: Tracker, lease: RunLease, *, new: bool = False) -> Iterator[None]:
+def recorded(tracker: Tracker, *, new: bool = False) -> Iterator[None]:
     """Send what the workers log, and set the run's status at the end.
 
     What MLflow does not accept now stays in the run's folder; the run does not fail for it.
 
     Args:
         tracker: of the run.
-        lease: on it; the status is left alone where another machine has taken the run.
         new: whether the run has logged nothing yet.
 
     Raises:
@@ -207,7 +206,7 @@ def recorded(tracker: Tracker, lease: RunLease, *, new: bool = False) -> Iterato
     if new:
         outbox.begin()
     killed = cleanup_on_exit(lambda: finish_soon(tracker, "KILLED").join(1))
-    ended = ending(lambda status: _close(outbox, tracker, None if lease.lost else status))
+    ended = ending(lambda status: _close(outbox, tracker, status))
     with killed, ended, system_metrics(lambda x, step: outbox.log(x, step=step), since=tracker.started):
         try:
             yield

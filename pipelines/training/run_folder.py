@@ -1,37 +1,31 @@
-"""A run on this machine: its folder, the leases on it, and the command that resumes it.
+"""A run on this machine: its folder, the lock on it, and the command that resumes it.
 
-The folder holds the checkpoints and what MLflow has not received yet. With POLYPOOL_RUNS the checkpoints are in object
-storage instead, under a second lease, which all machines see.
+The folder holds the log and the checkpoints. Where POLYPOOL_RUNS is a URL of object storage, Ray Train keeps the
+checkpoints there, and machines that share no folder can resume the run.
 """
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from polypool.infra.errors import InputError
-from polypool.infra.lease.on_disk import NAME, DiskLease, Holder, holder_of
+from polypool.infra.locks import NAME, Lock, holder_of
 from polypool.infra.paths import home, runs
-from polypool.infra.ray.session import on_cluster
+from polypool.infra.ray import on_cluster
 from polypool.infra.spec import trust_flags
-from polypool.infra.storage.places import Url, place
+from polypool.infra.storage import Url, place
 from polypool.infra.tracking import RunRecord, Tracker
 from polypool.tasks.run import Run
-
-if TYPE_CHECKING:
-    from polypool.infra.lease.in_bucket import BucketLease
 
 OUTBOX = "outbox"
 """In the folder of a run, its log until MLflow has all of it."""
 AT = "checkpoints_at"
 """The tag of a run whose checkpoints are in object storage: the URL of the parent of its folder."""
 Behind = Literal["", "alive", "nobody", "unknown"]
-"""State of the process of a run: at work, dead, or unknown as folder and storage are elsewhere; empty if it ended."""
+"""Process state of a run: alive, nobody (it died), unknown (its folder is on another machine) or empty (it ended)."""
 
 
 def run_folder(home: Path, run_id: str) -> Path:
@@ -48,8 +42,8 @@ def resume_command(run_id: str, trust: Iterable[str] = ()) -> str:
 def trains_here(run: Run, *, at: object, in_sweep: bool = False) -> bool:
     """Whether a run trains in the process that starts it, without Ray.
 
-    One worker needs none of what Ray Train does for several, whose processes cost as much as a short run: a command
-    that dies is started again (`polypool.infra.process.watching`), and a sweep has processes of its own.
+    One worker needs none of what Ray Train does for several, whose processes cost as much as a short run; a sweep has
+    processes of its own.
 
     Args:
         run: its settings.
@@ -60,28 +54,9 @@ def trains_here(run: Run, *, at: object, in_sweep: bool = False) -> bool:
 
 
 def new_runs_at() -> Url | None:
-    """Return the URL below which new runs keep their checkpoints; None where they keep them in their folders.
-
-    Raises:
-        InputError: the storage does not answer, or refuses to write or delete.
-    """
+    """Return the URL below which new runs keep their checkpoints; None where they keep them in their folders."""
     named = runs()
-    if isinstance(named, Url):
-        _try_out(named)
-        return named
-    return None
-
-
-@cache
-def _try_out(url: Url) -> None:
-    from polypool.infra.storage import conditional
-    from polypool.infra.storage.remote import delete
-    from polypool.infra.storage.transfer import write_json
-
-    trial = url / f"trial-{secrets.token_hex(8)}.json"
-    write_json(trial, {})
-    conditional.read(trial)  # by the client that leases need
-    delete(trial)
+    return named if isinstance(named, Url) else None
 
 
 def checkpoints_at(run_id: str, named: str) -> Url | None:
@@ -104,55 +79,22 @@ def checkpoints_at(run_id: str, named: str) -> Url | None:
     return found / run_id
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunLease:
-    """The leases on a run that this process holds: on its folder, and on its checkpoints in object storage."""
-
-    here: DiskLease
-    there: BucketLease | None = None
-
-    @property
-    def lost(self) -> bool:
-        """Whether another machine took the run over, as this one seemed dead."""
-        return self.there is not None and self.there.lost
-
-    def release(self) -> None:
-        if self.there is not None:
-            self.there.release()
-        self.here.release()
-
-    def __enter__(self) -> RunLease:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.release()
-
-
-def take_run(tracker: Tracker) -> RunLease:
-    """Take the leases on a run; its folder is created.
+def take_run(tracker: Tracker) -> Lock:
+    """Lock a run; its folder is created.
 
     Raises:
-        HeldError: another process trains the run, on this machine or another.
-        InputError: the folder or the storage cannot be written.
+        HeldError: another process trains the run.
+        InputError: the folder cannot be written.
     """
-    at, of = checkpoints_at(tracker.run_id, tracker.tag(AT)), held_by_another(tracker.run_id)
-    here = DiskLease.take(run_folder(home(), tracker.run_id) / NAME, of=of)
-    if at is None:
-        return RunLease(here=here)
-    from polypool.infra.lease.in_bucket import BucketLease  # imports clients of object storage
-
-    try:
-        return RunLease(here=here, there=BucketLease.take(at, of=of))
-    except BaseException:
-        here.release()
-        raise
+    of = f"run {tracker.run_id} is being trained by another process"
+    return Lock(run_folder(home(), tracker.run_id) / NAME, of=of)
 
 
 @contextmanager
 def at_work(tracker: Tracker) -> Iterator[None]:
-    """Hold the lease on a run that trains nothing itself, such as a sweep, and end the run with the block.
+    """Lock a run that trains nothing itself, such as a sweep, and end the run with the block.
 
-    By the lease `polypool runs` sees whether the process that works for it is alive.
+    By the lock `polypool runs` sees whether the process that works for it is alive.
 
     Raises:
         HeldError: another process works for it.
@@ -164,24 +106,11 @@ def at_work(tracker: Tracker) -> Iterator[None]:
         run_folder(home(), tracker.run_id).rmdir()
 
 
-def held_by_another(run_id: str) -> str:
-    return f"run {run_id} is being trained by another process"
-
-
-def behind(record: RunRecord, *, home: Path) -> tuple[Behind, Holder | None]:
+def behind(record: RunRecord, *, home: Path) -> tuple[Behind, str]:
     """Return the state of the process that trains a run, and which it is, where that is known."""
     folder = run_folder(home, record.run_id)
     if holder := holder_of(folder / NAME):
         return "alive", holder
     if record.status != "RUNNING":
-        return "", None
-    at = checkpoints_at(record.run_id, record.tags.get(AT, ""))
-    if at is None:
-        return ("nobody" if folder.is_dir() else "unknown"), None
-    from polypool.infra.lease.in_bucket import holder_in_bucket
-
-    try:
-        holder = holder_in_bucket(at)
-    except InputError:
-        return "unknown", None
-    return ("alive" if holder else "nobody"), holder
+        return "", ""
+    return ("nobody" if folder.is_dir() else "unknown"), ""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
+import sys
 from collections.abc import Callable
-from contextlib import closing, nullcontext
-from dataclasses import dataclass
+from contextlib import closing, nullcontext, suppress
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,26 +16,27 @@ import torch
 
 from polypool.infra.compute.dist import rank
 from polypool.infra.errors import InputError
-from polypool.infra.files import causes, disk_fault
+from polypool.infra.files import causes, disk_fault, make_folder
 from polypool.infra.process.memory import keep_freed_memory
 from polypool.infra.process.output import LOG, TEXT
 from polypool.infra.process.progress import resumed_bar
 from polypool.infra.registry import TASKS
 from polypool.infra.spec import trust_modules
+from polypool.infra.storage import Url, exists, write_bytes
+from polypool.infra.tracking import Outbox, Tracker
 from polypool.pipelines.training.checkpoints.best import weights_of
-from polypool.pipelines.training.checkpoints.in_folder import InFolder
+from polypool.pipelines.training.checkpoints.kept import ByRay, InFolder
 from polypool.pipelines.training.loop.trainer import Trainer
+from polypool.pipelines.training.recording import send_members
 from polypool.tasks.adapter import TaskAdapter
 from polypool.tasks.run import Run
 
 if TYPE_CHECKING:
     from ray import ObjectRef
 
-    from polypool.pipelines.training.checkpoints.in_storage import InStorage
 
-
-FAULTS = "faults.log"
-"""In the folder of a run, the whole of what was printed of faults in a line."""
+REFUSED = "refused.txt"
+"""Beside the checkpoints of a run, the message of an error that no restart of its workers can help."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +54,7 @@ class Work:
     """
 
     run: Run
-    kept: InFolder | InStorage
+    kept: ByRay
     uri: str
     assets: ObjectRef
     home: Path
@@ -64,32 +65,51 @@ class Work:
 
 
 def work_on_ray(config: dict[str, Work]) -> bool:
-    """Set up a process of Ray's and train in it; return as `train` does."""
+    """Set up a process of Ray's and train in it; return as `train` does.
+
+    After an error that a restart would meet again, its message is left for the driver, and restarted workers return.
+    """
     work = config["work"]
+    kept = work.kept
+    if exists(kept.at / REFUSED):
+        return False
     os.environ |= {"POLYPOOL_HOME": str(work.home), LOG: work.log}
     trust_modules(*work.trusted)
     import ray
     from ray.experimental.tqdm_ray import tqdm as drawn_by_the_driver
     from ray.train.torch import get_device
 
-    from polypool.infra.ray.internals import CONTEXT_LOGGER, UTIL_LOGGER
-    from polypool.infra.ray.trainer import OneLineErrors
-
-    # named by its file; it logs every checkpoint
-    context = logging.getLogger(str(Path(ray.__file__).parent / CONTEXT_LOGGER))
-    context.setLevel(logging.WARNING)
-    for logger in (context, logging.getLogger(UTIL_LOGGER)):
-        logger.addFilter(OneLineErrors(partial(refused, work.kept.folder), work.kept.folder / FAULTS))
     set_up(threads=work.threads)
+    if isinstance(kept.at, Url):  # this machine may share no folder with the driver's
+        kept = replace(kept, journal=partial(_own_log, work))
     assets = json.loads(ray.get(work.assets))
-    return train(
-        work.run,
-        TASKS.build(work.run.task, work.run, assets=assets),
-        work.kept,
-        uri=work.uri,
-        device=get_device(),
-        bar=drawn_by_the_driver if work.terminal and work.log == TEXT else resumed_bar,
-    )
+    try:
+        finished = train(
+            work.run,
+            TASKS.build(work.run.task, work.run, assets=assets),
+            kept,
+            uri=work.uri,
+            device=get_device(),
+            bar=drawn_by_the_driver if work.terminal and work.log == TEXT else resumed_bar,
+        )
+    except Exception as error:
+        why = input_error(error) or disk_fault(error, work.home)
+        if why:
+            with suppress(InputError, OSError):  # the disk may be full
+                write_bytes(kept.at / REFUSED, str(why).encode())
+        raise
+    if isinstance(kept.at, Url) and rank() == 0:
+        tracker = Tracker.attach(work.uri, kept.at.name, running=False)
+        if why := send_members(work.home / "runs" / kept.at.name / "worker", tracker):
+            print(f"note: runs of the tasks of {kept.at.name} are not all in MLflow ({why})", file=sys.stderr)
+    return finished
+
+
+def _own_log(work: Work) -> Outbox:
+    """Return a log of the run that this process sends to MLflow itself."""
+    run_id = work.kept.at.name
+    folder = make_folder(work.home / "runs" / run_id / "worker")
+    return Outbox(folder, lambda: Tracker.attach(work.uri, run_id, running=False))
 
 
 def set_up(*, threads: int) -> None:
@@ -101,7 +121,7 @@ def set_up(*, threads: int) -> None:
 def train(
     run: Run,
     adapter: TaskAdapter,
-    kept: InFolder | InStorage,
+    kept: InFolder | ByRay,
     *,
     uri: str,
     device: torch.device,
@@ -140,8 +160,3 @@ def train(
 def input_error(error: BaseException) -> InputError | None:
     """Return the `InputError` that an error is or was caused by, if any."""
     return next((each for each in causes(error) if isinstance(each, InputError)), None)
-
-
-def refused(folder: Path, error: BaseException) -> InputError | str | None:
-    """Return the cause of a failure that another try would meet again; None for other failures."""
-    return input_error(error) or disk_fault(error, folder)

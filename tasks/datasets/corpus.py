@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from polypool.infra.storage.places import Url
+from polypool.infra.storage import Url
 from polypool.infra.store.findings import USUAL, Flagged, Skipped, Tolerance
 from polypool.infra.store.ids import IdSet, wrong_id
 from polypool.tasks.datasets.annotations import plain, wrong_path

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from polypool.infra.errors import InputError
-from polypool.infra.storage.places import Url, place
-from polypool.infra.storage.transfer import is_file
+from polypool.infra.storage import Url, exists, place
 from polypool.tasks.datasets.annotations import leaves
 from polypool.tasks.datasets.corpus import Corpus, Item
 from polypool.tasks.datasets.questions import Image, Question, QuestionCorpus
@@ -25,7 +24,7 @@ def open_corpus(folder: str | Path | Url) -> Corpus | QuestionCorpus:
     """
     folder = place(folder)
     captions, questions = (folder / f"{kind.name}.json" for kind in (Corpus, QuestionCorpus))
-    if (has_questions := is_file(questions)) and is_file(captions):
+    if (has_questions := exists(questions)) and exists(captions):
         raise InputError(
             f"{folder}: has both {captions.name} and {questions.name}; keep each corpus in a folder of its own"
         )

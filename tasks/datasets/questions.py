@@ -11,8 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from polypool.infra.fields import from_plain
-from polypool.infra.storage.places import Url
-from polypool.infra.storage.transfer import read_json
+from polypool.infra.storage import Url, read_json
 from polypool.infra.store.findings import USUAL, Flagged, Skipped, Tolerance
 from polypool.infra.store.ids import IdSet, wrong_id
 from polypool.tasks.datasets.annotations import plain, printed, wrong_path, wrong_text

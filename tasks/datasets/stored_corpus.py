@@ -18,9 +18,8 @@ from polypool.infra.digests import FileDigests
 from polypool.infra.errors import InputError
 from polypool.infra.fields import at_least, from_plain
 from polypool.infra.files import atomic, sha256, write_json
-from polypool.infra.lease.on_disk import lease_folder
-from polypool.infra.storage.places import Url, local, place
-from polypool.infra.storage.transfer import Destination, local_copy, read_json
+from polypool.infra.locks import lock_folder
+from polypool.infra.storage import Url, fetch, local, place, publish, read_json, staging
 from polypool.infra.store.findings import SKIPPED, WARNINGS, Findings, Flagged, Skipped, Tolerance, describe
 from polypool.infra.store.ids import IdSet
 
@@ -122,9 +121,9 @@ class StoredCorpus(ABC):
                 another process writes to the folder, or no space is left.
         """
         images = local(images, what=f"the folder of {cls.images}") if images else ""
-        to, findings = Destination(folder), Findings()
-        folder, table_name = to.folder, f"{cls.name}.arrow"
-        with lease_folder(folder):
+        table_name, about_name, findings = f"{cls.name}.arrow", f"{cls.name}.json", Findings()
+        out, folder = folder, staging(folder, last=about_name, replace=True)
+        with lock_folder(folder):
             with atomic(folder / table_name) as file:
                 with pa.ipc.new_file(file, cls.schema) as table, FileDigests(images) as digests:
                     usable = cls._usable(rows, findings, images=images)
@@ -146,10 +145,9 @@ class StoredCorpus(ABC):
             summary = {"splits": splits} | counts | {"skipped": skipped, "flagged": flagged}
             about = {"version": VERSION, "source": source, "sha256": sha256(folder / table_name)}
             about[cls.images] = str(images.resolve()) if isinstance(images, Path) else ""
-            to.finish(
-                lambda into: write_json(into / f"{cls.name}.json", about | summary),
-                (table_name, f"{cls.name}.{SKIPPED}", f"{cls.name}.{WARNINGS}"),
-            )
+            write_json(folder / about_name, about | summary)
+            lists = (f"{cls.name}.{SKIPPED}", f"{cls.name}.{WARNINGS}")
+            publish(folder, out, [table_name, *lists, about_name])
             return summary
 
     @classmethod
@@ -179,7 +177,7 @@ class StoredCorpus(ABC):
 
     @classmethod
     def open(cls, folder: str | Path | Url) -> Self:
-        """Open the corpus in `folder`, which may be a URL; its table is memory-mapped.
+        """Open the corpus in `folder`, which may be a URL; its table is memory-mapped, from a copy of it.
 
         Raises:
             InputError: there is none, it is half written or of another version, its bytes were changed, or a field of
@@ -191,7 +189,8 @@ class StoredCorpus(ABC):
         if not isinstance(manifest, dict) or manifest.get("version") != VERSION:
             raise InputError(f"{about}: not {cls.what} of version {VERSION}; ingest it again")
         manifest = from_plain(cls.manifest_kind, manifest, where=str(about))
-        path = local_copy(folder / f"{cls.name}.arrow", sha256=manifest.sha256)
+        name = f"{cls.name}.arrow"
+        path = (fetch(folder, {name: manifest.sha256}) if isinstance(folder, Url) else folder) / name
         if not path.is_file() or sha256(path) != manifest.sha256:
             raise InputError(f"{path}: missing, half written or changed (SHA-256 differs); ingest it again")
         table = cls._read_table(path)

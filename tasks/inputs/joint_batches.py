@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
 import torch
 
-from polypool.infra.batches import Batch, Dataset, Order, fetch_ahead
+from polypool.infra.batches import Batch, Dataset, Order
 
 MEMBER = "joint_member"  # in a batch: the place of the task whose samples it holds, once for each sample
 
@@ -92,10 +91,6 @@ class JointData:
         member, own_B, round_ = self._own(index_B)
         batch = self.members[member].batch(own_B, seed=seed, epoch=round_)
         return batch | {MEMBER: torch.full((len(index_B),), member)}
-
-    def fetch_ahead(self, index_B: np.ndarray) -> Sequence[Future]:
-        member, own_B, _ = self._own(index_B)
-        return fetch_ahead(self.members[member], own_B)
 
     def _own(self, index_B: np.ndarray) -> tuple[int, np.ndarray, int]:
         """Return whose samples these are, their numbers there, and the round."""

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future
 from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from polypool.infra.batches import Batch, announced, fetch_ahead
+from polypool.infra.batches import Batch
 from polypool.infra.compute.dist import rank, world
 from polypool.infra.process.progress import Progress
 from polypool.tasks.inputs.augmentations import Draw, draw_for
@@ -59,11 +58,6 @@ class Pairs:
     def __len__(self) -> int:
         return len(self.item_ids) if self.by_item else len(self.texts)
 
-    def fetch_ahead(self, index_B: np.ndarray) -> Sequence[Future]:
-        item_N = index_B if self.by_item else self.owner_T[index_B]
-        caption_M = self._captions_of(index_B)[0] if self.by_item else index_B
-        return [*fetch_ahead(self.visual, item_N), *fetch_ahead(self.captions, caption_M)]
-
     def batch(self, index_B: np.ndarray, *, seed: int, epoch: int) -> Batch:
         """Return `visual`, `visual_mask` and `item` of items, `text`, `text_mask`, ... and `row` of captions."""
         item_N = index_B if self.by_item else self.owner_T[index_B]
@@ -84,15 +78,13 @@ class Pairs:
 
     def items(self, size: int) -> Iterator[tuple[Tensor, Batch]]:
         """Yield every image or video, each worker its share; see `Batches`."""
-        parts = _parts(np.arange(len(self.item_ids)), size, "encoding items")
-        for number_B in announced(self.visual, parts, ahead=1):
+        for number_B in _parts(np.arange(len(self.item_ids)), size, "encoding items"):
             yield torch.from_numpy(number_B), visual_batch(self.visual, number_B)
 
     def sentences(self, size: int) -> Iterator[tuple[Tensor, Batch]]:
         """Yield every caption, those of equal length together, each worker its share."""
         by_length_T = np.argsort(self.captions.sizes(), kind="stable")
-        parts = _parts(by_length_T, size, "encoding captions")
-        for number_B in announced(self.captions, parts, ahead=1):
+        for number_B in _parts(by_length_T, size, "encoding captions"):
             yield torch.from_numpy(number_B), self.captions.batch(number_B)
 
 
@@ -150,9 +142,6 @@ class QuestionData:
 
     def __len__(self) -> int:
         return len(self.image_Q)
-
-    def fetch_ahead(self, index_B: np.ndarray) -> Sequence[Future]:
-        return [*fetch_ahead(self.visual, self.image_Q[index_B]), *fetch_ahead(self.texts, index_B)]
 
     def batch(self, index_B: np.ndarray, *, seed: int, epoch: int) -> Batch:
         """Return `visual`, `visual_mask`, `text`, `text_mask`, ... and `target` `(B, A)` of questions.

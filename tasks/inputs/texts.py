@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, cast
 
@@ -161,9 +160,6 @@ class StoredTexts:
 
     def sizes(self) -> np.ndarray:
         return self.store.sizes(self.rows)
-
-    def fetch_ahead(self, index_B: np.ndarray) -> Sequence[Future]:
-        return self.store.fetch_ahead(self.rows[index_B])
 
     def batch(self, index_B: np.ndarray, *, augment: Drop | None = None, draw: Draw | None = None) -> Batch:
         """Return `text` `(B, L, F)`, as it is stored, and `text_mask` `(B, L)`."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol, cast
@@ -82,9 +81,6 @@ class StoredSets:
     ) -> None:
         self.store, self.augment, self.limit = store, augment, limit
         self.rows = store.rows(ids)
-
-    def fetch_ahead(self, item_B: np.ndarray) -> Sequence[Future]:
-        return self.store.fetch_ahead(self.rows[item_B])
 
     def batch(self, item_B: np.ndarray, *, sample_B: np.ndarray, draw: Draw | None) -> tuple[Tensor, Tensor]:
         """Return the sets `(B, N, F)` and their mask."""

@@ -19,7 +19,7 @@ from verbs import called
 import polypool as pp
 from polypool.aggregators.aggregator import Aggregator
 from polypool.infra.paths import FilePath, ModelName, here, home, keep_out_of_jobs
-from polypool.infra.ray.jobs import JobServer, private_head
+from polypool.infra.ray import JobServer, private_head
 from polypool.infra.registry import AGGREGATORS, BACKBONES, ENCODERS, KINDS, TASKS
 from polypool.infra.tracking import Tracker, find_runs, tracking_uri
 from polypool.pipelines.comparison.row_settings import deviations

@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from polypool.infra.compute import measured
-from polypool.infra.storage.places import user_cache
+from polypool.infra.storage import user_cache
 
 SOURCES = tuple(Path(__file__).with_name(name) for name in ("sorted_sum.c", "shared_gru.c"))
 TYPES = {torch.float32: ("float", "int"), torch.float64: ("double", "long long")}

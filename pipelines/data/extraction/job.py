@@ -19,10 +19,10 @@ from polypool.encoders.backbones.model_folders import remember_folder
 from polypool.infra.errors import AbsentError, InputError, MissingError
 from polypool.infra.paths import here
 from polypool.infra.process.progress import Progress, waiting
-from polypool.infra.ray.session import ray_session, waiting_for_cores
+from polypool.infra.ray import ray_session
 from polypool.infra.registry import BACKBONES
 from polypool.infra.spec import Spec, trust_specs
-from polypool.infra.storage.places import Url, place
+from polypool.infra.storage import Url, place
 from polypool.infra.store import StoreWriter
 from polypool.infra.store.columns import ColumnsWriter, with_columns
 from polypool.infra.store.findings import USUAL, Flagged, Skipped, Tolerance
@@ -301,11 +301,7 @@ def _write(
             return 0
         batches = (_batch(corpus, part) for part in work.batches(listed(), done=done))
         how = {"extractor": work.extractor, "options": work.options, "gpu": work.gpu}
-        with (
-            ray_session() as session,
-            waiting_for_cores(1, session=session),
-            closing(stream(batches, **how)) as rows,
-        ):
+        with ray_session(), closing(stream(batches, **how)) as rows:
             with waiting(f"the first {work.unit}: workers of Ray start and load the backbone", after=5.0):
                 first = [*islice(rows, 1)]
             for row in Progress(chain(first, rows), desc="extract", total=total, unit=work.unit):

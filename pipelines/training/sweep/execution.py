@@ -14,15 +14,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from polypool.infra.errors import FaultError, InputError
+from polypool.infra.errors import InputError
 from polypool.infra.files import make_folder
-from polypool.infra.lease.on_disk import BEAT_SECONDS, STALE_SECONDS, DiskLease, HeldError
+from polypool.infra.locks import HeldError, Lock
 from polypool.infra.process.memory import release_memory
 from polypool.infra.process.output import JSON, TEXT, log_line, mode
 from polypool.infra.process.progress import waiting
 from polypool.infra.process.stopping import Stopped, graceful_stop
-from polypool.infra.ray.session import Resources, cores, ray_session, waiting_for_cores
-from polypool.infra.ray.tuning import Ended, Halving, run_side_by_side
+from polypool.infra.ray import Ended, Halving, Resources, cores, ray_session, run_side_by_side
 from polypool.infra.spec import trust_modules, trusted
 from polypool.infra.text_tables import duration
 from polypool.infra.tracking import Tracker
@@ -35,6 +34,7 @@ from polypool.pipelines.training.run_folder import checkpoints_at, new_runs_at, 
 from polypool.pipelines.training.sweep.plan import Plan
 from polypool.pipelines.training.sweep.trials import STOPPED, SWEEP, Match, records_of
 
+_ENDING = 60.0  # seconds for the process of a trial that was told to end
 ERROR = "error.txt"
 """The artifact of a failed run with the whole error."""
 
@@ -76,13 +76,13 @@ def outcome_text(plan: Plan, outcomes: Sequence[Outcome]) -> str:
 
 @contextmanager
 def alone(home: Path, experiment: str) -> Iterator[None]:
-    """Hold the lease on the sweeps of an experiment.
+    """Hold the lock on the sweeps of an experiment.
 
     Raises:
         InputError: another sweep of it is at work.
     """
     path = home / "runs" / f"sweep-{re.sub(r'[^A-Za-z0-9_.-]', '_', experiment)}.lock"
-    with DiskLease.take(path, of=f"experiment {experiment!r}: another sweep of it is at work"):
+    with Lock(path, of=f"experiment {experiment!r}: another sweep of it is at work"):
         yield
 
 
@@ -131,8 +131,7 @@ def carry_out(plan: Plan, *, concurrent: int = 0, parent: str = "") -> list[Outc
     for match in matches:  # scores of different recipes cannot be compared to stop the worse ones
         rivals = match.trial.rivals if plan.early_stop else ()
         groups.setdefault((rivals, _in_its_process(match)), []).append(match)
-    shared = not all(alone for _, alone in groups)
-    with ray_session(shared=shared) as session, waiting_for_cores(1, session=session):
+    with ray_session(dashboard=not all(alone for _, alone in groups)):
         at_once, _ = _resources(matches, concurrent=concurrent)
         print(f"{plan.summary()}, {at_once} at once", flush=True)
         for (_, alone), group in groups.items():
@@ -256,8 +255,7 @@ class Work:
         except InputError as error:
             return {"error": str(error)}
         except Exception as error:  # the other trials go on
-            cause = error.__cause__ if isinstance(error, FaultError) and error.__cause__ else error
-            return {"error": "".join(traceback.format_exception(cause))}
+            return {"error": "".join(traceback.format_exception(error))}
         finally:
             release_memory()
 
@@ -280,7 +278,7 @@ def _settle(plan: Plan, matches: Sequence[Match], ends: Mapping[int, Ended], swe
     """Return how each trial ended, and set the status of runs whose process was killed."""
     records = records_of(plan.uri, plan.experiment)
     own = {record.tags.get(SWEEP): record for record in records}
-    patience = STALE_SECONDS + BEAT_SECONDS if len(ends) == len(matches) else 0.0  # none after Ctrl-C
+    patience = _ENDING if len(ends) == len(matches) else 0.0  # none after Ctrl-C
     outcomes: list[Outcome] = []
     for number, match in enumerate(matches):
         end, record = ends.get(number), own.get(of_trial(sweep, number))

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from polypool.infra.ray.session import local_cores
+from polypool.infra.ray import local_cores
 from polypool.infra.registry import RECIPES
 from polypool.infra.spec import trust_flags
 from polypool.infra.text_tables import duration

@@ -269,7 +269,7 @@ def _match(artifacts: Artifacts, trial: Trial, candidates: Sequence[RunRecord], 
     for record in same:
         who, holder = behind(record, home=home)
         if holder:
-            note = f"process {holder.process} on {holder.host} is at work"
+            note = f"{holder.partition(':')[0]} is at work"
             return Match(trial=trial, state="running", run_id=record.run_id, note=note)
         if record.status != "FAILED" and (record.tags.get(SWEEP) or who == "nobody"):
             stopped = record.tags.get(STOPPED, "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
@@ -10,8 +11,7 @@ from typing import Any
 import pyarrow.compute as pc
 
 from polypool.infra.errors import InputError
-from polypool.infra.storage.places import Url
-from polypool.infra.storage.transfer import write_json
+from polypool.infra.storage import Url, write_bytes
 from polypool.infra.store import FeatureStore, StoreWriter
 from polypool.infra.store.columns import ColumnsWriter, with_columns
 from polypool.infra.store.findings import USUAL, Findings, Flagged, Skipped, Tolerance, describe
@@ -91,7 +91,7 @@ def cross_check(
         f"{corpus.texts} only": _missing(corpus.ids, store.ids),
         "features only": _missing(store.ids, corpus.ids),
     }
-    write_json(listing, apart)
+    write_bytes(listing, (json.dumps(apart, indent=1) + "\n").encode())
     return apart
 
 

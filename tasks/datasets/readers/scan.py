@@ -21,7 +21,7 @@ import numpy as np
 from polypool.infra.errors import InputError
 from polypool.infra.files import existing, identity
 from polypool.infra.process.progress import Progress
-from polypool.infra.storage.places import Url, place
+from polypool.infra.storage import Url, place
 from polypool.infra.store import StoreWriter
 from polypool.infra.store.findings import USUAL, Flagged, Skipped, Tolerance
 from polypool.infra.store.manifest import Manifest

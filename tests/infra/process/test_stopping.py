@@ -124,10 +124,10 @@ ASKED = """        asked = []
     [
         (signal.SIGTERM, True, 30, "checkpoint 1\nundone\n"),
         (signal.SIGTERM, False, 0.3, "undone\n"),
-        (signal.SIGINT, True, 30, "undone\n"),
+        (signal.SIGINT, True, 30, "checkpoint 1\nundone\n"),
     ],
 )
-def test_sigterm_asks_for_a_checkpoint_first_and_waits_so_long(number, gives_way, seconds, said, tmp_path):
+def test_a_signal_asks_for_a_checkpoint_first_and_waits_so_long(number, gives_way, seconds, said, tmp_path):
     process = begin(tmp_path, ASKED.format(seconds=seconds, gives_way=gives_way))
     began = time.monotonic()
     code, out, _ = end(process, number)

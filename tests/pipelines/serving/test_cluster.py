@@ -13,13 +13,14 @@ from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
 import numpy as np
+import psutil
 import pytest
 from kept import keep_run
 from searchable import ids, with_pictures
 
 from polypool.infra.errors import AwayError, InputError
 from polypool.infra.paths import home as home_folder
-from polypool.infra.ray.jobs import free_ports
+from polypool.infra.ray import free_ports
 from polypool.infra.tracking import tracking_uri
 from polypool.pipelines.models.queries import Query
 from polypool.pipelines.models.trained import TrainedModel, load
@@ -80,7 +81,6 @@ def address(settings: Settings) -> Iterator[str]:
 
 def replicas() -> list[Any]:
     """Return the processes that have the model."""
-    import psutil
     import ray  # noqa: F401 (brings psutil)
 
     named = psutil.process_iter(["name"])

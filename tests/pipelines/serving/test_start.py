@@ -14,7 +14,6 @@ from verbs import exit_code
 
 from polypool.infra.errors import InputError
 from polypool.infra.fields import from_plain
-from polypool.infra.ray import session
 from polypool.pipelines.commands.serve import main
 from polypool.pipelines.serving import ray, service, settings, start
 from polypool.pipelines.serving.ray import application, build
@@ -36,7 +35,7 @@ def away(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     monkeypatch.delenv(settings.TOKEN, raising=False)
     monkeypatch.setenv("RAY_SERVE_LOG_TO_STDERR", "0")
-    monkeypatch.setattr(session, "PrivateRay", no_ray)
+    monkeypatch.setattr(start, "ray_session", no_ray)
 
 
 def refusal(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
@@ -173,7 +172,7 @@ def test_replicas_inherit_no_token_and_the_terminal_shows_none(
     )
     loaded = SimpleNamespace(described=described, notes=["there is no search: gone"])
     monkeypatch.setattr(Place, "listen", lambda place: (socket.socket(), place))
-    monkeypatch.setattr(session, "ray_session", nullcontext)
+    monkeypatch.setattr(start, "ray_session", nullcontext)
     monkeypatch.setattr(service.Service, "load", lambda settings: loaded)
     monkeypatch.setattr(start, "resolve_run", lambda uri, named: {"latest": "an id"}[named])
     (tmp_path / "a token").write_text(TOKEN)

@@ -5,7 +5,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,17 +15,14 @@ from corpora import make_corpus
 
 from polypool.infra.errors import InputError
 from polypool.infra.fields import from_plain
-from polypool.infra.lease.on_disk import NAME, Holder
 from polypool.infra.registry import RECIPES
 from polypool.infra.tracking import Source, Tracker, tracking_uri
 from polypool.infra.tracking.mlflow_private import system_metrics
 from polypool.infra.tracking.provenance import source_tags
 from polypool.pipelines.models import run_evaluation
-from polypool.pipelines.models.ensemble_driver import EnsembleDriver
 from polypool.pipelines.recipes.load import Ensemble, derive
 from polypool.pipelines.training import launch
 from polypool.pipelines.training.recording import Described
-from polypool.pipelines.training.run_folder import run_folder
 from polypool.tasks.run import Run, to_json
 
 
@@ -156,40 +153,6 @@ def test_an_ensemble_reads_the_split_that_it_is_scored_on(home, run, monkeypatch
     members = whole.data.params["members"].split(",")
     assert (whole.info.status, len(members)) == ("FINISHED", 2)
     assert {shown(home, each).data.tags["mlflow.parentRunId"] for each in members} == {together}
-
-
-def test_an_ensemble_whose_process_dies_is_gone_on_with(home, run, monkeypatch):
-    RECIPES.names()
-    monkeypatch.setitem(RECIPES._parts, "one", lambda: replace(run, recipe="one"))
-    ensemble, notes = Ensemble(members=("one", "one"), protocol="whole"), []
-
-    def dies(ids):
-        notes.append(" ".join(ids))
-        if len(ids) == 3:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        run_evaluation.start_ensemble(ensemble, begun=dies)
-    driver = EnsembleDriver(work=ensemble)
-    parent, first, second = notes[-1].split()
-    assert [driver.progress(note)[0] for note in ("", *notes)] == [0, 1, 2, 3]
-    assert driver.progress(notes[1])[1], "the first member has checkpoints"
-    Tracker.attach(tracking_uri(home), parent)
-    lease = run_folder(home, parent) / NAME
-    lease.write_text(json.dumps(asdict(replace(Holder.this(), process=99))))
-    driver.died(notes[-1], 99)
-    assert not lease.exists()
-    driver.given_up(notes[-1])
-    assert [shown(home, each).info.status for each in (parent, first, second)] == [
-        "FAILED",
-        "FINISHED",
-        "KILLED",
-    ]
-    child = SimpleNamespace(note=notes[-1], keep=notes.append)
-    assert driver.do(child).run_id == parent
-    assert notes[-1] == notes[-2] == f"{parent} {first} {second}"
-    assert {shown(home, each).info.status for each in (parent, first, second)} == {"FINISHED"}
-    assert shown(home, parent).data.params["members"] == f"{first},{second}"
 
 
 def test_a_place_in_object_storage_is_named_by_its_kind(home, run):

@@ -10,6 +10,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 from corpora import make_corpus
@@ -21,17 +22,15 @@ from safetensors.torch import load_file
 from toy import same_weights
 
 from polypool.infra import paths
-from polypool.infra.errors import FaultError, InputError
+from polypool.infra.errors import InputError
 from polypool.infra.process import stopping
 from polypool.infra.process.stopping import Stopped, stoppable
-from polypool.infra.ray.private import started_by
-from polypool.infra.ray.session import Session, ray_session
+from polypool.infra.ray import ray_session
 from polypool.infra.tracking import RunRecord, Tracker, find_runs, tracking_uri
-from polypool.pipelines.commands import train as verb
-from polypool.pipelines.commands.train import show
+from polypool.pipelines.commands.train import Resume, show, train
 from polypool.pipelines.models import run_evaluation
 from polypool.pipelines.models.trained import load_run
-from polypool.pipelines.training import driver, on_ray
+from polypool.pipelines.training import on_ray
 from polypool.pipelines.training.fitting import TrialOptions
 from polypool.pipelines.training.launch import resume, start
 from polypool.pipelines.training.loop import trainer
@@ -67,7 +66,7 @@ def cluster(one_ray, monkeypatch):
 def no_cluster(monkeypatch):
     """In Ray's place, a session of two cores that starts no process."""
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
-    monkeypatch.setattr(on_ray, "ray_session", lambda: nullcontext(Session(private=True, shared=False)))
+    monkeypatch.setattr(on_ray, "ray_session", lambda **_: nullcontext())
     monkeypatch.setattr("ray.cluster_resources", lambda: {"CPU": 2.0})
 
 
@@ -115,39 +114,42 @@ def test_an_ensemble_is_the_mean_of_score_matrices(finished, run):
 
 @pytest.mark.usefixtures("cluster")
 @pytest.mark.slow
-def test_a_worker_killed_again_and_again_goes_on_and_ends_with_the_weights_of_an_undisturbed_run(
-    finished, run, home, capfd
+def test_ray_restarts_a_killed_worker_and_the_run_ends_with_the_weights_of_an_undisturbed_one(
+    finished, run, home
 ):
     markers = [str(home / f"killed {number}") for number in range(3)]
-    runs_folder = str(home / "runs")
-    objective = f"faulty:KilledOften(runs={runs_folder!r}, markers={markers!r}, epochs=[1.4, 3.4, 3.4])"
+    objective = f"faulty:KilledOften(markers={markers!r}, epochs=[1.4, 3.4, 3.4])"
     with pytest.raises(RuntimeError, match="train resume"):
-        start(replace(run, objective=objective, checkpoint_every=2, retries=1))
+        start(replace(run, objective=objective, checkpoint_every=2, retries=2))
     record = last_run(home)
     assert record.status == "FAILED"
-    # a checkpoint lies between the first two, and none after
     assert all(Path(marker).exists() for marker in markers)
-    assert capfd.readouterr().err.count("begins again from its last checkpoint, now: 1 in a row") == 2
     assert resume(record.run_id) == record.run_id
     assert same_weights(best_weights(record.run_id), best_weights(finished))
 
 
+@pytest.mark.usefixtures("cluster")
 @pytest.mark.slow
-def test_a_process_killed_while_it_trains_is_followed_by_one_that_ends_the_run(finished, run, home):
-    markers = [str(home / f"ended {number}") for number in range(2)]
-    objective = f"faulty:KilledOften(runs={str(home / 'runs')!r}, markers={markers!r}, epochs=[1.4, 3.4])"
-    disturbed = replace(run, objective=objective, checkpoint_every=2, retries=1, experiment="killed")
+def test_an_error_of_the_input_is_not_tried_again(run, home):
+    with pytest.raises(InputError, match="the moon is in the wrong phase"):
+        start(replace(run, aggregator="failing_aggregator:Refusing", retries=3))
+    assert last_run(home).status == "FAILED"
+
+
+@pytest.mark.slow
+def test_a_killed_process_leaves_a_run_that_resumes_to_the_same_weights(finished, run, home):
+    objective = f"faulty:KilledOften(markers={[str(home / 'ended')]!r}, epochs=[3.4])"
+    disturbed = replace(run, objective=objective, checkpoint_every=2, experiment="killed")
     (home / "disturbed.json").write_text(json.dumps(to_json(disturbed)))
-    done = subprocess.run(
-        [sys.executable, "-m", "polypool", "train", str(home / "disturbed.json"), "--trust", "faulty"],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(PATHS), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stderr.count("was killed (SIGKILL) and is begun again now: 1 in a row") == 2
+    words = [sys.executable, "-m", "polypool", "train"]
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(PATHS), "OMP_NUM_THREADS": "1"}
+    how = {"env": env, "capture_output": True, "text": True, "timeout": 300}
+    killed = subprocess.run([*words, str(home / "disturbed.json"), "--trust", "faulty"], **how)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
     (record,) = find_runs(tracking_uri(home), "killed", finished=False)
+    assert record.status == "RUNNING"
+    done = subprocess.run([*words, "resume", record.run_id, "--trust", "faulty"], **how)
+    assert done.returncode == 0, done.stderr
     assert f"\nrun {record.run_id} finished\n" in f"\n{done.stdout}"
     assert same_weights(best_weights(record.run_id), best_weights(finished))
 
@@ -215,9 +217,9 @@ def test_a_run_that_is_stopped_while_it_draws_its_figures_is_finished(run, home,
         (Path.touch, WorkerGroupError("they are gone", {0: RuntimeError("killed")}), Stopped, "KILLED"),
         (lambda stop: stop.parent.rmdir(), WorkerGroupError("gone", {0: RuntimeError()}), Stopped, "KILLED"),
         (str, WorkerGroupError("they are gone", {0: RuntimeError("killed")}), RuntimeError, "FAILED"),
-        (str, RayActorError(), FaultError, "FAILED"),
+        (str, RayActorError(), RuntimeError, "FAILED"),
     ],
-    ids=["asked to stop", "its sweep is over", "not asked to", "Ray ended, which another try may survive"],
+    ids=["asked to stop", "its sweep is over", "not asked to", "Ray ended"],
 )
 @pytest.mark.usefixtures("no_cluster")
 def test_the_end_of_workers_is_a_failure_unless_the_run_was_asked_to_stop(
@@ -232,7 +234,7 @@ def test_the_end_of_workers_is_a_failure_unless_the_run_was_asked_to_stop(
             raise error
 
     monkeypatch.setattr(on_ray, "_trainer", lambda *_, **__: Trainer())
-    with pytest.raises(raised, match="Ray ended under the run; `polypool" if raised is FaultError else None):
+    with pytest.raises(raised, match="training failed; `polypool" if raised is RuntimeError else None):
         start(replace(run, workers=2), trial=TrialOptions(stop=stop))
     assert last_run(home).status == state
 
@@ -246,35 +248,31 @@ def test_ctrl_c_leaves_no_process_behind_and_says_what_to_type(run, home):
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     process = subprocess.Popen(words, cwd=ROOT, start_new_session=True, **pipes)
     limit = time.monotonic() + 300
-    while not [*(home / "runs" / tracker.run_id).glob("checkpoint_*/progress.json")]:
+    while not [*(home / "runs" / tracker.run_id).glob("ray-*/checkpoint_*/progress.json")]:
         assert process.poll() is None, process.communicate()[1]
         assert time.monotonic() < limit
         time.sleep(0.1)
-    started = started_by(process.pid)
+    started = psutil.Process(process.pid).children(recursive=True)
     titles = " ".join(word for each in started for word in each.cmdline())
     assert all(title in titles for title in ("gcs_server", "ray::RayTrainWorker", "ray::TrainController"))
-    for title in ("PlacementGroupCleaner", "DatasetManager", "AutoscalingCoordinator", "ray-dashboard"):
-        assert title not in titles, "a run alone has no use for it"
     began = time.monotonic()
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does
     _, said = process.communicate(timeout=60)
-    assert time.monotonic() - began < 30, "it takes 2 seconds where nobody else is at work"
+    assert time.monotonic() - began < 40
     assert process.returncode == 130
     assert [each for each in started if each.is_running() and each.status() != "zombie"] == []
     assert said.splitlines()[-1] == f"stopped by Ctrl-C; to go on: polypool train resume {tracker.run_id}"
-    assert "Traceback" not in said
     assert tracker.status() == "KILLED"
 
 
 def samples(folder: Path) -> int:
-    last = max(folder.glob("checkpoint_*/progress.json"))
+    last = max(folder.glob("**/checkpoint_*/progress.json"), key=lambda path: path.parent.name)
     return json.loads(last.read_text())["samples"]
 
 
 def test_a_finished_run_is_left_as_it_is(finished, home, capsys):
     (before,) = [r for r in find_runs(tracking_uri(home), "polypool") if r.run_id == finished]
-    work = driver.Driver(work=driver.Resume(run_id=finished))
-    show(verb.watched(work, retries=work.retries))
+    show(*train(Resume(run_id=finished)))
     said = capsys.readouterr().out
     assert said.startswith(f"run {finished} had finished before, and is left as it is\n  test/chance ")
     assert before in find_runs(tracking_uri(home), "polypool")

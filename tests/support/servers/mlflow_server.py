@@ -9,7 +9,7 @@ import time
 import urllib.request
 from pathlib import Path
 
-from polypool.infra.ray.jobs import free_ports
+from polypool.infra.ray import free_ports
 
 APP = """
 import sys

@@ -9,7 +9,6 @@ import pytest
 from places import ROOT
 
 from polypool.infra.errors import InputError
-from polypool.infra.ray.session import Session
 from polypool.infra.store import StoreWriter
 from polypool.infra.store.findings import Tolerance
 from polypool.pipelines.commands import extract as verb
@@ -46,7 +45,7 @@ def test_the_driver_holds_nothing_of_an_image_that_is_listed(tmp_path, monkeypat
 
     monkeypatch.setattr(job, "StoreWriter", writer)
     monkeypatch.setattr(job, "stream", none_come)
-    monkeypatch.setattr(job, "ray_session", lambda: nullcontext(Session(private=True, shared=False)))
+    monkeypatch.setattr(job, "ray_session", nullcontext)
     try:
         with pytest.raises(InputError, match="no features to store"):
             verb.extract(corpus=tmp_path, out=tmp_path / "store")

@@ -1,9 +1,9 @@
 """Going on with a run, and beginning with the weights of another; refused while another process trains it."""
 
 import errno
-import json
+import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -11,26 +11,19 @@ from pathlib import Path
 import pytest
 import torch
 from corpora import make_corpus, make_questions
-from ray.train.v2._internal.execution.checkpoint.checkpoint_manager import _CheckpointManagerState
 from safetensors.torch import load_file
 
 from polypool.infra.errors import InputError
-from polypool.infra.lease.on_disk import NAME, HeldError, Holder, holder_of
+from polypool.infra.locks import NAME, HeldError, holder_of
 from polypool.infra.tracking import Tracker, find_runs, tracking_uri
 from polypool.infra.tracking.journal import Journal
 from polypool.pipelines.training import launch
 from polypool.pipelines.training.checkpoints.best import weights_of
 from polypool.pipelines.training.checkpoints.format import Progress, snapshot
-from polypool.pipelines.training.checkpoints.in_folder import (
-    LISTING,
-    choose_last,
-    last_checkpoint,
-    listed,
-    remove_unlisted,
-)
+from polypool.pipelines.training.checkpoints.kept import DamagedError, checkpoints, last_whole, remove_old
 from polypool.pipelines.training.launch import resume, start
 from polypool.pipelines.training.recording import tags
-from polypool.pipelines.training.run_folder import run_folder, take_run
+from polypool.pipelines.training.run_folder import run_folder
 from polypool.tasks.run import Run, to_json
 
 
@@ -57,7 +50,7 @@ def elsewhere() -> Iterator[ThreadPoolExecutor]:
 
 def test_a_run_that_is_trained_is_not_gone_on_with(run, home, elsewhere, monkeypatch):
     def fit(run: Run, tracker: Tracker, **_: object) -> None:
-        assert holder_of(run_folder(home, tracker.run_id) / NAME).process == Holder.this().process
+        assert holder_of(run_folder(home, tracker.run_id) / NAME).startswith(f"process {os.getpid()} on ")
         held = f"run {tracker.run_id} is being trained by another process .process"
         with pytest.raises(HeldError, match=held):
             elsewhere.submit(resume, tracker.run_id).result()
@@ -73,39 +66,11 @@ def test_a_run_that_is_trained_is_not_gone_on_with(run, home, elsewhere, monkeyp
     assert tracker.status() == "FINISHED"
 
 
-def test_nothing_of_a_run_is_touched_that_another_machine_trains(begun, home):
-    begun.finish("FINISHED")
-    folder = run_folder(home, begun.run_id)
-    take_run(begun).release()
-    far = {"host": "far", "boot": "another", "process": 7, "command": "c", "since": 0.0}
-    (folder / NAME).write_text(json.dumps(far))
-    with pytest.raises(HeldError, match="process 7 on far since 1970-01-01"):
-        resume(begun.run_id, more_tags={"sweep": "other"})
-    assert begun.status() == "FINISHED"
-    assert begun.tag("sweep") == ""
-    assert json.loads((folder / NAME).read_text()) == far
-
-
-@pytest.fixture
-def trained(begun, home) -> Callable[[float], Path]:
-    """Gives the run's folder, as it is after checkpoints at some step of the first epoch."""
-
-    def make(*names: str) -> Path:
-        folder = run_folder(home, begun.run_id)
-        (folder / "outbox").mkdir(parents=True)
-        for name in names:
-            (folder / name).mkdir()
-            for file in FILES:
-                (folder / name / file).touch()
-        latest = {"latest_checkpoint_result": {"checkpoint_dir_name": names[-1]}}
-        (folder / "checkpoint_manager_snapshot.json").write_text(json.dumps(latest))
-        begun.log({"train/loss": 1.0}, step=1)
-        return folder
-
-    return make
-
-
-SNAPSHOT = "checkpoint_manager_snapshot.json"
+def write_checkpoints(folder: Path, *names: str) -> None:
+    model = torch.nn.Linear(3, 4)
+    for name in names:
+        (folder / name).mkdir(parents=True)
+        snapshot(model, torch.optim.SGD(model.parameters()), Progress(samples=8)).write(folder / name)
 
 
 @pytest.mark.parametrize(
@@ -114,20 +79,16 @@ SNAPSHOT = "checkpoint_manager_snapshot.json"
         (shutil.rmtree, "there is no checkpoint in {folder}"),
         (lambda folder: [shutil.rmtree(folder), folder.mkdir()], "there is no checkpoint in {folder}"),
         (
-            lambda folder: shutil.rmtree(folder / "checkpoint_2"),
-            "{folder}/checkpoint_2 lacks model.safetensors, state.pt, progress.json",
-        ),
-        (lambda folder: (folder / "checkpoint_2/state.pt").unlink(), "{folder}/checkpoint_2 lacks state.pt"),
-        (lambda folder: (folder / SNAPSHOT).write_text("{"), "{folder}/" + SNAPSHOT + ": not valid JSON"),
-        (
-            lambda folder: (folder / SNAPSHOT).write_text("{}"),
-            "{folder}/" + SNAPSHOT + ": names no checkpoint",
+            lambda folder: [path.unlink() for path in folder.glob("*/state.pt")],
+            "damaged: {folder}/checkpoint_2, {folder}/checkpoint_1",
         ),
     ],
-    ids=["no folder", "nothing in it", "no checkpoint", "no state", "damaged notes", "no notes"],
+    ids=["no folder", "nothing in it", "no state"],
 )
-def test_what_has_trained_does_not_begin_anew_under_its_old_id(lose, message, begun, trained):
-    folder = trained("checkpoint_1", "checkpoint_2")
+def test_what_has_trained_does_not_begin_anew_under_its_old_id(lose, message, begun, home):
+    folder = run_folder(home, begun.run_id)
+    write_checkpoints(folder, "checkpoint_1", "checkpoint_2")
+    begun.log({"train/loss": 1.0}, step=1)
     lose(folder)
     there = folder.exists()
     begun.finish("KILLED")
@@ -164,17 +125,6 @@ def test_a_run_without_checkpoint_whose_log_is_there_goes_on(begun, home):
     assert (begun.status(), begun.tag("sweep")) == ("FINISHED", "s")
 
 
-def test_checkpoints_that_nobody_took_into_use_are_removed(trained):
-    folder = trained("checkpoint_1", "checkpoint_2")
-    (folder / "checkpoint_3").mkdir()
-    remove_unlisted(folder)
-    assert sorted(path.name for path in folder.glob("checkpoint_[0-9]*")) == ["checkpoint_2"]
-    shutil.rmtree(folder / "checkpoint_2")
-    (folder / "checkpoint_3").mkdir()
-    remove_unlisted(folder)
-    assert (folder / "checkpoint_3").exists(), "it may be all that there is"
-
-
 def test_a_full_disk_ends_a_run_in_one_line_and_as_failed(run, home, monkeypatch):
     def fit(run: Run, tracker: Tracker, **_: object) -> None:
         def full(*_: object, **__: object) -> None:
@@ -196,11 +146,8 @@ FILES = ("model.safetensors", "state.pt", "progress.json")
 
 @pytest.fixture
 def three(tmp_path) -> Path:
-    """The folder of three whole checkpoints that Ray could not note."""
-    model = torch.nn.Linear(3, 4)
-    for number in (1, 2, 3):
-        (folder := tmp_path / f"checkpoint_{number}").mkdir()
-        snapshot(model, torch.optim.SGD(model.parameters()), Progress(samples=8)).write(folder)
+    """The folder of three whole checkpoints, of which Ray Train made the second and third."""
+    write_checkpoints(tmp_path, "checkpoint_1", "ray-2/checkpoint_2", "ray-2/checkpoint_3")
     return tmp_path
 
 
@@ -212,54 +159,34 @@ def flipped(data: bytes) -> bytes:
 
 @pytest.mark.parametrize("file", FILES)
 @pytest.mark.parametrize("damage", [lambda data: data[:-1], lambda data: b"", None, flipped])
-def test_a_checkpoint_that_is_not_whole_is_not_taken_up(three, file, damage):
-    path = three / "checkpoint_3" / file
+def test_of_a_damaged_last_checkpoint_the_one_before_is_taken_up_with_a_note(three, file, damage, capsys):
+    path = three / "ray-2" / "checkpoint_3" / file
     data = path.read_bytes()
     path.unlink()
     if damage:
         path.write_bytes(damage(data))
-    (three / LISTING).write_bytes(b"{")
-    choose_last(three, for_ray=True)
-    assert listed(three) == "checkpoint_2"
-    path.write_bytes(data)
-    choose_last(three, for_ray=True)
-    assert listed(three) == "checkpoint_2", "what is noted counts"
+    assert last_whole(three) == str(three / "ray-2" / "checkpoint_2")
+    said = f"note: {path.parent} is damaged; training goes on from the checkpoint before it"
+    assert said in capsys.readouterr().out
+    assert not path.parent.exists()
 
 
-@pytest.mark.parametrize("for_ray", [True, False])
-def test_of_a_damaged_last_checkpoint_the_one_before_is_taken_up_with_a_note(three, for_ray, capsys):
-    choose_last(three, for_ray=for_ray)
-    state = three / "checkpoint_3" / "state.pt"
-    state.write_bytes(flipped(state.read_bytes()))
-    choose_last(three, for_ray=for_ray)
-    assert last_checkpoint(three) == three / "checkpoint_2"
-    assert f"note: {three / 'checkpoint_3'} is damaged; training goes on from" in capsys.readouterr().out
-    remove_unlisted(three)
-    assert last_checkpoint(three) == three / "checkpoint_2"
-
-
-def test_without_ray_what_is_not_whole_is_removed_and_a_damaged_list_with_it(three):
-    (three / "checkpoint_3" / "state.pt").unlink()
-    (three / LISTING).write_bytes(b"{")
-    choose_last(three, for_ray=False)
-    assert listed(three) is None
-    assert last_checkpoint(three) == three / "checkpoint_2"
-    (three / "checkpoint_2" / "state.pt").unlink()
-    (three / LISTING).write_bytes(b"{")
-    for path in (three / "checkpoint_1").iterdir():
+def test_with_nothing_whole_all_stays_and_is_refused(three):
+    for path in three.glob("**/state.pt"):
         path.unlink()
-    choose_last(three, for_ray=False)
-    assert (three / LISTING).read_bytes() == b"{", "with nothing whole all stays, and is refused"
+    with pytest.raises(DamagedError, match="checkpoint_3"):
+        last_whole(three)
+    assert len(checkpoints(three)) == 3
 
 
-@pytest.mark.parametrize("noted", [None, b""])
-def test_the_last_whole_checkpoint_is_taken_up_where_ray_could_not_note_it(three, noted):
-    if noted is not None:
-        (three / LISTING).write_bytes(noted)
-    choose_last(three, for_ray=True)
-    assert listed(three) == "checkpoint_3"
-    state = _CheckpointManagerState.model_validate_json((three / LISTING).read_text())
-    assert [result.checkpoint_dir_name for result in state.checkpoint_results] == ["checkpoint_3"]
+def test_old_and_unfinished_checkpoints_are_removed(three):
+    (three / ".checkpoint_4").mkdir()
+    (three / "outbox").mkdir()
+    remove_old(three)
+    assert sorted(path.name for path in three.iterdir()) == ["outbox", "ray-2"]
+    write_checkpoints(three, "checkpoint_4", "checkpoint_5")
+    remove_old(three)
+    assert sorted(path.name for path in three.iterdir()) == ["checkpoint_4", "checkpoint_5", "outbox"]
 
 
 TEXT = "bigru(width=16, embedding=8, min_count=1, ends=False)"

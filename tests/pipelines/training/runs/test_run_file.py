@@ -10,10 +10,8 @@ from corpora import make_corpus
 from polypool.infra.errors import InputError
 from polypool.infra.process.stopping import Stopped
 from polypool.infra.tracking import Tracker, find_runs, tracking_uri
-from polypool.pipelines.commands import train as verb
-from polypool.pipelines.commands.train import main, parse, take_run_id_file
+from polypool.pipelines.commands.train import Resume, main, parse, take_run_id_file, train
 from polypool.pipelines.training import launch
-from polypool.pipelines.training.driver import Driver, Resume, Trained
 from polypool.tasks.run import Run
 
 
@@ -22,10 +20,6 @@ def run(home) -> Run:
     made = make_corpus(home, train=16, val=8, test=8)
     optim = replace(made.optim, epochs=1)
     return replace(made, cpus=1, experiment="noted", optim=optim, figures=False)
-
-
-def train(run: Run, file: Path | None = None) -> Trained:
-    return verb.watched(Driver(work=run, file=file), retries=0)
 
 
 def count(home: Path) -> int:
@@ -47,15 +41,15 @@ def test_the_same_command_goes_on_with_the_run_that_it_began(run, home, tmp_path
     tracker = Tracker.attach(tracking_uri(home), run_id, running=False)
     assert tracker.status() == "KILLED"
     begun = count(home)
-    assert train(run, file) == Trained(run_id=run_id)
+    assert train(run, file) == (run_id, "finished")
     assert tracker.status() == "FINISHED"
-    assert train(run, file) == Trained(run_id=run_id, how="had finished before, and is left as it is")
+    assert train(run, file) == (run_id, "had finished before, and is left as it is")
     assert count(home) == begun
 
 
 def test_a_file_is_for_one_run_alone(run, home, tmp_path, monkeypatch, capsys):
     file = tmp_path / "id"
-    run_id = train(run, file).run_id
+    run_id, _ = train(run, file)
     begun = count(home)
     other = replace(run, seed=5, optim=replace(run.optim, epochs=2))
     with pytest.raises(InputError, match=rf"{run_id} was begun with other settings \(optim.epochs, seed\)"):

@@ -6,7 +6,6 @@ import one_by_one
 import pytest
 from corpora import make_corpus
 
-from polypool.infra.ray.session import Session
 from polypool.infra.registry import RECIPES
 from polypool.pipelines.training.sweep import execution
 from polypool.tasks.run import Run
@@ -28,8 +27,6 @@ def run(made, new_home, monkeypatch) -> Run:
 @pytest.fixture
 def trials_here(monkeypatch):
     """Train in this process, one trial after the other: for tests of what is decided around the training."""
-    monkeypatch.setattr(
-        execution, "ray_session", lambda **_: nullcontext(Session(private=True, shared=False))
-    )
+    monkeypatch.setattr(execution, "ray_session", lambda **_: nullcontext())
     monkeypatch.setattr(execution, "run_side_by_side", one_by_one.run_one_by_one)
     monkeypatch.setattr(execution, "_resources", lambda matches, **_: (1, {"CPU": 1.0}))

@@ -120,8 +120,8 @@ def test_the_worse_half_is_stopped_early_and_kept_apart(race):
 
 @pytest.mark.slow
 def test_trials_in_one_process_after_failures_and_deaths_equal_runs_alone(tiny, one_ray):
-    runs, marker = str(tiny / "runs"), str(tiny / "died")
-    objective = f"faulty:KilledOften(runs={runs!r}, markers={[marker]!r}, epochs=[1.4])"
+    marker = str(tiny / "died")
+    objective = f"faulty:KilledOften(markers={[marker]!r}, epochs=[1.4])"
     words = ("--recipes", "tiny", "--experiment", "kept", *SMALL, "--retries", "1", "--concurrent", "1")
     aggregators = ("mean", FAILING, "max", "kmax(k=2)")
     assert command(*words, "--objective", objective, "--aggregators", *aggregators) == 1

@@ -2,6 +2,7 @@
 
 import os
 import shlex
+import socket
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,6 @@ import pytest
 
 from polypool.infra import paths
 from polypool.infra.errors import InputError
-from polypool.infra.lease.on_disk import Holder
 from polypool.infra.registry import RECIPES
 from polypool.infra.text_tables import duration
 from polypool.infra.tracking import RunRecord, Tracker, tracking_uri
@@ -239,10 +239,10 @@ def test_what_somebody_trains_is_left_to_them_and_what_nobody_trains_goes_on(run
     with ThreadPoolExecutor(1) as somebody:
         lease = somebody.submit(take_run, Tracker.attach(uri, alive)).result()
         found = match_trials(uri, trials, records_of(uri, "polypool"), home=tmp_path)
-        lease.release()
+        somebody.submit(lease.release).result()
     expected = [("running", alive), ("unfinished", dead), ("new", "")]
     assert [(each.state, each.run_id) for each in found] == expected
-    assert found[0].note == f"process {os.getpid()} on {Holder.this().host} is at work"
+    assert found[0].note == f"process {os.getpid()} on {socket.gethostname()} is at work"
     assert found[2].note == f"run {elsewhere} may be it, and at work elsewhere: its folder is not here"
     plan = Plan(matches=tuple(found))
     assert [match.run_id for match in plan.to_do] == [dead, ""]

@@ -11,8 +11,7 @@ from corpora import make_corpus
 from kept import keep_run
 
 from polypool.infra.errors import InputError
-from polypool.infra.files import atomic
-from polypool.infra.lease.on_disk import DiskLease, HeldError
+from polypool.infra.locks import HeldError, Lock
 from polypool.infra.store import FeatureStore, StoreWriter
 from polypool.pipelines.models.exporting import export
 from polypool.tasks.datasets.corpus import Corpus, Item, write_corpus
@@ -85,36 +84,10 @@ def test_two_exports_into_one_folder(home, tmp_path):
     run_id = keep_run(make_corpus(home))
 
     def first(pause: Callable[[], None]) -> None:
-        with DiskLease.take(tmp_path / ".model.lock", of="the first"):
+        with Lock(tmp_path / ".model.lock", of="the first"):
             pause()
 
     with meanwhile(first), pytest.raises(HeldError, match="model: another export writes this folder"):
         export(run_id, tmp_path / "model")
     export(run_id, tmp_path / "model")
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
-
-
-def test_two_files_of_one_name(tmp_path):
-    path = tmp_path / "results.csv"
-
-    def first(pause: Callable[[], None]) -> None:
-        with atomic(path) as file:
-            file.write(b"the first one's ")
-            pause()
-            file.write(b"results")
-
-    with (
-        meanwhile(first),
-        pytest.raises(InputError, match=r"results\.csv: another process is writing this file"),
-        atomic(path) as file,
-    ):
-        file.write(b"the second one's")
-    assert path.read_bytes() == b"the first one's results"
-    assert [*tmp_path.iterdir()] == [path]
-    with atomic(path) as file:
-        file.write(b"short")
-    assert path.read_bytes() == b"short"
-    (tmp_path / ".results.csv.part").write_bytes(b"of a process that was killed, and longer")
-    with atomic(path) as file:
-        file.write(b"new")
-    assert path.read_bytes() == b"new"

@@ -10,11 +10,10 @@ from pathlib import Path
 import pytest
 from places import ROOT
 from programs import begin, soon
-from ray._private import ray_constants
 
 from polypool.infra import paths
 from polypool.infra.errors import InputError
-from polypool.infra.ray.jobs import JobServer, free_ports, private_head, refuse_large
+from polypool.infra.ray import JobServer, free_ports, private_head
 
 pytestmark = pytest.mark.ray
 
@@ -102,7 +101,7 @@ def test_where_no_job_server_answers_is_said():
 def test_a_head_ends_when_its_owner_is_terminated():
     code = (
         "from polypool.infra.process.command import command\n"
-        "from polypool.infra.ray.jobs import private_head\n@command\ndef main():\n"
+        "from polypool.infra.ray import private_head\n@command\ndef main():\n"
         "    with private_head(cpus=1) as head: print(head.address, flush=True); input()\nmain()"
     )
     owner = begin("-c", code, stdin=subprocess.PIPE, env=os.environ | {"PYTHONPATH": str(ROOT)})
@@ -123,32 +122,3 @@ def test_home_is_refused_to_a_job_that_cannot_find_the_project(monkeypatch, tmp_
     monkeypatch.setenv("POLYPOOL_HOME", str(tmp_path))
     assert paths.absolute("data/x", paths.here) == tmp_path / "data/x"
     assert paths.absolute("/data/x", paths.here) == Path("/data/x")
-
-
-KIB = 1024
-
-
-@pytest.fixture
-def folder(tmp_path, monkeypatch) -> Path:
-    """A folder of 60 KiB, for a server that takes 50."""
-    monkeypatch.setattr(ray_constants, "DASHBOARD_CLIENT_MAX_SIZE", 50 * KIB)
-    (tmp_path / "data").mkdir()
-    for name, size in {"data/features": 20, "data/captions": 10, "weights": 25, "code": 5}.items():
-        (tmp_path / name).write_bytes(bytes(size * KIB))
-    return tmp_path
-
-
-def test_what_is_too_large_is_said_with_what_is_in_it(folder):
-    with pytest.raises(InputError) as refused:
-        asyncio.run(JobServer(address="http://127.0.0.1:9").run(["true"], folder=folder, env={}, show=print))
-    said = str(refused.value)
-    assert "it has 0 MiB, and a job server takes 0 MiB" in said
-    assert f"in {folder}/.rayignore, a pattern a line" in said
-    assert [line.split()[-1] for line in said.splitlines()[1:]] == ["data", "weights", "code"]
-
-
-@pytest.mark.parametrize(("ignored", "name"), [("data", ".rayignore"), ("/weights", ".gitignore")])
-def test_what_is_left_out_does_not_count(ignored, name, folder, capfd):
-    (folder / name).write_text(f"{ignored}\n")
-    refuse_large(folder)
-    assert capfd.readouterr().err == ""

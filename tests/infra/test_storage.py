@@ -1,14 +1,19 @@
+"""Paths and URLs: what they mean, folders of URLs that are copied once, and folders that are uploaded."""
+
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 import numpy as np
 import pytest
+from object_storage import Fault
+from stores import contents, fill, make_sets, store_writer
 
-from polypool.infra.errors import InputError
+from polypool.infra.errors import AbsentError, AwayError, InputError
 from polypool.infra.files import atomic, existing, existing_folder, make_folder
 from polypool.infra.paths import absolute, home
-from polypool.infra.storage.places import local, place
+from polypool.infra.storage import Repository, cache_folder, fetch, local, place, read_json
 from polypool.infra.store import FeatureStore, StoreWriter
 from polypool.tasks.datasets.corpus import Corpus, Item, write_corpus
 from polypool.tasks.run import Data
@@ -49,7 +54,7 @@ def test_a_url_of_object_storage(given, meant):
     assert (str(found / "a.json"), (found / "a.json").name) == (f"{meant}/a.json", "a.json")
 
 
-NO_PASSWORD, NO_SETTINGS = "holds no user and no password", "holds no settings"
+NO_PASSWORD = NO_SETTINGS = "holds no user, password and settings"
 
 
 @pytest.mark.parametrize(
@@ -125,3 +130,81 @@ def test_a_file_url_is_written_and_read(tmp_path):
         assert FeatureStore.open(name)[0].shape == (3, 2)
     write_corpus(url, [Item(id="a", split="train", captions=("a",))], source={})
     assert Corpus.open(url).splits == {"train": 1}
+
+
+def test_files_are_copied_once_and_verified(bucket, tmp_path):
+    contents_of = {"a": b"first", "b": b"second"}
+    for name, data in contents_of.items():
+        (tmp_path / "data").mkdir(exist_ok=True)
+        (tmp_path / "data" / name).write_bytes(data)
+    url = place(bucket.put(tmp_path / "data", "data"))
+    files = {name: hashlib.sha256(data).hexdigest() for name, data in contents_of.items()}
+    bucket.server.faults.append(Fault(spoil=lambda body: [bytes(len(body))], key="b", times=1))
+    with pytest.raises(InputError, match=r"data/b: its bytes are not those that were written"):
+        fetch(url, files)
+    asked = len(bucket.asked("/a"))
+    for _ in range(2):
+        folder = fetch(url, files)
+        assert {name: (folder / name).read_bytes() for name in files} == contents_of
+    assert len(bucket.asked("/a")) == asked
+    (tmp_path / "data" / "a").write_bytes(b"other")
+    bucket.put(tmp_path / "data", "data")
+    changed = fetch(url, files | {"a": hashlib.sha256(b"other").hexdigest()})
+    assert (changed / "a").read_bytes() == b"other", "what was written anew is copied anew"
+
+
+def test_storage_that_lacks_a_file_refuses_or_is_away(bucket, monkeypatch):
+    with pytest.raises(AbsentError, match=r"s3://.*/nowhere.json: no such file; expected it"):
+        read_json(place(f"{bucket.url}/nowhere.json"), what="it")
+    bucket.server.faults.append(Fault(key="b.json", status="403 Forbidden", method="HEAD", times=99))
+    with pytest.raises(AwayError, match=r"b.json: cannot be read: .* and the credentials") as refused:
+        read_json(place(f"{bucket.url}/b.json"), what="it")
+    assert "\n" not in str(refused.value)
+
+
+def test_a_store_is_written_as_it_would_be_here(bucket, tmp_path):
+    sets = make_sets(40)
+    for at in (f"{bucket.url}/store", tmp_path / "here"):
+        with store_writer(at) as to:
+            fill(to, sets)
+            manifest = to.close()
+    there = {key.removeprefix("store/"): bucket.read(key) for key in bucket.keys("store")}
+    assert there == contents(tmp_path / "here")
+    assert manifest.digest == FeatureStore.open(f"{bucket.url}/store").digest
+    assert not [*(cache_folder() / "writing").glob("*/*")]
+    with pytest.raises(InputError, match=r"s3://.*/store: is complete; delete it to write it anew"):
+        store_writer(f"{bucket.url}/store")
+
+
+def test_an_upload_that_fails_goes_on(bucket, tmp_path):
+    sets, fault = make_sets(40), Fault(method="PUT", key="manifest.json", times=99)
+    bucket.server.faults.append(fault)
+    with pytest.raises(InputError, match="cannot be written"), store_writer(f"{bucket.url}/store") as to:
+        fill(to, sets)
+    with pytest.raises(InputError, match="not a complete feature store"):
+        FeatureStore.open(f"{bucket.url}/store")
+    fault.times = 0
+    with store_writer(f"{bucket.url}/store") as to:
+        fill(to, sets)
+    assert len(FeatureStore.open(f"{bucket.url}/store")) == len(sets)
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("hf://user/name", ("user/name", "model", None, "")),
+        ("hf://user/name@v1/a/b", ("user/name", "model", "v1", "a/b")),
+        ("hf://datasets/user/name@refs%2Fpr%2F1", ("user/name", "dataset", "refs/pr/1", "")),
+    ],
+)
+def test_parts_of_a_hub_url(url, expected):
+    found = Repository.of(place(url))
+    assert (found.id, found.options["repo_type"], found.options["revision"], found.folder) == expected
+
+
+@pytest.mark.parametrize(
+    "url", ["hf://user", "hf://datasets/user", "s3://user/name", "user/name", "hf://a/b/../c"]
+)
+def test_urls_of_no_repository(url):
+    with pytest.raises(InputError, match="names no repository"):
+        Repository.of(place(url))

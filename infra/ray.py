@@ -1,0 +1,467 @@
+"""Ray: sessions, which never join a stray cluster, resources of workers, trials side by side, jobs, a private head."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from polypool.infra.errors import AwayError, InputError
+from polypool.infra.process.output import JSON, mode
+from polypool.infra.process.progress import waiting
+from polypool.infra.process.stopping import handlers_restored, raise_stopped
+
+if TYPE_CHECKING:
+    from ray.job_submission import JobSubmissionClient
+
+_EVERYWHERE = {
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_COLOR_PREFIX": "0",  # colours would come out as text (polypool.infra.process.terminal)
+}
+"""Default settings of Ray."""
+_ON_ONE_MACHINE = {
+    "RAY_AUTH_MODE": "token",  # the one in the user's home, which Ray makes: others on this machine have none
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # listen on 127.0.0.1 alone, as where no other machine can join
+    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",  # by default a run waits up to two seconds to begin, and to end
+    "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",  # a process of its own, for clusters whose machines are taken away
+    "RAY_worker_niceness": "0",  # by default 15: whatever else runs on the machine would go first
+}
+"""Default settings of a Ray that runs on this machine alone; Ray reads them when it is imported or starts."""
+_PATIENCE, _NO_PATIENCE = 30.0, 0.5  # seconds for Ray to be left
+
+
+def on_cluster() -> bool:
+    """Whether RAY_ADDRESS names a cluster, as it does in a Ray job."""
+    return os.environ.get("RAY_ADDRESS", "local") != "local"
+
+
+@contextmanager
+def ray_session(*, cpus: int | None = None, dashboard: bool = False) -> Iterator[None]:
+    """Connect to the cluster that RAY_ADDRESS names (a Ray job has one), or start a Ray on this machine.
+
+    Inside another session, that one is used and left open.
+
+    Args:
+        cpus: cores of a Ray on this machine; all where None.
+        dashboard: whether it has one, which Ray Train asks how its actors are, and which takes seconds to start.
+
+    Raises:
+        InputError: RAY_ADDRESS names a job server.
+        AwayError: no cluster answers there.
+    """
+    address = os.environ.get("RAY_ADDRESS", "local")
+    settings = _EVERYWHERE | ({"RAY_DEDUP_LOGS": "0"} if mode() == JSON else {})
+    options: dict[str, Any] = {}
+    if address == "local":
+        options = {"num_cpus": cpus, "include_dashboard": dashboard, "dashboard_host": "127.0.0.1"}
+        settings |= _ON_ONE_MACHINE if "ray" not in sys.modules else {}
+    for name, value in settings.items():
+        os.environ.setdefault(name, value)
+    import ray
+
+    if ray.is_initialized():
+        yield
+        return
+    if address.startswith("http"):
+        raise InputError(
+            f"RAY_ADDRESS={address} is a job server: start this command through it with `ray job submit "
+            "--working-dir . -- python -m ...`, or unset RAY_ADDRESS to use this machine alone"
+        )
+    if ":" in address and not _answers(address):
+        raise AwayError(f"no Ray cluster answers at RAY_ADDRESS={address}; start it, or unset RAY_ADDRESS")
+    try:
+        with waiting("Ray to start on this machine" if options else f"Ray at {address}"), handlers_restored():
+            ray.init(address=address, logging_level=logging.ERROR, log_to_driver=True, **options)
+    except ConnectionError as error:
+        raise AwayError(f"no Ray cluster answers at RAY_ADDRESS={address}: {error}") from error
+    except SystemExit:  # Ray's reaction to SIGTERM while it connects
+        raise_stopped(signal.SIGTERM)
+    patience = _PATIENCE
+    try:
+        yield
+    except KeyboardInterrupt:
+        patience = _NO_PATIENCE
+        raise
+    finally:
+        leaving = threading.Thread(target=ray.shutdown, daemon=True)  # Ray's processes may hang
+        leaving.start()
+        leaving.join(patience)
+
+
+def _answers(address: str) -> bool:
+    """Whether a server listens at `[ray://]host:port`; Ray itself would wait for minutes."""
+    host, _, port = address.rpartition("/")[2].rpartition(":")
+    try:
+        with socket.create_connection((host, int(port)), timeout=5):
+            return True
+    except (OSError, ValueError):
+        return False
+
+
+def cores(kind: str = "CPU") -> int:
+    """Return the number of cores, or of another resource, of the open session's cluster."""
+    import ray
+
+    return int(ray.cluster_resources().get(kind, 0))
+
+
+def local_cores() -> int:
+    """Return the number of cores that this process may use, as a Ray on this machine does."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resources:
+    """Resources of each worker of a run: cores, and whether it has a GPU."""
+
+    cpus: int
+    gpu: bool
+
+    @classmethod
+    def plan(cls, workers: int, *, fewest: int = 0, cpus: int) -> Resources:
+        """Share the cluster among the workers: a GPU each where there are enough, and up to `cpus` cores.
+
+        Args:
+            workers: their largest number.
+            fewest: their smallest number; 0 for all.
+            cpus: cores that each wants.
+
+        Raises:
+            AwayError: the cluster has fewer cores than workers.
+        """
+        all_cores, fewest = cores(), fewest or workers
+        if all_cores < fewest:
+            raise AwayError(
+                f"{fewest} workers need as many cores, and the cluster has {all_cores}; use fewer (--workers)"
+            )
+        now = min(workers, all_cores)
+        return cls(cpus=max(1, min(cpus, all_cores // now)), gpu=cores("GPU") >= fewest)
+
+
+_TUNE_SETTINGS = {
+    "RAY_AIR_NEW_OUTPUT": "0",  # the new one prints a table even at verbosity 0
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
+    "TUNE_DISABLE_SIGINT_HANDLER": "1",  # Ctrl-C is handled by the command
+    "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",  # the last report of a trial has no score
+    "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Halving:
+    """Asynchronous successive halving (ASHA, Li et al. 2020): after 1, 2, 4, ... epochs the worse half is stopped.
+
+    Attributes:
+        metric: as `reporter` reports it.
+        higher_is_better: of that metric.
+        epochs: of a whole trial, which is never stopped at the last one.
+        factor: between the epochs of two decisions; the best 1 / factor go on.
+    """
+
+    metric: str
+    higher_is_better: bool
+    epochs: int
+    factor: int = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ended:
+    """A trial that ended: its number, its last report, and the error of its process, if any."""
+
+    number: int
+    result: Mapping[str, Any]
+    error: str
+
+
+def run_side_by_side(
+    work: Callable[[int], Mapping[str, Any]],
+    count: int,
+    *,
+    concurrent: int,
+    folder: Path,
+    resources: Mapping[str, float],
+    retries: int = 0,
+    halving: Halving | None = None,
+    ended: Callable[[Ended], None],
+) -> None:
+    """Call `work(0)` to `work(count - 1)` in processes of the running Ray session, each of which does one at a time.
+
+    Args:
+        work: returns a report; an error ends that trial alone.
+        count: number of trials.
+        concurrent: trials at once.
+        folder: for Tune's state; removed at the end.
+        resources: which a trial reserves, such as `{"CPU": 2}`; none where its workers reserve them.
+        retries: how often a trial is called again whose process died.
+        halving: how poor trials are stopped early, if they are; those end with their last report.
+        ended: called in this process after each trial.
+    """
+    os.environ.update(_TUNE_SETTINGS)
+    from ray import tune
+
+    reserved = {"CPU": 0, "memory": 1, **resources}  # Tune refuses an empty request, and would reserve a core
+
+    def trial(config: dict[str, Any]) -> dict[str, Any]:  # Ray shows its name before each line of output
+        return dict(work(config["number"]))
+
+    tuner = tune.Tuner(
+        tune.with_resources(trial, reserved),
+        param_space={"number": tune.grid_search(list(range(count)))},
+        tune_config=tune.TuneConfig(
+            scheduler=_scheduler(halving) if halving else None,
+            max_concurrent_trials=concurrent,
+            # the process of a trial that is stopped early must end
+            reuse_actors=halving is None,
+        ),
+        run_config=tune.RunConfig(
+            name=folder.name,
+            storage_path=str(folder.parent),
+            verbose=0,
+            callbacks=[_end_callback(ended)],
+            failure_config=tune.FailureConfig(max_failures=retries),
+        ),
+    )
+    try:
+        tuner.fit()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _scheduler(halving: Halving) -> Any:
+    from ray.tune.schedulers import ASHAScheduler
+
+    return ASHAScheduler(
+        time_attr="epoch",
+        metric=halving.metric,
+        mode="max" if halving.higher_is_better else "min",
+        max_t=max(1, halving.epochs - 1),
+        reduction_factor=halving.factor,
+        stop_last_trials=False,  # the last trials still score the test split
+    )
+
+
+def _end_callback(ended: Callable[[Ended], None]) -> Any:
+    """Return Tune's callback that reports the end of each trial."""
+    from ray.tune import Callback
+
+    def report(trial: Any, error: str = "") -> None:
+        ended(Ended(number=trial.config["number"], result=dict(trial.last_result or {}), error=error))
+
+    class EndCallback(Callback):
+        def on_trial_complete(self, iteration: int, trials: list, trial: Any, **_: Any) -> None:
+            report(trial)
+
+        def on_trial_error(self, iteration: int, trials: list, trial: Any, **_: Any) -> None:
+            lines = str(trial.get_error() or "").strip().splitlines()
+            report(trial, lines[-1] if lines else "its process ended")
+
+        def __reduce__(
+            self,
+        ) -> tuple[type, tuple]:  # Tune keeps its settings on disk, to be restored by nobody
+            return Callback, ()
+
+    return EndCallback()
+
+
+def report(metric: str, values: Mapping[str, Any]) -> None:
+    """Report `metric` and the epoch to the scheduler, from the process of a trial."""
+    if metric in values:  # not of a checkpoint within an epoch
+        from ray import tune
+
+        tune.report(_of_epoch(metric, values))
+
+
+def reporter(metric: str) -> Any:
+    """Return a callback of Ray Train that reports as `report` does, for a trial with workers of its own."""
+    from ray.tune.integration.ray_train import TuneReportCallback
+
+    class Reporter(TuneReportCallback):
+        def after_report(self, run_context: Any, metrics: list[dict[str, Any]], checkpoint: Any) -> None:
+            if metric in metrics[0]:
+                super().after_report(run_context, [_of_epoch(metric, metrics[0])], None)
+
+    return Reporter()
+
+
+def _of_epoch(metric: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    return {"epoch": values["epoch"], metric: values[metric]}
+
+
+_START_SECONDS, _END_SECONDS = 120, 30
+_PORTS = (
+    "--port",
+    "--dashboard-port",
+    "--dashboard-agent-listen-port",
+    "--dashboard-agent-grpc-port",
+    "--metrics-export-port",
+    "--ray-client-server-port",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobServer:
+    """A server that takes Ray jobs.
+
+    Attributes:
+        address: of a head's dashboard (`http://host:8265`), or of its cluster (`ray://host:10001`, `host:6379`).
+        token: of its clients; where empty, that of Ray's own settings (RAY_AUTH_TOKEN).
+        cluster: the address at which more nodes join; empty where unknown.
+        environment: variables with which another process of this machine works on the cluster; empty where unknown.
+    """
+
+    address: str
+    token: str = field(default="", repr=False)
+    cluster: str = ""
+    environment: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def client(self) -> JobSubmissionClient:
+        """Return a connected client.
+
+        Raises:
+            ConnectionError: the server does not answer.
+        """
+        from ray.job_submission import JobSubmissionClient
+
+        for handler in logging.getLogger("ray").handlers:
+            handler.setLevel(logging.ERROR)  # it logs each file that is not sent, and each connection's end
+        headers = {"Authorization": f"Bearer {self.token}"} if self.token else None
+        return JobSubmissionClient(self.address, headers=headers)
+
+    async def run(
+        self, words: Sequence[str], *, folder: Path, env: Mapping[str, str], show: Callable[[str], None]
+    ) -> None:
+        """Run a command as a job and wait for its end; cancelling the task stops the job.
+
+        Args:
+            words: of the command; `python` is the first on the head's PATH.
+            folder: the job's working directory, without the files that `.rayignore` names.
+            env: environment variables of the job, added to the head's.
+            show: called with each line of the job's output.
+
+        Raises:
+            InputError: the server does not answer, or the job did not succeed.
+        """
+        from ray.job_submission import JobStatus
+
+        command = shlex.join(words)
+        try:
+            client = self.client()
+        except ConnectionError as error:
+            raise InputError(f"no job server answers at {self.address}; start the cluster first") from error
+        job = client.submit_job(
+            entrypoint=command, runtime_env={"working_dir": str(folder), "env_vars": dict(env)}
+        )
+        rest = ""
+        try:
+            async for text in client.tail_job_logs(job):
+                *lines, rest = (rest + text).split("\n")
+                for line in lines:
+                    show(line)
+        except BaseException:
+            client.stop_job(job)
+            raise
+        if rest:
+            show(rest)
+        details = client.get_job_info(job)
+        assert details is not None
+        if details.status != JobStatus.SUCCEEDED:
+            why = (details.message or "").partition(", last available logs")[0]
+            raise InputError(
+                f"the Ray job `{command}` ended as {details.status} ({why}); its output above says more"
+            )
+
+
+def free_ports(count: int) -> list[int]:
+    """Return unused ports of the loopback address."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for s in sockets:
+            s.bind(("127.0.0.1", 0))
+        return [s.getsockname()[1] for s in sockets]
+    finally:
+        for s in sockets:
+            s.close()
+
+
+@contextmanager
+def private_head(*, cpus: int | None = None, alone: bool = True) -> Iterator[JobServer]:
+    """Start a head with its own ports, folder and token, and end it with all its processes.
+
+    Args:
+        cpus: its number of cores; that of this machine where None.
+        alone: whether it listens on 127.0.0.1 alone, so that no other node can join.
+
+    Raises:
+        RuntimeError: it did not answer in time; the message has the end of its log.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="pp-", dir="/tmp"))  # short: Ray puts sockets into it
+    ports = dict(zip(_PORTS, free_ports(len(_PORTS)), strict=True))
+    command = [
+        str(Path(sys.executable).with_name("ray")),
+        "start",
+        "--head",
+        "--block",
+        "--disable-usage-stats",
+    ]
+    command += ["--node-ip-address=127.0.0.1", "--dashboard-host=127.0.0.1", "--include-dashboard=true"]
+    command += [f"--temp-dir={folder}", f"--num-cpus={cpus or os.cpu_count()}"]
+    command += [f"{name}={port}" for name, port in ports.items()]
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # a job's `python` is the first on it
+    token, cluster = secrets.token_hex(32), f"127.0.0.1:{ports['--port']}"
+    env = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token}
+    if alone:
+        env["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+    server = JobServer(
+        address=f"http://127.0.0.1:{ports['--dashboard-port']}",
+        token=token,
+        cluster=cluster,
+        environment={"RAY_ADDRESS": cluster, **env},
+    )
+    log = folder / "head.log"
+    defaults = {
+        name: value for name, value in _ON_ONE_MACHINE.items() if name.startswith(("RAY_TRAIN", "RAY_worker"))
+    }
+    with log.open("wb") as output:
+        head = subprocess.Popen(
+            command,
+            env={**defaults, **os.environ, **env, "PATH": path},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+    try:
+        limit = time.monotonic() + _START_SECONDS
+        while True:
+            try:
+                server.client()
+                break
+            except ConnectionError:
+                if time.monotonic() > limit or head.poll() is not None:
+                    end = log.read_text()[-2000:]
+                    raise RuntimeError(
+                        f"the Ray head did not answer at {server.address}; its log ends with:\n{end}"
+                    ) from None
+                time.sleep(0.3)
+        yield server
+    finally:
+        head.terminate()  # `ray start --block` then ends what it started
+        try:
+            head.wait(_END_SECONDS)
+        except subprocess.TimeoutExpired:
+            head.kill()
+        shutil.rmtree(folder, ignore_errors=True)

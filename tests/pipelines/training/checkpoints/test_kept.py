@@ -1,0 +1,143 @@
+"""Checkpoints that are written while training goes on, one at a time, and read back where they are whole."""
+
+import shutil
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+
+from polypool.infra.errors import InputError
+from polypool.pipelines.training.checkpoints.format import Progress, Snapshot, load_checkpoint, snapshot
+from polypool.pipelines.training.checkpoints.kept import InFolder
+
+
+class Held(Snapshot):
+    """Is written when somebody lets it."""
+
+    samples = 7
+
+    def __init__(self, *, fails: bool = False) -> None:
+        self.begun, self.free, self.fails = threading.Event(), threading.Event(), fails
+
+    def write(self, folder: Path) -> None:
+        (folder / "part").touch()
+        self.begun.set()
+        assert self.free.wait(60)
+        if self.fails:
+            raise OSError(28, "No space left on device")
+
+
+def in_folder(folder: Path) -> InFolder:
+    return InFolder(folder=folder, stop=folder / "stop", journal=lambda: None)
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(each.name for each in folder.iterdir())
+
+
+def test_training_goes_on_and_the_next_one_waits(tmp_path):
+    reported, background, first, second = [], in_folder(tmp_path), Held(), Held()
+    background.reported = reported.append
+    background.report({"epoch": 1}, first)
+    assert first.begun.wait(60)
+    (unfinished,) = names(tmp_path)
+    assert unfinished.startswith(".checkpoint_000000000007_"), "until it is whole"
+    waiting = threading.Thread(target=background.report, args=[{"epoch": 2}, second])
+    waiting.start()
+    assert not second.begun.wait(0.2)
+    assert reported == [{"epoch": 1}]
+    first.free.set()
+    assert second.begun.wait(60)
+    waiting.join()
+    second.free.set()
+    background.close()
+    assert len(names(tmp_path)) == 2
+    assert names(tmp_path)[0] == unfinished.removeprefix(".")
+    assert names(tmp_path / names(tmp_path)[1]) == ["part"]
+
+
+def test_one_that_cannot_be_written_ends_the_run_and_leaves_the_one_before(tmp_path):
+    background, whole, broken = in_folder(tmp_path), Held(), Held(fails=True)
+    for each in (whole, broken):
+        each.free.set()
+        background.report({}, each)
+    with pytest.raises(OSError, match="No space left"):
+        background.close()
+    assert len(names(tmp_path)) == 1
+
+
+def test_what_training_changes_later_is_not_in_it(tmp_path):
+    model = torch.nn.Linear(3, 2)
+    optimizer, progress = torch.optim.AdamW(model.parameters(), lr=0.1), Progress(samples=3)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        model(torch.ones(1, 3)).sum().backward()
+        optimizer.step()
+
+    step()
+    expected, draws = [x.detach().clone() for x in model.parameters()], torch.get_rng_state()
+    taken = snapshot(model, optimizer, progress)
+    step()
+    progress.samples = 6
+    after = [x.detach().clone() for x in model.parameters()]
+    torch.rand(5)
+    taken.write(tmp_path)
+    assert load_checkpoint(tmp_path, model, optimizer) == Progress(samples=3)
+    assert all(map(torch.equal, model.parameters(), expected))
+    assert torch.equal(torch.get_rng_state(), draws)
+    step()
+    assert all(map(torch.equal, model.parameters(), after)), "the optimiser's moments are those of then, too"
+
+
+def state(width: int = 3) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+    model = torch.nn.Linear(width, 2)
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.ones(1, width)).sum().backward()
+    optimizer.step()
+    return model, optimizer
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("kept")
+    snapshot(*state(), Progress(samples=12, best=0.5, best_epoch=1)).write(folder)
+    return folder
+
+
+def test_a_checkpoint_is_read_back(kept):
+    assert load_checkpoint(kept, *state()) == Progress(samples=12, best=0.5, best_epoch=1)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        (
+            "progress.json",
+            lambda data: data.replace(b"12", b'"12"'),
+            "progress.json: samples must be a whole",
+        ),
+        (
+            "progress.json",
+            lambda data: data.replace(b"12", b"-12"),
+            "progress.json: samples must be at least 0",
+        ),
+        ("progress.json", lambda data: data[:9], "not valid JSON"),
+        (
+            "state.pt",
+            lambda data: data[: len(data) // 2],
+            "state.pt: is damaged, or the state of another model",
+        ),
+        ("state.pt", lambda data: b"", "state.pt: is damaged, or the state of another model"),
+        ("model.safetensors", lambda data: data[:50], "cannot read the weights"),
+    ],
+)
+def test_a_damaged_checkpoint_ends_in_one_message(kept, tmp_path, name, change, message):
+    folder = shutil.copytree(kept, tmp_path / "folder")
+    (folder / name).write_bytes(change((folder / name).read_bytes()))
+    with pytest.raises(InputError, match=f"{name} is damaged: .*SHA-256"):
+        load_checkpoint(folder, *state())
+    (folder / "digests.json").unlink()  # as older versions wrote it
+    with pytest.raises(InputError, match=message):
+        load_checkpoint(folder, *state())
