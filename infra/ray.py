@@ -14,15 +14,17 @@ import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
 from polypool.infra.errors import AwayError, InputError
 from polypool.infra.process.output import JSON, mode
-from polypool.infra.process.progress import waiting
+from polypool.infra.process.progress import say, waiting
 from polypool.infra.process.stopping import handlers_restored, raise_stopped
 
 if TYPE_CHECKING:
@@ -42,6 +44,8 @@ _ON_ONE_MACHINE = {
 }
 """Default settings of a Ray that runs on this machine alone; Ray reads them when it is imported or starts."""
 _PATIENCE, _NO_PATIENCE = 30.0, 0.5  # seconds for Ray to be left
+_LONGEST = 36  # bytes of the folder below which Ray has its sockets, whose paths have at most 107
+_LOOKS = 10.0, 30.0  # seconds until the first look for who holds the cores, and between two
 
 
 def on_cluster() -> bool:
@@ -69,6 +73,7 @@ def ray_session(*, cpus: int | None = None, dashboard: bool = False) -> Iterator
     if address == "local":
         options = {"num_cpus": cpus, "include_dashboard": dashboard, "dashboard_host": "127.0.0.1"}
         settings |= _ON_ONE_MACHINE if "ray" not in sys.modules else {}
+        _shorten_folder()
     for name, value in settings.items():
         os.environ.setdefault(name, value)
     import ray
@@ -102,6 +107,17 @@ def ray_session(*, cpus: int | None = None, dashboard: bool = False) -> Iterator
         leaving.join(patience)
 
 
+def _shorten_folder() -> None:
+    """Let Ray write to /tmp where the temporary folder's path is too long for its sockets."""
+    folder = os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp"
+    if len(os.fsencode(folder)) > _LONGEST:
+        print(
+            f"note: Ray's files are in /tmp: {folder} is too long for the paths of its sockets",
+            file=sys.stderr,
+        )
+        os.environ["RAY_TMPDIR"] = "/tmp"
+
+
 def _answers(address: str) -> bool:
     """Whether a server listens at `[ray://]host:port`; Ray itself would wait for minutes."""
     host, _, port = address.rpartition("/")[2].rpartition(":")
@@ -117,6 +133,58 @@ def cores(kind: str = "CPU") -> int:
     import ray
 
     return int(ray.cluster_resources().get(kind, 0))
+
+
+@contextmanager
+def waiting_for_cores(count: int) -> Iterator[None]:
+    """Print which jobs of a cluster hold the cores that the work inside waits for, until it has some.
+
+    Args:
+        count: cores without which it does not begin.
+    """
+    over = threading.Event()
+
+    def tell() -> None:
+        started, pause = time.monotonic(), _LOOKS[0]
+        while not over.wait(pause):
+            pause = _LOOKS[1]
+            with suppress(Exception):  # a cluster without a dashboard, or one that ends
+                if not (line := _cores_held(count)):
+                    return
+                say(line, what="cores", seconds=time.monotonic() - started)
+
+    if on_cluster():
+        threading.Thread(target=tell, daemon=True, name="cores").start()
+    try:
+        yield
+    finally:
+        over.set()
+
+
+def _cores_held(count: int) -> str:
+    """Return who holds the cores that this job lacks; empty where it has some, or enough are free."""
+    import ray
+    from ray.util.state import list_actors, list_jobs, list_placement_groups
+
+    held = Counter[str]()
+    for group in list_placement_groups(detail=True, filters=[("state", "=", "CREATED")]):
+        held[group.creator_job_id] += sum(
+            each["unit_resources"].get("CPU", 0) for each in group.bundles or ()
+        )
+    for actor in list_actors(detail=True, filters=[("state", "=", "ALIVE")]):
+        if not actor.placement_group_id:
+            held[actor.job_id] += (actor.required_resources or {}).get("CPU", 0)
+    free = int(ray.available_resources().get("CPU", 0))
+    if held[ray.get_runtime_context().get_job_id()] or free >= count:
+        return ""
+    named = {job.job_id: job for job in list_jobs()}
+    lines = []
+    for id, cpus in held.most_common():
+        if cpus and (job := named.get(id)) is not None:
+            stop = f", `ray job stop {job.submission_id}` ends it" if job.submission_id else ""
+            words = shorten(job.entrypoint or "a driver", 100, placeholder=" ...")
+            lines.append(f"{cpus:.0f} are held by `{words}` (job {job.submission_id or id}{stop})")
+    return f"waiting for {count} cores, of which {free} are free; {'; '.join(lines) or 'other work holds the others'}"
 
 
 def local_cores() -> int:

@@ -16,7 +16,7 @@ from polypool.infra.files import disk_fault
 from polypool.infra.paths import home
 from polypool.infra.process.output import mode
 from polypool.infra.process.progress import say
-from polypool.infra.ray import Resources, ray_session, reporter
+from polypool.infra.ray import Resources, ray_session, reporter, waiting_for_cores
 from polypool.infra.spec import trusted
 from polypool.infra.storage import Url, delete, exists, filesystem, read_bytes
 from polypool.infra.tracking import Tracker
@@ -82,7 +82,8 @@ def train_on_ray(
         trainer = _trainer(run, tracker, kept, resources, assets=assets, metric=metric)
         need = f"{run.workers} worker{'s' if run.workers > 1 else ''} of Ray to start"
         say(f"waiting for {need}", what=need)
-        until_stopped(train)
+        with waiting_for_cores(run.worker_counts[0] * resources.cpus):
+            until_stopped(train)
 
 
 def in_thread(call: Callable[[], Any]) -> Any:

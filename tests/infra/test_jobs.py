@@ -13,7 +13,7 @@ from programs import begin, soon
 
 from polypool.infra import paths
 from polypool.infra.errors import InputError
-from polypool.infra.ray import JobServer, free_ports, private_head
+from polypool.infra.ray import JobServer, _shorten_folder, free_ports, private_head
 
 pytestmark = pytest.mark.ray
 
@@ -122,3 +122,12 @@ def test_home_is_refused_to_a_job_that_cannot_find_the_project(monkeypatch, tmp_
     monkeypatch.setenv("POLYPOOL_HOME", str(tmp_path))
     assert paths.absolute("data/x", paths.here) == tmp_path / "data/x"
     assert paths.absolute("/data/x", paths.here) == Path("/data/x")
+
+
+@pytest.mark.parametrize(("folder", "ray"), [("/tmp/short", ""), (f"/tmp/{'x' * 40}", "/tmp")])
+def test_a_long_temporary_folder_is_replaced(monkeypatch, folder, ray):
+    monkeypatch.delenv("RAY_TMPDIR", raising=False)
+    monkeypatch.setenv("TMPDIR", folder)
+    _shorten_folder()
+    assert os.environ.get("RAY_TMPDIR", "") == ray
+    monkeypatch.delenv("RAY_TMPDIR", raising=False)

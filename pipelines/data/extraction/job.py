@@ -19,7 +19,7 @@ from polypool.encoders.backbones.model_folders import remember_folder
 from polypool.infra.errors import AbsentError, InputError, MissingError
 from polypool.infra.paths import here
 from polypool.infra.process.progress import Progress, waiting
-from polypool.infra.ray import ray_session
+from polypool.infra.ray import ray_session, waiting_for_cores
 from polypool.infra.registry import BACKBONES
 from polypool.infra.spec import Spec, trust_specs
 from polypool.infra.storage import Url, place
@@ -301,7 +301,7 @@ def _write(
             return 0
         batches = (_batch(corpus, part) for part in work.batches(listed(), done=done))
         how = {"extractor": work.extractor, "options": work.options, "gpu": work.gpu}
-        with ray_session(), closing(stream(batches, **how)) as rows:
+        with ray_session(), waiting_for_cores(1), closing(stream(batches, **how)) as rows:
             with waiting(f"the first {work.unit}: workers of Ray start and load the backbone", after=5.0):
                 first = [*islice(rows, 1)]
             for row in Progress(chain(first, rows), desc="extract", total=total, unit=work.unit):
