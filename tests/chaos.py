@@ -52,7 +52,9 @@ def begun(recipe: str, experiment: str, *, epochs: int, workers: int) -> tuple[s
 
 def traces(run_id: str) -> tuple[dict[str, Any], list[tuple[int, float]]]:
     """Return the weights of a run, and its losses by step."""
-    history = MlflowClient(tracking_uri()).get_metric_history(run_id, "train/loss")
+    history = MlflowClient(tracking_uri(Path(os.environ["POLYPOOL_HOME"]))).get_metric_history(
+        run_id, "train/loss"
+    )
     return pp.load(run_id).model.state_dict(), sorted((each.step, each.value) for each in history)
 
 
