@@ -120,7 +120,7 @@ def main(*, faults: int = 20, seed: int = 0, epochs: int = 16, workers: int = 1)
         for number, recipe in enumerate(cycle(PREPARE)):
             if seen >= faults:
                 break
-            kinds = disturbed(*begun(recipe, f"{recipe}-{number}", **size), draw, seconds=2 * lasted[recipe])
+            kinds = disturbed(*begun(recipe, f"{recipe}-{number}", **size), draw, seconds=lasted[recipe])
             run_id = Path(name, f"{recipe}-{number}.run").read_text().strip()
             (weights, losses), (expected, undisturbed) = traces(run_id), whole[recipe]
             same = losses == undisturbed and all(weights[key].equal(expected[key]) for key in expected)
