@@ -22,8 +22,7 @@ import mlflow
 from playwright.sync_api import Page, sync_playwright
 
 import polypool as pp
-from polypool.infra.tracking.experiment import to_see
-from polypool.infra.tracking.location import tracking_uri
+from polypool.infra.tracking import to_see, tracking_uri
 
 ROOT = Path(__file__).resolve().parents[1]
 HOME, IMAGES = ROOT / "build/pictures", ROOT / "docs/images"

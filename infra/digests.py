@@ -16,7 +16,7 @@ from polypool.infra.files import atomic, sha256, why_no_file
 from polypool.infra.process.progress import Progress
 
 DIGESTS = "digests.json"
-"""The file of digests by name. Folders that older versions wrote have none, and are used as they are."""
+"""The file of digests by name. A folder without one is used as it is."""
 _PICTURES = 1 << 16  # whose digests are kept, 15 MB
 _THREADS = 4  # which hide the delays of a network
 _TOGETHER = 32  # files that a thread reads on end

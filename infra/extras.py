@@ -9,10 +9,10 @@ from polypool.infra.errors import InputError
 
 EXTRAS = {
     "train": (
-        "PIL filelock h5py huggingface_hub jinja2 matplotlib mlflow pandas peft pyarrow ray regex rich safetensors "
-        "scipy simplejpeg skimage tokenizers tqdm transformers tyro xxhash yaml"
+        "PIL filelock h5py huggingface_hub jinja2 matplotlib mlflow pandas peft pyarrow pydantic ray regex rich "
+        "safetensors scipy simplejpeg skimage tokenizers tqdm transformers tyro xxhash yaml"
     ),
-    "serve": "anyio fastapi pydantic starlette uvicorn",
+    "serve": "anyio fastapi starlette uvicorn",
     "video": "av decord",
 }
 """Modules that are imported in many places, by the extra that brings them; others name their extra where they are."""

@@ -1,24 +1,29 @@
-"""Rules for the fields of a dataclass, in their declaration: `lr: Annotated[float, ABOVE_0]`.
+"""Rules for the fields of a dataclass, in their declaration: `lr: Annotated[float, above(0)]`.
 
 `validate` checks an instance against its types and rules; `read_record` makes one of a JSON file, and `from_plain` of
-parsed JSON. All raise an `InputError` that names the field, its value and what is expected.
+parsed JSON, by pydantic. All raise an `InputError` that names the field, its value and what is expected. Rules alone,
+and `check_value` for plain types, need no pydantic, as where only numpy and torch are installed.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import json
 import reprlib
 import sys
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from polypool.infra.errors import InputError, unknown
 from polypool.infra.files import read_json
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter, ValidationError
 
 T = TypeVar("T")
 
@@ -34,6 +39,21 @@ class Rule:
 
     expected: str
     holds: Callable[[Any], bool]
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        from pydantic import AfterValidator, WrapValidator
+
+        def check(value: Any) -> Any:
+            if not self.holds(value):
+                raise ValueError(self.expected)
+            return value
+
+        def check_number(value: Any, convert: Callable[[Any], float]) -> Any:
+            convert(value)
+            return check(value)  # a whole number stays one
+
+        kind = WrapValidator(check_number) if source is float else AfterValidator(check)
+        return kind.__get_pydantic_core_schema__(source, handler)
 
 
 def at_least(least: float) -> Rule:
@@ -88,39 +108,27 @@ def check_value(value: Any, hint: Any, where: str) -> None:
     Raises:
         InputError: the value does not fit; `where` is its name in the message.
     """
-    if typing.get_origin(hint) is typing.Annotated:
-        check_value(value, hint.__origin__, where)
-        _hold(hint, value, where)
+    if hint in (int, float, bool, str):
+        fits = isinstance(value, int | float if hint is float else hint)
+        fits &= isinstance(value, bool) == (hint is bool)
+        if not fits or (hint is float and not abs(value) <= sys.float_info.max):
+            raise InputError(f"{where} must be {_EXPECTED[hint.__name__]}, not {_SHOWN.repr(value)}")
         return
-    origin, args = typing.get_origin(hint), typing.get_args(hint)
-    if not _is(value, hint, origin, args):
-        raise _refused(where, _called(hint, origin, args), value)
-    if origin is tuple:
-        inner = [args[0]] * len(value) if args[-1] is Ellipsis else args
-        for element, kind in zip(value, inner, strict=True):
-            check_value(element, kind, where)
-    if origin is Mapping:
-        for key, element in value.items():
-            check_value(key, args[0], where)
-            check_value(element, args[1], f"{where}[{key!r}]")
+    _checked(hint, lambda adapter: adapter.validate_python((value,)), where=where)
 
 
 def read_record(cls: type[T], path: str | Path, *, what: str) -> T:
     """Read a JSON file that holds the fields of a dataclass.
 
-    A field may be text, a number, bool, `Literal`, `None`, `Any`, another such dataclass, or a tuple, list, dict or
-    Mapping of them, `X | None` of each, and `Annotated` with rules. Lists come back as tuples where the field is one.
-    Fields that have defaults may be missing, such as those that are newer than the file.
-
     Args:
-        cls: the dataclass. Its own InputErrors are reported like all others.
+        cls: the dataclass. Fields may be numbers, texts, Literals, lists, tuples, mappings, other dataclasses, any of
+            these or None, and Any.
         path: the file.
-        what: it is, for the message where there is no such file.
+        what: what the file should hold, for the message if it does not exist.
 
     Raises:
-        InputError: there is no file, or no JSON in it; a field that there is not, that is missing, or that has the
-            wrong type or a value that a rule forbids. The message names file, field, what is expected and what was
-            found.
+        InputError: the file does not exist or is no JSON, or an unknown, missing or mistyped field, or a value that a
+            rule forbids. The message names file, field, what is expected and what was found.
     """
     return from_plain(cls, read_json(path, what=what), where=str(path))
 
@@ -137,7 +145,11 @@ def from_plain(kind: type[T], values: Any, *, where: str = "") -> T:
         InputError: a field is unknown or missing, or a value does not fit its field.
     """
     try:
-        return _restored(values, kind, "")
+        text = json.dumps([values], ensure_ascii=False)
+        if not is_unicode(text):
+            place, found = next(_not_unicode(values))
+            raise InputError(f"{place.lstrip('.') or 'it'} must be valid Unicode, not {_SHOWN.repr(found)}")
+        return _checked(kind, lambda adapter: adapter.validate_json(text))[0]
     except InputError as error:
         raise InputError(f"{where}: {error}" if where else str(error)) from error
 
@@ -148,69 +160,88 @@ def hints(cls: type) -> Mapping[str, Any]:
     return types.MappingProxyType(typing.get_type_hints(cls, include_extras=True))
 
 
-def _record(cls: type[T], values: Any, where: str) -> T:
-    if not isinstance(values, dict):
-        raise _refused(where, "a mapping of names to values", values)
-    declared, inside = hints(cls), f"{where}." if where else ""
-    for name in values:
-        if name not in declared:
-            raise unknown("field", inside + name, [inside + known for known in declared])
-    for field in dataclasses.fields(typing.cast("Any", cls)):
-        needed = field.default is field.default_factory is dataclasses.MISSING
-        if needed and field.name not in values:
-            raise InputError(f"{inside}{field.name} is missing")
-    restored = {name: _restored(value, declared[name], inside + name) for name, value in values.items()}
+@functools.cache
+def _adapter(kind: Any) -> TypeAdapter:
+    from pydantic import ConfigDict, TypeAdapter
+
+    config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+    return TypeAdapter(tuple[kind], config=config)  # of a dataclass alone, it would be its own configuration
+
+
+def _checked(kind: Any, check: Callable[[TypeAdapter], Any], *, where: str = "") -> Any:
+    from pydantic import ValidationError
+
     try:
-        return cls(**restored)
-    except InputError as error:  # what it says of its fields together
-        raise InputError(f"{where}: {error}" if where else str(error)) from error
+        return check(_adapter(kind))
+    except ValidationError as error:
+        raise _refused(kind, error, where) from error
 
 
-def _restored(value: Any, hint: Any, where: str) -> Any:
-    """Return a JSON value as its field has it: lists may be tuples, mappings may be dataclasses."""
-    origin, args = typing.get_origin(hint), typing.get_args(hint)
-    if origin is typing.Annotated:
-        restored = _restored(value, hint.__origin__, where)
-        _hold(hint, restored, where)
-        return restored
-    if hint is Any or (value is None and types.NoneType in args):
-        return value
-    if origin in (types.UnionType, typing.Union):
-        (kind,) = (kind for kind in args if kind is not types.NoneType)
-        return _restored(value, kind, where)
-    if dataclasses.is_dataclass(hint):
-        return _record(hint, value, where)
-    if origin in (tuple, list):
-        return origin(_elements(value, args, where))
-    if origin in (dict, Mapping):
-        if not isinstance(value, dict):
-            raise _refused(where, "a mapping of names to values", value)
-        return {
-            _restored(key, args[0], f"a name in {where}"): _restored(element, args[1], f"{where}[{key!r}]")
-            for key, element in value.items()
-        }
-    check_value(value, hint, where)
-    if hint is str and not is_unicode(value):
-        raise _refused(where, "valid Unicode", value)
-    return value
+_EXPECTED = {
+    "int": "a whole number",
+    "float": "a finite number",
+    "finite_number": "a finite number",
+    "bool": "True or False",
+    "string": "text",
+    "str": "text",
+    "tuple": "a list",
+    "list": "a list",
+    "dict": "a mapping of names to values",
+    "mapping": "a mapping of names to values",
+    "dataclass": "a mapping of names to values",
+}
+"""What messages call types, by pydantic's names."""
+_SHOWN = reprlib.Repr()
+"""Abbreviates values in messages, which in a damaged file may have megabytes."""
+_SHOWN.maxstring = _SHOWN.maxother = 80
 
 
-def _elements(value: Any, args: tuple[Any, ...], where: str) -> Iterable[Any]:
-    many = len(args) == 1 or args[-1] is Ellipsis
-    if not isinstance(value, list) or not (many or len(value) == len(args)):
-        raise _refused(where, "a list" if many else f"a list of {len(args)}", value)
-    if (
-        many
-        and args[0] is str
-        and all(isinstance(text, str) for text in value)
-        and is_unicode("".join(value))
-    ):
-        return value  # a vocabulary, of thousands of words
-    kinds = [args[0]] * len(value) if many else args
-    return [
-        _restored(element, kind, f"{where}[{number}]")
-        for number, (element, kind) in enumerate(zip(value, kinds, strict=True))
-    ]
+def _refused(kind: Any, error: ValidationError, where: str) -> InputError:
+    """Return the message for the first field that is unknown or else does not fit."""
+    errors = error.errors(include_url=False)
+    first = min(errors, key=lambda each: each["type"] != "unexpected_keyword_argument")
+    names, value, raised = first["loc"][1:], first["input"], first.get("ctx", {}).get("error")
+    place = where + "".join(f"[{name}]" if isinstance(name, int) else f".{name}" for name in names)
+    place = place if where else place.removeprefix(".")
+    if first["type"] == "missing":
+        return InputError(f"{place} is missing")
+    if first["type"] == "unexpected_keyword_argument":
+        inside = place.removesuffix(str(names[-1]))
+        return unknown("field", place, [inside + known for known in _fields_at(kind, names[:-1])])
+    if isinstance(raised, InputError):  # of a rule, or of fields together
+        return InputError(f"{place}: {raised}" if place else str(raised))
+    expected = (
+        str(raised) if isinstance(raised, ValueError) else first["msg"].removeprefix("Input should be ")
+    )
+    expected = _EXPECTED.get(first["type"].removesuffix("_type"), expected)
+    if first["type"] == "literal_error":
+        expected = "one of " + expected.replace(" or ", ", ").replace("'", "")
+    if first["type"] == "tuple_type" and where:  # of an instance
+        expected = "a tuple"
+    return InputError(f"{place or 'it'} must be {expected}, not {_SHOWN.repr(value)}")
+
+
+def _fields_at(kind: Any, names: Sequence[int | str]) -> list[str]:
+    """Return the fields of the dataclass at some place of another type."""
+    if dataclasses.is_dataclass(kind):
+        if not names:
+            return [field.name for field in dataclasses.fields(kind)]
+        return _fields_at(hints(typing.cast("type", kind))[str(names[0])], names[1:])
+    args = [arg for arg in typing.get_args(kind) if arg is not types.NoneType]
+    if typing.get_origin(kind) in (typing.Annotated, typing.Union, types.UnionType):
+        return _fields_at(args[0], names)
+    return _fields_at(args[-1] if isinstance(names[0], str) else args[0], names[1:])
+
+
+def _not_unicode(values: Any, at: str = "") -> Iterator[tuple[str, str]]:
+    """Yield texts that are no Unicode in parsed JSON, and their places; a name is at the place of its mapping."""
+    if isinstance(values, str) and not is_unicode(values):
+        yield at, values
+    for name, value in values.items() if isinstance(values, dict) else ():
+        yield from _not_unicode(name, at)
+        yield from _not_unicode(value, f"{at}.{name}")
+    for number, value in enumerate(values if isinstance(values, list) else ()):
+        yield from _not_unicode(value, f"{at}[{number}]")
 
 
 def is_unicode(text: str) -> bool:
@@ -220,50 +251,3 @@ def is_unicode(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-def _refused(where: str, expected: str, value: Any) -> InputError:
-    return InputError(f"{where or 'it'} must be {expected}, not {_SHOWN.repr(value)}")
-
-
-_SHOWN = reprlib.Repr()
-"""Abbreviates values in messages, which in a damaged file may have megabytes."""
-_SHOWN.maxstring = _SHOWN.maxother = 80
-
-
-def _hold(hint: Any, value: Any, where: str) -> None:
-    for rule in hint.__metadata__:
-        if not isinstance(rule, Rule):
-            continue
-        try:
-            held = rule.holds(value)
-        except InputError as error:
-            raise InputError(f"{where}: {error}") from error
-        if not held:
-            raise _refused(where, rule.expected, value)
-
-
-def _is(value: Any, hint: Any, origin: Any, args: tuple[Any, ...]) -> bool:
-    """Whether a value has a type, without the elements of a tuple or mapping; an int is a float, a bool neither."""
-    if origin is typing.Literal:
-        return value in args
-    if origin is tuple:
-        return isinstance(value, tuple) and (args[-1] is Ellipsis or len(value) == len(args))
-    if origin is Mapping:
-        return isinstance(value, Mapping)
-    if hint is float:
-        return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= _LARGEST
-    return isinstance(value, hint) and not (hint is int and isinstance(value, bool))
-
-
-_LARGEST = sys.float_info.max  # compared, since math.isfinite raises where a whole number is larger
-_NAMES = {int: "a whole number", float: "a finite number", bool: "True or False", str: "text"}
-
-
-def _called(hint: Any, origin: Any, args: tuple[Any, ...]) -> str:
-    if origin is typing.Literal:
-        return f"one of {', '.join(map(str, args))}"
-    if origin is tuple:
-        many = args[-1] is Ellipsis
-        return "a tuple" + ("" if many else f" of {len(args)}")
-    return "a mapping" if origin is Mapping else _NAMES.get(hint) or f"a value of {hint.__name__}"

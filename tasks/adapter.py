@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Protocol
 import numpy as np
 
 from polypool.infra.fields import Rule
-from polypool.infra.tracking.run_records import Source
+from polypool.infra.tracking import Source
 
 if TYPE_CHECKING:  # what reads results alone, such as `compare`, waits for no torch
     from torch import Tensor, nn

@@ -14,7 +14,7 @@ from torch import Tensor
 from polypool.infra.batches import Batch
 from polypool.infra.errors import InputError
 from polypool.infra.registry import TASKS
-from polypool.infra.tracking.run_records import Source
+from polypool.infra.tracking import Source
 from polypool.tasks.abilities import Chunked, CountsWords, Pass, Watchful
 from polypool.tasks.adapter import Evaluation, Member, Metric, TaskAdapter
 from polypool.tasks.inputs.joint_batches import MEMBER, JointData

@@ -38,7 +38,6 @@ from polypool.infra.registry.origins import ORIGINS, origins, without_origins
 from polypool.infra.spec import Spec, modules_of, refuse_untrusted
 from polypool.infra.storage import place
 from polypool.tasks.automatic import AUTO, features_name, folder_name, question_protocol, short, text_encoder
-from polypool.tasks.renamed import renamed
 
 T = TypeVar("T")
 Count = Annotated[int, at_least(0), below(LARGEST_NUMBER)]
@@ -483,7 +482,7 @@ def from_json(values: Any, *, where: str = "run.json") -> Run:
         InputError: a setting that a run does not have or lacks, as of another version, a value that a run refuses, a
             part whose package is not installed, or a module that is not trusted (see `polypool.infra.spec`).
     """
-    values = without_origins(renamed(values), where=where)
+    values = without_origins(values, where=where)
     if isinstance(values, dict):
         values = {name: value for name, value in values.items() if name != TRAINING_DATA}
     run = from_plain(Run, values, where=where)

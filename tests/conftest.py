@@ -63,7 +63,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 @pytest.fixture(scope="session", autouse=True)
 def first_runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Copy each new database of runs from the first of this process: MLflow needs over a second to create one."""
-    from polypool.infra.tracking import location
+    from polypool.infra import tracking as location
 
     first, opening = tmp_path_factory.mktemp("runs") / "first.db", location.opening
 

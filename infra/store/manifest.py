@@ -16,14 +16,13 @@ from polypool.infra.files import existing_folder, write_json
 from polypool.infra.storage import Url, place, read_json
 
 VERSION = 2
-"""Since version 2 every set, the rest of each shard, and the manifest have a check; version 1 is still read."""
+"""The one that is written and can be read."""
 
 NAME = "manifest.json"
 COLUMNS = "columns"
 """Key of a source that lists the columns beside the vectors, and their folder; see `infra.store.columns`."""
 _DERIVED = ("sets", "vectors", "check")  # for readers without this class; compared when the file is read
 _BESIDE = Rule("the name of a file beside it", lambda name: Path(name).name == name != "")
-_KNOWN = Rule(f"1 or {VERSION}", lambda version: version in (1, VERSION))
 _ANY = Rule("at least one", bool)
 
 
@@ -38,7 +37,7 @@ class Shard:
         bytes: its size.
         sha256: of all its bytes.
         vectors_at: the byte at which its vectors begin.
-        check: XXH3 of all its bytes except the vectors', in hexadecimal; empty in a store of version 1.
+        check: XXH3 of all its bytes except the vectors', in hexadecimal.
     """
 
     file: Annotated[str, _BESIDE]
@@ -46,8 +45,8 @@ class Shard:
     vectors: Annotated[int, at_least(1)]
     bytes: Annotated[int, at_least(1)]
     sha256: str
-    vectors_at: Annotated[int, at_least(0)] = 0
-    check: str = ""
+    vectors_at: Annotated[int, at_least(0)]
+    check: str
 
     def vector_bytes(self, *, dim: int, dtype: str) -> tuple[int, int]:
         """Return the bytes at which its vectors begin and end."""
@@ -119,7 +118,7 @@ class Manifest:
         InputError: its parts do not fit together.
     """
 
-    version: Annotated[int, _KNOWN] = VERSION
+    version: Literal[2] = VERSION
     source: Annotated[dict[str, Any], _SOURCE]
     dim: Annotated[int, at_least(1)]
     dtype: Literal["float16", "float32"]
@@ -133,19 +132,11 @@ class Manifest:
     )
 
     def __post_init__(self) -> None:
-        for number, shard in enumerate(self.shards):
-            if self.checked and not shard.check:
-                raise InputError(f"shards[{number}].check is missing")
         for name in ("mean", "std"):
             if self.statistics is not None and len(self.statistics[name]) != self.dim:
                 raise InputError(
                     f"statistics.{name} must be a list of {self.dim}, not of {len(self.statistics[name])}"
                 )
-
-    @property
-    def checked(self) -> bool:
-        """Whether the sets have checks, so that damage is noticed when they are read."""
-        return self.version > 1
 
     @property
     def sets(self) -> int:
@@ -199,11 +190,8 @@ class Manifest:
                 f"Run the command that writes it again (it goes on where it stopped), or check the path"
             ) from error
         version = data.get("version") if isinstance(data, dict) else None
-        if type(version) is int and version > VERSION:
-            raise InputError(
-                f"{path}: store version {version}, expected at most {VERSION}; it is read by a newer version of this "
-                "program, or write the store again"
-            )
+        if version != VERSION:
+            raise InputError(f"{path}: store version {version}, expected {VERSION}; write the store again")
         try:
             return cls._of(data)
         except InputError as error:
@@ -214,9 +202,8 @@ class Manifest:
         """Return a manifest made of JSON, if its derived values are consistent."""
         own = {name: data[name] for name in data if name not in _DERIVED} if isinstance(data, dict) else data
         manifest = from_plain(cls, own)
-        expected = {"sets": manifest.sets, "vectors": manifest.vectors}
-        if manifest.checked:
-            expected["check"] = _check_of({name: data[name] for name in data if name != "check"})
+        check = _check_of({name: data[name] for name in data if name != "check"})
+        expected = {"sets": manifest.sets, "vectors": manifest.vectors, "check": check}
         for name, value in expected.items():
             found = data.get(name)
             if type(found) is not type(value) or found != value:

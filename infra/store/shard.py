@@ -33,11 +33,10 @@ check_of: Callable[[Any], int] = xxhash.xxh3_64_intdigest
 _IDS_AT_ONCE = 1 << 12
 
 
-def schema(*, dim: int, dtype: str, checked: bool = True) -> pa.Schema:
-    """Return the Arrow schema of every shard of a store with vectors of width `dim`; of version 1, unless `checked`."""
+def schema(*, dim: int, dtype: str) -> pa.Schema:
+    """Return the Arrow schema of every shard of a store with vectors of width `dim`."""
     features = pa.large_list(pa.list_(DTYPES[dtype], dim))
-    fields = [pa.field("id", pa.string()), pa.field("features", features), pa.field("check", pa.uint64())]
-    return pa.schema(fields if checked else fields[:2])
+    return pa.schema([("id", pa.string()), ("features", features), ("check", pa.uint64())])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +50,7 @@ class MappedShard:
         ids: `(S,)` Arrow strings.
         offsets: `(S + 1,)` int64; set i is `vectors_VD[offsets[i]:offsets[i + 1]]`.
         vectors_VD: `(V, D)`, read-only and unchecked; `shard[i]` is a set that was checked.
-        checks: `(S,)` uint64; empty in a shard of version 1.
+        checks: `(S,)` uint64.
         trusted: for each set whether its check was compared; any thread may do that.
     """
 
@@ -104,8 +103,6 @@ class MappedShard:
 
     def changed(self) -> list[int]:
         """Read all sets; return those whose bytes changed since they were written."""
-        if not len(self.checks):
-            return []
         ends = zip(self.offsets[:-1].tolist(), self.offsets[1:].tolist(), self.checks.tolist(), strict=True)
         return [
             row
@@ -148,11 +145,11 @@ def map_shard(path: Path, shard: Shard, *, dim: int, dtype: str) -> MappedShard:
     file = _mapped(path)
     if len(file) != shard.bytes:
         raise _damaged(path, f"has {len(file):,} bytes, not {shard.bytes:,}")
-    if shard.check and _check_around(file, shard, dim=dim, dtype=dtype) != shard.check:
+    if _check_around(file, shard, dim=dim, dtype=dtype) != shard.check:
         raise _damaged(
             path, "its ids, offsets or checks changed since they were written, or it is of another store"
         )
-    mapped = _parsed(path, file, dim=dim, dtype=dtype, checked=bool(shard.check))
+    mapped = _parsed(path, file, dim=dim, dtype=dtype)
     if (found := (len(mapped.ids), len(mapped.vectors_VD))) != (shard.sets, shard.vectors):
         raise _damaged(path, f"{found} sets and vectors, the manifest says {(shard.sets, shard.vectors)}")
     return mapped
@@ -161,7 +158,7 @@ def map_shard(path: Path, shard: Shard, *, dim: int, dtype: str) -> MappedShard:
 def written(path: Path, *, dim: int, dtype: str) -> tuple[Shard, MappedShard]:
     """Return the manifest's entry of a shard that was just written, and the shard."""
     file = _mapped(path)
-    mapped = _parsed(path, file, dim=dim, dtype=dtype, checked=True)
+    mapped = _parsed(path, file, dim=dim, dtype=dtype)
     shard = Shard(
         file=path.name,
         sets=len(mapped.ids),
@@ -169,6 +166,7 @@ def written(path: Path, *, dim: int, dtype: str) -> tuple[Shard, MappedShard]:
         bytes=len(file),
         sha256=sha256(path),
         vectors_at=mapped.vectors_at,
+        check="",
     )
     return replace(shard, check=_check_around(file, shard, dim=dim, dtype=dtype)), mapped
 
@@ -191,9 +189,9 @@ def _check_around(file: MappedFile, shard: Shard, *, dim: int, dtype: str) -> st
     return check.hexdigest()
 
 
-def _parsed(path: Path, file: MappedFile, *, dim: int, dtype: str, checked: bool) -> MappedShard:
+def _parsed(path: Path, file: MappedFile, *, dim: int, dtype: str) -> MappedShard:
     """Parse a file with Arrow, and check its structure."""
-    data, form = pa.py_buffer(file.buffer), schema(dim=dim, dtype=dtype, checked=checked)
+    data, form = pa.py_buffer(file.buffer), schema(dim=dim, dtype=dtype)
     try:
         with pa.ipc.open_file(data) as reader:
             fits = reader.num_record_batches == 1 and reader.schema == form
@@ -221,8 +219,8 @@ def _parsed(path: Path, file: MappedFile, *, dim: int, dtype: str, checked: bool
         ids=batch.column("id"),
         offsets=offsets,
         vectors_VD=vectors_VD,
-        checks=batch.column("check").to_numpy(zero_copy_only=True) if checked else np.empty(0, np.uint64),
-        trusted=bytearray(len(batch)) if checked else bytearray(b"\1") * len(batch),
+        checks=batch.column("check").to_numpy(zero_copy_only=True),
+        trusted=bytearray(len(batch)),
     )
 
 

@@ -132,7 +132,7 @@ def written(run_id: str, file: str) -> Path:
     """Return where a file of an evaluation that a run records can be read."""
     from polypool.infra.paths import home
     from polypool.infra.tracking import Tracker, tracking_uri
-    from polypool.pipelines.training.run_results import EVALUATION
+    from polypool.pipelines.training.record import EVALUATION
 
     return Tracker.attach(tracking_uri(home()), run_id, running=False).download(f"{EVALUATION}/{file}")
 
@@ -148,7 +148,7 @@ def name(trained: TrainedModel) -> str:
 
 def metric_table(evaluations: Sequence[Evaluation]) -> list[str]:
     """Return the lines of a table: a row a metric, a column an evaluation, with a heading if there are several."""
-    from polypool.pipelines.training.run_results import printed
+    from polypool.pipelines.training.record import printed
 
     columns = [
         each.metrics

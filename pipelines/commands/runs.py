@@ -66,7 +66,7 @@ def archive(
     """
     from polypool.infra.tracking import Artifacts
     from polypool.pipelines.comparison.archives import refuse_ending, write_archive
-    from polypool.pipelines.comparison.selection import runs_of
+    from polypool.pipelines.comparison.comparison import runs_of
 
     refuse_ending(local(out, what="the file of --out"))
     uri = tracking_uri(home())

@@ -26,8 +26,7 @@ from polypool.infra.files import atomic, existing, make_folder
 from polypool.infra.paths import here, home
 from polypool.infra.process.command import NamedRun, Repeated, command
 from polypool.infra.process.output import print_next
-from polypool.infra.tracking import Tracker, resolve_run, tracking_uri
-from polypool.infra.tracking.tracker import flattened
+from polypool.infra.tracking import Tracker, flattened, resolve_run, tracking_uri
 from polypool.pipelines.recipes.arguments import read_config, recipe_list
 from polypool.pipelines.recipes.load import Ensemble
 from polypool.tasks.run import Run, to_params
@@ -130,7 +129,7 @@ def read_run_id(file: Path, run: Run) -> str | None:
         )
     run_id = data.decode().strip()
     tracker = Tracker.attach(tracking_uri(home()), run_id, running=False)
-    from polypool.pipelines.training.recording import recorded_run
+    from polypool.pipelines.training.record import recorded_run
 
     then = recorded_run(tracker)
     if then != run:
@@ -147,7 +146,7 @@ def show(run_id: str, how: str = "finished") -> None:
     """Print how a run ended, and its scores."""
     print(f"run {run_id} {how}")
     from polypool.pipelines.comparison.query_units import run_doubts
-    from polypool.pipelines.training.run_results import printed
+    from polypool.pipelines.training.record import printed
 
     try:
         tracker = Tracker.attach(tracking_uri(home()), run_id, running=False)

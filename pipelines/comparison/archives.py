@@ -22,10 +22,9 @@ import pyarrow.parquet as pq
 from polypool.infra.errors import AbsentError, InputError
 from polypool.infra.files import atomic, existing, make_folder
 from polypool.infra.process.progress import Progress
-from polypool.infra.tracking import Artifacts, RunRecord
-from polypool.infra.tracking.run_records import HOME
+from polypool.infra.tracking import HOME, Artifacts, RunRecord
 from polypool.pipelines.comparison.grouping import protocols_shown
-from polypool.pipelines.comparison.stored_arrays import StoredArrays
+from polypool.pipelines.comparison.query_units import stored_arrays
 from polypool.tasks.scoring.records import metrics_file, query_files
 
 ENDING = ".parquet"
@@ -112,7 +111,7 @@ def _row(run: RunRecord, artifacts: Artifacts) -> dict[str, Any]:
     files = {}
     for protocol in sorted(protocols_shown(run)):
         for name in (metrics_file(protocol), *query_files(protocol)):
-            with suppress(AbsentError):  # as in runs of earlier versions
+            with suppress(AbsentError):  # a metric need not follow from single queries
                 path = artifacts.path(run, name)
                 files[name] = _without_packing(path) if path.suffix == ".npz" else path.read_bytes()
     row = {name: getattr(run, name) for name in _SCHEMA.names if name != _FILES}
@@ -124,7 +123,7 @@ def _row(run: RunRecord, artifacts: Artifacts) -> dict[str, Any]:
 
 def _without_packing(path: Path) -> bytes:
     """Return a `.npz` file without its compression, so that arrays which all runs share compress together."""
-    arrays: dict[str, Any] = {**StoredArrays(path)}
+    arrays: dict[str, Any] = stored_arrays(path)
     np.savez(out := io.BytesIO(), **arrays)
     return out.getvalue()
 

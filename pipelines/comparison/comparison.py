@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 import tempfile
 import textwrap
 from collections.abc import Iterator, Sequence
@@ -11,24 +12,20 @@ from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
 
-from polypool.infra.errors import InputError, unknown
+from polypool.infra.errors import AbsentError, InputError, unknown
 from polypool.infra.text_tables import WIDTH, Table, as_latex, as_markdown, as_text
-from polypool.infra.tracking import Artifacts, RunRecord, Tracker
-from polypool.infra.tracking.provenance import command_line
-from polypool.infra.tracking.tracker import NOTE
-from polypool.pipelines.comparison.archives import ARCHIVE
+from polypool.infra.tracking import NOTE, NOTE_LENGTH, Artifacts, RunRecord, Tracker, command_line, find_runs
+from polypool.pipelines.comparison.archives import ARCHIVE, read_archive
 from polypool.pipelines.comparison.choice import ALL, Choice
-from polypool.pipelines.comparison.grouping import arranged
+from polypool.pipelines.comparison.grouping import arranged, is_for_tables
 from polypool.pipelines.comparison.groups import Group
 from polypool.pipelines.comparison.query_units import Read, read_queries, with_differences
 from polypool.pipelines.comparison.results import Result, columns, results
-from polypool.pipelines.comparison.selection import with_archives
 from polypool.pipelines.comparison.tables import differences, score_tables
 from polypool.pipelines.comparison.tables.cross_task import CrossTaskTable, cross_task_tables, why_not
 from polypool.pipelines.comparison.tables.methods import methods
 from polypool.pipelines.comparison.tables.over_tasks import over_tasks
 
-_LONGEST = 5000  # characters of a description, which older stores cut
 _NOTES = 3  # lines under the main table
 _ON_REQUEST = differences.against_baseline, differences.all_pairs
 _REST = "All tables are in the artifact `compare.md`."
@@ -66,11 +63,11 @@ class Comparison:
         Archived runs do not count, since their checkpoints are elsewhere.
         """
         for group in self.groups:
-            for row in group.rows if group.metric else ():
+            for row in group.rows:
                 trained = [
                     run for run in row.runs if run.tags.get("kind") == "train" and ARCHIVE not in run.tags
                 ]
-                sign, name = group.ranked_by.sign, f"{group.protocol}/{group.ranked_by.name}"
+                sign, name = group.metric.sign, f"{group.protocol}/{group.metric.name}"
                 if scored := [run for run in trained if name in run.metrics]:
                     return max(scored, key=lambda run: sign * run.metrics[name])
         return None
@@ -129,7 +126,7 @@ class Comparison:
         if self.cross_tasks:
             main = score_tables.brief_across(self.cross_tasks[0])
         else:
-            ranked = [group for group in self.groups if group.metric and group.rows[0].own_protocol]
+            ranked = [group for group in self.groups if group.rows[0].own_protocol]
             main = score_tables.brief_scores([*ranked, *self.groups][0])
         asked = [make(group) for group in self.groups for make in _ON_REQUEST]
         shown = [main, *(table for table in asked if table is not None)]
@@ -222,7 +219,7 @@ def description(tables: Sequence[Table]) -> str:
     parts: list[str] = []
     for table in reversed(tables):
         part = as_markdown(table, level=3)
-        if sum(len(text) + 2 for text in (*parts, part, _REST)) > _LONGEST:
+        if sum(len(text) + 2 for text in (*parts, part, _REST)) > NOTE_LENGTH:
             return "\n\n".join([*parts, _REST])
         parts.append(part)
     return "\n\n".join(parts)
@@ -239,6 +236,50 @@ def refuse_detect(difference: float) -> None:
         raise InputError(
             f"--detect must be a difference of the primary metric above 0, such as 1.0, not {difference:g}"
         )
+
+
+def runs_of(uri: str, experiment: str) -> list[RunRecord]:
+    """Return the runs of an experiment that may be compared, finished or not, latest first.
+
+    Raises:
+        AbsentError: there is no such experiment, or it has none.
+        InputError: the store does not answer.
+    """
+    runs = [run for run in find_runs(uri, experiment, finished=False) if is_for_tables(run)]
+    if not runs:
+        raise AbsentError(
+            f"experiment {experiment!r} of {uri} has no runs to compare; train some: "
+            f"polypool train RECIPE --experiment {shlex.quote(experiment)}"
+        )
+    return runs
+
+
+def with_archives(
+    uri: str, experiment: str, archives: Sequence[Path], unpacked: Path
+) -> tuple[list[RunRecord], list[str]]:
+    """Return the runs of an experiment and of archives, each once, and notes on where they are from.
+
+    Args:
+        uri: the tracking store.
+        experiment: its name; one without runs is noted where there are archives.
+        archives: their files.
+        unpacked: folder for files of archived runs, which must stay until they are compared.
+
+    Raises:
+        InputError: the experiment has no runs and there are no archives, or an archive cannot be read.
+    """
+    archived = {path: read_archive(path, unpacked) for path in archives}
+    notes = [f"{len(runs)} runs are from {path}" for path, runs in archived.items()]
+    own: list[RunRecord] = []
+    try:
+        own = runs_of(uri, experiment)
+    except AbsentError:
+        if not archives:
+            raise
+        notes.append(f"experiment {experiment!r} of {uri} has no runs to compare with them")
+    known = {run.run_id for run in own}
+    others = {run.run_id: run for run in chain(*archived.values()) if run.run_id not in known}
+    return [*own, *others.values()], notes
 
 
 def compare(

@@ -28,7 +28,7 @@ from polypool.pipelines.recipes.load import Ensemble, published_text
 from polypool.pipelines.training.tuned import text_of, tuned_of
 from polypool.tasks.adapter import Metric
 from polypool.tasks.scoring.protocols import is_for_test, warnings_of
-from polypool.tasks.scoring.records import TRAINED_ON, VERSION_TAG, metrics_from
+from polypool.tasks.scoring.records import TAG, TRAINED_ON, VERSION_TAG, metrics_from
 
 Key = tuple[str, str, str, str, str]
 """Task, data set of training where it is another, data set, protocol, and how settings were tuned."""
@@ -45,7 +45,7 @@ def arranged(
     experiment: str,
     metric: str = "",
     protocol: str = "",
-    read: ReadArtifact | None = None,
+    read: ReadArtifact,
 ) -> tuple[tuple[Group, ...], tuple[str, ...]]:
     """Return groups of runs, and notes on what is left out or inconsistent.
 
@@ -54,7 +54,7 @@ def arranged(
         experiment: its name, for messages.
         metric: orders the rows; a group without it takes its primary one, as all do if it is empty.
         protocol: the only one shown; if empty, every one under which a test split was scored.
-        read: returns an artifact of a run by its name; None if all runs are of earlier versions.
+        read: returns an artifact of a run by its name.
 
     Raises:
         InputError: no such metric or protocol, nothing that can be compared, or a run's records are damaged.
@@ -79,11 +79,8 @@ def arranged(
         raise InputError(f"experiment {experiment!r} has nothing to compare yet; {'; '.join(notes)}")
     notes += [*_protocols_apart(by_key), *warnings_of(name for *_, name, _ in sorted(by_key))]
     groups = tuple(_group(key, by_key[key], metric, notes, read) for key in sorted(by_key))
-    if metric and not any(group.metric and group.metric.name == metric for group in groups):
-        known = {known.name for group in groups for known in group.metrics}
-        had = any(metric in row.values for group in groups for row in group.rows)
-        hint = " Runs have it, but no record says whether high values of it are good." if had else ""
-        raise unknown("metric", metric, known, hint)
+    if metric and not any(group.metric.name == metric for group in groups):
+        raise unknown("metric", metric, {known.name for group in groups for known in group.metrics})
     return groups, tuple(notes)
 
 
@@ -93,9 +90,13 @@ def is_for_tables(run: RunRecord) -> bool:
 
 
 def protocols_shown(run: RunRecord, only: str = "") -> set[str]:
-    """Return the protocols of a run's scores: `only`, or its own and others of test splits."""
+    """Return the protocols of a run's described scores: `only`, or its own and others of test splits."""
     own, scored = run.tags.get("protocol", ""), {name.partition("/")[0] for name in run.metrics}
-    return {name for name in scored if (name == only if only else name == own or is_for_test(name))}
+    return {
+        name
+        for name in scored
+        if TAG + name in run.tags and (name == only if only else name == own or is_for_test(name))
+    }
 
 
 def _protocols_apart(keys: Iterable[Key]) -> Iterator[str]:
@@ -108,9 +109,7 @@ def _protocols_apart(keys: Iterable[Key]) -> Iterator[str]:
             )
 
 
-def _group(
-    key: Key, runs: Sequence[RunRecord], metric: str, notes: list[str], read: ReadArtifact | None
-) -> Group:
+def _group(key: Key, runs: Sequence[RunRecord], metric: str, notes: list[str], read: ReadArtifact) -> Group:
     """Arrange one group's runs, latest first, in rows, and add to `notes` what is inconsistent."""
     task, trained_on, dataset, protocol, tuned = key
     recipes = {run.tags.get("recipe", "") for run in runs}
@@ -140,8 +139,7 @@ def _group(
     shown = [run for row in all_rows for run in row.runs]
     notes += [*left_out_notes(title, shown), *code_notes(title, shown), *machine_notes(title, shown)]
     had = {name for row in all_rows for name in row.values}
-    primary = metrics[0] if metrics else None
-    chosen = next((m for m in (*metrics, SECONDS) if m.name == metric and metric in had and metrics), primary)
+    chosen = next((m for m in (*metrics, SECONDS) if m.name == metric and metric in had), metrics[0])
     return Group(
         task=task,
         dataset=dataset,
@@ -157,17 +155,13 @@ def _group(
 
 
 def _described(
-    title: str, runs: Sequence[RunRecord], protocol: str, notes: list[str], read: ReadArtifact | None
+    title: str, runs: Sequence[RunRecord], protocol: str, notes: list[str], read: ReadArtifact
 ) -> tuple[Metric, ...]:
     """Return the metrics that the runs of a group describe, the latest run's first."""
     metrics: dict[str, Metric] = {}
-    without, different = [], []
+    different = []
     for run in runs:
-        read_own = partial(read, run) if read else None
-        records = metrics_from(run.tags, protocol, run=run.run_id, read=read_own)
-        if not records:
-            without.append(run.name or run.run_id)
-        for record in records:
+        for record in metrics_from(run.tags, protocol, run=run.run_id, read=partial(read, run)):
             first = metrics.setdefault(record.name, record)
             if fields := [
                 name for name in _MEANING if not _same(getattr(first, name), getattr(record, name))
@@ -177,12 +171,6 @@ def _described(
         more = f", and {len(different) - 1} more" if len(different) > 1 else ""
         notes.append(
             f"{title}: runs describe metrics differently, and the latest one counts: {different[0]}{more}"
-        )
-    if without:
-        then = "they are read like the others" if metrics else "nothing is ranked, normalised or tested"
-        notes.append(
-            f"{title}: recorded by an earlier version, which did not say what metrics mean, so {then}: "
-            f"{_listed(without, 4)}; `polypool evaluate RUN_ID` adds it"
         )
     return tuple(metrics.values())
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from polypool.infra.errors import InputError
-from polypool.infra.registry import AGGREGATORS, ENCODERS, Spec
 from polypool.infra.text_tables import decimals
 from polypool.infra.tracking import RunRecord
 from polypool.pipelines.comparison.statistics.significance import Judged
@@ -53,37 +50,10 @@ def costs_of(runs: Sequence[RunRecord]) -> Costs:
     found = {name: [run.metrics.get(key, math.nan) for run in runs] for name, key in _LOGGED.items()}
     logged = {name: [cost for cost in costs if cost >= 0] or [math.nan] for name, costs in found.items()}
     return Costs(
-        weights=statistics.fmean(map(weights_of, runs)),
+        weights=statistics.fmean(run.metrics.get(WEIGHTS, math.nan) for run in runs),
         **{name: min(values) for name, values in logged.items()},
         **{f"most_{name}": max(logged[name]) for name in ("step", "embed", "query")},
     )
-
-
-def weights_of(run: RunRecord) -> float:
-    """Return the parameters of a run's aggregators: as logged, else counted from its specs; NaN if unknown.
-
-    They can be counted if a model has one aggregator for each modality and the encoders' specs give the width.
-    """
-    if WEIGHTS in run.metrics:
-        return run.metrics[WEIGHTS]
-    own = run.tags.get("aggregator", "")
-    if run.tags.get("model") or run.params.get("model") or not own:
-        return math.nan
-    sides = {"visual": own, "text": run.tags.get("text_aggregator", "") or own}
-    try:
-        return float(sum(_count(spec, run.params.get(side, "")) for side, spec in sides.items()))
-    except (InputError, KeyError, TypeError):  # an unknown part, or one whose spec has no width
-        return math.nan
-
-
-def _count(aggregator: str, encoder: str) -> int:
-    import torch  # only for runs that logged no weights
-
-    spec = Spec.parse(encoder)
-    width = spec.params.get("width") or inspect.signature(ENCODERS.get(spec.name)).parameters["width"].default
-    with torch.device("meta"):
-        module = AGGREGATORS.build(aggregator, int(width))
-    return sum(parameter.numel() for parameter in module.parameters())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,7 +114,7 @@ class Group:
         tuned: how the settings of all rows were tuned, in words; empty where they were not.
         trained_on: the data set of training, where the scores are on another one; else empty.
         rows: one per aggregator.
-        metric: orders the rows; None if no run describes its metrics, and the rows are ordered by name.
+        metric: orders the rows.
         metrics: all that the runs describe, in the order of tables.
         published: the numbers that the recipes aim at, a sentence each.
         usual: settings of the rows whose labels name none, a sentence each.
@@ -157,7 +127,7 @@ class Group:
     protocol: str
     trained_on: str = ""
     rows: tuple[Row, ...]
-    metric: Metric | None = None
+    metric: Metric
     metrics: tuple[Metric, ...] = ()
     published: tuple[str, ...] = ()
     usual: tuple[str, ...] = ()
@@ -171,20 +141,12 @@ class Group:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The metrics shown, in order: the deciding one among them, or all by name if none is described."""
+        """The metrics shown, in order, the deciding one among them."""
         had = {name for row in self.rows for name in row.values}
-        if self.metric is None:
-            return (*sorted(had - {SECONDS.name}), *({SECONDS.name} & had))
         names = [
             metric.name for metric in (*self.metrics, SECONDS) if metric.in_tables and metric.name in had
         ]
         return tuple(names) if self.metric.name in names else (self.metric.name, *names)
-
-    @property
-    def ranked_by(self) -> Metric:
-        """The metric of a group whose rows are ranked."""
-        assert self.metric is not None
-        return self.metric
 
     @property
     def known(self) -> tuple[Row, ...]:
@@ -193,11 +155,11 @@ class Group:
 
     def mean(self, row: Row) -> float:
         """Return a row's mean of the deciding metric; NaN if unknown."""
-        return row.mean(self.metric.name) if self.metric else math.nan
+        return row.mean(self.metric.name)
 
     def deviation(self, row: Row) -> float:
         """Return a row's sample standard deviation of the deciding metric; NaN if unknown."""
-        return row.deviation(self.metric.name) if self.metric else math.nan
+        return row.deviation(self.metric.name)
 
     def interval(self, row: Row) -> tuple[float, float]:
         """Return the 95 % interval of a row's mean, else the mean with its deviation on both sides."""
@@ -210,18 +172,18 @@ class Group:
 
     def chance_normalised(self, row: Row) -> float:
         """Return a row's mean between chance, 0, and the best possible, 100; NaN if unknown."""
-        return self.metric.chance_normalised(self.mean(row)) if self.metric else math.nan
+        return self.metric.chance_normalised(self.mean(row))
 
     def decimals(self, name: str) -> int:
         """Return how many decimals of a metric are shown, which follows from all of its values."""
-        known = [metric for metric in (*self.metrics, self.metric) if metric and metric.name == name]
+        known = [metric for metric in (*self.metrics, self.metric) if metric.name == name]
         values = [abs(x) for metric in known for x in (metric.best, metric.chance) if not math.isnan(x)]
         values += [abs(value) for row in self.rows for value in row.values.get(name, ())]
         return decimals(max(values, default=math.inf))
 
     def number(self, value: float) -> str:
         """Return a value of the deciding metric as text."""
-        return f"{value:.{self.decimals(self.ranked_by.name)}f}"
+        return f"{value:.{self.decimals(self.metric.name)}f}"
 
 
 FEWEST_UNITS = 20
@@ -258,11 +220,11 @@ def by_tuning(groups: Sequence[Group]) -> list[list[Group]]:
     return [[group for group in groups if group.tuned == of] for of in sorted({of.tuned for of in groups})]
 
 
-def ordered(rows: Iterable[Row], metric: Metric | None) -> tuple[Row, ...]:
-    """Sort rows: the best first and those without the metric last; by name if there is no metric."""
+def ordered(rows: Iterable[Row], metric: Metric) -> tuple[Row, ...]:
+    """Sort rows: the best first and those without the metric last."""
 
     def key(row: Row) -> tuple[bool, float, str]:
-        worse = -metric.sign * row.mean(metric.name) if metric else math.nan
+        worse = -metric.sign * row.mean(metric.name)
         return math.isnan(worse), 0.0 if math.isnan(worse) else worse, row.label
 
     return tuple(sorted(rows, key=key))

@@ -20,7 +20,6 @@ from polypool.infra.tracking import RunRecord
 from polypool.pipelines.comparison.groups import Group, Row, doubts
 from polypool.pipelines.comparison.statistics.intervals import Sample, score
 from polypool.pipelines.comparison.statistics.significance import LEAST, judge
-from polypool.pipelines.comparison.stored_arrays import StoredArrays
 from polypool.tasks.adapter import QueryMean, QueryMetric
 from polypool.tasks.scoring.records import metrics_from, queries_from, query_files
 
@@ -140,9 +139,22 @@ def read_queries(path: Callable[[str], Path], run: str, protocol: str) -> Querie
     """
     arrays, described = query_files(protocol)
     return Queries(
-        arrays=StoredArrays(path(arrays)),
+        arrays=stored_arrays(path(arrays)),
         metrics=queries_from(path(described).read_text(), where=f"run {run}: {described}"),
     )
+
+
+def stored_arrays(path: Path) -> dict[str, np.ndarray]:
+    """Return the arrays of a `.npz` file, without unpickling.
+
+    Raises:
+        InputError: the file or an array cannot be read.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return dict(file)
+    except Exception as error:  # of zipfile, zlib and numpy, by where the damage is
+        raise InputError(f"{path} cannot be read: {error}") from error
 
 
 def run_doubts(
@@ -204,8 +216,8 @@ def with_differences(
         judged = judge(
             samples,
             units=f"{len(firsts[0].ids):,} {firsts[0].kind}",
-            sign=group.ranked_by.sign,
-            best=group.ranked_by.best,
+            sign=group.metric.sign,
+            best=group.metric.best,
             baseline=baseline,
             pairs=pairs,
         )
@@ -222,7 +234,7 @@ def _row_units(row: Row, group: Group, read: Read) -> list[Units]:
     Raises:
         InputError: they cannot be read, or the runs were scored on different queries.
     """
-    name = group.ranked_by.name
+    name = group.metric.name
     values = zip(row.runs, row.values[name], strict=True)
     first, *others = [read(run, group.protocol).units(name, value) for run, value in values]
     if not all(first.same_queries(other) for other in others):

@@ -5,13 +5,12 @@ A file holds one table or several named ones; `results.csv#photographs` is the p
 
 from __future__ import annotations
 
-import csv
 import dataclasses
-import io
 from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.csv as csv
 import pyarrow.parquet as pq
 
 from polypool.infra.errors import InputError, unknown
@@ -21,9 +20,6 @@ from polypool.pipelines.comparison.results import Number, Result, columns
 
 ENDINGS = (".csv", ".parquet")
 WHAT = "results that `polypool compare --out` wrote"
-_NAMES = tuple(field.name for field in dataclasses.fields(Result))
-_NEEDED = {field.name for field in dataclasses.fields(Result) if field.default is dataclasses.MISSING}
-"""Columns of every file; files of earlier versions may lack the others."""
 _PARQUET = {
     str: pa.string(),
     bool: pa.bool_(),
@@ -31,6 +27,7 @@ _PARQUET = {
     int: pa.int64(),
     Number: pa.float64(),
 }
+_SCHEMA = pa.schema([(name, _PARQUET[hint]) for name, hint in hints(Result).items()])
 
 
 def refuse_ending(path: Path) -> None:
@@ -52,18 +49,20 @@ def write_results(records: Sequence[Result], path: Path) -> None:
     if table and path.exists():
         others = [record for record in _read(path) if record.table != table]
         records = sorted([*others, *records], key=lambda record: record.table)
-    data = _parquet(records) if path.suffix.lower() == ".parquet" else _csv(records)
+    rows = pa.table(dict(columns(records)), schema=_SCHEMA)
     make_folder(path.parent)
-    with atomic(path, needs=len(data)) as file:
-        file.write(data)
+    with atomic(path, needs=rows.nbytes) as file:
+        if path.suffix.lower() == ".parquet":
+            pq.write_table(rows, file, write_page_checksum=True)
+        else:
+            rows.to_pandas().to_csv(file, index=False)
 
 
 def read_results(path: Path) -> list[Result]:
     """Read a table that `write_results` wrote; a file of one needs no name.
 
     Raises:
-        InputError: there is no such file or table, none of several is named, or it is damaged; the message names column
-            and line.
+        InputError: there is no such file or table, none of several is named, or it is damaged.
     """
     refuse_ending(path)
     file, table = _parted(path)
@@ -89,66 +88,20 @@ def _parted(path: Path) -> tuple[Path, str]:
 
 
 def _read(path: Path) -> list[Result]:
-    path = existing(path, what=WHAT)
-    rows = _read_parquet(path) if path.suffix.lower() == ".parquet" else _read_csv(path)
-    return [from_plain(Result, row, where=f"{path}: {place}") for place, row in rows]
-
-
-def _csv(records: Sequence[Result]) -> bytes:
-    text = io.StringIO()
-    rows = csv.writer(text, lineterminator="\n")
-    rows.writerow(_NAMES)
-    rows.writerows([_text(getattr(record, name)) for name in _NAMES] for record in records)
-    return text.getvalue().encode()
-
-
-def _text(value: object) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    return "" if value is None else f"{value:.10g}" if isinstance(value, float) else str(value)
-
-
-def _parquet(records: Sequence[Result]) -> bytes:
-    schema = pa.schema([(name, _PARQUET[hint]) for name, hint in hints(Result).items()])
-    out = pa.BufferOutputStream()
-    pq.write_table(pa.table(dict(columns(records)), schema=schema), out, write_page_checksum=True)
-    return out.getvalue().to_pybytes()
-
-
-def _read_csv(path: Path) -> list[tuple[str, dict[str, object]]]:
+    form = "Parquet" if path.suffix.lower() == ".parquet" else "CSV"
+    data = existing(path, what=WHAT).read_bytes()
     try:
-        lines = [*csv.reader(io.StringIO(path.read_bytes().decode()), strict=True)]
-    except (csv.Error, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read as CSV: {error}; expected {WHAT}") from None
-    names = lines[0] if lines else []
-    if len({*names}) < len(names) or not _NEEDED <= {*names} <= {*_NAMES}:
-        raise InputError(f"{path}: its columns are not those of {WHAT}; write it anew")
-    rows = []
-    for number, line in enumerate(lines[1:], start=2):
-        if len(line) != len(names):
-            raise InputError(f"{path}: line {number} has {len(line)} fields, expected {len(names)}")
-        values = dict(zip(names, line, strict=True))
-        rows.append(
-            (f"line {number}", {name: _value(text, hints(Result)[name]) for name, text in values.items()})
-        )
-    return rows
-
-
-def _value(text: str, hint: object) -> object:
-    """Return the text of a field as its type; text that does not fit is left for `from_plain` to refuse."""
-    if hint is str:
-        return text
-    if hint in (bool, bool | None):
-        return {"true": True, "false": False, "": None}.get(text, text)
-    try:
-        return (int(text) if hint is int else float(text)) if text else None
-    except ValueError:
-        return text
-
-
-def _read_parquet(path: Path) -> list[tuple[str, dict[str, object]]]:
-    try:
-        rows = pq.read_table(path, page_checksum_verification=True).to_pylist()
+        if form == "Parquet":
+            table = pq.read_table(pa.BufferReader(data), page_checksum_verification=True)
+        else:
+            table = csv.read_csv(
+                pa.BufferReader(data),
+                parse_options=csv.ParseOptions(newlines_in_values=True),
+                convert_options=csv.ConvertOptions(column_types=_SCHEMA),
+            )
+        rows = table.to_pylist()
     except (pa.ArrowException, OSError, ValueError) as error:  # ValueError: text that is no UTF-8
-        raise InputError(f"{path}: cannot be read as Parquet: {error}; expected {WHAT}") from None
-    return [(f"row {number}", row) for number, row in enumerate(rows, start=1)]
+        raise InputError(f"{path}: cannot be read as {form}: {error}; expected {WHAT}") from None
+    if sorted(table.column_names) != sorted(_SCHEMA.names):
+        raise InputError(f"{path}: its columns are not those of {WHAT}; write it anew")
+    return [from_plain(Result, row, where=f"{path}: row {number}") for number, row in enumerate(rows, 1)]

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from polypool.infra.errors import InputError
-from polypool.infra.tracking import RunRecord
-from polypool.infra.tracking.tracker import COMMAND
+from polypool.infra.tracking import COMMAND, RunRecord
 from polypool.pipelines.comparison.groups import SECONDS, Costs, Group, Row
 from polypool.pipelines.comparison.row_settings import DIGESTS
 from polypool.pipelines.comparison.statistics.intervals import Difference
@@ -60,20 +59,19 @@ class Result:
         low, high: 95 % interval of the mean, over seeds and queries; over queries alone for one seed.
         chance_normalised: 0 for chance, 100 for the best possible.
         published: in the paper that the recipe follows.
-        against: the best of the other rows; empty if nothing was judged. In results of earlier versions, the best row,
-            and empty for itself.
-        difference, difference_low, difference_high: from that row, with simultaneous 95 % intervals. In results of
-            earlier versions each interval stands alone.
-        p: of the row's being the best. In results of earlier versions, of no difference, corrected for all `pairs`.
-        may_be_best: whether the row is in the confidence set of the best; None in results of earlier versions.
+        against: the best of the other rows; empty if nothing was judged. If `pairs` were tested, the best row, and
+            empty for itself.
+        difference, difference_low, difference_high: from that row, with simultaneous 95 % intervals; each interval
+            stands alone if `pairs` were tested.
+        p: of the row's being the best; if `pairs` were tested, of no difference, corrected for their number.
+        may_be_best: whether the row is in the confidence set of the best; None if `pairs` were tested.
         over_seeds: whether seeds were judged; else all of these are over queries alone.
-        pairs: 0; in results of earlier versions the number of pairs that p is corrected for.
+        pairs: 0; in committed results that were judged by all pairs of rows, the number that p is corrected for.
         baseline: the row of `--baseline`; empty without one, and for itself.
         baseline_difference, baseline_low, baseline_high, baseline_p: from that row, with simultaneous 95 % intervals.
         queries: the units of queries, such as `1,064 images with their captions`.
         weights: parameters of the aggregators.
-        step_cost, embed_cost, query_cost: in `polypool.infra.compute.cost.UNIT`, the lowest over runs; in results of
-            earlier versions their mean.
+        step_cost, embed_cost, query_cost: in `polypool.infra.compute.cost.UNIT`, the lowest over runs.
         most_step_cost, most_embed_cost, most_query_cost: the highest over runs.
         item_bytes: of the embeddings of an image or video.
         train_seconds: of training.
@@ -154,14 +152,8 @@ class Result:
 
 
 def results(groups: Sequence[Group], *, compared_by: str = "") -> list[Result]:
-    """Return the records of groups in the order of their tables; groups whose metric is unknown have none."""
-    return [
-        record
-        for group in groups
-        if group.metric is not None
-        for row in group.rows
-        for record in _of_row(group, row, compared_by)
-    ]
+    """Return the records of groups in the order of their tables."""
+    return [record for group in groups for row in group.rows for record in _of_row(group, row, compared_by)]
 
 
 def _of_row(group: Group, row: Row, compared_by: str) -> Iterable[Result]:
@@ -179,11 +171,11 @@ def _of_row(group: Group, row: Row, compared_by: str) -> Iterable[Result]:
         **_origin(row.runs),
         "compared_by": compared_by,
     }
-    described = {metric.name: metric for metric in (group.ranked_by, *group.metrics)}
+    described = {metric.name: metric for metric in (group.metric, *group.metrics)}
     for name in group.columns:
         if name == SECONDS.name or name not in described:
             continue
-        metric, decides = described[name], name == group.ranked_by.name
+        metric, decides = described[name], name == group.metric.name
         yield Result(
             **shared,
             **_flat(metric),

@@ -7,12 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, asdict, fields
 from itertools import chain
 
-from polypool.infra.tracking import RunRecord
-from polypool.infra.tracking.provenance import PACKAGES
-from polypool.infra.tracking.tracker import flattened
-from polypool.pipelines.training.recording import PRECISION
+from polypool.infra.tracking import PACKAGES, RunRecord, flattened
+from polypool.pipelines.training.record import PRECISION
 from polypool.pipelines.training.tuned import Tuned, tuned_of
-from polypool.tasks.renamed import renamed_params
 from polypool.tasks.run import OF_THE_JOINT_RUN, WITHOUT_EFFECT, Data, Optim, Run
 from polypool.tasks.scoring.records import LEFT_OUT, ORIGIN, VERSION_TAG
 
@@ -107,7 +104,7 @@ def left_out_notes(title: str, runs: Sequence[RunRecord]) -> Iterator[str]:
 
 def _settings(runs: Sequence[RunRecord], protocol: str) -> list[dict[str, str]]:
     """Return the settings that affect results; those that were added after a run have their defaults."""
-    params = [renamed_params(run.settings) for run in runs]
+    params = [run.settings for run in runs]
     known = {*chain(*params)}
     defaults = {name: value for name, value in _defaults().items() if name in known}
     contents = {

@@ -11,7 +11,7 @@ from pathlib import Path
 from polypool.infra.locks import HeldError
 from polypool.infra.text_tables import aligned, decimals, duration
 from polypool.infra.tracking import RunRecord, Tracker, find_runs
-from polypool.pipelines.training.recording import COLLAPSED
+from polypool.pipelines.training.record import COLLAPSED
 
 _WIDTH = 1000  # no cell is wrapped
 _SHORTEST = 8  # characters of an id
@@ -139,7 +139,7 @@ def mark_dead(uri: str, runs: Sequence[ListedRun], *, home: Path) -> dict[str, s
 
     What they logged and MLflow lacks is sent first. A run that ended while MLflow was away keeps that status.
     """
-    from polypool.pipelines.training.recording import send
+    from polypool.pipelines.training.record import send
     from polypool.pipelines.training.run_folder import take_run
 
     ended: dict[str, str] = {}

@@ -197,10 +197,6 @@ def verify(*, store: Path) -> None:
         raise InputError(f"{store}: {found}") from error
     opened.verify()
     print(f"{opened.folder}: good: {_content(opened.manifest)}")
-    if not opened.manifest.checked:
-        print(
-            "a store of version 1, without checks: later damage is noticed by `verify` only; write it anew to have them"
-        )
 
 
 def report_corpus(

@@ -11,12 +11,10 @@ from collections.abc import Iterator
 
 from polypool.encoders.backbones import recorded_spec
 from polypool.infra.text_tables import Table, as_markdown
-from polypool.infra.tracking import Tracker
-from polypool.infra.tracking.tracker import COMMAND
+from polypool.infra.tracking import COMMAND, Tracker
 from polypool.pipelines.models.trained import TrainedModel
 from polypool.pipelines.training.checkpoints.best import ASSETS
-from polypool.pipelines.training.recording import PRECISION
-from polypool.pipelines.training.run_results import printed
+from polypool.pipelines.training.record import PRECISION, printed
 from polypool.tasks.abilities import Answers, ReadsInputs
 from polypool.tasks.adapter import Metric
 from polypool.tasks.corpus_task import reads_video_files

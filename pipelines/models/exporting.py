@@ -18,10 +18,16 @@ from polypool.infra.errors import InputError
 from polypool.infra.locks import Lock
 from polypool.infra.paths import home
 from polypool.infra.storage import CARD, Publication, Repository, Url, exists, is_hub, place, upload
-from polypool.infra.tracking import Tracker, resolve_run, tracking_uri
-from polypool.infra.tracking.mlflow_private import check_names
-from polypool.infra.tracking.models import log_model, register, requirements
-from polypool.infra.tracking.run_records import HOME
+from polypool.infra.tracking import (
+    HOME,
+    Tracker,
+    check_names,
+    log_model,
+    register,
+    requirements,
+    resolve_run,
+    tracking_uri,
+)
 from polypool.pipelines.models.card import model_card
 from polypool.pipelines.models.table_rows import check_servable, input_example, makes_sets, signature
 from polypool.pipelines.models.trained import TrainedModel, load

@@ -10,7 +10,7 @@ from polypool.infra.paths import absolute, home
 from polypool.infra.process.output import Step
 from polypool.infra.registry import TASKS, Spec
 from polypool.infra.tracking import Artifacts, RunRecord, Tracker, tracking_uri
-from polypool.pipelines.training.recording import recorded_run
+from polypool.pipelines.training.record import recorded_run
 from polypool.tasks.abilities import Searchable, missing
 from polypool.tasks.datasets.corpus import Corpus
 from polypool.tasks.datasets.open_corpora import open_corpus

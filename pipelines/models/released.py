@@ -28,7 +28,7 @@ from polypool.pipelines.models.released_parts import (
 )
 from polypool.pipelines.models.trained import TrainedModel
 from polypool.pipelines.training.checkpoints.best import ARTIFACT, write_model
-from polypool.pipelines.training.recording import data_tags, tags
+from polypool.pipelines.training.record import data_tags, tags
 from polypool.tasks.run import Data, Optim, Run, located, to_params, to_record
 
 UNUSED = re.compile(

@@ -14,15 +14,13 @@ from functools import partial
 
 from polypool.infra.errors import InputError
 from polypool.infra.paths import home
-from polypool.infra.tracking import Tracker, tracking_uri
-from polypool.infra.tracking.tracker import PARENT
+from polypool.infra.tracking import PARENT, Tracker, tracking_uri
 from polypool.pipelines.models.trained import TrainedModel, load_run
 from polypool.pipelines.recipes.load import Ensemble, named_run
 from polypool.pipelines.training.launch import start
 from polypool.pipelines.training.prepare import prepare
-from polypool.pipelines.training.recording import Described, data_tags
+from polypool.pipelines.training.record import Described, data_tags, log_evaluation, log_pictures
 from polypool.pipelines.training.run_folder import at_work
-from polypool.pipelines.training.run_results import log_evaluation, log_pictures
 from polypool.pipelines.training.tuned import inherited
 from polypool.tasks.abilities import Banks, Scores
 from polypool.tasks.adapter import Evaluation

@@ -27,14 +27,12 @@ from polypool.infra.paths import here, home
 from polypool.infra.registry import TASKS
 from polypool.infra.spec import trust_modules, trust_specs
 from polypool.infra.storage import Url, fetch, place, read_bytes, read_json
-from polypool.infra.tracking import Tracker, resolve_run, tracking_uri
-from polypool.infra.tracking.provenance import installed
-from polypool.infra.tracking.run_records import HOME
+from polypool.infra.tracking import HOME, Tracker, installed, resolve_run, tracking_uri
 from polypool.pipelines.models.queries import Query, visual_batch
 from polypool.pipelines.models.search import AnswerSearch, EmbeddingFiles, Hit, Method, RetrievalSearch
 from polypool.pipelines.training.checkpoints.best import ASSETS, RUN, WEIGHTS, best_checkpoint
 from polypool.pipelines.training.checkpoints.format import load_weights
-from polypool.pipelines.training.recording import at_home
+from polypool.pipelines.training.record import at_home
 from polypool.pipelines.training.run_folder import run_folder
 from polypool.tasks.abilities import Answers, ReadsInputs, Searchable, missing
 from polypool.tasks.adapter import Evaluation

@@ -15,11 +15,10 @@ from polypool.infra.paths import home
 from polypool.infra.process.stopping import Stopped, graceful_stop, resume_hint
 from polypool.infra.ray import local_cores, report
 from polypool.infra.storage import Url, delete, exists, write_bytes
-from polypool.infra.tracking import Tracker
-from polypool.infra.tracking.journal import Journal
+from polypool.infra.tracking import Log, Tracker
 from polypool.pipelines.training.checkpoints.kept import InFolder, remove_old
 from polypool.pipelines.training.on_ray import train_on_ray
-from polypool.pipelines.training.recording import KILLED_SECONDS, finish_soon
+from polypool.pipelines.training.record import KILLED_SECONDS, finish_soon
 from polypool.pipelines.training.run_folder import OUTBOX, resume_command, run_folder, trains_here
 from polypool.pipelines.training.worker import set_up, train
 from polypool.tasks.adapter import TaskAdapter
@@ -72,7 +71,7 @@ def fit(
     stop: Path | Url = trial.stop if trial else (at or folder) / "stop"
     if trial is None:
         delete(stop)
-    journal = partial(open_journal, folder / OUTBOX, tracker.uri, tracker.run_id)
+    journal = partial(Log, folder / OUTBOX)
     until_stopped = partial(_until_stopped, stop=stop, tracker=tracker)
     with resume_hint(resume_command(tracker.run_id, modules(run))):
         if isinstance(stop, Path) and trains_here(run, at=at, in_sweep=trial is not None):
@@ -91,11 +90,6 @@ def fit(
                 until_stopped=until_stopped,
             )
     remove_old(at or folder)
-
-
-def open_journal(folder: Path, uri: str, run_id: str) -> Journal:
-    """Open the log of a run, which the driver sends to MLflow."""
-    return Journal(folder, lambda: Tracker.attach(uri, run_id, running=False))
 
 
 def _until_stopped(train: Callable[[], bool], *, stop: Path | Url, tracker: Tracker) -> None:

@@ -11,15 +11,15 @@ from polypool.infra.paths import home
 from polypool.infra.registry import TASKS
 from polypool.infra.spec import trust_modules
 from polypool.infra.storage import Url
-from polypool.infra.tracking import Tracker, resolve_run, tracking_uri
-from polypool.infra.tracking.provenance import provenance
+from polypool.infra.tracking import Tracker, provenance, resolve_run, tracking_uri
 from polypool.pipelines.training.checkpoints.best import other_than_trained
 from polypool.pipelines.training.checkpoints.kept import DamagedError, last_whole
 from polypool.pipelines.training.fitting import TrialOptions, fit
 from polypool.pipelines.training.prepare import prepare
-from polypool.pipelines.training.recording import (
+from polypool.pipelines.training.record import (
     Described,
     data_tags,
+    printed,
     recorded,
     recorded_data,
     recorded_run,
@@ -33,7 +33,6 @@ from polypool.pipelines.training.run_folder import (
     run_folder,
     take_run,
 )
-from polypool.pipelines.training.run_results import printed
 from polypool.tasks.inputs.other_data import refuse_changed_data
 from polypool.tasks.run import Run
 
@@ -58,7 +57,7 @@ def start(
     described = Described.of(run, adapter.sources())
     where = {AT: str(at)} if at else {}
     tracker = described.start(uri, home(), more_tags={**(more_tags or {}), **where})
-    with take_run(tracker), recorded(tracker, new=True):
+    with take_run(tracker), recorded(tracker):
         tracker.json("run.json", described.settings)
         tracker.tags(data_tags(adapter))
         if begun:

@@ -19,8 +19,7 @@ from polypool.infra.process.progress import say
 from polypool.infra.ray import Resources, ray_session, reporter, waiting_for_cores
 from polypool.infra.spec import trusted
 from polypool.infra.storage import Url, delete, exists, filesystem, read_bytes
-from polypool.infra.tracking import Tracker
-from polypool.infra.tracking.journal import Journal
+from polypool.infra.tracking import Log, Tracker
 from polypool.pipelines.training.checkpoints.kept import KEPT, ByRay, time_stamp
 from polypool.pipelines.training.run_folder import resume_command
 from polypool.pipelines.training.worker import REFUSED, Work, input_error, work_on_ray
@@ -42,7 +41,7 @@ def train_on_ray(
     at: Path | Url,
     last: str,
     stop: Path | Url,
-    journal: Callable[[], Journal],
+    journal: Callable[[], Log],
     metric: str,
     until_stopped: Callable[[Callable[[], bool]], None],
 ) -> None:

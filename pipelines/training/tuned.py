@@ -41,8 +41,7 @@ class Tuned:
         early_stop: whether the worse half of an aggregator's trials was stopped early.
         chosen: by setting and option, the value that was best on `val`.
         sweep: the run of the sweep.
-        seed: of the sample of each aggregator's space; None for trials of earlier versions, whose samples were not
-            stratified.
+        seed: of the sample of each aggregator's space; None if the sample was not stratified.
     """
 
     aggregator: str

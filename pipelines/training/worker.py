@@ -23,11 +23,11 @@ from polypool.infra.process.progress import resumed_bar
 from polypool.infra.registry import TASKS
 from polypool.infra.spec import trust_modules
 from polypool.infra.storage import Url, exists, write_bytes
-from polypool.infra.tracking import Outbox, Tracker
+from polypool.infra.tracking import Sender, Tracker
 from polypool.pipelines.training.checkpoints.best import weights_of
 from polypool.pipelines.training.checkpoints.kept import ByRay, InFolder
 from polypool.pipelines.training.loop.trainer import Trainer
-from polypool.pipelines.training.recording import send_members
+from polypool.pipelines.training.record import send_members
 from polypool.tasks.adapter import TaskAdapter
 from polypool.tasks.run import Run
 
@@ -105,11 +105,11 @@ def work_on_ray(config: dict[str, Work]) -> bool:
     return finished
 
 
-def _own_log(work: Work) -> Outbox:
+def _own_log(work: Work) -> Sender:
     """Return a log of the run that this process sends to MLflow itself."""
     run_id = work.kept.at.name
     folder = make_folder(work.home / "runs" / run_id / "worker")
-    return Outbox(folder, lambda: Tracker.attach(work.uri, run_id, running=False))
+    return Sender(folder, lambda: Tracker.attach(work.uri, run_id, running=False), earlier=True)
 
 
 def set_up(*, threads: int) -> None:

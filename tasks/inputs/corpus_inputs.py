@@ -22,7 +22,7 @@ from polypool.infra.paths import absolute, home
 from polypool.infra.process.progress import Progress
 from polypool.infra.registry import AUGMENTATIONS, ENCODERS, MODELS, Spec
 from polypool.infra.store import FeatureStore
-from polypool.infra.tracking.run_records import Source
+from polypool.infra.tracking import Source
 from polypool.tasks.datasets.corpus import Corpus, Item
 from polypool.tasks.datasets.questions import Image, QuestionCorpus
 from polypool.tasks.datasets.readers.folders import Listing
@@ -231,9 +231,9 @@ class CorpusInputs:
             kinds["text"] = ENCODERS.get(self.text_spec.name).assets_kind
         if not self.reads_words:
             kinds["texts"] = TextSource
+        if self.reads_store:
+            kinds[FEATURES] = FeatureSource
         if isinstance(assets, dict):
-            if FEATURES in assets:  # older checkpoints lack it
-                kinds[FEATURES] = FeatureSource
             assets = {key: assets[key] for key in kinds if key in assets}
         from_plain(make_dataclass("Assets", kinds.items(), kw_only=True), assets, where="assets.json")
 

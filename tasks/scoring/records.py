@@ -3,8 +3,6 @@
 `metrics/<protocol>.json` describes the metrics, the primary one first; the tag `metrics.<protocol>` holds the SHA-256
 of that file, so that equal files of many runs are read once. `per_query/<protocol>.json` describes how metrics follow
 from the arrays in the file of that name. The tag `protocol_version.<protocol>` holds the protocol's version.
-
-Runs of earlier versions have the metrics' description in the tag itself.
 """
 
 from __future__ import annotations
@@ -59,7 +57,7 @@ def metrics_tag(protocol: str, description: bytes) -> dict[str, str]:
 
 
 def metrics_from(
-    tags: Mapping[str, str], protocol: str, *, run: str, read: Callable[[str], bytes] | None = None
+    tags: Mapping[str, str], protocol: str, *, run: str, read: Callable[[str], bytes]
 ) -> tuple[Metric, ...]:
     """Return the metrics that a run describes, the primary one first; empty if it describes none.
 
@@ -68,35 +66,31 @@ def metrics_from(
         protocol: under which it was scored.
         run: its id, for messages.
         read: returns the bytes of an artifact of the run by its name; called if no run with the same description was
-            read before. None if the description can only be in the tag.
+            read before.
 
     Raises:
-        InputError: the description is missing, is not that of the tag, or is damaged; the message names run, file or
-            tag, place and field.
+        InputError: the description is missing, is not that of the tag, or is damaged; the message names run, file,
+            place and field.
     """
-    tag, where = tags.get(TAG + protocol), f"run {run}: the tag {TAG}{protocol}"
+    tag = tags.get(TAG + protocol)
     if tag is None:
         return ()
     if tag in _BY_DIGEST:
         return _BY_DIGEST[tag]
-    if read is None or not tag.startswith(_DIGEST):
-        return _metrics(tag, where)
     name = metrics_file(protocol)
     text = read(name)
     if metrics_tag(protocol, text)[TAG + protocol] != tag:
-        raise InputError(f"{where} is not that of {name}; score the run again with `polypool evaluate`")
-    _BY_DIGEST[tag] = _metrics(text, f"run {run}: {name}")
-    return _BY_DIGEST[tag]
+        raise InputError(
+            f"run {run}: the tag {TAG}{protocol} is not that of {name}; score the run again with `polypool evaluate`"
+        )
+    metrics = _read(tuple[Metric, ...], text, where=f"run {run}: {name}")
+    if not metrics:
+        raise InputError(f"run {run}: {name} describes no metric, expected at least the primary one")
+    _BY_DIGEST[tag] = metrics
+    return metrics
 
 
 _BY_DIGEST: dict[str, tuple[Metric, ...]] = {}
-
-
-def _metrics(text: str | bytes, where: str) -> tuple[Metric, ...]:
-    metrics = _read(tuple[Metric, ...], text, where=where)
-    if not metrics:
-        raise InputError(f"{where} describes no metric, expected at least the primary one")
-    return metrics
 
 
 def queries_json(query_metrics: Sequence[QueryMetric]) -> str:

@@ -24,7 +24,7 @@ from polypool.infra.registry import AGGREGATORS, BACKBONES, ENCODERS, KINDS, TAS
 from polypool.infra.tracking import Tracker, find_runs, tracking_uri
 from polypool.pipelines.comparison.row_settings import deviations
 from polypool.pipelines.recipes.arguments import read_run
-from polypool.pipelines.training.recording import at_home
+from polypool.pipelines.training.record import at_home
 from polypool.pipelines.training.sweep.trials import comparable
 from polypool.tasks.run import located, portable
 

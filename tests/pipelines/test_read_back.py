@@ -22,7 +22,7 @@ from polypool.tasks.adapter import Metric
 from polypool.tasks.datasets.open_corpora import open_corpus
 from polypool.tasks.run import Run
 from polypool.tasks.scoring.described import retrieval_queries
-from polypool.tasks.scoring.records import TAG, metrics_from, metrics_json, queries_from, queries_json
+from polypool.tasks.scoring.records import metrics_from, metrics_json, metrics_tag, queries_from, queries_json
 
 STRANGE = [
     *(None, True, 7, -1, 0.5, 10**400, "text", "", "\ud800"),
@@ -153,10 +153,13 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, File]:
         stored(Path(run.data.corpus) / f"{name}.json", used, "source", "skipped", "flagged")
     stored(Path(captions.data.features) / "manifest.json", FeatureStore.open, "source.")
     metric = Metric(name="mae", higher_is_better=False, best=0.0, chance=7.5, unit="years", in_tables=False)
-    found["tag"] = File(
-        name="the tag metrics.whole",
-        values=json.loads(metrics_json([metric])),
-        read=lambda values: metrics_from({f"{TAG}whole": json.dumps(values)}, "whole", run="r"),
+
+    def described(values: object) -> None:
+        text = json.dumps(values).encode()
+        metrics_from(metrics_tag("whole", text), "whole", run="r", read=lambda name: text)
+
+    found["metrics"] = File(
+        name="metrics/whole.json", values=json.loads(metrics_json([metric])), read=described
     )
     of = {"i2t": "image_id", "t2i": "caption_image_id"}
     found["queries"] = File(
@@ -169,7 +172,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, File]:
 
 NAMES = (
     *("words run.json", "words assets.json", "vqa assets.json", "pixels assets.json"),
-    *("corpus.json", "questions.json", "manifest.json", "tag", "queries"),
+    *("corpus.json", "questions.json", "manifest.json", "metrics", "queries"),
 )
 
 

@@ -19,13 +19,11 @@ from polypool.infra.batches import Order, order_of
 from polypool.infra.compute.dist import rank, world
 from polypool.infra.errors import InputError
 from polypool.infra.registry import TASKS
-from polypool.infra.tracking import Tracker, find_runs, tracking_uri
-from polypool.infra.tracking.journal import MEMBERS, Journal
-from polypool.infra.tracking.outbox import REFUSED
+from polypool.infra.tracking import MEMBERS, Log, Tracker, find_runs, tracking_uri
 from polypool.pipelines.training.checkpoints.format import load_weights
 from polypool.pipelines.training.loop.trainer import Trainer
 from polypool.pipelines.training.prepare import prepare
-from polypool.pipelines.training.recording import Described, send, send_members
+from polypool.pipelines.training.record import Described, send
 from polypool.pipelines.training.run_folder import OUTBOX, run_folder
 from polypool.tasks.inputs.joint_batches import MEMBER, JointOrder
 from polypool.tasks.run import Run, from_json, member_runs, specs, to_json, to_params
@@ -264,17 +262,17 @@ def test_two_workers_train_like_one(run, tmp_path):
         torch.testing.assert_close(two[name], expected, rtol=1e-5, atol=1e-6, msg=name)
 
 
-def test_each_task_becomes_a_run_of_its_own_in_mlflow_once(run, home):
+def test_each_task_becomes_a_run_of_its_own_in_mlflow_once(run, home, capsys):
     described = Described.of(replace(run, experiment="joint"), TASKS.build(run.task, run).sources())
     tracker = described.start(tracking_uri(home), home)
     tracker.json("run.json", described.settings)
-    log = Journal(run_folder(home, tracker.run_id) / OUTBOX, lambda: tracker)
+    log = Log(run_folder(home, tracker.run_id) / OUTBOX)
     short = replace(run, experiment="joint", optim=replace(run.optim, epochs=1))
     adapter = TASKS.build(run.task, short)
     trainer_of(short, home, adapter=adapter, log=log).train()
     impossible = {"R@1": 1.0}  # which MLflow refuses, and which must keep nothing else back
     log.log(impossible, step=0)
-    Journal(log.folder / MEMBERS / "pairs", lambda: tracker).log(impossible, step=0)
+    Log(log.folder / MEMBERS / "pairs").log(impossible, step=0)
     with pytest.MonkeyPatch.context() as patch:  # MLflow is away when the tasks' runs are to be begun
         patch.setattr(Described, "start", lambda *_, **__: raise_(InputError("no answer")))
         send(tracker, "FINISHED")
@@ -282,9 +280,9 @@ def test_each_task_becomes_a_run_of_its_own_in_mlflow_once(run, home):
         "gpo · joint · tiny_joint · seed 0"
     ]
     send(tracker)
-    refused = [*log.folder.rglob(REFUSED)]
-    assert refused == [log.folder / REFUSED, log.folder / MEMBERS / "pairs" / REFUSED]
-    assert [len(path.read_text().splitlines()) for path in refused] == [1, 1]
+    said = capsys.readouterr().err
+    assert said.count("note: not logged: ") == 2, "of the joint run, and of one task"
+    assert not log.folder.exists(), "nothing is left to keep"
     records = {run.tags.get("member", "joint"): run for run in find_runs(tracking_uri(home), "joint")}
     assert {*records} == {"joint", "pairs", "vqa"}
     for name, of in run.members.items():
@@ -297,11 +295,6 @@ def test_each_task_becomes_a_run_of_its_own_in_mlflow_once(run, home):
         assert trained.evaluate().metrics[metric] == pytest.approx(record.metrics[f"{of.protocol}/{metric}"])
         joint = records["joint"].metrics
         assert joint[f"joint/{name}/{metric}"] == record.metrics[f"{of.protocol}/{metric}"]
-    assert send_members(log.folder, tracker) == "1 entries of pairs were refused"
-    for path in refused:
-        path.unlink()
-    send(tracker)
-    assert not log.folder.exists(), "nothing is left to keep"
     read = {}
     for name, record in records.items():
         kept = Tracker.attach(tracking_uri(home), record.run_id, running=False)._call("get_run")

@@ -8,7 +8,6 @@ import pytest
 from toy import toy_run
 
 from polypool.infra.errors import InputError
-from polypool.tasks.renamed import renamed_params
 from polypool.tasks.run import Data, Optim, Run, from_json, to_json, to_params
 
 WRONG = [
@@ -34,11 +33,11 @@ WRONG = [
     (Optim, {"decay": 1.5}, "--optim.decay must be at most 1, not 1.5"),
     (Optim, {"milestones": (5, 3)}, "--optim.milestones must be in ascending order"),
     (Optim, {"milestones": (3, 3)}, "--optim.milestones must be in ascending order"),
-    (Optim, {"milestones": (0,)}, "--optim.milestones must be above 0, not 0"),
+    (Optim, {"milestones": (0,)}, "--optim.milestones[0] must be above 0, not 0"),
     (Optim, {"milestones": [3]}, "--optim.milestones must be a tuple, not [3]"),
-    (Optim, {"lr_factors": (("visual", -1.0),)}, "--optim.lr-factors must be at least 0, not -1.0"),
-    (Optim, {"lr_factors": (("visual",),)}, "--optim.lr-factors must be a tuple of 2"),
-    (Optim, {"freeze": (("visual", math.nan),)}, "--optim.freeze must be a finite number"),
+    (Optim, {"lr_factors": (("visual", -1.0),)}, "--optim.lr-factors[0][1] must be at least 0, not -1.0"),
+    (Optim, {"lr_factors": (("visual",),)}, "--optim.lr-factors[0][1] is missing"),
+    (Optim, {"freeze": (("visual", math.nan),)}, "--optim.freeze[0][1] must be a finite number"),
     (Optim, {"freeze": (("a", 1.0), ("a", 2.0))}, "--optim.freeze must be pairs with each prefix once"),
     (Optim, {"schedule": "linear"}, "--optim.schedule must be one of step, cosine, constant, not 'linear'"),
     (Optim, {"precision": "half"}, "--optim.precision must be one of auto"),
@@ -49,7 +48,7 @@ WRONG = [
     (Data, {"sample": "video"}, "--data.sample must be one of caption, image"),
     (Data, {"vocabulary": ()}, "--data.vocabulary must be different splits, at least one, not ()"),
     (Data, {"vocabulary": ("train", "train")}, "--data.vocabulary must be different splits, at least one"),
-    (Data, {"vocabulary": ("test",)}, "--data.vocabulary must be one of train, val, not 'test'"),
+    (Data, {"vocabulary": ("test",)}, "--data.vocabulary[0] must be one of train, val, not 'test'"),
     (Data, {"dataset": ""}, "--data.dataset must be a name"),
     (Data, {"text_augment": "drop(p"}, "--data.text-augment: cannot read the spec"),
     (Data, {"features": None}, "--data.features must be text, not None"),
@@ -63,9 +62,9 @@ WRONG = [
     (Run, {"experiment": ""}, "--experiment must be a name"),
     (Run, {"task": ""}, "--task must be a name"),
     (Run, {"aggregator": "kmax(k"}, "--aggregator: cannot read the spec 'kmax(k'"),
-    (Run, {"regularisers": ("mmd", "")}, "--regularisers must be a name"),
-    (Run, {"optim": {"lr": 1.0}}, "--optim must be a value of Optim"),
-    (Run, {"published": {"a/b": "1"}}, "--published['a/b'] must be a finite number, not '1'"),
+    (Run, {"regularisers": ("mmd", "")}, "--regularisers[1] must be a name"),
+    (Run, {"optim": {"lr": 1.0}}, "--optim must be an instance of Optim"),
+    (Run, {"published": {"a/b": "1"}}, "--published.a/b must be a finite number, not '1'"),
     (Run, {"workers": 3}, "a batch of 8 cannot be shared evenly by 3 workers"),
 ]
 
@@ -93,19 +92,6 @@ def test_a_run_of_a_version_without_some_settings_is_read_back_as_it_was_trained
     assert (run.optim.warmup_start, run.optim.optimiser, run.data.vocabulary) == (0.0, "adamw", ("train",))
 
 
-@pytest.mark.parametrize(("amsgrad", "optimiser"), [(True, "adamw(amsgrad=True)"), (False, "adamw")])
-def test_a_run_of_a_version_that_had_amsgrad_as_a_setting_is_read_back_as_it_was_trained(amsgrad, optimiser):
-    values = json.loads(json.dumps(to_json(toy_run())))
-    del values["optim"]["optimiser"]
-    values["optim"]["amsgrad"] = amsgrad
-    before = json.dumps(values)
-    assert from_json(values) == replace(toy_run(), optim=replace(toy_run().optim, optimiser=optimiser))
-    assert json.dumps(values) == before
-    now = {"optim.optimiser": optimiser, "seed": "0"}
-    assert renamed_params({"optim.amsgrad": str(amsgrad), "seed": "0"}) == now
-    assert renamed_params({"seed": "0"}) == {"seed": "0"}
-
-
 def test_a_run_is_read_back_from_json():
     run = replace(toy_run(), published={"whole/rsum": 1.5}, source="nowhere", regularisers=("mmd",))
     run = replace(run, optim=replace(run.optim, lr_factors=(("visual", 0.1),), milestones=(1, 2.5)))
@@ -120,10 +106,6 @@ def test_a_run_is_read_back_from_json():
         (lambda run: run["optim"].update(lr="0.1"), "optim.lr must be a finite number, not '0.1'"),
         (lambda run: run["optim"].update(lr=-0.1), "optim.lr must be above 0, not -0.1"),
         (lambda run: run["optim"].update(amsgrad=True), "unknown field 'optim.amsgrad'"),
-        (
-            lambda run: (run["optim"].pop("optimiser"), run["optim"].update(amsgrad=1)),
-            "unknown field 'optim.ams",
-        ),
         (lambda run: run["optim"].update(learning=1), "unknown field 'optim.learning'. Did you mean"),
         (lambda run: run.update(optim=3), "optim must be a mapping of names to values, not 3"),
         (lambda run: run.update(seed=None), "seed must be a whole number, not None"),

@@ -20,11 +20,10 @@ from polypool.pipelines.figures.style import BAR, INK, MUTED, POINT, frame, line
 
 def draw_all(groups: Sequence[Group], cross_tasks: Sequence[CrossTaskTable], folder: Path) -> list[Path]:
     """Draw every figure that there is data for, and return their files."""
-    known = [group for group in groups if group.metric is not None]
     figures = {
-        "compare": draw_bars(known),
-        "costs": draw_charts(map(group_chart, known)),
-        "parameters": draw_parameters(known),
+        "compare": draw_bars(groups),
+        "costs": draw_charts(map(group_chart, groups)),
+        "parameters": draw_parameters(groups),
     }
     for number, cross_task in enumerate(cross_tasks, start=1):
         after = f"_{number}" * (number > 1)
@@ -59,7 +58,7 @@ def _height(row: Row) -> float:
 
 
 def _draw_panel(group: Group, panel: Axes) -> None:
-    metric, places, bottom = group.ranked_by, [], 0.0
+    metric, places, bottom = group.metric, [], 0.0
     for row in group.rows:
         places.append(bottom + _height(row) / 2)
         bottom += _height(row)

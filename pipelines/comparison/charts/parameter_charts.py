@@ -77,7 +77,7 @@ def draw_curves(panel: Axes, group: Group, parameter: str, curves: Curves) -> No
     panel.set_xticks(values, [f"{value:g}" for value in values])
     panel.set_xticks([], minor=True)
     panel.legend(frameon=False, fontsize=9, loc="best")
-    frame(panel, group.title, x=parameter, y=group.ranked_by.label)
+    frame(panel, group.title, x=parameter, y=group.metric.label)
 
 
 def _draw_others(panel: Axes, group: Group, rows: Sequence[Row]) -> None:

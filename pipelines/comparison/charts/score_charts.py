@@ -166,7 +166,7 @@ def _draw_scores(column: Column, names: Sequence[str], panel: Axes, *, narrow: b
         heading = "\n".join(wrapped(line, _HEADER) for line in column.title[:-1])
         panel.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10], min_n_ticks=3))
         panel.tick_params(axis="x", labelsize=9)
-    frame(panel, heading, x=group.ranked_by.label, pad=8, spines=("bottom",))
+    frame(panel, heading, x=group.metric.label, pad=8, spines=("bottom",))
 
 
 def _draw_costs(chart: Chart, panel: Axes) -> None:

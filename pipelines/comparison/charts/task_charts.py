@@ -37,7 +37,7 @@ def draw_cross_task(cross_task: CrossTaskTable) -> Figure:
     names, columns = cross_task.aggregators, cross_task.columns
     above = ["\n".join(wrapped(line, _HEADER) for line in column.title) for column in columns]
     values = [np.array([column.value(name) for name in names]) for column in columns]
-    shades = [column.group.ranked_by.shade(value) for column, value in zip(columns, values, strict=True)]
+    shades = [column.group.metric.shade(value) for column, value in zip(columns, values, strict=True)]
     row = 0.3 * max(1.0, 0.62 * max(map(lines_of, names)))
     header = 0.17 * max(text.count("\n") + 1 for text in above)
     heading = "primary metric (chance-normalised, which shades show: 0 is chance, 100 the best possible)"

@@ -39,7 +39,7 @@ class Judged:
         labels: the rows that were compared, the best first.
         intervals: of each row's score, the ends of the 95 % interval.
         best: of each row, the difference from the best of the others, and p of its being the best; empty in results
-            of earlier versions.
+            that were judged by pairs alone.
         baseline: the row that others are compared with; empty for none.
         against: of each other row, the difference from that one, with simultaneous intervals and p.
         pairs: differences by two labels, each with its own interval, and p corrected by Holm; empty unless requested.

@@ -42,7 +42,7 @@ class Column:
         """The lines above the column."""
         group = self.group
         lines = (group.task, group.dataset, group.protocol, self.recipe, self.model and f"in {self.model}")
-        return (*(line for line in lines if line), group.ranked_by.name)
+        return (*(line for line in lines if line), group.metric.name)
 
     @property
     def best(self) -> Row:
@@ -67,18 +67,18 @@ class Column:
         if judged is None:
             return {}
         labels = [row.label for row in self.rows.values() if row.label in judged.labels]
-        if not judged.best:  # of an earlier version
+        if not judged.best:
             found = {label: judged.difference(label, self.best.label) for label in labels}
             return {label: difference for label, difference in found.items() if difference}
         if len(labels) == len(judged.labels):
             return judged.best
         if judged.joint is None or len(labels) < 2:
             return {}
-        return with_best(judged.joint.of(labels), sign=self.group.ranked_by.sign)
+        return with_best(judged.joint.of(labels), sign=self.group.metric.sign)
 
     def joint(self, aggregators: Sequence[str]) -> Joint | None:
         """Return the chance-normalised scores of aggregators with their errors; None if one was not judged."""
-        judged, metric = self.group.judged, self.group.ranked_by
+        judged, metric = self.group.judged, self.group.metric
         labels = [self.rows[name].label for name in aggregators]
         if judged is None or judged.joint is None or not {*labels} <= {*judged.labels}:
             return None
@@ -96,7 +96,7 @@ class Column:
         if not self.own_protocol:
             return "its runs chose another protocol, which counts"
         if math.isnan(self.chance_normalised(self.best.variant)):
-            return f"chance or the best possible value of {self.group.ranked_by.name} is not known"
+            return f"chance or the best possible value of {self.group.metric.name} is not known"
         return ""
 
     def value(self, aggregator: str) -> float:
@@ -156,7 +156,7 @@ class CrossTaskTable:
         value_AC = np.array([[c.value(name) for c in self.counting] for name in self.complete])
         if not value_AC.size:
             return {}
-        sign_C = np.array([float(c.group.ranked_by.sign) for c in self.counting])
+        sign_C = np.array([float(c.group.metric.sign) for c in self.counting])
         value_AC = value_AC * sign_C
         above_AC = (value_AC[None] > value_AC[:, None]).sum(axis=1)
         level_AC = (value_AC[None] == value_AC[:, None]).sum(axis=1)
@@ -222,11 +222,11 @@ def cross_task_tables(groups: Sequence[Group]) -> tuple[CrossTaskTable, ...]:
 
 
 def cross_task_table(groups: Sequence[Group]) -> CrossTaskTable | None:
-    """Return the table of groups whose metric is known; None if all are of one task and one data set.
+    """Return the table of groups; None if all are of one task and one data set.
 
     All groups were tuned alike. Scores on other data than those of training are in tables of their own alone.
     """
-    groups = [group for group in groups if group.metric is not None and not group.trained_on]
+    groups = [group for group in groups if not group.trained_on]
     if len({(group.task, group.dataset) for group in groups}) < 2:
         return None
     columns = [column for group in groups for column in _columns(group)]

@@ -55,11 +55,10 @@ def confidence_set(group: Group) -> Iterator[str]:
 
 def group_doubts(group: Group) -> Iterator[str]:
     """Yield why the scores of a group, or of some of its rows, say nothing about their aggregators."""
-    if group.metric is not None:
-        ends = group.judged.intervals if group.judged else {}
-        means = {row.label: (group.mean(row), group.mean(row)) for row in group.known}
-        known = {label: of for label, of in ends.items() if label in means and not math.isnan(of[0])}
-        yield from doubts(group.metric, means | known, units=group.units)
+    ends = group.judged.intervals if group.judged else {}
+    means = {row.label: (group.mean(row), group.mean(row)) for row in group.known}
+    known = {label: of for label, of in ends.items() if label in means and not math.isnan(of[0])}
+    yield from doubts(group.metric, means | known, units=group.units)
 
 
 def finding(group: Group, rows: Mapping[str, Row]) -> str:
@@ -70,7 +69,7 @@ def finding(group: Group, rows: Mapping[str, Row]) -> str:
         rows: by the names to print, the best first.
     """
     known = {name: row for name, row in rows.items() if not math.isnan(group.mean(row))}
-    if group.metric is None or not known:
+    if not known:
         return ""
     first, *_ = known
     text = f"{first} has the best {group.metric.name}, {group.number(group.mean(known[first]))}"
@@ -113,9 +112,9 @@ def differences(group: Group, *, costs: bool = True) -> Table | None:
     if judged is None and not known:
         return None
     if judged is not None:
-        header += [group.ranked_by.name, "95 % interval", "difference", "95 % interval", "p", "may be best"]
+        header += [group.metric.name, "95 % interval", "difference", "95 % interval", "p", "may be best"]
         legend.append(
-            f"difference of {group.ranked_by.label} from the best of the others, p of being the best, over "
+            f"difference of {group.metric.label} from the best of the others, p of being the best, over "
             f"{_over(group)}; the intervals of differences are simultaneous"
         )
     if known:
@@ -180,7 +179,7 @@ def interval_text(ends: tuple[float, float], number: Callable[[float], str]) -> 
 
 def _numbers(difference: Difference, group: Group) -> tuple[str, str, str]:
     """Return a difference, its interval and p, as text."""
-    digits = group.decimals(group.ranked_by.name)
+    digits = group.decimals(group.metric.name)
     interval = interval_text((difference.low, difference.high), lambda x: with_sign(x, digits))
     p = f"{difference.p:.3f}" if difference.p >= 0.001 else "< 0.001"
     return with_sign(difference.value, digits), interval, p
@@ -223,7 +222,7 @@ def all_pairs(group: Group) -> Table | None:
 def _table_of(group: Group, *, title: str, first: str, what: str, tested: Mapping[str, Difference]) -> Table:
     return Table(
         title=f"{group.title}: {title}",
-        legend=(f"{group.ranked_by.label}, {what}; significant below {LEVEL}",),
+        legend=(f"{group.metric.label}, {what}; significant below {LEVEL}",),
         header=(first, "difference", "95 % interval", "p", "significant"),
         rows=tuple((label, *_numbers(found, group), verdict(found)) for label, found in tested.items()),
     )
@@ -234,7 +233,7 @@ def shown_by_seeds(group: Group) -> Table | None:
     judged = group.judged
     if judged is None or (planning := judged.planning) is None:
         return None
-    digits, tests = group.decimals(group.ranked_by.name), [1, planning.others] if planning.others > 1 else [1]
+    digits, tests = group.decimals(group.metric.name), [1, planning.others] if planning.others > 1 else [1]
     found = {
         f"{seeds}{' (now)' * (seeds == planning.runs)}": [
             planning.smallest(seeds=seeds, tests=n) for n in tests
@@ -250,7 +249,7 @@ def shown_by_seeds(group: Group) -> Table | None:
     return Table(
         title=f"{group.title}: what seeds can show",
         legend=(
-            f"smallest difference of {group.ranked_by.label} that a test at the 5 % level finds in "
+            f"smallest difference of {group.metric.label} that a test at the 5 % level finds in "
             f"{100 * POWER:.0f} of 100 repetitions with {judged.units}, by the mean standard deviations of this table: "
             f"{each:.{digits}f} of a run over seeds, {between:.{digits}f} of a difference over queries",
         ),
@@ -261,7 +260,7 @@ def shown_by_seeds(group: Group) -> Table | None:
 
 def _detectable(group: Group, value: float, digits: int) -> str:
     """Return a difference; a dash if it exceeds the distance between chance and the best possible value."""
-    whole = abs(group.ranked_by.best - group.ranked_by.chance)
+    whole = abs(group.metric.best - group.metric.chance)
     return ABSENT if value > whole else f"{value:.{digits}f}"  # a comparison with NaN is false
 
 

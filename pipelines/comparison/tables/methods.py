@@ -20,8 +20,6 @@ PUBLISHED = {
 
 def methods(group: Group) -> Table | None:
     """Return the table of a group's rows and other methods; None if its protocol has no published numbers."""
-    if group.metric is None:
-        return None
     means = {row.label: group.mean(row) for row in group.known}
     return methods_table(f"{group.title}: ours and other methods", group.protocol, group.metric.name, means)
 

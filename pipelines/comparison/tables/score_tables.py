@@ -24,13 +24,10 @@ from polypool.pipelines.comparison.tables.differences import (
 
 def scores(group: Group, *, tuning: bool = True) -> Table:
     """Return the metrics of a group's rows, and what tuning chose for each."""
-    over = "mean ± sample standard deviation over runs"
-    legend = [f"in the order of names; {over}"]
-    if group.metric is not None:
-        legend = [f"sorted by {group.metric.label}; {over}"]
-        if not math.isnan(group.metric.chance):
-            legend[0] += f"; chance {group.metric.name} {group.number(group.metric.chance)}"
-    columns, deciding = group.columns, group.metric.name if group.metric else None
+    legend = [f"sorted by {group.metric.label}; mean ± sample standard deviation over runs"]
+    if not math.isnan(group.metric.chance):
+        legend[0] += f"; chance {group.metric.name} {group.number(group.metric.chance)}"
+    columns = group.columns
     chosen = tuning and any(row.chosen for row in group.rows)
     return Table(
         title=group.title,
@@ -55,7 +52,7 @@ def scores(group: Group, *, tuning: bool = True) -> Table:
             *group_doubts(group),
             *(f"published, {line}" for line in group.published),
         ),
-        best=frozenset((0, 2 + at) for at, name in enumerate(columns) if name == deciding),
+        best=frozenset((0, 2 + at) for at, name in enumerate(columns) if name == group.metric.name),
     )
 
 
@@ -87,7 +84,7 @@ def _score(group: Group, row: Row, column: str) -> str:
     if column == SECONDS.name:
         return f"{mean:.0f}"
     text = _with_deviation(mean, deviation, group.decimals(column))
-    if group.judged is None or column != group.ranked_by.name:
+    if group.judged is None or column != group.metric.name:
         return text
     return text + mark(group.judged.from_best(row.label))
 
@@ -208,7 +205,7 @@ def _entry(column: Column, aggregator: str, stars: bool) -> str:
     row, group = column.rows.get(aggregator), column.group
     if row is None or math.isnan(group.mean(row)):
         return ABSENT + " " * stars
-    text = _with_deviation(group.mean(row), group.deviation(row), group.decimals(group.ranked_by.name))
+    text = _with_deviation(group.mean(row), group.deviation(row), group.decimals(group.metric.name))
     return text + (mark(column.from_best(row)) if stars else "")
 
 

@@ -56,14 +56,12 @@ class FileFeatures:
     def for_model(cls, adapter: Any) -> FileFeatures:
         """Return what describes files for a trained model of features.
 
-        The assets of its `Searchable` adapter say how; those of older models do not, and its store does.
+        The assets of its `Searchable` adapter say how.
 
         Raises:
-            InputError: its assets are damaged, or it needs the store and that is not at hand.
+            InputError: its assets are damaged, or it was trained without a store.
         """
-        if (kept := adapter.assets.get(FEATURES)) is not None:
-            return cls(from_plain(FeatureSource, kept, where=f"assets.json: {FEATURES}"))
-        return cls(FeatureSource.of(adapter.store))
+        return cls(from_plain(FeatureSource, adapter.assets.get(FEATURES), where=f"assets.json: {FEATURES}"))
 
     @property
     def of_videos(self) -> bool:

@@ -7,17 +7,15 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
-from zipfile import is_zipfile
 
 import torch
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from polypool.encoders.adaptations import check_published, left_out
 from polypool.encoders.visual.resnet import fill
 from polypool.infra.compute.dist import gather_objects, rank
-from polypool.infra.digests import damaged, refuse_damaged, write_digests
+from polypool.infra.digests import DIGESTS, damaged, refuse_damaged, write_digests
 from polypool.infra.errors import InputError
 from polypool.infra.fields import at_least, read_record
 from polypool.infra.files import existing
@@ -37,7 +35,7 @@ class Progress:
         cost: of training on each worker, in `polypool.infra.compute.cost.UNIT`.
         cost_seconds, cost_steps: over which `cost` was counted.
         best, best_epoch: the best score on `val` so far.
-        precision: of the steps, which stays where another machine goes on; None in older checkpoints.
+        precision: of the steps, which stays where another machine goes on.
     """
 
     samples: Annotated[int, at_least(0)] = 0
@@ -197,7 +195,7 @@ def load_checkpoint(
         state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
         optimizer.load_state_dict(state["optimizer"])
         if average:
-            average.load(state.get("average", {}))  # which checkpoints of older versions lack
+            average.load(state["average"])
         if rank() < len(state["random"]):
             _set_random_state(state["random"][rank()])
     except Exception as error:  # pickle, zip, key, type or shape errors, by where the damage is
@@ -208,17 +206,11 @@ def load_checkpoint(
 
 
 def is_whole(folder: Path) -> bool:
-    """Whether all files of a checkpoint are as they were written; of older versions, whether none is truncated."""
-    weights, rest, position = (folder / name for name in FILES)
+    """Whether all files of a checkpoint are as they were written."""
     try:
-        if damaged(folder):
-            return False
-        with safe_open(weights, framework="pt"):  # compares the length with the header
-            pass
-        read_record(Progress, position, what="the progress of a run")
-    except (InputError, OSError, SafetensorError):
+        return (folder / DIGESTS).is_file() and not damaged(folder)
+    except (InputError, OSError):
         return False
-    return is_zipfile(rest)  # the directory of a zip file is at its end
 
 
 def _random_state() -> dict[str, Tensor]:

@@ -23,7 +23,7 @@ from pyarrow import fs
 
 from polypool.infra.errors import InputError
 from polypool.infra.storage import Url, exists, explained, filesystem
-from polypool.infra.tracking.journal import Journal
+from polypool.infra.tracking import Log
 
 if TYPE_CHECKING:
     from polypool.pipelines.training.checkpoints.format import Snapshot
@@ -142,12 +142,12 @@ class InFolder:
 
     folder: Path
     stop: Path
-    journal: Callable[[], Journal]
+    journal: Callable[[], Log]
     start: Path | None = None
     reported: Callable[[dict[str, Any]], None] | None = None
     _pending: Future | None = field(default=None, init=False)
 
-    def log(self) -> Journal:
+    def log(self) -> Log:
         return self.journal()
 
     def stopping(self) -> bool:
@@ -209,12 +209,12 @@ class ByRay:
 
     at: Path | Url
     stop: Path | Url
-    journal: Callable[[], Journal]
+    journal: Callable[[], Log]
     start: str = ""
     _stopping: bool = field(default=False, init=False)
     _looked: float = field(default=0.0, init=False)
 
-    def log(self) -> Journal:
+    def log(self) -> Log:
         return self.journal()
 
     def stopping(self) -> bool:

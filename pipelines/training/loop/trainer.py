@@ -27,6 +27,7 @@ from polypool.infra.compute.dropout import Draws, drawn
 from polypool.infra.digests import refuse_damaged
 from polypool.infra.errors import InputError
 from polypool.infra.process.progress import resumed_bar
+from polypool.infra.tracking import Log
 from polypool.pipelines.training.checkpoints.best import ARTIFACT, WEIGHTS, write_model
 from polypool.pipelines.training.checkpoints.format import (
     Progress,
@@ -48,9 +49,11 @@ from polypool.pipelines.training.loop.optim import (
     warmup_steps,
 )
 from polypool.pipelines.training.loop.precision import autocast, precision_of
-from polypool.pipelines.training.recording import COLLAPSED, PRECISION, SCORED, Described
-from polypool.pipelines.training.run_results import (
-    RunLog,
+from polypool.pipelines.training.record import (
+    COLLAPSED,
+    PRECISION,
+    SCORED,
+    Described,
     costs,
     headline,
     log_evaluation,
@@ -83,7 +86,7 @@ class Trainer:
         run: Run,
         adapter: TaskAdapter,
         *,
-        log: RunLog | None,
+        log: Log | None,
         report: Report,
         device: torch.device,
         bar: Callable[..., Any] = resumed_bar,
@@ -116,9 +119,7 @@ class Trainer:
 
     def resume(self, folder: Path) -> None:
         """Go on from a checkpoint."""
-        decided = self.progress.precision
         self.progress = load_checkpoint(folder, self.model, self.optimizer, self.average)
-        self.progress.precision = self.progress.precision or decided  # older checkpoints name none
 
     @property
     def precision(self) -> torch.autocast:
@@ -308,7 +309,7 @@ class Trainer:
             )
         return {**metrics, "epoch": self.epoch}
 
-    def _save_best(self, log: RunLog) -> None:
+    def _save_best(self, log: Log) -> None:
         with tempfile.TemporaryDirectory() as folder:
             write_model(Path(folder), self.model, self.run, self.adapter)
             log.artifact(Path(folder), ARTIFACT)

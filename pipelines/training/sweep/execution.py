@@ -24,12 +24,10 @@ from polypool.infra.process.stopping import Stopped, graceful_stop
 from polypool.infra.ray import Ended, Halving, Resources, cores, ray_session, run_side_by_side
 from polypool.infra.spec import trust_modules, trusted
 from polypool.infra.text_tables import duration
-from polypool.infra.tracking import Tracker
-from polypool.infra.tracking.provenance import command_line
-from polypool.infra.tracking.tracker import COMMAND, PARENT
+from polypool.infra.tracking import COMMAND, PARENT, Tracker, command_line
 from polypool.pipelines.training.fitting import CHECKPOINT_SECONDS, TrialOptions
 from polypool.pipelines.training.launch import resume, start
-from polypool.pipelines.training.recording import send
+from polypool.pipelines.training.record import send
 from polypool.pipelines.training.run_folder import checkpoints_at, new_runs_at, take_run, trains_here
 from polypool.pipelines.training.sweep.plan import Plan
 from polypool.pipelines.training.sweep.trials import STOPPED, SWEEP, Match, records_of

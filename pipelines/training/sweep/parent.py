@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from polypool.infra.text_tables import ABSENT
-from polypool.infra.tracking import RunRecord, Tracker
-from polypool.infra.tracking.tracker import NOTE, PARENT
+from polypool.infra.tracking import NOTE, NOTE_LENGTH, PARENT, RunRecord, Tracker
 from polypool.pipelines.training.run_folder import at_work
 from polypool.pipelines.training.sweep.execution import Outcome, alone, carry_out
 from polypool.pipelines.training.sweep.plan import Plan
@@ -27,7 +26,6 @@ PLAN = "sweep_plan"
 """Its tag with the hash of the plan, which is equal for the same trials in any order."""
 TRIALS = "trials.json"
 """Its artifact with a row for each trial."""
-_LONGEST = 5000  # characters of a description, which older stores cut
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,7 +210,7 @@ def description(rows: Sequence[Row], best: Mapping[str, Row], *, own: str, first
         score = ABSENT if row.best is None else f"{row.metric} {row.best:.4g}"
         where = f"{row.run_id}{'' if row.parent == own or not row.run_id else ' (not begun here)'}"
         line = f"| {row.name} | {score} | {row.how} | {where} |"
-        if sum(map(len, lines)) + len(lines) + len(line) > _LONGEST:
+        if sum(map(len, lines)) + len(lines) + len(line) > NOTE_LENGTH:
             return "\n".join([*lines, "", f"and {len(rows) - number} more, which `{TRIALS}` lists."])
         lines.append(line)
     return "\n".join(lines)

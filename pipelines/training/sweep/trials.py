@@ -17,11 +17,10 @@ from polypool.infra.limits import MOST_REPEATED
 from polypool.infra.paths import here
 from polypool.infra.registry import AGGREGATORS, Spec
 from polypool.infra.spec import trust_specs
-from polypool.infra.tracking import Artifacts, RunRecord, find_runs
-from polypool.infra.tracking.run_records import HOME
+from polypool.infra.tracking import HOME, Artifacts, RunRecord, find_runs
 from polypool.pipelines.recipes.arguments import read_run
 from polypool.pipelines.training.prepare import prepare
-from polypool.pipelines.training.recording import tags
+from polypool.pipelines.training.record import tags
 from polypool.pipelines.training.run_folder import AT, behind
 from polypool.pipelines.training.tuned import Tuned, text_of, tuned_of
 from polypool.tasks.adapter import Metric

@@ -19,6 +19,8 @@ from polypool.infra.batches import Order, load
 from polypool.infra.errors import InputError
 from polypool.infra.store import FeatureStore, StoreWriter, shard
 from polypool.infra.store.ids import IdSet
+from polypool.infra.store.manifest import Manifest
+from polypool.infra.store.mapped import MappedFile
 from polypool.infra.store.shard import write_shard
 from polypool.pipelines.data.ingestion import verify
 
@@ -60,59 +62,29 @@ def test_a_flipped_bit_anywhere_in_the_manifest_is_refused_or_changes_nothing(sm
     assert counts["the same"] < 0.05 * counts["refused"]  # blanks
 
 
-@pytest.fixture
-def version_1(tmp_path: Path) -> Path:
-    """A store that was written before there were checks."""
-    return shutil.copytree(Path(__file__).with_name("version1"), tmp_path / "store")
-
-
-def test_a_flipped_bit_in_a_store_without_checks_is_used_in_ids_offsets_and_values_alone(version_1):
-    path = version_1 / "shard-00000.arrow"
-    found = flipped(path, step=3)
-    assert {outcome for _, outcome in found} <= {"refused", "the same", "used"}
-    data, values = path.read_bytes(), (np.arange(4) / 8).astype("<f2").tobytes()
-    buffers = range(data.index(b"id0id1") - 24, data.index(values) + 7 * 4 * 2)
-    assert {place for place, outcome in found if outcome == "used"} <= {*buffers}
-
-
-def test_a_store_without_checks_is_read_as_before_and_says_so(version_1, capsys):
-    store = FeatureStore.open(version_1)
-    assert not store.manifest.checked
-    assert store.rows(["id4"]).tolist() == [4]
-    assert store[1].tolist() == [[1, 1.125, 1.25, 1.375], [1.5, 1.625, 1.75, 1.875]]
-    assert store.padded(np.array([5]))[0][0, 2].tolist() == [6, 6.125, 6.25, 6.375]
-    assert store.digest == "8ffe2e7a737e6fb134bc4f2d17fed6ce8e7f3a7db405c9c54724b1908df7a4c3"
-    verify(store=version_1)
-    assert "a store of version 1, without checks" in capsys.readouterr().out
-    path = version_1 / "shard-00001.arrow"
-    flip(path, path.read_bytes().index(b"id5") + 2)
-    with pytest.raises(InputError, match=r"shard-00001\.arrow: its bytes changed .*SHA-256"):
-        FeatureStore.open(version_1).verify()
-
-
 @pytest.mark.parametrize(
     ("journal", "message"),
     [
         (
             {"job": {"version": 2}},
-            "a half-written store, 2 shards; give the command that writes it again, and it",
+            "a half-written store, 1 shards; give the command that writes it again, and it",
         ),
-        ({"job": {"version": 1}}, "half-written store of version 1, 2 shards, .* remove this folder"),
-        ({"version": 1}, "half-written store of version 1, 2 shards, .* remove this folder"),
-        ([], "half-written store of version None, 2 shards, .* remove this folder"),
-        (None, "2 shards without manifest.json and writing.json; remove this folder"),
+        ({"job": {"version": 1}}, "half-written store of version 1, 1 shards, .* remove this folder"),
+        ({"version": 1}, "half-written store of version 1, 1 shards, .* remove this folder"),
+        ([], "half-written store of version None, 1 shards, .* remove this folder"),
+        (None, "1 shards without manifest.json and writing.json; remove this folder"),
     ],
 )
-def test_what_a_writer_left_half_written_is_told_by_its_version(version_1, journal, message):
-    (version_1 / "manifest.json").unlink()
+def test_what_a_writer_left_half_written_is_told_by_its_version(small, journal, message):
+    (small / "manifest.json").unlink()
     if journal is not None:
-        (version_1 / "writing.json").write_text(json.dumps(journal))
+        (small / "writing.json").write_text(json.dumps(journal))
     with pytest.raises(InputError, match=message):
-        verify(store=version_1)
-    for path in version_1.glob("*"):
+        verify(store=small)
+    for path in small.glob("*"):
         path.unlink()
     with pytest.raises(InputError, match="not a complete feature store: it has no manifest"):
-        verify(store=version_1)
+        verify(store=small)
 
 
 def test_padded_refuses_a_damaged_set_whether_all_of_it_is_kept_or_a_part(small):
@@ -231,7 +203,7 @@ def test_a_shard_cut_short_after_the_store_was_opened_is_refused(small):
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        (r'"version": 2', '"version": 99', "version 99, expected at most 2"),
+        (r'"version": 2', '"version": 99', "store version 99, expected 2"),
         (r"(?s)(?<=^.{300}).*", "", "not valid JSON at line"),
         (r'"shards"', '"shreds"', r"unknown field 'shreds'\. Did you mean 'shards'"),
     ],
@@ -259,8 +231,8 @@ def test_a_file_that_is_missing_or_cut_short_is_found_at_once(folder):
 
 
 def rewritten(folder: Path, batches: Any, **options: Any) -> None:
-    """Replace the first shard of a store of version 1 with another Arrow file, and have the manifest say its size."""
-    path, manifest = folder / "shard-00000.arrow", folder / "manifest.json"
+    """Replace the first shard of a store with another Arrow file, and have the manifest fit its bytes."""
+    path, manifest = folder / "shard-00000.arrow", Manifest.read(folder)
     with pa.ipc.open_file(path.read_bytes()) as reader:
         made = batches(reader.get_batch(0))
     path.unlink()
@@ -270,12 +242,13 @@ def rewritten(folder: Path, batches: Any, **options: Any) -> None:
     ):
         for batch in made:
             to.write_batch(batch)
-    data = json.loads(manifest.read_text())
-    data["shards"][0]["bytes"] = path.stat().st_size
-    manifest.write_text(json.dumps(data))
+    first = replace(manifest.shards[0], bytes=path.stat().st_size)
+    sizes = {"dim": manifest.dim, "dtype": manifest.dtype}
+    first = replace(first, check=shard._check_around(MappedFile(path), first, **sizes))
+    replace(manifest, shards=(first, *manifest.shards[1:])).write(folder)
 
 
-WITHOUT_AN_ID = pa.array(["id0", None, "id2", "id3"])
+WITHOUT_AN_ID = pa.array(["id0", None, "id2", "id3", "id4", "id5", "id6"])
 
 
 @pytest.mark.parametrize(
@@ -283,30 +256,28 @@ WITHOUT_AN_ID = pa.array(["id0", None, "id2", "id3"])
     [
         (lambda batch: [batch], {"compression": "lz4"}, "its vectors are compressed"),
         (lambda batch: [batch[:2], batch[2:]], {}, "expected one batch"),
-        (lambda batch: [batch.rename_columns(["ID", "features"])], {}, "expected one batch"),
-        (lambda batch: [batch[:3]], {}, r"\(3, 6\) sets and vectors, the manifest says \(4, 7\)"),
+        (lambda batch: [batch.rename_columns(["ID", "features", "check"])], {}, "expected one batch"),
+        (lambda batch: [batch[:3]], {}, r"\(3, \d+\) sets and vectors, the manifest says \(7, "),
         (lambda batch: [batch.set_column(0, "id", WITHOUT_AN_ID)], {}, "ids or vectors are missing"),
         (
             lambda batch: [
-                batch.set_column(1, batch.schema.field(1), pc.if_else([True, False] * 2, batch[1], None))
+                batch.set_column(1, batch.schema.field(1), pc.if_else([True] * 6 + [False], batch[1], None))
             ],
             {},
             "ids or vectors are missing",
         ),
     ],
 )
-def test_an_arrow_file_that_is_no_shard_is_refused(version_1, batches, options, message):
-    rewritten(version_1, lambda batch: [batch])
-    assert FeatureStore.open(version_1)[3].tolist() == [[3, 3.125, 3.25, 3.375]]
-    rewritten(version_1, batches, **options)
+def test_an_arrow_file_that_is_no_shard_is_refused(small, batches, options, message):
+    rewritten(small, lambda batch: [batch])
+    assert np.array_equal(FeatureStore.open(small)[3], make_sets(7)["id3"].astype(np.float16))
+    rewritten(small, batches, **options)
     with pytest.raises(InputError, match=rf"shard-00000\.arrow: .*{message}.*; copy this file again"):
-        FeatureStore.open(version_1)[3]
+        FeatureStore.open(small)[3]
 
 
 def test_a_manifest_whose_parts_do_not_fit_together_is_refused(small):
     manifest = FeatureStore.open(small).manifest
-    with pytest.raises(InputError, match=r"shards\[0\]\.check is missing"):
-        replace(manifest, shards=(replace(manifest.shards[0], check=""),))
     for wrong in ([], [0.0] * (DIM + 1)):
         with pytest.raises(
             InputError, match=rf"statistics\.std must be a list of {DIM}, not of {len(wrong)}"

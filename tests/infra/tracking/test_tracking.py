@@ -14,20 +14,19 @@ import pytest
 from places import ROOT
 from programs import begin, end
 
+from polypool.infra import tracking as module
 from polypool.infra.errors import InputError
 from polypool.infra.tracking import (
     Artifacts,
     RunRecord,
     Tracker,
-    experiment,
+    _shortened,
+    command_line,
     find_runs,
-    location,
-    run_records,
+    provenance,
     to_see,
     tracking_uri,
 )
-from polypool.infra.tracking.provenance import command_line, provenance
-from polypool.infra.tracking.tracker import _shortened
 
 TRAIN = """
 import pathlib, sys; from polypool.infra.tracking import Tracker; home = pathlib.Path(sys.argv[1])
@@ -140,7 +139,7 @@ def test_many_params_and_pages_of_runs(uri, home, monkeypatch):
     first = start(uri, home, experiment="pages", **{f"p{i}": i for i in range(250)})
     assert len(record(uri, first.run_id, experiment="pages").params) == 250
     others = [start(uri, home, experiment="pages").run_id for _ in range(4)]
-    monkeypatch.setattr(run_records, "_PAGE", 2)
+    monkeypatch.setattr(module, "_PAGE", 2)
     assert [run.run_id for run in find_runs(uri, "pages", finished=False)] == [*others[::-1], first.run_id]
 
 
@@ -185,7 +184,7 @@ def test_stores_that_cannot_be_used_are_refused_at_once(home, tmp_path):
 
 
 def test_a_server_that_does_not_answer_is_told_within_seconds(home, monkeypatch):
-    monkeypatch.setattr(location, "_PATIENCE", 1)
+    monkeypatch.setattr(module, "_PATIENCE", 1)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
         began = time.monotonic()
@@ -217,10 +216,8 @@ def test_where_runs_are_to_be_seen_is_a_command_and_an_address(uri, home, monkey
     why = f"all runs in a browser at {page}&viewStateShareKey=polypool"
     shown = (why, ("$mlflow", "ui", "--backend-store-uri", uri))
     assert to_see(uri, "seen") == shown
-    monkeypatch.setattr(experiment, "read_experiment", lambda path, name: None)  # MLflow is asked
-    assert to_see(uri, "seen") == shown
     assert to_see(uri, "none")[0].endswith("http://127.0.0.1:5000/#/experiments")
-    monkeypatch.setattr(experiment, "connect", lambda uri: tracker._client)
+    monkeypatch.setattr(module, "connect", lambda uri: tracker._client)
     at_server = f"http://server:5000/#/experiments/{number}/runs?workflowType=machine_learning&viewStateShareKey=polypool"
     assert to_see("http://server:5000/", "seen")[1] == ("$open", at_server)
 
@@ -247,9 +244,7 @@ def test_provenance_is_that_of_the_code_wherever_the_home_is(tmp_path, monkeypat
 
 
 def test_provenance_takes_the_commit_of_the_home_where_the_code_is_a_copy(tmp_path, monkeypatch):
-    from polypool.infra.tracking import provenance as module
-
-    monkeypatch.setattr(module, "__file__", str(tmp_path / "copy" / "infra" / "tracking" / "provenance.py"))
+    monkeypatch.setattr(module, "__file__", str(tmp_path / "copy" / "infra" / "tracking.py"))
     assert provenance(tmp_path)["git_commit"] == "unknown"
     git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b"]
     subprocess.run([*git, "init", "-q"], check=True)

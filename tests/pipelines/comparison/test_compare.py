@@ -3,16 +3,17 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
-from records import SIX, begun, blocks_of, run, scores, three_tasks
+from records import SIX, begun, blocks_of, read, run, scores, three_tasks
 from verbs import exit_code
 
 from polypool.infra.errors import AbsentError, InputError
 from polypool.infra.text_tables import Table, as_markdown, as_text
 from polypool.infra.tracking import RunRecord, Tracker, find_runs, tracking_uri
 from polypool.pipelines.commands import compare as module
-from polypool.pipelines.comparison import selection
+from polypool.pipelines.comparison import comparison as comparing
 from polypool.pipelines.comparison.charts import drawing
 from polypool.pipelines.comparison.choice import Choice
 from polypool.pipelines.comparison.comparison import Comparison, baseline_row, compare, description
@@ -31,7 +32,9 @@ def compared(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Comparison]:
     """Compare the runs of an experiment."""
 
     def of(*runs: RunRecord, **options: str) -> Comparison:
-        monkeypatch.setattr(selection, "find_runs", lambda uri, experiment, finished: list(runs))
+        described = lambda run, name: SimpleNamespace(read_bytes=lambda: read(run, name))  # noqa: E731
+        monkeypatch.setattr(comparing, "Artifacts", lambda uri: SimpleNamespace(path=described))
+        monkeypatch.setattr(comparing, "find_runs", lambda uri, experiment, finished: list(runs))
         return compare("sqlite:///x", "polypool", significance=False, **options)
 
     return of

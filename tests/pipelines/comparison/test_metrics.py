@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from records import VIDEO, blocks_of, grid, run, vqa
+from records import VIDEO, blocks_of, grid, read, run, vqa
 from toy import toy_run
 
 from polypool.infra.errors import InputError
@@ -20,8 +20,9 @@ from polypool.pipelines.comparison.tables import score_tables as tables
 from polypool.pipelines.comparison.tables.differences import differences
 from polypool.pipelines.models.run_evaluation import track_ensemble
 from polypool.pipelines.recipes.load import Ensemble
-from polypool.pipelines.training.run_results import headline, printed
+from polypool.pipelines.training.record import headline, printed
 from polypool.tasks.adapter import Evaluation, Metric, QueryMean, QueryMetric
+from polypool.tasks.scoring.records import metrics_tag
 
 MAE = Metric(name="mae", higher_is_better=False, best=0.0, chance=12.0, unit="years")
 F1 = Metric(name="f1", best=1.0, chance=0.25)
@@ -43,7 +44,7 @@ def queries_of(metric: str, score_Q: np.ndarray) -> Queries:
 
 def judged(runs: list[RunRecord], kept: dict[str, Queries]) -> Comparison:
     """Compare runs by the queries of their aggregators."""
-    groups, notes = arranged(runs, experiment="x")
+    groups, notes = arranged(runs, experiment="x", read=read)
     found = Comparison(experiment="x", groups=groups, notes=notes)
     return found.judged(lambda record, protocol: kept[record.tags["aggregator"]])
 
@@ -92,7 +93,7 @@ def test_a_task_is_sorted_by_its_own_metric_and_shown_in_its_own_order():
     assert [row.label for row in group.rows] == ["gpo", "mean"]
     assert group.columns == ("f1", "accuracy")
     assert as_text(tables.scores(group)).splitlines()[-1].split()[2] == "0.500"
-    (group,), _ = arranged(runs, experiment="x", metric="macro")
+    (group,), _ = arranged(runs, experiment="x", metric="macro", read=read)
     assert group.columns == ("macro", "f1", "accuracy")
 
 
@@ -131,45 +132,18 @@ def test_small_differences_of_errors_have_their_sign_and_the_best_comes_first():
     assert worse[-1] == "no, by queries"
 
 
-def test_runs_of_earlier_versions_are_shown_and_not_ranked(tmp_path):
-    old = [
-        run(name, metrics={"t/f1": f, "t/loss": 1 - f}, records={}, protocol="t")
-        for name, f in (("a", 0.1), ("b", 0.9))
-    ]
-    groups, notes = arranged(old, experiment="x")
-    (group,) = groups
-    assert group.metric is None
-    assert (group.columns, [row.label for row in group.rows]) == (("f1", "loss"), ["a", "b"])
-    assert notes == (
-        "image_text · coco_mini · t: recorded by an earlier version, which did not say what metrics mean, so nothing "
-        "is ranked, normalised or tested: a seed 0, b seed 0; `polypool evaluate RUN_ID` adds it",
-    )
-    text = Comparison(experiment="x", groups=groups, notes=notes).text()
-    assert ("in the order of names" in text, "0.900" in text) == (True, True)
-    assert (draw_all(groups, (), tmp_path), results(groups)) == ([], [])
-    assert Comparison(experiment="x", groups=groups, notes=()).judged(never).groups == groups
-    assert grid(*old, vqa("a", 0, 30.0)) is None
-    why = r"unknown metric 'f1'.*no record says whether high values of it are good"
-    with pytest.raises(InputError, match=why):
-        arranged(old, experiment="x", metric="f1")
-
-
-def never(record: RunRecord, protocol: str) -> Queries:
-    raise AssertionError("nothing is to be read")
-
-
-def test_an_old_run_among_others_is_read_like_them_and_noted():
-    old = run("mean", metrics={"ages/mae": 0.5}, records={}, **AGES)
-    groups, notes = arranged([ages("gpo"), old], experiment="x")
-    assert [row.label for row in groups[0].rows] == ["mean", "gpo"]
-    assert "so they are read like the others: mean seed 0" in notes[0]
+def test_runs_that_do_not_describe_their_metrics_are_left_out():
+    other = run("mean", metrics={"ages/mae": 0.5}, records={}, **AGES)
+    groups, notes = arranged([ages("gpo"), other], experiment="x", read=read)
+    assert [row.label for row in groups[0].rows] == ["gpo"]
+    assert notes == ("1 run left out, without scores to show: mean seed 0 (finished)",)
 
 
 def test_runs_that_describe_a_metric_differently_are_noted_and_the_latest_counts():
     changed = replace(MAE, higher_is_better=True, chance=3.0)
     one = run("gpo", metrics={"ages/mae": 1.0}, records={"ages": [changed]}, ended=1.0, **AGES)
     late = run("max", metrics={"ages/mae": 9.0}, records={"ages": [MAE]}, ended=2.0, **AGES)
-    groups, notes = arranged([one, late], experiment="x")
+    groups, notes = arranged([one, late], experiment="x", read=read)
     assert groups[0].metric == MAE
     assert notes == (
         "ages · faces · ages: runs describe metrics differently, and the latest one counts: mae of run id-gpo-0-1 has "
@@ -179,10 +153,11 @@ def test_runs_that_describe_a_metric_differently_are_noted_and_the_latest_counts
 
 def test_a_damaged_record_stops_the_comparison_and_names_the_run():
     bad = ages("gpo")
-    bad = replace(bad, tags={**bad.tags, "metrics.ages": '[{"name": "mae", "higher_is_better": "no"}]'})
-    where = r"run id-gpo-0-0: the tag metrics.ages: \[0\].higher_is_better"
+    text = b'[{"name": "mae", "higher_is_better": "no"}]'
+    bad = replace(bad, tags=bad.tags | metrics_tag("ages", text))
+    where = r"run id-gpo-0-0: metrics/ages.json: \[0\].higher_is_better"
     with pytest.raises(InputError, match=f"{where} must be True or False, not 'no'"):
-        arranged([bad], experiment="x")
+        arranged([bad], experiment="x", read=lambda run, name: text)
 
 
 PUBLISHED = {"msrvtt-full/rsum": 174.7, "msrvtt-full/v2t/R1": 20.0, "other/rsum": 1.0}
@@ -244,9 +219,9 @@ def test_damaged_published_numbers_name_the_run(text):
 
 def test_scores_of_two_versions_of_a_protocol_are_told_apart():
     first, second = (run(name, **{"protocol_version.whole": n}) for name, n in (("gpo", "1"), ("mean", "2")))
-    _, notes = arranged([first, run("max"), second], experiment="x")
+    _, notes = arranged([first, run("max"), second], experiment="x", read=read)
     assert notes == (
         "image_text · coco_mini · whole: scored by versions 1 and 2 of the protocol, whose numbers cannot be compared; "
         "`polypool evaluate RUN_ID` scores a run by the present one",
     )
-    assert arranged([first, run("max")], experiment="x")[1] == ()
+    assert arranged([first, run("max")], experiment="x", read=read)[1] == ()

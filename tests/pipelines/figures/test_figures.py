@@ -22,7 +22,7 @@ from polypool.infra.registry import AGGREGATORS
 from polypool.pipelines.figures.coefficients import curves_of, most_frequent, name_curves, typical
 from polypool.pipelines.figures.embedding_figures import known, spread_of, wide
 from polypool.pipelines.figures.style import name_of, new_figure
-from polypool.pipelines.training.run_results import log_pictures, run_figures
+from polypool.pipelines.training.record import log_pictures, run_figures
 
 DIM = 8
 SIZES = [5, 3, 9, 5, 3, 5]

@@ -24,8 +24,8 @@ from polypool.infra.tracking import Tracker, tracking_uri
 from polypool.pipelines.models.exporting import export
 from polypool.pipelines.models.trained import load, load_run
 from polypool.pipelines.training import launch as start
-from polypool.pipelines.training import recording
 from polypool.pipelines.training.checkpoints.format import load_weights, save_weights
+from polypool.pipelines.training.record import tags as tags_of
 from polypool.tasks.datasets.corpus import write_corpus
 from polypool.tasks.run import Run, to_json
 
@@ -161,7 +161,7 @@ def test_what_cannot_be_exported_or_loaded_is_said(new_home):
         InputError, match=r"out: assets\.json is damaged: .*SHA-256.*`polypool export` the run anew"
     ):
         load(new_home / "out")
-    (new_home / "out" / "digests.json").unlink()  # as older versions wrote it
+    (new_home / "out" / "digests.json").unlink()
     with pytest.raises(InputError, match=r"assets\.json: it must be a mapping of names to values, not None"):
         load(new_home / "out")
     (new_home / "out" / "assets.json").unlink()
@@ -178,7 +178,7 @@ def run(tmp_path_factory):
 
 def record(home, run, **tags) -> Tracker:
     given = {"uri": tracking_uri(home), "home": home, "name": "made", "params": to_json(run)}
-    return Tracker.start("polypool", tags=recording.tags(run) | tags, **given)
+    return Tracker.start("polypool", tags=tags_of(run) | tags, **given)
 
 
 @pytest.mark.parametrize(
@@ -231,7 +231,7 @@ def test_weights_that_are_not_finite_are_refused(run, home, tmp_path):
 def test_a_model_that_is_not_whole_is_said(run, home):
     run_id = keep_run(run)
     folder = home / "mlartifacts" / run_id / "artifacts" / "model"
-    (folder / "digests.json").unlink()  # as older versions wrote it
+    (folder / "digests.json").unlink()
     whole = home / "whole"
     shutil.copytree(folder, whole)
     for name, text, message in (

@@ -11,8 +11,7 @@ from verbs import called
 from polypool.infra.errors import InputError
 from polypool.infra.registry import TASKS
 from polypool.infra.store import FeatureStore, StoreWriter
-from polypool.infra.tracking import Tracker, find_runs, tracking_uri
-from polypool.infra.tracking.tracker import PARENT
+from polypool.infra.tracking import PARENT, Tracker, find_runs, tracking_uri
 from polypool.pipelines.comparison.comparison import compare
 from polypool.pipelines.comparison.results import groups_of
 from polypool.pipelines.models.trained import load, load_run

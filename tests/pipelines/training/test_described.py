@@ -2,9 +2,6 @@
 
 import json
 import sys
-import threading
-import time
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,13 +13,11 @@ from corpora import make_corpus
 from polypool.infra.errors import InputError
 from polypool.infra.fields import from_plain
 from polypool.infra.registry import RECIPES
-from polypool.infra.tracking import Source, Tracker, tracking_uri
-from polypool.infra.tracking.mlflow_private import system_metrics
-from polypool.infra.tracking.provenance import source_tags
+from polypool.infra.tracking import Source, Tracker, source_tags, tracking_uri
 from polypool.pipelines.models import run_evaluation
 from polypool.pipelines.recipes.load import Ensemble, derive
 from polypool.pipelines.training import launch
-from polypool.pipelines.training.recording import Described
+from polypool.pipelines.training.record import Described
 from polypool.tasks.run import Run, to_json
 
 
@@ -175,27 +170,6 @@ def test_system_metrics_are_logged_where_they_are_asked_for(home, run, trained, 
     assert {name, "system/system_memory_usage_percentage", "system/network_receive_megabytes"} <= {
         *tracker.metrics()
     }
-    steps = [step for step, _ in tracker.history(name)]
-    assert steps[-1] <= time.time() - tracker.started() + 1
-    assert not [of for of in threading.enumerate() if of.name == "system metrics"]
     monkeypatch.setenv("MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING", "perhaps")
     with pytest.raises(InputError, match="MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING"):
         launch.start(replace(run, seed=8))
-
-
-def test_measurements_end_where_they_cannot_be_kept(monkeypatch):
-    monkeypatch.setenv("MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING", "true")
-    monkeypatch.setenv("MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL", "0.01")
-    steps = []
-
-    def log(numbers: Mapping[str, float], step: int) -> None:
-        steps.append(step)
-        if len(steps) == 3:
-            raise OSError("no room")
-
-    with system_metrics(log, since=lambda: time.time() - 1000):
-        deadline = time.monotonic() + 60
-        while len(steps) < 3 and time.monotonic() < deadline:
-            time.sleep(0.01)
-    assert len(steps) == 3
-    assert 1000 <= steps[0] < 1100

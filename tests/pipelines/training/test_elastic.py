@@ -1,6 +1,5 @@
 """Numbers of workers that change while a run is trained."""
 
-import json
 from dataclasses import replace
 from typing import Any
 
@@ -9,7 +8,7 @@ from toy import toy_run
 
 from polypool.infra.batches import Order
 from polypool.infra.errors import InputError
-from polypool.tasks.run import Run, from_json, to_json
+from polypool.tasks.run import Run
 
 
 def elastic_run(**changes: Any) -> Run:
@@ -28,10 +27,6 @@ def test_the_numbers_of_workers_are_those_that_share_a_batch_evenly():
     assert replace(run, optim=replace(run.optim, drop_last=True)).epoch_unit == 6
     with pytest.raises(InputError, match="--min-workers must be at most --workers, which is 3, not 4"):
         replace(run, min_workers=4)
-    older = {
-        name: value for name, value in json.loads(json.dumps(to_json(run))).items() if name != "min_workers"
-    }
-    assert from_json(older).min_workers == 0
     order = Order(size=41, batch=6, unit=run.epoch_unit, seed=0)
     assert (order.epoch_samples, order.epoch_steps) == (36, 6)
     assert all(len(batch) % count == 0 for batch in order.batches(0) for count in run.worker_counts)

@@ -34,7 +34,7 @@ from polypool.pipelines.training import on_ray
 from polypool.pipelines.training.fitting import TrialOptions
 from polypool.pipelines.training.launch import resume, start
 from polypool.pipelines.training.loop import trainer
-from polypool.pipelines.training.recording import tags
+from polypool.pipelines.training.record import tags
 from polypool.tasks.run import from_json, to_json
 
 pytestmark = pytest.mark.ray

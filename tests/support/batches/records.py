@@ -13,12 +13,14 @@ from polypool.pipelines.comparison.tables.cross_task import CrossTaskTable, cros
 from polypool.tasks.adapter import Metric
 from polypool.tasks.questions.answer_report import ACCURACY
 from polypool.tasks.scoring.described import retrieval_records
-from polypool.tasks.scoring.records import TAG, metrics_json
+from polypool.tasks.scoring.records import TAG, metrics_file, metrics_json, metrics_tag
 
 SIX = [f"{direction}/R{k}" for direction in ("i2t", "t2i") for k in (1, 5, 10)]
 VQA = {"task": "vqa", "dataset": "daquar", "recipe": "daquar", "protocol": "vqa"}
 VIDEO = {"task": "video_text", "dataset": "msrvtt", "recipe": "msrvtt", "protocol": "distinct"}
 
+DESCRIPTIONS: dict[str, bytes] = {}
+"""Descriptions of metrics by the tag of their runs."""
 RETRIEVAL = retrieval_records(("i2t", "t2i"), dict.fromkeys(SIX, 0.5) | {"rsum": 3.2})
 ANSWERS = (replace(ACCURACY, chance=20.0), replace(ACCURACY, name="number"))
 
@@ -57,7 +59,8 @@ def run(
     if metrics is None:
         metrics = scores(given["protocol"], rsum) | {"time/train_seconds": 80.0, "cost/step": 40.0}
     for name, of in (described(metrics) if records is None else records).items():
-        given[TAG + name] = metrics_json(of).decode()  # as of runs of earlier versions
+        given |= metrics_tag(name, text := metrics_json(of))
+        DESCRIPTIONS[given[TAG + name]] = text
     return RunRecord(
         run_id=f"id-{aggregator}-{seed}-{ended:.0f}",
         name=f"{aggregator} seed {seed}",
@@ -78,11 +81,20 @@ def vqa(aggregator: str, seed: int, accuracy: float, **more) -> RunRecord:
 def begun(made: RunRecord, home: Path) -> Tracker:
     """Begin to record a run as another one was."""
     described = {"name": made.name, "tags": made.tags, "params": made.params}
-    return Tracker.start("polypool", uri=tracking_uri(home), home=home, **described)
+    tracker = Tracker.start("polypool", uri=tracking_uri(home), home=home, **described)
+    for tag, digest in made.tags.items():
+        if digest in DESCRIPTIONS:
+            tracker.text(metrics_file(tag.removeprefix(TAG)), DESCRIPTIONS[digest].decode())
+    return tracker
+
+
+def read(run: RunRecord, name: str) -> bytes:
+    """Return the description of the metrics of a protocol, from the digest in the run's tag."""
+    return DESCRIPTIONS[run.tags[name.replace("/", ".").removesuffix(".json")]]
 
 
 def blocks_of(*runs: RunRecord) -> tuple[Group, ...]:
-    return arranged(runs, experiment="x")[0]
+    return arranged(runs, experiment="x", read=read)[0]
 
 
 def grid(*runs: RunRecord) -> CrossTaskTable:

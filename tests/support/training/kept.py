@@ -10,7 +10,7 @@ from polypool.infra.registry import TASKS
 from polypool.infra.spec import trust_modules
 from polypool.infra.tracking import Tracker, tracking_uri
 from polypool.pipelines.training.checkpoints.best import write_model
-from polypool.pipelines.training.recording import tags
+from polypool.pipelines.training.record import tags
 from polypool.tasks.run import Run, modules, to_json
 
 

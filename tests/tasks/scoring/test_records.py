@@ -9,7 +9,6 @@ from polypool.infra.errors import InputError
 from polypool.tasks.adapter import Metric, QueryMean
 from polypool.tasks.scoring.described import retrieval_queries, retrieval_records
 from polypool.tasks.scoring.records import (
-    TAG,
     metrics_from,
     metrics_json,
     metrics_tag,
@@ -47,9 +46,6 @@ def test_metrics_come_back_as_they_were():
         for read in (files.__getitem__, never):  # a description that was read before is not read again
             assert repr(metrics_from(tags, "val/whole", run="r", read=read)) == repr(tuple(metrics))
         assert metrics_from(tags, "whole", run="r", read=never) == ()
-        # as in runs of earlier versions
-        tags = {f"{TAG}val/whole": described.decode()}
-        assert repr(metrics_from(tags, "val/whole", run="r", read=never)) == repr(tuple(metrics))
 
 
 def never(name: str) -> bytes:
@@ -74,34 +70,40 @@ def test_queries_come_back_as_they_were():
     )
 
 
-TAGGED = "run r1: the tag metrics.whole"
+DESCRIBED = "run r1: metrics/whole.json"
+
+
+def read_back(text: str) -> None:
+    metrics_from(metrics_tag("whole", text.encode()), "whole", run="r1", read=lambda name: text.encode())
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"higher_is_better": "yes"}, rf"{TAGGED}: \[0\].higher_is_better must be True or False, not 'yes'"),
+        (
+            {"higher_is_better": "yes"},
+            rf"{DESCRIBED}: \[0\].higher_is_better must be True or False, not 'yes'",
+        ),
         ({"best": "600"}, r"\[0\].best must be a finite number, not '600'"),
         ({"best": True}, r"\[0\].best must be a finite number, not True"),
         ({"chance": math.inf}, r"\[0\].chance must be a finite number, not inf"),
         ({"chance": 10**400}, r"\[0\].chance must be a finite number, not 1000"),
         ({"name": 3}, r"\[0\].name must be text, not 3"),
-        ({"bset": 1.0}, rf"{TAGGED}: unknown field '\[0\].bset'. Did you mean '\[0\].best'\?"),
+        ({"bset": 1.0}, rf"{DESCRIBED}: unknown field '\[0\].bset'. Did you mean '\[0\].best'\?"),
     ],
 )
 def test_a_damaged_record_names_run_and_field(changes, message):
-    tags = {f"{TAG}whole": json.dumps([{"name": "rsum"} | changes])}
     with pytest.raises(InputError, match=message):
-        metrics_from(tags, "whole", run="r1")
+        read_back(json.dumps([{"name": "rsum"} | changes]))
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[{", "the tag metrics.whole is no JSON"),
-        ("[1" + "0" * 5000 + "]", "the tag metrics.whole is no JSON"),
-        ("[" * 100000, "the tag metrics.whole is no JSON"),
-        ("{}", "tag metrics.whole: it must be a list, not {}"),
+        ("[{", "metrics/whole.json is no JSON"),
+        ("[1" + "0" * 5000 + "]", "metrics/whole.json is no JSON"),
+        ("[" * 100000, "metrics/whole.json is no JSON"),
+        ("{}", "metrics/whole.json: it must be a list, not {}"),
         ("[]", "describes no metric"),
         ('["rsum"]', r"\[0\] must be a mapping of names to values, not 'rsum'"),
         ('[{"best": 1}]', r"\[0\].name is missing"),
@@ -109,15 +111,15 @@ def test_a_damaged_record_names_run_and_field(changes, message):
 )
 def test_what_is_no_record_is_refused(text, message):
     with pytest.raises(InputError, match=message):
-        metrics_from({f"{TAG}whole": text}, "whole", run="r1")
+        read_back(text)
 
 
 @pytest.mark.parametrize(
     ("means", "message"),
     [
         ([{"scores": "a", "units": "id"}], r"means\[0\].scores must be a list, not 'a'"),
-        ([{"scores": [], "units": "id"}], r"means\[0\].scores must be at least one, not \(\)"),
-        ([], r"means must be at least one, not \(\)"),
+        ([{"scores": [], "units": "id"}], r"means\[0\].scores must be at least one, not \[\]"),
+        ([], r"means must be at least one, not \[\]"),
     ],
 )
 def test_damaged_queries_are_refused(means, message):

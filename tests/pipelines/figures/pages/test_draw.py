@@ -15,7 +15,7 @@ from toy import FolderLog
 from polypool.infra.errors import InputError
 from polypool.pipelines.figures.pages.document import data_address, templates
 from polypool.pipelines.figures.pages.draw import draw
-from polypool.pipelines.training.run_results import log_pictures
+from polypool.pipelines.training.record import log_pictures
 from polypool.tasks.adapter import PictureRecord
 from polypool.tasks.datasets.open_corpora import PicturedItem
 from polypool.tasks.questions.answer_report import AnswerExample, AnswerExamples

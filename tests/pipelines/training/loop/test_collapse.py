@@ -15,7 +15,7 @@ from toy import FolderLog, Toy, toy_run, trainer_of
 from polypool.infra.registry import OBJECTIVES, TASKS
 from polypool.pipelines.recipes.load import derive
 from polypool.pipelines.training.loop.collapse import CollapseWatch
-from polypool.pipelines.training.recording import COLLAPSED
+from polypool.pipelines.training.record import COLLAPSED
 from polypool.tasks.abilities import Watchful
 from polypool.tasks.models.retrieval_model import variance
 from polypool.tasks.retrieval import Retrieval

@@ -319,11 +319,10 @@ import sys
 from pathlib import Path
 import torch
 from toy import FolderReport, Toy, toy_run, trainer_of
-from polypool.infra.tracking.journal import Journal
+from polypool.infra.tracking import Log
 from polypool.pipelines.training.loop.optim import make_optimizer
 
-run, report, log = toy_run(figures=True, optim={"epochs": 1}), FolderReport(), Journal(Path(sys.argv[1]), None)
-log.begin()
+run, report, log = toy_run(figures=True, optim={"epochs": 1}), FolderReport(), Log(Path(sys.argv[1]))
 for optimiser in sys.argv[2:]:
     model = Toy(run).model()
     optimizer = make_optimizer(model, toy_run(optim={"optimiser": optimiser}).optim)

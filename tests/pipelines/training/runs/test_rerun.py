@@ -9,7 +9,7 @@ from polypool.infra.errors import InputError
 from polypool.infra.tracking import Tracker, find_runs, tracking_uri
 from polypool.pipelines.commands import train
 from polypool.pipelines.training import launch as start
-from polypool.pipelines.training import recording
+from polypool.pipelines.training import record
 from polypool.pipelines.training.launch import read_original
 from polypool.tasks.run import to_json
 
@@ -100,7 +100,7 @@ def test_a_run_whose_settings_cannot_be_used_is_refused(run, home):
 
 
 def test_a_run_that_failed_can_be_repeated_and_is_said_to_have_no_scores(run, home, monkeypatch, capsys):
-    failed = recorded_run(run, home, recording.tags(run))
+    failed = recorded_run(run, home, record.tags(run))
     failed.json("run.json", to_json(run))
     failed.finish("FAILED")
     out = verb(monkeypatch, capsys, failed.run_id)

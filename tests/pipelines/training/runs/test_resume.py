@@ -15,14 +15,13 @@ from safetensors.torch import load_file
 
 from polypool.infra.errors import InputError
 from polypool.infra.locks import NAME, HeldError, holder_of
-from polypool.infra.tracking import Tracker, find_runs, tracking_uri
-from polypool.infra.tracking.journal import Journal
+from polypool.infra.tracking import Log, Tracker, find_runs, tracking_uri
 from polypool.pipelines.training import launch
 from polypool.pipelines.training.checkpoints.best import weights_of
 from polypool.pipelines.training.checkpoints.format import Progress, snapshot
 from polypool.pipelines.training.checkpoints.kept import DamagedError, checkpoints, last_whole, remove_old
 from polypool.pipelines.training.launch import resume, start
-from polypool.pipelines.training.recording import tags
+from polypool.pipelines.training.record import tags
 from polypool.pipelines.training.run_folder import run_folder
 from polypool.tasks.run import Run, to_json
 
@@ -130,7 +129,7 @@ def test_a_full_disk_ends_a_run_in_one_line_and_as_failed(run, home, monkeypatch
         def full(*_: object, **__: object) -> None:
             raise OSError(errno.ENOSPC, "No space left on device")
 
-        monkeypatch.setattr(Journal, "_add", full)
+        monkeypatch.setattr(Log, "_add", full)
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(launch, "fit", fit)

@@ -18,7 +18,7 @@ from polypool.infra.tracking import Tracker, tracking_uri
 from polypool.pipelines.commands import runs as module
 from polypool.pipelines.comparison import run_list
 from polypool.pipelines.training import launch
-from polypool.pipelines.training.recording import COLLAPSED, tags
+from polypool.pipelines.training.record import COLLAPSED, tags
 from polypool.pipelines.training.run_folder import at_work, run_folder, take_run
 from polypool.tasks.run import to_params
 

@@ -14,10 +14,10 @@ from safetensors.torch import load_file
 from toy import FolderReport, toy_run, trainer_of
 
 from polypool.infra.errors import InputError
-from polypool.infra.tracking import Outbox, Tracker, tracking_uri
+from polypool.infra.tracking import Sender, Tracker, tracking_uri
 from polypool.pipelines.training import launch
 from polypool.pipelines.training.checkpoints.format import Snapshot
-from polypool.pipelines.training.recording import tags
+from polypool.pipelines.training.record import tags
 
 
 @pytest.fixture
@@ -46,11 +46,7 @@ def test_training_goes_on_without_the_server_which_gets_all_when_it_is_back(serv
     run = toy_run(figures=False)
     tracker = Tracker.start("e", uri=server.uri, home=tmp_path, name="n", tags={}, params={})
 
-    def outbox() -> Outbox:
-        attach = lambda: Tracker.attach(server.uri, tracker.run_id, running=False)  # noqa: E731
-        return Outbox(tmp_path / "outbox", attach)
-
-    log, report = outbox(), Losing(server.kill)
+    log, report = Sender(tmp_path / "log", lambda: tracker), Losing(server.kill)
     loop = trainer_of(run, tmp_path, report, log=log)
     loop.train()
     log.close()
@@ -59,10 +55,10 @@ def test_training_goes_on_without_the_server_which_gets_all_when_it_is_back(serv
     assert "Connection refused" in log.why
 
     server.start()
-    later = outbox()
+    later = Sender(tmp_path / "log", lambda: tracker)
     later.end("FINISHED")
     later.close()
-    assert (later.unsent, later.refused) == (0, 0)
+    assert (later.unsent, later.refused) == (0, [])
     assert tracker.status() == "FINISHED"
     steps = loop.step
     ends = {*range(run.log_every, steps + 1, run.log_every), steps // 3, 2 * steps // 3, steps}
@@ -86,7 +82,7 @@ def test_the_end_of_a_run_that_mlflow_does_not_take_is_said_and_sent_by_resume(h
         patch.setattr(Tracker, "finish", nobody)
         launch.send(tracker, "KILLED")
         assert capsys.readouterr().err == (
-            f"note: 1 entries of run {tracker.run_id} are not in MLflow yet (nobody answers): {folder}/journal.jsonl "
+            f"note: 1 entries of run {tracker.run_id} are not in MLflow yet (nobody answers): {folder}/metrics.jsonl "
             f"keeps them, and `polypool train resume {tracker.run_id}` sends them\n"
         )
         launch.send(tracker, "FINISHED")

@@ -1,33 +1,67 @@
-"""Records of a run in MLflow: its description, and its log, sent while it trains and afterwards."""
+"""Record of a run in MLflow: description, log, and results (costs, evaluation, per-query results, figures)."""
 
 from __future__ import annotations
 
+import io
+import logging
+import math
 import os
 import shutil
 import sys
+import tempfile
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from polypool.infra.errors import InputError
 from polypool.infra.fields import read_record
 from polypool.infra.files import disk_fault
 from polypool.infra.paths import home, keep_out_of_jobs
 from polypool.infra.process.stopping import cleanup_on_exit
-from polypool.infra.tracking import Outbox, Source, Tracker
-from polypool.infra.tracking.journal import DESCRIBED, JOURNAL, MEMBERS
-from polypool.infra.tracking.mlflow_private import system_metrics
-from polypool.infra.tracking.outbox import CLOSE_SECONDS, REFUSED
-from polypool.infra.tracking.provenance import command_line
-from polypool.infra.tracking.run_records import HOME, JOINT
-from polypool.infra.tracking.tracker import COMMAND, NOTE, PARENT, Status, ending
+from polypool.infra.tracking import (
+    CLOSE_SECONDS,
+    COMMAND,
+    DESCRIBED,
+    HOME,
+    JOINT,
+    MEMBERS,
+    NOTE,
+    PARENT,
+    Log,
+    Sender,
+    Source,
+    Status,
+    Tracker,
+    command_line,
+    ending,
+    system_metrics,
+)
 from polypool.pipelines.training.run_folder import OUTBOX, resume_command, run_folder
 from polypool.pipelines.training.tuned import inherited
-from polypool.tasks.adapter import TaskAdapter
+from polypool.tasks.adapter import Evaluation, Pictures, TaskAdapter
 from polypool.tasks.run import Run, from_json, located, modules, portable, to_params, to_record
+from polypool.tasks.scoring.records import (
+    FOLDER,
+    QUERIES,
+    VERSION_TAG,
+    file_name,
+    metrics_json,
+    metrics_tag,
+    queries_json,
+)
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from polypool.aggregators.observe import Watched
+    from polypool.pipelines.training.checkpoints.format import Progress
 
 COLLAPSED = "collapsed"
 """The tag of a run that has collapsed, with step and symptoms."""
@@ -190,28 +224,25 @@ MEMBER = "member"
 
 
 @contextmanager
-def recorded(tracker: Tracker, *, new: bool = False) -> Iterator[None]:
-    """Send what the workers log, and set the run's status at the end.
+def recorded(tracker: Tracker) -> Iterator[None]:
+    """Send what the workers log, and set the run's status at the end of the block.
 
     What MLflow does not accept now stays in the run's folder; the run does not fail for it.
 
     Args:
         tracker: of the run.
-        new: whether the run has logged nothing yet.
 
     Raises:
         InputError: the disk is full.
     """
-    outbox = Outbox(run_folder(home(), tracker.run_id) / OUTBOX, lambda: tracker)
-    if new:
-        outbox.begin()
+    log = Sender(run_folder(home(), tracker.run_id) / OUTBOX, lambda: tracker)
     killed = cleanup_on_exit(lambda: finish_soon(tracker, "KILLED").join(1))
-    ended = ending(lambda status: _close(outbox, tracker, status))
-    with killed, ended, system_metrics(lambda x, step: outbox.log(x, step=step), since=tracker.started):
+    ended = ending(lambda status: _close(log, tracker, status))
+    with killed, ended, system_metrics(tracker):
         try:
             yield
         except OSError as error:
-            if why := disk_fault(error, outbox.folder.parent):
+            if why := disk_fault(error, run_folder(home(), tracker.run_id)):
                 raise InputError(f"{why}, and go on with `{resume_command(tracker.run_id)}`") from error
             raise
 
@@ -228,41 +259,38 @@ def send(tracker: Tracker, status: Status | None = None) -> None:
 
     Args:
         tracker: of the run.
-        status: how it ended, where it ends now.
+        status: how it ended, if it ends now.
     """
     folder = run_folder(home(), tracker.run_id) / OUTBOX
     if status is not None or folder.is_dir():
-        _close(Outbox(folder, lambda: tracker), tracker, status)
+        _close(Sender(folder, lambda: tracker), tracker, status)
 
 
-def _close(outbox: Outbox, tracker: Tracker, status: Status | None) -> None:
-    if status == "KILLED" and outbox.has_tag(SCORED):
+def _close(log: Sender, tracker: Tracker, status: Status | None) -> None:
+    full = False
+    if status == "KILLED" and log.has_tag(SCORED):
         status = "FINISHED"
         _note(f"run {tracker.run_id} is finished: all its scores were logged before; figures may be missing")
-    kept = status is None
     if status is not None:
-        with suppress(OSError):  # the disk is full
-            outbox.end(status)
-            kept = True
-    outbox.close(KILLED_SECONDS if status == "KILLED" else CLOSE_SECONDS)
-    if status is not None and not kept:
+        try:
+            log.end(status)
+        except OSError:  # the disk is full
+            full = True
+    log.close(KILLED_SECONDS if status == "KILLED" else CLOSE_SECONDS)
+    if status is not None and full:
         tracker.finish(status)
     again = f"`{resume_command(tracker.run_id)}` sends them"
-    if outbox.unsent:
+    if log.unsent:
         _note(
-            f"{outbox.unsent:,} entries of run {tracker.run_id} are not in MLflow yet ({outbox.why or 'no answer'}): "
-            f"{outbox.folder / JOURNAL} keeps them, and {again}"
+            f"{log.unsent:,} entries of run {tracker.run_id} are not in MLflow yet ({log.why or 'no answer'}): "
+            f"{log.path} keeps them, and {again}"
         )
     elif (status or tracker.status()) == "FINISHED":
-        if why := send_members(outbox.folder, tracker):
+        if why := send_members(log.folder, tracker):
             what = f"runs of the tasks of {tracker.run_id} are not all in MLflow ({why})"
-            _note(f"{what}: {outbox.folder} keeps them, and {again}")
-        elif not outbox.refused:
-            shutil.rmtree(outbox.folder)
-    if outbox.refused:
-        _note(
-            f"MLflow refused {outbox.refused:,} entries: {outbox.folder / REFUSED} has them with the reasons"
-        )
+            _note(f"{what}: {log.folder} keeps them, and {again}")
+        else:
+            shutil.rmtree(log.folder)
 
 
 def _note(text: str) -> None:
@@ -286,11 +314,11 @@ def send_members(folder: Path, joint: Tracker) -> str:
         except InputError as error:
             missing.append(str(error))
             continue
-        outbox = Outbox(own, lambda tracker=tracker: tracker)
-        outbox.end("FINISHED")
-        outbox.close(CLOSE_SECONDS)
-        if outbox.unsent or outbox.refused:
-            missing.append(outbox.why or f"{outbox.refused:,} entries of {own.name} were refused")
+        log = Sender(own, lambda tracker=tracker: tracker)
+        log.end("FINISHED")
+        log.close()
+        if log.unsent:
+            missing.append(log.why or "no answer")
     return "; ".join(dict.fromkeys(missing))
 
 
@@ -305,3 +333,144 @@ def _member(joint: Tracker, folder: Path) -> Tracker:
     )
     run.json("run.json", described.settings)
     return run
+
+
+PICTURES = "figures"
+"""The artifact folder of figures and pages."""
+EVALUATION = "evaluation"
+"""The artifact folder of an evaluation's files."""
+_FAILED = "failed.txt"
+
+
+def costs(model: nn.Module, progress: Progress, *, steps: int) -> dict[str, float]:
+    """Return the numbers of weights, in all and of aggregators, and the cost of a training step of all workers, if any.
+
+    `cost/step` is in `infra.compute.cost.UNIT`, `cost/step_ms` the milliseconds of processors (or of an accelerator)
+    that it was counted from, and `time/step_ms` wall-clock time, which depends on the load of the machine.
+    """
+    from polypool.aggregators.aggregator import Aggregator
+    from polypool.infra.compute.dist import world
+
+    pools = [module for module in model.modules() if isinstance(module, Aggregator)]
+    of_pools = {id(p): p.numel() for pool in pools for p in pool.parameters()}
+    weights = {
+        "weights/all": float(sum(p.numel() for p in model.parameters())),
+        "weights/aggregators": float(sum(of_pools.values())),
+    }
+    if not steps:
+        return weights
+    return weights | {
+        "time/step_ms": 1e3 * progress.seconds / steps,
+        "cost/step_ms": 1e3 * world() * progress.cost_seconds / max(1, progress.cost_steps),
+        "cost/step": world() * progress.cost / max(1, progress.cost_steps),
+    }
+
+
+def printed(value: float) -> str:
+    """Return a metric as text in a column: two decimals, three for values up to 1."""
+    return f"{value:9.3f}" if 0 < abs(value) <= 1 else f"{value:8.2f}"
+
+
+def headline(evaluation: Evaluation) -> dict[str, float]:
+    """Return the primary metric of an evaluation under names that all tasks share.
+
+    Returns:
+        `test/score`, and `test/chance` and `test/chance_normalised` where chance and the best possible are known;
+        nothing for a split without answers.
+    """
+    metric = evaluation.primary
+    if metric.name not in evaluation.metrics:
+        return {}
+    value = evaluation.metrics[metric.name]
+    numbers = {"score": value, "chance": metric.chance, "chance_normalised": metric.chance_normalised(value)}
+    return {f"test/{name}": number for name, number in numbers.items() if not math.isnan(number)}
+
+
+def log_evaluation(log: Log | Tracker, evaluation: Evaluation, *, step: int) -> None:
+    """Log an evaluation: metrics with their meaning, per-query results and files."""
+    costs = {
+        "cost/embed": evaluation.embed_cost,
+        "cost/query": evaluation.query_cost,
+        "bytes/item": evaluation.item_bytes,
+    }
+    costs = {name: value for name, value in costs.items() if not math.isnan(value)}
+    log.log(
+        {f"{evaluation.protocol}/{name}": value for name, value in evaluation.metrics.items()} | costs,
+        step=step,
+    )
+    name, described = file_name(evaluation.protocol), metrics_json([evaluation.primary, *evaluation.others])
+    _log_files(log, {f"{name}.json": described}, FOLDER)
+    version = {VERSION_TAG + evaluation.protocol: str(evaluation.protocol_version)}
+    log.tags(metrics_tag(evaluation.protocol, described) | version)
+    arrays: dict[str, Any] = {**evaluation.per_query}
+    np.savez_compressed(packed := io.BytesIO(), **arrays)
+    per_query = {
+        f"{name}.npz": packed.getvalue(),
+        f"{name}.json": queries_json(evaluation.query_metrics).encode(),
+    }
+    _log_files(log, per_query, QUERIES)
+    _log_files(log, evaluation.files, EVALUATION)
+
+
+def log_pictures(log: Log | Tracker | None, *makers: Callable[[], Pictures]) -> None:
+    """Draw pictures and log them; every worker calls this, and rank 0, which has a log, draws.
+
+    An error does not end the run: it is logged and written to a file beside the pictures.
+
+    Args:
+        log: where they go.
+        makers: each returns a record to draw, or files by name.
+    """
+    from polypool.pipelines.figures.pages.draw import draw  # templates and decoders, once, at the end
+
+    files: dict[str, bytes] = {}
+    for make in makers:
+        try:
+            record = make()
+            files |= draw(record) if log is not None else {}
+        except Exception:
+            logging.getLogger(__name__).exception(
+                "some pictures of this run could not be drawn; its numbers are logged"
+            )
+            files[_FAILED] = files.get(_FAILED, b"") + traceback.format_exc().encode()
+    if log is not None:
+        _log_files(log, files, PICTURES)
+
+
+def run_figures(
+    watched: Sequence[Watched], history: Callable[[str], Sequence[tuple[int, float]]], *, title: str
+) -> list[Callable[[], dict[str, bytes]]]:
+    """Return functions that draw a run's figures: each returns a PNG by file name, or nothing if not applicable.
+
+    Args:
+        watched: observed aggregators of the model.
+        history: returns steps and values of a metric; empty where it was never logged.
+        title: of each figure.
+    """
+    from polypool.pipelines.figures.coefficients import draw_coefficients  # Matplotlib, once, at the end
+    from polypool.pipelines.figures.embedding_figures import draw_negatives, draw_variance
+
+    figures: dict[str, Callable[[], bytes | None]] = {
+        "pooling.png": lambda: draw_coefficients(watched, heading=f"{title}: pooling coefficients"),
+        "variance.png": lambda: draw_variance(watched, heading=f"{title}: diversity of sets"),
+        "negatives.png": lambda: draw_negatives(
+            history("train/negatives"),
+            alignment=history("train/alignment"),
+            uniformity=history("train/uniformity"),
+            heading=f"{title}: ADOPT",
+        ),
+    }
+    return [partial(_drawn, name, draw) for name, draw in figures.items()]
+
+
+def _drawn(name: str, draw: Callable[[], bytes | None]) -> dict[str, bytes]:
+    figure = draw()
+    return {} if figure is None else {name: figure}
+
+
+def _log_files(log: Log | Tracker, files: Mapping[str, Any], into: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        for file, content in files.items():
+            (Path(folder) / file).write_bytes(content)
+        if files:
+            log.artifact(Path(folder), into)

@@ -1,0 +1,1258 @@
+"""Tracking of runs in MLflow, by its client: starting, continuing and finding runs, logging, and models.
+
+Everything goes through a client and a run id. There is no active run and no automatic logging, so that another process,
+or a restart of this one, can continue a run by its id.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import itertools
+import json
+import logging
+import os
+import platform
+import re
+import shlex
+import shutil
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import cache, cached_property, lru_cache
+from importlib.metadata import PackageNotFoundError, entry_points, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import unquote, urlparse
+
+from filelock import FileLock
+
+from polypool.infra.errors import AbsentError, AwayError, InputError, unknown
+from polypool.infra.extras import needed
+from polypool.infra.files import make_folder, read_json
+from polypool.infra.process.output import Step
+from polypool.infra.process.progress import waiting
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import Experiment
+    from mlflow.entities import Run as MlflowRun
+
+HOME = "home"
+"""Tag: the project's home on the machine that started a run, below which most of its paths are."""
+JOINT = "joint"
+"""Tag of the run of one of several tasks that were trained together: the joint run."""
+COMMAND = "command"
+"""Tag: the command line that started a run; empty for Python."""
+NOTE = "mlflow.note.content"
+"""Tag: a run's description, Markdown that the UI shows."""
+PARENT = "mlflow.parentRunId"
+"""Tag: the parent of a run, under which the UI shows it."""
+LATEST = "latest"
+"""Names the run that was begun last, of those that were trained."""
+COMMIT = "POLYPOOL_COMMIT"
+"""Environment variable: the commit of code that was copied without its `.git`, to a cluster or into an image."""
+PACKAGES = ("torch", "numpy", "transformers", "pyarrow", "ray", "mlflow")
+"""Packages whose versions can change a result, or how it is made."""
+
+# limits of MLflow, and names of its tags
+DIGEST_LENGTH, PARAM_LENGTH, PARAMS_AT_ONCE, METRICS_AT_ONCE = 36, 6000, 100, 1000
+NOTE_LENGTH = 5000  # characters of a description that older stores keep
+DATASET_CONTEXT, MODEL_VERSIONS = "mlflow.data.context", "mlflow.modelVersions"
+_LONG_PARAMS = "long_params.json"
+_SHOWN = 200  # characters of a parameter that is too long
+_PAGE = 1000
+
+Status = Literal["RUNNING", "FINISHED", "FAILED", "KILLED"]
+Point = tuple[str, float, int, int]
+"""A metric's name, its value, when it was logged (milliseconds since 1970), and the step."""
+
+# --- the store
+
+_SQLITE = "sqlite:///"
+_SCHEMES = ("http", "https", "sqlite", "postgresql", "mysql", "mssql", "databricks")
+_PATIENCE = 5  # seconds for a server to answer its first request
+_DEFAULTS = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",  # its 7 take minutes; a `Log` sends again later
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "60",
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+    "GIT_PYTHON_REFRESH": "quiet",
+}
+
+
+def tracking_uri(home: Path) -> str:
+    """Return MLFLOW_TRACKING_URI, else a SQLite file in the project's home.
+
+    A relative SQLite path starts at `home`, not at the current folder, which may be a job's temporary one.
+    """
+    uri = os.environ.get("MLFLOW_TRACKING_URI") or f"{_SQLITE}mlflow.db"
+    path = database_file(uri)
+    return uri if path is None else f"{_SQLITE}{Path(home).absolute() / path}"
+
+
+def database_file(uri: str) -> Path | None:
+    """Return the SQLite file of a store; None for other stores."""
+    if not uri.startswith(_SQLITE) or uri in (_SQLITE, f"{_SQLITE}:memory:"):
+        return None
+    return Path(uri.removeprefix(_SQLITE))
+
+
+def check_uri(uri: str) -> None:
+    """Raise InputError for a folder, which MLflow no longer writes to, a database in memory or an unknown scheme."""
+    scheme = uri.partition(":")[0].partition("+")[0] if ":" in uri else ""
+    if scheme not in _SCHEMES or uri in ("sqlite://", _SQLITE, f"{_SQLITE}:memory:"):
+        database = f"{_SQLITE}/absolute/path/mlflow.db"
+        folder = uri.removeprefix("file://") if scheme in ("", "file") else ""
+        copied = (
+            f"; `mlflow migrate-filestore --source {shlex.quote(folder)} --target {database}` copies its runs"
+        )
+        raise InputError(
+            f"runs cannot be recorded at {uri!r}, which is neither a database file nor a server: unset "
+            f"MLFLOW_TRACKING_URI, or set it to {database} or http://host:5000{copied if folder else ''}"
+        )
+
+
+@contextmanager
+def opening(uri: str, *, create: bool) -> Iterator[None]:
+    """Let one process at a time open a SQLite store, as the first one creates its tables.
+
+    Args:
+        uri: the store; nothing is done for a server.
+        create: allow a file that does not exist yet.
+
+    Raises:
+        InputError: there is no such file, it is no database, or it may not be written.
+    """
+    path = database_file(uri)
+    if path is None:
+        yield
+        return
+    if not (create or path.exists()):
+        raise AbsentError(
+            f"no runs are recorded: {path} does not exist; train first, or set MLFLOW_TRACKING_URI"
+        )
+    make_folder(path.parent)
+    try:
+        held = FileLock(path.with_name(f"{path.name}.lock")).acquire()
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written: {error.strerror}; set MLFLOW_TRACKING_URI") from error
+    with held:
+        if path.exists():
+            _check_sqlite(path)
+        yield
+
+
+def _check_sqlite(path: Path) -> None:
+    """Refuse what SQLite cannot read, which MLflow would retry for minutes."""
+    try:
+        with closing(sqlite3.connect(path, timeout=5)) as connection:
+            connection.execute("PRAGMA schema_version")
+    except sqlite3.Error as error:
+        raise InputError(
+            f"{path} cannot be read as a database: {error}; move it away, or set MLFLOW_TRACKING_URI"
+        ) from error
+
+
+def connect(uri: str, *, create: bool = False, retries: int = 0) -> MlflowClient:
+    """Return a client of a store that has answered, within seconds.
+
+    Args:
+        uri: the store.
+        create: create a SQLite file that does not exist yet.
+        retries: of requests to a server, after 2, 4, 8, ... seconds.
+    """
+    check_uri(uri)
+    for name, value in _DEFAULTS.items():
+        os.environ.setdefault(name, value)
+    from mlflow import MlflowClient
+
+    logging.getLogger("mlflow").setLevel(logging.ERROR)
+    logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)  # logs each attempt
+    # this one logs tracebacks of what it raises
+    logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
+    patience = {
+        "MLFLOW_HTTP_REQUEST_MAX_RETRIES": str(retries),
+        "MLFLOW_HTTP_REQUEST_TIMEOUT": str(_PATIENCE),
+    }
+    with opening(uri, create=create), environment(patience), explained(uri):
+        client = MlflowClient(uri)
+        with waiting(f"MLflow at {uri} to answer"):
+            client.search_experiments(max_results=1)
+    return client
+
+
+@contextmanager
+def environment(values: Mapping[str, str]) -> Iterator[None]:
+    """Set environment variables for this process and its children, and restore them afterwards."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+@contextmanager
+def explained(uri: str) -> Iterator[None]:
+    """Turn what MLflow raises into one clear message."""
+    from mlflow.exceptions import MlflowException
+
+    try:
+        yield
+    except MlflowException as error:
+        reason = str(error).strip().split("\n")[0]
+        if "Caused by" not in reason:
+            raise InputError(f"MLflow at {uri}: {reason}") from error
+        # the rest repeats the address and the class names
+        cause = re.sub(r"['\"]\)+$", "", reason.rpartition(": ")[2])
+        raise AwayError(
+            f"no MLflow server answers at {uri}: {cause}; start it, or set MLFLOW_TRACKING_URI to one that "
+            "runs, or unset it to record runs in a file"
+        ) from error
+
+
+# --- experiments
+
+_VIEW = "polypool"
+_VIEW_TAG = f"mlflow.sharedViewState.{_VIEW}"
+_TAGS = {
+    "mlflow.experimentKind": "custom_model_development",
+    # all runs in one list, by the metric that all tasks have; the UI applies it by its name in the address
+    _VIEW_TAG: json.dumps(
+        {
+            "searchFilter": "tags.kind != 'sweep'",
+            "orderByKey": "metrics.`test/chance_normalised`",
+            "orderByAsc": False,
+            "startTime": "ALL",
+            "lifecycleFilter": "Active",
+            "datasetsFilter": [],
+            "selectedColumns": [
+                *(f"metrics.`test/{name}`" for name in ("chance_normalised", "score")),
+                *(
+                    f"tags.`{name}`"
+                    for name in ("task", "dataset", "features", "aggregator", "seed", "protocol")
+                ),
+                "attributes.`Dataset`",
+            ],
+        }
+    ),
+}
+_PORT = 5000  # the default of `mlflow ui`
+
+
+def experiment_id(client: MlflowClient, name: str, *, uri: str, home: Path) -> str:
+    """Return the id of an experiment, created if new.
+
+    Args:
+        client: of the store.
+        name: the experiment's.
+        uri: of the store.
+        home: its artifacts go to `mlartifacts` in it, unless a server keeps them.
+
+    Raises:
+        InputError: it was deleted.
+    """
+    from mlflow.exceptions import MlflowException
+
+    if (experiment := client.get_experiment_by_name(name)) is None:
+        folder = None if uri.startswith("http") else (Path(home).absolute() / "mlartifacts").as_uri()
+        try:
+            return client.create_experiment(name, artifact_location=folder, tags=_TAGS)
+        except MlflowException:  # another process was faster
+            if (experiment := client.get_experiment_by_name(name)) is None:
+                raise
+    refuse_deleted(experiment, uri)
+    for tag in _TAGS.keys() - experiment.tags.keys():
+        client.set_experiment_tag(experiment.experiment_id, tag, _TAGS[tag])
+    return experiment.experiment_id
+
+
+def refuse_deleted(experiment: Experiment | None, uri: str) -> None:
+    """Raise InputError for an experiment that was deleted; None is one that does not exist."""
+    if experiment is not None and experiment.lifecycle_stage == "deleted":
+        raise InputError(
+            f"experiment {experiment.name!r} of {uri} was deleted; use another name, or restore it with "
+            f"`mlflow experiments restore --experiment-id {experiment.experiment_id}`"
+        )
+
+
+def to_see(uri: str, experiment: str) -> Step:
+    """Return how to see an experiment's runs in a browser: the command, with the address where it starts a server.
+
+    Raises:
+        InputError: the store does not answer.
+    """
+    with explained(uri):
+        found = connect(uri).get_experiment_by_name(experiment)
+    server = uri.rstrip("/") if uri.startswith("http") else f"http://127.0.0.1:{_PORT}"
+    page = f"{server}/#/experiments"
+    if found is not None:
+        view = f"&viewStateShareKey={_VIEW}" if _VIEW_TAG in found.tags else ""
+        page += f"/{found.experiment_id}/runs?workflowType=machine_learning{view}"
+    if uri.startswith("http"):
+        return "all runs in a browser", ("$open", page)
+    return f"all runs in a browser at {page}", ("$mlflow", "ui", "--backend-store-uri", uri)
+
+
+# --- recorded runs
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRecord:
+    """A run as it is recorded.
+
+    Times are seconds since 1970, metrics the last values; `artifacts` is the URI of the folder of its files.
+    """
+
+    run_id: str
+    name: str
+    status: str
+    started: float
+    ended: float | None
+    tags: Mapping[str, str]
+    params: Mapping[str, str]
+    metrics: Mapping[str, float]
+    artifacts: str = ""
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """Its params, with paths below the home of its machine relative to it."""
+        home = self.tags.get(HOME)
+        below = re.compile(rf"(?<![\w/]){re.escape(home)}/") if home else None
+        return {name: below.sub("", value) if below else value for name, value in self.params.items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """Data that a run reads, one of MLflow's inputs of a run.
+
+    MLflow takes each pair of name and digest once per run.
+
+    Attributes:
+        name: shown in the UI.
+        digest: of the content, such as a SHA-256.
+        place: folder or URL, as in the run's settings.
+        context: `train`, `val` or `test`, or what all of them read, such as `features`.
+        profile: counts, such as `{"images": 1000}`.
+    """
+
+    name: str
+    digest: str
+    place: str
+    context: str
+    profile: Mapping[str, int] = field(default_factory=dict)
+
+
+def find_runs(uri: str, experiment: str, *, finished: bool = True) -> list[RunRecord]:
+    """Return the runs of an experiment, latest first.
+
+    Args:
+        uri: the store.
+        experiment: its name.
+        finished: only those with the status FINISHED.
+
+    Raises:
+        InputError: the store does not answer, or the experiment was deleted.
+        AbsentError: there is no such store or experiment (the message lists the choices).
+    """
+    client = connect(uri)
+    with explained(uri):
+        known = {each.name: each.experiment_id for each in client.search_experiments()}
+        if experiment not in known:
+            refuse_deleted(client.get_experiment_by_name(experiment), uri)
+            raise AbsentError(str(unknown("experiment", experiment, known, f" They are those of {uri}.")))
+        runs, token = [], None
+        while token != "":
+            page = client.search_runs(
+                [known[experiment]],
+                filter_string="attributes.status = 'FINISHED'" if finished else "",
+                order_by=["attributes.start_time DESC"],
+                max_results=_PAGE,
+                page_token=token,
+            )
+            runs += page
+            token = page.token or ""
+    return [
+        RunRecord(
+            run_id=run.info.run_id,
+            name=run.info.run_name or "",
+            status=run.info.status,
+            started=run.info.start_time / 1000,
+            ended=run.info.end_time / 1000 if run.info.end_time and run.info.status != "RUNNING" else None,
+            tags=run.data.tags,
+            params=run.data.params,
+            metrics=run.data.metrics,
+            artifacts=run.info.artifact_uri,
+        )
+        for run in runs
+    ]
+
+
+_ID = re.compile(r"[0-9a-f]{32}")
+_MOST = 8  # runs that a message lists
+
+
+def resolve_run(uri: str, named: str) -> str:
+    """Return the id of the run that a user names: by its id, a beginning of it, its name, or `LATEST`.
+
+    Raises:
+        InputError: nothing is named, there is no such run, or there are several; the message lists runs to choose from.
+    """
+    if _ID.fullmatch(named):
+        return named
+    client = connect(uri)
+    if named == LATEST:
+        trained = _search(client, uri, "tags.kind = 'train'")
+        found = [run for run in trained if JOINT not in run.data.tags][:1]
+    else:
+        quote = '"' if "'" in named else "'"
+        filters = [f"attributes.run_id LIKE '{named}%'"] if re.fullmatch("[0-9a-f]+", named) else []
+        filters += [f"attributes.run_name = {quote}{named}{quote}"] if named and quote not in named else []
+        found = [run for text in filters for run in _search(client, uri, text)]
+    if not found:
+        raise unknown_run(client, uri, named)
+    if len(found) > 1:
+        raise InputError(
+            f"{named!r} means {len(found)} runs at {uri}; write more of the id of one:{_listed(found)}"
+        )
+    return found[0].info.run_id
+
+
+def _search(client: MlflowClient, uri: str, text: str = "") -> Sequence[MlflowRun]:
+    """Return at most `_PAGE` runs of all experiments, latest first."""
+    with explained(uri):
+        experiments = [each.experiment_id for each in client.search_experiments()]
+        return client.search_runs(
+            experiments, text, order_by=["attributes.start_time DESC"], max_results=_PAGE
+        )
+
+
+def _listed(runs: Sequence[MlflowRun]) -> str:
+    """Return runs for a message, a line each."""
+    more = f"\n  and {len(runs) - _MOST} more" if len(runs) > _MOST else ""
+    return "".join(f"\n  {run.info.run_id}  {run.info.run_name}" for run in runs[:_MOST]) + more
+
+
+def unknown_run(client: MlflowClient, uri: str, named: str) -> InputError:
+    """Return the error for an unknown run or an empty name, which lists the nearest runs, or else the latest."""
+    runs = {run.info.run_id: run for run in _search(client, uri)}
+    nearest = [known for known in runs if named and known.startswith(named)]
+    nearest = nearest or difflib.get_close_matches(named, runs, n=3, cutoff=0.6)
+    listed = _listed([runs[known] for known in nearest or [*runs][:5]]) or " none"
+    what = (
+        f"no run {named!r} at {uri}"
+        if named
+        else f"no run is named: give an id, its beginning, or {LATEST!r}"
+    )
+    return InputError(f"{what}. The {'nearest' if nearest else 'latest'} runs:{listed}")
+
+
+@lru_cache(maxsize=64)
+def folder_at(artifact_uri: str) -> Path | None:
+    """Return the folder of a run's artifacts; None if a server keeps them."""
+    root = urlparse(artifact_uri)
+    return Path(unquote(root.path)) if root.scheme == "file" else None
+
+
+class Artifacts:
+    """The files of many runs, over one connection. Copies of a server's files are removed with this object.
+
+    Args:
+        uri: the store of the runs.
+    """
+
+    def __init__(self, uri: str) -> None:
+        self.uri = uri
+
+    def path(self, run: RunRecord, name: str) -> Path:
+        """Return the path of a run's artifact.
+
+        Raises:
+            AbsentError: there is none.
+            InputError: the server does not answer.
+        """
+        missing = AbsentError(f"run {run.run_id} has no artifact {name}")
+        if (folder := folder_at(run.artifacts)) is not None:
+            if not (folder / name).is_file():
+                raise missing
+            return folder / name
+        from mlflow.exceptions import MlflowException
+
+        target = Path(self._copies.name) / run.run_id
+        target.mkdir(exist_ok=True)
+        with explained(self.uri):
+            try:
+                return Path(self._client.download_artifacts(run.run_id, name, str(target)))
+            except MlflowException:
+                # which of its many errors means that there is no such file depends on the server
+                beside = self._client.list_artifacts(run.run_id, name.rpartition("/")[0] or None)
+                if name in [item.path for item in beside]:
+                    raise
+                raise missing from None
+
+    @cached_property
+    def _client(self) -> MlflowClient:
+        return connect(self.uri)
+
+    @cached_property
+    def _copies(self) -> tempfile.TemporaryDirectory:
+        return tempfile.TemporaryDirectory(prefix="polypool-artifacts-")
+
+
+# --- a run
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tracker:
+    """A run, created, continued or read. Every method raises InputError if MLflow refuses or does not answer."""
+
+    uri: str
+    run_id: str
+    _client: MlflowClient = field(repr=False)
+
+    @classmethod
+    def start(
+        cls,
+        experiment: str,
+        *,
+        uri: str,
+        home: Path,
+        name: str,
+        tags: Mapping[str, str],
+        params: Mapping[str, Any],
+    ) -> Tracker:
+        """Create a run, and the experiment where it is new.
+
+        Args:
+            experiment: its name.
+            uri: the store, as from `tracking_uri`.
+            home: artifacts go to `mlartifacts` in it, unless a server keeps them.
+            name: of the run.
+            tags: commit, versions, the command and the UI's source are added.
+            params: nested ones are flattened to `a.b`; those too long for MLflow go to an artifact.
+
+        Raises:
+            InputError: the store does not answer or cannot be used.
+        """
+        client = connect(uri, create=True)
+        with explained(uri):
+            tags = {COMMAND: command_line(), **tags}
+            tags = {HOME: str(home), **provenance(home), **source_tags(tags[COMMAND]), **tags}
+            within = experiment_id(client, experiment, uri=uri, home=home)
+            run = client.create_run(within, run_name=name, tags=tags)
+            tracker = cls(uri=uri, run_id=run.info.run_id, _client=client)
+            try:
+                tracker.params(params)
+            except BaseException:
+                tracker.finish("KILLED")
+                raise
+        return tracker
+
+    @classmethod
+    def attach(cls, uri: str, run_id: str, *, running: bool = True) -> Tracker:
+        """Continue a run, in another process or after a restart.
+
+        Args:
+            uri: the store.
+            run_id: the run.
+            running: mark it as running again, and retry if the server does not answer; False to read a run or to add
+                to a finished one.
+
+        Raises:
+            InputError: there is no such run (the message lists the nearest), or it was deleted.
+        """
+        client = connect(uri, retries=3 if running else 0)
+        from mlflow.exceptions import MlflowException
+
+        try:
+            run = client.get_run(run_id)
+        except MlflowException as error:
+            raise unknown_run(client, uri, run_id) from error
+        tracker = cls(uri=uri, run_id=run_id, _client=client)
+        tracker.refuse_deleted(run)
+        if running:
+            tracker._call("update_run", status="RUNNING")
+        return tracker
+
+    def refuse_deleted(self, run: MlflowRun | None = None) -> None:
+        """Raise InputError where the run was deleted, which MLflow takes nothing for; `run` is it as read already."""
+        if (run or self._call("get_run")).info.lifecycle_stage == "deleted":
+            raise InputError(
+                f"run {self.run_id} of {self.uri} was deleted; `mlflow runs restore --run-id {self.run_id}` restores it"
+            )
+
+    def found_by(self, tags: Mapping[str, str]) -> Tracker | None:
+        """Return the latest run of the same experiment with these tags, or None."""
+        experiment = self._call("get_run").info.experiment_id
+        wanted = " and ".join(f"tags.`{name}` = '{value}'" for name, value in tags.items())
+        with explained(self.uri):
+            found = self._client.search_runs([experiment], filter_string=wanted, max_results=1)
+        return Tracker(uri=self.uri, run_id=found[0].info.run_id, _client=self._client) if found else None
+
+    def log(self, metrics: Mapping[str, float], *, step: int) -> None:
+        """Log numbers of one step in one request."""
+        now = int(time.time() * 1000)
+        self.points([(name, float(x), now, step) for name, x in metrics.items()])
+
+    def points(self, points: Sequence[Point]) -> None:
+        """Log numbers of several steps, at most 1,000, in one request."""
+        from mlflow.entities import Metric
+
+        self._call("log_batch", metrics=[Metric(*point) for point in points])
+
+    def tags(self, tags: Mapping[str, str]) -> None:
+        from mlflow.entities import RunTag
+
+        self._call("log_batch", tags=[RunTag(name, str(value)) for name, value in tags.items()])
+
+    def inputs(self, sources: Sequence[Source]) -> None:
+        """Log what the run reads; inputs that were logged before stay as they are."""
+        from mlflow.entities import Dataset, DatasetInput, InputTag
+
+        inputs = [
+            DatasetInput(
+                Dataset(
+                    name=source.name,
+                    digest=source.digest[:DIGEST_LENGTH],
+                    source_type=source.place.partition("://")[0] if "://" in source.place else "local",
+                    source=json.dumps({"uri": source.place}),
+                    profile=json.dumps(dict(source.profile)) if source.profile else None,
+                ),
+                tags=[InputTag(DATASET_CONTEXT, source.context)],
+            )
+            for source in sources
+        ]
+        if inputs:
+            self._call("log_inputs", datasets=inputs)
+
+    def params(self, params: Mapping[str, Any]) -> None:
+        """Set parameters as `start` does; parameters cannot be changed."""
+        from mlflow.entities import Param
+
+        flat = dict(flattened(params))
+        long = {name: value for name, value in flat.items() if len(value) > PARAM_LENGTH}
+        if long:
+            self.json(_LONG_PARAMS, long)
+        rows = [Param(name, _shortened(value) if name in long else value) for name, value in flat.items()]
+        for start in range(0, len(rows), PARAMS_AT_ONCE):
+            self._call("log_batch", params=rows[start : start + PARAMS_AT_ONCE])
+
+    def artifact(self, path: Path, folder: str = "") -> None:
+        """Store a file, or all files of a folder, in the artifact folder `folder`."""
+        self._call("log_artifacts" if path.is_dir() else "log_artifact", str(path), folder or None)
+
+    def text(self, name: str, text: str) -> None:
+        """Store text as the artifact `name`."""
+        self._call("log_text", text, name)
+
+    def json(self, name: str, obj: Any) -> None:
+        """Store plain data as the artifact `name`."""
+        self.text(name, json.dumps(obj, indent=1))
+
+    def table(self, name: str, columns: Mapping[str, list[Any]]) -> None:
+        """Store a table as the artifact `name`, which ends in `.json`; the UI shows it as a table."""
+        self._call("log_table", dict(columns), name)
+
+    def download(self, artifact_path: str) -> Path:
+        """Return the path of an artifact or a folder of them: the stored one itself, or a copy from a server.
+
+        Raises:
+            InputError: the run has no such artifact; the message lists those it has.
+        """
+        held = [item.path for item in self._call("list_artifacts")]
+        folder = folder_at(self._call("get_run").info.artifact_uri)
+        if artifact_path.split("/")[0] in held:
+            if folder:
+                path = folder / artifact_path
+            else:
+                path = Path(self._call("download_artifacts", artifact_path, _downloads(self.run_id).name))
+            if path.exists():
+                return path
+        raise unknown(f"artifact of run {self.run_id}:", artifact_path, held)
+
+    def read_json(self, name: str) -> Any:
+        return read_json(self.download(name), what=f"the artifact {name} of run {self.run_id}")
+
+    def metrics(self) -> dict[str, float]:
+        return dict(self._call("get_run").data.metrics)
+
+    def history(self, name: str) -> list[tuple[int, float]]:
+        """Return step and value of a metric in order; after a restart the last value of a step counts."""
+        return sorted({step: value for _, value, _, step in self.points_of(name)}.items())
+
+    def points_of(self, name: str) -> list[Point]:
+        """Return every value of a metric in the order of time; after a restart a step may have two."""
+        points = self._call("get_metric_history", name)
+        return sorted(
+            ((point.key, point.value, point.timestamp, point.step) for point in points),
+            key=lambda point: point[2:],
+        )
+
+    def tag(self, name: str) -> str:
+        """Return a tag; empty if it is not set."""
+        return self._call("get_run").data.tags.get(name, "")
+
+    def all_tags(self) -> dict[str, str]:
+        return dict(self._call("get_run").data.tags)
+
+    def started(self) -> float:
+        """Return when the run began, in seconds since 1970."""
+        return self._call("get_run").info.start_time / 1000
+
+    def status(self) -> str:
+        """Return FINISHED, FAILED, KILLED or RUNNING."""
+        return self._call("get_run").info.status
+
+    def ending(self) -> AbstractContextManager[None]:
+        """End the run with the block, as `ending` does."""
+        return ending(self.finish)
+
+    def finish(self, status: Status = "FINISHED", *, at: int | None = None) -> None:
+        """End the run, now or at a time in milliseconds since 1970."""
+        self._call("set_terminated", status=status, end_time=at)
+
+    def _call(self, method: str, *args: Any, **options: Any) -> Any:
+        """Call a method of the client for this run."""
+        with explained(self.uri):
+            return getattr(self._client, method)(self.run_id, *args, **options)
+
+
+def _shortened(value: str) -> str:
+    """Return the beginning of a long parameter with its digest, by which different values stay different."""
+    digest = hashlib.sha256(value.encode()).hexdigest()
+    return f"{value[:_SHOWN]}... ({len(value):,} characters in {_LONG_PARAMS}, SHA-256 {digest})"
+
+
+@cache
+def _downloads(run_id: str) -> tempfile.TemporaryDirectory:
+    """Return a folder for copies of a run's files, which is removed when this process ends."""
+    return tempfile.TemporaryDirectory(prefix="polypool-", ignore_cleanup_errors=True)
+
+
+@contextmanager
+def ending(finish: Callable[[Status], None]) -> Iterator[None]:
+    """Call `finish` after the block: with FINISHED, with KILLED if a signal ended it, else with FAILED."""
+    status: Status = "FAILED"
+    try:
+        yield
+        status = "FINISHED"
+    except KeyboardInterrupt:
+        status = "KILLED"
+        raise
+    finally:
+        finish(status)
+
+
+def flattened(params: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Yield nested parameters under names such as `a.b`, with their values as text."""
+    for name, value in params.items():
+        if isinstance(value, Mapping):
+            yield from flattened(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", json.dumps(value) if isinstance(value, list | tuple) else str(value)
+
+
+# --- the log of a run in training
+
+METRICS, FILES = "metrics.jsonl", "files"
+"""In the folder of a log: its entries, and the files that they name."""
+MEMBERS, DESCRIBED = "members", "described.json"
+"""Also there: logs of member runs, and in each the data that starts it."""
+CLOSE_SECONDS = 120.0
+_LOOK, _AGAIN = 0.3, 60.0  # seconds between two looks for new entries, and after a failed attempt
+_FOR_GOOD = ("INVALID_PARAMETER_VALUE", "BAD_REQUEST")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """A line of `metrics.jsonl`.
+
+    Attributes:
+        time: milliseconds since 1970.
+        step, metrics: numbers of a step.
+        tags: of the run.
+        folder, names: of artifacts, copied to `files/<folder>`.
+        status: at the end of the run.
+        sent: whether MLflow has everything above.
+    """
+
+    time: int
+    step: int = 0
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    tags: Mapping[str, str] = field(default_factory=dict)
+    folder: str = ""
+    names: Sequence[str] = ()
+    status: Status = "RUNNING"
+    sent: bool = False
+
+
+class Log:
+    """The log of a run in training: a file in its folder, which one process at a time writes, and another may send.
+
+    Args:
+        folder: of this run alone; created if new, and kept until MLflow has all of it.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.path = make_folder(folder), folder / METRICS
+        self._file = self.path.open("ab", buffering=0)
+        if (data := self.path.read_bytes()) and not data.endswith(b"\n"):
+            self._file.write(b"\n")  # a process was killed within a line
+
+    def log(self, metrics: Mapping[str, float], *, step: int) -> None:
+        self._add(step=step, metrics={name: float(x) for name, x in metrics.items()})
+
+    def tags(self, tags: Mapping[str, str]) -> None:
+        self._add(tags={name: str(value) for name, value in tags.items()})
+
+    def artifact(self, path: Path, folder: str = "") -> None:
+        """Store a copy of a file, or of the files in a folder; it replaces one of the same name."""
+        files = [path] if path.is_file() else [file for file in sorted(path.iterdir()) if file.is_file()]
+        into = make_folder(self.folder / FILES / folder)
+        for file in files:
+            shutil.copyfile(file, into / f".{file.name}.part")
+            (into / f".{file.name}.part").replace(into / file.name)
+        self._add(folder=folder, names=[file.name for file in files])
+
+    def member(self, name: str, described: Mapping[str, Any]) -> Log:
+        """Return the log of a member of this run, such as one of several tasks, which becomes a run of its own.
+
+        Args:
+            name: of the member.
+            described: plain data from which the run is started.
+        """
+        log = Log(self.folder / MEMBERS / name)
+        (log.folder / DESCRIBED).write_text(json.dumps(described))
+        return log
+
+    def end(self, status: Status) -> None:
+        self._add(status=status)
+
+    def download(self, artifact_path: str) -> Path:
+        """Return the path of an artifact that was stored."""
+        return self.folder / FILES / artifact_path
+
+    def history(self, name: str) -> list[tuple[int, float]]:
+        """Return step and value of a metric in order."""
+        return sorted({e.step: e.metrics[name] for e, _ in self.entries() if name in e.metrics}.items())
+
+    def has_tag(self, name: str) -> bool:
+        """Whether the tag `name` was set here."""
+        return any(name in entry.tags for entry, _ in self.entries())
+
+    def entries(self, start: int = 0) -> Iterator[tuple[Entry, int]]:
+        """Yield the entries from a byte of the file on, and the byte at their end."""
+        with self.path.open("rb") as file:
+            file.seek(start)
+            for line in file:
+                start += len(line)
+                with suppress(ValueError, TypeError):  # cut short by a process that was killed
+                    yield Entry(**json.loads(line)), start
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _add(self, **values: Any) -> None:
+        line = json.dumps({"time": int(time.time() * 1000), **values}).encode() + b"\n"
+        while line:  # a full disk takes a part, and raises on the next write
+            line = line[self._file.write(line) :]
+
+
+class Sender(Log):
+    """A log that is sent to MLflow, also what another process writes.
+
+    A thread sends new entries with `log_batch`, so that training waits for no server. If one does not answer, the run
+    goes on, a note says so once, and the rest is sent a minute later or by `close`, also in a later process. MLflow
+    keeps a metric of one name, step, value and time once, so that entries may be sent again; of a step that is trained
+    again after a restart the first entry counts.
+
+    Args:
+        folder: of the log.
+        connect: returns the run; called in the thread until it succeeds.
+        earlier: whether another machine may have sent steps that are trained again here.
+    """
+
+    def __init__(self, folder: Path, connect: Callable[[], Tracker], *, earlier: bool = False) -> None:
+        super().__init__(folder)
+        self.why, self.refused = "", list[str]()
+        self._connect, self._earlier, self._learned = cache(connect), earlier, set[str]()
+        self._sent = max((end for entry, end in self.entries() if entry.sent), default=0)
+        self._had = {
+            (name, of.step) for of, end in self.entries() if end <= self._sent for name in of.metrics
+        }
+        self._closing, self._thread = threading.Event(), threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    @property
+    def unsent(self) -> int:
+        """The number of entries that were not sent."""
+        return sum(not entry.sent for entry, _ in self.entries(self._sent))
+
+    def close(self, seconds: float = CLOSE_SECONDS) -> None:
+        """Send what is left, unless the server does not answer or it takes longer than `seconds`."""
+        self._closing.set()
+        self._thread.join(seconds)
+        if not self.unsent:
+            with suppress(OSError):  # of a full disk, and all is sent again
+                self._add(sent=True)
+        super().close()
+
+    def _run(self) -> None:
+        """Send until closed and all is sent, or closed and the server does not answer."""
+        noted, closing = False, False
+        while not closing or self.unsent:
+            closing = self._closing.wait(_LOOK)
+            try:
+                self._send()
+                self.why = ""
+            except Exception as error:  # training goes on whatever it is
+                self.why = str(error)
+                if closing:
+                    return
+                if not noted:
+                    print(f"note: the run goes on, and {self.path} keeps its log: {error}", file=sys.stderr)
+                noted = True
+                self._closing.wait(_AGAIN)
+
+    def _send(self) -> None:
+        """Send the entries that are left, in order, until MLflow does not take one."""
+        if not (entries := [*self.entries(self._sent)]):
+            return
+        tracker = self._connect()
+        latest = {(entry.folder, name): entry for entry, _ in entries for name in entry.names}
+        for batch in _batches(entries):
+            self._deliver(tracker, [entry for entry, _ in batch], latest)
+            self._sent = batch[-1][1]
+
+    def _deliver(
+        self, tracker: Tracker, entries: Sequence[Entry], latest: Mapping[tuple[str, str], Entry]
+    ) -> None:
+        """Send entries together; one that MLflow refuses for good is noted and passed over."""
+        points: dict[tuple[str, int], Point] = {}
+        for entry in entries:
+            for name, value in entry.metrics.items():
+                points.setdefault((name, entry.step), (name, value, entry.time, entry.step))
+        for name in {name for name, _ in points if self._earlier} - self._learned:
+            self._had |= {(name, step) for step, _ in tracker.history(name)}
+            self._learned.add(name)
+        try:
+            if new := [point for key, point in points.items() if key not in self._had]:
+                tracker.points(new)
+            for entry in entries:
+                if entry.tags:
+                    tracker.tags(entry.tags)
+                for name in entry.names:
+                    if latest[entry.folder, name] is entry:  # else a later one replaces it
+                        tracker.artifact(self.folder / FILES / entry.folder / name, entry.folder)
+                if entry.status != "RUNNING":
+                    tracker.finish(entry.status, at=entry.time)
+        except InputError as error:
+            if getattr(error.__cause__, "error_code", "") not in _FOR_GOOD:
+                raise
+            tracker.refuse_deleted()  # a deleted run may be restored
+            if len(entries) > 1:
+                for entry in entries:
+                    self._deliver(tracker, [entry], latest)
+                return
+            if str(error) not in self.refused:
+                print(f"note: not logged: {error}", file=sys.stderr)
+            self.refused.append(str(error))
+        self._had |= points.keys()
+
+
+def _batches(entries: Sequence[tuple[Entry, int]]) -> Iterator[list[tuple[Entry, int]]]:
+    """Yield entries with as many metrics as MLflow takes at once."""
+    batch, count = [], 0
+    for entry, end in entries:
+        if batch and count + len(entry.metrics) > METRICS_AT_ONCE:
+            yield batch
+            batch, count = [], 0
+        batch.append((entry, end))
+        count += len(entry.metrics)
+    if batch:
+        yield batch
+
+
+@contextmanager
+def system_metrics(tracker: Tracker) -> Iterator[None]:
+    """Let MLflow log measurements of this machine inside the block, if MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING is set.
+
+    Raises:
+        InputError: an invalid variable, or the packages that measure are not installed.
+    """
+    from mlflow import environment_variables as variables
+
+    try:
+        wanted = variables.MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING.get()
+        variables.MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL.get()
+    except ValueError as error:
+        raise InputError(f"MLflow's variables for system metrics: {error}") from error
+    if not wanted:
+        yield
+        return
+    with needed("system-metrics"):
+        from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
+
+        monitor = SystemMetricsMonitor(tracker.run_id, resume_logging=True, tracking_uri=tracker.uri)
+    monitor.start()
+    try:
+        yield
+    finally:
+        monitor.finish()
+
+
+# --- provenance
+
+_CPU = Path("/proc/cpuinfo")
+_GPUS = Path("/proc/driver/nvidia/gpus")
+
+
+def provenance(home: Path) -> dict[str, str]:
+    """Return tags for a run: the git commit, whether files differ from it, the machine, and versions, also of plug-ins.
+
+    Args:
+        home: the project's home, whose checkout counts if the code runs from a copy without `.git`, as in a Ray job,
+            and the environment does not name the commit.
+
+    Raises:
+        InputError: the environment names something else than a commit.
+    """
+    tags = {"python": platform.python_version(), "machine": machine(), **_versions()}
+    here, named = Path(__file__).resolve().parents[1], os.environ.get(COMMIT, "")
+    if named and not re.fullmatch("[0-9a-f]{40}|[0-9a-f]{64}", named):
+        raise InputError(f"{COMMIT} must be what `git rev-parse HEAD` prints, not {named!r:.80}")
+    if named and not (here / ".git").exists():
+        return {**tags, "git_commit": named, "mlflow.source.git.commit": named}
+    checkouts = [folder for folder in (here, home) if (folder / ".git").exists()]
+    if not checkouts:
+        return {**tags, "git_commit": "unknown"}
+    try:
+        commit = _git(checkouts[0], "rev-parse", "HEAD")
+        changed = _git(checkouts[0], "status", "--porcelain", "--untracked-files=no")
+    except (OSError, subprocess.SubprocessError):
+        return {**tags, "git_commit": "unknown"}
+    dirty = str(bool(changed)).lower()
+    return {**tags, "git_commit": commit, "git_dirty": dirty, "mlflow.source.git.commit": commit}
+
+
+def command_line() -> str:
+    """Return the command line of this process as typed; empty if it is no verb of polypool."""
+    program, *words = sys.argv or [""]
+    return shlex.join([*program.split(), *words]) if program.startswith("polypool ") else ""
+
+
+def source_tags(command: str) -> dict[str, str]:
+    """Return the tags that fill the column Source of MLflow's UI.
+
+    The column is narrow, so the text begins with the verb. The UI shows what follows the last slash, so only the words
+    before the first one are taken; the whole command has a tag of its own.
+
+    Args:
+        command: as of `command_line`.
+    """
+    words = shlex.split(command) or [Path((sys.argv or [""])[0]).name or "python"]
+    if words[0] == "polypool":
+        words = words[1:]
+    kept = [*itertools.takewhile(lambda word: "/" not in word, words)]
+    name = shlex.join(kept) + " ..." * (len(kept) < len(words))
+    return {"mlflow.source.name": name, "mlflow.source.type": "LOCAL"}
+
+
+def installed(package: str) -> str:
+    """Return the version of an installed package; empty if it is not installed."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""
+
+
+def _versions() -> dict[str, str]:
+    versions = {name: found for name in PACKAGES if (found := installed(name))}
+    points = entry_points()
+    groups = sorted(group for group in points.groups if group.startswith("polypool."))
+    plugged = [point.dist for group in groups for point in points.select(group=group) if point.dist]
+    return versions | {f"plugin.{dist.name}": dist.version for dist in plugged}
+
+
+def _git(folder: Path, *args: str) -> str:
+    done = subprocess.run(
+        ["git", "-C", folder, *args], capture_output=True, text=True, check=True, timeout=10
+    )
+    return done.stdout.strip()
+
+
+def machine() -> str:
+    """Return system, processor and GPUs, without host name: `Linux x86_64, 16 x AMD EPYC 9654, 1 x NVIDIA H100`."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    (cpu, *_) = [*_values_of(_CPU, "model name"), platform.processor() or "unknown processor"]
+    gpus = Counter(
+        name for file in sorted(_GPUS.glob("*/information")) for name in _values_of(file, "Model")[:1]
+    )
+    parts = [f"{platform.system()} {platform.machine()}", f"{cores} x {cpu}"]
+    return ", ".join([*parts, *(f"{count} x {name}" for name, count in gpus.items())])
+
+
+def _values_of(file: Path, name: str) -> list[str]:
+    """Return the values of a name in a file of lines `name : value`."""
+    try:
+        text = file.read_text(errors="replace")
+    except OSError:
+        return []
+    return [" ".join(value.split()) for value in re.findall(rf"^{name}\s*:\s*(\S.*)$", text, re.MULTILINE)]
+
+
+# --- models
+
+
+def log_model(
+    tracker: Tracker,
+    save: Callable[[Path, str], object],
+    *,
+    name: str,
+    scores: Iterable[tuple[str, str]],
+) -> str:
+    """Log a model as the output of a run; return its address, such as `models:/m-...`.
+
+    Args:
+        tracker: of the run.
+        save: writes the model of a given id to a folder, which it makes.
+        name: shown in the UI.
+        scores: prefixes of the run's metrics that are the model's, such as `coco-5k/`, each with the context of the
+            run's input on which they were scored, to which they are linked if the run has it.
+
+    Raises:
+        InputError: MLflow refuses, or does not answer.
+    """
+    from mlflow.entities import LoggedModelOutput, LoggedModelStatus
+
+    client, run_id = tracker._client, tracker.run_id
+    with explained(tracker.uri), tempfile.TemporaryDirectory(prefix="polypool-model-") as folder:
+        run = client.get_run(run_id)
+        made = client.create_logged_model(
+            run.info.experiment_id,
+            name=name,
+            source_run_id=run_id,
+            params=run.data.params,
+            tags=_shared(run.data.tags),
+        )
+        status = LoggedModelStatus.FAILED
+        try:
+            save(Path(folder) / "model", made.model_id)
+            client.log_model_artifacts(made.model_id, str(Path(folder) / "model"))
+            client.log_outputs(run_id, [LoggedModelOutput(made.model_id, step=0)])
+            _link_scores(tracker, made.model_id, [*scores])
+            status = LoggedModelStatus.READY
+        finally:
+            client.finalize_logged_model(made.model_id, status)
+    return f"models:/{made.model_id}"
+
+
+def _shared(tags: dict[str, str]) -> dict[str, str]:
+    """Return the tags that a model shares with its run: ours, its description and its source."""
+    of_mlflow = (NOTE, "mlflow.source.")
+    return {
+        name: value
+        for name, value in tags.items()
+        if name.startswith(of_mlflow) or not name.startswith("mlflow.")
+    }
+
+
+def _link_scores(tracker: Tracker, model_id: str, scores: Sequence[tuple[str, str]]) -> None:
+    """Log a run's scores as a model's, too, on the data that the run names."""
+    from mlflow.entities import Metric
+
+    client, run_id = tracker._client, tracker.run_id
+    run = client.get_run(run_id)
+    read = {
+        tag.value: (each.dataset.name, each.dataset.digest)
+        for each in (run.inputs.dataset_inputs if run.inputs else ())
+        for tag in each.tags
+        if tag.key == DATASET_CONTEXT
+    }
+    linked = []
+    for metric in sorted(run.data.metrics):
+        context = next((context for start, context in scores if metric.startswith(start)), None)
+        if context is None:
+            continue
+        last = max(client.get_metric_history(run_id, metric), key=lambda point: (point.step, point.timestamp))
+        data, digest = read.get(context, (None, None))
+        linked.append(
+            Metric(
+                metric,
+                last.value,
+                last.timestamp,
+                last.step,
+                model_id=model_id,
+                dataset_name=data,
+                dataset_digest=digest,
+                run_id=run_id,
+            )
+        )
+    if linked:
+        client.log_batch(run_id, metrics=linked)
+
+
+def register(tracker: Tracker, model: str, *, name: str, alias: str = "") -> str:
+    """Register a model of a run as the next version of a name; return the version.
+
+    Args:
+        tracker: of the run.
+        model: its address, from `log_model`.
+        name: in the registry, created if new.
+        alias: moved to this version; empty for none.
+
+    Raises:
+        InputError: MLflow refuses the name or the alias, or does not answer.
+    """
+    from mlflow.exceptions import MlflowException
+
+    client, model_id = tracker._client, model.removeprefix("models:/")
+    with explained(tracker.uri):
+        try:
+            client.create_registered_model(name)
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_ALREADY_EXISTS":
+                raise
+        made = client.create_model_version(name, source=model, run_id=tracker.run_id, model_id=model_id)
+        versions = json.dumps([{"name": name, "version": made.version}])
+        client.set_logged_model_tags(model_id, {MODEL_VERSIONS: versions})  # shown on the model's page
+        if alias:
+            client.set_registered_model_alias(name, alias, made.version)
+    return str(made.version)
+
+
+def requirements(packages: Iterable[str]) -> list[str]:
+    """Return the installed ones of some packages with their versions, as pip reads them."""
+    return [f"{name}=={found.partition('+')[0]}" for name in packages if (found := installed(name))]
+
+
+_ALIAS, _RESERVED = re.compile(r"[\w-]+"), re.compile(r"latest|v\d+", re.IGNORECASE)
+
+
+def check_names(name: str, alias: str) -> None:
+    """Check the name and the alias of a registered model before anything is written; empty for none.
+
+    Raises:
+        InputError: an alias without a name, or a name or an alias that MLflow does not allow.
+    """
+    if alias and not name:
+        raise InputError(f"--alias {alias} needs a registered model; name it by --registered-name")
+    if name and (not name.strip() or "/" in name or ":" in name):
+        raise InputError(f"--registered-name {name!r}: a model's name in MLflow has no / and no :")
+    if alias and (not _ALIAS.fullmatch(alias) or _RESERVED.fullmatch(alias)):
+        raise InputError(
+            f"--alias {alias!r}: MLflow takes letters, digits, _ and -, and neither latest nor a version such as v1"
+        )

@@ -1,0 +1,237 @@
+"""The log of a run: sent while it trains and at the end, also after a restart or once an absent server is back."""
+
+import math
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from programs import soon
+
+from polypool.infra import tracking as module
+from polypool.infra.errors import InputError
+from polypool.infra.tracking import METRICS, Log, Sender, Tracker
+
+
+class Refusal(Exception):
+    error_code = "INVALID_PARAMETER_VALUE"
+
+
+class Recorder:
+    """Stands in for a Tracker: keeps what it is sent, answers only while it is `there`."""
+
+    def __init__(self) -> None:
+        self.got: list[object] = []
+        self.there, self.deleted, self.requests = True, False, 0
+        self.before: dict[str, list[tuple[int, float]]] = {}
+
+    def history(self, name: str) -> list[tuple[int, float]]:
+        return self.before.get(name, [])
+
+    def points(self, points: list[tuple[str, float, int, int]]) -> None:
+        self._answer()
+        assert len(points) <= 1000, "more are refused by MLflow"
+        if any("@" in name for name, *_ in points):
+            raise InputError("no such name") from Refusal()
+        self.got += [(name, value, step) for name, value, _, step in points]
+
+    def tags(self, tags: dict[str, str]) -> None:
+        self._answer()
+        self.got.append(dict(tags))
+
+    def artifact(self, path: Path, folder: str = "") -> None:
+        self._answer()
+        self.got.append((folder, path.name, path.read_text()))
+
+    def finish(self, status: str, *, at: int) -> None:
+        self._answer()
+        assert abs(at / 1000 - time.time()) < 60
+        self.got.append(status)
+
+    def refuse_deleted(self) -> None:
+        if self.deleted:
+            raise InputError("it was deleted")
+
+    def _answer(self) -> None:
+        self.requests += 1
+        if self.deleted:
+            raise InputError("it must be active") from Refusal()
+        if not self.there:
+            raise InputError("nobody answers")
+
+
+@pytest.fixture
+def mlflow() -> Recorder:
+    return Recorder()
+
+
+@pytest.fixture
+def opened(tmp_path, mlflow) -> Callable[[], Sender]:
+    return lambda: Sender(tmp_path / "log", lambda: mlflow)
+
+
+def log_all(log: Log, folder: Path) -> None:
+    folder.mkdir(exist_ok=True)
+    for step in range(3):
+        log.log({"loss": step / 3, "norm": math.inf}, step=step)
+        (folder / "weights").write_text(f"after step {step}")
+        (folder / "run.json").write_text("{}")
+        log.artifact(folder, "model")
+    log.tags({"version": 2})
+    log.end("FINISHED")
+
+
+def test_a_server_that_is_away_is_noted_once_and_gets_all_in_order_later(opened, mlflow, tmp_path, capsys):
+    mlflow.there = False
+    log = opened()
+    log_all(log, tmp_path / "made")
+    soon(lambda: log.why, seconds=20)
+    log.close(10)
+    assert (mlflow.got, log.unsent, log.why) == ([], 8, "nobody answers")
+    assert capsys.readouterr().err.count("note: the run goes on, and ") == 1
+    assert log.history("loss") == [(0, 0.0), (1, 1 / 3), (2, 2 / 3)]
+    assert (log.download("model") / "weights").read_text() == "after step 2"
+    mlflow.there, mlflow.requests = True, 0
+    later = opened()  # as `train resume` does
+    later.close(10)
+    points = [[("loss", step / 3, step), ("norm", math.inf, step)] for step in range(3)]
+    files = [("model", "run.json", "{}"), ("model", "weights", "after step 2")]
+    assert mlflow.got == [*points[0], *points[1], *points[2], *files, {"version": "2"}, "FINISHED"]
+    assert (later.unsent, later.refused, mlflow.requests) == (0, [], 5), "numbers are sent together"
+    opened().close(10)
+    assert len(mlflow.got) == 10, "nothing is sent twice"
+
+
+def test_a_server_that_comes_back_is_found_and_one_that_hangs_is_not_waited_for(opened, mlflow, monkeypatch):
+    monkeypatch.setattr(module, "_AGAIN", 0.1)
+    mlflow.there = False
+    log = opened()
+    log.log({"loss": 1.0}, step=1)
+    soon(lambda: log.why, seconds=20)
+    mlflow.there = True
+    time.sleep(0.1)
+    log.log({"loss": 0.5}, step=2)
+    soon(lambda: not log.unsent, seconds=20)
+    assert mlflow.got == [("loss", 1.0, 1), ("loss", 0.5, 2)]
+
+    hangs = threading.Event()
+    monkeypatch.setattr(mlflow, "points", lambda points: hangs.wait(60))
+    began = time.monotonic()
+    for step in range(3, 503):
+        log.log({"loss": 1.0}, step=step)
+    log.close(0.2)
+    assert time.monotonic() - began < 6, "a step waits for nobody"
+    assert log.unsent == 500
+    hangs.set()
+
+
+def test_a_thousand_numbers_are_sent_at_once(opened, mlflow):
+    mlflow.there = False
+    log = opened()
+    for step in range(700):
+        log.log({"a": 1.0, "b": 2.0}, step=step)
+    log.close()
+    mlflow.there, mlflow.requests = True, 0
+    opened().close(20)
+    assert mlflow.got == [each for step in range(700) for each in (("a", 1.0, step), ("b", 2.0, step))]
+    assert mlflow.requests == 2
+
+
+def test_steps_that_are_trained_again_are_sent_once(opened, mlflow):
+    first = opened()
+    for step in (0, 2, 4):
+        first.log({"loss": step / 2, "lr": 0.5}, step=step)
+    for step in (4, 6):  # of a worker that was begun again
+        first.log({"loss": step / 2, "lr": 0.5}, step=step)
+    first.close(10)
+    again = opened()  # from a checkpoint of step 2
+    for step in (2, 4, 6, 4, 6, 8):  # and after another fault
+        again.log({"loss": step / 2, "other": 1.0}, step=step)
+    again.close(10)
+    losses = [(step, value) for name, value, step in mlflow.got if name == "loss"]
+    assert losses == [(step, step / 2) for step in (0, 2, 4, 6, 8)]
+    assert [step for name, _, step in mlflow.got if name == "other"] == [2, 4, 6, 8]
+
+
+def test_steps_that_another_machine_had_sent_are_sent_once(tmp_path, mlflow):
+    mlflow.before = {"loss": [(1, 0.5), (2, 0.25)]}
+    log = Sender(tmp_path / "log", lambda: mlflow, earlier=True)
+    for step in (2, 3):
+        log.log({"loss": step / 9, "new": 1.0}, step=step)
+    log.close(10)
+    assert sorted(mlflow.got) == [("loss", 3 / 9, 3), ("new", 1.0, 2), ("new", 1.0, 3)]
+
+
+def started(home: Path) -> Tracker:
+    return Tracker.start("e", uri=f"sqlite:///{home}/mlflow.db", home=home, name="n", tags={}, params={})
+
+
+def test_after_a_kill_mlflow_has_every_number_once(tmp_path):
+    tracker = started(tmp_path)
+    killed = Sender(tmp_path / "log", lambda: tracker)
+    for step in range(5):
+        killed.log({"loss": step / 7, "nan": math.nan}, step=step)
+    soon(lambda: not killed.unsent, seconds=20)  # and the process ends here, without `close`
+    with (tmp_path / "log" / METRICS).open("a") as file:
+        file.write('{"time": 1, "step": 9, "metr')
+    again = Sender(tmp_path / "log", lambda: tracker)
+    for step in range(3, 7):
+        again.log({"loss": step / 7, "nan": math.nan}, step=step)
+    again.end("FINISHED")
+    again.close(20)
+    assert [(step, value) for _, value, _, step in tracker.points_of("loss")] == [
+        (n, n / 7) for n in range(7)
+    ]
+    assert [step for _, value, _, step in tracker.points_of("nan") if math.isnan(value)] == [*range(7)]
+    assert tracker.status() == "FINISHED"
+
+
+def test_no_number_is_lost_where_mlflow_takes_a_part(tmp_path, monkeypatch):
+    tracker, calls = started(tmp_path), []
+    points = Tracker.points
+
+    def breaks(self: Tracker, batch: list[object]) -> None:
+        calls.append(len(batch))
+        points(self, batch[: len(batch) // 2] if len(calls) == 1 else batch)
+        if len(calls) == 1:
+            raise InputError("no answer")
+
+    monkeypatch.setattr(Tracker, "points", breaks)
+    log = Log(tmp_path / "log")  # as a worker writes it
+    for step in range(6):
+        log.log({"loss": step / 7}, step=step)
+    log.end("FINISHED")
+    first = Sender(tmp_path / "log", lambda: tracker)
+    first.close(20)
+    assert (first.unsent, tracker.status(), len(tracker.points_of("loss"))) == (7, "RUNNING", 3)
+    Sender(tmp_path / "log", lambda: tracker).close(20)
+    assert [step for _, _, _, step in tracker.points_of("loss")] == [*range(6)]
+    assert tracker.status() == "FINISHED"
+
+
+def test_what_is_refused_holds_nothing_up(opened, mlflow, capsys):
+    mlflow.there = False
+    log = opened()
+    for step, name in enumerate(("a", "R@1", "R@1", "b"), start=1):
+        log.log({name: 1.0}, step=step)
+    log.tags({"c": "1"})
+    log.close()
+    mlflow.there = True
+    later = opened()
+    later.close(10)
+    assert mlflow.got == [("a", 1.0, 1), ("b", 1.0, 4), {"c": "1"}]
+    assert (later.unsent, later.refused) == (0, ["no such name"] * 2)
+    assert capsys.readouterr().err.count("note: not logged: no such name") == 1
+
+
+def test_what_a_deleted_run_refuses_is_sent_once_it_is_restored(opened, mlflow):
+    mlflow.deleted = True
+    log = opened()
+    log.log({"loss": 1.0}, step=1)
+    log.end("FINISHED")
+    log.close(10)
+    assert (log.unsent, log.refused, log.why, mlflow.got) == (2, [], "it was deleted", [])
+    mlflow.deleted = False
+    opened().close(10)
+    assert mlflow.got == [("loss", 1.0, 1), "FINISHED"]
