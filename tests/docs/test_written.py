@@ -129,8 +129,6 @@ def helps(verb: str, words: list[str]) -> str:
     """Return the help that a command's options stand in; sub-commands are the words before any option."""
     if verb == "train":
         return help_of("train") + help_of("train", "demo") + help_of("train", "rerun")
-    if verb == "data":
-        return help_of("data") + help_of("data", "push") + help_of("data", "pull")
     if verb == "sweep":
         return help_of("sweep") + help_of("train", "demo")
     known, shown = [verb], help_of(verb)

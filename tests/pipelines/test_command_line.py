@@ -222,7 +222,6 @@ def test_the_help_of_extract_names_every_backbone():
         ["ingest", "karpathy", "--json", "ftp://host/x", "--images", ".", "--out", "corpus"],
         ["ingest", "karpathy", "--json", "here.json", "--images", "ftp://host/x", "--out", "corpus"],
         ["ingest", "verify", "--store", "ftp://host/x"],
-        ["ingest", "vse-infinity", "ftp://host/x"],
         ["export", "0" * 32, "--out", "ftp://host/x"],
         ["compare", "--out", "ftp://host/x.csv"],
         ["compare", "--latex", "ftp://host/x.tex"],
