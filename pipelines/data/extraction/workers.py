@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import traceback
 from collections.abc import Callable, Generator, Iterable
 from itertools import islice
 from typing import Any
@@ -40,7 +41,7 @@ def stream(
         AwayError: workers died of the same batch again and again.
     """
     import ray
-    from ray.exceptions import RayActorError, RayTaskError
+    from ray.exceptions import RayActorError
     from ray.util import ActorPool
 
     os.environ["RAY_IGNORE_UNHANDLED_ERRORS"] = "1"  # of batches that nobody waits for after a first error
@@ -55,7 +56,7 @@ def stream(
     options = options | {"threads": threads, "trusting": trusted()}
     workers: list[Any] = [kind.remote(extractor, options) for _ in first]
     pool, sent, read = ActorPool(workers * _AHEAD), 0, 0
-    done: dict[int, list[Row]] = {}
+    done: dict[int, list[Row] | Exception] = {}
 
     def send(batch: Batch) -> None:
         nonlocal sent
@@ -73,10 +74,11 @@ def stream(
             number, rows = pool.get_next_unordered()
             done[number] = rows
             while read in done:
-                yield from done.pop(read)
+                rows = done.pop(read)
+                if isinstance(rows, Exception):
+                    raise rows
+                yield from rows
                 read += 1
-    except RayTaskError as error:
-        raise (error.cause if isinstance(error.cause, Exception) else error) from error
     except RayActorError as error:
         raise AwayError(
             f"a worker died {_TRIES} times on one batch, most likely as memory ran out; a smaller --batch takes less. "
@@ -93,7 +95,11 @@ class _Worker:
     def __init__(self, extractor: Callable[..., Any], options: dict[str, Any]) -> None:
         self._make, self._extractor = lambda: extractor(**options), None
 
-    def describe(self, number: int, batch: Batch) -> tuple[int, list[Row]]:
-        """Return the number of a batch, and its rows."""
-        self._extractor = self._extractor or self._make()
-        return number, self._extractor(batch)
+    def describe(self, number: int, batch: Batch) -> tuple[int, list[Row] | Exception]:
+        """Return the number of a batch with its rows, or the error, which is raised when it is the batch's turn."""
+        try:
+            self._extractor = self._extractor or self._make()
+            return number, self._extractor(batch)
+        except Exception as error:
+            error.add_note(traceback.format_exc())
+            return number, error

@@ -121,7 +121,7 @@ def test_an_open_shard_is_written_as_arrays_of_the_same_sets_are(tmp_path):
 
 def test_a_writer_holds_few_bytes_of_each_set_beside_its_vectors(tmp_path):
     count, x_ND = 6_000, np.ones((1, 1), np.float32)
-    ours = [tracemalloc.Filter(True, f"{ROOT}/infra/*")]
+    ours = [tracemalloc.Filter(True, f"{ROOT}/polypool/infra/*")]
 
     def taken() -> int:  # other threads take memory, too
         found = tracemalloc.take_snapshot().filter_traces(ours)
