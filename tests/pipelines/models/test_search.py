@@ -20,7 +20,7 @@ from polypool.infra.errors import InputError
 from polypool.infra.tracking import Tracker, tracking_uri
 from polypool.pipelines.commands.search import hit_table, search
 from polypool.pipelines.models import search as searches
-from polypool.pipelines.models.queries import Query, QueryReader
+from polypool.pipelines.models.queries import Query
 from polypool.pipelines.models.search import (
     EmbeddingGallery,
     Exact,
@@ -218,20 +218,6 @@ def test_a_manifest_that_names_no_backbone_is_said(extractor, message, pictures,
     finder = untrained(pictures[1]).open_search()
     finder.adapter.assets["feature_source"]["source"]["extractor"] = extractor
     with pytest.raises(InputError, match=message):
-        finder.find(Query(file=tmp_path / "a.png"), 3)
-
-
-def test_a_model_from_before_assets_named_the_backbone_asks_its_store(pictures, tmp_path):
-    noise().save(tmp_path / "a.png")
-    finder = untrained(pictures[1]).open_search()
-    expected = finder.find(Query(file=tmp_path / "a.png"), 3)
-    del finder.adapter.assets["feature_source"]
-    finder.reader.close()
-    finder.reader = QueryReader(finder.adapter)
-    assert finder.find(Query(file=tmp_path / "a.png"), 3) == expected
-    finder.adapter.store.manifest.source["extractor"]["version"] = 0
-    finder.reader = QueryReader(finder.adapter)
-    with pytest.raises(InputError, match=r"cannot be built as it was \(version 0, here 1\)"):
         finder.find(Query(file=tmp_path / "a.png"), 3)
 
 
