@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import secrets
@@ -430,9 +431,17 @@ class JobServer:
             client = self.client()
         except ConnectionError as error:
             raise InputError(f"no job server answers at {self.address}; start the cluster first") from error
-        job = client.submit_job(
-            entrypoint=command, runtime_env={"working_dir": str(folder), "env_vars": dict(env)}
-        )
+        limit = time.monotonic() + _START_SECONDS
+        while True:
+            try:
+                job = client.submit_job(
+                    entrypoint=command, runtime_env={"working_dir": str(folder), "env_vars": dict(env)}
+                )
+                break
+            except RuntimeError as error:  # a head answers before it can take jobs
+                if "No available agent" not in str(error) or time.monotonic() > limit:
+                    raise
+                await asyncio.sleep(1)
         rest = ""
         try:
             async for text in client.tail_job_logs(job):
