@@ -901,6 +901,11 @@ class Sender(Log):
         """The number of entries that were not sent."""
         return sum(not entry.sent for entry, _ in self.entries(self._sent))
 
+    def download(self, artifact_path: str) -> Path:
+        """Return the path of an artifact, downloaded where another machine stored it."""
+        here = super().download(artifact_path)
+        return here if here.exists() else self._connect().download(artifact_path)
+
     def close(self, seconds: float = CLOSE_SECONDS) -> None:
         """Send what is left, unless the server does not answer or it takes longer than `seconds`."""
         self._closing.set()

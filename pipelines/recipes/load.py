@@ -93,7 +93,7 @@ def read_run_file(path: str | Path) -> Run:
         raise InputError(f"{path}: cannot be read as YAML or JSON: {' '.join(str(error).split())}") from error
     if not isinstance(values, dict):
         raise InputError(f"{path}: expected settings such as `base: coco_mini` and `aggregator: gpo`")
-    return from_json(_settings(values, where=str(path)), where=str(path))
+    return from_json(_with_base(values, where=str(path)), where=str(path))
 
 
 def named_recipe(name: str) -> Run | Ensemble:
@@ -170,12 +170,12 @@ _FLOAT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
 _Loader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+.0123456789"))
 
 
-def _settings(values: Mapping[str, Any], *, where: str) -> dict[str, Any]:
+def _with_base(values: Mapping[str, Any], *, where: str) -> dict[str, Any]:
     """Return the settings that a file gives with those of its base, also of its members'."""
     settings = dict(values)
     if isinstance(members := settings.get("members"), Mapping):
         settings["members"] = {
-            name: _settings(member, where=f"{where}: members.{name}")
+            name: _with_base(member, where=f"{where}: members.{name}")
             if isinstance(member, Mapping)
             else member
             for name, member in members.items()
@@ -185,16 +185,16 @@ def _settings(values: Mapping[str, Any], *, where: str) -> dict[str, Any]:
         return settings
     refuse_untrusted(str(base), where=f"{where}: {_BASE}")
     try:
-        of_base = _of_recipe(str(base))
+        of_base = _recipe_settings(str(base))
     except InputError as error:
         raise InputError(f"{where}: {_BASE}: {error}") from error
     parts = {name: settings[name] for name in _PARTS if isinstance(settings.get(name), Mapping)}
     return of_base | settings | {name: of_base.get(name, {}) | part for name, part in parts.items()}
 
 
-def _of_recipe(name: str) -> dict[str, Any]:
+def _recipe_settings(name: str) -> dict[str, Any]:
     if name in _BUILT_IN and not _is_ensemble(name):
-        return _own(name)
+        return _built_in_settings(name)
     return json.loads(json.dumps(to_json(single(RECIPES.get(name)(), name))))
 
 
@@ -202,16 +202,16 @@ def _is_ensemble(name: str) -> bool:
     return isinstance(_BUILT_IN[name].get("members"), list)
 
 
-def _own(name: str) -> dict[str, Any]:
+def _built_in_settings(name: str) -> dict[str, Any]:
     """Return the settings of a built-in recipe; its published numbers are not those of its base."""
     entry = {"published": {}, "source": "", **_BUILT_IN[name], "recipe": name}
     del entry["about"]
-    return _settings(entry, where=f"recipe {name}")
+    return _with_base(entry, where=f"recipe {name}")
 
 
 def _register(name: str, about: str) -> None:
     def make() -> Run | Ensemble:
-        settings = _own(name)
+        settings = _built_in_settings(name)
         if _is_ensemble(name):
             settings["members"] = tuple(settings["members"])
             return Ensemble(**settings)

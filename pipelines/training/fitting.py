@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,8 +15,7 @@ from polypool.infra.paths import home
 from polypool.infra.process.stopping import Stopped, graceful_stop, resume_hint
 from polypool.infra.ray import local_cores, report
 from polypool.infra.storage import Url, delete, exists, write_bytes
-from polypool.infra.tracking import FILES, Log, Tracker
-from polypool.pipelines.training.checkpoints.best import ARTIFACT
+from polypool.infra.tracking import Log, Tracker
 from polypool.pipelines.training.checkpoints.kept import InFolder, remove_old
 from polypool.pipelines.training.on_ray import train_on_ray
 from polypool.pipelines.training.record import KILLED_SECONDS, finish_soon
@@ -74,10 +71,7 @@ def fit(
     stop: Path | Url = trial.stop if trial else (at or folder) / "stop"
     if trial is None:
         delete(stop)
-    journal, best = partial(Log, folder / OUTBOX), folder / OUTBOX / FILES / ARTIFACT
-    if last and not best.is_dir():  # MLflow has it
-        with suppress(InputError):
-            shutil.copytree(tracker.download(ARTIFACT), best)
+    journal = partial(Log, folder / OUTBOX)
     until_stopped = partial(_until_stopped, stop=stop, tracker=tracker)
     with resume_hint(resume_command(tracker.run_id, modules(run))):
         if isinstance(stop, Path) and trains_here(run, at=at, in_sweep=trial is not None):

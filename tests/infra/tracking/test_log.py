@@ -167,6 +167,17 @@ def started(home: Path) -> Tracker:
     return Tracker.start("e", uri=f"sqlite:///{home}/mlflow.db", home=home, name="n", tags={}, params={})
 
 
+def test_an_artifact_that_another_machine_stored_is_downloaded(tmp_path):
+    (tmp_path / "weights").write_text("best")
+    tracker = started(tmp_path)
+    tracker.artifact(tmp_path / "weights", "model")
+    log = Sender(tmp_path / "log", lambda: tracker)
+    assert (log.download("model") / "weights").read_text() == "best"
+    log.artifact(tmp_path / "weights", "model")
+    assert log.download("model") == tmp_path / "log/files/model"
+    log.close(10)
+
+
 def test_after_a_kill_mlflow_has_every_number_once(tmp_path):
     tracker = started(tmp_path)
     killed = Sender(tmp_path / "log", lambda: tracker)

@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import redirect_stdout
+from contextlib import closing, redirect_stdout
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
@@ -19,10 +19,10 @@ from toy import same_weights
 
 from polypool.infra.errors import InputError
 from polypool.infra.registry import RECIPES
-from polypool.infra.tracking import RunRecord, Tracker, find_runs, tracking_uri
+from polypool.infra.tracking import Log, RunRecord, Tracker, find_runs, tracking_uri
 from polypool.pipelines.commands import sweep as module
 from polypool.pipelines.training.launch import start
-from polypool.pipelines.training.run_folder import take_run
+from polypool.pipelines.training.run_folder import OUTBOX, take_run
 from polypool.pipelines.training.sweep import trials
 from polypool.pipelines.training.sweep.execution import ERROR
 from polypool.pipelines.training.sweep.trials import STOPPED, SWEEP
@@ -163,8 +163,10 @@ def test_what_is_done_is_not_done_again_and_what_was_interrupted_goes_on(tiny, c
     assert "1 trained, 1 failed" in said
     done = found["mean/mean"]
 
-    # the trial is unfinished again
-    Tracker.attach(tracking_uri(tiny), done.run_id)
+    # the trial is unfinished again, with the log of a run that was killed
+    unfinished = Tracker.attach(tracking_uri(tiny), done.run_id)
+    with closing(Log(tiny / "runs" / done.run_id / OUTBOX)) as log:
+        log.artifact(unfinished.download("model"), "model")
     sweep = ("--aggregators", "mean", "max", "--text-aggregators", "mean")
     assert command(*grid, *sweep) == 0
     again = trained(tiny, "pairs")
