@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import traceback
 from collections.abc import Callable, Generator, Iterable
-from itertools import islice
+from itertools import chain, count, islice
 from typing import Any
 
 from polypool.infra.errors import AwayError
@@ -44,7 +43,6 @@ def stream(
     from ray.exceptions import RayActorError
     from ray.util import ActorPool
 
-    os.environ["RAY_IGNORE_UNHANDLED_ERRORS"] = "1"  # of batches that nobody waits for after a first error
     has = ray.cluster_resources()
     cpus, gpus = int(has.get("CPU", 1)), int(has.get("GPU", 0)) if gpu else 0
     threads = max(1, cpus // gpus) if gpus else 1
@@ -55,30 +53,21 @@ def stream(
     )(_Worker)
     options = options | {"threads": threads, "trusting": trusted()}
     workers: list[Any] = [kind.remote(extractor, options) for _ in first]
-    pool, sent, read = ActorPool(workers * _AHEAD), 0, 0
+    pool, tasks = ActorPool(workers * _AHEAD), enumerate(chain(first, coming))
     done: dict[int, list[Row] | Exception] = {}
-
-    def send(batch: Batch) -> None:
-        nonlocal sent
-        pool.submit(lambda worker, numbered: worker.describe.remote(*numbered), (sent, batch))
-        sent += 1
-
     try:
-        for batch in first:
-            send(batch)
-        while True:
-            while pool.has_free() and (batch := next(coming, None)):
-                send(batch)
-            if not pool.has_next():
-                return
-            number, rows = pool.get_next_unordered()
-            done[number] = rows
-            while read in done:
-                rows = done.pop(read)
-                if isinstance(rows, Exception):
-                    raise rows
-                yield from rows
-                read += 1
+        for wanted in count():
+            while wanted not in done:
+                while pool.has_free() and (task := next(tasks, None)):
+                    pool.submit(lambda worker, task: worker.describe.remote(*task), task)
+                if not pool.has_next():
+                    return
+                number, rows = pool.get_next_unordered()
+                done[number] = rows
+            rows = done.pop(wanted)
+            if isinstance(rows, Exception):
+                raise rows
+            yield from rows
     except RayActorError as error:
         raise AwayError(
             f"a worker died {_TRIES} times on one batch, most likely as memory ran out; a smaller --batch takes less. "
