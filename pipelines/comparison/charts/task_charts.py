@@ -40,7 +40,7 @@ def draw_cross_task(cross_task: CrossTaskTable) -> Figure:
     shades = [column.group.metric.shade(value) for column, value in zip(columns, values, strict=True)]
     row = 0.3 * max(1.0, 0.62 * max(map(lines_of, names)))
     header = 0.17 * max(text.count("\n") + 1 for text in above)
-    heading = "primary metric (chance-normalised, which shades show: 0 is chance, 100 the best possible)"
+    heading = "primary metric (in brackets and as shade: chance-normalised)"
     heading += f"\n{cross_task.tuned}" * bool(cross_task.tuned)
     figure = new_figure(
         max(6.2, 3.4 + 1.35 * len(columns)), row * len(names) + header + 0.9, heading, size=11

@@ -21,7 +21,12 @@ from polypool.pipelines.comparison.charts.score_charts import (
     group_chart,
     table_charts,
 )
-from polypool.pipelines.comparison.charts.task_charts import cliques, critical_difference, draw_pairs
+from polypool.pipelines.comparison.charts.task_charts import (
+    cliques,
+    critical_difference,
+    draw_cross_task,
+    draw_pairs,
+)
 from polypool.pipelines.comparison.comparison import Comparison
 from polypool.pipelines.comparison.groups import Group
 from polypool.pipelines.comparison.statistics.intervals import Difference
@@ -183,6 +188,13 @@ def test_names_and_numbers_of_a_chart_do_not_overlap():
     assert len(boxes) >= 30
     touching = [(a, b) for (a, x), (b, y) in itertools.combinations(boxes, 2) if x.overlaps(y)]
     assert touching == []
+
+
+def test_the_heading_of_a_heat_map_fits_its_figure():
+    runs = [run("gpo"), run("mean"), vqa("gpo", 0, 30.0), vqa("mean", 0, 31.0)]
+    figure = draw_cross_task(cross_task_tables(blocks_of(*runs))[0])
+    figure.draw_without_rendering()
+    assert figure._suptitle.get_window_extent().x1 < figure.bbox.x1
 
 
 def test_a_mean_may_be_beyond_the_end_of_its_interval_by_its_last_digit():
