@@ -206,7 +206,7 @@ def train(run: str | Run, **settings: Any) -> TrainedRun:
     from polypool.infra.tracking import Tracker, tracking_uri
     from polypool.pipelines.recipes.arguments import begun_with
     from polypool.pipelines.recipes.load import derive
-    from polypool.pipelines.training.launch import start
+    from polypool.pipelines.training.train import start
     from polypool.tasks.run import Run, located, modules
 
     if isinstance(run, Run):

@@ -10,7 +10,7 @@ from verbs import exit_code
 from polypool.infra.checks import Check, Outcome, run_checks, summary
 from polypool.infra.errors import InputError
 from polypool.pipelines.commands import check as module
-from polypool.pipelines.training.prepare import prepare
+from polypool.pipelines.training.train import prepare
 from polypool.testing import checks, kind_of, listing, outcomes, task_checks
 
 

@@ -362,9 +362,7 @@ READERS = Registry(
     rooms=("readers", "features"),
     base="polypool.tasks.datasets:Reader",
 )
-OPTIMISERS = Registry(
-    "optimiser", package="polypool.pipelines.training.optimisers", base="torch.optim:Optimizer"
-)
+OPTIMISERS = Registry("optimiser", package="polypool.pipelines.training", base="torch.optim:Optimizer")
 
 KINDS = {
     "task": TASKS,

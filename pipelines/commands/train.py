@@ -92,7 +92,7 @@ def train(work: Run | Resume, file: Path | None = None) -> tuple[str, str]:
     Raises:
         InputError: the file holds the id of another run; also as `start` and `resume` do.
     """
-    from polypool.pipelines.training.launch import resume, start  # imports torch
+    from polypool.pipelines.training.train import resume, start  # imports torch
 
     if file and isinstance(work, Resume):
         raise InputError(f"{RUN_ID_FILE} is for a recipe; leave it out where the id is known")
@@ -164,13 +164,13 @@ def show(run_id: str, how: str = "finished") -> None:
 
 def rerun(options: Rerun) -> None:
     """Print what differs, train, and print the scores side by side."""
-    from polypool.pipelines.training.launch import ORIGIN, read_original, scores, start
-    from polypool.pipelines.training.tuned import inherited
+    from polypool.pipelines.training.record import inherited
+    from polypool.pipelines.training.train import ORIGIN, read_original, scores, start
 
     original = read_original(options.run_id, trust=options.trust)
     run = original.run
     print(f"{run.label} {run.aggregator} seed {run.seed} (run {original.tracker.run_id})")
-    print(*(f"  {line}" for line in original.lines()), sep="\n")
+    print(*(f"  {line}" for line in original.lines), sep="\n")
     if options.dry_run:
         return
     run_id = start(run, more_tags={ORIGIN: original.tracker.run_id, **inherited(original.tracker.all_tags())})

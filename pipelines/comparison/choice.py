@@ -10,7 +10,7 @@ from polypool.infra.errors import unknown
 from polypool.infra.process.command import AllByDefault
 from polypool.infra.spec import Spec
 from polypool.infra.tracking import RunRecord
-from polypool.pipelines.training.tuned import tuned_of
+from polypool.pipelines.training.record import tuned_of
 from polypool.tasks.automatic import features_name
 
 

@@ -25,7 +25,7 @@ from polypool.pipelines.comparison.row_settings import (
     named,
 )
 from polypool.pipelines.recipes.load import Ensemble, published_text
-from polypool.pipelines.training.tuned import text_of, tuned_of
+from polypool.pipelines.training.record import text_of, tuned_of
 from polypool.tasks.adapter import Metric
 from polypool.tasks.scoring.protocols import is_for_test, warnings_of
 from polypool.tasks.scoring.records import TAG, TRAINED_ON, VERSION_TAG, metrics_from

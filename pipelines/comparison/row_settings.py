@@ -8,8 +8,7 @@ from dataclasses import MISSING, asdict, fields
 from itertools import chain
 
 from polypool.infra.tracking import PACKAGES, RunRecord, flattened
-from polypool.pipelines.training.record import PRECISION
-from polypool.pipelines.training.tuned import Tuned, tuned_of
+from polypool.pipelines.training.record import PRECISION, Tuned, tuned_of
 from polypool.tasks.run import OF_THE_JOINT_RUN, WITHOUT_EFFECT, Data, Optim, Run
 from polypool.tasks.scoring.records import LEFT_OUT, ORIGIN, VERSION_TAG
 

@@ -101,7 +101,7 @@ def list_runs(uri: str, experiment: str, *, home: Path) -> list[ListedRun]:
 
 
 def _listed(record: RunRecord, *, home: Path) -> ListedRun:
-    from polypool.pipelines.training.run_folder import behind
+    from polypool.pipelines.training.record import behind
 
     who, holder = behind(record, home=home)
     tags, epochs = record.tags, record.params.get("optim.epochs", "")
@@ -139,8 +139,7 @@ def mark_dead(uri: str, runs: Sequence[ListedRun], *, home: Path) -> dict[str, s
 
     What they logged and MLflow lacks is sent first. A run that ended while MLflow was away keeps that status.
     """
-    from polypool.pipelines.training.record import send
-    from polypool.pipelines.training.run_folder import take_run
+    from polypool.pipelines.training.record import send, take_run
 
     ended: dict[str, str] = {}
     for run in runs:

@@ -13,7 +13,7 @@ from polypool.encoders.backbones import recorded_spec
 from polypool.infra.text_tables import Table, as_markdown
 from polypool.infra.tracking import COMMAND, Tracker
 from polypool.pipelines.models.trained import TrainedModel
-from polypool.pipelines.training.checkpoints.best import ASSETS
+from polypool.pipelines.training.checkpoint import ASSETS
 from polypool.pipelines.training.record import PRECISION, printed
 from polypool.tasks.abilities import Answers, ReadsInputs
 from polypool.tasks.adapter import Metric

@@ -31,13 +31,7 @@ from polypool.infra.tracking import (
 from polypool.pipelines.models.card import model_card
 from polypool.pipelines.models.table_rows import check_servable, input_example, makes_sets, signature
 from polypool.pipelines.models.trained import TrainedModel, load
-from polypool.pipelines.training.checkpoints.best import (
-    ASSETS,
-    RUN,
-    WEIGHTS,
-    best_checkpoint,
-    write_model,
-)
+from polypool.pipelines.training.checkpoint import ASSETS, RUN, WEIGHTS, best_checkpoint, write_model
 from polypool.tasks.corpus_task import refuse_video_files
 from polypool.tasks.models.parts import is_adapted, without_adaptation
 from polypool.tasks.run import modules, portable, to_record

@@ -27,7 +27,7 @@ from polypool.pipelines.models.released_parts import (
     regions_side,
 )
 from polypool.pipelines.models.trained import TrainedModel
-from polypool.pipelines.training.checkpoints.best import ARTIFACT, write_model
+from polypool.pipelines.training.checkpoint import ARTIFACT, write_model
 from polypool.pipelines.training.record import data_tags, tags
 from polypool.tasks.run import Data, Optim, Run, located, to_params, to_record
 

@@ -17,11 +17,15 @@ from polypool.infra.paths import home
 from polypool.infra.tracking import PARENT, Tracker, tracking_uri
 from polypool.pipelines.models.trained import TrainedModel, load_run
 from polypool.pipelines.recipes.load import Ensemble, named_run
-from polypool.pipelines.training.launch import start
-from polypool.pipelines.training.prepare import prepare
-from polypool.pipelines.training.record import Described, data_tags, log_evaluation, log_pictures
-from polypool.pipelines.training.run_folder import at_work
-from polypool.pipelines.training.tuned import inherited
+from polypool.pipelines.training.record import (
+    Described,
+    at_work,
+    data_tags,
+    inherited,
+    log_evaluation,
+    log_pictures,
+)
+from polypool.pipelines.training.train import prepare, start
 from polypool.tasks.abilities import Banks, Scores
 from polypool.tasks.adapter import Evaluation
 from polypool.tasks.models.dual_encoder import SplitEmbeddings

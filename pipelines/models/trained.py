@@ -30,10 +30,8 @@ from polypool.infra.storage import Url, fetch, place, read_bytes, read_json
 from polypool.infra.tracking import HOME, Tracker, installed, resolve_run, tracking_uri
 from polypool.pipelines.models.queries import Query, visual_batch
 from polypool.pipelines.models.search import AnswerSearch, EmbeddingFiles, Hit, Method, RetrievalSearch
-from polypool.pipelines.training.checkpoints.best import ASSETS, RUN, WEIGHTS, best_checkpoint
-from polypool.pipelines.training.checkpoints.format import load_weights
-from polypool.pipelines.training.record import at_home
-from polypool.pipelines.training.run_folder import run_folder
+from polypool.pipelines.training.checkpoint import ASSETS, RUN, WEIGHTS, best_checkpoint, load_weights
+from polypool.pipelines.training.record import at_home, run_folder
 from polypool.tasks.abilities import Answers, ReadsInputs, Searchable, missing
 from polypool.tasks.adapter import Evaluation
 from polypool.tasks.corpus_task import CorpusTask

@@ -1,8 +1,14 @@
-"""Record of a run in MLflow: description, log, and results (costs, evaluation, per-query results, figures)."""
+"""The record of a run: its folder and lock on this machine, and in MLflow its description, log, results and tuning.
+
+The folder holds the log and the checkpoints. Where POLYPOOL_RUNS is a URL of object storage, Ray Train keeps the
+checkpoints there, and machines that share no folder can resume the run.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import io
+import json
 import logging
 import math
 import os
@@ -11,20 +17,22 @@ import sys
 import tempfile
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from polypool.infra.errors import InputError
-from polypool.infra.fields import read_record
+from polypool.infra.fields import from_plain, read_record
 from polypool.infra.files import disk_fault
-from polypool.infra.paths import home, keep_out_of_jobs
+from polypool.infra.locks import NAME, Lock, holder_of
+from polypool.infra.paths import home, keep_out_of_jobs, runs
 from polypool.infra.process.stopping import cleanup_on_exit
+from polypool.infra.spec import trust_flags
 from polypool.infra.tracking import (
     CLOSE_SECONDS,
     COMMAND,
@@ -35,6 +43,7 @@ from polypool.infra.tracking import (
     NOTE,
     PARENT,
     Log,
+    RunRecord,
     Sender,
     Source,
     Status,
@@ -43,8 +52,6 @@ from polypool.infra.tracking import (
     ending,
     system_metrics,
 )
-from polypool.pipelines.training.run_folder import OUTBOX, resume_command, run_folder
-from polypool.pipelines.training.tuned import inherited
 from polypool.tasks.adapter import Evaluation, Pictures, TaskAdapter
 from polypool.tasks.run import Run, from_json, located, modules, portable, to_params, to_record
 from polypool.tasks.scoring.records import (
@@ -61,7 +68,63 @@ if TYPE_CHECKING:
     from torch import nn
 
     from polypool.aggregators.observe import Watched
-    from polypool.pipelines.training.checkpoints.format import Progress
+    from polypool.pipelines.training.checkpoint import Progress
+
+LOG_FOLDER = "log"
+"""In the folder of a run, its log until MLflow has all of it."""
+AT = "checkpoints_at"
+"""The tag of a run whose checkpoints are in object storage: the URL of the parent of its folder."""
+Behind = Literal["", "alive", "nobody", "unknown"]
+"""Process state of a run: alive, nobody (it died), unknown (its folder is on another machine) or empty (it ended)."""
+
+
+def run_folder(home: Path, run_id: str) -> Path:
+    """Return the folder of a run on this machine."""
+    named = runs()
+    return (named if isinstance(named, Path) else home / "runs") / run_id
+
+
+def resume_command(run_id: str, trust: Iterable[str] = ()) -> str:
+    """Return the command line that resumes a run which names trusted modules."""
+    return " ".join(["polypool train resume", run_id, *trust_flags(trust)])
+
+
+def take_run(tracker: Tracker) -> Lock:
+    """Lock a run; its folder is created.
+
+    Raises:
+        HeldError: another process trains the run.
+        InputError: the folder cannot be written.
+    """
+    of = f"run {tracker.run_id} is being trained by another process"
+    return Lock(run_folder(home(), tracker.run_id) / NAME, of=of)
+
+
+@contextmanager
+def at_work(tracker: Tracker) -> Iterator[None]:
+    """Lock a run that trains nothing itself, such as a sweep, and end the run with the block.
+
+    By the lock `polypool runs` sees whether the process that works for it is alive.
+
+    Raises:
+        HeldError: another process works for it.
+        InputError: its folder cannot be written.
+    """
+    with take_run(tracker), ending(tracker.finish):
+        yield
+    with suppress(OSError):  # a file that somebody has put there
+        run_folder(home(), tracker.run_id).rmdir()
+
+
+def behind(record: RunRecord, *, home: Path) -> tuple[Behind, str]:
+    """Return the state of the process that trains a run, and which it is, where that is known."""
+    folder = run_folder(home, record.run_id)
+    if holder := holder_of(folder / NAME):
+        return "alive", holder
+    if record.status != "RUNNING":
+        return "", ""
+    return ("nobody" if folder.is_dir() else "unknown"), ""
+
 
 COLLAPSED = "collapsed"
 """The tag of a run that has collapsed, with step and symptoms."""
@@ -69,6 +132,101 @@ SCORED = "scored"
 """The tag of a run all of whose scores are logged, with the protocol of its test split; figures may be missing."""
 PRECISION = "precision"
 """The tag with what a run computes its losses in, `float32` or `bfloat16`."""
+
+
+TUNED = "tuned"
+"""The tag of a run whose settings a tuned sweep chose."""
+FACTOR = "aggregator.lr"
+"""The setting that multiplies the learning rate of the aggregators' own weights, by `optim.lr_factors`."""
+
+Listed = tuple[tuple[str, tuple[str, ...]], ...]
+"""Values by setting, as text."""
+
+
+def listed(values: Listed) -> str:
+    """Return lists of values as text, such as `optim.lr=0.001,0.002; aggregator.lr=0.3,1.0`."""
+    return "; ".join(f"{name}={','.join(of)}" for name, of in values)
+
+
+def text_of(chosen: Iterable[tuple[str, str]]) -> str:
+    """Return a value for each setting as text, such as `optim.lr=0.001, kmax.k=2`."""
+    return ", ".join(f"{name}={value}" for name, value in chosen)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tuned:
+    """How settings were chosen.
+
+    Attributes:
+        aggregator: its spec without the options that were chosen, and the text's.
+        budget: trials of each aggregator.
+        space: by setting, the values that all aggregators could have.
+        own: by option of the aggregator, the values that it could have.
+        early_stop: whether the worse half of an aggregator's trials was stopped early.
+        chosen: by setting and option, the value that was best on `val`.
+        sweep: the run of the sweep.
+        seed: of the sample of each aggregator's space; None if the sample was not stratified.
+    """
+
+    aggregator: str
+    budget: int
+    space: Listed
+    own: Listed
+    early_stop: bool
+    chosen: tuple[tuple[str, str], ...]
+    sweep: str
+    seed: int | None = None
+
+    @property
+    def identity(self) -> tuple[str, ...]:
+        """What two runs have in common that were tuned alike, whatever was chosen."""
+        return self.named, self.words
+
+    @property
+    def named(self) -> str:
+        """The aggregator with the values of its own options."""
+        return self.aggregator + (f" ({listed(self.own)})" if self.own else "")
+
+    @property
+    def words(self) -> str:
+        """The tuning as in the title of a table, equal for all aggregators of a sweep."""
+        stopped = ", the worse half stopped early" if self.early_stop else ""
+        over = f" over {listed(self.space)}" if self.space else ""
+        drawn = f", sample {self.seed}" if self.seed is not None else ""
+        return f"tuned by {self.budget} trial{'s' * (self.budget > 1)} each{over}{drawn}{stopped}"
+
+    @property
+    def settings(self) -> tuple[str, ...]:
+        """The settings of a run that tuning changes, beside its aggregators."""
+        return tuple("optim.lr_factors" if name == FACTOR else name for name, _ in self.space)
+
+    def tag(self) -> dict[str, str]:
+        return {TUNED: json.dumps(dataclasses.asdict(self))}
+
+
+def inherited(tags: Mapping[str, str]) -> dict[str, str]:
+    """Return the tag of a run that others of its weights or settings have, too, so that tables keep them apart."""
+    return {TUNED: tags[TUNED]} if tags.get(TUNED) else {}
+
+
+def tuned_of(tags: Mapping[str, str], *, run: str) -> Tuned | None:
+    """Return how a run was tuned; None for one that was not.
+
+    Args:
+        tags: of the run.
+        run: its id, for the message.
+
+    Raises:
+        InputError: the tag is damaged, or of another version.
+    """
+    if not (text := tags.get(TUNED)):
+        return None
+    where = f"tag {TUNED!r} of run {run}"
+    try:
+        values = json.loads(text)
+    except ValueError:
+        raise InputError(f"{where}: {text[:80]!r} is no JSON; delete the run, or correct it") from None
+    return from_plain(Tuned, values, where=where)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,35 +343,29 @@ def name_of(run: Run) -> str:
 
 def words(run: Run) -> str:
     """Return a description of a run; MLflow's table shows its beginning, the run's page all as Markdown."""
-    return f"{_read(run)} {_trained(run)}"
-
-
-def _read(run: Run) -> str:
+    data, optim, text = run.data, run.optim, run.text_aggregator or run.aggregator
     if run.members:
         each = [f"{name} on {of.data.dataset} ({of.data.corpus})" for name, of in run.members.items()]
-        return f"Several tasks in one model, {run.task}: {'; '.join(each)}. {run.aggregator} pools."
-    data, text = run.data, run.text_aggregator or run.aggregator
-    visual = run.visual + (f" of {data.features}" if data.features else "")
-    source = f" of {data.texts}" if data.texts else ""
-    texts = f", and {text} what {run.text}{source} does" if run.text else ""
-    whole = f", put together by {run.model}" if run.model else ""
-    with_others = f", trained together with other tasks, {run.jointly}" if run.jointly else ""
-    return (
-        f"{run.task} on {data.dataset}: {run.aggregator} pools what {visual} gives{texts}"
-        f"{whole}{with_others}. The corpus is {data.corpus}."
-    )
-
-
-def _trained(run: Run) -> str:
-    optim, more = run.optim, "".join(f" + {of}" for of in run.regularisers)
+        read = f"Several tasks in one model, {run.task}: {'; '.join(each)}. {run.aggregator} pools."
+    else:
+        visual = run.visual + (f" of {data.features}" if data.features else "")
+        source = f" of {data.texts}" if data.texts else ""
+        texts = f", and {text} what {run.text}{source} does" if run.text else ""
+        whole = f", put together by {run.model}" if run.model else ""
+        with_others = f", trained together with other tasks, {run.jointly}" if run.jointly else ""
+        read = (
+            f"{run.task} on {data.dataset}: {run.aggregator} pools what {visual} gives{texts}"
+            f"{whole}{with_others}. The corpus is {data.corpus}."
+        )
     scored = f"its test split is {f'scored by {run.protocol}' if run.test else 'not scored'}."
     if not optim.epochs:
-        return f"Nothing is trained; {scored}"
+        return f"{read} Nothing is trained; {scored}"
+    more = "".join(f" + {of}" for of in run.regularisers)
     goal = "The loss of each task" if run.members else f"{run.objective}{more}"
     start = f", from the weights of run {run.init}" if run.init else ""
     return (
-        f"{goal} is minimised by {optim.optimiser} in {optim.epochs} epochs of batches of {optim.batch}{start}, seed "
-        f"{run.seed}; the epoch that is best on val is kept, and {scored}"
+        f"{read} {goal} is minimised by {optim.optimiser} in {optim.epochs} epochs of batches of {optim.batch}{start}, "
+        f"seed {run.seed}; the epoch that is best on val is kept, and {scored}"
     )
 
 
@@ -235,14 +387,14 @@ def recorded(tracker: Tracker) -> Iterator[None]:
     Raises:
         InputError: the disk is full.
     """
-    log = Sender(run_folder(home(), tracker.run_id) / OUTBOX, lambda: tracker)
+    folder = run_folder(home(), tracker.run_id)
+    log = Sender(folder / LOG_FOLDER, lambda: tracker)
     killed = cleanup_on_exit(lambda: finish_soon(tracker, "KILLED").join(1))
-    ended = ending(lambda status: _close(log, tracker, status))
-    with killed, ended, system_metrics(tracker):
+    with killed, ending(lambda status: _close(log, tracker, status)), system_metrics(tracker):
         try:
             yield
         except OSError as error:
-            if why := disk_fault(error, run_folder(home(), tracker.run_id)):
+            if why := disk_fault(error, folder):
                 raise InputError(f"{why}, and go on with `{resume_command(tracker.run_id)}`") from error
             raise
 
@@ -261,16 +413,18 @@ def send(tracker: Tracker, status: Status | None = None) -> None:
         tracker: of the run.
         status: how it ended, if it ends now.
     """
-    folder = run_folder(home(), tracker.run_id) / OUTBOX
+    folder = run_folder(home(), tracker.run_id) / LOG_FOLDER
     if status is not None or folder.is_dir():
         _close(Sender(folder, lambda: tracker), tracker, status)
 
 
 def _close(log: Sender, tracker: Tracker, status: Status | None) -> None:
-    full = False
+    again, note = f"`{resume_command(tracker.run_id)}` sends them", ""
     if status == "KILLED" and log.has_tag(SCORED):
         status = "FINISHED"
-        _note(f"run {tracker.run_id} is finished: all its scores were logged before; figures may be missing")
+        scored = "all its scores were logged before; figures may be missing"
+        print(f"note: run {tracker.run_id} is finished: {scored}", file=sys.stderr)
+    full = False
     if status is not None:
         try:
             log.end(status)
@@ -279,26 +433,21 @@ def _close(log: Sender, tracker: Tracker, status: Status | None) -> None:
     log.close(KILLED_SECONDS if status == "KILLED" else CLOSE_SECONDS)
     if status is not None and full:
         tracker.finish(status)
-    again = f"`{resume_command(tracker.run_id)}` sends them"
     if log.unsent:
-        _note(
-            f"{log.unsent:,} entries of run {tracker.run_id} are not in MLflow yet ({log.why or 'no answer'}): "
-            f"{log.path} keeps them, and {again}"
-        )
+        why = f"are not in MLflow yet ({log.why or 'no answer'})"
+        note = f"{log.unsent:,} entries of run {tracker.run_id} {why}: {log.path} keeps them, and {again}"
     elif (status or tracker.status()) == "FINISHED":
         if why := send_members(log.folder, tracker):
             what = f"runs of the tasks of {tracker.run_id} are not all in MLflow ({why})"
-            _note(f"{what}: {log.folder} keeps them, and {again}")
+            note = f"{what}: {log.folder} keeps them, and {again}"
         else:
             shutil.rmtree(log.folder)
-
-
-def _note(text: str) -> None:
-    print(f"note: {text}", file=sys.stderr)
+    if note:
+        print(f"note: {note}", file=sys.stderr)
 
 
 def send_members(folder: Path, joint: Tracker) -> str:
-    """Send the logs of tasks that were trained together, each as a run under the joint one.
+    """Send the logs of tasks that were trained together, each as a run under the joint one, created if new.
 
     Args:
         folder: of the joint run's log.
@@ -309,30 +458,22 @@ def send_members(folder: Path, joint: Tracker) -> str:
     """
     missing = []
     for own in sorted((folder / MEMBERS).glob("*")):
+        tags = {JOINT: joint.run_id, MEMBER: own.name}
         try:
-            tracker = _member(joint, own)
+            if (run := joint.found_by(tags)) is None:
+                of = read_record(Described, own / DESCRIBED, what="the description of a run")
+                more = {**tags, PARENT: joint.run_id, **inherited(joint.all_tags())}
+                run = of.start(joint.uri, home(), more_tags=more)
+                run.json("run.json", of.settings)
         except InputError as error:
             missing.append(str(error))
             continue
-        log = Sender(own, lambda tracker=tracker: tracker)
+        log = Sender(own, lambda run=run: run)
         log.end("FINISHED")
         log.close()
         if log.unsent:
             missing.append(log.why or "no answer")
     return "; ".join(dict.fromkeys(missing))
-
-
-def _member(joint: Tracker, folder: Path) -> Tracker:
-    """Return the run of a task, which is created where it does not exist yet."""
-    tags = {JOINT: joint.run_id, MEMBER: folder.name}
-    if found := joint.found_by(tags):
-        return found
-    described = read_record(Described, folder / DESCRIBED, what="the description of a run")
-    run = described.start(
-        joint.uri, home(), more_tags={**tags, PARENT: joint.run_id, **inherited(joint.all_tags())}
-    )
-    run.json("run.json", described.settings)
-    return run
 
 
 PICTURES = "figures"
@@ -460,12 +601,12 @@ def run_figures(
             heading=f"{title}: ADOPT",
         ),
     }
-    return [partial(_drawn, name, draw) for name, draw in figures.items()]
 
+    def drawn(name: str) -> dict[str, bytes]:
+        figure = figures[name]()
+        return {} if figure is None else {name: figure}
 
-def _drawn(name: str, draw: Callable[[], bytes | None]) -> dict[str, bytes]:
-    figure = draw()
-    return {} if figure is None else {name: figure}
+    return [partial(drawn, name) for name in figures]
 
 
 def _log_files(log: Log | Tracker, files: Mapping[str, Any], into: str) -> None:

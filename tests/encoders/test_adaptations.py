@@ -20,8 +20,8 @@ from polypool.infra.checks import run_checks
 from polypool.infra.compute.dropout import Draws, drawn
 from polypool.infra.errors import InputError
 from polypool.infra.registry import ADAPTATIONS, ENCODERS, TASKS
-from polypool.pipelines.training.checkpoints.format import load_weights
-from polypool.pipelines.training.prepare import prepare
+from polypool.pipelines.training.checkpoint import load_weights
+from polypool.pipelines.training.train import prepare
 from polypool.tasks.models.parts import is_adapted, without_adaptation
 from polypool.tasks.run import Run
 from polypool.testing.kinds import AdaptationChecks

@@ -13,8 +13,7 @@ from toy import trainer_of
 from verbs import called, ingested
 
 from polypool.pipelines.recipes.arguments import read_run
-from polypool.pipelines.training.launch import start
-from polypool.pipelines.training.prepare import prepare
+from polypool.pipelines.training.train import prepare, start
 from polypool.tasks.run import Run
 
 SPLITS = {"train": range(6), "val": range(6, 8), "test": range(8, 10)}

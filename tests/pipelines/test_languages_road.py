@@ -10,8 +10,7 @@ from toy import trainer_of
 from verbs import called, ingested
 
 from polypool.pipelines.recipes.arguments import read_run
-from polypool.pipelines.training.launch import start
-from polypool.pipelines.training.prepare import prepare
+from polypool.pipelines.training.train import prepare, start
 from polypool.tasks.run import Run
 
 WORDS = {

@@ -27,7 +27,7 @@ from polypool.pipelines.commands.search import search
 from polypool.pipelines.comparison.comparison import compare
 from polypool.pipelines.models.trained import load, load_run
 from polypool.pipelines.recipes.load import derive
-from polypool.pipelines.training import launch as start
+from polypool.pipelines.training import train as start
 from polypool.pipelines.training.sweep.trials import make_trials
 from polypool.tasks.datasets import Reader
 from polypool.testing import listing, outcomes

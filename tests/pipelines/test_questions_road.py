@@ -11,8 +11,7 @@ from verbs import called, ingested
 from polypool.infra.errors import InputError
 from polypool.infra.tracking import Tracker, tracking_uri
 from polypool.pipelines.recipes.arguments import read_run
-from polypool.pipelines.training.launch import start
-from polypool.pipelines.training.prepare import prepare
+from polypool.pipelines.training.train import prepare, start
 from polypool.tasks.datasets.questions import QuestionCorpus
 
 pytestmark = pytest.mark.slow

@@ -17,7 +17,7 @@ from polypool.infra.errors import InputError
 from polypool.infra.registry import TASKS
 from polypool.infra.store import FeatureStore
 from polypool.pipelines.models.trained import load
-from polypool.pipelines.training.checkpoints.best import ASSETS, RUN, write_model
+from polypool.pipelines.training.checkpoint import ASSETS, RUN, write_model
 from polypool.tasks.adapter import Metric
 from polypool.tasks.datasets.open_corpora import open_corpus
 from polypool.tasks.run import Run

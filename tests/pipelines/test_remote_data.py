@@ -22,7 +22,7 @@ from polypool.infra.tracking import Tracker, tracking_uri
 from polypool.pipelines.commands import export
 from polypool.pipelines.models.exporting import export as export_model
 from polypool.pipelines.models.trained import load
-from polypool.pipelines.training import launch
+from polypool.pipelines.training import train as training
 from polypool.tasks.datasets.corpus import Corpus, Item, Tolerance, write_corpus
 from polypool.tasks.datasets.open_corpora import open_corpus
 from polypool.tasks.run import Run
@@ -48,9 +48,9 @@ def test_a_run_on_remote_data_ends_as_one_on_local_data(bucket, tmp_path, capsys
     corpus = make_corpus(tmp_path / "data", train=16, val=4, test=6)
     run = with_texts(corpus, tmp_path / "data" / "texts", f"bert(name={bert!r})")
     run = replace(run, optim=replace(run.optim, epochs=1), figures=False)
-    local = launch.start(run)
+    local = training.start(run)
     found = [hit.id for hit in load(local).search("a dog", k=3)]
-    remote = launch.start(moved(run, bucket))
+    remote = training.start(moved(run, bucket))
     assert len(bucket.asked("corpus.arrow")) == 1
     uri = tracking_uri(tmp_path)
     here, there = (Tracker.attach(uri, run_id, running=False) for run_id in (local, remote))

@@ -13,7 +13,7 @@ from polypool.infra.store import StoreWriter
 from polypool.infra.tracking import tracking_uri
 from polypool.pipelines.comparison.comparison import compare
 from polypool.pipelines.models.trained import load_run
-from polypool.pipelines.training.launch import start
+from polypool.pipelines.training.train import start
 from polypool.tasks.datasets.corpus import Item, write_corpus
 from polypool.tasks.run import Data, Optim, Run
 

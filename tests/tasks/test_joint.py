@@ -20,11 +20,10 @@ from polypool.infra.compute.dist import rank, world
 from polypool.infra.errors import InputError
 from polypool.infra.registry import TASKS
 from polypool.infra.tracking import MEMBERS, Log, Tracker, find_runs, tracking_uri
-from polypool.pipelines.training.checkpoints.format import load_weights
+from polypool.pipelines.training.checkpoint import load_weights
 from polypool.pipelines.training.loop.trainer import Trainer
-from polypool.pipelines.training.prepare import prepare
-from polypool.pipelines.training.record import Described, send
-from polypool.pipelines.training.run_folder import OUTBOX, run_folder
+from polypool.pipelines.training.record import LOG_FOLDER, Described, run_folder, send
+from polypool.pipelines.training.train import prepare
 from polypool.tasks.inputs.joint_batches import MEMBER, JointOrder
 from polypool.tasks.run import Run, from_json, member_runs, specs, to_json, to_params
 
@@ -266,7 +265,7 @@ def test_each_task_becomes_a_run_of_its_own_in_mlflow_once(run, home, capsys):
     described = Described.of(replace(run, experiment="joint"), TASKS.build(run.task, run).sources())
     tracker = described.start(tracking_uri(home), home)
     tracker.json("run.json", described.settings)
-    log = Log(run_folder(home, tracker.run_id) / OUTBOX)
+    log = Log(run_folder(home, tracker.run_id) / LOG_FOLDER)
     short = replace(run, experiment="joint", optim=replace(run.optim, epochs=1))
     adapter = TASKS.build(run.task, short)
     trainer_of(short, home, adapter=adapter, log=log).train()

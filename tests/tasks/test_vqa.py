@@ -20,7 +20,7 @@ from polypool.infra.registry import TASKS
 from polypool.infra.store import FeatureStore
 from polypool.pipelines.figures.pages.draw import draw
 from polypool.pipelines.recipes.load import derive
-from polypool.pipelines.training.prepare import prepare
+from polypool.pipelines.training.train import prepare
 from polypool.tasks.automatic import AUTO
 from polypool.tasks.datasets.questions import QuestionCorpus, write_questions
 from polypool.tasks.questions.accuracy import HumanAnswers

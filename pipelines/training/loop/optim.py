@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -14,7 +14,6 @@ from polypool.infra.batches import Batch
 from polypool.infra.compute.dist import average_gradients
 from polypool.infra.errors import InputError, unknown
 from polypool.infra.registry import OPTIMISERS
-from polypool.pipelines.training.optimisers.first_order import Sorts
 from polypool.tasks.abilities import Chunked
 from polypool.tasks.run import Optim
 
@@ -22,16 +21,15 @@ from polypool.tasks.run import Optim
 def make_optimizer(model: nn.Module, optim: Optim) -> torch.optim.Optimizer:
     """Return the optimiser of the settings, with a group for each learning-rate factor and time of freezing.
 
-    One that `Sorts` weights gets groups of one sort each. Parameters of factor 0 are frozen for good.
+    One with a method `sort`, as Muon has, gets groups of one sort of weights each. Parameters of factor 0 are frozen
+    for good.
 
     Raises:
         InputError: a prefix that no parameter has, nothing to train, or an unknown optimiser.
     """
-    kind = OPTIMISERS.part(optim.optimiser)
-    sort = kind.sort if isinstance(kind, Sorts) else None
     return OPTIMISERS.build(
         optim.optimiser,
-        parameter_groups(model, optim, sort=sort),
+        parameter_groups(model, optim, sort=getattr(OPTIMISERS.part(optim.optimiser), "sort", None)),
         lr=optim.lr,
         weight_decay=optim.weight_decay,
     )
@@ -52,7 +50,9 @@ def parameter_groups(
     """
     names = [name for name, _ in model.named_parameters()]
     for setting in ("lr_factors", "freeze"):
-        _check(setting, getattr(optim, setting), names)
+        for prefix, _ in getattr(optim, setting):
+            if not any(name.startswith(prefix) for name in names):
+                raise unknown(f"prefix in {setting}:", prefix, {name.rsplit(".", 1)[0] for name in names})
     groups: dict[tuple[float, float, str], list[nn.Parameter]] = {}
     for name, parameter in model.named_parameters():
         factor = longest_prefix(optim.lr_factors, name, default=1.0)
@@ -69,12 +69,6 @@ def parameter_groups(
         | ({"sort": own} if sort else {})
         for (factor, epochs, own), parameters in groups.items()
     ]
-
-
-def _check(setting: str, pairs: Iterable[tuple[str, float]], names: Sequence[str]) -> None:
-    for prefix, _ in pairs:
-        if not any(name.startswith(prefix) for name in names):
-            raise unknown(f"prefix in {setting}:", prefix, {name.rsplit(".", 1)[0] for name in names})
 
 
 def longest_prefix(pairs: Iterable[tuple[str, float]], name: str, *, default: float) -> float:

@@ -28,18 +28,19 @@ from polypool.infra.digests import refuse_damaged
 from polypool.infra.errors import InputError
 from polypool.infra.process.progress import resumed_bar
 from polypool.infra.tracking import Log
-from polypool.pipelines.training.checkpoints.best import ARTIFACT, WEIGHTS, write_model
-from polypool.pipelines.training.checkpoints.format import (
+from polypool.pipelines.training.checkpoint import (
+    ARTIFACT,
+    WEIGHTS,
     Progress,
     Snapshot,
     fill_weights,
     load_checkpoint,
     load_weights,
     snapshot,
+    write_model,
 )
 from polypool.pipelines.training.loop.averaging import WeightAverage
 from polypool.pipelines.training.loop.collapse import CollapseWatch
-from polypool.pipelines.training.loop.meter import Meter
 from polypool.pipelines.training.loop.optim import (
     chunked_gradients,
     lr_scale,
@@ -66,6 +67,29 @@ from polypool.tasks.run import Run
 
 Report = Callable[[dict[str, Any], Snapshot | None], None]
 """Stores metrics and a checkpoint; every worker calls it, rank 0 with the checkpoint."""
+
+
+class Meter:
+    """Running means, on the device until `flush`."""
+
+    def __init__(self) -> None:
+        self.sums: dict[str, Tensor] = {}
+        self.counts: dict[str, int] = {}
+        self.steps, self.samples, self.started = 0, 0, time.perf_counter()
+
+    def add(self, values: dict[str, Tensor], samples: int) -> None:
+        """Add one step's scalars."""
+        for name, value in values.items():
+            self.sums[name] = self.sums.get(name, 0.0) + value.detach()
+            self.counts[name] = self.counts.get(name, 0) + 1
+        self.steps, self.samples = self.steps + 1, self.samples + samples
+
+    def flush(self) -> dict[str, float]:
+        """Return the means since the last call, each over the steps that had it, and the samples a second."""
+        values = {name: float(total) / self.counts[name] for name, total in self.sums.items()}
+        values["samples_per_second"] = self.samples / (time.perf_counter() - self.started)
+        self.__init__()
+        return values
 
 
 class Trainer:

@@ -12,12 +12,12 @@ from polypool.infra.compute.unfilled import Unfilled
 from polypool.infra.errors import InputError
 from polypool.infra.text_tables import ABSENT, Table
 from polypool.pipelines.recipes.arguments import read_run
-from polypool.pipelines.training.prepare import prepare
+from polypool.pipelines.training.record import Tuned, listed, text_of
 from polypool.pipelines.training.sweep.parent import Row
 from polypool.pipelines.training.sweep.plan import Plan
 from polypool.pipelines.training.sweep.space import Space, plain, plain_values, read_space
 from polypool.pipelines.training.sweep.trials import Trial, Trials
-from polypool.pipelines.training.tuned import Tuned, listed, text_of
+from polypool.pipelines.training.train import prepare
 from polypool.tasks.adapter import TaskAdapter
 from polypool.tasks.run import Run
 

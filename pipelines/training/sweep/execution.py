@@ -25,12 +25,18 @@ from polypool.infra.ray import Ended, Halving, Resources, cores, ray_session, ru
 from polypool.infra.spec import trust_modules, trusted
 from polypool.infra.text_tables import duration
 from polypool.infra.tracking import COMMAND, PARENT, Tracker, command_line
-from polypool.pipelines.training.fitting import CHECKPOINT_SECONDS, TrialOptions
-from polypool.pipelines.training.launch import resume, start
-from polypool.pipelines.training.record import send
-from polypool.pipelines.training.run_folder import checkpoints_at, new_runs_at, take_run, trains_here
+from polypool.pipelines.training.record import send, take_run
 from polypool.pipelines.training.sweep.plan import Plan
 from polypool.pipelines.training.sweep.trials import STOPPED, SWEEP, Match, records_of
+from polypool.pipelines.training.train import (
+    CHECKPOINT_SECONDS,
+    TrialOptions,
+    checkpoints_at,
+    new_runs_at,
+    resume,
+    start,
+    trains_here,
+)
 
 _ENDING = 60.0  # seconds for the process of a trial that was told to end
 ERROR = "error.txt"

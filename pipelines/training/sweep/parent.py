@@ -14,7 +14,7 @@ from typing import Any
 
 from polypool.infra.text_tables import ABSENT
 from polypool.infra.tracking import NOTE, NOTE_LENGTH, PARENT, RunRecord, Tracker
-from polypool.pipelines.training.run_folder import at_work
+from polypool.pipelines.training.record import at_work
 from polypool.pipelines.training.sweep.execution import Outcome, alone, carry_out
 from polypool.pipelines.training.sweep.plan import Plan
 from polypool.pipelines.training.sweep.trials import Trials, records_of

@@ -17,7 +17,7 @@ from polypool.infra.fields import above, hints, require
 from polypool.infra.registry import AGGREGATORS
 from polypool.infra.spec import Spec, changed, split_values, without, written
 from polypool.pipelines.training.loop.optim import longest_prefix
-from polypool.pipelines.training.tuned import FACTOR, Listed
+from polypool.pipelines.training.record import FACTOR, Listed
 from polypool.tasks.run import Optim, Run
 
 _OPTIM = "optim."

@@ -19,10 +19,8 @@ from polypool.infra.registry import AGGREGATORS, Spec
 from polypool.infra.spec import trust_specs
 from polypool.infra.tracking import HOME, Artifacts, RunRecord, find_runs
 from polypool.pipelines.recipes.arguments import read_run
-from polypool.pipelines.training.prepare import prepare
-from polypool.pipelines.training.record import tags
-from polypool.pipelines.training.run_folder import AT, behind
-from polypool.pipelines.training.tuned import Tuned, text_of, tuned_of
+from polypool.pipelines.training.record import AT, Tuned, behind, tags, text_of, tuned_of
+from polypool.pipelines.training.train import prepare
 from polypool.tasks.adapter import Metric
 from polypool.tasks.run import WITHOUT_EFFECT, Run, from_json, portable
 

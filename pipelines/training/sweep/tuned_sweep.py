@@ -10,7 +10,7 @@ from typing import Any
 
 from polypool.infra.text_tables import as_markdown, as_text, duration
 from polypool.infra.tracking import RunRecord
-from polypool.pipelines.training.run_folder import at_work
+from polypool.pipelines.training.record import at_work
 from polypool.pipelines.training.sweep.budgets import Choice, Tuning, choice_table, choose
 from polypool.pipelines.training.sweep.execution import Outcome, alone, carry_out
 from polypool.pipelines.training.sweep.parent import conclude, open_parent, rows_of

@@ -14,7 +14,7 @@ from polypool.pipelines.comparison.result_files import read_results, write_resul
 from polypool.pipelines.comparison.results import groups_of, results
 from polypool.pipelines.comparison.tables import score_tables
 from polypool.pipelines.comparison.tables.cross_task import cross_task_tables
-from polypool.pipelines.training.tuned import Tuned
+from polypool.pipelines.training.record import Tuned
 
 SPACE = (("aggregator.lr", ("0.1", "1.0")), ("optim.lr", ("0.001", "0.002")))
 WORDS = "tuned by 6 trials each over aggregator.lr=0.1,1.0; optim.lr=0.001,0.002"

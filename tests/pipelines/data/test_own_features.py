@@ -22,7 +22,7 @@ from polypool.infra.store import FeatureStore, StoreWriter
 from polypool.pipelines.models.queries import Query
 from polypool.pipelines.models.trained import TrainedModel
 from polypool.pipelines.recipes.arguments import read_run
-from polypool.pipelines.training.prepare import prepare
+from polypool.pipelines.training.train import prepare
 
 IDS = [str(number) for number in range(19)]
 SMALL = ("--visual", "regions(width=16, standardise=auto)", "--optim.epochs", "1", "--no-figures")

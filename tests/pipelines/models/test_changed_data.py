@@ -17,7 +17,7 @@ from polypool.infra.store import StoreWriter
 from polypool.infra.tracking import RunRecord, Tracker, find_runs, tracking_uri
 from polypool.pipelines.serving.service import Service
 from polypool.pipelines.serving.settings import Settings
-from polypool.pipelines.training import launch
+from polypool.pipelines.training import train as training
 from polypool.tasks.inputs.other_data import changed_data
 
 SPLITS = ("train",) * 8 + ("val",) * 4 + ("test",) * 4
@@ -150,7 +150,7 @@ def test_an_interrupted_run_does_not_go_on_with_other_features(home, words, run_
 
     command = [*words, "--seed", 1, "--run-id-file", file]
     with monkeypatch.context() as patch:
-        patch.setattr(launch, "fit", stopped)
+        patch.setattr(training, "fit", stopped)
         called("train", *command)
     interrupted = file.read_text().strip()
     tracker = Tracker.attach(tracking_uri(home), interrupted, running=False)

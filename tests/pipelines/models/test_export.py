@@ -23,8 +23,8 @@ from polypool.infra.registry import TASKS
 from polypool.infra.tracking import Tracker, tracking_uri
 from polypool.pipelines.models.exporting import export
 from polypool.pipelines.models.trained import load, load_run
-from polypool.pipelines.training import launch as start
-from polypool.pipelines.training.checkpoints.format import load_weights, save_weights
+from polypool.pipelines.training import train as start
+from polypool.pipelines.training.checkpoint import load_weights, save_weights
 from polypool.pipelines.training.record import tags as tags_of
 from polypool.tasks.datasets.corpus import write_corpus
 from polypool.tasks.run import Run, to_json

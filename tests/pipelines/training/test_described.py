@@ -16,7 +16,7 @@ from polypool.infra.registry import RECIPES
 from polypool.infra.tracking import Source, Tracker, source_tags, tracking_uri
 from polypool.pipelines.models import run_evaluation
 from polypool.pipelines.recipes.load import Ensemble, derive
-from polypool.pipelines.training import launch
+from polypool.pipelines.training import train as training
 from polypool.pipelines.training.record import Described
 from polypool.tasks.run import Run, to_json
 
@@ -31,7 +31,7 @@ def run(home) -> Run:
 def trained(run) -> str:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["polypool train", "tiny", "--data.corpus", "a/b"])
-        return launch.start(run)
+        return training.start(run)
 
 
 def shown(home: Path, run_id: str) -> Any:
@@ -165,11 +165,11 @@ def test_system_metrics_are_logged_where_they_are_asked_for(home, run, trained, 
     assert not [metric for metric in shown(home, trained).data.metrics if metric.startswith("system/")]
     monkeypatch.setenv("MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING", "true")
     monkeypatch.setenv("MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL", "0.05")
-    run_id = launch.start(replace(run, seed=7))
+    run_id = training.start(replace(run, seed=7))
     tracker = Tracker.attach(tracking_uri(home), run_id, running=False)
     assert {name, "system/system_memory_usage_percentage", "system/network_receive_megabytes"} <= {
         *tracker.metrics()
     }
     monkeypatch.setenv("MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING", "perhaps")
     with pytest.raises(InputError, match="MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING"):
-        launch.start(replace(run, seed=8))
+        training.start(replace(run, seed=8))

@@ -18,8 +18,8 @@ from polypool.pipelines.models import exporting
 from polypool.pipelines.models.card import example
 from polypool.pipelines.models.queries import Query
 from polypool.pipelines.models.trained import TrainedModel
-from polypool.pipelines.training.checkpoints.format import load_weights
-from polypool.pipelines.training.prepare import prepare
+from polypool.pipelines.training.checkpoint import load_weights
+from polypool.pipelines.training.train import prepare
 from polypool.tasks.datasets.corpus import Corpus, write_corpus
 from polypool.tasks.inputs.visual_files import Frames
 from polypool.tasks.run import Run

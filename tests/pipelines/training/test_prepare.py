@@ -9,8 +9,7 @@ from polypool.infra.errors import InputError
 from polypool.infra.registry import RECIPES
 from polypool.pipelines.models.run_evaluation import start_ensemble
 from polypool.pipelines.recipes.load import Ensemble, derive
-from polypool.pipelines.training.launch import start
-from polypool.pipelines.training.prepare import prepare
+from polypool.pipelines.training.train import prepare, start
 from polypool.tasks.run import Run
 
 

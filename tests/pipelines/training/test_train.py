@@ -30,11 +30,10 @@ from polypool.infra.tracking import RunRecord, Tracker, find_runs, tracking_uri
 from polypool.pipelines.commands.train import Resume, show, train
 from polypool.pipelines.models import run_evaluation
 from polypool.pipelines.models.trained import load_run
-from polypool.pipelines.training import on_ray
-from polypool.pipelines.training.fitting import TrialOptions
-from polypool.pipelines.training.launch import resume, start
+from polypool.pipelines.training import train as training
 from polypool.pipelines.training.loop import trainer
 from polypool.pipelines.training.record import tags
+from polypool.pipelines.training.train import TrialOptions, resume, start
 from polypool.tasks.run import from_json, to_json
 
 pytestmark = pytest.mark.ray
@@ -66,7 +65,7 @@ def cluster(one_ray, monkeypatch):
 def no_cluster(monkeypatch):
     """In Ray's place, a session of two cores that starts no process."""
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
-    monkeypatch.setattr(on_ray, "ray_session", lambda **_: nullcontext())
+    monkeypatch.setattr(training, "ray_session", lambda **_: nullcontext())
     monkeypatch.setattr("ray.cluster_resources", lambda: {"CPU": 2.0})
 
 
@@ -193,7 +192,7 @@ def test_sigterm_when_only_the_last_scores_are_left_does_not_undo_the_run(
     record = last_run(home)
     assert (record.run_id, record.status) == (run_id, "FINISHED")
     assert "whole/rsum" in record.metrics
-    assert not (home / "runs" / run_id / "outbox").exists()
+    assert not (home / "runs" / run_id / "log").exists()
     assert same_weights(best_weights(run_id), best_weights(finished))
 
 
@@ -208,7 +207,7 @@ def test_a_run_that_is_stopped_while_it_draws_its_figures_is_finished(run, home,
     assert record.status == "FINISHED"
     assert {"whole/rsum", "test/score"} <= record.metrics.keys()
     assert f"note: run {record.run_id} is finished: all its scores were logged" in capfd.readouterr().err
-    assert not (home / "runs" / record.run_id / "outbox").exists()
+    assert not (home / "runs" / record.run_id / "log").exists()
 
 
 @pytest.mark.parametrize(
@@ -233,7 +232,7 @@ def test_the_end_of_workers_is_a_failure_unless_the_run_was_asked_to_stop(
             asked(stop)
             raise error
 
-    monkeypatch.setattr(on_ray, "_trainer", lambda *_, **__: Trainer())
+    monkeypatch.setattr(training, "_trainer", lambda *_, **__: Trainer())
     with pytest.raises(raised, match="training failed; `polypool" if raised is RuntimeError else None):
         start(replace(run, workers=2), trial=TrialOptions(stop=stop))
     assert last_run(home).status == state

@@ -9,7 +9,7 @@ from polypool.infra import paths
 from polypool.infra.registry import TASKS
 from polypool.infra.spec import trust_modules
 from polypool.infra.tracking import Tracker, tracking_uri
-from polypool.pipelines.training.checkpoints.best import write_model
+from polypool.pipelines.training.checkpoint import write_model
 from polypool.pipelines.training.record import tags
 from polypool.tasks.run import Run, modules, to_json
 

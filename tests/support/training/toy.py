@@ -15,7 +15,7 @@ from polypool.encoders.text.bigru import BiGRU
 from polypool.encoders.visual.stored import Regions
 from polypool.infra.compute.dist import rank
 from polypool.infra.registry import AGGREGATORS, AUGMENTATIONS, OBJECTIVES, TASKS
-from polypool.pipelines.training.checkpoints.format import Snapshot
+from polypool.pipelines.training.checkpoint import Snapshot
 from polypool.pipelines.training.loop.trainer import Trainer
 from polypool.tasks.adapter import Evaluation, Metric, TaskAdapter
 from polypool.tasks.inputs.augmentations import draw_for

@@ -23,7 +23,7 @@ from polypool.infra.store import FeatureStore, StoreWriter
 from polypool.infra.tracking import RunRecord
 from polypool.pipelines.comparison.row_settings import left_out_notes
 from polypool.pipelines.recipes.load import derive
-from polypool.pipelines.training.prepare import prepare
+from polypool.pipelines.training.train import prepare
 from polypool.tasks.datasets.corpus import Corpus
 from polypool.tasks.inputs.corpus_inputs import present
 from polypool.tasks.inputs.visuals import FeatureSource

@@ -18,7 +18,7 @@ from polypool.infra.compute.dist import rank, world
 from polypool.infra.errors import InputError
 from polypool.infra.registry import TASKS
 from polypool.infra.spec import trust_specs
-from polypool.pipelines.training.checkpoints.format import load_weights, save_weights
+from polypool.pipelines.training.checkpoint import load_weights, save_weights
 from polypool.pipelines.training.loop.trainer import Trainer
 from polypool.tasks.inputs.texts import caption_inputs
 from polypool.tasks.models.branch import Branch

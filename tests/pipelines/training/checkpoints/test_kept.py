@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from polypool.infra.errors import InputError
-from polypool.pipelines.training.checkpoints.format import Progress, Snapshot, load_checkpoint, snapshot
-from polypool.pipelines.training.checkpoints.kept import InFolder
+from polypool.pipelines.training.checkpoint import InFolder, Progress, Snapshot, load_checkpoint, snapshot
 
 
 class Held(Snapshot):
@@ -110,34 +109,9 @@ def test_a_checkpoint_is_read_back(kept):
     assert load_checkpoint(kept, *state()) == Progress(samples=12, best=0.5, best_epoch=1)
 
 
-@pytest.mark.parametrize(
-    ("name", "change", "message"),
-    [
-        (
-            "progress.json",
-            lambda data: data.replace(b"12", b'"12"'),
-            "progress.json: samples must be a whole",
-        ),
-        (
-            "progress.json",
-            lambda data: data.replace(b"12", b"-12"),
-            "progress.json: samples must be at least 0",
-        ),
-        ("progress.json", lambda data: data[:9], "not valid JSON"),
-        (
-            "state.pt",
-            lambda data: data[: len(data) // 2],
-            "state.pt: is damaged, or the state of another model",
-        ),
-        ("state.pt", lambda data: b"", "state.pt: is damaged, or the state of another model"),
-        ("model.safetensors", lambda data: data[:50], "cannot read the weights"),
-    ],
-)
-def test_a_damaged_checkpoint_ends_in_one_message(kept, tmp_path, name, change, message):
+@pytest.mark.parametrize("name", ["progress.json", "state.pt", "model.safetensors"])
+def test_a_damaged_checkpoint_ends_in_one_message(kept, tmp_path, name):
     folder = shutil.copytree(kept, tmp_path / "folder")
-    (folder / name).write_bytes(change((folder / name).read_bytes()))
+    (folder / name).write_bytes((folder / name).read_bytes()[:-1])
     with pytest.raises(InputError, match=f"{name} is damaged: .*SHA-256"):
-        load_checkpoint(folder, *state())
-    (folder / "digests.json").unlink()  # as older versions wrote it
-    with pytest.raises(InputError, match=message):
         load_checkpoint(folder, *state())

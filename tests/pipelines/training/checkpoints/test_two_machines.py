@@ -22,7 +22,7 @@ from workers import run_workers
 
 from polypool.infra.storage import Url, place
 from polypool.infra.tracking import Tracker, find_runs, tracking_uri
-from polypool.pipelines.training.checkpoints.kept import checkpoints
+from polypool.pipelines.training.checkpoint import checkpoints
 from polypool.tasks.run import Run, to_json
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
@@ -31,7 +31,7 @@ COMMAND = """
 import json, sys
 from pathlib import Path
 from polypool.infra.process.command import command
-from polypool.pipelines.training.launch import resume, start
+from polypool.pipelines.training.train import resume, start
 from polypool.tasks.run import from_json
 
 told = sys.argv[1]

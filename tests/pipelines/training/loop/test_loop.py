@@ -14,7 +14,7 @@ from workers import run_workers
 from polypool.infra.batches import Order
 from polypool.infra.compute.dist import rank, world
 from polypool.infra.errors import InputError
-from polypool.pipelines.training.checkpoints.format import Snapshot, is_whole, load_weights, save_weights
+from polypool.pipelines.training.checkpoint import Snapshot, is_whole, load_weights, save_weights
 from polypool.pipelines.training.loop import trainer as loop
 from polypool.pipelines.training.loop.optim import lr_scale
 from polypool.tasks.adapter import Evaluation

@@ -15,7 +15,7 @@ from toy import FolderReport, Toy, same_weights, toy_run, trainer_of
 from polypool.infra.errors import InputError
 from polypool.infra.registry import OPTIMISERS
 from polypool.pipelines.training.loop.optim import make_optimizer, ready_gradients, set_lr
-from polypool.pipelines.training.optimisers.first_order import AdamW
+from polypool.pipelines.training.optimisers import AdamW
 from polypool.tasks.run import Optim
 from polypool.testing import outcomes
 

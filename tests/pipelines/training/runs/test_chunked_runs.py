@@ -16,7 +16,7 @@ from polypool.infra.checks import run_checks
 from polypool.infra.compute.dist import rank, world
 from polypool.infra.errors import InputError
 from polypool.pipelines.recipes.load import derive
-from polypool.pipelines.training.prepare import prepare
+from polypool.pipelines.training.train import prepare
 from polypool.tasks.abilities import Pass
 from polypool.tasks.run import Run
 from polypool.tasks.vqa import VQA

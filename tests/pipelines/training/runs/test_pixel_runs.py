@@ -17,7 +17,7 @@ from polypool.encoders.visual.cnn import NETWORKS
 from polypool.encoders.visual.resnet import ResNet
 from polypool.infra.errors import InputError
 from polypool.infra.registry import TASKS
-from polypool.pipelines.training.checkpoints.format import load_weights
+from polypool.pipelines.training.checkpoint import load_weights
 from polypool.pipelines.training.loop.trainer import Trainer
 from polypool.tasks.adapter import Evaluation, TaskAdapter
 from polypool.tasks.datasets.corpus import Corpus, write_corpus

@@ -8,9 +8,9 @@ from corpora import make_corpus
 from polypool.infra.errors import InputError
 from polypool.infra.tracking import Tracker, find_runs, tracking_uri
 from polypool.pipelines.commands import train
-from polypool.pipelines.training import launch as start
 from polypool.pipelines.training import record
-from polypool.pipelines.training.launch import read_original
+from polypool.pipelines.training import train as start
+from polypool.pipelines.training.train import read_original
 from polypool.tasks.run import to_json
 
 

@@ -16,13 +16,18 @@ from safetensors.torch import load_file
 from polypool.infra.errors import InputError
 from polypool.infra.locks import NAME, HeldError, holder_of
 from polypool.infra.tracking import Log, Tracker, find_runs, tracking_uri
-from polypool.pipelines.training import launch
-from polypool.pipelines.training.checkpoints.best import weights_of
-from polypool.pipelines.training.checkpoints.format import Progress, snapshot
-from polypool.pipelines.training.checkpoints.kept import DamagedError, checkpoints, last_whole, remove_old
-from polypool.pipelines.training.launch import resume, start
-from polypool.pipelines.training.record import tags
-from polypool.pipelines.training.run_folder import run_folder
+from polypool.pipelines.training import train as training
+from polypool.pipelines.training.checkpoint import (
+    DamagedError,
+    Progress,
+    checkpoints,
+    last_whole,
+    remove_old,
+    snapshot,
+    weights_of,
+)
+from polypool.pipelines.training.record import run_folder, tags
+from polypool.pipelines.training.train import resume, start
 from polypool.tasks.run import Run, to_json
 
 
@@ -55,7 +60,7 @@ def test_a_run_that_is_trained_is_not_gone_on_with(run, home, elsewhere, monkeyp
             elsewhere.submit(resume, tracker.run_id).result()
         assert tracker.status() == "RUNNING"
 
-    monkeypatch.setattr(launch, "fit", fit)
+    monkeypatch.setattr(training, "fit", fit)
     run_id = start(run)
     tracker = Tracker.attach(tracking_uri(home), run_id, running=False)
     assert tracker.status() == "FINISHED"
@@ -109,7 +114,7 @@ def test_what_ended_before_its_first_checkpoint_begins_again(begun, home):
     steps = [step for step, _ in begun.history("train/loss")]
 
     shutil.rmtree(folder)
-    (folder / "outbox").mkdir(parents=True)
+    (folder / "log").mkdir(parents=True)
     assert resume(begun.run_id) == begun.run_id
     assert [step for step, _ in begun.history("train/loss")] == steps, "it had finished"
     shutil.rmtree(folder)
@@ -119,7 +124,7 @@ def test_what_ended_before_its_first_checkpoint_begins_again(begun, home):
 
 def test_a_run_without_checkpoint_whose_log_is_there_goes_on(begun, home):
     begun.log({"train/loss": 1.0}, step=1)
-    (run_folder(home, begun.run_id) / "outbox").mkdir(parents=True)
+    (run_folder(home, begun.run_id) / "log").mkdir(parents=True)
     assert resume(begun.run_id, more_tags={"sweep": "s"}) == begun.run_id
     assert (begun.status(), begun.tag("sweep")) == ("FINISHED", "s")
 
@@ -132,7 +137,7 @@ def test_a_full_disk_ends_a_run_in_one_line_and_as_failed(run, home, monkeypatch
         monkeypatch.setattr(Log, "_add", full)
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(launch, "fit", fit)
+    monkeypatch.setattr(training, "fit", fit)
     said = r"^no space left .* bytes free.*make room, and go on with `polypool train"
     with pytest.raises(InputError, match=said):
         start(replace(run, experiment="full"))
@@ -180,12 +185,12 @@ def test_with_nothing_whole_all_stays_and_is_refused(three):
 
 def test_old_and_unfinished_checkpoints_are_removed(three):
     (three / ".checkpoint_4").mkdir()
-    (three / "outbox").mkdir()
+    (three / "log").mkdir()
     remove_old(three)
-    assert sorted(path.name for path in three.iterdir()) == ["outbox", "ray-2"]
+    assert sorted(path.name for path in three.iterdir()) == ["log", "ray-2"]
     write_checkpoints(three, "checkpoint_4", "checkpoint_5")
     remove_old(three)
-    assert sorted(path.name for path in three.iterdir()) == ["checkpoint_4", "checkpoint_5", "outbox"]
+    assert sorted(path.name for path in three.iterdir()) == ["checkpoint_4", "checkpoint_5", "log"]
 
 
 TEXT = "bigru(width=16, embedding=8, min_count=1, ends=False)"
@@ -198,8 +203,8 @@ def pairs(tmp_path) -> Run:
 
 
 def test_a_run_begins_where_another_ended(pairs, home, capsys):
-    first = launch.start(pairs)
-    again = launch.start(replace(pairs, init=first, optim=replace(pairs.optim, epochs=0)))
+    first = training.start(pairs)
+    again = training.start(replace(pairs, init=first, optim=replace(pairs.optim, epochs=0)))
     assert "weights are those of run " + first in capsys.readouterr().out
     uri = tracking_uri(home)
     ours, theirs = (load_file(weights_of(run, uri)) for run in (again, first))
@@ -209,9 +214,9 @@ def test_a_run_begins_where_another_ended(pairs, home, capsys):
 def test_one_tasks_aggregator_starts_anothers(pairs, tmp_path, home, capsys):
     asked = make_questions(tmp_path / "asked")
     asked = replace(asked, text=TEXT, aggregator="lip", optim=replace(asked.optim, epochs=0), figures=False)
-    first = launch.start(pairs)
+    first = training.start(pairs)
     capsys.readouterr()
-    second = launch.start(replace(asked, init=first))
+    second = training.start(replace(asked, init=first))
     said = capsys.readouterr().out
     assert "anew begin " in said
     assert "classifier.weight" in said
@@ -229,8 +234,8 @@ def test_one_tasks_aggregator_starts_anothers(pairs, tmp_path, home, capsys):
 
 def test_a_run_that_is_not_there_or_has_nothing_alike_is_refused(pairs, home):
     with pytest.raises(InputError, match="no run 'nobody'"):
-        launch.start(replace(pairs, init="nobody"))
-    first = launch.start(replace(pairs, optim=replace(pairs.optim, epochs=0)))
+        training.start(replace(pairs, init="nobody"))
+    first = training.start(replace(pairs, optim=replace(pairs.optim, epochs=0)))
     wide = replace(pairs, init=first, visual="regions(width=24)", text="bigru(width=24, embedding=12)")
     with pytest.raises(InputError, match="no name and shape in common"):
-        launch.start(replace(wide, aggregator="mean"))
+        training.start(replace(wide, aggregator="mean"))

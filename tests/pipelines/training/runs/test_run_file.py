@@ -11,7 +11,7 @@ from polypool.infra.errors import InputError
 from polypool.infra.process.stopping import Stopped
 from polypool.infra.tracking import Tracker, find_runs, tracking_uri
 from polypool.pipelines.commands.train import Resume, main, parse, take_run_id_file, train
-from polypool.pipelines.training import launch
+from polypool.pipelines.training import train as training
 from polypool.tasks.run import Run
 
 
@@ -34,7 +34,7 @@ def test_the_same_command_goes_on_with_the_run_that_it_began(run, home, tmp_path
         raise Stopped
 
     with monkeypatch.context() as patch:
-        patch.setattr(launch, "fit", stopped)
+        patch.setattr(training, "fit", stopped)
         with pytest.raises(Stopped):
             train(run, file)
     run_id = file.read_text().strip()

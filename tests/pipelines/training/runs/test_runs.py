@@ -17,9 +17,8 @@ from polypool.infra.errors import InputError
 from polypool.infra.tracking import Tracker, tracking_uri
 from polypool.pipelines.commands import runs as module
 from polypool.pipelines.comparison import run_list
-from polypool.pipelines.training import launch
-from polypool.pipelines.training.record import COLLAPSED, tags
-from polypool.pipelines.training.run_folder import at_work, run_folder, take_run
+from polypool.pipelines.training import train as training
+from polypool.pipelines.training.record import COLLAPSED, at_work, run_folder, tags, take_run
 from polypool.tasks.run import to_params
 
 
@@ -132,7 +131,7 @@ def test_a_run_that_ended_while_mlflow_was_away_ends_as_it_did(made, home, monke
 
     with monkeypatch.context() as patch:
         patch.setattr(Tracker, "finish", nobody)
-        launch.send(made["dead"], "FINISHED")
+        training.send(made["dead"], "FINISHED")
     found = run_list.list_runs(tracking_uri(home), "several", home=home)
     assert run_list.mark_dead(tracking_uri(home), found, home=home) == {made["dead"].run_id: "FINISHED"}
 

@@ -15,8 +15,8 @@ from toy import FolderReport, toy_run, trainer_of
 
 from polypool.infra.errors import InputError
 from polypool.infra.tracking import Sender, Tracker, tracking_uri
-from polypool.pipelines.training import launch
-from polypool.pipelines.training.checkpoints.format import Snapshot
+from polypool.pipelines.training import train as training
+from polypool.pipelines.training.checkpoint import Snapshot
 from polypool.pipelines.training.record import tags
 
 
@@ -73,22 +73,22 @@ def test_the_end_of_a_run_that_mlflow_does_not_take_is_said_and_sent_by_resume(h
     run = toy_run()
     uri = tracking_uri(home)
     tracker = Tracker.start("e", uri=uri, home=home, name="n", tags=tags(run), params={})
-    folder = home / "runs" / tracker.run_id / "outbox"
+    folder = home / "runs" / tracker.run_id / "log"
 
     def nobody(*_: object, **__: object) -> None:
         raise InputError("nobody answers")
 
     with monkeypatch.context() as patch:
         patch.setattr(Tracker, "finish", nobody)
-        launch.send(tracker, "KILLED")
+        training.send(tracker, "KILLED")
         assert capsys.readouterr().err == (
             f"note: 1 entries of run {tracker.run_id} are not in MLflow yet (nobody answers): {folder}/metrics.jsonl "
             f"keeps them, and `polypool train resume {tracker.run_id}` sends them\n"
         )
-        launch.send(tracker, "FINISHED")
+        training.send(tracker, "FINISHED")
         assert "2 entries" in capsys.readouterr().err
     assert tracker.status() == "RUNNING"
-    assert launch.resume(tracker.run_id) == tracker.run_id, "it has finished, and Ray is not started"
+    assert training.resume(tracker.run_id) == tracker.run_id, "it has finished, and Ray is not started"
     assert tracker.status() == "FINISHED"
     assert not folder.exists()
     assert capsys.readouterr().err == ""
@@ -100,7 +100,7 @@ def test_a_short_run_that_is_deleted_while_it_trains_has_its_numbers_once_it_is_
     run = replace(run, figures=False, cpus=1, log_every=10, optim=short)
     uri = tracking_uri(home)
     client = MlflowClient(uri)
-    run_id = launch.start(run, begun=client.delete_run)
+    run_id = training.start(run, begun=client.delete_run)
     said = capsys.readouterr().err
     assert (
         "note: the warm-up is cut from 20 steps (--optim.warmup-steps) to 0, a tenth of the training's 4"
@@ -110,7 +110,7 @@ def test_a_short_run_that_is_deleted_while_it_trains_has_its_numbers_once_it_is_
     client.restore_run(run_id)
     tracker = Tracker.attach(uri, run_id, running=False)
     assert (tracker.status(), tracker.metrics()) == ("RUNNING", {})
-    assert launch.resume(run_id) == run_id
+    assert training.resume(run_id) == run_id
     assert tracker.status() == "FINISHED"
     assert {"whole/rsum", "test/score", "dev/rsum"} <= tracker.metrics().keys()
     assert [step for step, _ in tracker.history("train/loss")] == [2, 4], "of each epoch of two steps"

@@ -14,7 +14,7 @@ from polypool.pipelines.commands.sweep import SweepOptions, sweep
 from polypool.pipelines.comparison.comparison import compare
 from polypool.pipelines.comparison.run_list import list_runs
 from polypool.pipelines.models.trained import load_run
-from polypool.pipelines.training import launch
+from polypool.pipelines.training import train as training
 from polypool.pipelines.training.sweep import execution
 from polypool.pipelines.training.sweep.parent import Row, best_of, description
 from polypool.pipelines.training.sweep.plan import Plan
@@ -73,7 +73,7 @@ def test_a_sweep_has_its_plan_its_runs_and_the_best_of_them(tmp_path):
 
 def test_a_run_that_was_there_keeps_its_parent_and_another_sweep_notes_it(tmp_path, run):
     optim = replace(run.optim, epochs=1)
-    alone = launch.start(replace(run, aggregator="gpo", cpus=1, optim=optim, figures=False))
+    alone = training.start(replace(run, aggregator="gpo", cpus=1, optim=optim, figures=False))
     swept("mean")
     swept("mean", "gpo", "max")
     (first, second), trained = recorded(tmp_path)

@@ -21,11 +21,11 @@ from polypool.infra.errors import InputError
 from polypool.infra.registry import RECIPES
 from polypool.infra.tracking import Log, RunRecord, Tracker, find_runs, tracking_uri
 from polypool.pipelines.commands import sweep as module
-from polypool.pipelines.training.launch import start
-from polypool.pipelines.training.run_folder import OUTBOX, take_run
+from polypool.pipelines.training.record import LOG_FOLDER, take_run
 from polypool.pipelines.training.sweep import trials
 from polypool.pipelines.training.sweep.execution import ERROR
 from polypool.pipelines.training.sweep.trials import STOPPED, SWEEP
+from polypool.pipelines.training.train import start
 from polypool.tasks.run import from_json
 
 pytestmark = pytest.mark.ray
@@ -165,7 +165,7 @@ def test_what_is_done_is_not_done_again_and_what_was_interrupted_goes_on(tiny, c
 
     # the trial is unfinished again, with the log of a run that was killed
     unfinished = Tracker.attach(tracking_uri(tiny), done.run_id)
-    with closing(Log(tiny / "runs" / done.run_id / OUTBOX)) as log:
+    with closing(Log(tiny / "runs" / done.run_id / LOG_FOLDER)) as log:
         log.artifact(unfinished.download("model"), "model")
     sweep = ("--aggregators", "mean", "max", "--text-aggregators", "mean")
     assert command(*grid, *sweep) == 0

@@ -16,8 +16,7 @@ from polypool.infra.registry import RECIPES
 from polypool.infra.text_tables import duration
 from polypool.infra.tracking import RunRecord, Tracker, tracking_uri
 from polypool.pipelines.commands.train import parse
-from polypool.pipelines.training.record import tags
-from polypool.pipelines.training.run_folder import run_folder, take_run
+from polypool.pipelines.training.record import run_folder, tags, take_run
 from polypool.pipelines.training.sweep.execution import _resources, alone, last_line
 from polypool.pipelines.training.sweep.plan import Plan, seconds, total
 from polypool.pipelines.training.sweep.trials import (

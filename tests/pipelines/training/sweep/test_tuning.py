@@ -14,12 +14,12 @@ from polypool.infra.tracking import RunRecord, Tracker, find_runs, tracking_uri
 from polypool.pipelines.commands.sweep import SweepOptions, sweep
 from polypool.pipelines.comparison import sweeps
 from polypool.pipelines.comparison.comparison import compare
+from polypool.pipelines.training.record import TUNED, tuned_of
 from polypool.pipelines.training.sweep import execution
 from polypool.pipelines.training.sweep.budgets import Tuning, choose, make_tuning
 from polypool.pipelines.training.sweep.parent import Row
 from polypool.pipelines.training.sweep.plan import Plan
 from polypool.pipelines.training.sweep.trials import Match, _key, make_trials
-from polypool.pipelines.training.tuned import TUNED, tuned_of
 from polypool.tasks.retrieval import Retrieval
 
 pytestmark = pytest.mark.usefixtures("run", "trials_here")

@@ -1,1 +1,0 @@
-"""Optimisers, which specs name."""

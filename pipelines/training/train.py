@@ -1,0 +1,685 @@
+"""Training of a tracked run: started, resumed or repeated; in this process where it has one worker, else on Ray Train.
+
+Ray restarts workers that fail from the last checkpoint.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import ExitStack, closing, nullcontext, suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from polypool.encoders.encoder import recompute
+from polypool.infra.compute.device import best_device
+from polypool.infra.compute.dist import rank
+from polypool.infra.compute.unfilled import Unfilled
+from polypool.infra.errors import InputError
+from polypool.infra.files import causes, disk_fault, make_folder, read_json
+from polypool.infra.paths import home, runs
+from polypool.infra.process.memory import keep_freed_memory
+from polypool.infra.process.output import LOG, TEXT, mode
+from polypool.infra.process.progress import resumed_bar, say
+from polypool.infra.process.stopping import Stopped, graceful_stop, resume_hint
+from polypool.infra.ray import (
+    Resources,
+    local_cores,
+    on_cluster,
+    ray_session,
+    report,
+    reporter,
+    waiting_for_cores,
+)
+from polypool.infra.registry import TASKS
+from polypool.infra.spec import trust_modules, trusted
+from polypool.infra.storage import Url, delete, exists, filesystem, place, read_bytes, write_bytes
+from polypool.infra.tracking import Log, Sender, Tracker, provenance, resolve_run, tracking_uri
+from polypool.pipelines.training.checkpoint import (
+    ASSETS,
+    KEPT,
+    ByRay,
+    DamagedError,
+    InFolder,
+    fill_weights,
+    last_whole,
+    other_than_trained,
+    remove_old,
+    time_stamp,
+    weights_of,
+)
+from polypool.pipelines.training.loop.optim import make_optimizer
+from polypool.pipelines.training.loop.trainer import Trainer
+from polypool.pipelines.training.record import (
+    AT,
+    KILLED_SECONDS,
+    LOG_FOLDER,
+    Described,
+    data_tags,
+    finish_soon,
+    printed,
+    recorded,
+    recorded_data,
+    recorded_run,
+    resume_command,
+    run_folder,
+    send,
+    send_members,
+    take_run,
+)
+from polypool.tasks.abilities import Chunked
+from polypool.tasks.adapter import TaskAdapter
+from polypool.tasks.automatic import refuse_incomplete
+from polypool.tasks.inputs.other_data import refuse_changed_data
+from polypool.tasks.run import Run, modules
+
+if TYPE_CHECKING:
+    from ray import ObjectRef
+    from ray.train.torch import TorchTrainer
+
+CHECKPOINT_SECONDS = 20.0
+"""How long SIGTERM waits for a checkpoint; batch systems kill after 30 seconds."""
+ORIGIN = "rerun_of"
+"""The tag of a repeated run that names the original."""
+REFUSED = "refused.txt"
+"""Beside the checkpoints of a run, the message of an error that no restart of its workers can help."""
+_PATIENCE = "86400"  # seconds that workers wait for cores of others, which Ray calls a fault after 60
+_RESIZE_SECONDS = 10.0  # between two looks for room for more workers
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialOptions:
+    """A trial of a sweep, in a process that has the cores and the GPU of one worker.
+
+    Attributes:
+        stop: a file that, once it exists, ends the training after a checkpoint.
+        metric: on `val`, by which poor trials are stopped early; empty where none are.
+    """
+
+    stop: Path
+    metric: str = ""
+
+
+# --- a new run, an interrupted one, a recorded one
+
+
+def start(
+    run: Run,
+    *,
+    more_tags: Mapping[str, str] | None = None,
+    trial: TrialOptions | None = None,
+    begun: Callable[[str], object] | None = None,
+) -> str:
+    """Train a new run and return its id.
+
+    Args:
+        run: its complete description.
+        more_tags: beside the usual ones.
+        trial: as of `fit`.
+        begun: called with the id once the run can be resumed, before it trains.
+    """
+    uri, at = tracking_uri(home()), new_runs_at()
+    adapter = prepare(run)
+    described = Described.of(run, adapter.sources())
+    where = {AT: str(at)} if at else {}
+    tracker = described.start(uri, home(), more_tags={**(more_tags or {}), **where})
+    with take_run(tracker), recorded(tracker):
+        tracker.json("run.json", described.settings)
+        tracker.tags(data_tags(adapter))
+        if begun:
+            begun(tracker.run_id)
+        fit(run, tracker, adapter=adapter, at=at / tracker.run_id if at else None, trial=trial)
+    return tracker.run_id
+
+
+def resume(
+    run_id: str,
+    *,
+    trust: Sequence[str] = (),
+    more_tags: Mapping[str, str] | None = None,
+    trial: TrialOptions | None = None,
+) -> str:
+    """Resume an interrupted run and return its id; a finished one is left as it is.
+
+    Args:
+        run_id: the run.
+        trust: modules whose code the run may name.
+        more_tags: set on the run once it resumes.
+        trial: as of `fit`.
+
+    Raises:
+        HeldError: another process trains it.
+        InputError: no such run, or one that was not trained; its settings are missing, damaged or name a module that
+            is not trusted; its checkpoints are gone.
+    """
+    trust_modules(*trust)
+    uri = tracking_uri(home())
+    run_id = resolve_run(uri, run_id)
+    tracker = Tracker.attach(uri, run_id, running=False)
+    if (kind := tracker.tag("kind")) != "train":
+        raise InputError(f"run {run_id} {other_than_trained(kind)}")
+    at = checkpoints_at(run_id, tracker.tag(AT))
+    if not run_folder(home(), run_id).is_dir():
+        if tracker.status() == "FINISHED":
+            return run_id
+        _last(tracker, at)  # before the lock creates the folder
+    with take_run(tracker):
+        send(tracker)
+        if tracker.status() == "FINISHED":
+            return run_id
+        run, last = recorded_run(tracker), _last(tracker, at)
+        adapter = TASKS.build(run.task, run)
+        anew = f"Bring those back, or train on these anew: `polypool train rerun {run_id}`"
+        refuse_changed_data(run, recorded_data(tracker.all_tags()), adapter.describe(), hint=anew)
+        tracker = Tracker.attach(uri, run_id)
+        with recorded(tracker):
+            if more_tags:
+                tracker.tags(more_tags)
+            fit(run, tracker, adapter=adapter, at=at, last=last, trial=trial)
+    return run_id
+
+
+def _last(tracker: Tracker, at: Url | None) -> str | None:
+    """Return the last whole checkpoint of a run; None where it ended before its first one, and starts again.
+
+    Raises:
+        InputError: it has trained and its checkpoints are missing or damaged, or the storage does not answer.
+    """
+    folder = run_folder(home(), tracker.run_id)
+    try:
+        if (last := last_whole(at or folder)) is not None:
+            return last
+        metrics = tracker.metrics()
+        if not metrics or ((folder / LOG_FOLDER).is_dir() and "epoch" not in metrics):
+            return None
+        what = f"there is no checkpoint in {at or folder}"
+    except DamagedError as error:
+        what = str(error)
+    where = "the folder back (or set POLYPOOL_HOME to where it is)"
+    if at is not None:
+        where = "it back (or set AWS_ENDPOINT_URL to the server that has it)"
+    raise InputError(
+        f"run {tracker.run_id} cannot go on: {what}. Bring {where}, or train it anew: "
+        f"`polypool train rerun {tracker.run_id}`"
+    )
+
+
+def new_runs_at() -> Url | None:
+    """Return the URL below which new runs keep their checkpoints; None where they keep them in their folders."""
+    named = runs()
+    return named if isinstance(named, Url) else None
+
+
+def checkpoints_at(run_id: str, named: str) -> Url | None:
+    """Return the URL of a run's checkpoints; None where they are in its folder.
+
+    Args:
+        run_id: the run.
+        named: its tag `AT`, empty where it has none.
+
+    Raises:
+        InputError: the tag names no object storage.
+    """
+    if not named:
+        return None
+    if not isinstance(found := place(named), Url):
+        raise InputError(
+            f"run {run_id}: its tag {AT} is not a URL of object storage but {named!r}; correct it"
+        )
+    return found / run_id
+
+
+@dataclass(frozen=True, kw_only=True)
+class Original:
+    """A run as it was recorded, and lines on how today's code, libraries and data differ."""
+
+    run: Run
+    tracker: Tracker
+    lines: tuple[str, ...]
+
+
+def read_original(run_id: str, *, trust: Sequence[str] = ()) -> Original:
+    """Read a recorded run and compare it with the code and data at hand.
+
+    Args:
+        run_id: of the run.
+        trust: modules whose code it may name.
+
+    Raises:
+        InputError: no such run, it was not trained, its settings are missing or those of another version, or its data
+            or a part is not at hand.
+    """
+    trust_modules(*trust)
+    uri = tracking_uri(home())
+    run_id = resolve_run(uri, run_id)
+    tracker = Tracker.attach(uri, run_id, running=False)
+    if (kind := tracker.tag("kind")) != "train":
+        raise InputError(f"run {run_id} {other_than_trained(kind)}")
+    try:
+        run = recorded_run(tracker)
+    except InputError as error:
+        raise InputError(
+            f"run {run_id} cannot be repeated: its settings, the artifact run.json, were deleted or cannot be "
+            f"read ({error}); train its recipe again with the parameters that MLflow shows of it"
+        ) from error
+    now = {**provenance(home()), **data_tags(prepare(run))}
+    then = {name: tracker.tag(name) for name in now}
+    lines = [
+        f"{name}: then {then[name]}, now {value}"
+        for name, value in now.items()
+        if name not in ("git_dirty", "mlflow.source.git.commit") and then[name] not in ("", value)
+    ]
+    if changed := [when for when, of in (("then", then), ("now", now)) if of.get("git_dirty") == "true"]:
+        lines.append(f"files that git tracks differ from the commit: {' and '.join(changed)}")
+    lines = lines or ["nothing that was recorded differs"]
+    if not scores(tracker, tracker):
+        lines.append("it has no scores of the test split: it failed, or was ended before them")
+    if unknown := sorted(name for name, value in then.items() if not value and name != "git_dirty"):
+        lines.append(f"not recorded then: {', '.join(unknown)}")
+    return Original(run=run, tracker=tracker, lines=tuple(lines))
+
+
+def scores(then: Tracker, now: Tracker) -> list[str]:
+    """Return a line for each score of the test split: then and now."""
+    protocol = f"{then.tag('protocol')}/"
+    old, new = then.metrics(), now.metrics()
+    names = [name for name in sorted(old) if name.startswith(protocol) and name in new]
+    return [f"{name:<24} then {printed(old[name]):<9} now {printed(new[name])}" for name in names]
+
+
+# --- checks of a new run before it starts: all that needs neither weights nor Ray
+
+
+def prepare(run: Run, **arguments: Any) -> TaskAdapter:
+    """Return the adapter of a new run after all checks.
+
+    Args:
+        run: its complete description, from a trusted source: the modules that it names become trusted.
+        arguments: passed on to the adapter, such as `assets` that are known already.
+
+    Raises:
+        InputError: an unknown part or protocol, unsuitable data, a setting that the task does not use, or a prefix of
+            `lr_factors` or `freeze` that no parameter has.
+    """
+    if run.jointly:
+        raise InputError(
+            f"this {run.task} was trained together with others, by {run.jointly!r}; train that joint run, "
+            f"{run.recipe}, or a recipe of its task by itself (`polypool train --list`)"
+        )
+    refuse_incomplete(run)
+    trust_modules(*modules(run))
+    adapter: TaskAdapter = TASKS.build(run.task, run, **arguments)
+    for name in adapter.unused:
+        part, _, inside = name.rpartition(".")
+        of = getattr(run, part) if part else run
+        (default,) = (field.default for field in dataclasses.fields(of) if field.name == inside)
+        if (value := getattr(of, inside)) != default:
+            flag = name.replace("_", "-")
+            raise InputError(
+                f"the task {run.task!r} does not use --{flag} {value!r}; leave it out, which means {default!r}"
+            )
+    adapter.check_training()
+    with Unfilled():
+        model = adapter.model(pretrained=False)
+        if run.optim.chunk:
+            _check_chunks(adapter, model, chunk=run.optim.chunk)
+        make_optimizer(model, run.optim)
+        if run.optim.recompute:
+            recompute(model)
+        if run.init:
+            _print_init(run, adapter, model)
+    return adapter
+
+
+def _check_chunks(adapter: TaskAdapter, model: nn.Module, *, chunk: int) -> None:
+    """Refuse chunks for a task without them, or where they change the gradient; leave the model in training mode."""
+    if not isinstance(adapter, Chunked):
+        raise InputError(
+            f"--optim.chunk {chunk}: {type(adapter).__name__} has no `passes` that cut its batches into chunks (see "
+            "polypool.tasks.abilities.Chunked); leave it out"
+        )
+    model.train()
+    names = [
+        name for name, module in model.named_modules() if isinstance(module, _BatchNorm) and module.training
+    ]
+    if names:
+        raise InputError(
+            f"--optim.chunk {chunk}: {', '.join(names)} normalise by statistics of the batch, and would by those of a "
+            "chunk; leave it out, or choose parts without batch normalisation, such as --visual grid"
+        )
+
+
+def _print_init(run: Run, adapter: TaskAdapter, model: nn.Module) -> None:
+    """Print which weights a new run takes from another one, and which start anew.
+
+    Raises:
+        InputError: there is no such run, or no weight of it fits.
+    """
+    weights = weights_of(run.init, tracking_uri(home()))
+    taken, left = fill_weights(model, weights)
+    anew = f"; anew begin {', '.join(left)}" if left else ""
+    print(f"init: {len(taken)} of {len(taken) + len(left)} weights are those of run {run.init}{anew}")
+    assets = read_json(weights.with_name(ASSETS), what="the assets of a model")
+    if other := [name for name, value in adapter.assets.items() if name in assets and assets[name] != value]:
+        which = ", ".join(name.replace("_", " ") for name in other)
+        print(
+            f"note: that run was made from other data, words or features ({which}), so that rows of its embeddings may "
+            "stand for others here"
+        )
+
+
+# --- here, or on Ray
+
+
+def trains_here(run: Run, *, at: object, in_sweep: bool = False) -> bool:
+    """Whether a run trains in the process that starts it, without Ray.
+
+    One worker needs none of what Ray Train does for several, whose processes cost as much as a short run; a sweep has
+    processes of its own.
+
+    Args:
+        run: its settings.
+        at: the object storage of its checkpoints, if any.
+        in_sweep: whether this process belongs to a sweep, and has the cores and the GPU of one worker.
+    """
+    return run.worker_counts == (1,) and at is None and (in_sweep or not on_cluster())
+
+
+def fit(
+    run: Run,
+    tracker: Tracker,
+    *,
+    adapter: TaskAdapter,
+    at: Url | None = None,
+    last: str | None = None,
+    trial: TrialOptions | None = None,
+) -> None:
+    """Train a tracked run, from its last checkpoint where it has one.
+
+    SIGTERM and Ctrl-C end it after a checkpoint, as does a file `stop` in the run's folder.
+
+    Args:
+        run: its complete description.
+        tracker: of the run.
+        adapter: its task.
+        at: the URL of its checkpoints; None where they are in its folder.
+        last: the path of the checkpoint to begin with, if any.
+        trial: of the sweep that trains it, if any.
+
+    Raises:
+        InputError: the run cannot be trained with this input, or the disk is full.
+        RuntimeError: training failed, or workers on Ray failed more often than `run.retries` allows.
+        Stopped: a signal came, or the file `stop` was created.
+    """
+    folder = make_folder(run_folder(home(), tracker.run_id))
+    kept_at, metric = at or folder, trial.metric if trial else ""
+    stop: Path | Url = trial.stop if trial else kept_at / "stop"
+    if trial is None:
+        delete(stop)
+    delete(kept_at / REFUSED)
+    journal, resume = partial(Log, folder / LOG_FOLDER), resume_command(tracker.run_id, modules(run))
+    here = isinstance(stop, Path) and trains_here(run, at=at, in_sweep=trial is not None)
+
+    def attempt() -> bool:
+        """Return whether the training got to its end; raise errors with what to do."""
+        finished, failure = False, None
+        try:
+            finished = train_all()
+        except InputError:
+            raise
+        except Exception as error:
+            failure = error
+        if exists(kept_at / REFUSED):  # no restart can help
+            raise InputError(read_bytes(kept_at / REFUSED).decode()) from failure
+        if failure is None:
+            return finished
+        for each in (*getattr(failure, "worker_failures", {}).values(), failure):
+            if cause := input_error(each):
+                raise InputError(str(cause)) from failure
+            if why := at is None and disk_fault(each, folder):
+                raise InputError(f"{why}, then `{resume}` goes on from the last checkpoint") from failure
+        if here and trial:
+            raise failure
+        raise RuntimeError(f"training failed; `{resume}` goes on: {failure}") from failure
+
+    with resume_hint(resume), ExitStack() as session:
+        if here:
+            set_up(threads=min(run.cpus, local_cores()))
+            kept = InFolder(folder=folder, stop=stop, journal=journal, start=last)
+            if metric:
+                kept.reported = partial(report, metric)
+            train_all = partial(train, run, adapter, kept, uri=tracker.uri, device=best_device())
+        else:
+            os.environ.setdefault("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", _PATIENCE)
+            session.enter_context(ray_session(dashboard=True))
+            resources = Resources.plan(run.workers, fewest=run.worker_counts[0], cpus=run.cpus)
+            kept = ByRay(at=kept_at, stop=stop, journal=journal, start=last)
+            trainer = _trainer(run, tracker, kept, resources, assets=adapter.assets, metric=metric)
+            need = f"{run.workers} worker{'s' if run.workers > 1 else ''} of Ray to start"
+            say(f"waiting for {need}", what=need)
+            session.enter_context(waiting_for_cores(run.worker_counts[0] * resources.cpus))
+            train_all = partial(_fit_in_thread, trainer)
+        _until_stopped(attempt, stop=stop, tracker=tracker)
+    remove_old(kept_at)
+
+
+def _until_stopped(train: Callable[[], bool], *, stop: Path | Url, tracker: Tracker) -> None:
+    """Train until SIGTERM, or the file `stop`, ends it after a checkpoint.
+
+    Args:
+        train: returns whether it got to the end, as it may after a request that comes in the final test.
+        stop: as of `fit`.
+        tracker: of the run.
+
+    Raises:
+        Stopped: a request ended the training; also where its workers were killed then.
+    """
+    finished, marked = False, []
+
+    def request() -> None:
+        os.write(2, b"stopping after a checkpoint; a second signal ends at once\n")
+        write_bytes(stop, b"")
+        marked.append(finish_soon(tracker, "KILLED"))  # this process may be killed before its end
+
+    try:
+        with graceful_stop(request, seconds=CHECKPOINT_SECONDS):
+            finished = train()
+        if not finished:
+            raise Stopped
+    except Stopped:
+        if not finished:
+            raise
+        for thread in marked:  # else it could mark the run after its end
+            thread.join(KILLED_SECONDS)
+    except (Exception, SystemExit) as error:
+        if exists(stop) or (isinstance(stop, Path) and not stop.parent.is_dir()):
+            raise Stopped from error
+        raise
+
+
+def input_error(error: BaseException) -> InputError | None:
+    """Return the `InputError` that an error is or was caused by, if any."""
+    return next((each for each in causes(error) if isinstance(each, InputError)), None)
+
+
+def _fit_in_thread(trainer: Any) -> bool:
+    """Train on Ray outside the main thread, whose signal handlers stay as they are; return as the workers do."""
+    if threading.current_thread() is not threading.main_thread():
+        return bool(trainer.fit().return_value)
+    future: Future[bool] = Future()
+
+    def work() -> None:
+        try:
+            future.set_result(bool(trainer.fit().return_value))
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=work, name="Ray Train", daemon=True).start()
+    return future.result()
+
+
+def _trainer(
+    run: Run,
+    tracker: Tracker,
+    kept: ByRay,
+    resources: Resources,
+    *,
+    assets: Mapping[str, Any],
+    metric: str,
+) -> TorchTrainer:
+    import ray
+    import ray.train
+    from ray.train.torch import TorchTrainer
+    from ray.train.v2.api.config import LoggingConfig
+
+    train: Any = ray.train  # the types of its names are those of an earlier version
+
+    work = Work(
+        run=run,
+        uri=tracker.uri,
+        kept=kept,
+        home=home(),
+        threads=resources.cpus,
+        terminal=sys.stderr.isatty(),
+        log=mode(),
+        trusted=trusted(),
+        assets=ray.put(json.dumps(assets)),
+    )
+    system, path = filesystem(kept.at)
+    return TorchTrainer(
+        cast("Any", work_on_ray),
+        train_loop_config={"work": work},
+        scaling_config=train.ScalingConfig(
+            num_workers=(run.worker_counts[0], run.workers) if len(run.worker_counts) > 1 else run.workers,
+            elastic_resize_monitor_interval_s=_RESIZE_SECONDS,
+            use_gpu=resources.gpu,
+            resources_per_worker={"CPU": resources.cpus},
+        ),
+        run_config=train.RunConfig(
+            name=f"ray-{time_stamp()}",
+            storage_path=path,
+            storage_filesystem=system,
+            failure_config=train.FailureConfig(max_failures=run.retries),
+            checkpoint_config=train.CheckpointConfig(num_to_keep=KEPT),
+            logging_config=LoggingConfig(log_level="WARNING"),
+            callbacks=[reporter(metric)] if metric else [],
+        ),
+    )
+
+
+# --- a worker: its body, the same in every process, and how a process of Ray's is set up
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """The work of a process of Ray's.
+
+    Attributes:
+        run, kept, uri: as of `train`.
+        assets: of the adapter, as JSON in Ray's object store, as a vocabulary may be large; null to make them anew.
+        home: the project's folder of data and runs.
+        threads: of torch.
+        terminal: whether the driver's output is a terminal, where a progress bar can be redrawn.
+        log: how progress is printed, as of `polypool.infra.process.output.mode`.
+        trusted: modules whose code specs may name.
+    """
+
+    run: Run
+    kept: ByRay
+    uri: str
+    assets: ObjectRef
+    home: Path
+    threads: int
+    terminal: bool
+    log: str
+    trusted: tuple[str, ...]
+
+
+def work_on_ray(config: dict[str, Work]) -> bool:
+    """Set up a process of Ray's and train in it; return as `train` does.
+
+    After an error that a restart would meet again, its message is left for the driver, and restarted workers return.
+    """
+    work = config["work"]
+    kept = work.kept
+    if exists(kept.at / REFUSED):
+        return False
+    os.environ |= {"POLYPOOL_HOME": str(work.home), LOG: work.log}
+    trust_modules(*work.trusted)
+    import ray
+    from ray.experimental.tqdm_ray import tqdm as drawn_by_the_driver
+    from ray.train.torch import get_device
+
+    set_up(threads=work.threads)
+    tracked = partial(Tracker.attach, work.uri, kept.at.name, running=False)
+    own_log = work.home / "runs" / kept.at.name / "worker"
+    if remote := isinstance(kept.at, Url):  # this machine may share no folder with the driver's
+        kept = replace(kept, journal=lambda: Sender(make_folder(own_log), tracked, earlier=True))
+    assets = json.loads(ray.get(work.assets))
+    try:
+        finished = train(
+            work.run,
+            TASKS.build(work.run.task, work.run, assets=assets),
+            kept,
+            uri=work.uri,
+            device=get_device(),
+            bar=drawn_by_the_driver if work.terminal and work.log == TEXT else resumed_bar,
+        )
+    except Exception as error:
+        if why := input_error(error) or disk_fault(error, work.home):
+            with suppress(InputError, OSError):  # the disk may be full
+                write_bytes(kept.at / REFUSED, str(why).encode())
+        raise
+    if remote and rank() == 0 and (why := send_members(own_log, tracked())):
+        print(f"note: runs of the tasks of {kept.at.name} are not all in MLflow ({why})", file=sys.stderr)
+    return finished
+
+
+def set_up(*, threads: int) -> None:
+    """Set up this process for training, with a number of torch's threads."""
+    torch.set_num_threads(threads)
+    keep_freed_memory()
+
+
+def train(
+    run: Run,
+    adapter: TaskAdapter,
+    kept: InFolder | ByRay,
+    *,
+    uri: str,
+    device: torch.device,
+    bar: Callable[..., Any] = resumed_bar,
+) -> bool:
+    """Train a run to its end, from its last checkpoint where it has one; return False where it was stopped before.
+
+    Args:
+        run: to train.
+        adapter: its task.
+        kept: where log and checkpoints go.
+        uri: of the tracking store, which has the run of `run.init`.
+        device: where the model lives.
+        bar: makes the progress bar.
+    """
+    with closing(kept.journal()) if rank() == 0 else nullcontext() as log:
+        trainer = Trainer(
+            run, adapter, log=log, report=kept.report, device=device, bar=bar, stopping=kept.stopping
+        )
+        with kept.last() as folder:
+            if folder is not None:
+                trainer.resume(folder)
+            elif run.init:
+                trainer.begin_with(weights_of(run.init, uri))
+        finished = trainer.train()
+        kept.close()
+    return finished
