@@ -323,16 +323,13 @@ def compare(
     Raises:
         InputError: nothing to compare, or no such metric or protocol.
     """
-    import pandas as pd
-
     from polypool.infra.paths import home
     from polypool.infra.tracking import tracking_uri
     from polypool.pipelines.comparison import comparison as comparing
     from polypool.pipelines.comparison.choice import Choice
-    from polypool.pipelines.comparison.results import columns
 
     choice = Choice(data=tuple(data), features=tuple(features))
     comparison = comparing.compare(
         tracking_uri(home()), experiment, metric=metric, protocol=protocol, choice=choice
     )
-    return pd.DataFrame(columns(comparison.decisive))
+    return comparison.decisive

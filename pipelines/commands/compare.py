@@ -112,7 +112,7 @@ def _print_next(comparison: comparing.Comparison, uri: str) -> None:
 
 def _refuse_files(**files: Path | None) -> None:
     """Refuse files that cannot be written, by the names of their options, before anything is read."""
-    from polypool.pipelines.comparison.result_files import refuse_ending
+    from polypool.pipelines.comparison.results import refuse_ending
 
     if files["out"] is not None:
         refuse_ending(files["out"])
@@ -124,7 +124,7 @@ def _refuse_files(**files: Path | None) -> None:
 def _write(
     comparison: comparing.Comparison, *, out: Path | None, markdown: Path | None, latex: Path | None
 ) -> None:
-    from polypool.pipelines.comparison.result_files import write_results
+    from polypool.pipelines.comparison.results import write_results
 
     for path, text in ((markdown, comparison.markdown), (latex, comparison.latex)):
         if path is not None:

@@ -84,7 +84,7 @@ def evaluate(
         raise InputError(
             "--embeddings takes one run and at most one --protocol, without --rescore, --vectors, --data, --other-data"
         )
-    from polypool.pipelines.comparison.tables.methods import methods_table
+    from polypool.pipelines.comparison.tables import methods
     from polypool.pipelines.models.run_evaluation import evaluate_and_log
     from polypool.pipelines.models.trained import load
 
@@ -108,7 +108,7 @@ def evaluate(
     for each in evaluations:
         metric = each.primary.name
         ours = {", ".join(map(name, models)): each.metrics[metric]} if metric in each.metrics else {}
-        if table := methods_table(f"{each.protocol}: other methods", each.protocol, metric, ours):
+        if table := methods(f"{each.protocol}: other methods", each.protocol, metric, ours):
             print("", as_text(table), sep="\n")
     print_next(("compare the runs", ("compare", "--experiment", models[0].run.experiment)))
 

@@ -145,7 +145,7 @@ def read_run_id(file: Path, run: Run) -> str | None:
 def show(run_id: str, how: str = "finished") -> None:
     """Print how a run ended, and its scores."""
     print(f"run {run_id} {how}")
-    from polypool.pipelines.comparison.query_units import run_doubts
+    from polypool.pipelines.comparison.queries import run_doubts
     from polypool.pipelines.training.record import printed
 
     try:

@@ -7,7 +7,6 @@ table where the runs of the others are not at hand. Checkpoints and curves are l
 from __future__ import annotations
 
 import io
-import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -24,45 +23,27 @@ from polypool.infra.files import atomic, existing, make_folder
 from polypool.infra.process.progress import Progress
 from polypool.infra.tracking import HOME, Artifacts, RunRecord
 from polypool.pipelines.comparison.grouping import protocols_shown
-from polypool.pipelines.comparison.query_units import stored_arrays
+from polypool.pipelines.comparison.queries import stored_arrays
 from polypool.tasks.scoring.records import metrics_file, query_files
 
-ENDING = ".parquet"
 WHAT = "an archive that `polypool runs archive` wrote"
 ARCHIVE = "archive"
 """Tag of a run that was read from an archive: the path of the file."""
-_FILES = "files"
-
-
-def _map(value: pa.DataType) -> pa.DataType:
-    return pa.map_(pa.string(), pa.field("value", value, nullable=False))
-
-
-_TYPES = {
-    "run_id": pa.string(),
-    "name": pa.string(),
-    "started": pa.float64(),
-    "ended": pa.float64(),
-    "tags": _map(pa.string()),
-    "params": _map(pa.string()),
-    "metrics": _map(pa.float64()),
-    _FILES: _map(pa.large_binary()),
+_VALUES = {"tags": pa.string(), "params": pa.string(), "metrics": pa.float64(), "files": pa.large_binary()}
+_TYPES = {"run_id": pa.string(), "name": pa.string(), "started": pa.float64(), "ended": pa.float64()} | {
+    name: pa.map_(pa.string(), pa.field("value", of, nullable=False)) for name, of in _VALUES.items()
 }
 _SCHEMA = pa.schema([pa.field(name, of, nullable=False) for name, of in _TYPES.items()])
 _RUN_ID = re.compile(r"[\w-]{1,64}", re.ASCII)
 _FILE = re.compile(r"(metrics|per_query)/[^/\\\0]+\.(json|npz)")
-_FINISHED = "FINISHED"
-_OF_MLFLOW = "mlflow."  # its own tags, such as the user's name
 # Bytes of files that are compressed together, so that ids of queries are stored once for all runs.
 _PAGE = 32 << 20
-_ROWS = 8  # runs that are read at once
-_LEVEL = 19
 
 
 def refuse_ending(path: Path) -> None:
-    """Raise InputError for a path of an archive that does not end in `ENDING`."""
-    if path.suffix.lower() != ENDING:
-        raise InputError(f"{path}: an archive of runs is written as {ENDING}, by the end of the name")
+    """Raise InputError for a path of an archive that does not end in `.parquet`."""
+    if path.suffix.lower() != ".parquet":
+        raise InputError(f"{path}: an archive of runs is written as .parquet, by the end of the name")
 
 
 def write_archive(runs: Sequence[RunRecord], artifacts: Artifacts, path: Path) -> int:
@@ -77,11 +58,11 @@ def write_archive(runs: Sequence[RunRecord], artifacts: Artifacts, path: Path) -
         InputError: the store does not answer, or the file cannot be written.
     """
     refuse_ending(path)
-    runs = [run for run in runs if run.status == _FINISHED]
+    runs = [run for run in runs if run.status == "FINISHED"]
     rows = (_row(run, artifacts) for run in Progress(runs, desc="archive", unit="run", leave=False))
     options = {
         "compression": "zstd",
-        "compression_level": _LEVEL,
+        "compression_level": 19,
         "use_dictionary": False,
         "data_page_size": _PAGE,
     }
@@ -100,7 +81,7 @@ def _groups(rows: Iterable[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
     group, size = [], 0
     for row in rows:
         group.append(row)
-        size += sum(map(len, row[_FILES].values()))
+        size += sum(map(len, row["files"].values()))
         if size >= _PAGE:
             yield group
             group, size = [], 0
@@ -113,19 +94,16 @@ def _row(run: RunRecord, artifacts: Artifacts) -> dict[str, Any]:
         for name in (metrics_file(protocol), *query_files(protocol)):
             with suppress(AbsentError):  # a metric need not follow from single queries
                 path = artifacts.path(run, name)
-                files[name] = _without_packing(path) if path.suffix == ".npz" else path.read_bytes()
-    row = {name: getattr(run, name) for name in _SCHEMA.names if name != _FILES}
+                files[name] = path.read_bytes()
+                if path.suffix == ".npz":  # unpacked, so that arrays which all runs share compress together
+                    arrays: dict[str, Any] = stored_arrays(path)
+                    np.savez(unpacked := io.BytesIO(), **arrays)
+                    files[name] = unpacked.getvalue()
     tags = {
-        name: value for name, value in run.tags.items() if not name.startswith(_OF_MLFLOW) and name != HOME
+        name: value for name, value in run.tags.items() if not name.startswith("mlflow.") and name != HOME
     }
-    return row | {"tags": tags, "params": run.settings, _FILES: files}
-
-
-def _without_packing(path: Path) -> bytes:
-    """Return a `.npz` file without its compression, so that arrays which all runs share compress together."""
-    arrays: dict[str, Any] = stored_arrays(path)
-    np.savez(out := io.BytesIO(), **arrays)
-    return out.getvalue()
+    row = {name: getattr(run, name) for name in _SCHEMA.names if name != "files"}
+    return row | {"tags": tags, "params": run.settings, "files": files}
 
 
 def read_archive(path: Path, folder: Path) -> list[RunRecord]:
@@ -139,38 +117,32 @@ def read_archive(path: Path, folder: Path) -> list[RunRecord]:
         InputError: there is no such file, or it is damaged or no archive.
     """
     refuse_ending(path)
-    rows = enumerate(_rows(existing(path, what=WHAT)), start=1)
-    return [_unpacked(row, folder, where=f"{path}: row {number}", archive=path) for number, row in rows]
-
-
-def _rows(path: Path) -> Iterator[dict[str, Any]]:
+    runs = []
     try:
-        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+        with pq.ParquetFile(existing(path, what=WHAT), page_checksum_verification=True) as file:
             if not file.schema_arrow.equals(_SCHEMA):
                 raise InputError(f"{path}: its columns are not those of {WHAT}")
-            for batch in file.iter_batches(batch_size=_ROWS):
-                yield from batch.to_pylist(maps_as_pydicts="strict")
+            for batch in file.iter_batches(batch_size=8):
+                for row in batch.to_pylist(maps_as_pydicts="strict"):
+                    runs.append(_unpacked(row, folder, archive=path))
     except InputError:
         raise
     except (pa.ArrowException, OSError, ValueError, KeyError) as error:  # KeyError: a key that is there twice
         raise InputError(f"{path}: cannot be read as Parquet: {error}; expected {WHAT}") from None
+    return runs
 
 
-def _unpacked(row: dict[str, Any], folder: Path, *, where: str, archive: Path) -> RunRecord:
+def _unpacked(row: dict[str, Any], folder: Path, *, archive: Path) -> RunRecord:
     """Return the run in a row of an archive, and write its files to a folder of its own."""
-    files = row.pop(_FILES)
+    files = row.pop("files")
     row["tags"] |= {ARCHIVE: str(archive)}
-    record = RunRecord(**row, status=_FINISHED)
+    record = RunRecord(**row, status="FINISHED")
     if not _RUN_ID.fullmatch(record.run_id):
-        raise InputError(f"{where}: {record.run_id!r} is no id of a run")
-    shown = protocols_shown(record)
-    for name, score in record.metrics.items():
-        if name.partition("/")[0] in shown and math.isinf(score):
-            raise InputError(f"{where}: {name} of run {record.run_id} is {score}, expected a finite number")
+        raise InputError(f"{archive}: {record.run_id!r} is no id of a run")
     own = make_folder(folder / record.run_id)
     for name, data in files.items():
         if not _FILE.fullmatch(name):
-            raise InputError(f"{where}: {name!r} is no file of an evaluation's results")
+            raise InputError(f"{archive}: {name!r} is no file of an evaluation's results")
         make_folder((own / name).parent)
         (own / name).write_bytes(data)
     return replace(record, artifacts=own.absolute().as_uri())

@@ -6,28 +6,27 @@ import math
 import shlex
 import tempfile
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
 
+import pandas as pd
+
 from polypool.infra.errors import AbsentError, InputError, unknown
 from polypool.infra.text_tables import WIDTH, Table, as_latex, as_markdown, as_text
 from polypool.infra.tracking import NOTE, NOTE_LENGTH, Artifacts, RunRecord, Tracker, command_line, find_runs
+from polypool.pipelines.comparison import tables
 from polypool.pipelines.comparison.archives import ARCHIVE, read_archive
 from polypool.pipelines.comparison.choice import ALL, Choice
+from polypool.pipelines.comparison.cross_task import CrossTaskTable, cross_task_tables
 from polypool.pipelines.comparison.grouping import arranged, is_for_tables
-from polypool.pipelines.comparison.groups import Group
-from polypool.pipelines.comparison.query_units import Read, read_queries, with_differences
-from polypool.pipelines.comparison.results import Result, columns, results
-from polypool.pipelines.comparison.tables import differences, score_tables
-from polypool.pipelines.comparison.tables.cross_task import CrossTaskTable, cross_task_tables, why_not
-from polypool.pipelines.comparison.tables.methods import methods
-from polypool.pipelines.comparison.tables.over_tasks import over_tasks
+from polypool.pipelines.comparison.queries import Read, read_queries, with_differences
+from polypool.pipelines.comparison.results import results
+from polypool.pipelines.comparison.rows import Group
 
 _NOTES = 3  # lines under the main table
-_ON_REQUEST = differences.against_baseline, differences.all_pairs
 _REST = "All tables are in the artifact `compare.md`."
 
 
@@ -64,10 +63,10 @@ class Comparison:
         """
         for group in self.groups:
             for row in group.rows:
+                sign, name = group.metric.sign, f"{group.protocol}/{group.metric.name}"
                 trained = [
                     run for run in row.runs if run.tags.get("kind") == "train" and ARCHIVE not in run.tags
                 ]
-                sign, name = group.metric.sign, f"{group.protocol}/{group.metric.name}"
                 if scored := [run for run in trained if name in run.metrics]:
                     return max(scored, key=lambda run: sign * run.metrics[name])
         return None
@@ -75,30 +74,30 @@ class Comparison:
     @cached_property
     def tables(self) -> tuple[Table, ...]:
         """All tables, in the order in which they are shown."""
-        all_tables: list[Table | None] = []
+        found: list[Table | None] = []
         for group in self.groups:
-            all_tables += [
-                score_tables.scores(group),
-                score_tables.published(group),
-                methods(group),
-                differences.differences(group),
-                differences.against_baseline(group),
-                differences.all_pairs(group),
-                differences.shown_by_seeds(group),
+            means, beside = {row.label: group.mean(row) for row in group.known}, "ours and other methods"
+            found += [
+                tables.scores(group),
+                tables.published(group),
+                tables.methods(f"{group.title}: {beside}", group.protocol, group.metric.name, means),
+                tables.differences(group),
+                *tables.on_request(group),
+                tables.shown_by_seeds(group),
             ]
         for crossed in self.cross_tasks:
-            all_tables += [over_tasks(crossed), score_tables.across(crossed)]
-        return tuple(table for table in all_tables if table is not None)
+            found += [tables.over_tasks(crossed), tables.across(crossed)]
+        return tuple(table for table in found if table is not None)
 
     @cached_property
-    def results(self) -> list[Result]:
+    def results(self) -> pd.DataFrame:
         """The results of all groups."""
         return results(self.groups, compared_by=command_line())
 
     @property
-    def decisive(self) -> list[Result]:
+    def decisive(self) -> pd.DataFrame:
         """The results of the metrics that rows are ordered by."""
-        return [result for result in self.results if result.decides]
+        return self.results[self.results["decides"]].reset_index(drop=True)
 
     @property
     def kept_in(self) -> str:
@@ -108,14 +107,12 @@ class Comparison:
     @property
     def seeds_needed(self) -> list[str]:
         """The seeds that `detect` needs, a sentence for each group."""
-        return [
-            note for group in self.groups if self.detect and (note := differences.needed(group, self.detect))
-        ]
+        return [note for group in self.groups if self.detect and (note := tables.needed(group, self.detect))]
 
     @property
     def remarks(self) -> tuple[str, ...]:
         """The seeds needed, the notes, and why there is no critical-difference diagram."""
-        reasons = dict.fromkeys(map(why_not, self.cross_tasks))
+        reasons = dict.fromkeys(crossed.no_diagram for crossed in self.cross_tasks)
         return tuple(note for note in (*self.seeds_needed, *self.notes, *reasons) if note)
 
     def text(self, *, details: bool = False) -> str:
@@ -124,26 +121,21 @@ class Comparison:
             notes = "\n".join(line for note in self.remarks for line in textwrap.wrap(note, WIDTH))
             return "\n\n".join(filter(None, [*map(as_text, self.tables), notes]))
         if self.cross_tasks:
-            main = score_tables.brief_across(self.cross_tasks[0])
+            main = tables.brief_across(self.cross_tasks[0])
         else:
             ranked = [group for group in self.groups if group.rows[0].own_protocol]
-            main = score_tables.brief_scores([*ranked, *self.groups][0])
-        asked = [make(group) for group in self.groups for make in _ON_REQUEST]
-        shown = [main, *(table for table in asked if table is not None)]
-        return "\n\n".join([*map(as_text, shown), "\n".join(self._in_brief(len(shown)))])
-
-    def _in_brief(self, tables: int) -> Iterator[str]:
-        """Yield the first notes, each cut to a line, and how to see what is left out beside some tables."""
-        for note in self.seeds_needed:
-            yield from textwrap.wrap(note, WIDTH)
+            main = tables.brief_scores([*ranked, *self.groups][0])
+        shown = [main, *(table for group in self.groups for table in tables.on_request(group))]
+        lines = [line for note in self.seeds_needed for line in textwrap.wrap(note, WIDTH)]
         tuned = [f" · {group.tuned}" for group in self.groups if group.tuned]
         for note in self.notes[:_NOTES]:
             for words in tuned:  # long, and the same in all notes
                 note = note.replace(words, "")
-            yield textwrap.shorten(note, WIDTH, placeholder=" ...")
-        more = {"table": len(self.tables) - tables, "note": len(self.notes) - _NOTES}
+            lines.append(textwrap.shorten(note, WIDTH, placeholder=" ..."))
+        more = {"table": len(self.tables) - len(shown), "note": len(self.notes) - _NOTES}
         if left := [f"{n} more {what}{'s' * (n > 1)}" for what, n in more.items() if n > 0]:
-            yield f"{' and '.join(left)}: polypool compare --details"
+            lines.append(f"{' and '.join(left)}: polypool compare --details")
+        return "\n\n".join([*map(as_text, shown), "\n".join(lines)])
 
     def markdown(self) -> str:
         """Return the tables and notes as Markdown."""
@@ -172,7 +164,7 @@ class Comparison:
             uri: the tracking store.
             folder: the project's home.
         """
-        from polypool.pipelines.comparison.charts.drawing import draw_all  # Matplotlib
+        from polypool.pipelines.comparison.charts import draw_all  # Matplotlib
 
         with tempfile.TemporaryDirectory() as drawn_in:
             tracker = Tracker.start(
@@ -188,10 +180,19 @@ class Comparison:
                     tracker.artifact(path)
                 tracker.text("compare.md", self.markdown())
                 tracker.text("compare.tex", self.latex())
-                tracker.table("scores.json", columns(self.decisive))
+                scores = self.decisive.astype(object)
+                tracker.table("scores.json", scores.where(scores.notna(), None).to_dict("list"))
                 for number, cross_task in enumerate(self.cross_tasks, start=1):
-                    name = "task_by_aggregator" + f"_{number}" * (number > 1)
-                    tracker.table(f"{name}.json", _by_column(score_tables.across(cross_task)))
+                    name, table = (
+                        "task_by_aggregator" + f"_{number}" * (number > 1),
+                        tables.across(cross_task),
+                    )
+                    rows = [
+                        [" ".join(cell.split()) for cell in cells] for cells in (table.header, *table.rows)
+                    ]
+                    tracker.table(
+                        f"{name}.json", {of: list(column) for of, *column in zip(*rows, strict=True)}
+                    )
         return tracker.run_id
 
 
@@ -223,11 +224,6 @@ def description(tables: Sequence[Table]) -> str:
             return "\n\n".join([*parts, _REST])
         parts.append(part)
     return "\n\n".join(parts)
-
-
-def _by_column(table: Table) -> dict[str, list[str]]:
-    rows = [[" ".join(name.split()) for name in entries] for entries in (table.header, *table.rows)]
-    return {name: list(column) for name, *column in zip(*rows, strict=True)}
 
 
 def refuse_detect(difference: float) -> None:

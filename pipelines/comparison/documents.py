@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+
+import pandas as pd
 
 from polypool.infra.errors import InputError
 from polypool.infra.files import atomic, existing
 from polypool.infra.text_tables import Table, markdown_legend, markdown_rows, text_rows
-from polypool.pipelines.comparison.groups import by_tuning
-from polypool.pipelines.comparison.result_files import read_results
-from polypool.pipelines.comparison.results import APART, Result, groups_of
-from polypool.pipelines.comparison.tables import score_tables as report
-from polypool.pipelines.comparison.tables.cross_task import cross_task_table
+from polypool.pipelines.comparison.cross_task import cross_task_table
+from polypool.pipelines.comparison.results import APART, groups_of, read_results
+from polypool.pipelines.comparison.rows import by_tuning
+from polypool.pipelines.comparison.tables import across, scores
 
 _BEGIN = re.compile(r"^<!-- table: (?P<file>.+?)(?P<text> as text)? -->$", re.MULTILINE)
 _END = "<!-- end of table -->"
 _FIGURE = re.compile(r"^<!-- figure: (?P<file>.+?) -->\n+!\[[^\]]*\]\((?P<picture>[^)\s]+)\)$", re.MULTILINE)
 _WIDTH = 120
-_COMMIT = 10
 
 
 def renew(files: Sequence[Path], *, check: bool) -> Iterator[str]:
@@ -60,11 +60,11 @@ def renewed(text: str, folder: Path, *, where: str) -> tuple[str, list[str]]:
     """
     parts, changed, at = [], [], 0
     for begin in _BEGIN.finditer(text):
-        if begin.start() < at:
-            raise InputError(f"{where}: a table begins before {_END!r} of the one above it")
         end = text.find(f"\n{_END}", begin.end())
-        if end < 0:
-            raise InputError(f"{where}: the table of {begin['file']} has no line {_END!r} after it")
+        if begin.start() < at or end < 0:
+            raise InputError(
+                f"{where}: the table of {begin['file']} has no line {_END!r} of its own after it"
+            )
         body = rendered(
             read_results(folder / begin["file"]), file=begin["file"], as_in_terminal=bool(begin["text"])
         )
@@ -89,7 +89,7 @@ def draw_figures(text: str, folder: Path) -> None:
     Raises:
         InputError: results cannot be read, or none of them has a cost.
     """
-    from polypool.pipelines.comparison.charts.score_charts import draw_charts, table_charts  # Matplotlib
+    from polypool.pipelines.comparison.charts import draw_charts, table_charts  # Matplotlib
     from polypool.pipelines.figures.style import save
 
     for found in _FIGURE.finditer(text):
@@ -102,7 +102,7 @@ def draw_figures(text: str, folder: Path) -> None:
         save(figure, folder / found["picture"])
 
 
-def rendered(records: Sequence[Result], *, file: str, as_in_terminal: bool = False) -> str:
+def rendered(records: pd.DataFrame, *, file: str, as_in_terminal: bool = False) -> str:
     """Return results as a table: task x aggregator for several tasks, else the scores of each protocol.
 
     Args:
@@ -113,7 +113,7 @@ def rendered(records: Sequence[Result], *, file: str, as_in_terminal: bool = Fal
     tables: list[Table] = []
     for groups in by_tuning(groups_of(records)):
         crossed = cross_task_table(groups)
-        tables += [report.across(crossed)] if crossed is not None else map(report.scores, groups)
+        tables += [across(crossed)] if crossed is not None else map(scores, groups)
     parts = [""]
     for table in tables:
         if as_in_terminal:
@@ -121,29 +121,16 @@ def rendered(records: Sequence[Result], *, file: str, as_in_terminal: bool = Fal
         else:
             legend = textwrap.fill(markdown_legend(table), _WIDTH)
             parts += [markdown_rows(table), "", legend, *(f"- {note}" for note in table.notes), ""]
-    return "\n".join([*parts, _origin(records, file)])
-
-
-def _origin(records: Sequence[Result], file: str) -> str:
-    commits = [
-        each[:_COMMIT] + "+" * each.endswith("+") for each in _each(record.commits for record in records)
-    ]
-    commands = _each(record.command for record in records)
-    runs = len(set(_each(record.run_ids for record in records)))
-    of = f" of commit{'s' * (len(commits) > 1)} {', '.join(commits)}" if commits else ""
+    commits, commands, runs = (
+        [*dict.fromkeys(value for field in records[name] for value in field.split(APART) if value)]
+        for name in ("commits", "command", "run_ids")
+    )
+    shown = [each[:10] + "+" * each.endswith("+") for each in commits]
+    of = f" of commit{'s' * (len(shown) > 1)} {', '.join(shown)}" if shown else ""
     by = f", by `{commands[0]}`" if commands else ""
     if len(commands) > 1:
         by += f" and {len(commands) - 1} more command{'s' * (len(commands) > 2)}, which are there"
-    path, _, table = file.partition("#")
-    of_table = f", `{table}`" if table else ""
-    return textwrap.fill(
-        f"From [{Path(path).name}]({path}){of_table}: {runs} run{'s' * (runs > 1)}{of}{by}.",
-        _WIDTH,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
-
-
-def _each(fields: Iterable[str]) -> list[str]:
-    """Return the values of fields that may hold several, each once."""
-    return [*dict.fromkeys(value for field in fields for value in field.split(APART) if value)]
+    path, _, name = file.partition("#")
+    origin = f"From [{Path(path).name}]({path}){f', `{name}`' * bool(name)}: {len(runs)} run{'s' * (len(runs) > 1)}"
+    wrapped = textwrap.fill(f"{origin}{of}{by}.", _WIDTH, break_long_words=False, break_on_hyphens=False)
+    return "\n".join([*parts, wrapped])

@@ -1,42 +1,48 @@
-"""Arrangement of an experiment's runs in groups of rows, with notes on what is left out or inconsistent."""
+"""Groups of an experiment's runs in rows, whose labels name the settings in which they differ, and notes on both."""
 
 from __future__ import annotations
 
 import json
 import math
+import statistics
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, asdict, fields
 from functools import partial
-from itertools import groupby
+from itertools import chain, groupby
 from operator import itemgetter
 from typing import TypeVar
 
+import pandas as pd
+
 from polypool.infra.errors import InputError, unknown
 from polypool.infra.registry import RECIPES
-from polypool.infra.tracking import RunRecord
-from polypool.pipelines.comparison.groups import SECONDS, Costs, Group, Row, costs_of, group_title, ordered
-from polypool.pipelines.comparison.row_settings import (
-    HAVE_SETTINGS,
-    Settings,
-    code_notes,
-    deviations,
-    left_out_notes,
-    machine_notes,
-    named,
-)
+from polypool.infra.tracking import PACKAGES, RunRecord, flattened
+from polypool.pipelines.comparison.rows import SECONDS, Group, Row, group_title
 from polypool.pipelines.recipes.load import Ensemble, published_text
-from polypool.pipelines.training.record import text_of, tuned_of
+from polypool.pipelines.training.record import PRECISION, text_of, tuned_of
 from polypool.tasks.adapter import Metric
+from polypool.tasks.run import OF_THE_JOINT_RUN, WITHOUT_EFFECT, Data, Optim, Run
 from polypool.tasks.scoring.protocols import is_for_test, warnings_of
-from polypool.tasks.scoring.records import TAG, TRAINED_ON, VERSION_TAG, metrics_from
+from polypool.tasks.scoring.records import LEFT_OUT, ORIGIN, TAG, TRAINED_ON, VERSION_TAG, metrics_from
+
+DIGESTS = ("data.corpus", "data.features", "data.texts")
+"""Settings that are paths, and tags with the digest of their content."""
+HAVE_SETTINGS = ("train", "transfer")
+"""Kinds of runs that record the settings of a training, by which rows are told apart."""
+_LOGGED = {"step": "cost/step", "embed": "cost/embed", "query": "cost/query", "bytes": "bytes/item"}
+"""The metric that a run logs for each of its costs."""
+_SHOWN = {"recipe", "task", "aggregator", "text_aggregator", "seed", "protocol", "data.dataset"}
+"""Settings that the title of a table, the label of a row or its number of runs show."""
+_SUMMARIES = ("comparison", "sweep")  # kinds of runs that summarise others and have no scores
+_MEANING = ("higher_is_better", "best", "chance", "unit")  # fields of a metric
 
 Key = tuple[str, str, str, str, str]
 """Task, data set of training where it is another, data set, protocol, and how settings were tuned."""
 ReadArtifact = Callable[[RunRecord, str], bytes]
 """Returns an artifact of a run by its name, or raises InputError."""
+Settings = Mapping[str, str]
 T = TypeVar("T")
-
-_SUMMARIES = ("comparison", "sweep")  # kinds of runs that summarise others and have no scores
 
 
 def arranged(
@@ -62,11 +68,16 @@ def arranged(
     finished = sorted(
         (run for run in runs if run.status == "FINISHED"), key=lambda run: run.ended or 0.0, reverse=True
     )
-    notes = [*_left_out("not finished", [run for run in runs if run.status != "FINISHED"])]
-    notes += _left_out(
-        "without scores to show", [run for run in finished if not protocols_shown(run, protocol)]
-    )
-    by_key: dict[Key, list[RunRecord]] = defaultdict(list)
+    notes, by_key = [], defaultdict[Key, list[RunRecord]](list)
+    for why, left in (
+        ("not finished", [run for run in runs if run.status != "FINISHED"]),
+        ("without scores to show", [run for run in finished if not protocols_shown(run, protocol)]),
+    ):
+        if names := [f"{run.name or run.run_id} ({run.status.lower()})" for run in left]:
+            more = f" and {len(names) - 8} more" if len(names) > 8 else ""
+            notes.append(
+                f"{len(left)} run{'s' * (len(left) > 1)} left out, {why}: {', '.join(names[:8])}{more}"
+            )
     for run in finished:
         tuned = tuned_of(run.tags, run=run.run_id)
         for name in protocols_shown(run, protocol):
@@ -77,7 +88,14 @@ def arranged(
         raise unknown("protocol", protocol, scored, f" Those are what the runs of {experiment!r} have.")
     if not by_key:
         raise InputError(f"experiment {experiment!r} has nothing to compare yet; {'; '.join(notes)}")
-    notes += [*_protocols_apart(by_key), *warnings_of(name for *_, name, _ in sorted(by_key))]
+    for data, keys in groupby(sorted(by_key), key=itemgetter(0, 1, 2)):
+        names = [*dict.fromkeys(name for *_, name, _ in keys)]
+        if len(names) > 1:
+            notes.append(
+                f"{group_title(*data)} has a table each for the protocols {', '.join(names)}, whose numbers cannot be "
+                "compared"
+            )
+    notes += warnings_of(name for *_, name, _ in sorted(by_key))
     groups = tuple(_group(key, by_key[key], metric, notes, read) for key in sorted(by_key))
     if metric and not any(group.metric.name == metric for group in groups):
         raise unknown("metric", metric, {known.name for group in groups for known in group.metrics})
@@ -99,56 +117,56 @@ def protocols_shown(run: RunRecord, only: str = "") -> set[str]:
     }
 
 
-def _protocols_apart(keys: Iterable[Key]) -> Iterator[str]:
-    for data, of in groupby(sorted(keys), key=itemgetter(0, 1, 2)):
-        names = [*dict.fromkeys(protocol for *_, protocol, _ in of)]
-        if len(names) > 1:
-            yield (
-                f"{group_title(*data)} has a table each for the protocols {', '.join(names)}, whose numbers cannot be "
-                "compared"
-            )
-
-
 def _group(key: Key, runs: Sequence[RunRecord], metric: str, notes: list[str], read: ReadArtifact) -> Group:
     """Arrange one group's runs, latest first, in rows, and add to `notes` what is inconsistent."""
     task, trained_on, dataset, protocol, tuned = key
-    recipes = {run.tags.get("recipe", "") for run in runs}
+    several = len({run.tags.get("recipe", "") for run in runs}) > 1
     own, usual = deviations(runs, protocol)
-    rows: dict[tuple[str, str], list[RunRecord]] = defaultdict(list)
+    by_label: dict[tuple[str, str], list[RunRecord]] = defaultdict(list)
     for run in runs:
-        recipe = run.tags.get("recipe", "") if len(recipes) > 1 else ""
-        label = ", ".join(part for part in (_label(run), recipe, named(own[run.run_id])) if part)
-        rows[label, _chosen(run)].append(run)
-    alike = Counter(label for label, _ in rows)
-    title = group_title(*key)
-    metrics = _described(title, runs, protocol, notes, read)
+        recipe = run.tags.get("recipe", "") if several else ""
+        parts, how = (_label(run), recipe, named(own[run.run_id])), tuned_of(run.tags, run=run.run_id)
+        by_label[", ".join(filter(None, parts)), text_of(how.chosen) if how else ""].append(run)
+    title, metrics = group_title(*key), _described(group_title(*key), runs, protocol, notes, read)
     versions = sorted({run.tags.get(VERSION_TAG + protocol, "1") for run in runs})
     if len(versions) > 1:
         notes.append(
             f"{title}: scored by versions {' and '.join(versions)} of the protocol, whose numbers cannot be compared; "
             "`polypool evaluate RUN_ID` scores a run by the present one"
         )
-    all_rows = []
-    for (label, chosen), group in rows.items():
-        label += f", chosen {chosen}" if alike[label] > 1 else ""
+    labels, rows = Counter(label for label, _ in by_label), []
+    for (label, chosen), group in by_label.items():
+        label += f", chosen {chosen}" if labels[label] > 1 else ""
+        times = Counter(run.tags.get("seed", "") for run in group)
         latest = {run.tags.get("seed", ""): run for run in reversed(group)}
-        notes += _run_again(f"{label} ({protocol})", group, latest)
+        for seed in sorted(seed for seed in latest if times[seed] > 1):
+            of = f"seed {seed}" if seed else "without a seed"
+            shown = f"the latest is shown, run {latest[seed].run_id}"
+            notes.append(f"{label} ({protocol}) {of} finished {times[seed]} times; {shown}")
         of_seeds = [latest[seed] for seed in sorted(latest, key=lambda seed: (len(seed), seed))]
-        all_rows.append(_row(label, of_seeds, protocol, settings=own[of_seeds[0].run_id]))
-    notes += _missing_seeds(title, all_rows)
-    shown = [run for row in all_rows for run in row.runs]
-    notes += [*left_out_notes(title, shown), *code_notes(title, shown), *machine_notes(title, shown)]
-    had = {name for row in all_rows for name in row.values}
-    chosen = next((m for m in (*metrics, SECONDS) if m.name == metric and metric in had), metrics[0])
+        rows.append(_row(label, of_seeds, protocol, own[of_seeds[0].run_id], chosen))
+    notes += [*_missing_seeds(title, rows), *notes_on(title, [run for row in rows for run in row.runs])]
+    had = {name for row in rows for name in row.values}
+    first = next((m for m in (*metrics, SECONDS) if m.name == metric and metric in had), metrics[0])
+
+    def place(row: Row) -> tuple[bool, float, str]:
+        mean = row.mean(first.name)
+        return math.isnan(mean), 0.0 if math.isnan(mean) else -first.sign * mean, row.label
+
+    published = {
+        f"{run.tags.get('recipe', '')}: {published_text(numbers, run.params.get('source', ''))}"
+        for run in runs
+        if (numbers := _published(run))
+    }
     return Group(
         task=task,
         dataset=dataset,
         protocol=protocol,
         trained_on=trained_on,
-        rows=ordered(all_rows, chosen),
-        metric=chosen,
+        rows=tuple(sorted(rows, key=place)),
+        metric=first,
         metrics=metrics,
-        published=tuple(sorted({line for run in runs for line in _source(run)})),
+        published=tuple(sorted(published)),
         usual=usual,
         tuned=tuned,
     )
@@ -163,9 +181,8 @@ def _described(
     for run in runs:
         for record in metrics_from(run.tags, protocol, run=run.run_id, read=partial(read, run)):
             first = metrics.setdefault(record.name, record)
-            if fields := [
-                name for name in _MEANING if not _same(getattr(first, name), getattr(record, name))
-            ]:
+            fields = [name for name in _MEANING if not _same(getattr(first, name), getattr(record, name))]
+            if fields:
                 different.append(f"{record.name} of run {run.run_id} has another {' and '.join(fields)}")
     if different:
         more = f", and {len(different) - 1} more" if len(different) > 1 else ""
@@ -173,9 +190,6 @@ def _described(
             f"{title}: runs describe metrics differently, and the latest one counts: {different[0]}{more}"
         )
     return tuple(metrics.values())
-
-
-_MEANING = ("higher_is_better", "best", "chance", "unit")
 
 
 def _same(one: bool | float | str, other: bool | float | str) -> bool:
@@ -192,24 +206,23 @@ def _specs(run: RunRecord) -> tuple[str, ...]:
 
 def _label(run: RunRecord) -> str:
     kind, model = run.tags.get("kind", "train"), run.tags.get("model", "")
-    aggregator = ", text ".join(_specs(run))
-    if (tuned := tuned_of(run.tags, run=run.run_id)) is not None:
-        aggregator = tuned.named
+    tuned = tuned_of(run.tags, run=run.run_id)
+    aggregator = tuned.named if tuned else ", text ".join(_specs(run))
     return ("" if kind in HAVE_SETTINGS else f"{kind}: ") + aggregator + (f" in {model}" if model else "")
 
 
-def _chosen(run: RunRecord) -> str:
-    """Return what tuning chose for a run, as text."""
-    tuned = tuned_of(run.tags, run=run.run_id)
-    return text_of(tuned.chosen) if tuned else ""
-
-
-def _row(label: str, runs: Sequence[RunRecord], protocol: str, *, settings: Settings) -> Row:
+def _row(label: str, runs: Sequence[RunRecord], protocol: str, settings: Settings, chosen: str) -> Row:
     first, own = runs[0], f"{protocol}/"
     trained = first.tags.get("kind", "train") in HAVE_SETTINGS
     columns = _within(own, {name: name for name in first.metrics}) | {SECONDS.name: "time/train_seconds"}
     tuned = tuned_of(first.tags, run=first.run_id)
-    published = {} if tuned else _within(own, published_numbers(first))
+    follows = not tuned and not settings and all(map(_follows_recipe, runs))
+    costs: dict[str, float] = {}
+    if trained:
+        costs["weights"] = statistics.fmean(run.metrics.get("weights/aggregators", math.nan) for run in runs)
+        for name, key in _LOGGED.items():
+            if found := [run.metrics[key] for run in runs if run.metrics.get(key, math.nan) >= 0]:
+                costs |= {name: min(found), f"most_{name}": max(found)}
     return Row(
         label=label,
         aggregator=tuned.named if tuned else ", text ".join(_specs(first)) if trained else "",
@@ -217,7 +230,7 @@ def _row(label: str, runs: Sequence[RunRecord], protocol: str, *, settings: Sett
         recipe=first.tags.get("recipe", ""),
         model=first.tags.get("model", ""),
         settings=named(settings),
-        chosen=_chosen(first),
+        chosen=chosen,
         own_protocol=2 * sum(run.tags.get("protocol", "") == protocol for run in runs) >= len(runs),
         seeds=tuple(run.tags.get("seed", "") for run in runs),
         values={
@@ -225,8 +238,8 @@ def _row(label: str, runs: Sequence[RunRecord], protocol: str, *, settings: Sett
             for name, key in columns.items()
             if all(key in run.metrics for run in runs)
         },
-        published=published if published and not settings and all(map(_follows_recipe, runs)) else {},
-        costs=costs_of(runs) if trained else Costs(),
+        published=_within(own, _published(first)) if follows else {},
+        costs=costs,
         runs=tuple(runs),
     )
 
@@ -236,12 +249,8 @@ def _within(start: str, values: Mapping[str, T]) -> dict[str, T]:
     return {name.removeprefix(start): value for name, value in values.items() if name.startswith(start)}
 
 
-def published_numbers(run: RunRecord) -> dict[str, float]:
-    """Return the numbers that a run's recipe aims at, by protocol and metric.
-
-    Raises:
-        InputError: the run's record of them is damaged.
-    """
+def _published(run: RunRecord) -> dict[str, float]:
+    """Return the numbers that a run's recipe aims at, by protocol and metric."""
     text = run.params.get("published") or "{}"
     try:
         return {str(name): float(value) for name, value in json.loads(text).items()}
@@ -249,12 +258,6 @@ def published_numbers(run: RunRecord) -> dict[str, float]:
         raise InputError(
             f"run {run.run_id}: its setting `published` is {text!r}, expected numbers by protocol and metric"
         ) from None
-
-
-def _source(run: RunRecord) -> Iterator[str]:
-    """Yield which numbers a run's recipe aims at and their source, if there are any."""
-    if numbers := published_numbers(run):
-        yield f"{run.tags.get('recipe', '')}: {published_text(numbers, run.params.get('source', ''))}"
 
 
 def _follows_recipe(run: RunRecord) -> bool:
@@ -273,31 +276,121 @@ def _follows_recipe(run: RunRecord) -> bool:
     return (own, tags.get("text_aggregator", own), tags.get("model", "")) == expected
 
 
-def _run_again(row: str, group: Sequence[RunRecord], latest: dict[str, RunRecord]) -> Iterator[str]:
-    for seed in sorted(latest):
-        times = sum(run.tags.get("seed", "") == seed for run in group)
-        if times > 1:
-            named = f"seed {seed}" if seed else "without a seed"
-            yield f"{row} {named} finished {times} times; the latest is shown, run {latest[seed].run_id}"
-
-
-def _missing_seeds(group: str, rows: Sequence[Row]) -> Iterator[str]:
+def _missing_seeds(title: str, rows: Sequence[Row]) -> Iterator[str]:
     trained = [row for row in rows if row.aggregator]
     seeds = {seed for row in trained for seed in row.seeds if seed}
     if unnoted := [row.label for row in trained if "" in row.seeds]:
-        yield f"{group}: which seed a run had is not noted, in the tag `seed`: {', '.join(unnoted)}"
+        yield f"{title}: which seed a run had is not noted, in the tag `seed`: {', '.join(unnoted)}"
     lacking = [
         f"{row.label} {', '.join(sorted(seeds - {*row.seeds}))}" for row in trained if seeds - {*row.seeds}
     ]
     if lacking:
-        yield f"{group}: seeds are missing, so rows are means over different ones: {'; '.join(lacking)}"
+        yield f"{title}: seeds are missing, so rows are means over different ones: {'; '.join(lacking)}"
 
 
-def _left_out(why: str, runs: Sequence[RunRecord]) -> Iterator[str]:
-    if runs:
-        listed = _listed([f"{run.name or run.run_id} ({run.status.lower()})" for run in runs], 8)
-        yield f"{len(runs)} run{'s' * (len(runs) > 1)} left out, {why}: {listed}"
+def notes_on(title: str, runs: Sequence[RunRecord]) -> Iterator[str]:
+    """Yield notes on runs of one table: samples left out, several states of the code, packages and machines."""
+    left: Counter[str] = Counter()
+    for run in runs:
+        counts = sorted(_within(f"data.{LEFT_OUT}", run.tags).items())
+        left[", ".join(f"{split} lacks {n}" for split, n in counts)] += 1
+    for what, n in left.items():
+        if what:
+            yield f"{title}: INCOMPLETE, what has no features or file is left out of {n} of {len(runs)} runs: {what}"
+    commits = Counter(
+        run.tags["git_commit"][:10] + " with changes" * (run.tags.get("git_dirty") == "true")
+        for run in runs
+        if run.tags.get("git_commit")
+    )
+    if len(commits) > 1:
+        counted = ", ".join(f"{commit} ({count})" for commit, count in commits.most_common())
+        yield f"{title}: its runs are of {len(commits)} states of the code, whose changes no row shows: {counted}"
+    for package in ("python", *PACKAGES):
+        versions = sorted({run.tags[package] for run in runs if package in run.tags})
+        if len(versions) > 1:
+            yield f"{title}: its runs used {package} {' and '.join(versions)}"
+    machines = Counter(run.tags["machine"] for run in runs if run.tags.get("machine"))
+    if len(machines) > 1:
+        counted = ", ".join(f"{machine} ({count})" for machine, count in machines.most_common())
+        kinds = f"{len(machines)} kinds of machines, between which costs cannot be compared"
+        yield f"{title}: its runs are of {kinds}: {counted}"
+    for name in DIGESTS:
+        found = {(run.tags[name + ORIGIN], run.tags.get(name)) for run in runs if run.tags.get(name + ORIGIN)}
+        if len(found) > len({origin for origin, _ in found}):
+            yield f"{title}: {name} was extracted with the same settings on several machines, and differs by rounding"
 
 
-def _listed(names: Sequence[str], most: int) -> str:
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+def deviations(runs: Sequence[RunRecord], protocol: str) -> tuple[dict[str, Settings], tuple[str, ...]]:
+    """Return in which settings each run differs from the others of its recipe and model.
+
+    Args:
+        runs: of one task, data set and protocol.
+        protocol: under which they were scored.
+
+    Returns:
+        By run id, the settings whose value more than half of the runs do not share; for a setting without such a value,
+        that of every run. And the values of the majority, a sentence for each recipe and model.
+    """
+    groups: dict[tuple[str, str], list[RunRecord]] = defaultdict(list)
+    for run in runs:
+        if run.tags.get("kind", "train") in HAVE_SETTINGS:
+            groups[run.tags.get("recipe", ""), run.tags.get("model", "")].append(run)
+    own: dict[str, Settings] = {run.run_id: {} for run in runs}
+    usual = []
+    for (recipe, model), group in sorted(groups.items()):
+        table = pd.DataFrame(_settings(group, protocol)).fillna("").sort_index(axis="columns")
+        table = table.loc[:, table.nunique() > 1]
+        shares = {name: of.value_counts(normalize=True) for name, of in table.items()}
+        common = {str(name): str(of.index[0]) for name, of in shares.items() if of.iloc[0] > 0.5}
+        for run, (_, of) in zip(group, table.iterrows(), strict=True):
+            own[run.run_id] = {name: value for name, value in of.items() if value != common.get(name)}
+        if common:
+            of = (f" of {recipe}" if len(groups) > 1 else "") + (f" in {model}" if model else "")
+            usual.append(f"where a row{of} does not say otherwise, {named(common)}")
+    return own, tuple(usual)
+
+
+def named(settings: Settings) -> str:
+    """Return settings as in the label of a row: `optim.epochs=1, objective=triplet`; 0 epochs are `zero-shot`."""
+    words = {name: f"{name}={value or 'none'}" for name, value in settings.items()}
+    if settings.get("optim.epochs") == "0":
+        words["optim.epochs"] = "zero-shot"
+    return ", ".join(words.values())
+
+
+def _settings(runs: Sequence[RunRecord], protocol: str) -> list[dict[str, str]]:
+    """Return the settings that affect results; those that were added after a run have their defaults."""
+    params = [run.settings for run in runs]
+    own = {field.name: field.default for field in fields(Run) if field.default is not MISSING}
+    own["data"] = {field.name: field.default for field in fields(Data) if field.default is not MISSING}
+    known, defaults = {*chain(*params)}, [*flattened(own | {"optim": asdict(Optim())})]
+    settings = [{name: value for name, value in defaults if name in known} | of for of in params]
+    for name in DIGESTS:
+        if all(run.tags.get(name) for run in runs):
+            # a run's data are known by their origin, where a run of that content names one, else by their digest
+            origins = {run.tags[name]: run.tags[name + ORIGIN] for run in runs if run.tags.get(name + ORIGIN)}
+            digests = [origins.get(run.tags[name], run.tags[name])[:12] for run in runs]
+            paths = [of.get(name, "") for of in params]
+            one_to_one = len({*zip(paths, digests, strict=True)}) == len({*paths}) == len({*digests})
+            for of, value in zip(settings, paths if one_to_one else digests, strict=True):
+                of[name] = value
+    if all(run.tags.get(PRECISION) for run in runs):  # what `auto` was
+        for of, run in zip(settings, runs, strict=True):
+            of["optim.precision"] = run.tags[PRECISION]
+    tuned = [tuned_of(run.tags, run=run.run_id) for run in runs]
+    visual = [run.tags.get("aggregator", "") for run in runs]
+    text = [run.tags.get("text_aggregator", "") or own for run, own in zip(runs, visual, strict=True)]
+    told = any(  # as labels of tuned runs name the visual one alone
+        how and of != own and ", text " not in how.aggregator
+        for how, of, own in zip(tuned, text, visual, strict=True)
+    )
+    for of, how, run, other in zip(settings, tuned, runs, text, strict=True):
+        of["protocol version"] = run.tags.get(VERSION_TAG + protocol, "1")
+        for name in [*of]:
+            start, _, member = [*name.split("."), "", ""][:3]
+            repeated = start == "members" and member in OF_THE_JOINT_RUN  # the joint run's own
+            if name in _SHOWN or name in WITHOUT_EFFECT or repeated or (how and name in how.settings):
+                del of[name]
+        if told:
+            of["text_aggregator"] = other
+    return settings

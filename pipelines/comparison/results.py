@@ -1,318 +1,294 @@
-"""Results of a comparison: a record for each metric of each row, from groups of runs and back to groups.
+"""Results of a comparison: a table with a record for each metric of each row, from groups of runs and back to groups.
 
-Records of the metric that orders the rows hold the difference from the best row, too.
+Written to CSV or Parquet files, by the ending of the name. A file holds one table or several named ones;
+`results.csv#photographs` is the path of one of these. Unknown numbers are missing values, unknown texts empty.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import math
-import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from polypool.infra.errors import InputError
-from polypool.infra.tracking import COMMAND, RunRecord
-from polypool.pipelines.comparison.groups import SECONDS, Costs, Group, Row
-from polypool.pipelines.comparison.row_settings import DIGESTS
+import pandas as pd
+
+from polypool.infra.errors import InputError, unknown
+from polypool.infra.files import atomic, existing, make_folder
+from polypool.infra.tracking import COMMAND
+from polypool.pipelines.comparison.grouping import DIGESTS
+from polypool.pipelines.comparison.rows import SECONDS, Group, Row
 from polypool.pipelines.comparison.statistics.intervals import Difference
 from polypool.pipelines.comparison.statistics.significance import Judged
 from polypool.tasks.adapter import Metric
 
 APART = "; "  # separates several values in one field
-Number = float | None
-_SAME = ("aggregator", "recipe", "model", "settings", "own_protocol", "chosen")
-_FIELDS: dict[type, dict[str, str]] = {
-    Row: {"label": "row", **{name: name for name in _SAME}},
-    Metric: {"name": "metric", **{name: name for name in ("unit", "higher_is_better", "best", "chance")}},
-    Difference: {"value": "difference", "low": "difference_low", "high": "difference_high", "p": "p"},
-    Costs: {
-        "weights": "weights",
-        "step": "step_cost",
-        "embed": "embed_cost",
-        "query": "query_cost",
-        "bytes": "item_bytes",
-        "most_step": "most_step_cost",
-        "most_embed": "most_embed_cost",
-        "most_query": "most_query_cost",
-    },
+ENDINGS = (".csv", ".parquet")
+WHAT = "results that `polypool compare --out` wrote"
+COLUMNS = {
+    **dict.fromkeys(("task", "dataset", "protocol"), "string"),  # of the group
+    "row": "string",  # its label
+    # of the runs; settings in which they differ from most others of the group
+    **dict.fromkeys(("aggregator", "recipe", "model", "settings"), "string"),
+    "usual": "string",  # the settings of those others, in words
+    "metric": "string",
+    "decides": "boolean",  # whether rows are ordered and judged by the metric
+    "unit": "string",
+    "higher_is_better": "boolean",
+    **dict.fromkeys(("best", "chance"), "float64"),
+    "own_protocol": "boolean",  # whether the runs chose this protocol, and were not only scored under it as well
+    **dict.fromkeys(("seeds", "values"), "string"),  # of each run, in the same order
+    **dict.fromkeys(("mean", "deviation"), "float64"),  # over runs; sample standard deviation
+    # 95 % interval of the mean, over seeds and queries; over queries alone for one seed
+    **dict.fromkeys(("low", "high"), "float64"),
+    "chance_normalised": "float64",  # 0 for chance, 100 for the best possible
+    "published": "float64",  # in the paper that the recipe follows
+    # the best of the other rows, empty if nothing was judged; with `pairs` the best row, and empty for itself
+    "against": "string",
+    # from that row, with simultaneous 95 % intervals; with `pairs` each interval stands alone
+    **dict.fromkeys(("difference", "difference_low", "difference_high"), "float64"),
+    "p": "float64",  # of the row's being the best; with `pairs` of no difference, corrected for their number
+    "over_seeds": "boolean",  # whether seeds were judged; else all of these are over queries alone
+    "pairs": "int64",  # 0, or in results that were judged by all pairs of rows alone, their number
+    "queries": "string",  # the units of queries, such as `1,064 images with their captions`
+    "weights": "float64",  # parameters of the aggregators
+    # in `polypool.infra.compute.cost.UNIT`, the lowest over runs, and the highest
+    **dict.fromkeys(("step_cost", "embed_cost", "query_cost"), "float64"),
+    **dict.fromkeys(("most_step_cost", "most_embed_cost", "most_query_cost"), "float64"),
+    "item_bytes": "float64",  # of the embeddings of an image or video
+    "train_seconds": "float64",
+    # of the runs; `+` after a commit marks changed files; digests of data
+    **dict.fromkeys(("run_ids", "commits", "data", "command"), "string"),
+    "compared_by": "string",  # the command that made this record
+    "machines": "string",
+    "table": "string",  # its name in a file of several tables
+    "chosen": "string",  # the settings that tuning chose for the row
+    "trained_on": "string",  # the data set of training, where the scores are on another one
+    "tuned": "string",  # how settings were tuned, in words
+    "may_be_best": "boolean",  # whether the row is in the confidence set of the best; missing with `pairs`
+    "baseline": "string",  # the row of `--baseline`; empty without one, and for itself
+    # from that row, with simultaneous 95 % intervals
+    **dict.fromkeys(("baseline_difference", "baseline_low", "baseline_high", "baseline_p"), "float64"),
 }
-"""By the names of an object's attributes, the fields of `Result` that hold them."""
+"""The columns and their types."""
+_ROW = ("aggregator", "recipe", "model", "settings", "own_protocol", "chosen")
+_METRIC = ("unit", "higher_is_better", "best", "chance")
+_COSTS = {"weights": "weights", "bytes": "item_bytes"} | {
+    most + name: f"{most}{name}_cost" for most in ("", "most_") for name in ("step", "embed", "query")
+}
+_GROUP = ["task", "dataset", "trained_on", "protocol", "tuned"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Result:
-    """One metric of one row. Unknown numbers are None, unknown texts empty.
-
-    Attributes:
-        task, dataset, protocol: of the group.
-        row: its label.
-        aggregator, recipe, model, settings: of the runs; settings in which they differ from most others of the group.
-        usual: the settings of those others, in words.
-        chosen: the settings that tuning chose for the row.
-        metric, unit, higher_is_better, best, chance: of the metric.
-        decides: whether rows are ordered and judged by the metric.
-        own_protocol: whether the runs chose this protocol, and were not only scored under it as well.
-        seeds, values: of each run, in the same order.
-        mean, deviation: over runs; sample standard deviation.
-        low, high: 95 % interval of the mean, over seeds and queries; over queries alone for one seed.
-        chance_normalised: 0 for chance, 100 for the best possible.
-        published: in the paper that the recipe follows.
-        against: the best of the other rows; empty if nothing was judged. If `pairs` were tested, the best row, and
-            empty for itself.
-        difference, difference_low, difference_high: from that row, with simultaneous 95 % intervals; each interval
-            stands alone if `pairs` were tested.
-        p: of the row's being the best; if `pairs` were tested, of no difference, corrected for their number.
-        may_be_best: whether the row is in the confidence set of the best; None if `pairs` were tested.
-        over_seeds: whether seeds were judged; else all of these are over queries alone.
-        pairs: 0; in committed results that were judged by all pairs of rows, the number that p is corrected for.
-        baseline: the row of `--baseline`; empty without one, and for itself.
-        baseline_difference, baseline_low, baseline_high, baseline_p: from that row, with simultaneous 95 % intervals.
-        queries: the units of queries, such as `1,064 images with their captions`.
-        weights: parameters of the aggregators.
-        step_cost, embed_cost, query_cost: in `polypool.infra.compute.cost.UNIT`, the lowest over runs.
-        most_step_cost, most_embed_cost, most_query_cost: the highest over runs.
-        item_bytes: of the embeddings of an image or video.
-        train_seconds: of training.
-        run_ids, commits, data, command, machines: of the runs; `+` after a commit marks changed files; digests of data.
-        compared_by: the command that made this record.
-        table: its name in a file of several tables.
-        trained_on: the data set of training, where the scores are on another one.
-        tuned: how settings were tuned, in words.
-    """
-
-    task: str
-    dataset: str
-    protocol: str
-    row: str
-    aggregator: str
-    recipe: str
-    model: str
-    settings: str
-    usual: str
-    metric: str
-    decides: bool
-    unit: str
-    higher_is_better: bool
-    best: Number
-    chance: Number
-    own_protocol: bool
-    seeds: str
-    values: str
-    mean: Number
-    deviation: Number
-    low: Number = None
-    high: Number = None
-    chance_normalised: Number = None
-    published: Number = None
-    against: str = ""
-    difference: Number = None
-    difference_low: Number = None
-    difference_high: Number = None
-    p: Number = None
-    over_seeds: bool | None = None
-    pairs: int = 0
-    queries: str = ""
-    weights: Number = None
-    step_cost: Number = None
-    embed_cost: Number = None
-    query_cost: Number = None
-    most_step_cost: Number = None
-    most_embed_cost: Number = None
-    most_query_cost: Number = None
-    item_bytes: Number = None
-    train_seconds: Number = None
-    run_ids: str = ""
-    commits: str = ""
-    data: str = ""
-    command: str = ""
-    compared_by: str = ""
-    machines: str = ""
-    table: str = ""
-    chosen: str = ""
-    trained_on: str = ""
-    tuned: str = ""
-    may_be_best: bool | None = None
-    baseline: str = ""
-    baseline_difference: Number = None
-    baseline_low: Number = None
-    baseline_high: Number = None
-    baseline_p: Number = None
-
-    def __post_init__(self) -> None:
-        try:
-            numbers = [*map(float, self.values.split(APART))] if self.values else []
-        except ValueError:
-            raise InputError(
-                f"values must be numbers with {APART!r} between them, not {self.values!r}"
-            ) from None
-        if len(numbers) not in (0, len(self.seeds.split(APART))):
-            raise InputError(f"{len(numbers)} values for the seeds {self.seeds!r}, expected one for each")
+def results(groups: Sequence[Group], *, compared_by: str = "") -> pd.DataFrame:
+    """Return the records of groups in the order of their tables, with the columns `COLUMNS`."""
+    unknown = {name: "" for name, kind in COLUMNS.items() if kind == "string"} | {"pairs": 0}
+    records = [
+        {**unknown, **_origin(row), **of, "compared_by": compared_by}
+        for group in groups
+        for row in group.rows
+        for of in _records(group, row)
+    ]
+    table = pd.DataFrame(records, columns=[*COLUMNS]).astype(COLUMNS)
+    numbers = [name for name, kind in COLUMNS.items() if kind == "float64"]
+    table[numbers] = table[numbers].map(lambda value: float(f"{value:.10g}"))
+    return table
 
 
-def results(groups: Sequence[Group], *, compared_by: str = "") -> list[Result]:
-    """Return the records of groups in the order of their tables."""
-    return [record for group in groups for row in group.rows for record in _of_row(group, row, compared_by)]
-
-
-def _of_row(group: Group, row: Row, compared_by: str) -> Iterable[Result]:
-    shared: dict[str, Any] = {
-        "task": group.task,
-        "dataset": group.dataset,
-        "protocol": group.protocol,
-        "trained_on": group.trained_on,
-        "tuned": group.tuned,
-        **_flat(row),
+def _records(group: Group, row: Row) -> Iterable[dict[str, Any]]:
+    shared = {
+        **{name: getattr(group, name) for name in _GROUP},
+        "row": row.label,
+        **{name: getattr(row, name) for name in _ROW},
         "usual": APART.join(group.usual),
         "seeds": APART.join(row.seeds),
-        **_flat(row.costs),
-        "train_seconds": _known(row.mean(SECONDS.name)),
-        **_origin(row.runs),
-        "compared_by": compared_by,
+        **{column: row.cost(name) for name, column in _COSTS.items()},
+        "train_seconds": row.mean(SECONDS.name),
     }
     described = {metric.name: metric for metric in (group.metric, *group.metrics)}
     for name in group.columns:
         if name == SECONDS.name or name not in described:
             continue
         metric, decides = described[name], name == group.metric.name
-        yield Result(
+        yield {
             **shared,
-            **_flat(metric),
-            decides=decides,
-            values=APART.join(f"{value:.10g}" for value in row.values.get(name, ())),
-            mean=_known(row.mean(name)),
-            deviation=_known(row.deviation(name)),
-            chance_normalised=_known(metric.chance_normalised(row.mean(name))),
-            published=row.published.get(name),
-            **(_judged(group.judged, row) if decides and group.judged else {}),
-        )
+            "metric": name,
+            **{field: getattr(metric, field) for field in _METRIC},
+            "decides": decides,
+            "values": APART.join(f"{value:.10g}" for value in row.values.get(name, ())),
+            "mean": row.mean(name),
+            "deviation": row.deviation(name),
+            "chance_normalised": metric.chance_normalised(row.mean(name)),
+            "published": row.published.get(name),
+            **(_judged(group.judged, row.label) if decides and group.judged else {}),
+        }
 
 
-def _flat(value: Row | Metric | Costs | Difference) -> dict[str, Any]:
-    return {field: _known(getattr(value, name)) for name, field in _FIELDS[type(value)].items()}
-
-
-def _read(kind: type, record: Result) -> dict[str, Any]:
-    """Return the attributes of an object that a record holds, NaN for numbers that are unknown."""
-    values = {name: getattr(record, field) for name, field in _FIELDS[kind].items()}
-    return {name: math.nan if value is None else value for name, value in values.items()}
-
-
-def _known(value: Any) -> Any:
-    """Return a number to ten digits, None for NaN; anything else as it is."""
-    if not isinstance(value, float):
-        return value
-    return None if math.isnan(value) else float(f"{value:.10g}")
-
-
-def _judged(judged: Judged, row: Row) -> dict[str, Any]:
-    low, high = judged.intervals.get(row.label, (math.nan, math.nan))
-    found = {"low": _known(low), "high": _known(high), "queries": judged.units}
-    if difference := judged.best.get(row.label):
+def _judged(judged: Judged, label: str) -> dict[str, Any]:
+    low, high = judged.intervals.get(label, (math.nan, math.nan))
+    found = {"low": low, "high": high, "queries": judged.units}
+    if of := judged.best.get(label):
         first, second, *_ = judged.labels
-        found |= {"against": second if row.label == first else first, **_flat(difference)}
-        found |= {"over_seeds": difference.over_seeds, "may_be_best": not difference.found}
-    if difference := judged.against.get(row.label):
-        fields = {"baseline_" + name.removeprefix("difference_"): x for name, x in _flat(difference).items()}
-        found |= {"baseline": judged.baseline, **fields}
+        found |= {"against": second if label == first else first, "difference": of.value, "p": of.p}
+        found |= {"difference_low": of.low, "difference_high": of.high}
+        found |= {"over_seeds": of.over_seeds, "may_be_best": not of.found}
+    if of := judged.against.get(label):
+        found |= {"baseline": judged.baseline, "baseline_difference": of.value, "baseline_p": of.p}
+        found |= {"baseline_low": of.low, "baseline_high": of.high}
     return found
 
 
-def _origin(runs: Sequence[RunRecord]) -> dict[str, str]:
-    tags = [run.tags for run in runs]
-    commits = [of.get("git_commit", "") + "+" * (of.get("git_dirty") == "true") for of in tags]
-    data = [f"{name.removeprefix('data.')}={of[name]}" for of in tags for name in DIGESTS if of.get(name)]
-    return {
-        "run_ids": APART.join(run.run_id for run in runs),
-        "commits": _each(commits),
-        "data": _each(data),
-        "command": _each(of.get(COMMAND, "") for of in tags),
-        "machines": _each(of.get("machine", "") for of in tags),
+def _origin(row: Row) -> dict[str, str]:
+    tags = [run.tags for run in row.runs]
+    found = {
+        "run_ids": [run.run_id for run in row.runs],
+        "commits": [of.get("git_commit", "") + "+" * (of.get("git_dirty") == "true") for of in tags],
+        "data": [
+            f"{name.removeprefix('data.')}={of[name]}" for of in tags for name in DIGESTS if of.get(name)
+        ],
+        "command": [of.get(COMMAND, "") for of in tags],
+        "machines": [of.get("machine", "") for of in tags],
     }
+    return {name: APART.join(dict.fromkeys(filter(None, values))) for name, values in found.items()}
 
 
-def _each(values: Iterable[str]) -> str:
-    return APART.join(dict.fromkeys(value for value in values if value))
+def groups_of(table: pd.DataFrame) -> tuple[Group, ...]:
+    """Return the groups of records, without runs, and with the differences from the best row alone."""
+    return tuple(_group(of) for _, of in table.groupby(_GROUP, sort=False))
 
 
-def groups_of(records: Sequence[Result]) -> tuple[Group, ...]:
-    """Return the groups of records, without runs, and with the differences from the best row alone.
-
-    Raises:
-        InputError: records of a table are missing.
-    """
-    return tuple(
-        map(
-            _group,
-            _gathered(records, operator.attrgetter("task", "dataset", "trained_on", "protocol", "tuned")),
-        )
-    )
-
-
-def _gathered(records: Iterable[Result], key: Callable[[Result], object]) -> list[list[Result]]:
-    """Return records by their keys, in the order in which these come first."""
-    by_key: dict[object, list[Result]] = {}
-    for record in records:
-        by_key.setdefault(key(record), []).append(record)
-    return [*by_key.values()]
-
-
-def _group(records: Sequence[Result]) -> Group:
-    metrics = {record.metric: Metric(**_read(Metric, record)) for record in records}
-    deciding = [record for record in records if record.decides]
-    if not deciding:
-        raise InputError(
-            f"no metric of {records[0].task} · {records[0].dataset} decides; write the results anew"
-        )
-    first = deciding[0]
+def _group(table: pd.DataFrame) -> Group:
+    metrics = {
+        str(of["metric"]): Metric(name=of["metric"], **{name: of[name] for name in _METRIC})
+        for of in table.drop_duplicates("metric", keep="last").to_dict("records")
+    }
+    deciding = table[table["decides"]]
+    first = deciding.iloc[0]
     return Group(
-        task=first.task,
-        dataset=first.dataset,
-        protocol=first.protocol,
-        trained_on=first.trained_on,
-        tuned=first.tuned,
-        rows=tuple(_row(of) for of in _gathered(records, operator.attrgetter("row"))),
-        metric=metrics[first.metric],
-        metrics=tuple(metrics.values()),
-        usual=tuple(first.usual.split(APART)) if first.usual else (),
+        **{name: first[name] for name in _GROUP},
+        rows=tuple(_row(of.to_dict("records")) for _, of in table.groupby("row", sort=False)),
+        metric=metrics[first["metric"]],
+        metrics=tuple(metrics[name] for name in table["metric"].unique()),
+        usual=_several(first["usual"]),
         judged=_judged_of(deciding),
     )
 
 
-def _row(records: Sequence[Result]) -> Row:
+def _row(records: Sequence[Mapping[str, Any]]) -> Row:
     first = records[0]
     return Row(
-        **_read(Row, first),
-        seeds=tuple(first.seeds.split(APART)),
-        values={of.metric: tuple(map(float, of.values.split(APART))) for of in records if of.values},
-        published={of.metric: of.published for of in records if of.published is not None},
-        costs=Costs(**_read(Costs, first)),
+        label=first["row"],
+        **{name: first[name] for name in _ROW},
+        seeds=tuple(first["seeds"].split(APART)),
+        values={of["metric"]: tuple(map(float, _several(of["values"]))) for of in records if of["values"]},
+        published={of["metric"]: of["published"] for of in records if not math.isnan(of["published"])},
+        costs={name: first[column] for name, column in _COSTS.items()},
     )
 
 
-def _judged_of(records: Sequence[Result]) -> Judged | None:
-    compared = [record for record in records if record.against]
+def _several(field: str) -> tuple[str, ...]:
+    return tuple(field.split(APART)) if field else ()
+
+
+def _judged_of(table: pd.DataFrame) -> Judged | None:
+    compared = table[table["against"] != ""].to_dict("records")
     if not compared:
         return None
     differences = {
-        of.row: Difference(**_read(Difference, of), over_seeds=bool(of.over_seeds)) for of in compared
+        of["row"]: Difference(
+            value=of["difference"],
+            low=of["difference_low"],
+            high=of["difference_high"],
+            p=of["p"],
+            over_seeds=bool(of["over_seeds"]),
+        )
+        for of in compared
     }
-    intervals = {of.row: (of.low, of.high) for of in records if of.low is not None and of.high is not None}
-    units = compared[0].queries
-    if compared[0].may_be_best is not None:
-        return Judged(units=units, labels=tuple(differences), intervals=intervals, best=differences)
-    best = compared[0].against
+    first, pairs = compared[0], bool(compared[0]["pairs"])
+    intervals = table.dropna(subset=["low", "high"])
     return Judged(
-        units=units,
-        labels=(best, *differences),
-        intervals=intervals,
-        pairs={(row, best): difference for row, difference in differences.items()},
-        tests=compared[0].pairs,
+        units=first["queries"],
+        labels=(first["against"], *differences) if pairs else tuple(differences),
+        intervals=dict(
+            zip(intervals["row"], zip(intervals["low"], intervals["high"], strict=True), strict=True)
+        ),
+        best=differences,
+        tests=first["pairs"],
+        by_pairs=pairs,
     )
 
 
-def columns(records: Sequence[Result]) -> Mapping[str, list[object]]:
-    """Return records by columns."""
-    names = [field.name for field in dataclasses.fields(Result)]
-    return {name: [getattr(record, name) for record in records] for name in names}
+def refuse_ending(path: Path) -> None:
+    """Raise InputError for a path of results that ends in none of `ENDINGS`."""
+    path, _ = _parted(path)
+    if path.suffix.lower() not in ENDINGS:
+        raise InputError(f"{path}: results are written as {' or '.join(ENDINGS)}, by the end of the name")
+
+
+def write_results(records: pd.DataFrame, path: Path) -> None:
+    """Write results; a named table is added to the others of its file.
+
+    Raises:
+        InputError: an unknown ending, or a file that cannot be written, or is damaged and cannot be added to.
+    """
+    refuse_ending(path)
+    path, name = _parted(path)
+    records = records.assign(table=name).astype(COLUMNS)
+    if name and path.exists():
+        others = _read(path)
+        records = pd.concat([others[others["table"] != name], records])
+        records = records.sort_values("table", kind="stable")
+    make_folder(path.parent)
+    with atomic(path) as file:
+        if path.suffix.lower() == ".parquet":
+            records.to_parquet(file, index=False)
+        else:
+            records.to_csv(file, index=False)
+
+
+def read_results(path: Path) -> pd.DataFrame:
+    """Read a table that `write_results` wrote; a file of one needs no name.
+
+    Raises:
+        InputError: there is no such file or table, none of several is named, or it is damaged.
+    """
+    refuse_ending(path)
+    file, name = _parted(path)
+    records = _read(file)
+    tables = [*records["table"].unique()]
+    if name:
+        if name not in tables:
+            raise unknown(f"table of {file}:", name, tables)
+        records = records[records["table"] == name]
+    elif len(tables) > 1:
+        raise InputError(
+            f"{file}: holds several tables; name one, such as {file.name}#{tables[0]}: {', '.join(tables)}"
+        )
+    if records.empty or not records.groupby(_GROUP)["decides"].any().all():
+        raise InputError(f"{path}: holds no results; write it anew with `polypool compare --out {path}`")
+    return records.reset_index(drop=True)
+
+
+def _parted(path: Path) -> tuple[Path, str]:
+    """Return the file, and the name of the table in it, if any."""
+    name, _, table = path.name.partition("#")
+    return path.with_name(name) if name else path, table
+
+
+def _read(path: Path) -> pd.DataFrame:
+    form, file = "Parquet" if path.suffix.lower() == ".parquet" else "CSV", existing(path, what=WHAT)
+    try:
+        if form == "Parquet":
+            records = pd.read_parquet(file)
+        else:
+            missing = {name: [""] for name, kind in COLUMNS.items() if kind != "string"}
+            options: dict[str, Any] = {"dtype": COLUMNS, "na_values": missing}
+            records = pd.read_csv(file, keep_default_na=False, **options)
+        if [*records] == [*COLUMNS]:
+            for seeds, values in zip(records["seeds"], records["values"], strict=True):
+                numbers = [*map(float, _several(values))]
+                if len(numbers) not in (0, len(seeds.split(APART))):
+                    raise ValueError(f"{len(numbers)} values for the seeds {seeds!r}, expected one for each")
+            return records.astype(COLUMNS)
+    except (OSError, ValueError) as error:  # of pandas and pyarrow, too
+        raise InputError(f"{path}: cannot be read as {form}: {error}; expected {WHAT}") from None
+    raise InputError(f"{path}: its columns are not those of {WHAT}; write it anew")

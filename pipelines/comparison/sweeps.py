@@ -9,7 +9,7 @@ from pathlib import Path
 from polypool.infra.errors import InputError
 from polypool.infra.files import make_folder
 from polypool.infra.tracking import RunRecord, Tracker, find_runs
-from polypool.pipelines.comparison.charts.task_charts import draw_pairs
+from polypool.pipelines.comparison.charts import draw_pairs
 from polypool.pipelines.comparison.comparison import compare
 from polypool.pipelines.figures.style import save
 from polypool.pipelines.training.sweep.plan import Plan

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from polypool.infra.errors import InputError
 from polypool.infra.registry import TASKS
-from polypool.pipelines.comparison.query_units import Queries
+from polypool.pipelines.comparison.queries import Queries
 from polypool.pipelines.figures.pages.draw import draw
 from polypool.tasks.adapter import Evaluation, Metric, TaskAdapter
 from polypool.tasks.run import Run

@@ -22,7 +22,7 @@ from polypool.infra.paths import FilePath, ModelName, here, home, keep_out_of_jo
 from polypool.infra.ray import JobServer, private_head
 from polypool.infra.registry import AGGREGATORS, BACKBONES, ENCODERS, KINDS, TASKS
 from polypool.infra.tracking import Tracker, find_runs, tracking_uri
-from polypool.pipelines.comparison.row_settings import deviations
+from polypool.pipelines.comparison.grouping import deviations
 from polypool.pipelines.recipes.arguments import read_run
 from polypool.pipelines.training.record import at_home
 from polypool.pipelines.training.sweep.trials import comparable

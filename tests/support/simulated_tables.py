@@ -13,9 +13,16 @@ from scipy.special import ndtri, stdtrit
 from scipy.stats import rankdata
 
 from polypool.pipelines.comparison.statistics.intervals import LEVEL, Sample, Variance, score
-from polypool.pipelines.comparison.statistics.joint_scores import Joint, joint_of
-from polypool.pipelines.comparison.statistics.simultaneous import with_baseline, with_best
-from polypool.pipelines.comparison.statistics.task_means import intervals, mean_of, rank_intervals, sample_of
+from polypool.pipelines.comparison.statistics.simultaneous import (
+    Joint,
+    intervals,
+    joint_of,
+    mean_of,
+    rank_intervals,
+    sample_of,
+    with_baseline,
+    with_best,
+)
 
 DRAWS = 199
 """Errors drawn for each table; `compare` draws 10,000. A test of these few is as exact."""

@@ -29,7 +29,7 @@ Satterthwaite's degrees of freedom for the sum of the variances: 89 to 97 %.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -130,11 +130,6 @@ class Difference:
         """Whether there is one over seeds and queries; None if the queries show one and seeds cannot be judged."""
         return None if self.found and not self.over_seeds else self.found
 
-    def __neg__(self) -> Difference:
-        return Difference(
-            value=-self.value, low=-self.high, high=-self.low, p=self.p, over_seeds=self.over_seeds
-        )
-
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
@@ -147,10 +142,6 @@ class Sample:
 
     seeds: tuple[str, ...]
     y_Sn: np.ndarray
-
-    def of(self, seeds: Sequence[str]) -> np.ndarray:
-        """Return the contributions to the runs of some seeds."""
-        return self.y_Sn[[self.seeds.index(seed) for seed in seeds]]
 
 
 def score(row: Sample, *, borrowed: Variance | None = None) -> Estimate:
@@ -179,7 +170,11 @@ def difference(one: Sample, other: Sample, *, borrowed: Variance | None = None) 
     queries = _over_units(one.y_Sn.mean(axis=0) - other.y_Sn.mean(axis=0), less=less)
     seeds = [_over_seeds(row, borrowed) for row in (one, other)]
     known = [variance for variance in seeds if variance is not None]
-    return Estimate(value=value, seeds=welch(*known) if len(known) == len(seeds) else None, queries=queries)
+    if len(known) < len(seeds):
+        return Estimate(value=value, seeds=None, queries=queries)
+    total, spread = sum(of.value for of in known), sum(of.value**2 / of.df for of in known)
+    welch = Variance(value=total, df=total**2 / spread if spread else math.inf)
+    return Estimate(value=value, seeds=welch, queries=queries)
 
 
 def borrowed_of(variances: Iterable[Variance | None]) -> Variance | None:
@@ -192,13 +187,6 @@ def borrowed_of(variances: Iterable[Variance | None]) -> Variance | None:
         return None
     total = sum(of.df for of in known)
     return Variance(value=sum(of.df * of.value for of in known) / total, df=total / len(known))
-
-
-def welch(*parts: Variance) -> Variance:
-    """Return the sum of independent variances with Welch's degrees of freedom."""
-    total = sum(of.value for of in parts)
-    spread = sum(of.value**2 / of.df for of in parts)
-    return Variance(value=total, df=total**2 / spread if spread else math.inf)
 
 
 def of_runs(y_Sn: np.ndarray) -> Variance | None:
@@ -231,8 +219,8 @@ def residual_covariance(one: Sample, other: Sample) -> float:
     if len(shared) < 2:
         return 0.0
     units = one.y_Sn.shape[1]
-    products = float((_residuals(one.of(shared)) * _residuals(other.of(shared))).sum())
-    covariance = products / ((len(shared) - 1) * (units - 1))
+    left = [_residuals(row.y_Sn[[row.seeds.index(seed) for seed in shared]]) for row in (one, other)]
+    covariance = float((left[0] * left[1]).sum()) / ((len(shared) - 1) * (units - 1))
     return covariance * len(shared) / (len(one.seeds) * len(other.seeds) * units)
 
 

@@ -23,9 +23,8 @@ from polypool.pipelines.comparison.statistics.intervals import (
     of_runs,
     score,
 )
-from polypool.pipelines.comparison.statistics.joint_scores import Joint, joint
 from polypool.pipelines.comparison.statistics.power import Planning, planning
-from polypool.pipelines.comparison.statistics.simultaneous import with_baseline, with_best
+from polypool.pipelines.comparison.statistics.simultaneous import Joint, joint, with_baseline, with_best
 
 LEAST = 10  # the fewest units for an interval
 
@@ -38,12 +37,13 @@ class Judged:
         units: of queries, such as `1,064 images with their captions`.
         labels: the rows that were compared, the best first.
         intervals: of each row's score, the ends of the 95 % interval.
-        best: of each row, the difference from the best of the others, and p of its being the best; empty in results
-            that were judged by pairs alone.
+        best: of each row, the difference from the best of the others, and p of its being the best; in results that
+            were judged by pairs alone, of each other row the difference from the best.
         baseline: the row that others are compared with; empty for none.
         against: of each other row, the difference from that one, with simultaneous intervals and p.
         pairs: differences by two labels, each with its own interval, and p corrected by Holm; empty unless requested.
-        tests: number of pairs that these p-values are corrected for.
+        tests: number of pairs that p-values are corrected for.
+        by_pairs: whether pairs alone were judged, so that there is no confidence set.
         joint: the scores with their variances; None if the results were read from a file.
         planning: what other numbers of seeds would show; None where no row has two.
     """
@@ -56,6 +56,7 @@ class Judged:
     against: Mapping[str, Difference] = field(default_factory=dict)
     pairs: Mapping[tuple[str, str], Difference] = field(default_factory=dict)
     tests: int = 0
+    by_pairs: bool = False
     joint: Joint | None = None
     planning: Planning | None = None
 
@@ -67,17 +68,8 @@ class Judged:
     @property
     def confidence_set(self) -> tuple[str, ...]:
         """The rows that may be the best, which holds the best one with a probability of 95 %."""
-        return tuple(label for label in self.labels if label in self.best and not self.best[label].found)
-
-    def from_best(self, label: str) -> Difference | None:
-        """Return the difference of a row from the best, by which its score is marked; None if it was not compared."""
-        return self.best.get(label) if self.best else self.difference(label, self.labels[0])
-
-    def difference(self, one: str, other: str) -> Difference | None:
-        """Return the score of one row minus that of another; None if the pair was not tested."""
-        if (one, other) in self.pairs:
-            return self.pairs[one, other]
-        return -self.pairs[other, one] if (other, one) in self.pairs else None
+        labels = () if self.by_pairs else self.labels
+        return tuple(label for label in labels if label in self.best and not self.best[label].found)
 
 
 def judge(

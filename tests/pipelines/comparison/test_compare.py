@@ -10,19 +10,14 @@ from records import SIX, begun, blocks_of, read, run, scores, three_tasks
 from verbs import exit_code
 
 from polypool.infra.errors import AbsentError, InputError
-from polypool.infra.text_tables import Table, as_markdown, as_text
+from polypool.infra.text_tables import as_text
 from polypool.infra.tracking import RunRecord, Tracker, find_runs, tracking_uri
 from polypool.pipelines.commands import compare as module
 from polypool.pipelines.comparison import comparison as comparing
-from polypool.pipelines.comparison.charts import drawing
 from polypool.pipelines.comparison.choice import Choice
-from polypool.pipelines.comparison.comparison import Comparison, baseline_row, compare, description
-from polypool.pipelines.comparison.groups import Group, Row
-from polypool.pipelines.comparison.results import columns, results
-from polypool.pipelines.comparison.tables.methods import methods
-from polypool.pipelines.comparison.tables.score_tables import scores as table
-from polypool.tasks.adapter import Metric
-from polypool.tasks.scoring.described import RSUM
+from polypool.pipelines.comparison.comparison import Comparison, baseline_row, compare
+from polypool.pipelines.comparison.tables import methods
+from polypool.pipelines.comparison.tables import scores as table
 
 NONE = "\u2013"  # an en dash
 
@@ -159,31 +154,6 @@ def test_what_is_not_there_is_an_error(compared, runs, options, message):
         compared(*runs, **options)
 
 
-def test_long_names_keep_the_table_within_120_columns_and_markdown_whole():
-    label = "adpool(per_channel=True, relu=False, width=1024), text kmax(k=5) | x"
-    values = dict.fromkeys(("rsum", *SIX, "train s"), (300.0, 310.5))
-    rows = (Row(label=label, seeds=("0", "1"), values=values), Row(label="max", seeds=("0",), values={}))
-    described = (RSUM, *(Metric(name=name, best=100.0, unit="%") for name in SIX))
-    group = Group(
-        task="image_text", dataset="coco", protocol="coco-5k", metric=RSUM, metrics=described, rows=rows
-    )
-    lines = as_text(table(group)).splitlines()
-    assert max(map(len, lines)) <= 120
-    assert "width=1024)" in " ".join(lines)
-    markdown = as_markdown(table(group)).splitlines()
-    assert label.replace("|", "\\|") in markdown[-2]
-    assert {line.replace("\\|", "").count("|") for line in markdown[-4:]} == {11}
-    assert markdown[-1] == "| `max` | 1 |" + f" {NONE} |" * 8
-
-
-def test_requested_aggregators_and_recipes_are_the_only_ones(compared):
-    (group,) = compared(*MANY, choice=Choice(aggregators=("kmax(k = 2)", "gpo"))).groups
-    assert {row.label for row in group.rows} == {"gpo", "kmax(k=2)"}
-    runs = [run("gpo", recipe="mine"), run("gpo", 1), run("max", recipe="mine")]
-    (group,) = compared(*runs, choice=Choice(recipes=("mine",))).groups
-    assert {row.label: row.seeds for row in group.rows} == {"gpo": ("0",), "max": ("0",)}
-
-
 def test_requested_data_and_features_are_the_only_ones(compared):
     def of(aggregator: str, *, place: str = "", **tags: str) -> RunRecord:
         made = run(aggregator, **tags)
@@ -257,18 +227,6 @@ def test_the_best_run_is_one_that_was_trained(compared):
     assert compared(transfer).best_run is None
 
 
-def test_a_figure_that_cannot_be_drawn_fails_the_run_that_was_to_keep_it(tmp_path, monkeypatch, compared):
-    def draw(groups: object) -> None:
-        raise InputError("no room")
-
-    monkeypatch.setattr(drawing, "draw_bars", draw)
-    uri = tracking_uri(tmp_path)
-    with pytest.raises(InputError, match="no room"):
-        compared(run("gpo"), run("mean")).log(uri, folder=tmp_path)
-    (kept,) = find_runs(uri, "polypool-comparisons", finished=False)
-    assert kept.status == "FAILED"
-
-
 def test_latex_is_escaped_and_balanced():
     groups = blocks_of(*three_tasks(), run("kmax(k=5), a_b & c%"))
     text = Comparison(experiment="x", groups=groups, notes=("50 % of it",)).latex()
@@ -281,29 +239,9 @@ def test_latex_is_escaped_and_balanced():
     assert all("±" not in line and "\u2013" not in line for line in body)
 
 
-def test_published_numbers_stand_under_their_block():
-    made = run("gpo")
-    made.params.update(published='{"full/rsum": 174.7}', source="A paper, table 4")
-    (group,) = blocks_of(made)
-    assert "published, mini: A paper, table 4: full/rsum 174.7" in as_text(table(group))
-    assert table(blocks_of(run("max"))[0]).notes == ()
-
-
-def test_the_table_of_scores_has_a_line_for_each_row():
-    record = columns([of for of in results(blocks_of(*three_tasks())) if of.decides])
-    assert {len(column) for column in record.values()} == {9}
-    assert record["aggregator"][:3] == ["gpo", "mean", "max"]
-    assert record["chance_normalised"][0] == pytest.approx(100 * 66.8 / 596.8, abs=1e-3)
-    assert record["difference"] == [None] * 9
-    long = Table(title="t", header=("a", "b"), rows=tuple(("x" * 50, "1") for _ in range(60)))
-    assert description([long, long]).endswith("All tables are in the artifact `compare.md`.")
-    assert len(description([long, long])) < 5000
-
-
 def test_other_methods_stand_beside_ours_where_some_are_published():
-    (group,) = blocks_of(run(metrics={"f8k-1k/rsum": 235.0}, protocol="f8k-1k", dataset="flickr8k"))
-    shown = methods(group)
+    shown = methods("t", "f8k-1k", "rsum", {"gpo": 235.0})
     assert shown is not None
     assert [row[:2] for row in shown.rows][1:3] == [("UVSE, the released code", "247.4"), ("gpo", "235.0")]
     assert shown.header == ("method", "rsum", "source")
-    assert methods(blocks_of(run())[0]) is None
+    assert methods("t", "whole", "rsum", {"gpo": 235.0}) is None

@@ -11,13 +11,12 @@ from records import blocks_of, read, run
 from polypool.infra.errors import InputError
 from polypool.infra.text_tables import Table, as_text
 from polypool.infra.tracking import RunRecord
+from polypool.pipelines.comparison import tables
 from polypool.pipelines.comparison.comparison import Comparison
 from polypool.pipelines.comparison.grouping import arranged
-from polypool.pipelines.comparison.query_units import Queries
-from polypool.pipelines.comparison.result_files import read_results, write_results
-from polypool.pipelines.comparison.results import groups_of, results
-from polypool.pipelines.comparison.tables import score_tables as tables
-from polypool.pipelines.comparison.tables.differences import against_baseline, all_pairs, differences
+from polypool.pipelines.comparison.queries import Queries
+from polypool.pipelines.comparison.results import groups_of, read_results, results, write_results
+from polypool.pipelines.comparison.tables import differences, on_request
 
 
 class Kept:
@@ -62,9 +61,9 @@ def test_significant_differences_are_told_from_others_and_missing_files_are_said
     assert group.judged.labels == ("gpo", "max", "mean")
     assert group.judged.units == "60 images with their captions"
     assert group.judged.confidence_set == ("gpo", "max")
-    assert group.judged.from_best("mean").significant is True
+    assert group.judged.best["mean"].significant is True
     means = {row.label: row.mean("rsum") for row in group.rows}
-    assert group.judged.from_best("mean").value == pytest.approx(means["mean"] - means["gpo"], abs=1e-9)
+    assert group.judged.best["mean"].value == pytest.approx(means["mean"] - means["gpo"], abs=1e-9)
     gone = f"run {runs[-1].run_id} has no artifact per_query/whole.npz"
     assert found.notes == ("first", f"lip (whole) is not compared by its queries: {gone}")
     lines = lines_of(tables.scores(group))
@@ -80,13 +79,12 @@ def test_significant_differences_are_told_from_others_and_missing_files_are_said
     low, high = group.judged.intervals["gpo"]
     assert table.rows[0][2] == f"[{low:.1f}, {high:.1f}]"
     assert f"p of being the best, {of_60}" in table.legend[0]
-    assert (all_pairs(group), against_baseline(group)) == (None, None)
+    assert not [*on_request(group)]
     asked = replace(found, pairs=True, baseline="mean").judged(kept)
     (group,) = asked.groups
-    against = against_baseline(group)
+    against, pairs = on_request(group)
     assert [(cells[0], cells[-1]) for cells in against.rows] == [("gpo", "yes"), ("max", "yes")]
     assert f"minus mean, {of_60}; simultaneous intervals" in against.legend[0]
-    pairs = all_pairs(group)
     assert "corrected by Holm for 3 pairs" in pairs.legend[0]
     assert [cells[0] for cells in pairs.rows] == ["gpo against max", "gpo against mean", "max against mean"]
     assert "gpo against max" in asked.text()
@@ -114,17 +112,6 @@ def test_of_one_seed_it_is_said_that_seeds_cannot_be_judged():
     assert "what seeds can show" not in text
 
 
-def test_a_row_of_one_seed_is_judged_by_how_the_others_vary_and_that_is_said():
-    kept = Kept()
-    runs = [kept.record("gpo", seed, 0.0) for seed in SEEDS] + [kept.record("mean", 0, 1.5)]
-    (group,) = judged_rows(kept, runs).groups
-    assert differences(group).rows[-1][-1] == "no"
-    assert (
-        "over seeds (a row of one seed is taken to vary as the others do) and 60"
-        in differences(group).legend[0]
-    )
-
-
 def test_rows_scored_on_other_queries_or_with_other_values_are_left_out():
     kept = Kept()
     runs = [kept.record(name, 0, 0.1 * at) for at, name in enumerate(("gpo", "max", "mean"))]
@@ -136,15 +123,6 @@ def test_rows_scored_on_other_queries_or_with_other_values_are_left_out():
     assert not any("confidence set" in text for text in tables.scores(found.groups[0]).legend)
     assert "max (whole) is not compared by its queries: it was scored on other queries" in found.notes[0]
     assert "mean (whole) is not compared by its queries: its queries give rsum" in found.notes[1]
-
-
-def test_costs_are_those_that_were_logged():
-    costs = {"cost/step": 40.25, "cost/embed": 0.12345, "time/step_ms": 1945.0}
-    (group,) = blocks_of(run("gpo", metrics={"whole/rsum": 60.0, **costs}))
-    assert (group.rows[0].costs.step, group.rows[0].costs.embed) == (40.25, 0.12345)
-    table = differences(group)
-    assert (table.header, table.rows) == (("aggregator", "step", "embed"), (("gpo", "40", "0.12"),))
-    assert "step: processor time of a training step, in products of two 512 x 512 matrices" in table.legend[0]
 
 
 def test_a_cost_is_the_lowest_of_the_runs_with_the_highest_where_it_is_far_above(tmp_path):
@@ -160,19 +138,6 @@ def test_a_cost_is_the_lowest_of_the_runs_with_the_highest_where_it_is_far_above
     write_results(results([group]), tmp_path / "rows.csv")
     assert differences(groups_of(read_results(tmp_path / "rows.csv"))[0]).rows == expected
     assert "processor time: the lowest of a row's runs" in differences(group).legend[-1]
-
-
-def test_what_passed_on_the_clock_is_no_cost():
-    old = {
-        "whole/rsum": 60.0,
-        "time/step_ms": 1945.0,
-        "time/embed_ms": 3.0,
-        "train/samples_per_second": 500.0,
-    }
-    runs = [run("mean", metrics=old), run("slots", metrics={"whole/rsum": 55.0, "cost/step": 1325.0})]
-    (group,) = blocks_of(*runs)
-    assert differences(group).rows == (("mean", "\u2013"), ("slots", "1,300"))
-    assert differences(blocks_of(runs[0])[0]) is None
 
 
 def test_rows_that_are_not_above_chance_are_named():

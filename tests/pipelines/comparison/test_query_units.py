@@ -7,7 +7,7 @@ import pytest
 from query_results import answers, retrieval
 
 from polypool.infra.errors import InputError
-from polypool.pipelines.comparison.query_units import Queries, Units, stored_arrays
+from polypool.pipelines.comparison.queries import Queries, Units, stored_arrays
 from polypool.tasks.adapter import QueryMean, QueryMetric
 
 

@@ -7,8 +7,8 @@ from records import blocks_of, grid, read, run, vqa
 
 from polypool.infra.text_tables import as_text
 from polypool.infra.tracking import RunRecord
+from polypool.pipelines.comparison import tables
 from polypool.pipelines.comparison.grouping import arranged
-from polypool.pipelines.comparison.tables import score_tables as tables
 
 
 def given(aggregator: str, seed: int = 0, rsum: float = 60.0, *, tags=(), **params: str) -> RunRecord:
@@ -145,27 +145,20 @@ def test_data_that_two_machines_extracted_alike_is_one():
     assert notes_of(here) == []
 
 
-def test_machines_of_several_kinds_are_said():
-    runs = [given(name, tags={"machine": of}) for name, of in (("gpo", "A"), ("max", "A"), ("mean", "B"))]
-    title = "image_text · coco_mini · whole: its runs"
-    assert notes_of(*runs) == [
-        f"{title} are of 2 kinds of machines, between which costs cannot be compared: A (2), B (1)"
-    ]
-
-
 def notes_of(*runs):
     _, notes = arranged(runs, experiment="x", read=read)
     return [note for note in notes if "machines" in note]
 
 
-def test_other_code_and_other_packages_are_said():
-    first = {"git_commit": "1" * 40, "torch": "2.6.0", "python": "3.11.7"}
-    later = {"git_commit": "2" * 40, "git_dirty": "true", "torch": "2.13.0", "python": "3.11.7"}
+def test_other_code_packages_and_machines_are_said():
+    first = {"git_commit": "1" * 40, "torch": "2.6.0", "python": "3.11.7", "machine": "A"}
+    later = first | {"git_commit": "2" * 40, "git_dirty": "true", "torch": "2.13.0", "machine": "B"}
     runs = [given("gpo", tags=first), given("gpo", 1, tags=first), given("max", tags=later)]
     _, notes = arranged(runs, experiment="x", read=read)
     title = "image_text · coco_mini · whole: its runs"
-    assert notes[-2:] == (
+    assert notes[-3:] == (
         f"{title} are of 2 states of the code, whose changes no row shows: 1111111111 (2), 2222222222 with changes (1)",
         f"{title} used torch 2.13.0 and 2.6.0",
+        f"{title} are of 2 kinds of machines, between which costs cannot be compared: A (2), B (1)",
     )
     assert arranged(runs[:2], experiment="x", read=read)[1] == ()

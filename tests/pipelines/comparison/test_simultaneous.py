@@ -10,10 +10,17 @@ from scipy import stats
 from simulated_tables import Drawn, Shape, Tasks, by_holm, draw, in_set, in_tasks, near_best
 
 from polypool.pipelines.comparison.statistics.intervals import Sample, difference, residual_covariance, score
-from polypool.pipelines.comparison.statistics.joint_scores import Joint, joint
 from polypool.pipelines.comparison.statistics.significance import holm
-from polypool.pipelines.comparison.statistics.simultaneous import with_baseline, with_best
-from polypool.pipelines.comparison.statistics.task_means import intervals, mean_of, rank_intervals, sample_of
+from polypool.pipelines.comparison.statistics.simultaneous import (
+    Joint,
+    intervals,
+    joint,
+    mean_of,
+    rank_intervals,
+    sample_of,
+    with_baseline,
+    with_best,
+)
 
 
 def scores(values, *, seeds=0.0, units=1.0, shared=0.0, df=math.inf) -> Joint:

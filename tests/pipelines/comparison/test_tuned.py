@@ -6,14 +6,13 @@ from records import VIDEO, begun, blocks_of, read, run, vqa
 
 from polypool.infra.text_tables import as_text
 from polypool.infra.tracking import RunRecord, tracking_uri
+from polypool.pipelines.comparison import tables as score_tables
 from polypool.pipelines.comparison.choice import Choice
 from polypool.pipelines.comparison.comparison import compare
+from polypool.pipelines.comparison.cross_task import cross_task_tables
 from polypool.pipelines.comparison.documents import rendered
 from polypool.pipelines.comparison.grouping import arranged
-from polypool.pipelines.comparison.result_files import read_results, write_results
-from polypool.pipelines.comparison.results import groups_of, results
-from polypool.pipelines.comparison.tables import score_tables
-from polypool.pipelines.comparison.tables.cross_task import cross_task_tables
+from polypool.pipelines.comparison.results import groups_of, read_results, results, write_results
 from polypool.pipelines.training.record import Tuned
 
 SPACE = (("aggregator.lr", ("0.1", "1.0")), ("optim.lr", ("0.001", "0.002")))
@@ -106,7 +105,7 @@ def test_aggregators_are_ranked_over_tasks_whatever_each_chose(tmp_path):
         plain.mean_ranks,
         apart.mean_ranks,
     ]
-    alone = [of for of in again if of.tuned or of.task == "vqa"]
+    alone = again.query("tuned != '' or task == 'vqa'")
     shown = rendered(alone, file="r.csv")
     assert shown.count("| aggregator |") == 2, "the untuned answers alone, and three tuned tasks"
 

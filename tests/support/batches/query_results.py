@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from polypool.pipelines.comparison.query_units import Queries
+from polypool.pipelines.comparison.queries import Queries
 from polypool.tasks.adapter import Evaluation, QueryMean, QueryMetric
 from polypool.tasks.scoring.described import retrieval_arrays, retrieval_queries
 from polypool.tasks.scoring.metrics import KS, Ranks, retrieval_metrics

@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from polypool.infra.tracking import RunRecord, Tracker, tracking_uri
+from polypool.pipelines.comparison.cross_task import CrossTaskTable, cross_task_table
 from polypool.pipelines.comparison.grouping import arranged
-from polypool.pipelines.comparison.groups import Group
-from polypool.pipelines.comparison.tables.cross_task import CrossTaskTable, cross_task_table
+from polypool.pipelines.comparison.rows import Group
 from polypool.tasks.adapter import Metric
 from polypool.tasks.questions.answer_report import ACCURACY
 from polypool.tasks.scoring.described import retrieval_records

@@ -21,7 +21,7 @@ from polypool.infra.errors import InputError
 from polypool.infra.registry import BACKBONES, TASKS
 from polypool.infra.store import FeatureStore, StoreWriter
 from polypool.infra.tracking import RunRecord
-from polypool.pipelines.comparison.row_settings import left_out_notes
+from polypool.pipelines.comparison.grouping import notes_on
 from polypool.pipelines.recipes.load import derive
 from polypool.pipelines.training.train import prepare
 from polypool.tasks.datasets.corpus import Corpus
@@ -138,8 +138,8 @@ def test_tables_say_which_runs_are_incomplete():
 
     lacking = record(left_out_test="3", left_out_train="1")
     runs = [record(images_test="20"), lacking, record(left_out_test="3")]
-    assert [*left_out_notes("t", runs[:1])] == []
-    assert [*left_out_notes("t", [*runs, lacking])] == [
+    assert [*notes_on("t", runs[:1])] == []
+    assert [*notes_on("t", [*runs, lacking])] == [
         "t: INCOMPLETE, what has no features or file is left out of 2 of 4 runs: test lacks 3, train lacks 1",
         "t: INCOMPLETE, what has no features or file is left out of 1 of 4 runs: test lacks 3",
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from polypool.infra.text_tables import decimals
@@ -14,46 +14,7 @@ from polypool.tasks.adapter import Metric
 
 SECONDS = Metric(name="train s", higher_is_better=False, unit="s")
 """The duration of training, the last column of every table."""
-_LOGGED = {"step": "cost/step", "embed": "cost/embed", "query": "cost/query", "bytes": "bytes/item"}
-"""The metric that a run logs for each of its costs."""
-WEIGHTS = "weights/aggregators"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Costs:
-    """What the runs of a row cost; NaN if unknown.
-
-    Processor time is in `polypool.infra.compute.cost.UNIT`, as wall time depends on the other load of a machine. Other
-    work still makes it up to twice as much, and never less, so that the lowest over the runs counts.
-
-    Attributes:
-        weights: parameters of all aggregators.
-        step: of a training step.
-        embed: of embedding an item and its texts, or of answering a question, in evaluation.
-        query: of scoring a query with the test split and ranking it.
-        bytes: of the embeddings of an image or video.
-        most_step, most_embed, most_query: the highest over the runs.
-    """
-
-    weights: float = math.nan
-    step: float = math.nan
-    embed: float = math.nan
-    query: float = math.nan
-    bytes: float = math.nan
-    most_step: float = math.nan
-    most_embed: float = math.nan
-    most_query: float = math.nan
-
-
-def costs_of(runs: Sequence[RunRecord]) -> Costs:
-    """Return the least and the largest costs that runs have logged; NaN where none has."""
-    found = {name: [run.metrics.get(key, math.nan) for run in runs] for name, key in _LOGGED.items()}
-    logged = {name: [cost for cost in costs if cost >= 0] or [math.nan] for name, costs in found.items()}
-    return Costs(
-        weights=statistics.fmean(run.metrics.get(WEIGHTS, math.nan) for run in runs),
-        **{name: min(values) for name, values in logged.items()},
-        **{f"most_{name}": max(logged[name]) for name in ("step", "embed", "query")},
-    )
+FEWEST_UNITS = 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +32,11 @@ class Row:
         seeds: one per run.
         values: by metric.
         published: by metric, what the recipe's paper reports; empty for rows that do not follow their recipe.
-        costs: means over runs.
+        costs: by name, NaN if unknown: `weights` of all aggregators, as a mean; `bytes` of the embeddings of an image
+            or video; the lowest processor time of the runs, in `polypool.infra.compute.cost.UNIT`, of a training
+            `step`, to `embed` an item and its texts or answer a question, and to score a `query` with the test split.
+            `most_step`, `most_embed`, `most_query`: the highest. The lowest counts, since other work on a machine
+            makes processor time up to twice as much, and never less.
         runs: the runs themselves; empty if the row was read from a file.
     """
 
@@ -86,13 +51,16 @@ class Row:
     seeds: tuple[str, ...]
     values: Mapping[str, tuple[float, ...]]
     published: Mapping[str, float] = field(default_factory=dict)
-    costs: Costs = Costs()
+    costs: Mapping[str, float] = field(default_factory=dict)
     runs: tuple[RunRecord, ...] = ()
 
     @property
     def variant(self) -> str:
         """The aggregator with its settings; empty where there is no aggregator."""
         return ", ".join(part for part in (self.aggregator, self.settings) if part) if self.aggregator else ""
+
+    def cost(self, name: str) -> float:
+        return self.costs.get(name, math.nan)
 
     def mean(self, metric: str) -> float:
         """Return the mean over runs; NaN if a run lacks the metric."""
@@ -170,10 +138,6 @@ class Group:
         reach = 0.0 if math.isnan(deviation) else deviation
         return mean - reach, mean + reach
 
-    def chance_normalised(self, row: Row) -> float:
-        """Return a row's mean between chance, 0, and the best possible, 100; NaN if unknown."""
-        return self.metric.chance_normalised(self.mean(row))
-
     def decimals(self, name: str) -> int:
         """Return how many decimals of a metric are shown, which follows from all of its values."""
         known = [metric for metric in (*self.metrics, self.metric) if metric.name == name]
@@ -186,7 +150,14 @@ class Group:
         return f"{value:.{self.decimals(self.metric.name)}f}"
 
 
-FEWEST_UNITS = 20
+def group_title(task: str, trained_on: str, dataset: str, protocol: str = "", tuned: str = "") -> str:
+    data = f"trained on {trained_on}, evaluated on {dataset}" if trained_on else dataset
+    return " · ".join(part for part in (task, data, protocol, tuned) if part)
+
+
+def by_tuning(groups: Sequence[Group]) -> list[list[Group]]:
+    """Return the groups of each tuning, those without one first."""
+    return [[group for group in groups if group.tuned == of] for of in sorted({of.tuned for of in groups})]
 
 
 def doubts(metric: Metric, scores: Mapping[str, tuple[float, float]], *, units: int) -> Iterator[str]:
@@ -208,23 +179,3 @@ def doubts(metric: Metric, scores: Mapping[str, tuple[float, float]], *, units: 
             f"not above chance ({metric.name} {metric.chance:.{digits}f}), as far as these queries tell: "
             f"{', '.join(low)}"
         )
-
-
-def group_title(task: str, trained_on: str, dataset: str, protocol: str = "", tuned: str = "") -> str:
-    data = f"trained on {trained_on}, evaluated on {dataset}" if trained_on else dataset
-    return " · ".join(part for part in (task, data, protocol, tuned) if part)
-
-
-def by_tuning(groups: Sequence[Group]) -> list[list[Group]]:
-    """Return the groups of each tuning, those without one first."""
-    return [[group for group in groups if group.tuned == of] for of in sorted({of.tuned for of in groups})]
-
-
-def ordered(rows: Iterable[Row], metric: Metric) -> tuple[Row, ...]:
-    """Sort rows: the best first and those without the metric last."""
-
-    def key(row: Row) -> tuple[bool, float, str]:
-        worse = -metric.sign * row.mean(metric.name)
-        return math.isnan(worse), 0.0 if math.isnan(worse) else worse, row.label
-
-    return tuple(sorted(rows, key=key))

@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
+import pandas as pd
 
-from polypool.pipelines.comparison.groups import Costs, Group, Row, by_tuning
+from polypool.pipelines.comparison.rows import Group, Row, by_tuning
 from polypool.pipelines.comparison.statistics.intervals import Difference
-from polypool.pipelines.comparison.statistics.joint_scores import Joint
-from polypool.pipelines.comparison.statistics.simultaneous import with_best
+from polypool.pipelines.comparison.statistics.simultaneous import Joint, with_best
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,8 +33,8 @@ class Column:
     """
 
     group: Group
-    recipe: str
-    model: str
+    recipe: str = ""
+    model: str = ""
     rows: dict[str, Row]
 
     @property
@@ -49,32 +49,26 @@ class Column:
         """The row with the best mean."""
         return next(row for row in self.group.rows if row in self.rows.values())
 
-    def from_best(self, row: Row) -> Difference | None:
-        """Return the difference of a row from the best of the column; None if it was not judged."""
-        return self._from_best.get(row.label)
-
-    @property
-    def confidence_set(self) -> tuple[str, ...]:
-        """The aggregators that may be the best of the column; empty where that was not judged."""
-        if self.group.judged is None or not self.group.judged.best:
-            return ()
-        found = {name: self.from_best(row) for name, row in self.rows.items()}
-        return tuple(name for name, difference in found.items() if difference and not difference.found)
-
     @cached_property
-    def _from_best(self) -> Mapping[str, Difference]:
+    def from_best(self) -> Mapping[str, Difference]:
+        """By label, the difference of each row from the best of the column; without rows that were not judged."""
         judged = self.group.judged
-        if judged is None:
+        labels = [row.label for row in self.rows.values() if judged and row.label in judged.labels]
+        if judged is None or (judged.by_pairs and self.best.label != judged.labels[0]):
             return {}
-        labels = [row.label for row in self.rows.values() if row.label in judged.labels]
-        if not judged.best:
-            found = {label: judged.difference(label, self.best.label) for label in labels}
-            return {label: difference for label, difference in found.items() if difference}
-        if len(labels) == len(judged.labels):
+        if judged.by_pairs or len(labels) == len(judged.labels):
             return judged.best
         if judged.joint is None or len(labels) < 2:
             return {}
         return with_best(judged.joint.of(labels), sign=self.group.metric.sign)
+
+    @property
+    def confidence_set(self) -> tuple[str, ...]:
+        """The aggregators that may be the best of the column; empty where that was not judged."""
+        if self.group.judged is None or self.group.judged.by_pairs:
+            return ()
+        found = {name: self.from_best.get(row.label) for name, row in self.rows.items()}
+        return tuple(name for name, difference in found.items() if difference and not difference.found)
 
     def joint(self, aggregators: Sequence[str]) -> Joint | None:
         """Return the chance-normalised scores of aggregators with their errors; None if one was not judged."""
@@ -86,14 +80,9 @@ class Column:
         return replace(judged.joint.of(labels).scaled(one - zero, plus=zero), labels=tuple(aggregators))
 
     @property
-    def own_protocol(self) -> bool:
-        """Whether most of its rows chose this protocol, and were not only scored under it as well."""
-        return 2 * sum(row.own_protocol for row in self.rows.values()) >= len(self.rows)
-
-    @property
     def unable(self) -> str:
         """Why the column cannot count in a mean; empty if it can."""
-        if not self.own_protocol:
+        if 2 * sum(row.own_protocol for row in self.rows.values()) < len(self.rows):
             return "its runs chose another protocol, which counts"
         if math.isnan(self.chance_normalised(self.best.variant)):
             return f"chance or the best possible value of {self.group.metric.name} is not known"
@@ -106,8 +95,7 @@ class Column:
 
     def chance_normalised(self, aggregator: str) -> float:
         """Return `value` between chance, 0, and the best possible, 100; NaN if one of them is unknown."""
-        row = self.rows.get(aggregator)
-        return math.nan if row is None else self.group.chance_normalised(row)
+        return self.group.metric.chance_normalised(self.value(aggregator))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,9 +115,9 @@ class CrossTaskTable:
         """All of them: those with a mean first, the best one first; then those that most columns have, by name."""
         names = {name for column in self.columns for name in column.rows}
 
-        def key(name: str) -> tuple[bool, float, int, str]:
-            mean = self.mean(name)
-            return math.isnan(mean), -np.nan_to_num(mean), -sum(name in c.rows for c in self.columns), name
+        def key(name: str) -> tuple[float, int, str]:
+            had = sum(name in column.rows for column in self.columns)
+            return -self.means.get(name, -math.inf), -had, name
 
         return tuple(sorted(names, key=key))
 
@@ -151,29 +139,20 @@ class CrossTaskTable:
         return tuple(sorted(n for n in names if not any(math.isnan(c.value(n)) for c in self.counting)))
 
     @cached_property
+    def means(self) -> dict[str, float]:
+        """The mean chance-normalised score of each complete aggregator over the counting columns."""
+        return {n: float(np.mean([c.chance_normalised(n) for c in self.counting])) for n in self.complete}
+
+    @cached_property
     def mean_ranks(self) -> dict[str, float]:
         """The mean rank of each complete aggregator over the counting columns; equal values share the mean rank."""
-        value_AC = np.array([[c.value(name) for c in self.counting] for name in self.complete])
-        if not value_AC.size:
-            return {}
-        sign_C = np.array([float(c.group.metric.sign) for c in self.counting])
-        value_AC = value_AC * sign_C
-        above_AC = (value_AC[None] > value_AC[:, None]).sum(axis=1)
-        level_AC = (value_AC[None] == value_AC[:, None]).sum(axis=1)
-        rank_A = (1 + above_AC + (level_AC - 1) / 2).mean(axis=1)
-        return dict(zip(self.complete, rank_A.tolist(), strict=True))
-
-    def mean(self, aggregator: str) -> float:
-        """Return the mean chance-normalised score over the counting columns; NaN where one lacks the aggregator."""
-        if aggregator not in self.complete:
-            return math.nan
-        return float(np.mean([column.chance_normalised(aggregator) for column in self.counting]))
+        values = [{n: c.group.metric.sign * c.value(n) for n in self.complete} for c in self.counting]
+        return pd.DataFrame(values).rank(axis="columns", ascending=False).mean().to_dict()
 
     @cached_property
     def weights(self) -> dict[str, float]:
         """The most parameters of each complete aggregator in a counting column, if known."""
-        most = {name: np.fmax.reduce([of[name].weights for of in self._costs]) for name in self.complete}
-        return {name: float(count) for name, count in most.items() if not math.isnan(count)}
+        return costs_of(self.counting, self.complete, "weights").max().dropna().to_dict()
 
     @cached_property
     def steps(self) -> dict[str, float]:
@@ -184,18 +163,12 @@ class CrossTaskTable:
         return times_of_least(self.counting, self.complete, "step")
 
     @cached_property
-    def _costs(self) -> list[dict[str, Costs]]:
-        return [{name: column.rows[name].costs for name in self.complete} for column in self.counting]
-
-    @cached_property
     def joints(self) -> tuple[Joint, ...]:
         """Chance-normalised scores of the complete aggregators in the counting columns.
 
         Empty if there are fewer than two of them, or a column is not judged.
         """
-        if len(self.complete) < 2:
-            return ()
-        found = [column.joint(self.complete) for column in self.counting]
+        found = [column.joint(self.complete) for column in self.counting if len(self.complete) > 1]
         known = [joint for joint in found if joint is not None]
         return tuple(known) if len(known) == len(found) else ()
 
@@ -215,6 +188,17 @@ class CrossTaskTable:
             notes.append(f"without mean and rank, since a column lacks them: {', '.join(left)}")
         return tuple(notes)
 
+    @property
+    def no_diagram(self) -> str:
+        """Why there is no critical-difference diagram; empty if there is one."""
+        if len(self.counting) < 2:
+            return (
+                "no critical-difference diagram: it ranks aggregators over two tasks or data sets, at least"
+            )
+        if len(self.complete) < 3:
+            return "no critical-difference diagram: it ranks three aggregators, at least, that every task has"
+        return ""
+
 
 def cross_task_tables(groups: Sequence[Group]) -> tuple[CrossTaskTable, ...]:
     """Return a table for the groups of each tuning that have one; those of untuned rows come first."""
@@ -229,48 +213,31 @@ def cross_task_table(groups: Sequence[Group]) -> CrossTaskTable | None:
     groups = [group for group in groups if not group.trained_on]
     if len({(group.task, group.dataset) for group in groups}) < 2:
         return None
-    columns = [column for group in groups for column in _columns(group)]
+    columns = []
+    for group in groups:
+        rows = [row for row in group.rows if row.aggregator]
+        several = len({row.recipe for row in rows}) > 1
+        for recipe, model in sorted({(row.recipe, row.model) for row in rows}):
+            of = {row.variant: row for row in rows if (row.recipe, row.model) == (recipe, model)}
+            columns.append(Column(group=group, recipe=recipe * several, model=model, rows=of))
     return CrossTaskTable(columns=tuple(columns), tuned=groups[0].tuned) if columns else None
 
 
-def _columns(group: Group) -> list[Column]:
-    rows = [row for row in group.rows if row.aggregator]
-    kinds = sorted({(row.recipe, row.model) for row in rows})
-    several = len({recipe for recipe, _ in kinds}) > 1
-    return [
-        Column(
-            group=group,
-            recipe=recipe if several else "",
-            model=model,
-            rows={row.variant: row for row in rows if (row.recipe, row.model) == (recipe, model)},
-        )
-        for recipe, model in kinds
-    ]
+def costs_of(columns: Sequence[Column], aggregators: Sequence[str], cost: str) -> pd.DataFrame:
+    """Return a cost of aggregators, which all columns have: a row for each column."""
+    return pd.DataFrame([{name: column.rows[name].cost(cost) for name in aggregators} for column in columns])
 
 
 def times_of_least(columns: Sequence[Column], aggregators: Sequence[str], cost: str) -> dict[str, float]:
     """Return a cost of each aggregator as a multiple of the least in its column, the geometric mean over columns.
 
-    Args:
-        columns: the columns, which have all of the aggregators.
-        aggregators: their names.
-        cost: the attribute of `Costs`.
-
     Returns:
         Those of aggregators whose cost is known and above 0 in every column; none where a column knows no cost.
     """
-    cost_AC = np.array([[getattr(of.rows[name].costs, cost) for of in columns] for name in aggregators])
-    cost_AC = np.where(cost_AC > 0, cost_AC, math.nan)
-    if not cost_AC.size or np.isnan(cost_AC).all(axis=0).any():
+    costs = costs_of(columns, aggregators, cost)
+    costs = costs.where(costs > 0)
+    if costs.empty or costs.isna().all(axis="columns").any():
         return {}
-    times_A = np.exp(np.log(cost_AC / np.nanmin(cost_AC, axis=0)).mean(axis=1))
-    return {name: x for name, x in zip(aggregators, times_A.tolist(), strict=True) if not math.isnan(x)}
-
-
-def why_not(cross_task: CrossTaskTable | None) -> str:
-    """Return why there is no critical-difference diagram of a table; empty if there is one."""
-    if cross_task is None or len(cross_task.counting) < 2:
-        return "no critical-difference diagram: it ranks aggregators over two tasks or data sets, at least"
-    if len(cross_task.complete) < 3:
-        return "no critical-difference diagram: it ranks three aggregators, at least, that every task has"
-    return ""
+    logs = costs.map(math.log)
+    means = logs.sub(logs.min(axis="columns"), axis="index").mean(skipna=False)
+    return means.map(math.exp).dropna().to_dict()

@@ -17,10 +17,10 @@ import numpy as np
 from polypool.infra.errors import InputError
 from polypool.infra.process.progress import Progress
 from polypool.infra.tracking import RunRecord
-from polypool.pipelines.comparison.groups import Group, Row, doubts
+from polypool.pipelines.comparison.rows import Group, doubts
 from polypool.pipelines.comparison.statistics.intervals import Sample, score
 from polypool.pipelines.comparison.statistics.significance import LEAST, judge
-from polypool.tasks.adapter import QueryMean, QueryMetric
+from polypool.tasks.adapter import QueryMetric
 from polypool.tasks.scoring.records import metrics_from, queries_from, query_files
 
 
@@ -56,10 +56,6 @@ class Units:
         share_P = self.count_Pn.mean(axis=1)
         return mean_P.sum() + ((self.sum_Pn - mean_P[:, None] * self.count_Pn) / share_P[:, None]).sum(axis=0)
 
-    def same_queries(self, other: Units) -> bool:
-        """Whether another run was scored on the same queries."""
-        return np.array_equal(self.ids, other.ids) and np.array_equal(self.count_Pn, other.count_Pn)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Queries:
@@ -74,7 +70,7 @@ class Queries:
     metrics: tuple[QueryMetric, ...]
 
     def units(self, metric: str, value: float) -> Units:
-        """Return the scores from which a metric follows, by units.
+        """Return the scores from which a metric follows, by units; queries without a score count in no mean.
 
         Args:
             metric: its name.
@@ -88,38 +84,45 @@ class Queries:
         if described is None:
             named = ", ".join(known.name for known in self.metrics) or "none"
             raise InputError(f"{metric} does not follow from its single queries; metrics that do: {named}")
-        parts = [self._part(mean, metric) for mean in described.means]
-        ids, places, counts = _grouped(tuple((unit_Q.dtype.str, unit_Q.tobytes()) for _, unit_Q in parts))
+        scores, ids = [], []
+        for mean in described.means:
+            if missing := [name for name in (*mean.scores, mean.units) if name not in self.arrays]:
+                raise InputError(f"it logged no array {missing[0]}, of which its {metric} is made")
+            unit_Q, score_XQ = self.arrays[mean.units], [self.arrays[name] for name in mean.scores]
+            for name, score_Q in zip(mean.scores, score_XQ, strict=True):
+                if score_Q.dtype.kind not in "biuf" or score_Q.shape != unit_Q.shape:
+                    raise InputError(
+                        f"its {name} {score_Q.shape}, {score_Q.dtype}, cannot be joined to {mean.units} "
+                        f"{unit_Q.shape}: expected a number for each"
+                    )
+            total_Q = np.sum(score_XQ, axis=0, dtype=float)
+            scored_Q = np.isfinite(total_Q)
+            if not scored_Q.any():
+                raise InputError(f"none of its queries has a {' + '.join(mean.scores)}")
+            scores.append(mean.factor * total_Q[scored_Q] + mean.offset)
+            ids.append(unit_Q[scored_Q])
+        known, places, counts = _grouped(tuple((unit_Q.dtype.str, unit_Q.tobytes()) for unit_Q in ids))
         sums = [
-            np.bincount(place_Q, weights=score_Q, minlength=len(ids))
-            for (score_Q, _), place_Q in zip(parts, places, strict=True)
+            np.bincount(place_Q, weights=score_Q, minlength=len(known))
+            for score_Q, place_Q in zip(scores, places, strict=True)
         ]
-        units = Units(ids=ids, sum_Pn=np.stack(sums), count_Pn=counts, kind=described.units)
+        units = Units(ids=known, sum_Pn=np.stack(sums), count_Pn=counts, kind=described.units)
         if not math.isclose(units.score, value, rel_tol=1e-4, abs_tol=1e-3):
             raise InputError(f"its queries give {metric} {units.score:.4g}, and it logged {value:.4g}")
         return units
 
-    def _part(self, mean: QueryMean, metric: str) -> tuple[np.ndarray, np.ndarray]:
-        """Return the scores of a mean's queries, and the ids of their units; without queries that have no score."""
-        for name in (*mean.scores, mean.units):
-            if name not in self.arrays:
-                raise InputError(f"it logged no array {name}, of which its {metric} is made")
-        unit_Q = self.arrays[mean.units]
-        total_Q = np.zeros(len(unit_Q))
-        for name in mean.scores:
-            score_Q = self.arrays[name]
-            if score_Q.dtype.kind not in "biuf" or score_Q.shape != unit_Q.shape:
-                raise InputError(
-                    f"its {name} {score_Q.shape}, {score_Q.dtype}, cannot be joined to {mean.units} {unit_Q.shape}: "
-                    "expected a number for each"
-                )
-            total_Q += score_Q
-        scored_Q = np.isfinite(total_Q)
-        if not scored_Q.all():
-            total_Q, unit_Q = total_Q[scored_Q], unit_Q[scored_Q]
-        if not len(total_Q):
-            raise InputError(f"none of its queries has a {' + '.join(mean.scores)}")
-        return mean.factor * total_Q + mean.offset, unit_Q
+
+@functools.lru_cache(maxsize=8)
+def _grouped(units: tuple[tuple[str, bytes], ...]) -> tuple[np.ndarray, list[np.ndarray], np.ndarray]:
+    """Return the ids of units, the place of each query's unit among them by parts, and the numbers of queries.
+
+    Args:
+        units: of each part, the dtype and bytes of its queries' ids, which are the same in all runs of a table.
+    """
+    parts = [np.frombuffer(ids, dtype) for dtype, ids in units]
+    ids, place_Q = np.unique(np.concatenate(parts), return_inverse=True)
+    places = np.split(place_Q, np.cumsum([len(part) for part in parts])[:-1])
+    return ids, places, np.stack([np.bincount(part, minlength=len(ids)) for part in places])
 
 
 Read = Callable[[RunRecord, str], Queries]
@@ -195,61 +198,38 @@ def with_differences(
         baseline: label of the row that the others are compared with, too; empty for none.
         pairs: test all pairs, too.
     """
-    rows = [row for row in group.rows if row.runs and not math.isnan(group.mean(row))]
+    rows, name = [row for row in group.known if row.runs], group.metric.name
     samples: dict[str, Sample] = {}
-    notes, firsts = [], []
+    notes, first = [], None
     for row in Progress(rows, desc=f"queries of {group.title}", unit="row", leave=False):
         try:
-            runs = _row_units(row, group, read)
-            firsts.append(runs[0])
-            if not runs[0].same_queries(firsts[0]):
-                raise InputError("it was scored on other queries than the rows before it")
-            samples[row.label] = Sample(seeds=row.seeds, y_Sn=np.stack([units.added_n for units in runs]))
+            values = zip(row.runs, row.values[name], strict=True)
+            units = [read(run, group.protocol).units(name, value) for run, value in values]
+            for known, whose in ((units[0], "its runs were"), (first or units[0], "it was")):
+                if not all(
+                    np.array_equal(of.ids, known.ids) and np.array_equal(of.count_Pn, known.count_Pn)
+                    for of in units
+                ):
+                    raise InputError(f"{whose} scored on other queries than the rows or runs before it")
+            first = first or units[0]
+            samples[row.label] = Sample(seeds=row.seeds, y_Sn=np.stack([of.added_n for of in units]))
         except InputError as error:
             notes.append(f"{row.label} ({group.protocol}) is not compared by its queries: {error}")
-    group = replace(group, units=len(firsts[0].ids) if firsts else 0)
     if len(rows) < 2:
         notes = []  # nothing to compare
-    if not samples:
+    if first is None:
         return group, notes
+    group = replace(group, units=len(first.ids))
     try:
         judged = judge(
             samples,
-            units=f"{len(firsts[0].ids):,} {firsts[0].kind}",
+            units=f"{len(first.ids):,} {first.kind}",
             sign=group.metric.sign,
             best=group.metric.best,
             baseline=baseline,
             pairs=pairs,
         )
     except InputError as error:
-        return group, [*notes, f"no differences are judged for {group.title}: {error}"] if len(
-            rows
-        ) > 1 else []
+        none = f"no differences are judged for {group.title}: {error}"
+        return group, [*notes, none] if len(rows) > 1 else []
     return replace(group, judged=judged), notes
-
-
-def _row_units(row: Row, group: Group, read: Read) -> list[Units]:
-    """Return the units of each run of a row.
-
-    Raises:
-        InputError: they cannot be read, or the runs were scored on different queries.
-    """
-    name = group.metric.name
-    values = zip(row.runs, row.values[name], strict=True)
-    first, *others = [read(run, group.protocol).units(name, value) for run, value in values]
-    if not all(first.same_queries(other) for other in others):
-        raise InputError("its runs were scored on different queries")
-    return [first, *others]
-
-
-@functools.lru_cache(maxsize=8)
-def _grouped(units: tuple[tuple[str, bytes], ...]) -> tuple[np.ndarray, list[np.ndarray], np.ndarray]:
-    """Return the ids of units, the place of each query's unit among them by parts, and the numbers of queries.
-
-    Args:
-        units: of each part, the dtype and bytes of its queries' ids, which are the same in all runs of a table.
-    """
-    parts = [np.frombuffer(ids, dtype) for dtype, ids in units]
-    ids, place_Q = np.unique(np.concatenate(parts), return_inverse=True)
-    places = np.split(place_Q, np.cumsum([len(part) for part in parts])[:-1])
-    return ids, places, np.stack([np.bincount(part, minlength=len(ids)) for part in places])

@@ -1,0 +1,511 @@
+"""Figures of a comparison: bars with runs, scores beside costs, curves over parameters, task x aggregator, mean ranks.
+
+- `draw_bars`: a bar for each row with a point for each run.
+- `draw_charts`: a line for each row, a panel for each column with scores and their intervals, and one for the cost of a
+  training step. A group is a chart of one column.
+- `draw_parameters`: the score over one parameter of an aggregator; of `kmax(k=1)`, `kmax(k=2)`, ... it is figure 6 of
+  VSE-infinity.
+- `draw_cross_task`, `draw_pairs`: heat maps, whose shades run from the worst to the best.
+- `draw_critical`: mean ranks, of which bars join those that do not differ significantly. Two aggregators differ at the
+  level 0.05 where their mean ranks over N tasks are at least CD = q sqrt(k (k + 1) / 6 N) apart; q is the studentised
+  range of k and infinitely many degrees of freedom, over the square root of 2 (Demsar, "Statistical comparisons of
+  classifiers over multiple data sets", JMLR 7, 2006, section 3.2.2, figure 1).
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure, SubFigure
+from matplotlib.ticker import MaxNLocator
+
+from polypool.infra.spec import Spec, without
+from polypool.infra.text_tables import ABSENT, decimals
+from polypool.pipelines.comparison.cross_task import Column, CrossTaskTable, cross_task_table, times_of_least
+from polypool.pipelines.comparison.rows import Group, Row, by_tuning
+from polypool.pipelines.comparison.tables import two_digits
+from polypool.pipelines.figures.style import (
+    BAR,
+    INK,
+    MUTED,
+    POINT,
+    apart,
+    bare,
+    frame,
+    lines_of,
+    new_figure,
+    save,
+    stacked,
+    title,
+    wrapped,
+)
+from polypool.tasks.adapter import Metric
+from polypool.tasks.run import Run
+
+# characters in a line: of a title, of a caption, above a narrow panel, of the name of one of a pair, of a rank
+_TITLE, _CAPTION, _HEADER, _PAIR, _RANKED = 70, 140, 16, 18, 30
+# inches: of a figure, a narrow panel, a row, all around rows, a line beside the axis of ranks
+_WIDTH, _PANEL, _ROW, _AROUND, _LINE = 10.5, 1.75, 0.27, 1.9, 0.19
+_LABEL = 0.042  # height of a line of a label, as a share of a panel's
+_COSTS = {"step": "processor time of a training step", "weights": "weights of the aggregators"}
+_TIMES = (1.2, 1.5, *(digit * 10.0**n for n in range(9) for digit in (1, 2, 5)))  # ticks of the cost
+_GAP = 0.17  # the least space between two of them, as a share of the axis
+_FEWEST = 3  # values of a parameter that make a curve
+_COLOURS = (POINT, "#b5541c", "#3d7a3f", "#7a4f9e")
+_AT_THE_MIDDLE: dict[str, Any] = {"textcoords": "offset points", "va": "center"}
+
+
+def draw_all(groups: Sequence[Group], cross_tasks: Sequence[CrossTaskTable], folder: Path) -> list[Path]:
+    """Draw every figure that there is data for, and return their files."""
+    figures = {
+        "compare": draw_bars(groups),
+        "costs": draw_charts(map(group_chart, groups)),
+        "parameters": draw_parameters(groups),
+    }
+    for number, cross_task in enumerate(cross_tasks, start=1):
+        after = f"_{number}" * (number > 1)
+        figures[f"heat_map{after}"] = draw_cross_task(cross_task)
+        if not cross_task.no_diagram:
+            tasks = len(cross_task.counting)
+            figures[f"critical_difference{after}"] = draw_critical(cross_task.mean_ranks, tasks=tasks)
+    paths = []
+    for name, figure in figures.items():
+        if figure is not None:
+            paths.append(folder / f"{name}.png")
+            save(figure, paths[-1])
+    return paths
+
+
+def draw_bars(groups: Sequence[Group]) -> Figure | None:
+    """Draw a panel for each group: a bar for each row, the best on top, and a point for each run; None of no group.
+
+    Bars are means over runs, lines their sample standard deviations.
+    """
+    if not groups:
+        return None
+    figure, panels = stacked(8.5, [0.42 * (sum(map(_height, group.rows)) + 0.3) for group in groups])
+    for group, panel in zip(groups, panels, strict=True):
+        _draw_panel(group, panel)
+    return figure
+
+
+def _draw_panel(group: Group, panel: Axes) -> None:
+    metric, places, bottom = group.metric, [], 0.0
+    for row in group.rows:
+        places.append(bottom + _height(row) / 2)
+        bottom += _height(row)
+    panel.barh(places, [group.mean(row) for row in group.rows], height=0.62, color=BAR, zorder=2)
+    for place, row in zip(places, group.rows, strict=True):
+        if not (values := row.values.get(metric.name, ())):
+            continue
+        mean, deviation = group.mean(row), group.deviation(row)
+        note, end = group.number(mean), max(values)
+        if not math.isnan(deviation):
+            note, end = f"{note} ± {group.number(deviation)}", max(end, mean + deviation)
+            line: dict[str, Any] = {"fmt": "none", "ecolor": INK, "capsize": 4, "elinewidth": 1.3}
+            panel.errorbar(mean, place, xerr=deviation, zorder=3, **line)
+        shift = 0.16 if len(values) > 1 else 0.0  # so that near points, and the line, stay visible
+        y = [place + shift * (-1) ** at for at in range(len(values))]
+        panel.scatter(values, y, s=18, color=POINT, edgecolor="white", linewidth=0.6, zorder=4)
+        clear = {"facecolor": "white", "edgecolor": "none", "pad": 1.0}  # over the line of chance
+        panel.annotate(
+            note, (end, place), (8, 0), color=INK, zorder=6, fontsize=9, bbox=clear, **_AT_THE_MIDDLE
+        )
+    if not math.isnan(metric.chance):
+        panel.axvline(metric.chance, color=MUTED, linestyle=(0, (2, 2)), linewidth=1, zorder=5)
+        above = panel.get_xaxis_transform()
+        panel.text(metric.chance, 1.01, " chance", transform=above, color=MUTED, fontsize=8)
+    panel.set_yticks(places, [wrapped(row.label) for row in group.rows])
+    panel.set_ylim(bottom + 0.15, -0.15)
+    panel.margins(x=0.16)
+    if all(value >= 0 for row in group.rows for value in row.values.get(metric.name, ())):
+        panel.set_xlim(left=0)
+    frame(panel, group.title, x=metric.label, grid="x", spines=("left",))
+
+
+def _height(row: Row) -> float:
+    """Return the room a bar takes, of which labels of several lines need more."""
+    return max(1.0, 0.42 * lines_of(row.label))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chart:
+    """What is drawn of a table.
+
+    Attributes:
+        columns: one panel each.
+        times: by row, from the top, its cost as a multiple of the least.
+        cost: of what, an attribute of `Costs`.
+        ranks: by row, its mean rank over the columns; empty for one column.
+    """
+
+    columns: tuple[Column, ...]
+    times: Mapping[str, float]
+    cost: str
+    ranks: Mapping[str, float]
+
+    @property
+    def caption(self) -> str:
+        """What lines, points and bars mean, and how the rows were tuned."""
+        intervals = sum(column.group.judged is not None for column in self.columns)
+        known = [column for column in self.columns if column.confidence_set]
+        lines = ["95 % intervals"] * (intervals > 0) + ["deviations over seeds"] * (
+            intervals < len(self.columns)
+        )
+        parts = [f"lines: {', else '.join(lines)}"]
+        if known:
+            of = "of its column " * (len(self.columns) > 1)
+            parts.append(f"filled: in the confidence set of the best {of}(95 %); hollow: not in it")
+        if known and len(known) < len(self.columns):
+            others = [" ".join(column.title[1:-1]) for column in self.columns if column not in known]
+            parts.append(f"not judged, and hollow: {', '.join(others)}")
+        over = ", geometric mean over columns" * (len(self.columns) > 1)
+        cost = f"cost: {_COSTS[self.cost]}{over}, on a logarithmic axis"
+        sentences = ("; ".join(parts), cost, self.columns[0].group.tuned)
+        return "\n".join(wrapped(sentence, _CAPTION) for sentence in sentences if sentence)
+
+
+def group_chart(group: Group) -> Chart:
+    """Return the chart of a group, in the order of its rows.
+
+    Rows go by their aggregators where these tell them apart, without what was chosen for each; else by their labels.
+    """
+    names = [row.aggregator or row.label for row in group.rows]
+    names = names if len({*names}) == len(names) else [row.label for row in group.rows]
+    rows = dict(zip(names, group.rows, strict=True))
+    known = [name for name, row in rows.items() if row in group.known]
+    return _chart([Column(group=group, rows=rows)], known, {})
+
+
+def table_charts(groups: Sequence[Group]) -> Iterator[Chart]:
+    """Yield the charts of groups: one of all columns where these make one table, else one of each group.
+
+    That of a table is of the columns that count, with the rows that all of these have, by their mean ranks.
+    """
+    for of in by_tuning(groups):
+        if (table := cross_task_table(of)) is None:
+            yield from map(group_chart, of)
+        else:
+            ranks = dict(sorted(table.mean_ranks.items(), key=lambda pair: pair[1]))
+            yield _chart(table.counting, [*ranks], ranks)
+
+
+def _chart(columns: Sequence[Column], names: Sequence[str], ranks: Mapping[str, float]) -> Chart:
+    """Return a chart of the cost that most rows know, and of the rows that know it."""
+    known = {cost: times_of_least(columns, names, cost) for cost in _COSTS}
+    cost = max(known, key=lambda cost: len(known[cost]))
+    return Chart(columns=tuple(columns), times=known[cost], cost=cost, ranks=ranks)
+
+
+def draw_charts(charts: Iterable[Chart]) -> Figure | None:
+    """Draw charts below each other, without those of fewer than two rows; None where there is none."""
+    charts = [chart for chart in charts if len(chart.times) > 1]
+    if not charts:
+        return None
+    heights = [_ROW * (1 + sum(map(lines_of, chart.times))) + _AROUND for chart in charts]
+    width = max(_WIDTH, *(_PANEL * (len(chart.columns) + 2) for chart in charts))
+    figure = new_figure(width, sum(heights))
+    parts = figure.subfigures(len(charts), 1, squeeze=False, height_ratios=heights)[:, 0]
+    for chart, part in zip(charts, parts, strict=True):
+        draw_chart(chart, part)
+    return figure
+
+
+def draw_chart(chart: Chart, figure: Figure | SubFigure) -> tuple[list[Axes], Axes]:
+    """Draw a chart, and return the panels of its columns and that of the cost."""
+    count, places = len(chart.columns), range(len(chart.times))
+    *scores, costs = figure.subplots(1, count + 1, width_ratios=[*[max(1.0, 3 / count)] * count, 1.0])
+    for column, panel in zip(chart.columns, scores, strict=True):
+        _draw_scores(column, [*chart.times], panel, narrow=count > 1)
+    _draw_costs(chart, costs)
+    for panel in (*scores, costs):
+        panel.set_yticks(places, [""] * len(places))
+        panel.set_ylim(len(places) - 0.4, -0.6)
+    after = {name: f"   {rank:.1f}" for name, rank in chart.ranks.items()}
+    scores[0].set_yticks(places, [wrapped(name) + after.get(name, "") for name in chart.times])
+    if after:
+        corner: dict[str, Any] = {"textcoords": "offset points", "xycoords": "axes fraction", "ha": "right"}
+        scores[0].annotate("mean rank", (0, 1), (-4, 4), color=MUTED, fontsize=9, **corner)
+    figure.supxlabel(chart.caption, x=0.01, ha="left", fontsize=9, color=MUTED)
+    return scores, costs
+
+
+def _draw_scores(column: Column, names: Sequence[str], panel: Axes, *, narrow: bool) -> None:
+    """Draw a point with an interval for each row; those that may be the best of the column are filled."""
+    group, places, best = column.group, range(len(names)), column.confidence_set
+    mean_R = np.array([column.value(name) for name in names])
+    low_R, high_R = np.array([group.interval(column.rows[name]) for name in names]).T
+    # a mean may be beyond an end by its last digit
+    reach_2R = np.maximum((mean_R - low_R, high_R - mean_R), 0.0)
+    faces = [POINT if name in best else "white" for name in names]
+    panel.errorbar(mean_R, places, xerr=reach_2R, fmt="none", ecolor=BAR, elinewidth=2.2, zorder=2)
+    panel.scatter(mean_R, places, s=34, c=faces, edgecolor=POINT, linewidth=1.4, zorder=4)
+    panel.margins(x=0.08)
+    heading = wrapped(replace(group, tuned="").title, _TITLE)
+    if narrow:
+        heading = "\n".join(wrapped(line, _HEADER) for line in column.title[:-1])
+        panel.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10], min_n_ticks=3))
+        panel.tick_params(axis="x", labelsize=9)
+    frame(panel, heading, x=group.metric.label, pad=8, spines=("bottom",))
+
+
+def _draw_costs(chart: Chart, panel: Axes) -> None:
+    """Draw a bar for the cost of each row, from the least on, on a logarithmic axis."""
+    time_R = np.array([*chart.times.values()])
+    panel.set_xscale("log")
+    panel.barh(range(len(time_R)), time_R - 1, left=1, height=0.5, color=BAR, zorder=2)
+    for place, time in enumerate(time_R):
+        note = f"{time:.2f}" if time < 10 else two_digits(time)
+        panel.annotate(note, (time, place), (4, 0), color=INK, fontsize=8.5, **_AT_THE_MIDDLE)
+    end = max(time_R.max(), 1.05) ** 1.45  # the longest bar has a length, and its number room beside it
+    ticks = [1.0]
+    for time in _TIMES:
+        if time <= end and np.log(time / ticks[-1]) >= _GAP * np.log(end):
+            ticks.append(time)
+    panel.set_xlim(1, end)
+    panel.set_xticks(ticks, [f"{time:,g}" for time in ticks])
+    panel.set_xticks([], minor=True)
+    what = {"step": "cost of a step", "weights": "weights"}[chart.cost]
+    frame(panel, "", x=f"{what},\ntimes the least", pad=8, grid="x", spines=("bottom",))
+
+
+Curves = Mapping[str, Mapping[float, Row]]
+"""By the name of an aggregator without a parameter, and what else its rows share: the rows by values, ascending."""
+
+
+def curves_of(group: Group) -> dict[str, Curves]:
+    """Return the curves of each parameter of which three values were tried in rows that differ in nothing else."""
+    found: dict[str, dict[str, dict[float, Row]]] = {}
+    for row in group.known:
+        for parameter, value in Spec.parse(row.specs[0]).params.items() if row.specs else ():
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                rest = (without(row.specs[0], parameter), *(f"text {other}" for other in row.specs[1:]))
+                name = ", ".join(filter(None, (*rest, row.recipe, row.model, row.settings)))
+                found.setdefault(parameter, {}).setdefault(name, {})[float(value)] = row
+    several = {
+        parameter: {
+            name: dict(sorted(rows.items())) for name, rows in sorted(of.items()) if len(rows) >= _FEWEST
+        }
+        for parameter, of in sorted(found.items())
+    }
+    return {parameter: curves for parameter, curves in several.items() if curves}
+
+
+def draw_parameters(groups: Sequence[Group]) -> Figure | None:
+    """Draw a panel for each group and parameter that has a curve; None where there is none.
+
+    Bands are the rows' intervals. Rows that are on no curve of the panel are lines across it.
+    """
+    found = [(group, *of) for group in groups for of in curves_of(group).items()]
+    if not found:
+        return None
+    figure, panels = stacked(8.5, [4.0] * len(found), between=0)
+    for of, panel in zip(found, panels, strict=True):
+        draw_curves(panel, *of)
+    return figure
+
+
+def draw_curves(panel: Axes, group: Group, parameter: str, curves: Curves) -> None:
+    """Draw the curves of one parameter, and all other rows of the group as lines."""
+    for (name, rows), colour in zip(curves.items(), cycle(_COLOURS), strict=False):
+        ends = np.array([group.interval(row) for row in rows.values()]).T
+        panel.fill_between([*rows], *ends, color=colour, alpha=0.13, linewidth=0, zorder=2)
+        panel.plot([*rows], [*map(group.mean, rows.values())], "o-", color=colour, label=name, zorder=4)
+    on_curves = {row.label for rows in curves.values() for row in rows.values()}
+    others = [row for row in group.known if row.label not in on_curves]
+    mean_R = np.array([group.mean(row) for row in others])
+    for mean in mean_R:
+        panel.axhline(mean, color=BAR, linewidth=1, linestyle=(0, (4, 2)), zorder=1)
+    gap, beside = _LABEL * np.ptp(panel.get_ylim()), panel.get_yaxis_transform()
+    for row, mean, place in zip(others, mean_R, apart(mean_R, gap), strict=True):
+        note = f"{row.label}  {group.number(mean)}"
+        panel.text(1.01, place, note, transform=beside, va="center", fontsize=8, color=MUTED)
+    values = sorted({value for rows in curves.values() for value in rows})
+    if values[0] > 0 and values[-1] > 8 * values[0]:
+        panel.set_xscale("log")
+    panel.set_xticks(values, [f"{value:g}" for value in values])
+    panel.set_xticks([], minor=True)
+    panel.legend(frameon=False, fontsize=9, loc="best")
+    frame(panel, group.title, x=parameter, y=group.metric.label)
+
+
+def draw_cross_task(cross_task: CrossTaskTable) -> Figure:
+    """Draw task x aggregator, shaded by chance-normalised scores: the palest are not above chance."""
+    names, columns = cross_task.aggregators, cross_task.columns
+    above = ["\n".join(wrapped(line, _HEADER) for line in column.title) for column in columns]
+    values = [np.array([column.value(name) for name in names]) for column in columns]
+    shades = [column.group.metric.shade(value) for column, value in zip(columns, values, strict=True)]
+    row = 0.3 * max(1.0, 0.62 * max(map(lines_of, names)))
+    header = 0.17 * max(text.count("\n") + 1 for text in above)
+    heading = "primary metric (in brackets and as shade: chance-normalised)"
+    heading += f"\n{cross_task.tuned}" * bool(cross_task.tuned)
+    figure = new_figure(
+        max(6.2, 3.4 + 1.35 * len(columns)), row * len(names) + header + 0.9, heading, size=11
+    )
+    panel = figure.subplots()
+    notes = []
+    for name in names:
+        scores = [(column, column.value(name), column.chance_normalised(name)) for column in columns]
+        notes.append(
+            [
+                ABSENT
+                if math.isnan(value)
+                else column.group.number(value) + ("" if math.isnan(score) else f"  ({score:.1f})")
+                for column, value, score in scores
+            ]
+        )
+    _draw_cells(panel, np.stack(shades, axis=1), notes, rows=[*map(wrapped, names)], columns=above, size=8.5)
+    panel.xaxis.tick_top()
+    return figure
+
+
+def draw_pairs(scored: Sequence[tuple[Run, Mapping[str, float]]], *, metric: Metric) -> Figure | None:
+    """Draw the K x K table of figure 6 of VSE-infinity: means over seeds by visual and text aggregator.
+
+    Args:
+        scored: all runs of one recipe, in the order of their sweep, with their metrics, empty for unfinished ones.
+        metric: the primary one of the recipe's task.
+
+    Returns:
+        None where no run has finished.
+    """
+    run, name = scored[0][0], f"{scored[0][0].protocol}/{metric.name}"
+    reached: dict[tuple[str, str], list[float]] = {}
+    for of, metrics in scored:
+        values = reached.setdefault((of.aggregator, of.text_aggregator or of.aggregator), [])
+        if name in metrics:
+            values.append(metrics[name])
+    counts = [len(values) for values in reached.values() if values]
+    if not counts:
+        return None
+    visual, text = (tuple(dict.fromkeys(side)) for side in zip(*reached, strict=True))
+    mean_VT = np.array([[statistics.fmean(reached.get((v, t)) or [math.nan]) for t in text] for v in visual])
+    figure = new_figure(max(5.0, 2.6 + 1.15 * len(text)), max(2.6, 1.5 + 0.55 * len(visual)))
+    panel = figure.subplots()
+    digits = decimals(float(np.nanmax(np.abs([*mean_VT.flat, metric.best]))))
+    notes = [[ABSENT if math.isnan(x) else f"{x:.{digits}f}" for x in row_T] for row_T in mean_VT]
+    rows, columns = ([wrapped(name, _PAIR) for name in names] for names in (visual, text))
+    _draw_cells(panel, metric.shade(mean_VT), notes, rows=rows, columns=columns)
+    panel.set_xlabel("text aggregator", fontsize=9, color=INK)
+    panel.set_ylabel("visual aggregator", fontsize=9, color=INK)
+    few, many = min(counts), max(counts)
+    over = "one run each" if many == 1 else f"mean over {few if few == many else f'{few} to {many}'} seeds"
+    title(panel, f"{run.label} · {run.protocol} · {metric.label}\n{over}", pad=8)
+    return figure
+
+
+def _draw_cells(
+    panel: Axes,
+    shade_RC: np.ndarray,
+    notes: Sequence[Sequence[str]],
+    *,
+    rows: Sequence[str],
+    columns: Sequence[str],
+    size: float = 9,
+) -> None:
+    """Draw the cells of a heat map.
+
+    Args:
+        panel: where.
+        shade_RC: of each cell 0 for the worst and 1 for the best; NaN for none.
+        notes: text of each cell, by rows.
+        rows, columns: their labels.
+        size: points of the notes and of the columns' labels.
+    """
+    panel.imshow(np.ma.masked_invalid(shade_RC), cmap="Blues", vmin=-0.15, vmax=1.25, aspect="auto")
+    for (r, c), shade in np.ndenumerate(shade_RC):
+        colour = "white" if shade > 0.62 else INK
+        panel.text(c, r, notes[r][c], ha="center", va="center", fontsize=size, color=colour)
+    panel.set_xticks(range(len(columns)), columns, fontsize=size)
+    panel.set_yticks(range(len(rows)), rows, fontsize=9)
+    bare(panel)
+
+
+def critical_difference(aggregators: int, tasks: int) -> float:
+    """Return the difference of mean ranks that chance exceeds with a probability of 0.05 (Nemenyi)."""
+    from scipy.stats import studentized_range
+
+    q = float(studentized_range.ppf(0.95, aggregators, math.inf)) / math.sqrt(2)
+    return q * math.sqrt(aggregators * (aggregators + 1) / (6 * tasks))
+
+
+def cliques(rank_A: np.ndarray, difference: float) -> list[tuple[int, int]]:
+    """Return the longest runs of ascending ranks that differ by at most a difference, as first and last place."""
+    runs: list[tuple[int, int]] = []
+    for first, rank in enumerate(rank_A):
+        last = int(np.searchsorted(rank_A, rank + difference)) - 1
+        if last > first and (not runs or last > runs[-1][1]):
+            runs.append((first, last))
+    return runs
+
+
+def draw_critical(mean_ranks: Mapping[str, float], *, tasks: int) -> Figure:
+    """Draw the diagram, the best rank on the left.
+
+    Args:
+        mean_ranks: by aggregator.
+        tasks: how many the means are over.
+    """
+    ranks = dict(sorted(mean_ranks.items(), key=lambda pair: (pair[1], pair[0])))
+    difference = critical_difference(len(ranks), tasks)
+    joined = cliques(np.array([*ranks.values()]), difference)
+    names, half = [*ranks], (len(ranks) + 1) // 2
+    # the worst rank of the right half stands highest there, so that its lines do not cross
+    left, right = names[:half], names[half:][::-1]
+    top = 0.9 + 0.1 * len(joined)
+    height = top + max(sum(map(_room, side)) for side in (left, right)) + 0.35
+    figure = new_figure(10.5, height)
+    panel = figure.subplots()
+    panel.set_xlim(0, 10.5)
+    panel.set_ylim(height - 0.3, 0)
+    panel.axis("off")
+    title(panel, f"mean rank over {tasks} tasks; bars join what does not differ (Nemenyi, 0.05)", pad=6)
+    scale = _axis(panel, len(ranks), difference)
+    for number, (first, last) in enumerate(joined):
+        ends = [scale(ranks[names[first]]) - 0.05, scale(ranks[names[last]]) + 0.05]
+        panel.plot(ends, [0.78 + 0.1 * number] * 2, color=POINT, linewidth=3.2, solid_capstyle="butt")
+    for side, x, align in ((left, 2.75, "right"), (right, 7.75, "left")):
+        y = top
+        for name in side:
+            y += _room(name) / 2
+            at = scale(ranks[name])
+            panel.plot([at, at, x], [0.6, y, y], color=MUTED, linewidth=0.9)
+            way = -1 if align == "right" else 1
+            place: dict[str, Any] = {"ha": align, "va": "center"}
+            panel.text(x + 0.05 * way, y, f"{ranks[name]:.2f}", fontsize=8, color=MUTED, **place)
+            panel.text(x + 0.5 * way, y, wrapped(name, _RANKED), fontsize=9, color=INK, **place)
+            y += _room(name) / 2
+    return figure
+
+
+def _room(name: str) -> float:
+    return _LINE * lines_of(name, _RANKED) + 0.08
+
+
+def _axis(panel: Axes, count: int, difference: float) -> Callable[[float], float]:
+    """Draw the axis of ranks and the critical difference above it; return the position of a rank."""
+    low, high = 2.9, 7.6
+
+    def scale(rank: float) -> float:
+        return low + (high - low) * (rank - 1) / (count - 1)
+
+    panel.plot([low, high], [0.6, 0.6], color=INK, linewidth=1.2)
+    step = max(1, round(count / 10))
+    for rank in {*range(1, count + 1, step), count} - ({count - 1} if step > 1 else set()):
+        panel.plot([scale(rank)] * 2, [0.54, 0.6], color=INK, linewidth=1.2)
+        panel.text(scale(rank), 0.48, f"{rank}", ha="center", va="bottom", fontsize=8.5, color=INK)
+    end = min(scale(1 + difference), high)
+    panel.plot([low, end], [0.18, 0.18], color=INK, linewidth=1.2)
+    for x in (low, end):
+        panel.plot([x, x], [0.13, 0.23], color=INK, linewidth=1.2)
+    wide = "" if scale(1 + difference) <= high else ", wider than all ranks"
+    panel.text(end + 0.1, 0.18, f"CD {difference:.2f}{wide}", va="center", fontsize=8.5, color=INK)
+    return scale

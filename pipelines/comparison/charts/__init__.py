@@ -1,1 +1,0 @@
-"""Figures of a comparison, drawn from its groups."""

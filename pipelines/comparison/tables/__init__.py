@@ -1,1 +1,0 @@
-"""The tables of a comparison, and how they look in a terminal, in Markdown and in LaTeX."""
