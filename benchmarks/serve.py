@@ -26,8 +26,8 @@ from benchmarks.side_by_side import compare, run
 from polypool.infra.registry import TASKS
 from polypool.pipelines.models.trained import TrainedModel
 from polypool.pipelines.serving.app import application
+from polypool.pipelines.serving.schema import Place, Settings
 from polypool.pipelines.serving.service import Service
-from polypool.pipelines.serving.settings import Place, Settings
 from polypool.tasks.run import Run
 
 HOST, K = "127.0.0.1", 10

@@ -69,8 +69,7 @@ def search(
         raise InputError("nothing to look for: give a text, --image FILE, --video FILE or --id ID")
     if k is not None and k < 1:
         raise InputError(f"--k must be at least 1, not {k}")
-    from polypool.pipelines.models.queries import Query
-    from polypool.pipelines.models.search import AnswerSearch
+    from polypool.pipelines.models.search import AnswerSearch, Query
     from polypool.pipelines.models.trained import load
 
     trained = load(run_id, other_data=other_data, trust=trust)

@@ -15,7 +15,7 @@ from pathlib import Path
 import tyro
 
 from polypool.infra.process.command import command
-from polypool.pipelines.serving.settings import Place, Settings
+from polypool.pipelines.serving.schema import Place, Settings
 
 
 def serve(

@@ -43,7 +43,7 @@ from polypool.infra.extras import needed
 from polypool.infra.pictures import rgb
 from polypool.infra.process.progress import Progress
 from polypool.pipelines.data.extraction.file_features import FileFeatures
-from polypool.pipelines.models.queries import as_file
+from polypool.pipelines.models.search import as_file
 from polypool.pipelines.models.trained import TrainedModel, load
 from polypool.tasks.abilities import Answers, Searchable
 from polypool.tasks.models.retrieval_model import RetrievalModel

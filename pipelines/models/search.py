@@ -1,6 +1,7 @@
 """Search of a split by a trained model: items for a text, captions for an image or video, answers to a question.
 
-A gallery is one modality of a split, encoded once. Equal scores come in the gallery's order, however it is cut.
+A query is a text, an image or video file, features, or an item of the corpus. A gallery is one modality of a split,
+encoded once. Equal scores come in the order of the gallery, however it is cut.
 """
 
 from __future__ import annotations
@@ -9,8 +10,11 @@ import contextlib
 import hashlib
 import io
 import json
+import os
+import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from math import isqrt
@@ -26,13 +30,14 @@ from polypool.infra.batches import Batch
 from polypool.infra.compute.device import device_of, on_device
 from polypool.infra.errors import InputError
 from polypool.infra.extras import needed
-from polypool.infra.files import atomic
-from polypool.pipelines.models.queries import Query, QueryReader, visual_batch
+from polypool.infra.files import atomic, existing
+from polypool.pipelines.data.extraction.file_features import FileFeatures, readable
 from polypool.tasks.abilities import Answers, Searchable
 from polypool.tasks.datasets.corpus import Corpus
 from polypool.tasks.datasets.questions import QuestionCorpus
 from polypool.tasks.datasets.stored_corpus import ALL
 from polypool.tasks.inputs.pairs import Pairs
+from polypool.tasks.inputs.visuals import VisualInputs
 from polypool.tasks.models.dual_encoder import Batches, encode_split
 from polypool.tasks.models.retrieval_model import RetrievalModel
 from polypool.tasks.similarities.similarity import Cosine, Side
@@ -45,6 +50,131 @@ PART = 1 << 24  # numbers of a gallery that are scored at once: 64 MB
 AT, RECALL = 10, 0.999  # faiss searches as many clusters as give this recall of the ten best, ...
 SAMPLE = 64  # ... measured on so many queries
 SMALL = 20_000  # vectors up to which faiss searches all
+
+
+@dataclass(frozen=True, kw_only=True)
+class Query:
+    """What to search with.
+
+    Attributes:
+        text: a caption or a question; None for none.
+        id: an item of the corpus, of any split.
+        file: an image, or a video where `video` is set.
+        video: whether `file` is a video.
+        features: `(N, F)` of an image or video.
+    """
+
+    text: str | None = None
+    id: str = ""
+    file: Path | None = None
+    video: bool = False
+    features: np.ndarray | None = None
+
+    @property
+    def is_visual(self) -> bool:
+        """Whether it has an image or video, in any form."""
+        return bool(self.id) or self.file is not None or self.features is not None
+
+
+class QueryReader:
+    """Turns queries into batches of a trained model.
+
+    Args:
+        adapter: `ReadsInputs`; for ids `Searchable`.
+    """
+
+    def __init__(self, adapter: Any) -> None:
+        self.adapter = adapter
+        self._files: FileFeatures | None = None
+
+    @property
+    def files(self) -> FileFeatures:
+        """Computes the features of new files, with the backbone of the model's store.
+
+        Raises:
+            InputError: the model does not record how its features were made.
+        """
+        if self._files is None:
+            self._files = FileFeatures.for_model(self.adapter)
+        return self._files
+
+    def visual(self, query: Query) -> np.ndarray | Path:
+        """Return what the model reads of a query's image or video: features `(N, F)`, or a file if it reads pixels.
+
+        Raises:
+            InputError: a file is missing, does not decode, or its features cannot be computed; or an id is unknown.
+        """
+        if query.features is not None:
+            return query.features
+        if query.file is None:
+            item, store = self.adapter.corpus.find(query.id), self.adapter.store
+            if store is None:
+                return self.adapter.corpus.image_path(item)
+            (row,) = store.rows([query.id])
+            return np.array(store[int(row)], np.float32)
+        if self.adapter.visual_dim:
+            return self.files.of(query.file, video=query.video)
+        modality = self.adapter.modality
+        if query.video != (modality == "video"):
+            raise InputError(
+                f"{query.file}: the model reads the pixels of {modality}s; give one with --{modality} FILE"
+            )
+        if query.video:  # decoded once, as it is read
+            return existing(query.file, what="a video")
+        readable(existing(query.file, what="an image"))
+        return query.file
+
+    def visual_batch(self, queries: Sequence[Query]) -> Batch:
+        """Return the images or videos of queries as a batch; raises as `visual`, or where features do not fit."""
+        inputs = self.adapter.visual_inputs([self.visual(query) for query in queries])
+        return visual_batch(inputs, np.arange(len(queries)))
+
+    def text_batch(self, queries: Sequence[Query]) -> Batch:
+        """Return the texts of queries as a batch.
+
+        Raises:
+            InputError: a text has no word.
+        """
+        texts = tuple(" ".join((query.text or "").split()) for query in queries)
+        for text in texts:
+            if not any(map(str.isalnum, text)):
+                raise InputError(
+                    f"the query {text!r} has no word; say what to look for, such as 'a dog on the grass'"
+                )
+        batch = self.adapter.text_inputs(texts).batch(np.arange(len(texts)))
+        for text, mask_L in zip(texts, batch["text_mask"], strict=True):
+            if not mask_L.any():
+                raise InputError(f"the query {text!r} has no word that the model reads")
+        return batch
+
+    def close(self) -> None:
+        """End the processes that decode."""
+        if self._files:
+            self._files.close()
+
+
+def visual_batch(inputs: VisualInputs, number_B: np.ndarray) -> Batch:
+    """Return images or videos as a batch, as they are evaluated."""
+    x, mask_BN = inputs.batch(number_B, sample_B=number_B, draw=None)
+    return {"visual": x, "visual_mask": mask_BN}
+
+
+@contextmanager
+def as_file(data: bytes, *, what: str) -> Iterator[Path]:
+    """Yield a path at which this process and its children can read the bytes, while the context lasts.
+
+    They are in memory where the system has files there (Linux), else in a temporary file. Errors name `what` instead
+    of the path.
+    """
+    memory = hasattr(os, "memfd_create")
+    with os.fdopen(os.memfd_create("upload"), "wb") if memory else tempfile.NamedTemporaryFile() as file:
+        file.write(data)
+        file.flush()
+        path = Path(f"/proc/{os.getpid()}/fd/{file.fileno()}" if memory else file.name)
+        try:
+            yield path
+        except InputError as error:
+            raise InputError(str(error).replace(str(path), what)) from error
 
 
 class TopK(NamedTuple):
@@ -75,16 +205,6 @@ def _check_finite(x: Tensor) -> None:
         )
 
 
-def top_k_of_parts(parts: Iterable[Tensor], k: int) -> TopK:
-    """Return the k best of scores that come part by part, in the gallery's order, with the best so far in memory."""
-    place_K, score_K, start = torch.empty(0, dtype=torch.int64), torch.empty(0), 0
-    for score_P in parts:
-        place_C = torch.cat([place_K, torch.arange(start, start + len(score_P))])
-        chosen, score_K = top_k(torch.cat([score_K, score_P]), k)
-        place_K, start = place_C[chosen], start + len(score_P)
-    return TopK(place_K, score_K)
-
-
 class Exact:
     """Scores every embedding, a part at a time, by any similarity.
 
@@ -102,8 +222,8 @@ class Exact:
     def top(self, queries: Tensor, k: int) -> list[TopK]:
         """Return the k best for each query of `(Q, D)` or `(Q, K, D)`."""
         size = max(1, PART // self.embedding[0].numel())
-        parts_PQ = [self.score(part, queries).float().cpu() for part in self.embedding.split(size)]
-        return [top_k_of_parts((part_PQ[:, q] for part_PQ in parts_PQ), k) for q in range(len(queries))]
+        score_GQ = torch.cat([self.score(part, queries).float().cpu() for part in self.embedding.split(size)])
+        return [top_k(score_G, k) for score_G in score_GQ.T]
 
 
 class Faiss:
@@ -231,7 +351,15 @@ class EmbeddingGallery:
     ) -> None:
         self.model, self.side, self.device = model, side, device_of(model)
         self.encode_item, self.encode_query = _encoders(model, side)
-        self.embedding = self._embeddings(batches, files)
+        if files and files.path(side).is_file():
+            self.embedding = torch.from_numpy(np.load(files.path(side), mmap_mode="c")).to(self.device)
+        else:
+            encode = self.encode_item
+            self.embedding = encode_split(lambda batch: encode(batch).vectors, batches(), device=self.device)
+            if files:
+                # another process writes the file, or none can: then this search alone has them
+                with contextlib.suppress(InputError, OSError):
+                    files.write(side, self.embedding)
         similarity = model.similarity
         if method == "exact":
             self.index = Exact(
@@ -242,16 +370,6 @@ class EmbeddingGallery:
             self.index = Faiss(self.embedding, self._encoded(self.encode_query, sample()))
         else:
             raise InputError("--index faiss is for single vectors that cosines compare; choose --index exact")
-
-    def _embeddings(self, batches: Callable[[], Batches], files: EmbeddingFiles | None) -> Tensor:
-        if files and files.path(self.side).is_file():
-            return torch.from_numpy(np.load(files.path(self.side), mmap_mode="c")).to(self.device)
-        embedding = encode_split(lambda batch: self.encode_item(batch).vectors, batches(), device=self.device)
-        if files:
-            # another process writes the file, or none can: then this search alone has them
-            with contextlib.suppress(InputError, OSError):
-                files.write(self.side, embedding)
-        return embedding
 
     @torch.inference_mode()
     def _encoded(self, encode: Callable[[Batch], Any], queries: Batch) -> Tensor:
@@ -444,7 +562,7 @@ class RetrievalSearch(Search[Hit]):
     def searched(self, query: Query, side: Side | None = None) -> str:
         """Return what a query is compared with, such as `60 images of the split test`."""
         of = "all splits" if self.split == ALL else f"the split {self.split}"
-        if self._side(query, side) == "text":
+        if (side or ("text" if query.is_visual else "visual")) == "text":
             return f"{len(self.pairs.texts):,} captions of {of}"
         return f"{self.corpus.count(self.split):,} {self.adapter.modality}s of {of}"
 
@@ -475,22 +593,15 @@ class RetrievalSearch(Search[Hit]):
             numbers = [number for number, query in enumerate(queries) if query.is_visual == visual]
             for start in range(0, len(numbers), gallery.at_once):
                 part = [queries[number] for number in numbers[start : start + gallery.at_once]]
-                batch = self._batch(part, visual=visual)
+                with contextlib.redirect_stdout(
+                    io.StringIO()
+                ):  # a parser of role graphs counts what it parsed
+                    batch = (self.reader.visual_batch if visual else self.reader.text_batch)(part)
                 alike = captions != visual
                 best = gallery.alike(batch, k + 1) if alike else gallery.best(batch, k)
                 for number, query, top in zip(numbers[start:], part, best, strict=False):
                     found[number] = self._hits(top, k, captions=captions, but=query.id if alike else "")
         return [found[number] for number in range(len(queries))]
-
-    @staticmethod
-    def _side(query: Query, side: Side | None) -> Side:
-        return side or ("text" if query.is_visual else "visual")
-
-    def _batch(self, queries: Sequence[Query], *, visual: bool) -> Batch:
-        if visual:
-            return self.reader.visual_batch(queries)
-        with contextlib.redirect_stdout(io.StringIO()):  # a parser of role graphs counts what it parsed
-            return self.reader.text_batch(queries)
 
     def _hits(self, top: TopK, k: int, *, captions: bool, but: str) -> list[Hit]:
         """Return the first k results, without the item that has the id `but`."""

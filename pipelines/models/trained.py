@@ -28,8 +28,15 @@ from polypool.infra.registry import TASKS
 from polypool.infra.spec import trust_modules, trust_specs
 from polypool.infra.storage import Url, fetch, place, read_bytes, read_json
 from polypool.infra.tracking import HOME, Tracker, installed, resolve_run, tracking_uri
-from polypool.pipelines.models.queries import Query, visual_batch
-from polypool.pipelines.models.search import AnswerSearch, EmbeddingFiles, Hit, Method, RetrievalSearch
+from polypool.pipelines.models.search import (
+    AnswerSearch,
+    EmbeddingFiles,
+    Hit,
+    Method,
+    Query,
+    RetrievalSearch,
+    visual_batch,
+)
 from polypool.pipelines.training.checkpoint import ASSETS, RUN, WEIGHTS, best_checkpoint, load_weights
 from polypool.pipelines.training.record import at_home, run_folder
 from polypool.tasks.abilities import Answers, ReadsInputs, Searchable, missing

@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import io
 from collections.abc import Awaitable, Callable
+from functools import cached_property, lru_cache
 from hashlib import sha256
 from html import escape
 from importlib.resources import files
 from typing import Any
 
 from anyio import to_thread
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, Form, HTTPException, Query, Request, UploadFile
 from fastapi.exceptions import RequestValidationError
 from fastapi.security import HTTPBearer
-from starlette.datastructures import UploadFile
-from starlette.exceptions import HTTPException
+from starlette.exceptions import HTTPException as AnyHTTPException
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from polypool.infra.errors import AwayError, FaultError, InputError
-from polypool.pipelines.figures.pages.document import templates
+from polypool.pipelines.figures.pages.document import data_address, templates
+from polypool.pipelines.figures.pages.thumbnails import Thumbnails
+from polypool.pipelines.models.search import AnswerSearch, as_file
 from polypool.pipelines.models.table_rows import plain
-from polypool.pipelines.serving.page import Page
 from polypool.pipelines.serving.schema import (
     Answer,
     Described,
@@ -34,13 +36,10 @@ from polypool.pipelines.serving.schema import (
     Rows,
     Score,
     SearchRows,
-    read_rows,
 )
-from polypool.pipelines.serving.service import RowQueue, Service
-from polypool.pipelines.serving.settings import digest
+from polypool.pipelines.serving.service import SENT, ModelRequest, RowQueue, Service, check_text, read_row
+from polypool.tasks.datasets.open_corpora import media_file
 
-FIELDS = 10  # of an address or a form
-_HOSTS = ["127.0.0.1", "localhost", "[::1]"]
 HEADERS = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": (
@@ -53,6 +52,9 @@ HEADERS = {
     "X-Content-Type-Options": "nosniff",
 }
 """Headers of every response that does not set them itself."""
+OFFERED = 24  # images to choose from, on a page
+FRAMES, PAUSE = 8, 400  # of a video, and milliseconds between two
+CACHED = 1024  # pictures in memory, of about 10 kB
 _PACKAGE = "polypool.pipelines.serving"
 _ANSWERS: dict[Route, tuple[type, str]] = {
     "embed": (
@@ -81,12 +83,13 @@ _REFUSALS: dict[int | str, dict[str, Any]] = {
         "description": "too many requests, or the model is away; try again after `Retry-After` seconds",
     },
 }
+InTime = Callable[[Awaitable[Any]], Awaitable[Any]]
 
 
 def application(service: Service) -> FastAPI:
     """Return the page and the API of a loaded model."""
     described, settings, limits = service.described, service.settings, service.settings.limits
-    queue = RowQueue(service)
+    queue, bearer = RowQueue(service), HTTPBearer(auto_error=False)
     app = FastAPI(
         title=f"polypool: {described.title}",
         description=f"{described.aggregator} on {described.task}, of {described.source}",
@@ -94,18 +97,23 @@ def application(service: Service) -> FastAPI:
         redoc_url=None,
         redirect_slashes=False,
     )
-    bearer = HTTPBearer(auto_error=False)
+
+    async def in_time(work: Awaitable[Any]) -> Any:
+        try:
+            return await asyncio.wait_for(work, limits.patience)
+        except TimeoutError as error:
+            raise AwayError(f"no answer in {limits.patience:g} seconds; try again in a moment") from error
 
     @app.middleware("http")
     async def guard(request: Request, answer: Callable[[Request], Awaitable[Response]]) -> Response:
         """Check token and size before the body is read, and add the headers."""
         path = request.scope["path"].removeprefix(request.scope.get("root_path", ""))
-        sent, size = None, request.headers.get("content-length", "")
+        size = request.headers.get("content-length", "")
         most = limits.max_body_mib * (1 << 20) if request.method == "POST" else 0
-        if settings.token and path != "/health":  # which monitoring asks
-            sent = await bearer(request)
-            known = sent is not None and hmac.compare_digest(digest(sent.credentials), settings.token)
-        if settings.token and path != "/health" and not known:
+        known = not settings.token or path == "/health"  # which monitoring asks
+        if not known and (sent := await bearer(request)):
+            known = hmac.compare_digest(sha256(sent.credentials.encode()).hexdigest(), settings.token)
+        if not known:
             text = "send the token of this service: Authorization: Bearer TOKEN"
             response = failure(request, 401, text, **{"WWW-Authenticate": "Bearer"})
         elif request.method == "POST" and not size.isdigit():
@@ -119,13 +127,7 @@ def application(service: Service) -> FastAPI:
         return response
 
     if settings.local and not settings.token:  # a page of another site may have a name of this machine
-        app.add_middleware(TrustedHostMiddleware, allowed_hosts=_HOSTS)
-
-    async def in_time(work: Awaitable[Any]) -> Any:
-        try:
-            return await asyncio.wait_for(work, limits.patience)
-        except TimeoutError as error:
-            raise AwayError(f"no answer in {limits.patience:g} seconds; try again in a moment") from error
+        app.add_middleware(TrustedHostMiddleware, allowed_hosts=["127.0.0.1", "localhost", "[::1]"])
 
     @app.get("/health")
     async def health(request: Request) -> dict[str, str]:
@@ -140,8 +142,19 @@ def application(service: Service) -> FastAPI:
 
     def add_rows(route: Route) -> None:
         async def rows(request: Request, body: Any) -> Response:
-            requests = read_rows(route, body.rows, described, limits, k=getattr(body, "k", 1))
-            found = []
+            k = getattr(body, "k", 1)
+            if len(body.rows) > limits.max_rows:
+                raise InputError(
+                    f"{len(body.rows):,} rows; at most {limits.max_rows:,} are taken in a request"
+                )
+            if k > limits.max_k:
+                raise InputError(f"k is {k:,}; at most {limits.max_k:,}")
+            requests, found = [], []
+            for number, row in enumerate(body.rows):
+                try:
+                    requests.append(read_row(route, row, described, limits, k=k))
+                except InputError as error:
+                    raise InputError(f"row {number}: {error}") from error
             for number, answer in enumerate(await in_time(queue.answer(requests))):
                 if isinstance(answer, Exception):
                     raise type(answer)(f"row {number}: {answer}")
@@ -155,19 +168,28 @@ def application(service: Service) -> FastAPI:
 
     for route in described.routes:
         add_rows(route)
-    page = _add_page(app, Page(service, queue), in_time) if described.page else None
+    page = Page(service, queue, in_time) if described.page else None
 
     @app.get("/", response_model=Described)
-    async def index(request: Request) -> Response:
+    async def index(
+        request: Request,
+        q: str | None = None,
+        id: str = "",
+        k: int = Query(0, ge=0, le=limits.max_k),
+        page_number: int = Query(0, ge=0, alias="page"),
+    ) -> Response:
         """What is served, and its limits; for browsers the page."""
         if page and "text/html" in request.headers.get("accept", ""):
-            return await page(request, b"", _fields(request))
+            return await page.answer(request, q, id=id, k=k, page=page_number)
         return JSONResponse(described.model_dump())
+
+    if page:
+        _add_page(app, page)
 
     async def refuse(request: Request, error: Exception) -> Response:
         if isinstance(error, AwayError):
             return failure(request, 503, str(error), **{"Retry-After": "1"})
-        if isinstance(error, HTTPException):
+        if isinstance(error, AnyHTTPException):
             return failure(request, error.status_code, str(error.detail), **dict(error.headers or {}))
         if isinstance(error, RequestValidationError):
             first = error.errors()[0]
@@ -178,54 +200,9 @@ def application(service: Service) -> FastAPI:
         text = "the service failed at this request; its log says why"
         return failure(request, 500, str(error) if isinstance(error, FaultError) else text)
 
-    for kind in (HTTPException, RequestValidationError, InputError, FaultError, Exception):
+    for kind in (AnyHTTPException, RequestValidationError, InputError, FaultError, Exception):
         app.add_exception_handler(kind, refuse)
     return app
-
-
-def _add_page(
-    app: FastAPI, page: Page, in_time: Callable[[Awaitable[Any]], Awaitable[Any]]
-) -> Callable[[Request, bytes, dict[str, str]], Awaitable[Response]]:
-    """Add the addresses of the page; return what makes it of an upload and fields."""
-    template = templates(_PACKAGE).get_template("page.html.j2")
-    style = (files(_PACKAGE) / "templates/style.css").read_bytes()
-    described, longest = page.service.described, page.service.settings.limits.max_characters
-
-    async def shown(request: Request, upload: bytes, fields: dict[str, str]) -> Response:
-        status, values = await in_time(page.content(fields, upload))
-        root = request.scope.get("root_path", "")
-        html = template.render(title=described.title, root=root, longest=longest, **values)
-        return HTMLResponse(html, status_code=status)
-
-    @app.post("/", include_in_schema=False)
-    async def upload(request: Request) -> Response:
-        if not request.headers.get("content-type", "").startswith("multipart/form-data"):
-            raise InputError("expected a form with a file; send one from this page")
-        async with request.form(max_files=1, max_fields=FIELDS) as form:
-            sent = form.get("file")
-            data = await sent.read() if isinstance(sent, UploadFile) else b""
-            fields = {name: value for name, value in form.items() if isinstance(value, str)}
-        if not data:
-            raise InputError("choose a file first")
-        return await shown(request, data, fields)
-
-    @app.get("/picture", include_in_schema=False)
-    @app.get("/clip", include_in_schema=False)
-    async def picture(request: Request, id: str = "") -> Response:
-        moving = request.url.path.endswith("/clip")
-        data = await in_time(to_thread.run_sync(page.picture, id, moving, limiter=page.decoders))
-        if not data:
-            raise HTTPException(404)
-        headers = {"Cache-Control": "private, max-age=600", "ETag": f'"{sha256(data).hexdigest()[:32]}"'}
-        if request.headers.get("if-none-match") == headers["ETag"]:
-            return Response(status_code=304, headers=headers)
-        return Response(data, media_type="image/webp" if moving else "image/jpeg", headers=headers)
-
-    @app.get("/style.css", include_in_schema=False)
-    async def stylesheet() -> Response:
-        return Response(style, media_type="text/css")
-
-    return shown
 
 
 def failure(request: Request, status: int, error: str, **headers: str) -> Response:
@@ -236,8 +213,162 @@ def failure(request: Request, status: int, error: str, **headers: str) -> Respon
     return JSONResponse({"error": error}, status_code=status, headers=headers)
 
 
-def _fields(request: Request) -> dict[str, str]:
-    """Return the parameters of an address, the last one of a name."""
-    if len(request.query_params.multi_items()) > FIELDS:
-        raise InputError("an address with too many parameters")
-    return dict(request.query_params)
+def _add_page(app: FastAPI, page: Page) -> None:
+    """Add the addresses of the page beside `/`."""
+    style = (files(_PACKAGE) / "templates/style.css").read_bytes()
+
+    @app.post("/", include_in_schema=False)
+    async def upload(request: Request, file: UploadFile, q: str | None = Form(None)) -> Response:
+        if not (data := await file.read()):
+            raise InputError("choose a file first")
+        return await page.answer(request, q, upload=data)
+
+    @app.get("/picture", include_in_schema=False)
+    @app.get("/clip", include_in_schema=False)
+    async def picture(request: Request, id: str = "") -> Response:
+        moving = request.url.path.endswith("/clip")
+        data = await page.in_time(to_thread.run_sync(page.picture, id, moving))
+        if not data:
+            raise HTTPException(404)
+        kind = "image/webp" if moving else "image/jpeg"
+        return Response(data, media_type=kind, headers={"Cache-Control": "private, max-age=600"})
+
+    @app.get("/style.css", include_in_schema=False)
+    async def stylesheet() -> Response:
+        return Response(style, media_type="text/css")
+
+
+class Page:
+    """Pages for queries, and small pictures of the corpus's files.
+
+    Args:
+        service: the model, which is searched or answers questions.
+        queue: in which rows wait for the model.
+        in_time: awaits an answer, or raises AwayError when it takes too long.
+    """
+
+    def __init__(self, service: Service, queue: RowQueue, in_time: InTime) -> None:
+        self.service, self.queue, self.in_time = service, queue, in_time
+        self.search: Any = service.search  # there is no page where it is None
+        self.questions = isinstance(service.search, AnswerSearch)
+        self.thumbnails = Thumbnails(video=service.video)
+        self.template = templates(_PACKAGE).get_template("page.html.j2")
+        self.picture = lru_cache(CACHED)(self._picture)
+
+    async def answer(
+        self,
+        request: Request,
+        text: str | None,
+        *,
+        id: str = "",
+        k: int = 0,
+        page: int = 0,
+        upload: bytes = b"",
+    ) -> Response:
+        """Return a page with results, an alert, or images to choose from.
+
+        Args:
+            request: whose root path the page's links begin with.
+            text: what was typed.
+            id: the chosen item.
+            k: number of results; 0 for the default.
+            page: of the images to choose from.
+            upload: the bytes of an uploaded file; empty for none.
+        """
+        limits, upload_kind = self.service.settings.limits, "video/*" if self.service.video else "image/*"
+        values: dict[str, Any] = {"text": text or "", "questions": self.questions, "alert": "", "note": ""}
+        values |= {"subject": None, "results": [], "choice": None}
+        values["upload"] = upload_kind if self.service.settings.images else ""
+        try:
+            if upload:
+                values["subject"] = await to_thread.run_sync(self._uploaded, upload)
+            elif id:
+                values["subject"] = self._subject(id)
+            if not values["subject"] and (self.questions or text is None):
+                values |= self._choice(page)
+                if text is not None:
+                    raise InputError("choose an image first; then ask")
+            elif text is not None or upload or not self.questions:
+                values |= await self.in_time(self._results(text or "", id=id, k=k, upload=upload))
+        except AwayError:
+            raise
+        except InputError as error:
+            values["alert"] = str(error)
+        root, title = request.scope.get("root_path", ""), self.service.described.title
+        html = self.template.render(title=title, root=root, longest=limits.max_characters, **values)
+        return HTMLResponse(html, status_code=400 if values["alert"] else 200)
+
+    async def _results(self, text: str, *, id: str, k: int, upload: bytes) -> dict[str, Any]:
+        limits, by_text = self.service.settings.limits, self.questions or not (upload or id)
+        if by_text:
+            check_text(text, limits)
+        row = ModelRequest(
+            route="answer" if self.questions else "search",
+            text=text if by_text else None,
+            image=upload or None,
+            id=id,
+            k=k or min(limits.max_k, 5 if self.questions else 10),
+        )
+        (found,) = await self.queue.answer([row])
+        if isinstance(found, Exception):
+            raise found
+        if self.questions:
+            return {"results": found["answers"]}
+        if not by_text:
+            return {"results": found["hits"], "note": f"captions most like {id or SENT}"}
+        hits = [hit | {"picture": self._subject(hit["id"])} for hit in found["hits"]]
+        lost = "the corpus has no image or video files here: scores and captions alone"
+        return {"results": hits, "note": "" if any(hit["picture"]["there"] for hit in hits) else lost}
+
+    def _choice(self, page: int) -> dict[str, Any]:
+        """Return a page of images to choose from, and what to do with them; no images where the corpus is elsewhere."""
+        note = "choose an image to ask about, or ask about one of your own"
+        try:
+            items = self.search.items
+        except InputError:  # of a search, the corpus was opened
+            return {"note": note}
+        if not self.questions:
+            kind, split = self.search.adapter.modality, self.search.split
+            note = (
+                f"{len(items):,} {kind}s of the split {split}: search them, or choose one to see the captions that are "
+                "most like it"
+            )
+        pages = -(-len(items) // OFFERED)
+        page = min(page, pages - 1)
+        images = [self._subject(item.id) for item in items[page * OFFERED : (page + 1) * OFFERED]]
+        return {"note": note, "choice": {"images": images, "page": page, "pages": pages}}
+
+    @cached_property
+    def _numbers(self) -> dict[str, int]:
+        return {item.id: number for number, item in enumerate(self.search.items)}
+
+    def _file(self, id: str) -> Any:
+        """Return the file of an item, inside the corpus, if it has one."""
+        return media_file(self.search.corpus, self.search.items[self._numbers[id]])
+
+    def _subject(self, id: str) -> dict[str, Any]:
+        if id not in self._numbers:
+            kind = "video" if self.service.video else "image"
+            raise HTTPException(404, f"no {kind} of this split has the id {id[:80]!r}")
+        return {"id": id, "there": self._file(id) is not None, "video": self.service.video, "data": ""}
+
+    def _uploaded(self, data: bytes) -> dict[str, Any]:
+        with as_file(data, what=SENT) as path:
+            images = self.thumbnails.images(path, at_most=1)
+        address = data_address(images[0], quality=85) if images else ""
+        return {"id": SENT, "there": True, "video": False, "data": address}
+
+    def _picture(self, id: str, moving: bool) -> bytes | None:
+        """Return a JPEG of an image or a video's middle, or an animated WebP of a video; None if it cannot be made."""
+        if id not in self._numbers or (moving and not self.service.video):
+            return None
+        images = self.thumbnails.images(self._file(id), at_most=FRAMES if moving else 1)
+        if not images:
+            return None
+        data = io.BytesIO()
+        if moving:
+            options = {"append_images": images[1:], "duration": PAUSE, "loop": 0, "quality": 75}
+            images[0].save(data, "WEBP", save_all=True, **options)
+        else:
+            images[0].save(data, "JPEG", quality=85)
+        return data.getvalue()

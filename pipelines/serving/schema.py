@@ -1,20 +1,151 @@
-"""Requests and answers of the HTTP API: what pydantic checks and OpenAPI shows, and rows as the model takes them.
+"""Settings of a service, and the requests and answers of its HTTP API, which pydantic checks and OpenAPI shows.
 
 Columns have the names and meanings of `polypool.pipelines.models.table_rows`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Generic, Literal, TypeVar
+import socket
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Generic, Literal, TypeVar
 
-import numpy as np
+import tyro
 from pydantic import BaseModel, ConfigDict, Field
 
 from polypool.infra.errors import InputError
-from polypool.infra.fields import is_unicode
-from polypool.pipelines.models.table_rows import FEATURES, IMAGE, TEXT, decode_image, matrix
-from polypool.pipelines.serving.settings import Limits
+from polypool.infra.fields import above, at_least, validate
+from polypool.infra.process.command import NamedRun, Repeated
+
+Positive = Annotated[int, at_least(1)]
+T = TypeVar("T")
+Derived = Annotated[T, tyro.conf.Fixed, tyro.conf.Suppress]
+"""A field that no option sets."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """How much may be requested at once; what exceeds it is refused with a message.
+
+    Attributes:
+        max_batch: rows, of one request or of several, that go through the model together.
+        max_ongoing: requests that a replica has at once.
+        max_queued: requests that wait; more are refused with 503.
+        max_body_mib: MiB of a request; larger ones are refused with 413.
+        max_rows: rows of a request.
+        max_elements: elements of a set of features, such as regions or frames.
+        max_characters: characters of a text.
+        max_k: results of a search.
+        patience: seconds that an answer may take; then it is 503.
+    """
+
+    max_batch: Positive = 32
+    max_ongoing: Positive = 64
+    max_queued: Positive = 256
+    max_body_mib: Annotated[float, above(0)] = 16.0
+    max_rows: Positive = 256
+    max_elements: Positive = 1024
+    max_characters: Positive = 1000
+    max_k: Positive = 100
+    patience: Annotated[float, above(0)] = 60.0
+
+    def __post_init__(self) -> None:
+        validate(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replicas:
+    """Processes that have the model, on Ray Serve.
+
+    Attributes:
+        replicas: how many, each with the whole model, on the cluster that RAY_ADDRESS names or a Ray of its own; 0
+            serves from this process, without Ray.
+        cpus: cores of each replica.
+        gpus: GPUs of each replica, or a part of one; without, it computes on its cores.
+    """
+
+    replicas: Annotated[int, at_least(0)] = 0
+    cpus: Annotated[float, above(0)] = 1.0
+    gpus: Annotated[float, at_least(0)] = 0.0
+
+    def __post_init__(self) -> None:
+        validate(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """All that a process with the model needs to know.
+
+    Attributes:
+        source: a run, by its id, a beginning of it, its name or `latest`, or the folder or URL that `export` made of
+            one.
+        split: the split that is searched; where not given, test, if the corpus is at hand.
+        search: search the run's corpus.
+        page: serve the page.
+        images: take images for a model that reads features, which the backbone of its store then computes.
+        index: how a split is searched, as in `search`.
+        other_data: search the run's corpus and features though they have changed since it was trained.
+        trust: a module whose code the run or its store may name, as module:Name; once for each.
+        replicas: on Ray Serve.
+        limits: of requests.
+        token: SHA-256 of the required token, in hexadecimal digits; empty for none.
+        local: whether only this machine is to reach it, so that it answers to no other host name.
+        home: where relative paths start; empty for the replica's own.
+        tracking: address of MLflow; empty for the replica's own.
+    """
+
+    source: NamedRun = ""
+    split: str | None = None
+    search: bool = True
+    page: bool = True
+    images: bool = True
+    index: Literal["exact", "faiss"] = "exact"
+    other_data: bool = False
+    trust: Repeated = ()
+    replicas: tyro.conf.OmitArgPrefixes[Replicas] = field(default_factory=Replicas)
+    limits: tyro.conf.OmitArgPrefixes[Limits] = field(default_factory=Limits)
+    token: Derived[str] = ""
+    local: Derived[bool] = True
+    home: Derived[str] = ""
+    tracking: Derived[str] = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where a service is reached.
+
+    Attributes:
+        host: address to listen on; any but this machine's own needs a token, or --open.
+        port: its port; 0 for a free one.
+        route: prefix of all addresses, where a cluster has several services.
+        name: the service's name on the cluster.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    route: str = "/"
+    name: str = "polypool"
+
+    @property
+    def address(self) -> str:
+        """The URL with which the service's addresses begin."""
+        host = "127.0.0.1" if self.host in ("0.0.0.0", "") else self.host
+        return f"http://{f'[{host}]' if ':' in host else host}:{self.port}{self.route.rstrip('/')}"
+
+    def listen(self) -> tuple[socket.socket, Place]:
+        """Return a socket that listens here, and the place with its port.
+
+        Raises:
+            InputError: the port is taken, or the address is not this machine's.
+        """
+        family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
+        try:
+            listening = socket.create_server((self.host, self.port), family=family, backlog=socket.SOMAXCONN)
+        except (OSError, OverflowError) as error:
+            raise InputError(
+                f"port {self.port} of {self.host} cannot be had: {error}; choose another with --port"
+            ) from error
+        return listening, replace(self, port=listening.getsockname()[1])
+
 
 Route = Literal["embed", "score", "answer", "search"]
 """What a model can do, each at the address of its name."""
@@ -121,99 +252,3 @@ class Described(BaseModel):
     items: int
     digests: dict[str, str]
     limits: dict[str, float]
-
-
-@dataclass(frozen=True, kw_only=True)
-class ModelRequest:
-    """A checked row, as the model takes it.
-
-    Attributes:
-        route: what to do.
-        features: `(N, F)` of an image or video.
-        image: the bytes of an image file, or a video file where the model reads videos.
-        id: an item of the corpus.
-        text: a caption or question.
-        k: number of results.
-    """
-
-    route: Route
-    features: np.ndarray | None = None
-    image: bytes | None = None
-    id: str = ""
-    text: str | None = None
-    k: int = 1
-
-
-def read_rows(
-    route: Route, rows: list[Row], described: Described, limits: Limits, *, k: int = 1
-) -> list[ModelRequest]:
-    """Check the rows of a request.
-
-    Raises:
-        InputError: there are too many, or one asks for too much, for nothing, or for what this model does not take; the
-            message begins with its number, from 0.
-    """
-    if len(rows) > limits.max_rows:
-        raise InputError(f"{len(rows):,} rows; at most {limits.max_rows:,} are taken in a request")
-    if k > limits.max_k:
-        raise InputError(f"k is {k:,}; at most {limits.max_k:,}")
-    requests = []
-    for number, row in enumerate(rows):
-        try:
-            _check_columns(route, row, described)
-            if row.text is not None:
-                check_text(row.text, limits)
-            requests.append(
-                ModelRequest(
-                    route=route,
-                    features=None if row.features is None else _features(row.features, described, limits),
-                    image=None if row.image is None else decode_image(row.image),
-                    text=row.text,
-                    k=k,
-                )
-            )
-        except InputError as error:
-            raise InputError(f"row {number}: {error}") from error
-    return requests
-
-
-def _check_columns(route: Route, row: Row, described: Described) -> None:
-    given = [name for name in (FEATURES, IMAGE, TEXT) if getattr(row, name) is not None]
-    taken = [repr(FEATURES)] * bool(described.features) + [repr(IMAGE)] * described.image
-    visual, has = " or ".join(taken), " and ".join(map(repr, given)) or "nothing"
-    both = route in ("score", "answer")
-    if both and not (len(given) == 2 and TEXT in given):
-        what = "a question is about an image" if route == "answer" else "an image or video is compared"
-        raise InputError(f"{what}; give {visual}, and {TEXT!r}, not {has}")
-    if not both and len(given) != 1:
-        raise InputError(f"give one of {visual} and {TEXT!r}, not {has}")
-    for name in given:
-        if name != TEXT and repr(name) not in taken:
-            raise InputError(f"the model takes no {name!r} here; give {visual}")
-
-
-def _features(features: list[list[float]], described: Described, limits: Limits) -> np.ndarray:
-    x_NF = matrix(features)
-    if x_NF.ndim != 2 or x_NF.shape[1] != described.features:
-        raise InputError(f"{FEATURES!r} have shape {x_NF.shape}; expected (elements, {described.features})")
-    if len(x_NF) > limits.max_elements:
-        raise InputError(
-            f"{FEATURES!r} have {len(x_NF):,} elements; at most {limits.max_elements:,} are taken"
-        )
-    if not np.isfinite(x_NF).all():
-        raise InputError(f"{FEATURES!r} hold numbers that are too large for float32")
-    return x_NF
-
-
-def check_text(text: str, limits: Limits) -> None:
-    """Refuse a text that is too long, has no word, or is not valid Unicode.
-
-    Raises:
-        InputError: it is one of these.
-    """
-    if len(text) > limits.max_characters:
-        raise InputError(f"a text of {len(text):,} characters; at most {limits.max_characters:,} are taken")
-    if not is_unicode(text):
-        raise InputError("a text with half a character; send valid Unicode")
-    if not any(map(str.isalnum, text)):
-        raise InputError("a text without a word; give one such as 'a dog on the grass'")

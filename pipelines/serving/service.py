@@ -1,24 +1,35 @@
-"""A trained model as a service: rows of several requests go through it together."""
+"""A trained model as a service: rows are checked, and those of several requests go through the model together."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from anyio import to_thread
 
 from polypool.infra.errors import AwayError, FaultError, InputError
-from polypool.pipelines.models.queries import Query, QueryReader, as_file
-from polypool.pipelines.models.search import AnswerSearch, RetrievalSearch
-from polypool.pipelines.models.table_rows import EXAMPLE_TEXT, Row, check_servable, embedded, makes_sets
+from polypool.infra.fields import is_unicode
+from polypool.pipelines.models.search import AnswerSearch, Query, QueryReader, RetrievalSearch, as_file
+from polypool.pipelines.models.table_rows import (
+    EXAMPLE_TEXT,
+    FEATURES,
+    IMAGE,
+    TEXT,
+    check_servable,
+    decode_image,
+    embedded,
+    makes_sets,
+    matrix,
+)
+from polypool.pipelines.models.table_rows import Row as ModelRow
 from polypool.pipelines.models.trained import TrainedModel, load
-from polypool.pipelines.serving.schema import Described, ModelRequest, Route
-from polypool.pipelines.serving.settings import Settings
+from polypool.pipelines.serving.schema import Described, Limits, Route, Row, Settings
 from polypool.tasks.abilities import Answers, Searchable
 from polypool.tasks.inputs.other_data import ChangedDataError
 from polypool.tasks.models.retrieval_model import RetrievalModel
@@ -28,6 +39,73 @@ SHOWN = ("rank", "score", "id", "caption")  # of a hit, whose file is a path of 
 
 Answered = dict[str, Any] | InputError | FaultError
 """The columns of a row, or why there are none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelRequest:
+    """A checked row, as the model takes it.
+
+    Attributes:
+        route: what to do.
+        features: `(N, F)` of an image or video.
+        image: the bytes of an image file, or a video file where the model reads videos.
+        id: an item of the corpus.
+        text: a caption or question.
+        k: number of results.
+    """
+
+    route: Route
+    features: np.ndarray | None = None
+    image: bytes | None = None
+    id: str = ""
+    text: str | None = None
+    k: int = 1
+
+
+def read_row(route: Route, row: Row, described: Described, limits: Limits, *, k: int) -> ModelRequest:
+    """Check a row of a request.
+
+    Raises:
+        InputError: it asks for too much, for nothing, or for what this model does not take.
+    """
+    given = [name for name in (FEATURES, IMAGE, TEXT) if getattr(row, name) is not None]
+    taken = [FEATURES] * bool(described.features) + [IMAGE] * described.image
+    visual, has = " or ".join(map(repr, taken)), " and ".join(map(repr, given)) or "nothing"
+    if route in ("score", "answer"):
+        if len(given) != 2 or TEXT not in given:
+            what = "a question is about an image" if route == "answer" else "an image or video is compared"
+            raise InputError(f"{what}; give {visual}, and {TEXT!r}, not {has}")
+    elif len(given) != 1:
+        raise InputError(f"give one of {visual} and {TEXT!r}, not {has}")
+    for name in given:
+        if name != TEXT and name not in taken:
+            raise InputError(f"the model takes no {name!r} here; give {visual}")
+    if row.text is not None:
+        check_text(row.text, limits)
+    x_NF = None if row.features is None else matrix(row.features)
+    if x_NF is not None:
+        if x_NF.ndim != 2 or x_NF.shape[1] != described.features:
+            raise InputError(
+                f"{FEATURES!r} have shape {x_NF.shape}; expected (elements, {described.features})"
+            )
+        if len(x_NF) > limits.max_elements:
+            raise InputError(
+                f"{FEATURES!r} have {len(x_NF):,} elements; at most {limits.max_elements:,} are taken"
+            )
+        if not np.isfinite(x_NF).all():
+            raise InputError(f"{FEATURES!r} hold numbers that are too large for float32")
+    image = None if row.image is None else decode_image(row.image)
+    return ModelRequest(route=route, features=x_NF, image=image, text=row.text, k=k)
+
+
+def check_text(text: str, limits: Limits) -> None:
+    """Refuse a text that is too long, has no word, or is not valid Unicode."""
+    if len(text) > limits.max_characters:
+        raise InputError(f"a text of {len(text):,} characters; at most {limits.max_characters:,} are taken")
+    if not is_unicode(text):
+        raise InputError("a text with half a character; send valid Unicode")
+    if not any(map(str.isalnum, text)):
+        raise InputError("a text without a word; give one such as 'a dog on the grass'")
 
 
 class Service:
@@ -53,7 +131,7 @@ class Service:
         self.notes: list[str] = []
         self.search = self._open_search()
         self.reader = self.search.reader if self.search else QueryReader(trained.adapter)
-        self.described = self._describe(image=self._takes_images())
+        self.described = self._describe()
 
     @classmethod
     def load(cls, settings: Settings) -> Service:
@@ -96,7 +174,13 @@ class Service:
         """Answer rows of one route together; where that fails, each alone, so that a failure is one row's."""
         try:
             with ExitStack() as files:
-                queries = [self._query(each, files) for each in requests]
+                queries = []
+                for each in requests:
+                    file = None if each.image is None else files.enter_context(as_file(each.image, what=SENT))
+                    video = bool(file) and self.video
+                    queries.append(
+                        Query(text=each.text, id=each.id, file=file, video=video, features=each.features)
+                    )
                 return self._answer(requests[0].route, queries, requests[0].k)
         except Exception as error:
             if len(requests) > 1:
@@ -106,11 +190,6 @@ class Service:
             logging.getLogger(__name__).exception("the model failed at a row")
             return [FaultError("the model failed at it; the log of the service says why")]
 
-    def _query(self, request: ModelRequest, files: ExitStack) -> Query:
-        file = None if request.image is None else files.enter_context(as_file(request.image, what=SENT))
-        video = bool(file) and self.video
-        return Query(text=request.text, id=request.id, file=file, video=video, features=request.features)
-
     def _answer(self, route: Route, queries: Sequence[Query], k: int) -> list[Answered]:
         if isinstance(self.search, AnswerSearch):
             return [
@@ -118,16 +197,17 @@ class Service:
             ]
         if route == "search":
             assert self.search is not None
-            found = self.search.find_each(queries, k)
             return [
-                {"hits": [{name: getattr(hit, name) for name in SHOWN} for hit in hits]} for hits in found
+                {"hits": [{name: getattr(hit, name) for name in SHOWN} for hit in hits]}
+                for hits in self.search.find_each(queries, k)
             ]
         column = "embedding" if route == "embed" else "score"
-        rows = [Row(self.reader.visual(query) if query.is_visual else None, query.text) for query in queries]
+        rows = [
+            ModelRow(self.reader.visual(query) if query.is_visual else None, query.text) for query in queries
+        ]
         made = embedded(self.trained, rows, sets=self.sets)
-        for row in made:
-            if not np.isfinite(row[column]).all():
-                raise InputError("the model's result is not finite")
+        if not all(np.isfinite(row[column]).all() for row in made):
+            raise InputError("the model's result is not finite")
         return [{column: row[column]} for row in made]
 
     def _open_search(self) -> RetrievalSearch | AnswerSearch | None:
@@ -161,7 +241,7 @@ class Service:
             return False
         return True
 
-    def _describe(self, *, image: bool) -> Described:
+    def _describe(self) -> Described:
         run, adapter, model = self.trained.run, self.trained.adapter, self.trained.model
         routes: list[Route] = ["answer"] if isinstance(adapter, Answers) else []
         if isinstance(model, RetrievalModel):
@@ -169,6 +249,14 @@ class Service:
         searched = self.search if isinstance(self.search, RetrievalSearch) else None
         if searched:
             routes.append("search")
+        shape: list[int] = []
+        if "embed" in routes:
+            x = self.trained.encode_text([EXAMPLE_TEXT])[0]
+            size = 2 if self.trained.similarity.of_distributions else -1
+            shape = [size, x.shape[-1]] if self.sets else [*x.shape]
+        digests: Mapping[str, str] = {}
+        with suppress(InputError):  # the data are elsewhere
+            digests = adapter.describe()
         return Described(
             source=self.settings.source.rstrip("/").rpartition("/")[2],  # without the folders of this machine
             title=f"{run.label} · {run.aggregator} · seed {run.seed}",
@@ -182,26 +270,13 @@ class Service:
             routes=routes,
             page=self.settings.page and self.search is not None,
             features=adapter.visual_dim,
-            image=image,
-            shape=self._shape() if "embed" in routes else [],
+            image=self._takes_images(),
+            shape=shape,
             split=searched.split if searched else "",
             items=len(searched.items) if searched else 0,
-            digests=self._digests(),
+            digests={name: digests[name] for name in ("corpus", "features", "texts") if name in digests},
             limits={name: float(value) for name, value in vars(self.settings.limits).items()},
         )
-
-    def _shape(self) -> list[int]:
-        x = self.trained.encode_text([EXAMPLE_TEXT])[0]
-        if not self.sets:
-            return [*x.shape]
-        return [2 if self.trained.similarity.of_distributions else -1, x.shape[-1]]
-
-    def _digests(self) -> dict[str, str]:
-        try:
-            digests = self.trained.adapter.describe()
-        except InputError:
-            return {}
-        return {name: text for name, text in digests.items() if name in ("corpus", "features", "texts")}
 
 
 class RowQueue:

@@ -2,27 +2,44 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import os
 import shlex
-from dataclasses import replace
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from polypool.infra.errors import InputError
+from polypool.infra.errors import AwayError, InputError
 from polypool.infra.extras import needed
+from polypool.infra.fields import from_plain
 from polypool.infra.paths import home
 from polypool.infra.process.stopping import exit_now, set_handler
-from polypool.infra.ray import on_cluster, ray_session
-from polypool.infra.storage import Url, place
+from polypool.infra.ray import cores, on_cluster, ray_session
+from polypool.infra.storage import Url, local, place
 from polypool.infra.tracking import resolve_run, tracking_uri
-from polypool.pipelines.serving.schema import Described
-from polypool.pipelines.serving.settings import LOOPBACK, OPEN, TOKEN, Place, Settings, digest, read_token
+from polypool.pipelines.serving.schema import Described, Place, Settings
 
 if TYPE_CHECKING:
+    from socket import socket
+
+    from ray.serve import Application
+
     from polypool.pipelines.serving.service import Service
 
+TOKEN = "POLYPOOL_SERVE_TOKEN"
+"""The environment variable that has the token."""
+OPEN = f"give a token (--token-file FILE, or {TOKEN}), or --open to answer any client without one"
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
 CONNECTIONS = 512  # at once; requests of more get 503
-ENDING = 4  # seconds after Ctrl-C for requests in progress
+_ENDING = 4  # seconds after Ctrl-C for requests in progress
+_SHORTEST = 16  # characters of a token
+_LOOKS = 2.0  # seconds between two looks at a service on Ray
+_LOGGING = {"log_level": "WARNING", "enable_access_log": False}  # requests hold what people look for
 
 
 def serve(settings: Settings, at: Place, *, token_file: Path | None, open_to_all: bool) -> None:
@@ -51,56 +68,53 @@ def serve(settings: Settings, at: Place, *, token_file: Path | None, open_to_all
     token = token if settings.token else ""
     listening, at = at.listen()  # refuses a port that is taken before anything is loaded
     if on_ray:
+        os.environ.setdefault("RAY_SERVE_LOG_TO_STDERR", "0")
         with needed("serve"):
-            import ray.serve  # noqa: F401
-    settings = with_run_id(settings)  # so that all replicas have the same run
-    if on_ray:
-        listening.close()
-        _serve_on_ray(settings, at, token=token)
-        return
+            import ray.serve
+    if not isinstance(place(settings.source), Url) and "/" not in settings.source:
+        # so that all replicas have the same run
+        settings = replace(settings, source=resolve_run(settings.tracking, settings.source))
     with listening, needed("serve"):
-        import uvicorn
+        from polypool.pipelines.serving.service import Service
 
-        from polypool.pipelines.serving.app import application
-
-        service = _loaded(settings)
-        for about in service.warm():
-            print(about, flush=True)
-        print(how_to_use(at.address, service.described, token=token), flush=True)
-        config = uvicorn.Config(
-            application(service),
-            limit_concurrency=CONNECTIONS,
-            timeout_graceful_shutdown=ENDING,
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            access_log=False,  # requests hold what people look for
-            server_header=False,
-        )
-        set_handler(exit_now)  # after the requests in progress, though the model may still compute
-        uvicorn.Server(config).run(sockets=[listening])
-
-
-def _loaded(settings: Settings) -> Service:
-    from polypool.pipelines.serving.service import Service
-
-    service = Service.load(settings)
-    for note in service.notes:
-        print(f"note: {note}", flush=True)
-    return service
-
-
-def _serve_on_ray(settings: Settings, at: Place, *, token: str) -> None:
-    os.environ.setdefault("RAY_SERVE_LOG_TO_STDERR", "0")
-    from polypool.pipelines.serving.ray import running, wait
-
-    described = _loaded(settings).described  # refuses what cannot be served before Ray starts
+        service = Service.load(settings)  # refuses what cannot be served before Ray starts
+        for note in service.notes:
+            print(f"note: {note}", flush=True)
+        described = service.described
+        use = how_to_use(at.address, described, token=token)
+        if not on_ray:
+            _serve_here(service, listening, use)
+            return
+        del service
     with ray_session():
         parts = (described.title, described.task, described.source)
-        print(f"{' · '.join(filter(None, parts))}: {settings.replicas.replicas} being loaded ...", flush=True)
+        count = settings.replicas.replicas
+        print(f"{' · '.join(filter(None, parts))}: {count} being loaded ...", flush=True)
         with running(settings, at):
-            print(how_to_use(at.address, described, token=token), flush=True)
-            wait(at.name)
+            print(use, flush=True)
+            while at.name in ray.serve.status().applications:
+                time.sleep(_LOOKS)
+            raise AwayError(f"the service {at.name!r} was ended by another process")
+
+
+def _serve_here(service: Service, listening: socket, use: str) -> None:
+    import uvicorn
+
+    from polypool.pipelines.serving.app import application
+
+    print(*service.warm(), use, sep="\n", flush=True)
+    config = uvicorn.Config(
+        application(service),
+        limit_concurrency=CONNECTIONS,
+        timeout_graceful_shutdown=_ENDING,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,  # requests hold what people look for
+        server_header=False,
+    )
+    set_handler(exit_now)  # after the requests in progress, though the model may still compute
+    uvicorn.Server(config).run(sockets=[listening])
 
 
 def complete(settings: Settings, at: Place, *, token_file: Path | None) -> Settings:
@@ -120,18 +134,33 @@ def complete(settings: Settings, at: Place, *, token_file: Path | None) -> Setti
     return replace(
         settings,
         source=str(source) if settings.source else "",
-        token=digest(token) if token else "",
+        token=sha256(token.encode()).hexdigest() if token else "",
         page=settings.page and not token,  # a browser sends no token
         home=str(folder),
         tracking=tracking_uri(folder),
     )
 
 
-def with_run_id(settings: Settings) -> Settings:
-    """Return settings with the id of the run that they name; those of a folder or URL stay as they are."""
-    if isinstance(place(settings.source), Url) or "/" in settings.source:
-        return settings
-    return replace(settings, source=resolve_run(settings.tracking, settings.source))
+def read_token(file: Path | None) -> str:
+    """Return the token of a file, or of the environment, from which it is removed; empty where there is none.
+
+    Raises:
+        InputError: the file cannot be read, or the token is too short or holds spaces or other than ASCII.
+    """
+    token = os.environ.pop(TOKEN, "").strip()
+    if file:
+        try:
+            token = local(file, what="a file with a token").read_text().strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(f"--token-file {file}: cannot be read: {error}") from error
+    if not token and not file:
+        return ""
+    if len(token) < _SHORTEST or not token.isascii() or not token.isprintable() or " " in token:
+        raise InputError(
+            f"{file or TOKEN}: a token has at least {_SHORTEST} characters, of ASCII and without spaces; make one with "
+            "python -c 'import secrets; print(secrets.token_urlsafe(32))'"
+        )
+    return token
 
 
 def how_to_use(address: str, described: Described, *, token: str) -> str:
@@ -147,3 +176,98 @@ def how_to_use(address: str, described: Described, *, token: str) -> str:
         f"{address}  ({page}{', '.join('/' + name for name in described.routes)}; Ctrl-C ends it)\n"
         f"curl {address}/{route} -H 'Content-Type: application/json'{header} -d '{{\"rows\": [{{{row}}}]}}'"
     )
+
+
+class Replica:
+    """A process of Ray Serve that has the model.
+
+    Args:
+        settings: as JSON.
+    """
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        read = from_plain(Settings, settings)
+        places = {"POLYPOOL_HOME": read.home, "MLFLOW_TRACKING_URI": read.tracking}
+        os.environ |= {name: value for name, value in places.items() if value}
+        if not read.replicas.gpus:
+            os.environ["CUDA_VISIBLE_DEVICES"] = ""  # read when torch first looks for devices
+        from polypool.pipelines.serving.service import Service
+
+        self.service = Service.load(read)
+        self.service.warm()
+
+    def __serve_build_asgi_app__(self) -> Any:
+        from polypool.pipelines.serving import app
+
+        return app.application(self.service)
+
+    async def check_health(self) -> None:
+        """Answer an example; Ray Serve replaces a replica that cannot."""
+        from anyio import to_thread
+
+        await to_thread.run_sync(self.service.check)
+
+
+def build(settings: Settings) -> Application:
+    """Return the service as Ray Serve runs it; at least one replica."""
+    from ray import serve
+
+    limits, replicas = settings.limits, settings.replicas
+    deployment: Any = serve.deployment(serve.ingress()(Replica))
+    return deployment.options(
+        num_replicas=max(1, replicas.replicas),
+        max_ongoing_requests=limits.max_ongoing,
+        max_queued_requests=limits.max_queued,
+        ray_actor_options={"num_cpus": replicas.cpus, "num_gpus": replicas.gpus},
+        logging_config=_LOGGING,
+        graceful_shutdown_timeout_s=_ENDING,
+    ).bind(json.loads(json.dumps(asdict(settings))))
+
+
+def application(args: dict[str, Any]) -> Application:
+    """Return the service for `serve run polypool.pipelines.serving.start:application source=RUN_ID`.
+
+    Args:
+        args: fields of `Settings`. The token is that of POLYPOOL_SERVE_TOKEN, where `token` is not given.
+
+    Raises:
+        InputError: an unknown field, or a value that does not fit.
+    """
+    settings = from_plain(Settings, args)
+    if not settings.token and (token := os.environ.get(TOKEN)):
+        settings = replace(settings, token=sha256(token.encode()).hexdigest())
+    return build(settings)
+
+
+@contextmanager
+def running(settings: Settings, at: Place) -> Iterator[None]:
+    """Run a service on the Ray of the open session; end it, and nothing else there.
+
+    Raises:
+        InputError: a service of this name runs.
+        AwayError: there is no room for it, or it did not begin.
+    """
+    from ray import serve
+    from ray.exceptions import RayError
+    from ray.serve.exceptions import RayServeException
+
+    logging.getLogger("ray.serve").setLevel(logging.CRITICAL)
+    replicas = settings.replicas
+    for kind, each in (("CPU", replicas.cpus), ("GPU", replicas.gpus)):
+        if each * replicas.replicas > (has := cores(kind)):
+            raise AwayError(
+                f"{replicas.replicas} replicas of {each:g} {kind}s each, and the cluster has {has}; use fewer "
+                f"(--replicas, --{kind.lower()}s)"
+            )
+    if at.name in serve.status().applications:
+        raise InputError(
+            f"a service {at.name!r} runs on this cluster already; choose another --name, with a --route of its own"
+        )
+    try:
+        serve.start(http_options={"host": at.host, "port": at.port}, logging_config=_LOGGING)
+        serve.run(build(settings), name=at.name, route_prefix=at.route, logging_config=_LOGGING)
+        yield
+    except (RuntimeError, TimeoutError, RayError, RayServeException) as error:
+        raise AwayError(f"the service did not begin: {error}") from error
+    finally:
+        serve.delete(at.name)

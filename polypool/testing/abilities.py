@@ -15,8 +15,7 @@ from PIL import Image
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from polypool.infra.errors import InputError
-from polypool.pipelines.models.queries import Query
-from polypool.pipelines.models.search import AnswerSearch, RetrievalSearch
+from polypool.pipelines.models.search import AnswerSearch, Query, RetrievalSearch
 from polypool.pipelines.models.trained import TrainedModel
 from polypool.pipelines.training.loop.optim import chunked_gradients
 from polypool.tasks.abilities import Answers, Chunked, ReadsInputs, Scores, Searchable, missing

@@ -27,7 +27,7 @@ from polypool.infra.spec import trust_specs, trusted
 from polypool.infra.store.manifest import Manifest
 from polypool.infra.tracking import Tracker, tracking_uri
 from polypool.pipelines.commands.search import search
-from polypool.pipelines.models.queries import Query
+from polypool.pipelines.models.search import Query
 from polypool.pipelines.models.trained import load
 from polypool.pipelines.recipes.arguments import read_config
 from polypool.pipelines.training.sweep.trials import Trial, match_trials, records_of

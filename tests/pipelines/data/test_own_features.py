@@ -19,7 +19,7 @@ from toy import trainer_of
 from verbs import called, ingested, refused, sets_of
 
 from polypool.infra.store import FeatureStore, StoreWriter
-from polypool.pipelines.models.queries import Query
+from polypool.pipelines.models.search import Query
 from polypool.pipelines.models.trained import TrainedModel
 from polypool.pipelines.recipes.arguments import read_run
 from polypool.pipelines.training.train import prepare

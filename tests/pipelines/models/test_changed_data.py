@@ -15,8 +15,8 @@ from polypool.infra.errors import InputError
 from polypool.infra.process.stopping import Stopped
 from polypool.infra.store import StoreWriter
 from polypool.infra.tracking import RunRecord, Tracker, find_runs, tracking_uri
+from polypool.pipelines.serving.schema import Settings
 from polypool.pipelines.serving.service import Service
-from polypool.pipelines.serving.settings import Settings
 from polypool.pipelines.training import train as training
 from polypool.tasks.inputs.other_data import changed_data
 

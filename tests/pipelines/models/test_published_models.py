@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 import re
 from dataclasses import replace
 
@@ -10,17 +9,14 @@ import numpy as np
 import pytest
 import torch
 from corpora import make_corpus, make_questions
-from hub_server import READER, Hub
 from huggingface_hub import ModelCard
 from kept import keep_run
-from places import ROOT
-from programs import begin, end
 from verbs import called
 
 import polypool as pp
 from polypool.infra.errors import AwayError, InputError
+from polypool.pipelines.serving.schema import Place, Settings
 from polypool.pipelines.serving.service import Service
-from polypool.pipelines.serving.settings import Place, Settings
 from polypool.pipelines.serving.start import complete
 
 URL = "hf://user/name"
@@ -160,22 +156,6 @@ def test_a_push_replaces_its_own_files_and_nothing_of_others(hub, run_id):
     refused("exists and is public", "export", run_id, "--out", URL, "--private")
 
 
-def test_what_the_hub_refuses_ends_with_one_line(hub: Hub, run_id, monkeypatch):
-    refused(
-        "hf://user/absent/digests.json: cannot be read: .*hf auth login",
-        "search",
-        "hf://user/absent",
-        "a dog",
-    )
-    pp.export(run_id, URL)
-    refused("cannot be read: .*v9", "search", f"{URL}@v9", "a dog")
-    hub.model().gated = True
-    refused("cannot be read: ", "search", URL, "a dog")
-    hub.model().gated = False
-    monkeypatch.setenv("HF_TOKEN", READER)
-    refused("cannot be written: .*HF_TOKEN", "export", run_id, "--out", URL)
-
-
 def test_what_was_fetched_is_enough_without_a_connection(hub, run_id, monkeypatch):
     pp.export(run_id, URL)
     pp.load(URL)
@@ -187,12 +167,3 @@ def test_what_was_fetched_is_enough_without_a_connection(hub, run_id, monkeypatc
     pp.load(URL)
     with pytest.raises(InputError, match="cannot be written"):
         pp.export(run_id, URL)
-
-
-def test_another_process_finds_the_hub_by_its_environment(hub, run_id, new_home):
-    pp.export(run_id, URL)
-    line = f"import polypool as pp; print(pp.load({URL!r}).run.aggregator)"
-    env = {name: value for name, value in os.environ.items() if name.startswith("HF_")}
-    env |= {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    code, said, err = end(begin("-c", line, folder=new_home, env=env))
-    assert (code, said.strip()) == (0, pp.load(run_id).run.aggregator), err

@@ -1,6 +1,5 @@
 """New texts of models that were trained on stored ones: the backbone that the store names describes them."""
 
-import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -12,16 +11,12 @@ from kept import keep_run
 from safetensors.torch import load_file, save_file
 from searchable import untrained, with_pictures, with_texts
 from tiny_models import save_bert
-from verbs import exit_code
 
 from polypool.infra.errors import InputError
 from polypool.infra.registry import TASKS
-from polypool.pipelines.commands import search as verb
 from polypool.pipelines.models.exporting import export
-from polypool.pipelines.models.queries import Query
+from polypool.pipelines.models.search import Query
 from polypool.pipelines.models.trained import load
-from polypool.pipelines.serving.service import Service
-from polypool.pipelines.serving.settings import Settings
 from polypool.tasks.run import Run
 
 
@@ -92,26 +87,6 @@ def test_a_new_question_is_answered(here, model_folder):
     assert len(model.open_search().find(Query(id=ids[0], text="is this new?"), 3)) == 3
 
 
-def test_the_terminal_and_a_service_say_why_a_text_cannot_be_described(
-    here, run, model_folder, capsys, monkeypatch
-):
-    run_id, finder = keep_run(run), untrained(run).open_search()
-    monkeypatch.chdir(here)
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    capsys.readouterr()
-    assert exit_code(verb.main, run_id, "a dog") == 2
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1
-    assert error.startswith(
-        f"error: {run.data.texts}: the backbone of its features cannot be built: cannot load 'tiny-bert'"
-    )
-    assert exit_code(verb.main, run_id, "--id", finder.items[0].id) == 0, "what is stored is there"
-    with pytest.raises(InputError, match="the backbone of its features cannot be built"):
-        Service(untrained(run), Settings(source="x"))
-    monkeypatch.chdir(model_folder)
-    assert Service(untrained(run), Settings(source="x")).described.routes == ["embed", "score", "search"]
-
-
 def test_a_backbone_with_other_weights_is_not_used(here, run, model_folder, monkeypatch):
     model = untrained(run)
     shutil.copytree(model_folder / "tiny-bert", here / "tiny-bert")
@@ -132,39 +107,3 @@ def test_texts_that_another_program_described_have_no_backbone(run):
         told.text_inputs(["a dog"])
     with pytest.raises(InputError, match=r"the text 'dog dog .*' cannot be read: 82 tokens"):
         trained.encode_text(["a", "dog " * 80])
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"dtype": "float8"}, "assets.json: texts.dtype must be one of float16, float32"),
-        ({"extractor": ["bert"]}, "assets.json: texts.extractor must be a mapping"),
-    ],
-)
-def test_assets_of_another_form_are_refused_at_once(here, run, change, message):
-    with pytest.raises(InputError, match=message):
-        load(exported(run, here / "out", change))
-
-
-@pytest.mark.parametrize(
-    ("extractor", "message"),
-    [
-        (
-            {"backbone": "my_module:Mine"},
-            "extractor.backbone: 'my_module:Mine' names code of the module my_module",
-        ),
-        ({"backbone": "none"}, "unknown backbone 'none'"),
-    ],
-)
-def test_a_backbone_that_is_not_here_or_not_trusted_is_not_built(here, run, extractor, message):
-    model = load(exported(run, here / "out", {"extractor": extractor}))
-    with pytest.raises(InputError, match=message):
-        model.encode_text(["a dog"])
-
-
-def exported(run: Run, out: Path, change: dict) -> Path:
-    export(keep_run(run), out)
-    assets = json.loads((out / "assets.json").read_text())
-    (out / "assets.json").write_text(json.dumps(assets | {"texts": assets["texts"] | change}))
-    (out / "digests.json").unlink()  # of the file as it was
-    return out

@@ -142,9 +142,3 @@ def test_features_that_were_made_otherwise_are_refused(run, other, tmp_path):
 def test_data_that_cannot_be_used_are_refused(run, other, changes, message):
     with pytest.raises(InputError, match=message):
         load(keep_run(run), data=data_of(other, **changes)).evaluate()
-
-
-def test_a_protocol_must_fit_the_other_data(run, other):
-    words = [keep_run(run), *flags(data_of(other))]
-    assert "this split has 12 items and 24 captions" in refused(*words, "--protocol", "f8k-1k")
-    assert "--embeddings takes one run" in refused(*words, "--embeddings")

@@ -9,8 +9,8 @@ from corpora import make_corpus, make_questions
 from kept import export_run
 from searchable import serving, untrained, with_clips, with_pictures
 
+from polypool.pipelines.serving.schema import Settings
 from polypool.pipelines.serving.service import Service
-from polypool.pipelines.serving.settings import Settings
 from polypool.tasks.run import Run
 
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import base64
 from dataclasses import replace
+from hashlib import sha256
 
 import numpy as np
 import pytest
@@ -10,11 +11,10 @@ import torch
 from asgi import ask
 
 from polypool.infra.errors import AwayError
-from polypool.pipelines.models.queries import Query
+from polypool.pipelines.models.search import Query
 from polypool.pipelines.serving.app import application
-from polypool.pipelines.serving.schema import Described
+from polypool.pipelines.serving.schema import Described, Limits
 from polypool.pipelines.serving.service import RowQueue
-from polypool.pipelines.serving.settings import Limits, digest
 
 TOKEN = "a token of some length"
 SET = [[0.5] * 10, [1] * 10]
@@ -63,6 +63,14 @@ def test_pictures_and_questions(pictures, questions):
     assert answer.keys() == {"answer", "probability"}
     message = "row 0: a question is about an image; give 'features', and 'text', not 'text'"
     refused_with(application(questions), "/answer", {"rows": [{"text": "what is there?"}]}, message)
+    other = base64.b64encode(b"no picture").decode()
+    for image, message in (
+        ("no base64!", "row 1: 'image' must be the image's file in base64"),
+        (other, "row 1: the file that you sent: does not decode as an image"),
+    ):
+        refused_with(
+            application(pictures), "/embed", {"rows": [{"text": "a dog"}, {"image": image}]}, message
+        )
 
 
 def test_the_schema_names_what_this_model_has(app, questions):
@@ -78,46 +86,32 @@ def sets(*vectors):
 
 
 @pytest.mark.parametrize(
-    ("row", "message"),
+    ("path", "sent", "message"),
     [
-        ({"text": "a", "features": SET}, "row 0: give one of 'features' and 'text', not"),
-        ({"text": "?!"}, "row 0: a text without a word"),
-        ({"text": "a" * 1001}, "row 0: a text of 1,001 characters; at most 1,000"),
-        ({"text": 5}, "rows.0.text: Input should be a valid string"),
-        ({"words": "a"}, "rows.0.words: Extra inputs are not permitted"),
-        (sets(), "row 0: 'features' have shape (0,); expected (elements, 10)"),
-        (sets([1.0] * 9), "row 0: 'features' have shape (1, 9); expected"),
-        (sets([1.0] * 10, [1.0]), "row 0: 'features' must be N lists of"),
-        (sets([True] * 10), "rows.0.features.0.0: Input should be a valid"),
-        (sets([1e39] * 10), "row 0: 'features' hold numbers that are too large"),
-        (sets(*[[1.0] * 10] * 1025), "row 0: 'features' have 1,025 elements"),
-        ({"image": "aGk="}, "row 0: the model takes no 'image' here; give 'features'"),
-    ],
-)
-def test_a_row_that_cannot_be_used_is_said_in_one_line(app, row, message):
-    refused_with(app, "/embed", {"rows": [row]}, message)
-
-
-@pytest.mark.parametrize(
-    ("path", "body", "message"),
-    [
-        ("/embed", {"rows": [{"text": "a"}, {}]}, "row 1: give one of 'features' and 'text', not nothing"),
-        ("/score", {"rows": [{"text": "a"}]}, "row 0: an image or video is compared; give 'features', and"),
+        ("/embed", {"text": "a", "features": SET}, "row 0: give one of 'features' and 'text', not"),
+        ("/embed", {"text": "?!"}, "row 0: a text without a word"),
+        ("/embed", {"text": "a" * 1001}, "row 0: a text of 1,001 characters; at most 1,000"),
+        ("/embed", {"words": "a"}, "rows.0.words: Extra inputs are not permitted"),
+        ("/embed", sets([1.0] * 9), "row 0: 'features' have shape (1, 9); expected (elements, 10)"),
+        ("/embed", sets([1.0] * 10, [1.0]), "row 0: 'features' must be N lists of"),
+        ("/embed", sets([1e39] * 10), "row 0: 'features' hold numbers that are too large"),
+        ("/embed", sets(*[[1.0] * 10] * 1025), "row 0: 'features' have 1,025 elements"),
+        ("/embed", {"image": "aGk="}, "row 0: the model takes no 'image' here; give 'features'"),
+        ("/embed", [{"text": "a"}, {}], "row 1: give one of 'features' and 'text', not nothing"),
+        ("/score", {"text": "a"}, "row 0: an image or video is compared; give 'features', and"),
         ("/embed", b'{"rows": [{"text": "a \\ud800"}]}', "row 0: a text with half a character"),
         ("/embed", b'{"rows": [{"features": [[NaN]]}]}', "rows.0.features.0.0: Input should be a finite"),
-        ("/embed", {"rows": [{"text": "a"}] * 257}, "257 rows; at most 256 are taken in a request"),
-        ("/embed", {"rows": []}, "rows: List should have at least 1 item"),
-        ("/embed", {}, "rows: Field required"),
-        ("/embed", [], "Input should be a valid"),
+        ("/embed", [{"text": "a"}] * 257, "257 rows; at most 256 are taken in a request"),
+        ("/embed", [], "rows: List should have at least 1 item"),
         ("/embed", b"{", ""),
-        ("/embed", b"", "Field required"),
         ("/embed", b"[" * 100_000, "There was an error parsing the body"),
-        ("/search", {"rows": [{"text": "a"}], "k": 0}, "k: Input should be greater than or equal to 1"),
-        ("/search", {"rows": [{"text": "a"}], "k": 101}, "k is 101; at most 100"),
+        ("/search", b'{"rows": [{"text": "a"}], "k": 0}', "k: Input should be greater than or equal to 1"),
+        ("/search", b'{"rows": [{"text": "a"}], "k": 101}', "k is 101; at most 100"),
     ],
 )
-def test_a_body_that_cannot_be_used_is_said_in_one_line(app, path, body, message):
-    refused_with(app, path, body, message)
+def test_what_cannot_be_used_is_said_in_one_line(app, path, sent, message):
+    rows = [sent] if isinstance(sent, dict) else sent
+    refused_with(app, path, rows if isinstance(rows, bytes) else {"rows": rows}, message)
 
 
 def refused_with(app, path, body, message):
@@ -128,24 +122,12 @@ def refused_with(app, path, body, message):
     assert "/proc" not in found["error"]
 
 
-def test_a_picture_that_is_none_is_named_by_its_row(pictures):
-    app = application(pictures)
-    other = base64.b64encode(b"no picture").decode()
-    for image, message in (
-        ("no base64!", "row 1: 'image' must be the image's file in base64"),
-        (other, "row 1: the file that you sent: does not decode as an image"),
-    ):
-        refused_with(app, "/embed", {"rows": [{"text": "a dog"}, {"image": image}]}, message)
-
-
 @pytest.mark.parametrize(
     ("path", "headers", "status", "message"),
     [
         ("/embed", {"content_length": "16777217"}, 413, "a request of 16777217 bytes; at most 16,777,216"),
         ("/embed", {"content_length": "-1"}, 411, "say by Content-Length"),
-        ("/embed", {"content_length": ""}, 411, "say by Content-Length"),
         ("/answer", {}, 404, "Not Found"),
-        ("/embed/", {}, 404, "Not Found"),
         ("/docs", {}, 404, "Not Found"),
         ("/health", {}, 405, "Method Not Allowed"),
     ],
@@ -156,10 +138,12 @@ def test_who_is_refused_is_told_why(app, path, headers, status, message):
 
 
 def test_a_token_is_asked_for_but_of_who_looks_after_the_service(words, monkeypatch):
-    monkeypatch.setattr(words, "settings", replace(words.settings, token=digest(TOKEN), local=False))
+    monkeypatch.setattr(
+        words, "settings", replace(words.settings, token=sha256(TOKEN.encode()).hexdigest(), local=False)
+    )
     app = application(words)
     for headers in ({}, {"authorization": "Bearer another token"}, {"authorization": f"Basic {TOKEN}"}):
-        for path in ("/", "/openapi.json", "/embed", "/nothing", "//health", "/health/"):
+        for path in ("/", "/openapi.json", "/embed", "//health", "/health/"):
             status, said, body = ask(app, path, **headers)
             assert (status, said["www-authenticate"]) == (401, "Bearer")
             assert "Authorization: Bearer TOKEN" in body["error"]

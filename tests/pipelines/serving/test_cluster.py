@@ -22,10 +22,10 @@ from polypool.infra.errors import AwayError, InputError
 from polypool.infra.paths import home as home_folder
 from polypool.infra.ray import free_ports
 from polypool.infra.tracking import tracking_uri
-from polypool.pipelines.models.queries import Query
+from polypool.pipelines.models.search import Query
 from polypool.pipelines.models.trained import TrainedModel, load
-from polypool.pipelines.serving.ray import running
-from polypool.pipelines.serving.settings import Limits, Place, Replicas, Settings
+from polypool.pipelines.serving.schema import Limits, Place, Replicas, Settings
+from polypool.pipelines.serving.start import running
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.usefixtures("one_ray")]
 

@@ -9,10 +9,9 @@ import pytest
 from programs import soon
 from searchable import get, ids, serving, untrained
 
-from polypool.pipelines.figures.pages.thumbnails import Thumbnails
-from polypool.pipelines.models.queries import Query
+from polypool.pipelines.models.search import Query
+from polypool.pipelines.serving.schema import Limits
 from polypool.pipelines.serving.service import RowQueue, Service
-from polypool.pipelines.serving.settings import Limits
 
 
 @dataclass
@@ -119,16 +118,3 @@ def test_one_that_waits_too_long_is_refused_and_costs_no_more(trained, held):
         held.go.set()
         assert get(busy, "/?q=a+cat")[0] == 200
     assert held.calls == [["dog"], ["a cat"]], "clients that left are not answered"
-
-
-def test_a_picture_is_made_once_and_the_browser_may_keep_it(page, monkeypatch):
-    made, images = [], Thumbnails.images
-    monkeypatch.setattr(Thumbnails, "images", lambda self, *a, **k: made.append(a) or images(self, *a, **k))
-    path = f"/picture?id={page.search.items[11].id}"
-    answers = [get(page, path) for _ in range(3)]
-    assert (len(made), len({data for _, _, data in answers})) == (1, 1)
-    headers = answers[0][1]
-    assert headers["Cache-Control"] == "private, max-age=600"
-    status, again, data = get(page, path, headers={"If-None-Match": headers["ETag"]})
-    assert (status, data, again["ETag"]) == (304, b"", headers["ETag"])
-    assert get(page, path, headers={"If-None-Match": '"another"'})[0] == 200

@@ -10,11 +10,10 @@ from searchable import with_pictures
 
 from polypool.infra.compute.device import device_of, on_device
 from polypool.infra.errors import FaultError, InputError
-from polypool.pipelines.models.queries import Query
+from polypool.pipelines.models.search import Query
 from polypool.pipelines.models.trained import load
-from polypool.pipelines.serving.schema import ModelRequest
-from polypool.pipelines.serving.service import Service
-from polypool.pipelines.serving.settings import Settings
+from polypool.pipelines.serving.schema import Settings
+from polypool.pipelines.serving.service import ModelRequest, Service
 
 TEXTS = ["a dog and a cat", "one car , tree", "a bird", "the horse beside the house near a boat and a dog"]
 
@@ -57,8 +56,6 @@ def test_answers_are_those_of_the_model(pictures, pictures_run):
 @pytest.mark.parametrize(
     "change",
     [
-        {},
-        {"aggregator": "gpo"},
         {"aggregator": "slots(k=2, heads=2, head_width=8)"},
         {"aggregator": "late", "similarity": "wti"},
         {"aggregator": "probabilistic", "similarity": "csd", "objective": "pcmepp"},

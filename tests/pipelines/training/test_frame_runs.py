@@ -16,7 +16,7 @@ from polypool.infra.errors import InputError
 from polypool.infra.registry import TASKS
 from polypool.pipelines.models import exporting
 from polypool.pipelines.models.card import example
-from polypool.pipelines.models.queries import Query
+from polypool.pipelines.models.search import Query
 from polypool.pipelines.models.trained import TrainedModel
 from polypool.pipelines.training.checkpoint import load_weights
 from polypool.pipelines.training.train import prepare

@@ -28,8 +28,8 @@ from polypool.pipelines.data.extraction.extractors import VideoExtractor, VideoO
 from polypool.pipelines.data.extraction.job import texts_of
 from polypool.pipelines.models.trained import TrainedModel
 from polypool.pipelines.serving.app import application
+from polypool.pipelines.serving.schema import Place, Settings
 from polypool.pipelines.serving.service import Service
-from polypool.pipelines.serving.settings import Place, Settings
 from polypool.tasks.datasets.open_corpora import open_corpus
 from polypool.tasks.run import Run
 
