@@ -27,7 +27,7 @@ from polypool.tasks.run import NO_DEFAULT
 
 if TYPE_CHECKING:
     from polypool.infra.tracking import RunRecord
-    from polypool.pipelines.training.sweep.trials import Trials
+    from polypool.pipelines.training.sweep import Trials
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,10 +98,8 @@ def sweep(options: SweepOptions, *, flags: Sequence[str] = (), words: Sequence[s
     from polypool.infra.tracking import tracking_uri
     from polypool.pipelines.comparison.comparison import refuse_detect
     from polypool.pipelines.comparison.sweeps import compare_sweep
-    from polypool.pipelines.training.sweep.execution import outcome_text
-    from polypool.pipelines.training.sweep.parent import sweep as carry_out
-    from polypool.pipelines.training.sweep.plan import Plan
-    from polypool.pipelines.training.sweep.trials import make_trials, records_of
+    from polypool.pipelines.training.sweep import Plan, make_trials, outcome_text, records_of
+    from polypool.pipelines.training.sweep import sweep as carry_out
 
     refuse_detect(options.detect)
     if options.concurrent < 0:
@@ -133,7 +131,7 @@ def sweep(options: SweepOptions, *, flags: Sequence[str] = (), words: Sequence[s
     text, best = compare_sweep(plan, detect=options.detect)
     print(text)
     _print_next(options.experiment, place["uri"], best)
-    return any(outcome.how == "failed" for outcome in outcomes)
+    return any(outcome.state == "failed" for outcome in outcomes)
 
 
 def _tuned(
@@ -147,9 +145,13 @@ def _tuned(
     """Carry a tuned sweep out and print the outcome; return whether a trial failed."""
     from polypool.infra.text_tables import as_text
     from polypool.pipelines.comparison.sweeps import compare_sweep
-    from polypool.pipelines.training.sweep.budgets import choice_table, make_tuning
-    from polypool.pipelines.training.sweep.execution import outcome_text
-    from polypool.pipelines.training.sweep.tuned_sweep import preview, tuned_sweep
+    from polypool.pipelines.training.sweep import (
+        choice_table,
+        make_tuning,
+        outcome_text,
+        preview,
+        tuned_sweep,
+    )
 
     if not options.choose:
         raise InputError("--budget is the number of trials that choose settings; name these with --choose")
@@ -173,7 +175,7 @@ def _tuned(
     print(text, end="\n\n")
     print(as_text(choice_table(choices, words=tuning.words)))
     _print_next(options.experiment, place["uri"], best)
-    return any(outcome.how == "failed" for outcome in outcomes)
+    return any(outcome.state == "failed" for outcome in outcomes)
 
 
 def _print_next(experiment: str, uri: str, best: RunRecord | None) -> None:

@@ -12,8 +12,7 @@ from polypool.infra.tracking import RunRecord, Tracker, find_runs
 from polypool.pipelines.comparison.charts import draw_pairs
 from polypool.pipelines.comparison.comparison import compare
 from polypool.pipelines.figures.style import save
-from polypool.pipelines.training.sweep.plan import Plan
-from polypool.pipelines.training.sweep.trials import match_trials
+from polypool.pipelines.training.sweep import Plan, match_trials
 
 
 def compare_sweep(plan: Plan, *, detect: float = 0.0) -> tuple[str, RunRecord | None]:

@@ -25,7 +25,7 @@ from polypool.infra.tracking import Tracker, find_runs, tracking_uri
 from polypool.pipelines.comparison.grouping import deviations
 from polypool.pipelines.recipes.arguments import read_run
 from polypool.pipelines.training.record import at_home
-from polypool.pipelines.training.sweep.trials import comparable
+from polypool.pipelines.training.sweep import comparable
 from polypool.tasks.run import located, portable
 
 SMALL = ("--optim.epochs", "1", "--no-figures")

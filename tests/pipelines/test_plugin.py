@@ -28,7 +28,7 @@ from polypool.pipelines.comparison.comparison import compare
 from polypool.pipelines.models.trained import load, load_run
 from polypool.pipelines.recipes.load import derive
 from polypool.pipelines.training import train as start
-from polypool.pipelines.training.sweep.trials import make_trials
+from polypool.pipelines.training.sweep import make_trials
 from polypool.tasks.datasets import Reader
 from polypool.testing import listing, outcomes
 

@@ -30,7 +30,7 @@ from polypool.pipelines.commands.search import search
 from polypool.pipelines.models.search import Query
 from polypool.pipelines.models.trained import load
 from polypool.pipelines.recipes.arguments import read_config
-from polypool.pipelines.training.sweep.trials import Trial, match_trials, records_of
+from polypool.pipelines.training.sweep import Trial, match_trials, records_of
 from polypool.tasks.run import Run, from_json, modules, specs, to_json
 
 HOSTILE = """

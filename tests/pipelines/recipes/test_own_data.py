@@ -19,7 +19,7 @@ from polypool.infra.store import FeatureStore, StoreWriter
 from polypool.pipelines.recipes.arguments import read_run
 from polypool.pipelines.recipes.load import derive, read_run_file
 from polypool.pipelines.training.record import Described
-from polypool.pipelines.training.sweep.trials import make_trials
+from polypool.pipelines.training.sweep import make_trials
 from polypool.pipelines.training.train import prepare
 from polypool.tasks.automatic import AUTO
 from polypool.tasks.run import Data, Run

@@ -21,7 +21,6 @@ from polypool.pipelines.models.trained import TrainedModel
 from polypool.pipelines.training.checkpoint import load_weights
 from polypool.pipelines.training.train import prepare
 from polypool.tasks.datasets.corpus import Corpus, write_corpus
-from polypool.tasks.inputs.visual_files import Frames
 from polypool.tasks.run import Run
 
 WORDS = "bigru(width=16, embedding=8, min_count=1, ends=False)"
@@ -89,13 +88,6 @@ def test_a_run_from_clips_resumes_is_rebuilt_and_reads_new_ones(run, tmp_path):
     for name, why in (("picture.png", "a picture"), ("gone.mp4", "no ")):
         with pytest.raises(InputError, match=rf"{name}.*{why}|{why}.*{name}"):
             finder.find(Query(file=tmp_path / name, video=True), 3)
-
-
-def test_evaluation_holds_as_many_frames_as_images(run):
-    adapters = [TASKS.build(run.task, replace(run, data=replace(run.data, max_frames=n))) for n in (3, 100)]
-    assert [adapter.visual_chunk for adapter in adapters] == [10, 1]
-    inputs = adapters[0].data("train").visual
-    assert isinstance(inputs, Frames)
 
 
 def test_a_run_that_would_read_all_frames_is_refused_before_it_starts(run):

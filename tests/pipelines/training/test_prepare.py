@@ -77,13 +77,6 @@ def test_splits_that_cannot_be_scored_are_refused(sizes, message, tmp_path):
         prepare(run)
 
 
-def test_a_split_of_the_wrong_size_is_refused_before_it_is_encoded(run):
-    adapter = prepare(run)
-    for protocol in ("f30k-1k", "val-1k"):
-        with pytest.raises(InputError, match=f"protocol '{protocol}' is"):
-            adapter.evaluate(None, "test", protocol)
-
-
 def test_a_task_that_names_no_unused_settings_uses_all(run):
     run = replace(
         run, task="template_task:CaptionWord", objective="triplet", fusion="product", protocol="caption_word"

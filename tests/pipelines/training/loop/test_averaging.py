@@ -31,16 +31,6 @@ def test_the_average_is_its_recurrence():
     assert same_weights(model.state_dict(), own)
 
 
-def test_without_a_decay_nothing_is_kept():
-    model = nn.Linear(2, 2)
-    average = WeightAverage(model, decay=0.0)
-    average.update(0)
-    assert average.state() == {}
-    own = model.weight.clone()
-    with average.applied():
-        assert torch.equal(model.weight, own)
-
-
 def test_a_run_keeps_its_average_and_goes_on_with_it(tmp_path):
     run, report = toy_run(checkpoint_every=2, optim={"ema": 0.9}), FolderReport(fail_after=3)
     whole = trainer_of(run, tmp_path / "whole")

@@ -7,7 +7,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import torch
 from corpora import make_corpus, make_questions
 from joint_runs import join
 from toy import FolderLog, Toy, toy_run, trainer_of
@@ -17,7 +16,6 @@ from polypool.pipelines.recipes.load import derive
 from polypool.pipelines.training.loop.collapse import CollapseWatch
 from polypool.pipelines.training.record import COLLAPSED
 from polypool.tasks.abilities import Watchful
-from polypool.tasks.models.retrieval_model import variance
 from polypool.tasks.retrieval import Retrieval
 from polypool.tasks.run import Run
 
@@ -103,12 +101,6 @@ def test_what_tells_pairs_from_others_has_not_collapsed(collapsed, changes):
     assert bool(found(**changes)) == collapsed
     if collapsed:
         assert "the objective aims at differences of 0.2" in found(**changes)
-
-
-def test_the_variance_is_the_mean_squared_distance_from_the_mean():
-    x_BD = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0], [0.0, 1.0]])
-    assert float(variance(x_BD)) == pytest.approx(0.5)
-    assert float(variance(torch.ones(4, 2))) == 0
 
 
 class Sure(Toy, Watchful):

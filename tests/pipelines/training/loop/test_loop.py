@@ -125,13 +125,6 @@ def test_costs_are_counted_over_epochs_checkpoints_and_restarts(tmp_path, counte
     assert again.log.history("cost/step_ms") == [(15, pytest.approx(14e3 / 15))]
 
 
-def test_costs_of_a_run_that_an_earlier_version_began_are_of_the_steps_since(tmp_path, counted):
-    trained = trainer_of(toy_run(), tmp_path)
-    trained.progress.samples, trained.progress.seconds = 2 * 40, 5.0
-    trained.train()
-    assert trained.log.history("cost/step") == [(15, pytest.approx(1 / 5))]
-
-
 def stopped_worker(folder: str) -> None:
     trained = trainer_of(toy_run(workers=world()), Path(folder) / f"log{rank()}")
     trained.stopping = lambda: rank() == 1 and trained.step >= 3
@@ -142,35 +135,6 @@ def stopped_worker(folder: str) -> None:
 def test_workers_stop_together_where_one_of_them_is_asked_to(tmp_path):
     run_workers(stopped_worker, str(tmp_path))
     assert [(tmp_path / str(rank)).read_text() for rank in range(2)] == ["4", "4"], "where they log"
-
-
-MEASURED = {"train/samples_per_second", "time/train_seconds", "time/step_ms", "cost/step", "cost/step_ms"}
-
-
-def worker(folder: str, drop_last: bool) -> None:
-    torch.set_default_dtype(torch.float64)
-    run = toy_run(workers=world(), optim={"drop_last": drop_last})
-    trained = trainer_of(run, Path(folder) / f"log{world()}-{rank()}")
-    trained.train()
-    if rank() == 0:
-        state = {"weights": trained.model.state_dict(), "rows": trained.log.rows}
-        torch.save(state, f"{folder}/{world()}.pt")
-
-
-@pytest.mark.parametrize("drop_last", [True, False])
-def test_two_workers_train_like_one(tmp_path, drop_last):
-    """42 samples: the last batch has two, one for each worker."""
-    for workers in (1, 2):
-        run_workers(worker, str(tmp_path), drop_last, world=workers)
-    one, two = (torch.load(tmp_path / f"{workers}.pt", weights_only=True) for workers in (1, 2))
-    for (step, ours), (_, theirs) in zip(one["rows"], two["rows"], strict=True):
-        for name in ours.keys() - MEASURED:
-            assert theirs[name] == pytest.approx(ours[name], rel=1e-7, abs=1e-9), (step, name)
-    # batch normalisation takes this bias out again: its gradient is nothing but rounding, which Adam scales up
-    for name in one["weights"].keys() - {"visual.encoder.down.bias", "visual.encoder.norm.running_mean"}:
-        expected = one["weights"][name]
-        found = two["weights"][name]
-        torch.testing.assert_close(found, expected, rtol=1e-8, atol=1e-9, msg=name)
 
 
 LAST = 7
@@ -210,17 +174,6 @@ def test_workers_that_come_and_go_leave_the_weights_of_one(tmp_path, stages):
     # batch normalisation takes this bias out again: its gradient is nothing but rounding, which Adam scales up
     for name in one.keys() - {"visual.encoder.down.bias", "visual.encoder.norm.running_mean"}:
         torch.testing.assert_close(many[name], one[name], rtol=1e-8, atol=1e-9, msg=name)
-
-
-def test_the_order_depends_on_seed_and_epoch_alone():
-    order = Order(size=10, batch=4, unit=4, seed=1)
-    assert (order.epoch_samples, order.epoch_steps) == (8, 2)
-    whole = list(order.batches(0))
-    assert [b.tolist() for b in order.batches(4)] == [whole[1].tolist()]
-    assert [b.tolist() for b in order.batches(8)] != [b.tolist() for b in whole]
-    assert len({*whole[0], *whole[1]}) == 8
-    rest = Order(size=10, batch=4, unit=1, seed=1)
-    assert [len(b) for b in rest.batches(0)] == [4, 4, 2]
 
 
 def test_a_batch_that_is_too_large_or_that_workers_cannot_share_is_refused():

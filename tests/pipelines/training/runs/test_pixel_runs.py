@@ -110,12 +110,6 @@ def test_patches_train_and_are_rebuilt_without_the_hub(pictures, tmp_path):
     assert found.metrics["rsum"] == pytest.approx(loop.log.rows[-1][1]["whole/rsum"])
 
 
-def test_a_corpus_without_images_is_refused(tmp_path):
-    run = from_pixels(make_corpus(tmp_path), "cnn(size=32)", "visual.encoder.cnn", frozen=1, epochs=1)
-    with pytest.raises(InputError, match="this corpus was made without"):
-        TASKS.build(run.task, run).data("train")
-
-
 def test_a_picture_that_changed_since_it_was_ingested_is_refused(tmp_path):
     run = make_corpus(tmp_path, images=tmp_path / "images")
     corpus = Corpus.open(tmp_path / "corpus")

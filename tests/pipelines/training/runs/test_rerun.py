@@ -8,7 +8,6 @@ from corpora import make_corpus
 from polypool.infra.errors import InputError
 from polypool.infra.tracking import Tracker, find_runs, tracking_uri
 from polypool.pipelines.commands import train
-from polypool.pipelines.training import record
 from polypool.pipelines.training import train as start
 from polypool.pipelines.training.train import read_original
 from polypool.tasks.run import to_json
@@ -97,12 +96,3 @@ def test_a_run_whose_settings_cannot_be_used_is_refused(run, home):
             read_original(bare.run_id)
     with pytest.raises(InputError, match="no run 'none'"):
         read_original("none")
-
-
-def test_a_run_that_failed_can_be_repeated_and_is_said_to_have_no_scores(run, home, monkeypatch, capsys):
-    failed = recorded_run(run, home, record.tags(run))
-    failed.json("run.json", to_json(run))
-    failed.finish("FAILED")
-    out = verb(monkeypatch, capsys, failed.run_id)
-    assert "it has no scores of the test split: it failed, or was ended before them" in out
-    assert find_runs(tracking_uri(home), "polypool")[0].tags["rerun_of"] == failed.run_id

@@ -74,13 +74,6 @@ def test_a_file_that_holds_no_id_is_refused_and_kept(run, tmp_path, held):
     assert file.read_bytes() == held
 
 
-def test_a_run_that_is_not_there_is_not_begun_anew(run, home, tmp_path):
-    train(replace(run, seed=9))  # so that there is a record of runs
-    (tmp_path / "id").write_text("0" * 32)
-    with pytest.raises(InputError, match="0" * 32):
-        train(run, tmp_path / "id")
-
-
 def test_the_flag_stands_anywhere_and_relative_files_lie_in_the_current_folder(home, capsys):
     for words in (["--run-id-file", "a b", "coco_mini"], ["coco_mini", "--run-id-file=a b"]):
         assert take_run_id_file(words) == (Path.cwd() / "a b", ["coco_mini"])

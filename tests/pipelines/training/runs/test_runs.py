@@ -171,11 +171,3 @@ def test_a_sweep_or_an_ensemble_is_dead_without_its_process(made, home, monkeypa
             monkeypatch, capsys, "--mark-dead"
         )
         assert again.status() == "KILLED"
-
-
-def test_an_experiment_that_there_is_not_is_one_line(made, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["runs", "--experiment", "severall"])
-    with pytest.raises(SystemExit) as ended:
-        module.main()
-    assert ended.value.code == 2
-    assert "Did you mean 'several'" in capsys.readouterr().err

@@ -1,15 +1,10 @@
 """Training on while MLflow's server is gone, and what it gets when it is back."""
 
-import os
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 
 import pytest
 import torch
-from corpora import make_corpus
-from mlflow import MlflowClient
 from mlflow_server import Server
-from programs import begin, end
 from safetensors.torch import load_file
 from toy import FolderReport, toy_run, trainer_of
 
@@ -92,40 +87,3 @@ def test_the_end_of_a_run_that_mlflow_does_not_take_is_said_and_sent_by_resume(h
     assert tracker.status() == "FINISHED"
     assert not folder.exists()
     assert capsys.readouterr().err == ""
-
-
-def test_a_short_run_that_is_deleted_while_it_trains_has_its_numbers_once_it_is_restored(home, capsys):
-    run = make_corpus(home / "data")
-    short = replace(run.optim, epochs=2, batch=48, warmup_steps=20)
-    run = replace(run, figures=False, cpus=1, log_every=10, optim=short)
-    uri = tracking_uri(home)
-    client = MlflowClient(uri)
-    run_id = training.start(run, begun=client.delete_run)
-    said = capsys.readouterr().err
-    assert (
-        "note: the warm-up is cut from 20 steps (--optim.warmup-steps) to 0, a tenth of the training's 4"
-        in said
-    )
-    assert f"was deleted; `mlflow runs restore --run-id {run_id}` restores it" in said
-    client.restore_run(run_id)
-    tracker = Tracker.attach(uri, run_id, running=False)
-    assert (tracker.status(), tracker.metrics()) == ("RUNNING", {})
-    assert training.resume(run_id) == run_id
-    assert tracker.status() == "FINISHED"
-    assert {"whole/rsum", "test/score", "dev/rsum"} <= tracker.metrics().keys()
-    assert [step for step, _ in tracker.history("train/loss")] == [2, 4], "of each epoch of two steps"
-
-
-@pytest.mark.slow
-def test_what_is_fetched_from_a_server_is_gone_with_its_process(server, tmp_path):
-    tracker = Tracker.start("e", uri=server.uri, home=tmp_path, name="n", tags={}, params={})
-    tracker.json("model/run.json", {"seed": 7})
-    (tmp_path / "temporary").mkdir()
-    fetch = f"""
-from polypool.infra.tracking import Tracker
-tracker = Tracker.attach({server.uri!r}, {tracker.run_id!r}, running=False)
-print(tracker.read_json("model/run.json"), tracker.download("model").is_relative_to({str(tmp_path)!r}))
-"""
-    code, said, errors = end(begin("-c", fetch, env=os.environ | {"TMPDIR": str(tmp_path / "temporary")}))
-    assert (code, said) == (0, "{'seed': 7} True\n"), errors
-    assert [*(tmp_path / "temporary").iterdir()] == []

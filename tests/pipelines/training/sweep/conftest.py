@@ -7,7 +7,7 @@ import pytest
 from corpora import make_corpus
 
 from polypool.infra.registry import RECIPES
-from polypool.pipelines.training.sweep import execution
+from polypool.pipelines.training import sweep as module
 from polypool.tasks.run import Run
 
 
@@ -27,6 +27,6 @@ def run(made, new_home, monkeypatch) -> Run:
 @pytest.fixture
 def trials_here(monkeypatch):
     """Train in this process, one trial after the other: for tests of what is decided around the training."""
-    monkeypatch.setattr(execution, "ray_session", lambda **_: nullcontext())
-    monkeypatch.setattr(execution, "run_side_by_side", one_by_one.run_one_by_one)
-    monkeypatch.setattr(execution, "_resources", lambda matches, **_: (1, {"CPU": 1.0}))
+    monkeypatch.setattr(module, "ray_session", lambda **_: nullcontext())
+    monkeypatch.setattr(module, "run_side_by_side", one_by_one.run_one_by_one)
+    monkeypatch.setattr(module, "_resources", lambda matches, **_: (1, {"CPU": 1.0}))

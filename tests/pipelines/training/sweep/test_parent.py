@@ -14,11 +14,9 @@ from polypool.pipelines.commands.sweep import SweepOptions, sweep
 from polypool.pipelines.comparison.comparison import compare
 from polypool.pipelines.comparison.run_list import list_runs
 from polypool.pipelines.models.trained import load_run
+from polypool.pipelines.training import sweep as module
 from polypool.pipelines.training import train as training
-from polypool.pipelines.training.sweep import execution
-from polypool.pipelines.training.sweep.parent import Row, best_of, description
-from polypool.pipelines.training.sweep.plan import Plan
-from polypool.pipelines.training.sweep.trials import Match, make_trials
+from polypool.pipelines.training.sweep import Match, Plan, Row, best_of, description, make_trials
 
 pytestmark = pytest.mark.usefixtures("run", "trials_here")
 FLAGS = ("--cpus", "1", "--optim.epochs", "1", "--no-figures")
@@ -93,7 +91,7 @@ def test_a_sweep_that_was_interrupted_goes_on_under_its_parent(tmp_path, monkeyp
         raise Stopped
 
     with monkeypatch.context() as patch:
-        patch.setattr(execution, "run_side_by_side", stopped)
+        patch.setattr(module, "run_side_by_side", stopped)
         with pytest.raises(Stopped):
             swept("mean", "max")
     (parent,), trained = recorded(tmp_path)

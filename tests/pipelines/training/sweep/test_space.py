@@ -6,7 +6,7 @@ import pytest
 
 from polypool.infra.errors import InputError
 from polypool.pipelines.recipes.arguments import read_run
-from polypool.pipelines.training.sweep.space import Space, _nearest, read_space, scaled
+from polypool.pipelines.training.sweep import Space, _nearest, read_space, scaled
 from polypool.tasks.run import Run
 
 LR, DECAY, FACTOR = ("optim.lr=1e-3,2e-3,4e-3", "optim.weight-decay=0.01, 0.1", "aggregator.lr=0.1,1")

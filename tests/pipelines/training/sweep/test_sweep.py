@@ -21,10 +21,9 @@ from polypool.infra.errors import InputError
 from polypool.infra.registry import RECIPES
 from polypool.infra.tracking import Log, RunRecord, Tracker, find_runs, tracking_uri
 from polypool.pipelines.commands import sweep as module
+from polypool.pipelines.training import sweep as sweeping
 from polypool.pipelines.training.record import LOG_FOLDER, take_run
-from polypool.pipelines.training.sweep import trials
-from polypool.pipelines.training.sweep.execution import ERROR
-from polypool.pipelines.training.sweep.trials import STOPPED, SWEEP
+from polypool.pipelines.training.sweep import ERROR, STOPPED, SWEEP
 from polypool.pipelines.training.train import start
 from polypool.tasks.run import from_json
 
@@ -201,7 +200,7 @@ def test_a_run_that_another_process_trains_is_left_to_it(seen, tiny, capsys, mon
     (run,) = trained(tiny, f"held {seen}").values()
     tracker = Tracker.attach(tracking_uri(tiny), run.run_id)  # unfinished again
     if not seen:
-        monkeypatch.setattr(trials, "behind", lambda record, home: ("nobody", None))
+        monkeypatch.setattr(sweeping, "behind", lambda record, home: ("nobody", None))
     with ThreadPoolExecutor(1) as elsewhere:
         lease = elsewhere.submit(take_run, tracker).result()
         assert command(*grid) == (0 if seen else 1)

@@ -17,15 +17,19 @@ from polypool.infra.text_tables import duration
 from polypool.infra.tracking import RunRecord, Tracker, tracking_uri
 from polypool.pipelines.commands.train import parse
 from polypool.pipelines.training.record import run_folder, tags, take_run
-from polypool.pipelines.training.sweep.execution import _resources, alone, last_line
-from polypool.pipelines.training.sweep.plan import Plan, seconds, total
-from polypool.pipelines.training.sweep.trials import (
+from polypool.pipelines.training.sweep import (
     STOPPED,
     SWEEP,
     Match,
+    Plan,
+    _resources,
+    last_line,
     make_trials,
     match_trials,
+    only_sweep,
     records_of,
+    seconds,
+    total,
 )
 from polypool.tasks.run import Run, to_json
 
@@ -182,14 +186,14 @@ def test_trials_share_a_gpu_where_more_are_asked_for_than_there_are(
 
 def test_one_sweep_of_an_experiment_at_a_time(tmp_path):
     def second() -> str:
-        with pytest.raises(InputError) as refused, alone(tmp_path, "a b"):
+        with pytest.raises(InputError) as refused, only_sweep(tmp_path, "a b"):
             pass
         return str(refused.value)
 
-    with alone(tmp_path, "a b"), alone(tmp_path, "other"), ThreadPoolExecutor(1) as thread:
+    with only_sweep(tmp_path, "a b"), only_sweep(tmp_path, "other"), ThreadPoolExecutor(1) as thread:
         said = thread.submit(second).result()
         assert said.startswith(f"experiment 'a b': another sweep of it is at work (process {os.getpid()} on ")
-    with ThreadPoolExecutor(1) as thread, alone(tmp_path, "a b"):
+    with ThreadPoolExecutor(1) as thread, only_sweep(tmp_path, "a b"):
         pass
 
 
@@ -277,7 +281,7 @@ def test_trials_are_matched_by_tags_and_settings(run, tmp_path):
     found = match_trials(uri, trials, records_of(uri, "polypool"), home=tmp_path)
     states = ["finished", *["new"] * 3, "unfinished", "stopped", *["new"] * 2]
     assert [each.state for each in found] == states
-    assert (found[4].run_id, found[5].run_id, found[5].stopped) == (killed, stopped, "after epoch 2 of 6")
+    assert (found[4].run_id, found[5].run_id, found[5].detail) == (killed, stopped, "after epoch 2 of 6")
     plan = Plan(matches=tuple(found))
     assert plan.summary() == (
         "8 trials, 1 of them finished before and skipped; 1 interrupted before, to go on from the last checkpoint; "

@@ -14,12 +14,9 @@ from polypool.infra.tracking import RunRecord, Tracker, find_runs, tracking_uri
 from polypool.pipelines.commands.sweep import SweepOptions, sweep
 from polypool.pipelines.comparison import sweeps
 from polypool.pipelines.comparison.comparison import compare
+from polypool.pipelines.training import sweep as module
 from polypool.pipelines.training.record import TUNED, tuned_of
-from polypool.pipelines.training.sweep import execution
-from polypool.pipelines.training.sweep.budgets import Tuning, choose, make_tuning
-from polypool.pipelines.training.sweep.parent import Row
-from polypool.pipelines.training.sweep.plan import Plan
-from polypool.pipelines.training.sweep.trials import Match, _key, make_trials
+from polypool.pipelines.training.sweep import Match, Plan, Row, Tuning, _key, choose, make_trials, make_tuning
 from polypool.tasks.retrieval import Retrieval
 
 pytestmark = pytest.mark.usefixtures("run", "trials_here")
@@ -140,13 +137,13 @@ def test_only_trials_of_one_aggregator_are_compared_to_stop_the_worse(tmp_path, 
     def note(work, count, *, halving, **_):
         calls.append((halving.metric, [match.trial.tunes for match in work.matches]))
 
-    monkeypatch.setattr(execution, "run_side_by_side", note)
+    monkeypatch.setattr(module, "run_side_by_side", note)
     trials = tuning("mean", "gpo", budget=2).trials
     matches = tuple(Match(trial=trial) for trial in trials.all)
     plan = Plan(
         matches=matches, metrics=trials.metrics, early_stop=True, uri=tracking_uri(tmp_path), home=tmp_path
     )
-    assert execution.carry_out(plan, concurrent=1) == []
+    assert module.carry_out(plan, concurrent=1) == []
     assert calls == [("dev/rsum", ["mean"] * 2), ("dev/rsum", ["gpo"] * 2)]
 
 
@@ -214,7 +211,7 @@ def test_an_interrupted_sweep_goes_on_where_it_stopped(tmp_path, monkeypatch, do
             raise Stopped
 
     with monkeypatch.context() as patch:
-        patch.setattr(execution, "run_side_by_side", stopped)
+        patch.setattr(module, "run_side_by_side", stopped)
         with suppress(Stopped):
             swept("gpo", seeds=2)
     ended = {of.run_id: of.ended for each in recorded(tmp_path)[1:] for of in each}

@@ -1,1 +1,0 @@
-"""Sweeps: trials, recorded runs that match them, and the training of the rest."""
