@@ -16,7 +16,8 @@ from polypool.infra.errors import InputError
 from polypool.infra.registry import AGGREGATORS, KINDS, RECIPES, TASKS
 from polypool.infra.spec import Spec
 from polypool.pipelines import commands
-from polypool.pipelines.recipes.load import Ensemble
+from polypool.pipelines.recipes.load import Ensemble, published_text
+from polypool.pipelines.recipes.published import papers
 from polypool.tasks import abilities
 from polypool.tasks.run import Run
 from polypool.tasks.scoring.protocols import PROTOCOLS
@@ -72,14 +73,24 @@ def recipe_table(listed: Sequence[Recipe]) -> str:
     rows = []
     for recipe in listed:
         specs = dict.fromkeys(run.aggregator for run in recipe.runs)
-        published = "<br>".join(f"`{key}` {value:g}" for key, value in recipe.config.published.items())
-        aims = f"{recipe.config.source}:<br>{published}" if published else ""
+        aims = published_text(recipe.config.published, recipe.config.source)
         rows.append((code(recipe.name), recipe.about, ", ".join(map(code, specs)), aims))
     return table(("recipe", "meaning", "aggregator", "published"), rows)
 
 
 def task_recipes(task: str) -> str:
     return recipe_table([recipe for recipe in recipes() if task in recipe.tasks])
+
+
+def paper(name: str) -> str:
+    """Return the tables of a paper: each row with the command that reproduces it and its published numbers."""
+    parts = []
+    for of in papers()[name].tables:
+        under = f", under `{of.protocol}`" if of.protocol else ""
+        rows = [(row.row, code(f"polypool {row.words}"), *map(str, row.numbers)) for row in of.rows]
+        header = ("row", "command", *map(code, of.columns))
+        parts += [f"### {of.name[0].upper()}{of.name[1:]}{under}", of.about, table(header, rows, right=range(2, len(header)))]
+    return "\n\n".join(filter(None, parts))
 
 
 def adapter(task: str) -> str:
@@ -125,6 +136,7 @@ SECTIONS: dict[str, Callable[[], str]] = {
     **{f"adapter/{task}": partial(adapter, task) for task in TASKS.built_in()},
     **{f"recipes/{task}": partial(task_recipes, task) for task in TASKS.built_in()},
     **{f"parts/{kind}": partial(part_list, registry) for kind, registry in KINDS.items()},
+    **{f"paper/{name.lower().replace(' ', '-')}": partial(paper, name) for name in papers()},
     "protocols": protocols,
     "verbs": verbs,
     "aggregator-count": lambda: str(len(AGGREGATORS.built_in())),

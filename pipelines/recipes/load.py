@@ -22,8 +22,20 @@ from polypool.infra.errors import InputError, unknown
 from polypool.infra.files import existing
 from polypool.infra.paths import home
 from polypool.infra.registry import RECIPES
-from polypool.infra.spec import refuse_untrusted, trust_modules
-from polypool.tasks.run import PLACES, Data, Optim, Run, from_json, located, modules, to_json
+from polypool.infra.spec import Spec, refuse_untrusted, trust_modules
+from polypool.pipelines.recipes.published import PUBLISHED, rows_of, together
+from polypool.tasks.run import (
+    PLACES,
+    Data,
+    Optim,
+    Run,
+    from_json,
+    located,
+    modules,
+    portable,
+    specs,
+    to_json,
+)
 
 SUFFIXES = (".yaml", ".yml", ".json")
 _BASE = "base"
@@ -126,9 +138,36 @@ def single(config: Run | Ensemble, name: str) -> Run:
     return config
 
 
+def with_published(run: Run) -> Run:
+    """Return a run with the published numbers of the rows whose parts and data set it has, and of no others.
+
+    Other settings, such as epochs, are not compared. A plug-in's recipe has one row, itself.
+    """
+    if run.recipe not in RECIPES.names():
+        return dataclasses.replace(run, published={}, source="")
+    recipe = single(RECIPES.get(run.recipe)(), run.recipe)
+    if run.recipe in _BUILT_IN:
+        rows = rows_of(run.recipe)
+        numbers, source = together(
+            found for found in rows if _parts(derive(recipe, **found[-1].changes)) == _parts(run)
+        )
+    else:
+        numbers, source = (recipe.published, recipe.source) if _parts(recipe) == _parts(run) else ({}, "")
+    return dataclasses.replace(run, published=numbers, source=source)
+
+
+def _parts(run: Run) -> tuple[Any, ...]:
+    """Return what tells published rows apart: the data set, and the parts, with paths relative to the home."""
+    return run.data.dataset, *((name, spec and Spec.parse(spec)) for name, spec in specs(portable(run, home())))
+
+
 def published_text(published: Mapping[str, float], source: str) -> str:
-    """Return published numbers in a line, such as `VSE-infinity, table 9: f30k-1k/rsum 498.1`; empty without any."""
-    numbers = ", ".join(f"{name} {value:g}" for name, value in published.items())
+    """Return the sums and accuracies that are published in a line; other numbers where there are none.
+
+    Such as `VSE-infinity, table 9: f30k-1k/rsum 498.1`; empty without numbers.
+    """
+    main = {name: value for name, value in published.items() if name.endswith(("/rsum", "/accuracy"))}
+    numbers = ", ".join(f"{name} {value:g}" for name, value in (main or published).items())
     return f"{source}: {numbers}" if numbers else ""
 
 
@@ -203,8 +242,9 @@ def _is_ensemble(name: str) -> bool:
 
 
 def _built_in_settings(name: str) -> dict[str, Any]:
-    """Return the settings of a built-in recipe; its published numbers are not those of its base."""
-    entry = {"published": {}, "source": "", **_BUILT_IN[name], "recipe": name}
+    """Return the settings of a built-in recipe, with the published numbers of the rows that it reproduces unchanged."""
+    numbers, source = together(found for found in rows_of(name) if not found[-1].changes)
+    entry = {**_BUILT_IN[name], "recipe": name, "published": numbers, "source": source}
     del entry["about"]
     return _with_base(entry, where=f"recipe {name}")
 
@@ -222,7 +262,7 @@ def _register(name: str, about: str) -> None:
 
 
 _BUILT_IN: dict[str, dict[str, Any]] = {}
-for _file in sorted(Path(__file__).parent.glob("*.yaml")):
+for _file in sorted({*Path(__file__).parent.glob("*.yaml")} - {PUBLISHED}):
     _entries = yaml.load(_file.read_bytes(), _Loader)
     assert not _entries.keys() & _BUILT_IN.keys(), f"{_file}: a name of another file"
     _BUILT_IN |= _entries

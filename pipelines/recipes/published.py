@@ -1,0 +1,101 @@
+"""Published numbers of the papers, from `published.yaml`: by table and row, with the recipe that reproduces each."""
+
+from __future__ import annotations
+
+import functools
+import shlex
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import yaml
+
+from polypool.infra.fields import from_plain
+
+PUBLISHED = Path(__file__).with_name("published.yaml")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """A row of a published table or figure.
+
+    Args:
+        row: its name there.
+        recipe: recipe that reproduces it; empty where `command` does.
+        changes: settings of the recipe that the row changes.
+        command: words of another verb than `train`.
+        numbers: in the order of the table's columns; empty for figures.
+    """
+
+    row: str
+    recipe: str = ""
+    changes: Mapping[str, str] = field(default_factory=dict)
+    command: str = ""
+    numbers: tuple[float, ...] = ()
+
+    @property
+    def words(self) -> str:
+        """The command that reproduces the row, behind `polypool`."""
+        flags = (x for name, value in self.changes.items() for x in (f"--{name.replace('_', '-')}", value))
+        return self.command or shlex.join(("train", self.recipe, *flags))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """A published table or figure under one protocol.
+
+    Args:
+        name: of the table, such as `table 10`.
+        protocol: protocol of the columns; empty where the columns name theirs.
+        about: what the rows differ in, and how the paper's table is to be read.
+        columns: metrics; empty for figures.
+        rows: its rows.
+    """
+
+    name: str
+    protocol: str = ""
+    about: str = ""
+    columns: tuple[str, ...] = ()
+    rows: tuple[Row, ...]
+
+    def numbers(self, row: Row) -> dict[str, float]:
+        """Return the numbers of a row by protocol and metric, such as `{"coco-5k/rsum": 421.9}`."""
+        metrics = (f"{self.protocol}/{name}" if self.protocol else name for name in self.columns)
+        return dict(zip(metrics, row.numbers, strict=True))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Paper:
+    """A paper and its tables, those that polypool reproduces."""
+
+    title: str
+    link: str = ""
+    tables: tuple[Table, ...]
+
+
+@functools.cache
+def papers() -> dict[str, Paper]:
+    """Return the papers by their short names, such as `VSE-infinity`."""
+    values = yaml.load(PUBLISHED.read_bytes(), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    return {name: from_plain(Paper, of, where=name) for name, of in values.items()}
+
+
+def rows_of(recipe: str) -> list[tuple[str, Table, Row]]:
+    """Return the rows with numbers that a recipe reproduces, changed or not, each with its paper and table."""
+    return [
+        (paper, table, row)
+        for paper, of in papers().items()
+        for table in of.tables
+        for row in table.rows
+        if row.recipe == recipe and row.numbers
+    ]
+
+
+def together(rows: Iterable[tuple[str, Table, Row]]) -> tuple[dict[str, float], str]:
+    """Return the numbers of several rows, and their source, such as `VSE-infinity, tables 2 and 9, table 10`."""
+    numbers, tables = dict[str, float](), defaultdict[str, dict[str, None]](dict)
+    for paper, table, row in rows:
+        numbers |= table.numbers(row)
+        tables[paper][table.name] = None
+    return numbers, "; ".join(f"{paper}, {', '.join(names)}" for paper, names in tables.items())

@@ -1,0 +1,48 @@
+"""The published tables: their own sums, the commands of their rows, and which runs they are of."""
+
+import shlex
+from dataclasses import replace
+
+import pytest
+
+from polypool.pipelines.recipes.arguments import read_config, read_run
+from polypool.pipelines.recipes.load import with_published
+from polypool.pipelines.recipes.published import papers
+
+TABLES = [(f"{paper}: {table.name}", table) for paper, of in papers().items() for table in of.tables]
+SIX = {f"{way}/R{k}" for way in ("i2t", "t2i") for k in (1, 5, 10)}
+
+
+@pytest.mark.parametrize(("name", "table"), TABLES)
+def test_recalls_add_up_to_the_printed_sum(name, table):
+    if {*table.columns} == SIX | {"rsum"}:
+        for row in table.rows:
+            of = dict(zip(table.columns, row.numbers, strict=True))
+            assert sum(of[recall] for recall in SIX) == pytest.approx(of["rsum"], abs=0.15), row.row
+
+
+@pytest.mark.parametrize(("name", "table"), TABLES)
+def test_the_command_of_every_row_is_a_run(name, table):
+    for row in table.rows:
+        if row.recipe:
+            verb, recipe, *flags = shlex.split(row.words)
+            assert verb == "train"
+            assert read_config(recipe, flags).recipe == recipe
+
+
+@pytest.mark.parametrize(
+    ("flags", "numbers"),
+    [
+        ([], {"coco-1k-5fold/rsum": 527.8, "coco-5k/rsum": 426.9}),
+        (["--optim.epochs", "3", "--seed", "4", "--workers", "2"], {"coco-5k/rsum": 426.9}),
+        (["--aggregator", "adpool(embedding=False)"], {"coco-5k/rsum": 423.1}),
+        (["--aggregator", "lip"], {"coco-5k/rsum": 414.8}),
+        (["--aggregator", "simpool"], {}),
+        (["--aggregator", "lip", "--objective", "infonce"], {}),
+    ],
+)
+def test_a_run_has_the_numbers_of_the_row_that_its_flags_make(flags, numbers):
+    run = with_published(read_run("coco_2ad_region_bigru", flags))
+    assert numbers.items() <= run.published.items()
+    assert bool(run.published) == bool(numbers) == bool(run.source)
+    assert not with_published(replace(run, data=replace(run.data, dataset="mine"))).published
