@@ -31,8 +31,9 @@ class GPO(Aggregator):
     """A weighted sum over each channel's sorted values, with weights learned from the ranks alone.
 
     Sinusoidal encodings of the ranks 0 to N - 1 go through a bidirectional GRU whose directions are averaged, then a
-    linear map without bias; the softmax of score / temperature gives the weight of every rank. The temperature of 0.1
-    is that of the authors' code; the paper has none. Weights depend on a set's size only, so they are computed once
+    linear map; the softmax of score / temperature gives the weight of every rank. As in the authors' code, and unlike
+    equation 5, ranks begin at 0, the map has no bias, and the temperature is 0.1 (the paper has none): 12,704 weights,
+    where the paper counts 0.1 M for both sides. Weights depend on a set's size only, so they are computed once
     for each distinct size in a batch.
 
     The other designs of tables 8 and 11 to 13 are parameters. `interpolate` learns `positions` weights and stretches
