@@ -46,6 +46,7 @@ from polypool.infra.registry import TASKS
 from polypool.infra.spec import trust_modules, trusted
 from polypool.infra.storage import Url, delete, exists, filesystem, place, read_bytes, write_bytes
 from polypool.infra.tracking import Log, Sender, Tracker, provenance, resolve_run, tracking_uri
+from polypool.pipelines.recipes.load import with_published
 from polypool.pipelines.training.checkpoint import (
     ASSETS,
     KEPT,
@@ -129,7 +130,7 @@ def start(
         trial: as of `fit`.
         begun: called with the id once the run can be resumed, before it trains.
     """
-    uri, at = tracking_uri(home()), new_runs_at()
+    uri, at, run = tracking_uri(home()), new_runs_at(), with_published(run)
     adapter = prepare(run)
     described = Described.of(run, adapter.sources())
     where = {AT: str(at)} if at else {}

@@ -1,16 +1,32 @@
 """The published tables: their own sums, the commands of their rows, and which runs they are of."""
 
+import re
 import shlex
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from polypool.infra.registry import RECIPES
 from polypool.pipelines.recipes.arguments import read_config, read_run
 from polypool.pipelines.recipes.load import with_published
 from polypool.pipelines.recipes.published import papers
+from polypool.tasks.scoring.protocols import PROTOCOLS
 
 TABLES = [(f"{paper}: {table.name}", table) for paper, of in papers().items() for table in of.tables]
+FILES = {
+    "VSE-infinity": "vse_infinity_arxiv.txt",
+    "HGR": "vse_infinity_arxiv.txt",
+    "VSE+2AD": "vse_2ad.txt",
+    "DivE": "dive_cvpr2023.txt",
+    "score attention": "score_attention_icpr2020.txt",
+}
+TEXTS = Path(__file__).parents[4] / "shared/papers"
 SIX = {f"{way}/R{k}" for way in ("i2t", "t2i") for k in (1, 5, 10)}
+
+GROUPS = ("accuracy", "yes_no", "number", "other")
+LOGGED = {f"{protocol}/{metric}" for protocol in PROTOCOLS for metric in SIX | {"rsum"}}
+LOGGED |= {f"{split}vqa/{group}" for split in ("", "test-dev/") for group in GROUPS}
 
 
 @pytest.mark.parametrize(("name", "table"), TABLES)
@@ -19,6 +35,22 @@ def test_recalls_add_up_to_the_printed_sum(name, table):
         for row in table.rows:
             of = dict(zip(table.columns, row.numbers, strict=True))
             assert sum(of[recall] for recall in SIX) == pytest.approx(of["rsum"], abs=0.15), row.row
+
+
+@pytest.mark.skipif(not TEXTS.exists(), reason="the papers' texts are not here")
+@pytest.mark.parametrize(("name", "table"), TABLES)
+def test_the_numbers_are_printed_in_the_paper(name, table):
+    text = (TEXTS / FILES[name.partition(":")[0]]).read_text()
+    printed = {float(number) for number in re.findall(r"\d+\.\d+", text)}
+    summed = "III" in table.name  # which prints no sums
+    assert {x for row in table.rows for x in (row.numbers[:-1] if summed else row.numbers)} <= printed
+
+
+@pytest.mark.parametrize("name", RECIPES.names())
+def test_a_run_logs_the_metrics_that_are_published(name):
+    recipe = RECIPES.get(name)()
+    assert bool(recipe.published) == bool(recipe.source)
+    assert {*recipe.published} <= LOGGED
 
 
 @pytest.mark.parametrize(("name", "table"), TABLES)

@@ -220,36 +220,3 @@ def test_an_ensemble_is_made_of_recipes_on_one_corpus(name):
     assert len(members) > 1
     assert {m.data.corpus for m in members} == {f"data/{name.partition('_')[0]}"}
     assert len(set(ensemble.seeded())) == len(members)
-    assert ensemble.published
-
-
-METRICS = {"rsum", "accuracy", *(f"{d}/R{k}" for d in ("i2t", "t2i") for k in (1, 5, 10))}
-LOGGED = {f"{protocol}/{metric}" for protocol in (*PROTOCOLS, "vqa", "test-dev/vqa") for metric in METRICS}
-
-
-@pytest.mark.parametrize("name", RUNS + ENSEMBLES)
-def test_published_numbers_belong_to_metrics_that_a_run_has(name):
-    recipe = RECIPES.get(name)()
-    assert bool(recipe.published) == bool(recipe.source)
-    assert {*recipe.published} <= LOGGED
-    for metric, value in recipe.published.items():
-        assert 0 < value < (600 if metric.endswith("rsum") else 100)
-
-
-PAPERS = {
-    "VSE-infinity": "vse_infinity_arxiv.txt",
-    "DivE": "dive_cvpr2023.txt",
-    "VSE+2AD": "vse_2ad.txt",
-    "score attention": "score_attention_icpr2020.txt",
-}
-
-
-@pytest.mark.skipif(not (ROOT / "../shared/papers").exists(), reason="the papers' texts are not here")
-@pytest.mark.parametrize("name", [n for n in RUNS + ENSEMBLES if RECIPES.get(n)().published])
-def test_published_numbers_are_printed_in_their_paper(name):
-    recipe = RECIPES.get(name)()
-    text = (ROOT / "../shared/papers" / PAPERS[recipe.source.partition(",")[0]]).read_text()
-    rows = [re.findall(r"\d+\.\d+", line) for line in text.splitlines()]
-    written = {float(number) for row in rows for number in row}
-    written |= {round(sum(map(float, row)), 2) for row in rows if len(row) == 6}  # RSUMs that are not printed
-    assert {*recipe.published.values()} <= written
