@@ -88,8 +88,8 @@ def paper(name: str) -> str:
     for of in papers()[name].tables:
         under = f", under `{of.protocol}`" if of.protocol else ""
         rows = [(row.row, code(f"polypool {row.words}"), *map(str, row.numbers)) for row in of.rows]
-        header = ("row", "command", *map(code, of.columns))
-        parts += [f"### {of.name[0].upper()}{of.name[1:]}{under}", of.about, table(header, rows, right=range(2, len(header)))]
+        header, title = ("row", "command", *map(code, of.columns)), of.name[0].upper() + of.name[1:]
+        parts += [f"### {title}{under}", of.about, table(header, rows, right=range(2, len(header)))]
     return "\n\n".join(filter(None, parts))
 
 

@@ -16,13 +16,12 @@ from typing import TypeVar
 import pandas as pd
 
 from polypool.infra.errors import InputError, unknown
-from polypool.infra.registry import RECIPES
 from polypool.infra.tracking import PACKAGES, RunRecord, flattened
 from polypool.pipelines.comparison.rows import SECONDS, Group, Row, group_title
-from polypool.pipelines.recipes.load import Ensemble, published_text
+from polypool.pipelines.recipes.load import published_text
 from polypool.pipelines.training.record import PRECISION, text_of, tuned_of
 from polypool.tasks.adapter import Metric
-from polypool.tasks.run import OF_THE_JOINT_RUN, WITHOUT_EFFECT, Data, Optim, Run
+from polypool.tasks.run import OF_THE_JOINT_RUN, REGISTRIES, WITHOUT_EFFECT, Data, Optim, Run
 from polypool.tasks.scoring.protocols import is_for_test, warnings_of
 from polypool.tasks.scoring.records import LEFT_OUT, ORIGIN, TAG, TRAINED_ON, VERSION_TAG, metrics_from
 
@@ -216,7 +215,7 @@ def _row(label: str, runs: Sequence[RunRecord], protocol: str, settings: Setting
     trained = first.tags.get("kind", "train") in HAVE_SETTINGS
     columns = _within(own, {name: name for name in first.metrics}) | {SECONDS.name: "time/train_seconds"}
     tuned = tuned_of(first.tags, run=first.run_id)
-    follows = not tuned and not settings and all(map(_follows_recipe, runs))
+    of_parts = {*settings} <= {*REGISTRIES}  # other settings were chosen here
     costs: dict[str, float] = {}
     if trained:
         costs["weights"] = statistics.fmean(run.metrics.get("weights/aggregators", math.nan) for run in runs)
@@ -238,7 +237,7 @@ def _row(label: str, runs: Sequence[RunRecord], protocol: str, settings: Setting
             for name, key in columns.items()
             if all(key in run.metrics for run in runs)
         },
-        published=_within(own, _published(first)) if follows else {},
+        published=_within(own, _published(first)) if of_parts and not tuned else {},
         costs=costs,
         runs=tuple(runs),
     )
@@ -250,7 +249,7 @@ def _within(start: str, values: Mapping[str, T]) -> dict[str, T]:
 
 
 def _published(run: RunRecord) -> dict[str, float]:
-    """Return the numbers that a run's recipe aims at, by protocol and metric."""
+    """Return the published numbers of the row that a run reproduces, by protocol and metric."""
     text = run.params.get("published") or "{}"
     try:
         return {str(name): float(value) for name, value in json.loads(text).items()}
@@ -258,22 +257,6 @@ def _published(run: RunRecord) -> dict[str, float]:
         raise InputError(
             f"run {run.run_id}: its setting `published` is {text!r}, expected numbers by protocol and metric"
         ) from None
-
-
-def _follows_recipe(run: RunRecord) -> bool:
-    """Whether a run has the aggregators and the model of its recipe, so that published numbers apply to it."""
-    name, tags = run.tags.get("recipe", ""), run.tags
-    if name not in RECIPES.names():
-        return False
-    try:
-        recipe = RECIPES.get(name)()
-    except InputError:  # a plug-in that can no longer be used
-        return False
-    if isinstance(recipe, Ensemble):
-        return tags.get("kind") == "ensemble"
-    own, model = tags.get("aggregator", ""), recipe.model.partition("(")[0]
-    expected = (recipe.aggregator, recipe.text_aggregator or recipe.aggregator, model)
-    return (own, tags.get("text_aggregator", own), tags.get("model", "")) == expected
 
 
 def _missing_seeds(title: str, rows: Sequence[Row]) -> Iterator[str]:

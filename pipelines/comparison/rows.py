@@ -31,7 +31,7 @@ class Row:
         own_protocol: whether at least half of the runs chose this protocol, and were not only scored under it as well.
         seeds: one per run.
         values: by metric.
-        published: by metric, what the recipe's paper reports; empty for rows that do not follow their recipe.
+        published: by metric, the numbers of the published row that the runs reproduce, if any.
         costs: by name, NaN if unknown: `weights` of all aggregators, as a mean; `bytes` of the embeddings of an image
             or video; the lowest processor time of the runs, in `polypool.infra.compute.cost.UNIT`, of a training
             `step`, to `embed` an item and its texts or answer a question, and to score a `query` with the test split.
@@ -84,7 +84,7 @@ class Group:
         rows: one per aggregator.
         metric: orders the rows.
         metrics: all that the runs describe, in the order of tables.
-        published: the numbers that the recipes aim at, a sentence each.
+        published: the published numbers of its rows, a sentence each.
         usual: settings of the rows whose labels name none, a sentence each.
         judged: which differences between rows are significant, if their queries were compared.
         units: how many the split has, such as 1,064 images with their captions; 0 if unknown.

@@ -158,7 +158,9 @@ def with_published(run: Run) -> Run:
 
 def _parts(run: Run) -> tuple[Any, ...]:
     """Return what tells published rows apart: the data set, and the parts, with paths relative to the home."""
-    return run.data.dataset, *((name, spec and Spec.parse(spec)) for name, spec in specs(portable(run, home())))
+    return run.data.dataset, *(
+        (name, spec and Spec.parse(spec)) for name, spec in specs(portable(run, home()))
+    )
 
 
 def published_text(published: Mapping[str, float], source: str) -> str:

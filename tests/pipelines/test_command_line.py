@@ -16,6 +16,7 @@ from polypool.infra.registry import BACKBONES, RECIPES
 from polypool.pipelines.commands.extract import extract
 from polypool.pipelines.commands.train import Resume, parse
 from polypool.pipelines.recipes.arguments import read_run, recipe_list
+from polypool.pipelines.recipes.load import published_text
 
 
 def test_a_recipe_is_read_with_its_overrides():

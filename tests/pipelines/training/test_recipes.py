@@ -11,7 +11,6 @@ import pytest
 import torch
 from corpora import make_corpus, make_questions
 from PIL import Image
-from places import ROOT
 from searchable import with_texts
 from tiny_models import save_bert, save_clip, save_vit
 from toy import trainer_of
@@ -22,7 +21,6 @@ from polypool.infra.registry import AGGREGATORS, CROSS_ENCODERS, ENCODERS, MODEL
 from polypool.infra.spec import changed
 from polypool.pipelines.recipes.load import Ensemble, derive, named_run
 from polypool.tasks.run import Run, from_json, specs, to_json
-from polypool.tasks.scoring.protocols import PROTOCOLS
 
 CNNS = {
     "original_updown_backbone.pth": "resnet101_caffe",
