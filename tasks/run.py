@@ -406,6 +406,19 @@ def portable(run: Run, home: str | Path) -> Run:
     return _with_paths(run, lambda path, _: path.removeprefix(f"{home}/" if home else ""))
 
 
+def files(run: Run) -> list[str]:
+    """Return the files and folders that a run names: its corpus and stores, and those of its parts, such as weights."""
+    found: list[str] = []
+
+    def note(path: str, kind: Any) -> str:
+        if kind is FilePath:
+            found.append(path)
+        return path
+
+    _with_paths(run, note)
+    return found
+
+
 def _with_paths(run: Run, change: Callable[[str, Any], str]) -> Run:
     def part(name: str, value: Any) -> Any:
         if isinstance(value, tuple):

@@ -27,7 +27,7 @@ from polypool.pipelines.recipes.load import (
     single,
 )
 from polypool.tasks.automatic import AUTO, refuse_incomplete
-from polypool.tasks.run import REGISTRIES, Run, located, modules, specs
+from polypool.tasks.run import REGISTRIES, Run, files, located, modules, specs
 
 
 def read_config(name: str, flags: Sequence[str] = (), *, prog: str = "polypool train") -> Run | Ensemble:
@@ -130,7 +130,10 @@ _OWN = "--corpus and --features"
 
 
 def _lacking(config: Run | Ensemble) -> str:
-    """Return the missing corpora or feature stores of a recipe, as text; empty for none; remote ones count as here."""
+    """Return the missing corpora of a recipe, or else what else it lacks: stores, weights, word vectors, role graphs.
+
+    As text; empty for none. URLs count as here.
+    """
     if isinstance(config, Run) and config.data.dataset == AUTO:
         return _OWN
     if isinstance(config, Ensemble):
@@ -139,7 +142,7 @@ def _lacking(config: Run | Ensemble) -> str:
         runs = [*config.members.values()] or [config]
     for places in (
         [run.data.corpus for run in runs],
-        [place for run in runs for place in (run.data.features, run.data.texts) if place],
+        [path for run in runs for path in files(run)],
     ):
         found = {place: absolute(place, home) for place in places}
         if absent := [name for name, at in found.items() if not isinstance(at, Url) and not at.exists()]:

@@ -66,8 +66,10 @@ def test_recipes_are_listed_by_the_data_that_they_need(tmp_path, monkeypatch):
     assert titles()["coco_wsl_bert_x2"] == titles()["coco_region_bigru"] == "recipes that need data/coco:"
     joint = "recipes that need data/coco_mini and data/msrvtt_mini and data/daquar:"
     assert titles()["mini_dinov2_joint"] == joint
-    (tmp_path / "data" / "coco_mini" / "cells").mkdir(parents=True)
+    for store in ("coco_mini/cells", "vqa2/regions"):
+        (tmp_path / "data" / store).mkdir(parents=True)
     here = titles()
+    assert here["vqa2_mean"] == "recipes that need data/glove.6B.300d.txt:"
     assert next(iter(here.values())) == here["coco_mini"] == "recipes on data that are here:"
     assert here["image_text"] == here["vqa"] == "recipes that need --corpus and --features:"
     assert here["coco_mini_dinov2"] == "recipes that need data/coco_mini/dinov2_cls_4x4:"

@@ -24,8 +24,8 @@ from polypool.tasks.run import Run, from_json, specs, to_json
 
 CNNS = {
     "original_updown_backbone.pth": "resnet101_caffe",
-    "ig_resnext101_32x8.pth": "resnext101_32x8d",
-    "resnet152.pth": "resnet152",
+    "ig_resnext101_32x8-c38310e5.pth": "resnext101_32x8d",
+    "resnet152-b121ed2d.pth": "resnet152",
 }
 """Networks by the files of their weights."""
 SMALL = {"width": 16, "embedding": 8, "min_count": 1, "size": 32, "heads": 2, "head_width": 4}
