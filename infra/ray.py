@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _EVERYWHERE = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_IGNORE_UNHANDLED_ERRORS": "1",  # of tasks that nobody waits for after a first error
-    "RAY_COLOR_PREFIX": "0",  # colours would come out as text (polypool.infra.process.terminal)
+    "RAY_COLOR_PREFIX": "0",  # colours would come out as text (polypool.infra.process.output)
 }
 """Default settings of Ray."""
 _ON_ONE_MACHINE = {

@@ -26,7 +26,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import cache, cached_property, lru_cache
+from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, entry_points, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -95,114 +95,82 @@ def tracking_uri(home: Path) -> str:
     A relative SQLite path starts at `home`, not at the current folder, which may be a job's temporary one.
     """
     uri = os.environ.get("MLFLOW_TRACKING_URI") or f"{_SQLITE}mlflow.db"
-    path = database_file(uri)
-    return uri if path is None else f"{_SQLITE}{Path(home).absolute() / path}"
+    return f"{_SQLITE}{Path(home).absolute() / path}" if (path := uri.removeprefix(_SQLITE)) != uri else uri
 
 
-def database_file(uri: str) -> Path | None:
-    """Return the SQLite file of a store; None for other stores."""
-    if not uri.startswith(_SQLITE) or uri in (_SQLITE, f"{_SQLITE}:memory:"):
-        return None
-    return Path(uri.removeprefix(_SQLITE))
+def connect(uri: str, *, create: bool = False, retries: int = 0) -> MlflowClient:
+    """Return a client of a store that has answered, within seconds.
 
+    One process at a time opens a SQLite store, as the first one creates its tables.
 
-def check_uri(uri: str) -> None:
-    """Raise InputError for a folder, which MLflow no longer writes to, a database in memory or an unknown scheme."""
+    Args:
+        uri: the store.
+        create: create a SQLite file that does not exist yet.
+        retries: of requests to a server, after 2, 4, 8, ... seconds.
+
+    Raises:
+        InputError: a folder, which MLflow no longer writes to, a database in memory or an unknown scheme; there is no
+            such file, it is no database, or it may not be written; the store does not answer.
+    """
     scheme = uri.partition(":")[0].partition("+")[0] if ":" in uri else ""
     if scheme not in _SCHEMES or uri in ("sqlite://", _SQLITE, f"{_SQLITE}:memory:"):
-        database = f"{_SQLITE}/absolute/path/mlflow.db"
-        folder = uri.removeprefix("file://") if scheme in ("", "file") else ""
+        database, folder = f"{_SQLITE}/absolute/path/mlflow.db", uri.removeprefix("file://")
         copied = (
             f"; `mlflow migrate-filestore --source {shlex.quote(folder)} --target {database}` copies its runs"
         )
         raise InputError(
             f"runs cannot be recorded at {uri!r}, which is neither a database file nor a server: unset "
-            f"MLFLOW_TRACKING_URI, or set it to {database} or http://host:5000{copied if folder else ''}"
+            f"MLFLOW_TRACKING_URI, or set it to {database} or http://host:5000"
+            f"{copied if folder and scheme in ('', 'file') else ''}"
         )
+    for name, value in _DEFAULTS.items():
+        os.environ.setdefault(name, value)
+    from mlflow import MlflowClient
+
+    # MLflow logs tracebacks of what it raises, and urllib3 each attempt
+    for name, level in (("mlflow", 40), ("urllib3.connectionpool", 40), ("mlflow.store.db.utils", 50)):
+        logging.getLogger(name).setLevel(level)
+    short = {
+        "MLFLOW_HTTP_REQUEST_MAX_RETRIES": str(retries),
+        "MLFLOW_HTTP_REQUEST_TIMEOUT": str(_PATIENCE),
+    }
+    before = {name: os.environ[name] for name in short}
+    with opening(uri, create=create), explained(uri), waiting(f"MLflow at {uri} to answer"):
+        os.environ.update(short)
+        try:
+            client = MlflowClient(uri)
+            client.search_experiments(max_results=1)
+        finally:
+            os.environ.update(before)
+    return client
 
 
 @contextmanager
 def opening(uri: str, *, create: bool) -> Iterator[None]:
-    """Let one process at a time open a SQLite store, as the first one creates its tables.
-
-    Args:
-        uri: the store; nothing is done for a server.
-        create: allow a file that does not exist yet.
-
-    Raises:
-        InputError: there is no such file, it is no database, or it may not be written.
-    """
-    path = database_file(uri)
-    if path is None:
+    """Lock a SQLite store that can be read, or created; do nothing for a server."""
+    if not uri.startswith(_SQLITE):
         yield
         return
+    path = Path(uri.removeprefix(_SQLITE))
     if not (create or path.exists()):
         raise AbsentError(
             f"no runs are recorded: {path} does not exist; train first, or set MLFLOW_TRACKING_URI"
         )
     make_folder(path.parent)
     try:
-        held = FileLock(path.with_name(f"{path.name}.lock")).acquire()
+        lock = FileLock(path.with_name(f"{path.name}.lock")).acquire()
     except OSError as error:
         raise InputError(f"{path}: cannot be written: {error.strerror}; set MLFLOW_TRACKING_URI") from error
-    with held:
+    with lock:
         if path.exists():
-            _check_sqlite(path)
+            try:  # MLflow would retry for minutes
+                with closing(sqlite3.connect(path, timeout=5)) as connection:
+                    connection.execute("PRAGMA schema_version")
+            except sqlite3.Error as error:
+                raise InputError(
+                    f"{path} cannot be read as a database: {error}; move it away, or set MLFLOW_TRACKING_URI"
+                ) from error
         yield
-
-
-def _check_sqlite(path: Path) -> None:
-    """Refuse what SQLite cannot read, which MLflow would retry for minutes."""
-    try:
-        with closing(sqlite3.connect(path, timeout=5)) as connection:
-            connection.execute("PRAGMA schema_version")
-    except sqlite3.Error as error:
-        raise InputError(
-            f"{path} cannot be read as a database: {error}; move it away, or set MLFLOW_TRACKING_URI"
-        ) from error
-
-
-def connect(uri: str, *, create: bool = False, retries: int = 0) -> MlflowClient:
-    """Return a client of a store that has answered, within seconds.
-
-    Args:
-        uri: the store.
-        create: create a SQLite file that does not exist yet.
-        retries: of requests to a server, after 2, 4, 8, ... seconds.
-    """
-    check_uri(uri)
-    for name, value in _DEFAULTS.items():
-        os.environ.setdefault(name, value)
-    from mlflow import MlflowClient
-
-    logging.getLogger("mlflow").setLevel(logging.ERROR)
-    logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)  # logs each attempt
-    # this one logs tracebacks of what it raises
-    logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
-    patience = {
-        "MLFLOW_HTTP_REQUEST_MAX_RETRIES": str(retries),
-        "MLFLOW_HTTP_REQUEST_TIMEOUT": str(_PATIENCE),
-    }
-    with opening(uri, create=create), environment(patience), explained(uri):
-        client = MlflowClient(uri)
-        with waiting(f"MLflow at {uri} to answer"):
-            client.search_experiments(max_results=1)
-    return client
-
-
-@contextmanager
-def environment(values: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables for this process and its children, and restore them afterwards."""
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
 
 
 @contextmanager
@@ -460,56 +428,57 @@ def unknown_run(client: MlflowClient, uri: str, named: str) -> InputError:
     return InputError(f"{what}. The {'nearest' if nearest else 'latest'} runs:{listed}")
 
 
-@lru_cache(maxsize=64)
-def folder_at(artifact_uri: str) -> Path | None:
-    """Return the folder of a run's artifacts; None if a server keeps them."""
-    root = urlparse(artifact_uri)
-    return Path(unquote(root.path)) if root.scheme == "file" else None
+@cache
+def _copies() -> tempfile.TemporaryDirectory:
+    """Return a folder for copies of a server's files, which is removed when this process ends."""
+    return tempfile.TemporaryDirectory(prefix="polypool-artifacts-", ignore_cleanup_errors=True)
 
 
 class Artifacts:
-    """The files of many runs, over one connection. Copies of a server's files are removed with this object.
+    """The files of runs, over one connection.
 
     Args:
         uri: the store of the runs.
+        client: of the store; connects at the first file of a server if None.
     """
 
-    def __init__(self, uri: str) -> None:
-        self.uri = uri
+    def __init__(self, uri: str, client: MlflowClient | None = None) -> None:
+        self.uri, self._client = uri, client
 
     def path(self, run: RunRecord, name: str) -> Path:
-        """Return the path of a run's artifact.
+        """Return the path of a run's artifact, as `find` does."""
+        return self.find(run.run_id, run.artifacts, name)
+
+    def find(self, run_id: str, root: str, name: str) -> Path:
+        """Return the path of an artifact or a folder of them: the stored one itself, or a copy from a server.
+
+        Args:
+            run_id: of the run.
+            root: the URI of the folder of its artifacts.
+            name: of the artifact, relative to that.
 
         Raises:
             AbsentError: there is none.
             InputError: the server does not answer.
         """
-        missing = AbsentError(f"run {run.run_id} has no artifact {name}")
-        if (folder := folder_at(run.artifacts)) is not None:
-            if not (folder / name).is_file():
+        missing, place = AbsentError(f"run {run_id} has no artifact {name}"), urlparse(root)
+        if place.scheme == "file":
+            if not (path := Path(unquote(place.path)) / name).exists():
                 raise missing
-            return folder / name
+            return path
         from mlflow.exceptions import MlflowException
 
-        target = Path(self._copies.name) / run.run_id
-        target.mkdir(exist_ok=True)
+        self._client = self._client or connect(self.uri)
+        target = make_folder(Path(_copies().name) / run_id)
         with explained(self.uri):
             try:
-                return Path(self._client.download_artifacts(run.run_id, name, str(target)))
+                return Path(self._client.download_artifacts(run_id, name, str(target)))
             except MlflowException:
                 # which of its many errors means that there is no such file depends on the server
-                beside = self._client.list_artifacts(run.run_id, name.rpartition("/")[0] or None)
-                if name in [item.path for item in beside]:
+                others = self._client.list_artifacts(run_id, name.rpartition("/")[0] or None)
+                if name in [item.path for item in others]:
                     raise
                 raise missing from None
-
-    @cached_property
-    def _client(self) -> MlflowClient:
-        return connect(self.uri)
-
-    @cached_property
-    def _copies(self) -> tempfile.TemporaryDirectory:
-        return tempfile.TemporaryDirectory(prefix="polypool-artifacts-")
 
 
 # --- a run
@@ -594,14 +563,6 @@ class Tracker:
                 f"run {self.run_id} of {self.uri} was deleted; `mlflow runs restore --run-id {self.run_id}` restores it"
             )
 
-    def found_by(self, tags: Mapping[str, str]) -> Tracker | None:
-        """Return the latest run of the same experiment with these tags, or None."""
-        experiment = self._call("get_run").info.experiment_id
-        wanted = " and ".join(f"tags.`{name}` = '{value}'" for name, value in tags.items())
-        with explained(self.uri):
-            found = self._client.search_runs([experiment], filter_string=wanted, max_results=1)
-        return Tracker(uri=self.uri, run_id=found[0].info.run_id, _client=self._client) if found else None
-
     def log(self, metrics: Mapping[str, float], *, step: int) -> None:
         """Log numbers of one step in one request."""
         now = int(time.time() * 1000)
@@ -672,16 +633,12 @@ class Tracker:
         Raises:
             InputError: the run has no such artifact; the message lists those it has.
         """
-        held = [item.path for item in self._call("list_artifacts")]
-        folder = folder_at(self._call("get_run").info.artifact_uri)
-        if artifact_path.split("/")[0] in held:
-            if folder:
-                path = folder / artifact_path
-            else:
-                path = Path(self._call("download_artifacts", artifact_path, _downloads(self.run_id).name))
-            if path.exists():
-                return path
-        raise unknown(f"artifact of run {self.run_id}:", artifact_path, held)
+        root = self._call("get_run").info.artifact_uri
+        try:
+            return Artifacts(self.uri, self._client).find(self.run_id, root, artifact_path)
+        except AbsentError as error:
+            held = [item.path for item in self._call("list_artifacts")]
+            raise unknown(f"artifact of run {self.run_id}:", artifact_path, held) from error
 
     def read_json(self, name: str) -> Any:
         return read_json(self.download(name), what=f"the artifact {name} of run {self.run_id}")
@@ -691,15 +648,9 @@ class Tracker:
 
     def history(self, name: str) -> list[tuple[int, float]]:
         """Return step and value of a metric in order; after a restart the last value of a step counts."""
-        return sorted({step: value for _, value, _, step in self.points_of(name)}.items())
-
-    def points_of(self, name: str) -> list[Point]:
-        """Return every value of a metric in the order of time; after a restart a step may have two."""
         points = self._call("get_metric_history", name)
-        return sorted(
-            ((point.key, point.value, point.timestamp, point.step) for point in points),
-            key=lambda point: point[2:],
-        )
+        in_time = sorted(points, key=lambda point: (point.timestamp, point.step))
+        return sorted({point.step: point.value for point in in_time}.items())
 
     def tag(self, name: str) -> str:
         """Return a tag; empty if it is not set."""
@@ -707,10 +658,6 @@ class Tracker:
 
     def all_tags(self) -> dict[str, str]:
         return dict(self._call("get_run").data.tags)
-
-    def started(self) -> float:
-        """Return when the run began, in seconds since 1970."""
-        return self._call("get_run").info.start_time / 1000
 
     def status(self) -> str:
         """Return FINISHED, FAILED, KILLED or RUNNING."""
@@ -734,12 +681,6 @@ def _shortened(value: str) -> str:
     """Return the beginning of a long parameter with its digest, by which different values stay different."""
     digest = hashlib.sha256(value.encode()).hexdigest()
     return f"{value[:_SHOWN]}... ({len(value):,} characters in {_LONG_PARAMS}, SHA-256 {digest})"
-
-
-@cache
-def _downloads(run_id: str) -> tempfile.TemporaryDirectory:
-    """Return a folder for copies of a run's files, which is removed when this process ends."""
-    return tempfile.TemporaryDirectory(prefix="polypool-", ignore_cleanup_errors=True)
 
 
 @contextmanager
@@ -848,10 +789,6 @@ class Log:
     def history(self, name: str) -> list[tuple[int, float]]:
         """Return step and value of a metric in order."""
         return sorted({e.step: e.metrics[name] for e, _ in self.entries() if name in e.metrics}.items())
-
-    def has_tag(self, name: str) -> bool:
-        """Whether the tag `name` was set here."""
-        return any(name in entry.tags for entry, _ in self.entries())
 
     def entries(self, start: int = 0) -> Iterator[tuple[Entry, int]]:
         """Yield the entries from a byte of the file on, and the byte at their end."""
@@ -996,16 +933,11 @@ def system_metrics(tracker: Tracker) -> Iterator[None]:
     """Let MLflow log measurements of this machine inside the block, if MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING is set.
 
     Raises:
-        InputError: an invalid variable, or the packages that measure are not installed.
+        InputError: the packages that measure are not installed.
     """
-    from mlflow import environment_variables as variables
+    from mlflow.environment_variables import MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING as wanted
 
-    try:
-        wanted = variables.MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING.get()
-        variables.MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL.get()
-    except ValueError as error:
-        raise InputError(f"MLflow's variables for system metrics: {error}") from error
-    if not wanted:
+    if not wanted.get():
         yield
         return
     with needed("system-metrics"):
@@ -1021,8 +953,7 @@ def system_metrics(tracker: Tracker) -> Iterator[None]:
 
 # --- provenance
 
-_CPU = Path("/proc/cpuinfo")
-_GPUS = Path("/proc/driver/nvidia/gpus")
+_PROC = Path("/proc")
 
 
 def provenance(home: Path) -> dict[str, str]:
@@ -1035,19 +966,25 @@ def provenance(home: Path) -> dict[str, str]:
     Raises:
         InputError: the environment names something else than a commit.
     """
-    tags = {"python": platform.python_version(), "machine": machine(), **_versions()}
+    points = entry_points()
+    groups = sorted(group for group in points.groups if group.startswith("polypool."))
+    plugged = [point.dist for group in groups for point in points.select(group=group) if point.dist]
+    tags = {"python": platform.python_version(), "machine": machine()}
+    tags |= {name: found for name in PACKAGES if (found := installed(name))}
+    tags |= {f"plugin.{dist.name}": dist.version for dist in plugged}
     here, named = Path(__file__).resolve().parents[1], os.environ.get(COMMIT, "")
     if named and not re.fullmatch("[0-9a-f]{40}|[0-9a-f]{64}", named):
         raise InputError(f"{COMMIT} must be what `git rev-parse HEAD` prints, not {named!r:.80}")
     if named and not (here / ".git").exists():
         return {**tags, "git_commit": named, "mlflow.source.git.commit": named}
-    checkouts = [folder for folder in (here, home) if (folder / ".git").exists()]
-    if not checkouts:
-        return {**tags, "git_commit": "unknown"}
+    checkout = next((folder for folder in (here, home) if (folder / ".git").exists()), None)
+    git = partial(subprocess.check_output, text=True, timeout=10, cwd=checkout, stderr=subprocess.DEVNULL)
     try:
-        commit = _git(checkouts[0], "rev-parse", "HEAD")
-        changed = _git(checkouts[0], "status", "--porcelain", "--untracked-files=no")
+        commit = git(["git", "rev-parse", "HEAD"]).strip() if checkout else ""
+        changed = commit and git(["git", "status", "--porcelain", "--untracked-files=no"]).strip()
     except (OSError, subprocess.SubprocessError):
+        commit = changed = ""
+    if not commit:
         return {**tags, "git_commit": "unknown"}
     dirty = str(bool(changed)).lower()
     return {**tags, "git_commit": commit, "git_dirty": dirty, "mlflow.source.git.commit": commit}
@@ -1084,39 +1021,19 @@ def installed(package: str) -> str:
         return ""
 
 
-def _versions() -> dict[str, str]:
-    versions = {name: found for name in PACKAGES if (found := installed(name))}
-    points = entry_points()
-    groups = sorted(group for group in points.groups if group.startswith("polypool."))
-    plugged = [point.dist for group in groups for point in points.select(group=group) if point.dist]
-    return versions | {f"plugin.{dist.name}": dist.version for dist in plugged}
-
-
-def _git(folder: Path, *args: str) -> str:
-    done = subprocess.run(
-        ["git", "-C", folder, *args], capture_output=True, text=True, check=True, timeout=10
-    )
-    return done.stdout.strip()
-
-
 def machine() -> str:
     """Return system, processor and GPUs, without host name: `Linux x86_64, 16 x AMD EPYC 9654, 1 x NVIDIA H100`."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    (cpu, *_) = [*_values_of(_CPU, "model name"), platform.processor() or "unknown processor"]
-    gpus = Counter(
-        name for file in sorted(_GPUS.glob("*/information")) for name in _values_of(file, "Model")[:1]
-    )
+
+    def named(files: str, name: str) -> list[str]:
+        texts = [file.read_text(errors="replace") for file in sorted(_PROC.glob(files))]
+        found = [re.search(rf"^{name}\s*:\s*(\S.*)$", text, re.MULTILINE) for text in texts]
+        return [" ".join(match[1].split()) for match in found if match]
+
+    (cpu, *_) = [*named("cpuinfo", "model name"), platform.processor() or "unknown processor"]
+    gpus = Counter(named("driver/nvidia/gpus/*/information", "Model"))
     parts = [f"{platform.system()} {platform.machine()}", f"{cores} x {cpu}"]
     return ", ".join([*parts, *(f"{count} x {name}" for name, count in gpus.items())])
-
-
-def _values_of(file: Path, name: str) -> list[str]:
-    """Return the values of a name in a file of lines `name : value`."""
-    try:
-        text = file.read_text(errors="replace")
-    except OSError:
-        return []
-    return [" ".join(value.split()) for value in re.findall(rf"^{name}\s*:\s*(\S.*)$", text, re.MULTILINE)]
 
 
 # --- models
@@ -1141,73 +1058,48 @@ def log_model(
     Raises:
         InputError: MLflow refuses, or does not answer.
     """
-    from mlflow.entities import LoggedModelOutput, LoggedModelStatus
+    from mlflow.entities import LoggedModelOutput, LoggedModelStatus, Metric
 
     client, run_id = tracker._client, tracker.run_id
     with explained(tracker.uri), tempfile.TemporaryDirectory(prefix="polypool-model-") as folder:
         run = client.get_run(run_id)
+        of_mlflow = (NOTE, "mlflow.source.")
         made = client.create_logged_model(
             run.info.experiment_id,
             name=name,
             source_run_id=run_id,
             params=run.data.params,
-            tags=_shared(run.data.tags),
+            tags={
+                tag: value
+                for tag, value in run.data.tags.items()
+                if tag.startswith(of_mlflow) or not tag.startswith("mlflow.")
+            },
         )
         status = LoggedModelStatus.FAILED
         try:
             save(Path(folder) / "model", made.model_id)
             client.log_model_artifacts(made.model_id, str(Path(folder) / "model"))
             client.log_outputs(run_id, [LoggedModelOutput(made.model_id, step=0)])
-            _link_scores(tracker, made.model_id, [*scores])
+            read = {
+                tag.value: (each.dataset.name, each.dataset.digest)
+                for each in (run.inputs.dataset_inputs if run.inputs else ())
+                for tag in each.tags
+                if tag.key == DATASET_CONTEXT
+            }
+            linked = []
+            for start, context in scores:
+                data, digest = read.get(context, (None, None))
+                for metric in sorted(name for name in run.data.metrics if name.startswith(start)):
+                    history = client.get_metric_history(run_id, metric)
+                    last = max(history, key=lambda point: (point.step, point.timestamp))
+                    of = {"model_id": made.model_id, "dataset_name": data, "dataset_digest": digest}
+                    linked.append(Metric(metric, last.value, last.timestamp, last.step, **of, run_id=run_id))
+            if linked:
+                client.log_batch(run_id, metrics=linked)
             status = LoggedModelStatus.READY
         finally:
             client.finalize_logged_model(made.model_id, status)
     return f"models:/{made.model_id}"
-
-
-def _shared(tags: dict[str, str]) -> dict[str, str]:
-    """Return the tags that a model shares with its run: ours, its description and its source."""
-    of_mlflow = (NOTE, "mlflow.source.")
-    return {
-        name: value
-        for name, value in tags.items()
-        if name.startswith(of_mlflow) or not name.startswith("mlflow.")
-    }
-
-
-def _link_scores(tracker: Tracker, model_id: str, scores: Sequence[tuple[str, str]]) -> None:
-    """Log a run's scores as a model's, too, on the data that the run names."""
-    from mlflow.entities import Metric
-
-    client, run_id = tracker._client, tracker.run_id
-    run = client.get_run(run_id)
-    read = {
-        tag.value: (each.dataset.name, each.dataset.digest)
-        for each in (run.inputs.dataset_inputs if run.inputs else ())
-        for tag in each.tags
-        if tag.key == DATASET_CONTEXT
-    }
-    linked = []
-    for metric in sorted(run.data.metrics):
-        context = next((context for start, context in scores if metric.startswith(start)), None)
-        if context is None:
-            continue
-        last = max(client.get_metric_history(run_id, metric), key=lambda point: (point.step, point.timestamp))
-        data, digest = read.get(context, (None, None))
-        linked.append(
-            Metric(
-                metric,
-                last.value,
-                last.timestamp,
-                last.step,
-                model_id=model_id,
-                dataset_name=data,
-                dataset_digest=digest,
-                run_id=run_id,
-            )
-        )
-    if linked:
-        client.log_batch(run_id, metrics=linked)
 
 
 def register(tracker: Tracker, model: str, *, name: str, alias: str = "") -> str:

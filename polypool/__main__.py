@@ -11,9 +11,8 @@ from pathlib import Path
 
 from polypool.infra.errors import InputError, unknown
 from polypool.infra.extras import needed
-from polypool.infra.process.output import HELP
+from polypool.infra.process.output import HELP, Printable, open_closed_streams
 from polypool.infra.process.stopping import exit_now, set_handler
-from polypool.infra.process.terminal import Printable, open_closed_streams
 
 COMMANDS = "polypool.pipelines.commands"
 

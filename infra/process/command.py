@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import dataclasses
 import functools
+import gc
 import inspect
 import os
 import shutil
@@ -19,10 +21,16 @@ from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, Pri
 from polypool.infra.errors import InputError, unknown
 from polypool.infra.extras import needed
 from polypool.infra.fields import check_value, is_unicode
-from polypool.infra.process.memory import collect_rarely
-from polypool.infra.process.output import HELP, printed_as, take_options, without_next
+from polypool.infra.process.output import (
+    HELP,
+    WITHIN,
+    Printable,
+    environment,
+    printable,
+    printed_as,
+    take_options,
+)
 from polypool.infra.process.stopping import report_stop, stoppable
-from polypool.infra.process.terminal import Printable, printable
 from polypool.infra.storage import local
 
 Repeated = Annotated[tuple[str, ...], tyro.conf.UseAppendAction]
@@ -37,12 +45,14 @@ AllByDefault = Annotated[tuple[str, ...], tyro.conf.arg(help_behavior_hint="(def
 def command(main: Callable[[], None]) -> Callable[[], None]:
     """Wrap the `main` of a verb: an `InputError` is printed to standard error and exits with its code.
 
-    What is printed may come from files of others: control characters are escaped (`polypool.infra.process.terminal`).
+    What is printed may come from files of others: control characters are escaped (`polypool.infra.process.output`).
     """
 
     @functools.wraps(main)
     def run() -> None:
-        collect_rarely()
+        # with torch and MLflow in memory, garbage collection takes a second of their import, and two at the end
+        gc.set_threshold(50_000, 20, 100)
+        atexit.register(gc.freeze)
         try:
             chosen, words = take_options(sys.argv[1:])
             sys.argv[1:] = words
@@ -97,7 +107,7 @@ def call_verb(verb: Callable[..., None], options: Mapping[str, Any], *, name: st
         arguments[key] = None if lacking else record(**mine)
     if lacking:
         raise InputError(f"{name}: {', '.join(lacking)} is missing")
-    with without_next():
+    with environment(WITHIN, "python"):
         verb(**arguments, **given)
 
 

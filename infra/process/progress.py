@@ -12,8 +12,7 @@ from typing import Generic, Self, TypeVar
 
 from tqdm import tqdm
 
-from polypool.infra.process.output import JSON, QUIET, TEXT, log_line, mode
-from polypool.infra.process.terminal import printable
+from polypool.infra.process.output import JSON, QUIET, TEXT, log_line, mode, printable
 
 EVERY, SHARE = 5.0, 0.05
 """Seconds between two lines of a log, and at least this share of the time that has passed."""

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 
 from polypool.infra.errors import InputError
 from polypool.infra.files import atomic
-from polypool.infra.process.terminal import printable
+from polypool.infra.process.output import printable
 
 _IN_MEMORY = 8 << 20  # bytes of cases; beyond, they wait in a temporary file
 _EXAMPLES = 3

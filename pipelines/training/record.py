@@ -50,6 +50,7 @@ from polypool.infra.tracking import (
     Tracker,
     command_line,
     ending,
+    find_runs,
     system_metrics,
 )
 from polypool.tasks.adapter import Evaluation, Pictures, TaskAdapter
@@ -420,7 +421,7 @@ def send(tracker: Tracker, status: Status | None = None) -> None:
 
 def _close(log: Sender, tracker: Tracker, status: Status | None) -> None:
     again, note = f"`{resume_command(tracker.run_id)}` sends them", ""
-    if status == "KILLED" and log.has_tag(SCORED):
+    if status == "KILLED" and any(SCORED in entry.tags for entry, _ in log.entries()):
         status = "FINISHED"
         scored = "all its scores were logged before; figures may be missing"
         print(f"note: run {tracker.run_id} is finished: {scored}", file=sys.stderr)
@@ -459,9 +460,12 @@ def send_members(folder: Path, joint: Tracker) -> str:
     missing = []
     for own in sorted((folder / MEMBERS).glob("*")):
         tags = {JOINT: joint.run_id, MEMBER: own.name}
+        of = read_record(Described, own / DESCRIBED, what="the description of a run")
         try:
-            if (run := joint.found_by(tags)) is None:
-                of = read_record(Described, own / DESCRIBED, what="the description of a run")
+            known = find_runs(joint.uri, of.experiment, finished=False)
+            if same := [each.run_id for each in known if tags.items() <= each.tags.items()]:
+                run = Tracker.attach(joint.uri, same[0], running=False)
+            else:
                 more = {**tags, PARENT: joint.run_id, **inherited(joint.all_tags())}
                 run = of.start(joint.uri, home(), more_tags=more)
                 run.json("run.json", of.settings)

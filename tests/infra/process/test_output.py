@@ -1,9 +1,13 @@
-"""Options of every verb, and the commands that come next."""
+"""Output of verbs: their common options, text of others, and the commands that come next."""
 
+import io
+import os
 import shlex
+import signal
 import sys
 
 import pytest
+from programs import begin, begin_until, end
 from verbs import called, exit_code
 
 from polypool.infra.errors import InputError
@@ -12,8 +16,10 @@ from polypool.infra.process.command import command
 from polypool.infra.process.output import (
     LOG,
     WITHIN,
+    Printable,
     command_line,
     print_next,
+    printable,
     printed_as,
     take_options,
 )
@@ -70,11 +76,6 @@ def test_json_lines_of_workers_are_lines_of_json(capsys, line, expected):
     assert capsys.readouterr().err == line
 
 
-def test_help_names_the_options_that_all_verbs_have():
-    code, out, _ = called("search", "--help")
-    assert (code, "--log-format json" in out) == (0, True)
-
-
 def test_next_steps_are_commands_that_can_be_pasted(capsys, monkeypatch):
     monkeypatch.setattr(output.shutil, "which", lambda name: "/bin/polypool")
     print_next(
@@ -99,3 +100,53 @@ def test_programs_get_no_next_steps(capsys, monkeypatch, name, value):
     monkeypatch.setenv(name, value)
     print_next(("ask it", ("search", "id", "two words")))
     assert capsys.readouterr().out == ""
+
+
+HOSTILE = "\x1b[2J\x1b]0;title\x07caf\u00e9 \udcff\u202e\r\x9b31m"
+SHOWN = r"\x1b[2J\x1b]0;title\x07café \udcff\u202e\r\x9b31m"
+
+
+@pytest.mark.parametrize(("encoding", "expected"), [("utf-8", SHOWN), ("ascii", SHOWN.replace("é", "\\xe9"))])
+def test_a_stream_passes_on_what_its_encoding_spells(encoding, expected):
+    stream = io.TextIOWrapper(io.BytesIO(), encoding)
+    assert printable("a\tb\nc") == "a\tb\nc"
+    print(HOSTILE, file=Printable(stream), flush=True)
+    assert stream.buffer.getvalue().decode(encoding) == f"{expected}\n"
+
+
+def test_verbs_print_text_and_errors_of_others_as_text(capsys):
+    @command
+    def verb() -> None:
+        print(HOSTILE)
+        raise InputError(HOSTILE)
+
+    assert exit_code(verb) == 2
+    assert capsys.readouterr() == (f"{SHOWN}\n", f"error: {SHOWN}\n")
+
+
+def test_a_verb_whose_output_nobody_reads_ends_without_a_word():
+    code = (
+        "import time\nfrom polypool.infra.process.command import command\n"
+        "@command\ndef main():\n    for n in range(20000): print('a line', n)\nmain()"
+    )
+    verb = begin_until("a line 0", "-c", code)
+    verb.stdout.close()
+    assert verb.stderr.read() == ""
+    assert verb.wait(60) == 128 + signal.SIGPIPE
+
+
+COMMAND = """
+import atexit, gc
+from polypool.infra.process.command import command
+atexit.register(lambda: print(gc.get_freeze_count() > 1000))
+
+@command
+def main():
+    print(gc.get_threshold()[0] > 10_000, gc.get_freeze_count() < 1000)
+
+main()
+"""
+
+
+def test_commands_collect_garbage_rarely_and_not_at_exit():
+    assert end(begin("-c", COMMAND, env=os.environ)) == (0, "True True\nTrue\n", "")

@@ -49,13 +49,6 @@ def test_what_takes_less_than_two_seconds_is_not_shown(capsys, clock):
     assert "2/2" in capsys.readouterr().err
 
 
-def test_large_counts_are_scaled_and_names_of_others_escaped(capsys, clock):
-    bar = Progress(desc="\x1b[31m", total=4_000_000, unit="B", scale=True)
-    clock[0] = 10.0
-    bar.update(2_000_000)
-    assert capsys.readouterr().err.endswith("2.00M/4.00M 200k B/s, 00:10 left  \\x1b[31m\n")
-
-
 def test_programs_get_json_lines(capsys, clock, monkeypatch):
     monkeypatch.setenv(LOG, "json")
     bar = Progress(desc="rows", total=40, unit="row")

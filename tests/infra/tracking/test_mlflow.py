@@ -51,13 +51,11 @@ def test_processors_and_gpus_are_counted_and_no_host_is_named(tmp_path, monkeypa
         "model name\t: Fast  CPU @ 3 GHz\nflags: a\nmodel name\t: Fast  CPU @ 3 GHz\n"
     )
     for number, model in enumerate(("NVIDIA H100", "NVIDIA H100", "NVIDIA T4")):
-        (tmp_path / f"gpus/{number}").mkdir(parents=True)
-        (tmp_path / f"gpus/{number}/information").write_text(f"Model: \t\t {model}\nIRQ: 1\n")
-    monkeypatch.setattr(tracking, "_CPU", tmp_path / "cpuinfo")
-    monkeypatch.setattr(tracking, "_GPUS", tmp_path / "gpus")
+        (tmp_path / f"driver/nvidia/gpus/{number}").mkdir(parents=True)
+        (tmp_path / f"driver/nvidia/gpus/{number}/information").write_text(f"Model: \t\t {model}\nIRQ: 1\n")
+    monkeypatch.setattr(tracking, "_PROC", tmp_path)
     cores = len(os.sched_getaffinity(0))
     assert tracking.machine().endswith(f", {cores} x Fast CPU @ 3 GHz, 2 x NVIDIA H100, 1 x NVIDIA T4")
     assert os.uname().nodename not in tracking.machine()
-    monkeypatch.setattr(tracking, "_CPU", tmp_path / "none")
-    monkeypatch.setattr(tracking, "_GPUS", tmp_path / "none")
+    monkeypatch.setattr(tracking, "_PROC", tmp_path / "none")
     assert tracking.machine().count(",") == 1

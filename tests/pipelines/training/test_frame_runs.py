@@ -8,14 +8,11 @@ import torch
 from clips import write_clip
 from corpora import make_corpus
 from PIL import Image
-from searchable import untrained
 from tiny_models import save_vit
 from toy import FolderReport, same_weights, trainer_of
 
 from polypool.infra.errors import InputError
 from polypool.infra.registry import TASKS
-from polypool.pipelines.models import exporting
-from polypool.pipelines.models.card import example
 from polypool.pipelines.models.search import Query
 from polypool.pipelines.models.trained import TrainedModel
 from polypool.pipelines.training.checkpoint import load_weights
@@ -93,11 +90,3 @@ def test_a_run_from_clips_resumes_is_rebuilt_and_reads_new_ones(run, tmp_path):
 def test_a_run_that_would_read_all_frames_is_refused_before_it_starts(run):
     with pytest.raises(InputError, match=r"--data.max-frames 0 has the visual encoder read every frame"):
         prepare(replace(run, data=replace(run.data, max_frames=0)))
-
-
-def test_what_has_no_place_for_videos_is_refused(run, tmp_path, monkeypatch):
-    trained = untrained(run)
-    monkeypatch.setattr(exporting, "write_export", lambda *_, **__: (None, trained))
-    with pytest.raises(InputError, match=r"the model reads video files, and models of MLflow"):
-        exporting.export_to_mlflow("0" * 32)
-    assert '["video.mp4"]' in example(trained, str(tmp_path))

@@ -189,10 +189,7 @@ EXAMPLES, ATTENTION = "whole_test_examples.html", "test_attention.html"
     ("name", "pictures"),
     {
         "coco_2ad_region_bigru": {"negatives.png", EXAMPLES},
-        "coco_wsl_bert": {EXAMPLES},
         "coco_dive_region_bigru": {"variance.png", EXAMPLES, ATTENTION},
-        "coco_scoreattn_k2": {"variance.png", EXAMPLES, ATTENTION},
-        "msrvtt_hgr": {EXAMPLES, ATTENTION},
         "vqa2_scoreattn_k5": {"variance.png", "vqa_test_examples.html", ATTENTION},
     }.items(),
 )

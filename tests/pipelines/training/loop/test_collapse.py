@@ -47,7 +47,7 @@ def test_a_run_that_collapses_says_so_once_in_its_first_epoch(tmp_path, capsys, 
     )
 
 
-@pytest.mark.parametrize("objective", ["triplet", "infonce(learned=True)", "adopt", "siglip"])
+@pytest.mark.parametrize("objective", ["triplet", "siglip"])
 def test_a_run_that_learns_says_nothing(tmp_path, capsys, objective):
     run = captions(tmp_path / "data", objective=objective, optim={"epochs": 2, "batch": 8})
     log, said = trained(run, tmp_path / "log", capsys)

@@ -11,7 +11,6 @@ from safetensors.torch import load_file
 from toy import FolderReport, Toy, same_weights, toy_run, trainer_of
 from workers import run_workers
 
-from polypool.infra.batches import Order
 from polypool.infra.compute.dist import rank, world
 from polypool.infra.errors import InputError
 from polypool.pipelines.training.checkpoint import Snapshot, is_whole, load_weights, save_weights
@@ -174,13 +173,6 @@ def test_workers_that_come_and_go_leave_the_weights_of_one(tmp_path, stages):
     # batch normalisation takes this bias out again: its gradient is nothing but rounding, which Adam scales up
     for name in one.keys() - {"visual.encoder.down.bias", "visual.encoder.norm.running_mean"}:
         torch.testing.assert_close(many[name], one[name], rtol=1e-8, atol=1e-9, msg=name)
-
-
-def test_a_batch_that_is_too_large_or_that_workers_cannot_share_is_refused():
-    with pytest.raises(InputError, match="smaller batch"):
-        Order(size=3, batch=4, unit=4, seed=0)
-    with pytest.raises(InputError, match="shared evenly"):
-        toy_run(workers=3)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from polypool.infra.registry import TASKS
 from polypool.pipelines.training.checkpoint import load_weights
 from polypool.pipelines.training.loop.trainer import Trainer
 from polypool.tasks.adapter import Evaluation, TaskAdapter
-from polypool.tasks.datasets.corpus import Corpus, write_corpus
+from polypool.tasks.datasets.corpus import Corpus
 from polypool.tasks.run import Run
 
 COLOURS = np.random.default_rng(5).integers(0, 256, (len(NOUNS), 3))
@@ -108,18 +108,3 @@ def test_patches_train_and_are_rebuilt_without_the_hub(pictures, tmp_path):
         path.unlink()
     _, found = rebuilt(run, tmp_path)
     assert found.metrics["rsum"] == pytest.approx(loop.log.rows[-1][1]["whole/rsum"])
-
-
-def test_a_picture_that_changed_since_it_was_ingested_is_refused(tmp_path):
-    run = make_corpus(tmp_path, images=tmp_path / "images")
-    corpus = Corpus.open(tmp_path / "corpus")
-    items = [item for split in corpus.splits for item in corpus.items(split)]
-    for item in items:
-        Image.new("RGB", (40, 40)).save(corpus.image_path(item))
-    write_corpus(tmp_path / "corpus", items, source={}, images=tmp_path / "images")
-    inputs = TASKS.build(run.task, from_pixels(run, "cnn(size=32)", "visual.encoder.cnn", frozen=1, epochs=1))
-    data = inputs.data("train")
-    data.batch(np.arange(3), seed=1, epoch=0)
-    Image.new("RGB", (40, 40), "red").save(corpus.image_path(items[1]))
-    with pytest.raises(InputError, match="changed since it was ingested"):
-        data.batch(np.arange(3), seed=1, epoch=0)
