@@ -124,7 +124,7 @@ class QueryMetric:
 
 
 class PictureRecord:
-    """Base of the records that pages and figures are drawn from; `figures.pages.draw` draws each by its type."""
+    """Base of the records that pages and figures are drawn from; `figures.pages` draws each by its type."""
 
 
 Pictures = PictureRecord | Mapping[str, bytes] | None

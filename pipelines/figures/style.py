@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import Literal
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-
-if TYPE_CHECKING:
-    from polypool.aggregators.observe import Watched
-
-T = TypeVar("T")
 
 BAR, INK, POINT, MUTED, LINE = "#a9c4de", "#1f2d3d", "#1c4e80", "#6b7785", "#e3e7eb"
 WRAP = 34  # characters in a line of a label
@@ -105,30 +99,3 @@ def apart(y_R: np.ndarray, gap: float) -> np.ndarray:
 
 def _places(block_B: np.ndarray, gap: float) -> np.ndarray:
     return block_B.mean() + gap * (np.arange(len(block_B)) - (len(block_B) - 1) / 2)
-
-
-def name_of(watched: Watched) -> str:
-    """Return the place and the kind of an aggregator, such as `visual: GPO`."""
-    place = watched.name.removesuffix("aggregator").removesuffix(".")
-    kind = type(watched.aggregator).__name__
-    return f"{place}: {kind}" if place else kind
-
-
-def computed(compute: Callable[[Watched], T], watched: Watched, *, what: str) -> T | None:
-    """Return the result of `compute`, or None and log a warning that names the aggregator.
-
-    An aggregator of a plug-in may raise anything, which must not end the run or the figure of the others.
-
-    Args:
-        compute: returns the result.
-        watched: the aggregator.
-        what: names the result in the warning, such as `the weights`.
-    """
-    try:
-        return compute(watched)
-    except Exception as error:
-        reason = f"{type(error).__name__}: {error}"
-        logging.getLogger(__name__).warning(
-            "%s of the aggregator %s are not drawn: %s", what, name_of(watched), reason
-        )
-        return None

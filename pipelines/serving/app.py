@@ -21,8 +21,7 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from polypool.infra.errors import AwayError, FaultError, InputError
-from polypool.pipelines.figures.pages.document import data_address, templates
-from polypool.pipelines.figures.pages.thumbnails import Thumbnails
+from polypool.pipelines.figures.pages import Thumbnails, data_address, templates
 from polypool.pipelines.models.search import AnswerSearch, as_file
 from polypool.pipelines.models.table_rows import plain
 from polypool.pipelines.serving.schema import (

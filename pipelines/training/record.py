@@ -566,7 +566,7 @@ def log_pictures(log: Log | Tracker | None, *makers: Callable[[], Pictures]) -> 
         log: where they go.
         makers: each returns a record to draw, or files by name.
     """
-    from polypool.pipelines.figures.pages.draw import draw  # templates and decoders, once, at the end
+    from polypool.pipelines.figures.pages import draw  # templates and decoders, once, at the end
 
     files: dict[str, bytes] = {}
     for make in makers:
@@ -592,8 +592,11 @@ def run_figures(
         history: returns steps and values of a metric; empty where it was never logged.
         title: of each figure.
     """
-    from polypool.pipelines.figures.coefficients import draw_coefficients  # Matplotlib, once, at the end
-    from polypool.pipelines.figures.embedding_figures import draw_negatives, draw_variance
+    from polypool.pipelines.figures.run_figures import (
+        draw_coefficients,  # Matplotlib, once, at the end
+        draw_negatives,
+        draw_variance,
+    )
 
     figures: dict[str, Callable[[], bytes | None]] = {
         "pooling.png": lambda: draw_coefficients(watched, heading=f"{title}: pooling coefficients"),

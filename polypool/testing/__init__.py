@@ -43,18 +43,16 @@ def checks(name: str, *, kind: str = "") -> list[Check]:
     if kind not in KINDS:
         raise unknown("kind", kind, KINDS)
     KINDS[kind].part(name)  # a part that cannot be imported is an error of its own
-    from polypool.testing.kinds import checks_of
+    from polypool.testing.parts import checks_of
 
     return checks_of(name, kind)
 
 
 def task_checks(run: Run) -> list[Check]:
     """Return the checks of a run's adapter: those that training needs, then those of other verbs."""
-    from polypool.testing.abilities import AbilityChecks
     from polypool.testing.adapters import AdapterChecks
 
-    adapter = AdapterChecks(run)
-    return [*adapter.checks(), *AbilityChecks(adapter).checks()]
+    return AdapterChecks(run).checks()
 
 
 def outcomes(
@@ -79,7 +77,7 @@ def outcomes(
         yield from run_checks(checks(name, kind=kind))
         return
     KINDS[kind].part(name)
-    from polypool.testing.made_up import made_up_run
+    from polypool.testing.adapters import made_up_run
 
     with tempfile.TemporaryDirectory() as folder:
         run = _recipe_run(name, recipe, overrides) if recipe else made_up_run(name, Path(folder))

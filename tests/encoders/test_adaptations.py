@@ -24,7 +24,7 @@ from polypool.pipelines.training.checkpoint import load_weights
 from polypool.pipelines.training.train import prepare
 from polypool.tasks.models.parts import is_adapted, without_adaptation
 from polypool.tasks.run import Run
-from polypool.testing.kinds import AdaptationChecks
+from polypool.testing.parts import AdaptationChecks
 
 
 @pytest.fixture(scope="module")

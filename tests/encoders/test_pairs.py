@@ -17,7 +17,7 @@ from polypool.tasks.models.branch import Branch
 from polypool.tasks.models.dual_encoder import DualEncoder
 from polypool.tasks.objectives.infonce import InfoNCE
 from polypool.tasks.similarities.similarity import Cosine
-from polypool.testing.encoders import EncoderChecks
+from polypool.testing.parts import EncoderChecks
 
 KINDS = ("clip", "siglip")
 CAPTIONS = ["a dog beside the house", "The bird, the boat and the tree!", "dogs", "running a car and one cat"]

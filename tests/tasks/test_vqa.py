@@ -18,7 +18,7 @@ from polypool.infra.compute.dist import rank
 from polypool.infra.errors import InputError
 from polypool.infra.registry import TASKS
 from polypool.infra.store import FeatureStore
-from polypool.pipelines.figures.pages.draw import draw
+from polypool.pipelines.figures.pages import draw
 from polypool.pipelines.recipes.load import derive
 from polypool.pipelines.training.train import prepare
 from polypool.tasks.automatic import AUTO

@@ -18,7 +18,7 @@ from polypool.infra.errors import InputError
 from polypool.infra.registry import TASKS
 from polypool.infra.tracking import tracking_uri
 from polypool.pipelines.comparison.comparison import compare
-from polypool.pipelines.figures.pages.draw import draw
+from polypool.pipelines.figures.pages import draw
 from polypool.pipelines.models import run_evaluation
 from polypool.pipelines.models.trained import load_run
 from polypool.tasks.datasets.coco_judgments import eccv_files, read_cxc, read_eccv

@@ -14,7 +14,7 @@ from polypool.aggregators.observe import observe
 from polypool.infra.errors import InputError
 from polypool.infra.registry import TASKS
 from polypool.pipelines.commands import evaluate
-from polypool.pipelines.figures.embedding_figures import spread_of
+from polypool.pipelines.figures.run_figures import spread_of
 from polypool.pipelines.models.run_evaluation import analyse
 from polypool.pipelines.models.trained import TrainedModel, load
 from polypool.tasks.models.dual_encoder import SplitEmbeddings

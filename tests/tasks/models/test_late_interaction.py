@@ -10,7 +10,7 @@ from toy import trainer_of
 
 from polypool.aggregators.observe import Seen, Watched
 from polypool.infra.registry import AGGREGATORS
-from polypool.pipelines.figures.embedding_figures import spread_of
+from polypool.pipelines.figures.run_figures import spread_of
 from polypool.pipelines.models.trained import TrainedModel
 from polypool.tasks.models.dual_encoder import SplitEmbeddings
 from polypool.tasks.scoring.geometry import ablated, alignment, uniformity, variance_of

@@ -15,7 +15,7 @@ from polypool.infra.errors import InputError
 from polypool.infra.registry import OBJECTIVES, REGULARISERS, SIMILARITIES
 from polypool.infra.spec import trust_modules
 from polypool.tasks.objectives.objective import Objective, batch_positives, pairs_and_negatives
-from polypool.testing.losses import ObjectiveChecks
+from polypool.testing.parts import ObjectiveChecks
 
 
 def scores(rows: int, columns: int, seed: int = 0) -> torch.Tensor:

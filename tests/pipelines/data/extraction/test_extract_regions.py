@@ -21,7 +21,7 @@ from polypool.pipelines.data.extraction.file_features import FileFeatures
 from polypool.tasks.datasets.corpus import Corpus
 from polypool.tasks.inputs.corpus_inputs import FeatureSource
 from polypool.tasks.scoring.attention_maps import column_of
-from polypool.testing.kinds import BackboneChecks
+from polypool.testing.parts import BackboneChecks
 
 trust_modules(__name__)
 

@@ -1,17 +1,145 @@
-"""The page of attention: the weights that a model's aggregators give the elements of images, videos and texts."""
+"""HTML pages of examples and of attention, drawn by the type of the records that evaluations leave."""
 
 from __future__ import annotations
 
+import base64
+import io
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from functools import singledispatch
 from math import isqrt
+from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
+from jinja2 import Environment, PackageLoader, StrictUndefined
 from PIL import Image
 
-from polypool.pipelines.figures.pages.document import data_address, rendered
-from polypool.pipelines.figures.pages.thumbnails import Thumbnails
+from polypool.infra.errors import InputError
+from polypool.infra.pictures import load
+from polypool.infra.video import BadVideo, VideoReader, choose_decoder
+from polypool.tasks.adapter import Pictures
+from polypool.tasks.questions.answer_report import AnswerExample, AnswerExamples
 from polypool.tasks.scoring.attention_maps import AttentionExample, AttentionExamples
+from polypool.tasks.scoring.examples import HITS, RetrievalExamples
+
+FRAMES, FRAME, GAP = 4, (160, 120), 3
+"""The strip of a video: number of frames, their largest size and the gap between them, in pixels."""
+_JUDGED = {
+    "own": "",
+    "cxc": " Right is also what people rated so.",
+    "eccv": " Right is what ECCV Caption found to be so, and queries are those it has.",
+}
+"""What is relevant besides, or instead of, an image's own captions."""
+
+
+@singledispatch
+def draw(record: Pictures) -> Mapping[str, bytes]:
+    """Return the files that show a record, by file name; a mapping is returned unchanged.
+
+    A package registers a function for its own type of record by `@draw.register`.
+
+    Raises:
+        InputError: no function is registered for the type.
+    """
+    raise InputError(
+        f"an evaluation's pictures are {type(record).__name__}, expected files by name, None or one of the records "
+        f"{', '.join(sorted(it.__name__ for it in draw.registry if it.__module__ != 'builtins'))}; another is drawn by "
+        "a function that polypool.pipelines.figures.pages.draw.register takes"
+    )
+
+
+@draw.register
+def _(record: None) -> Mapping[str, bytes]:
+    return {}
+
+
+@draw.register(Mapping)
+def _(record: Mapping[str, Any]) -> Mapping[str, bytes]:
+    for name, content in record.items():
+        if not isinstance(name, str) or not isinstance(content, bytes):
+            raise InputError(
+                f"the file {name!r} of an evaluation's pictures is {type(content).__name__}, expected bytes"
+            )
+    return record
+
+
+@draw.register
+def _(record: AttentionExamples) -> Mapping[str, bytes]:
+    return {f"{record.split}_attention.html": attention_page(record)}
+
+
+@draw.register
+def retrieval_page(record: RetrievalExamples) -> Mapping[str, bytes]:
+    """Draw captions and pictures with what they retrieve; an item without a file is shown as its first caption."""
+    video = record.modality == "video"
+    addresses = {}
+    with Thumbnails(video=video) as thumbnails:
+        for number, item in record.items.items():
+            images = thumbnails.images(item.file, at_most=FRAMES if video else 1)
+            addresses[number] = data_address(_strip(images) if video else images[0]) if images else ""
+    about = _about(record)
+    if not any(addresses.values()):
+        about += f" The files of the {record.modality}s are not here: their first captions are shown instead."
+    html = rendered(
+        "retrieval", f"Retrieval in the split {record.split}", about=about, record=record, addresses=addresses
+    )
+    return {f"{record.protocol.name}_{record.split}_examples.html": html}
+
+
+def _strip(images: Sequence[Image.Image]) -> Image.Image:
+    """Put frames side by side."""
+    for image in images:
+        image.thumbnail(FRAME)
+    width = sum(image.width for image in images) + GAP * (len(images) - 1)
+    strip, left = Image.new("RGB", (width, max(image.height for image in images))), 0
+    for image in images:
+        strip.paste(image, (left, 0))
+        left += image.width + GAP
+    return strip
+
+
+def _about(record: RetrievalExamples) -> str:
+    protocol, (items, captions) = record.protocol, record.gallery
+    kind = "distinct captions" if protocol.distinct else "captions"
+    about = (
+        f"Queries drawn at random, right ones and wrong ones by the protocol {protocol.name} in turn, and what they "
+        f"found among the {items:,} {record.modality}s or the {captions:,} {kind} of the whole split {record.split}: "
+        f"rank, score and, with a dashed border, the best right one beyond the first {HITS}."
+    )
+    parts = f"{protocol.folds} parts of it, one by one" if protocol.folds > 1 else ""
+    if record.ranked_items < items:
+        parts = f"its first {record.ranked_items:,} {record.modality}s alone"
+    if parts:
+        about += f" The protocol looks in {parts}, so its ranks are better or the same."
+    about += _JUDGED[protocol.right]
+    return about
+
+
+@draw.register
+def answers_page(record: AnswerExamples) -> Mapping[str, bytes]:
+    """Draw questions with the answers of people and of the model; an answer counts as good from an accuracy of 0.5."""
+    about = f"{len(record.examples)} of {record.questions:,} questions: right and wrong answers in turn, of many types."
+    if record.accuracy is not None:
+        about += f" The accuracy of all is {record.accuracy:.2f}%."
+    with Thumbnails(video=False) as thumbnails:
+        cards = [_card(example, thumbnails) for example in record.examples]
+    html = rendered("answers", f"Questions of the split {record.split}", about=about, cards=cards)
+    return {f"vqa_{record.split}_examples.html": html}
+
+
+def _card(example: AnswerExample, thumbnails: Thumbnails) -> dict[str, Any]:
+    images = thumbnails.images(example.image.file)
+    good = None if example.accuracy is None else example.accuracy >= 0.5
+    return {
+        "example": example,
+        "image": data_address(images[0]) if images else "",
+        "mark": {None: "", True: "good", False: "bad"}[good],
+        "people": Counter(example.answers).most_common(),
+    }
+
 
 _FRAMES, _DECODED = 4, 32  # of a video: frames that are shown, and that are decoded at most
 _COLOURS = np.array([[20, 24, 82], [120, 28, 109], [220, 60, 60], [252, 150, 30], [255, 235, 90]], float)
@@ -25,11 +153,11 @@ def attention_page(record: AttentionExamples) -> bytes:
     video = record.modality == "video"
     vectors = max((len(it.visual) for it in record.examples if it.visual is not None), default=1)
     with Thumbnails(video=video) as thumbnails:
-        cards = [_card(example, record, thumbnails) for example in record.examples]
+        cards = [_attention_card(example, record, thumbnails) for example in record.examples]
     return rendered(
         "attention",
         f"Where the aggregators look: {record.split}",
-        about=_about(record),
+        about=_about_attention(record),
         record=record,
         cards=cards,
         video=video,
@@ -38,7 +166,7 @@ def attention_page(record: AttentionExamples) -> bytes:
     )
 
 
-def _about(record: AttentionExamples) -> str:
+def _about_attention(record: AttentionExamples) -> str:
     chosen = f"{len(record.examples)} of {record.texts:,} {record.text_kind} of the split {record.split}"
     about = [f"{chosen}, each with its {record.modality}."]
     if any(it.visual is not None for it in record.examples):
@@ -50,7 +178,7 @@ def _about(record: AttentionExamples) -> str:
         )
     if any(it.words is not None for it in record.examples):
         about.append("The stronger a word is shaded, the more it weighs; where all weigh alike, none is.")
-    if any(_sums(it.visual) or _sums(it.words) for it in record.examples):
+    if any(_gates(it.visual) or _gates(it.words) for it in record.examples):
         about.append(
             "Weights add up to 100 % where an aggregator averages; those of one that lets each element pass by "
             "itself, as a gate does, add up to anything, and are alike where it lets all of them pass."
@@ -60,12 +188,14 @@ def _about(record: AttentionExamples) -> str:
     return " ".join(about)
 
 
-def _sums(weight_KN: np.ndarray | None) -> bool:
+def _gates(weight_KN: np.ndarray | None) -> bool:
     """Whether the weights of a vector do not sum to one."""
     return weight_KN is not None and bool((np.abs(weight_KN.sum(axis=1) - 1) > 0.01).any())
 
 
-def _card(example: AttentionExample, record: AttentionExamples, thumbnails: Thumbnails) -> dict[str, Any]:
+def _attention_card(
+    example: AttentionExample, record: AttentionExamples, thumbnails: Thumbnails
+) -> dict[str, Any]:
     weight_KN, video = example.visual, record.modality == "video"
     decoded = min(weight_KN.shape[1], _DECODED) if video and weight_KN is not None else 1
     images = thumbnails.images(example.item.file, at_most=decoded)
@@ -242,3 +372,122 @@ def part_seen(image: Image.Image, extractor: Mapping[str, Any]) -> Image.Image:
     ]
     left, top = ((side - part) / 2 for side, part in zip(image.size, crop_size, strict=True))
     return image.crop((round(left), round(top), round(left + crop_size[0]), round(top + crop_size[1])))
+
+
+SIDE = 320  # pixels, of the longer side
+_PATIENCE = 30.0  # seconds for one video
+
+
+class Thumbnails(AbstractContextManager["Thumbnails"]):
+    """Makes thumbnails of images, or of frames of videos; safe to share between threads.
+
+    Args:
+        video: the files are videos.
+    """
+
+    def __init__(self, *, video: bool) -> None:
+        self.video = video
+        self._lock, self._decodes = Lock(), True
+        self._reader: VideoReader | None = None
+
+    def images(self, file: Path | None, *, at_most: int = 1) -> list[Image.Image]:
+        """Return small copies in RGB: of the image, or of frames of the video, evenly over time.
+
+        There are none if there is no file or it does not decode.
+
+        Args:
+            file: the image or video.
+            at_most: how many frames of a video; one is taken from its middle.
+        """
+        if file is None:
+            return []
+        if self.video:
+            frames = self._frames(file, 3 if at_most == 1 else at_most)
+            return frames if at_most > 1 else frames[len(frames) // 2 :][:1]
+        image = load(file, side=SIDE)
+        return [] if isinstance(image, str) else [_shrunk(image)]
+
+    def _frames(self, path: Path, at_most: int) -> list[Image.Image]:
+        with self._lock:
+            try:
+                if self._reader is None and self._decodes:
+                    self._reader = VideoReader(decoder=choose_decoder(), timeout=_PATIENCE)
+                if self._reader is None:
+                    return []
+                return [
+                    _shrunk(Image.fromarray(np.array(frame.x_HW3)))
+                    for frame in self._reader.frames(path, at_most=at_most)
+                ]
+            except BadVideo:
+                return []
+            except (
+                InputError,
+                RuntimeError,
+            ):  # no decoder, or it does not start: no other video would decode
+                self._decodes, self._reader = False, None
+                return []
+
+    def close(self) -> None:
+        """End the process that decodes videos."""
+        with self._lock:
+            if self._reader is not None:
+                self._reader.close()
+                self._reader = None
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+def _shrunk(image: Image.Image) -> Image.Image:
+    image.thumbnail((SIDE, SIDE))
+    return image
+
+
+QUALITY = 70  # of JPEG
+
+
+def templates(package: str) -> Environment:
+    """Return the templates of a package's folder `templates`.
+
+    Every value is escaped unless it is the output of another template, and an undefined name is an error.
+
+    Args:
+        package: such as `polypool.pipelines.figures`.
+    """
+    environment = Environment(
+        loader=PackageLoader(package),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters["percent"] = percent
+    return environment
+
+
+def rendered(name: str, title: str, **values: Any) -> bytes:
+    """Return a page of this package by the name of its template."""
+    page = templates("polypool.pipelines.figures").get_template(f"{name}.html.j2")
+    return page.render(title=title, **values).encode()
+
+
+def percent(part: float) -> str:
+    """Return a fraction as a percentage, to three digits below 10 %."""
+    value = 100 * part
+    return f"{value:.1f}%" if abs(value) >= 10 else f"{value:.2f}%"
+
+
+def data_address(image: Image.Image | bytes, *, quality: int = QUALITY) -> str:
+    """Return a picture as a `data:` address.
+
+    Args:
+        image: in mode RGB, encoded as JPEG; or the bytes of a JPEG or a PNG.
+        quality: of the JPEG.
+    """
+    if isinstance(image, Image.Image):
+        buffer = io.BytesIO()
+        image.save(buffer, "JPEG", quality=quality)
+        image = buffer.getvalue()
+    kind = "png" if image.startswith(b"\x89PNG") else "jpeg"
+    return f"data:image/{kind};base64,{base64.b64encode(image).decode()}"

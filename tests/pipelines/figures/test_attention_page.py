@@ -3,7 +3,6 @@ from __future__ import annotations
 import base64
 import io
 import re
-from html import unescape
 from pathlib import Path
 
 import numpy as np
@@ -11,15 +10,14 @@ import pytest
 from markup import well_formed
 from PIL import Image
 
-from polypool.pipelines.figures.pages import attention_page as module
-from polypool.pipelines.figures.pages.attention_page import (
+from polypool.pipelines.figures import pages as module
+from polypool.pipelines.figures.pages import (
     attention_page,
     cells,
     frame_of,
     overlay,
     part_seen,
     region_weights,
-    shades,
 )
 from polypool.tasks.datasets.open_corpora import PicturedItem
 from polypool.tasks.scoring.attention_maps import AttentionExample, AttentionExamples, NearestCaption
@@ -164,21 +162,6 @@ def test_words_are_shaded_as_they_differ_and_bars_are_high_in_proportion_to_weig
     assert re.findall(r"<small>(vector \d)</small><span", html) == ["vector 1", "vector 2"]
 
 
-def test_shades_are_parts_of_the_largest_weight_and_what_weighs_alike_has_none():
-    assert [it["strength"] for it in shades(np.array([0.1, 0.4, -0.2]))] == pytest.approx([0.25, 1.0, 0.0])
-    for weightless in (np.zeros(2), np.array([-0.3, -0.1])):
-        assert [it["strength"] for it in shades(weightless)] == [0.0, 0.0]
-    assert [it["pale"] for it in shades(np.array([0.1, 0.4]), [1])] == [True, False]
-    assert [it["shade"] for it in shades(np.array([0.1, 0.3, 0.2]))] == pytest.approx([0.0, 1.0, 0.5])
-    assert [it["shade"] for it in shades(np.array([0.24, 0.25]))] == pytest.approx([0.0, 0.08])
-    for alike in ([0.95, 0.95], [1.0], [0.0, 0.0]):
-        assert {it["shade"] for it in shades(np.array(alike))} == {0.0}
-    html = page(example(words=np.array([[0.95, 0.95]])))
-    assert "where all weigh alike, none is" in html
-    assert "add up to anything" in html
-    assert set(re.findall(r"--w:([\d.]+)", html)) == {"0.00"}
-
-
 def test_cells_go_over_the_image_and_regions_beside_it():
     html = page(example(visual=np.array([[0.6, 0.1, 0.1, 0.1, 0.1]])))
     assert "class token 60.0%" in html
@@ -202,24 +185,3 @@ def test_of_a_video_the_heaviest_frames_are_shown_in_time(thumbnails):
     assert re.findall(r"<figcaption><small>([\d.]+)%</small>", html) == ["30.0", "10.0", "20.0", "33.0"]
     assert [frame.mean() for frame in drawn(html)] == pytest.approx([20, 60, 80, 100], abs=3)
     assert re.findall(r'<i( class="pale")? style', html) == [' class="pale"', "", ' class="pale"', "", "", ""]
-
-
-def test_a_nearest_caption_of_the_image_itself_is_marked():
-    near = [NearestCaption(text=text, cosine=1.0, own=own) for text, own in (("<i>a", True), ("b", False))]
-    weight_KN = np.stack([np.arange(4.0), np.arange(4.0)[::-1]])
-    html = unescape(page(example(visual=weight_KN, nearest=near)))
-    own, other = re.findall(r"<br><span(.*?)</figcaption>", html, flags=re.DOTALL)
-    assert own.startswith(' class="good">✓ <i>a</span>')
-    assert "one of this image's" in own
-    assert other.startswith(">b</span>")
-    assert "one of this" not in other
-    assert "cosine 1.00" in other
-    assert "the nearest caption of the split" in html
-
-
-def test_frames_say_when_they_are_shown():
-    weight_KN = np.array([[0.1, 0.2, 0.3, 0.15, 0.25]])
-    of_frames = {"visual": weight_KN, "seconds": np.array([[0.0], [1.04], [2.0], [3.5], [61.25]])}
-    html = page(example(**of_frames), modality="video")
-    assert re.findall(r"at (\S+) s</small>", html) == ["1.0", "2.0", "3.5", "61.2"]
-    assert " s</small>" not in page(example(visual=weight_KN), modality="video")

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import base64
-import io
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,12 +7,10 @@ import pytest
 from jinja2 import UndefinedError
 from markup import well_formed
 from pictures import noise
-from PIL import Image
 from toy import FolderLog
 
 from polypool.infra.errors import InputError
-from polypool.pipelines.figures.pages.document import data_address, templates
-from polypool.pipelines.figures.pages.draw import draw
+from polypool.pipelines.figures.pages import draw, templates
 from polypool.pipelines.training.record import log_pictures
 from polypool.tasks.adapter import PictureRecord
 from polypool.tasks.datasets.open_corpora import PicturedItem
@@ -39,26 +35,12 @@ def draw_told(record: Told) -> dict[str, bytes]:
 
 
 def test_values_are_escaped_and_none_may_be_left_out():
-    page = templates("polypool.pipelines.figures.pages").get_template("document.html.j2")
+    page = templates("polypool.pipelines.figures").get_template("document.html.j2")
     html = page.render(title="<b>'&\"", about="<script>")
     assert "<title>&lt;b&gt;&#39;&amp;&#34;</title>" in html
     assert "<p>&lt;script&gt;</p>" in html
     with pytest.raises(UndefinedError, match="about"):
         page.render(title="")
-
-
-def test_an_address_holds_a_jpeg_or_the_very_bytes():
-    image = noise()
-    source = data_address(image)
-    assert source.startswith("data:image/jpeg;base64,")
-    with Image.open(io.BytesIO(base64.b64decode(source.partition("base64,")[2]))) as read:
-        assert (read.format, read.size) == ("JPEG", image.size)
-    assert len(data_address(image, quality=95)) > len(source)
-    for kind in ("png", "jpeg"):
-        buffer = io.BytesIO()
-        image.save(buffer, kind)
-        source = data_address(buffer.getvalue())
-        assert source == f"data:image/{kind};base64,{base64.b64encode(buffer.getvalue()).decode()}"
 
 
 def test_records_of_others_files_and_nothing_are_drawn():

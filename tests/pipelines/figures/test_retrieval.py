@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import re
 import shutil
 from dataclasses import replace
 
@@ -8,21 +7,19 @@ import numpy as np
 import pytest
 import torch
 from corpora import make_corpus
-from judgment_files import caption, image, write_csvs
 from markup import well_formed
 from searchable import with_clips, with_pictures
 from workers import run_workers
 
 from polypool.infra.compute.dist import rank
 from polypool.infra.registry import TASKS
-from polypool.pipelines.figures.pages.draw import draw
+from polypool.pipelines.figures.pages import draw
 from polypool.tasks.datasets.corpus import Corpus, write_corpus
 from polypool.tasks.image_text import ImageText
 from polypool.tasks.models.pair_encoder import PairScores
 from polypool.tasks.run import Run
 from polypool.tasks.scoring.examples import HITS, RankedQueries, RetrievalExample, find_examples
 from polypool.tasks.scoring.metrics import Positives
-from polypool.tasks.scoring.protocols import PROTOCOLS, ScoringProtocol
 
 NASTY = "<script>alert('&\"')</script>"
 
@@ -138,18 +135,6 @@ def test_a_page_has_cards_of_both_directions_with_images_in_it(run):
         assert card.count("&#10003; right</strong> <small>") >= 1
 
 
-def test_the_verdict_is_that_of_the_marks(run):
-    for card in cards(page_of(TASKS.build(run.task, run))):
-        first = re.search(r'<li class="(right|wrong)', card)[1]
-        assert ("&#10007; wrong</strong>: the " in card) == (first == "wrong")
-        marked = re.findall(r'<li class="right(?: beyond)?">.*?<strong>(\d+)</strong>', card)
-        if first == "wrong":
-            assert int(re.search(r"right one is at rank (\d+)", card)[1]) == int(marked[0]) > 1
-        ranks = re.findall(r"<p><strong>(\d+)</strong>", card)
-        assert ranks[:5] == list("12345")
-        assert len(ranks) == 5 or (int(ranks[5]) > 5 and "right beyond" in card)
-
-
 @pytest.mark.parametrize("video", [False, True], ids=["images", "videos"])
 def test_everything_is_escaped(run, tmp_path, video):
     run = with_clips(tmp_path) if video else run
@@ -200,35 +185,6 @@ def test_videos_are_strips_and_a_shared_caption_is_right_for_all_who_have_it(tmp
     assert "It is right for 2 videos." in card
     assert card.count('<li class="right') == 2
     assert f"4 videos or the {len(set(pairs.texts))} distinct captions" in html
-
-
-def test_folds_and_parts_of_a_split_are_told(run, monkeypatch):
-    for changes, told in (({"folds": 3}, "in 3 parts of it"), ({"first": 5}, "in its first 5 images alone")):
-        monkeypatch.setitem(PROTOCOLS, "made", ScoringProtocol(name="made", about="", **changes))
-        html = page_of(TASKS.build(run.task, run), protocol="made")
-        assert f"looks {told}" in html
-        assert "12 images or the 24 captions of the whole split" in html
-
-
-def test_ratings_of_crisscrossed_captions_decide_what_is_right(run, tmp_path, monkeypatch):
-    corpus = Corpus.open(run.data.corpus)
-    items = [
-        replace(item, caption_ids=tuple(f"{item.id}{n}" for n in range(len(item.captions))))
-        for split in corpus.splits
-        for item in corpus.items(split)
-    ]
-    write_corpus(tmp_path / "corpus", items, source={}, images=corpus.manifest.images)
-    ids = [item.id for item in items if item.split == "test"]
-    rated = [(caption(f"{id}{n}"), image(ids[at - 1]), 4) for n in (0, 1) for at, id in enumerate(ids)]
-    captions, images = (caption(f"{ids[0]}0"), caption(f"{ids[1]}0"), 4), (image(ids[0]), image(ids[1]), 4)
-    folder = write_csvs(tmp_path / "cxc", sits=rated, sts=[captions], sis=[images])
-    monkeypatch.setitem(PROTOCOLS, "made-cxc", ScoringProtocol(name="made-cxc", about="", right="cxc"))
-    run = replace(run, data=replace(run.data, corpus=str(tmp_path / "corpus")))
-    adapter = ImageText(run, cxc=str(folder))
-    html = page_of(adapter, adapter.scorer(adapter.model(), "test"), protocol="made-cxc")
-    assert "people rated so" in html
-    assert html.count("It is right for 2 images.") == 12
-    assert "the best right one is at rank" in html
 
 
 class Alike:
