@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import json as json_format
 import sys
-from dataclasses import asdict
 from pathlib import Path
 
 import tyro
@@ -35,20 +34,20 @@ def show(*, experiment: str = "polypool", mark_dead: bool = False, json: bool = 
         mark_dead: end as KILLED the runs that no process trains any more.
         json: print JSON, an object for each run.
     """
-    from polypool.pipelines.comparison import run_list
+    from polypool.pipelines.comparison import runs as listing
 
     uri = tracking_uri(home())
-    runs = run_list.list_runs(uri, experiment, home=home())
+    runs = listing.list_runs(uri, experiment, home=home())
     if mark_dead:
-        ended = run_list.mark_dead(uri, runs, home=home())
-        runs = run_list.list_runs(uri, experiment, home=home()) if ended else runs
+        ended = listing.mark_dead(uri, runs, home=home())
+        runs = listing.list_runs(uri, experiment, home=home()) if ended else runs
         if not json:
             lines = [f"run {run_id}: no process trains it, now {state}" for run_id, state in ended.items()]
             print("\n".join(lines or ["no dead run was found"]), end="\n\n")
     if json:
-        print(json_format.dumps([asdict(run) for run in runs], indent=1))
+        print(json_format.dumps(runs, indent=1))
     else:
-        print(run_list.run_table(runs) if runs else f"experiment {experiment!r} has no trained runs")
+        print(listing.run_table(runs) if runs else f"experiment {experiment!r} has no trained runs")
 
 
 def archive(

@@ -6,8 +6,8 @@ import pytest
 from places import ROOT
 
 from docs.generate.__main__ import SECTION, outdated
-from docs.generate.parts import parameter_table, table
-from docs.generate.tasks import SECTIONS, names_in
+from docs.generate.parts import parameter_table
+from docs.generate.tasks import SECTIONS
 from polypool.infra.errors import InputError
 from polypool.infra.registry import AGGREGATORS, RECIPES, TASKS
 
@@ -45,11 +45,6 @@ def test_every_section_is_on_a_page():
     assert unnamed == {"parts/aggregator", "parts/task", "parts/recipe"}
 
 
-def test_specs_name_what_their_parameters_name():
-    assert [*names_in("gcn(then=seq2seq, layers=4)")] == ["gcn", "seq2seq"]
-    assert [*names_in("slots(global_feature='kmax(k=2)')")] == ["slots", "kmax"]
-
-
 class Undocumented:
     """Half of it is.
 
@@ -63,11 +58,3 @@ class Undocumented:
 def test_a_parameter_without_documentation_is_an_error():
     with pytest.raises(InputError, match=r"Undocumented does not document two; add it to Args"):
         parameter_table(Undocumented)
-
-
-def test_cells_hold_what_would_end_them():
-    assert table(("a", "b"), [("int | None", "two\n\nlines")], right=(1,)).splitlines() == [
-        "| a | b |",
-        "| --- | ---: |",
-        r"| int \| None | two lines |",
-    ]

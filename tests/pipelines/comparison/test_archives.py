@@ -118,34 +118,36 @@ def damaged(archive: Path, column: str, value: object) -> Path:
     return archive
 
 
-@pytest.mark.parametrize("run_id", ["..", "../x", "/etc", ""])
-def test_an_id_that_leads_out_of_the_folder_is_refused(archive, tmp_path, run_id):
-    with pytest.raises(InputError, match="is no id of a run"):
-        read_archive(damaged(archive, "run_id", run_id), tmp_path)
-
-
-@pytest.mark.parametrize("name", ["../x.npz", "per_query/../../x.npz", "/x.json", "per_query/x.py", "x.npz"])
-def test_a_file_that_leads_out_of_the_folder_is_refused(archive, tmp_path, name):
-    with pytest.raises(InputError, match="is no file of an evaluation's results"):
-        read_archive(damaged(archive, "files", [(name, b"x")]), tmp_path)
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        *(("run_id", value) for value in ("..", "../x", "/etc", "")),
+        *(
+            ("files", [(name, b"x")])
+            for name in ("../x.npz", "per_query/../../x.npz", "/x.json", "per_query/x.py")
+        ),
+    ],
+)
+def test_what_leads_out_of_the_folder_is_refused(archive, tmp_path, column, value):
+    with pytest.raises(InputError, match=r"is no id of a run|is no file of an evaluation's results"):
+        read_archive(damaged(archive, column, value), tmp_path)
     assert not [*tmp_path.rglob("x.*")]
 
 
 def test_damaged_files_are_refused(archive, tmp_path):
     pq.write_table(pa.table({"a": [1]}), tmp_path / "other.parquet")
-    with pytest.raises(InputError, match="its columns are not those of an archive"):
-        read_archive(tmp_path / "other.parquet", tmp_path)
     data = archive.read_bytes()
-    archive.write_bytes(data[: len(data) // 2])
-    with pytest.raises(InputError, match="cannot be read as Parquet"):
-        read_archive(archive, tmp_path)
-    archive.write_bytes(b"\0".join([data[:200], data[201:]]))
-    with pytest.raises(InputError, match="cannot be read as Parquet"):
-        read_archive(archive, tmp_path)
-    with pytest.raises(InputError, match="nowhere"):
-        read_archive(tmp_path / "nowhere.parquet", tmp_path)
-    with pytest.raises(InputError, match=r"written as \.parquet"):
-        read_archive(tmp_path / "a.zip", tmp_path)
+    (tmp_path / "half.parquet").write_bytes(data[: len(data) // 2])
+    (tmp_path / "flipped.parquet").write_bytes(b"\0".join([data[:200], data[201:]]))
+    for name, message in (
+        ("other.parquet", "its columns are not those of an archive"),
+        ("half.parquet", "cannot be read as Parquet"),
+        ("flipped.parquet", "cannot be read as Parquet"),
+        ("nowhere.parquet", "nowhere"),
+        ("a.zip", r"written as \.parquet"),
+    ):
+        with pytest.raises(InputError, match=message):
+            read_archive(tmp_path / name, tmp_path)
 
 
 def test_the_verbs(home, elsewhere, monkeypatch, tmp_path):
@@ -164,10 +166,5 @@ def test_the_verbs(home, elsewhere, monkeypatch, tmp_path):
         code, said, error = called("compare", "--archives", archive, *log)
         assert (code, "2 runs are from" in said) == (0, True), error
     monkeypatch.setenv("POLYPOOL_HOME", str(home))
-    code, said, _ = called("runs", "archive", "--out", archive, "--recipes", "mini")
-    assert f"4 runs written to {archive}" in said
-    code, _, error = called("runs", "archive", "--out", archive, "--recipes", "another")
-    assert (code, "another" in error, "mini" in error) == (2, True, True)
     code, _, error = called("runs", "archive", "--out", "a.csv")
-    assert code == 2
-    assert "written as .parquet" in error
+    assert (code, "written as .parquet" in error) == (2, True)

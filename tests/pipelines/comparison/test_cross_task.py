@@ -9,7 +9,7 @@ import pytest
 from places import ROOT
 from programs import begin, end
 from query_results import answers, renamed, retrieval
-from records import VIDEO, begun, grid, read, run, scores, three_tasks, vqa
+from records import VIDEO, begun, grid, run, scores, three_tasks, vqa
 from verbs import exit_code
 
 from polypool.infra.text_tables import ABSENT, as_text
@@ -18,7 +18,6 @@ from polypool.pipelines.commands import compare as module
 from polypool.pipelines.comparison import tables
 from polypool.pipelines.comparison.comparison import compare
 from polypool.pipelines.comparison.cross_task import CrossTaskTable
-from polypool.pipelines.comparison.grouping import arranged
 from polypool.pipelines.comparison.statistics.significance import Judged
 from polypool.pipelines.comparison.statistics.simultaneous import Joint, with_best
 from polypool.pipelines.comparison.tables import over_tasks
@@ -174,16 +173,6 @@ def test_aggregators_that_a_task_lacks_and_small_columns_count_in_no_mean():
     assert "normalised" not in as_text(tables.across(apart))
     assert over_tasks(judged(apart, 4.0, 1.0)) is None
     assert over_tasks(judged(grid(run("gpo"), vqa("gpo", 0, 30.0)), 4.0, 1.0)) is None
-
-
-def test_missing_seeds_are_said():
-    _, notes = arranged(
-        [run("gpo", 0), run("gpo", 1), run("max", 0), run("mean", 2)], experiment="x", read=read
-    )
-    assert notes == (
-        "image_text · coco_mini · whole: seeds are missing, so rows are means over different ones: gpo 2; max 1, 2; "
-        "mean 0, 1",
-    )
 
 
 def test_the_verb_compares_tasks_with_their_queries(tmp_path, home, capsys):

@@ -111,15 +111,6 @@ def test_each_row_has_its_cost_beside_its_score(steps):
     assert "processor time of a training step, on a logarithmic axis" in group_chart(group).caption
 
 
-def test_rows_whose_step_is_not_known_have_their_weights():
-    runs = [
-        run(name, metrics={"whole/rsum": 60.0, "weights/aggregators": n}) for name, n in (("a", 8), ("b", 2))
-    ]
-    chart = group_chart(*blocks_of(*runs))
-    assert (chart.cost, [*chart.times.values()]) == ("weights", pytest.approx([4, 1]))
-    assert "cost: weights" in chart.caption
-
-
 def test_points_have_intervals_and_those_of_the_confidence_set_are_filled():
     names = ("a", "b", "c")
     runs = [run(name, metrics={"whole/rsum": 60.0 + n, "cost/step": 2.0 + n}) for n, name in enumerate(names)]
@@ -183,17 +174,6 @@ def test_the_heading_of_a_heat_map_fits_its_figure():
     assert figure._suptitle.get_window_extent().x1 < figure.bbox.x1
 
 
-def test_a_mean_may_be_beyond_the_end_of_its_interval_by_its_last_digit():
-    (group,) = blocks_of(run("a", metrics={"whole/rsum": 60.0, "cost/step": 2.0}))
-    labels = tuple(row.label for row in group.rows)
-    group = replace(
-        group, judged=Judged(units="", labels=labels, intervals={labels[0]: (55.0, 60.0 - 1e-9)}, best={})
-    )
-    (panel,), _ = drawn(group_chart(group))
-    (ends,) = panel.collections[0].get_segments()
-    np.testing.assert_allclose(ends[:, 0], [55, 60])
-
-
 def over_k(*values: int, text: str = "") -> list:
     more = {"text_aggregator": text} if text else {}
     return [run(f"kmax(k={k})", seed, rsum=50.0 + k + seed, **more) for k in values for seed in (0, 2)]
@@ -216,14 +196,6 @@ def test_a_parameter_of_which_three_values_were_tried_has_a_curve(tmp_path):
     assert band[:, 1].min() == pytest.approx(53 - math.sqrt(2))
     assert band[:, 1].max() == pytest.approx(61 + math.sqrt(2))
     assert "parameters.png" in [path.name for path in draw_all([group], (), tmp_path)]
-
-
-def test_a_curve_joins_rows_that_differ_in_nothing_else():
-    assert not curves_of(*blocks_of(*over_k(1, 2), run("mean")))
-    assert not curves_of(*blocks_of(*over_k(1, 2), *over_k(3, text="mean")))
-    (curves,) = curves_of(*blocks_of(*over_k(1, 2, 3, text="mean"), *over_k(4))).values()
-    assert {name: len(rows) for name, rows in curves.items()} == {"kmax, text mean, mini": 3}
-    assert not curves_of(*blocks_of(*over_k(1, 2), *(run(f"gem(p={p})") for p in ("'a'", True, 3))))
 
 
 def test_names_beside_a_panel_keep_apart_and_stay_near():

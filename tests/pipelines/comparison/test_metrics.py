@@ -18,7 +18,7 @@ from polypool.pipelines.comparison.grouping import arranged
 from polypool.pipelines.comparison.results import results
 from polypool.pipelines.models.run_evaluation import track_ensemble
 from polypool.pipelines.recipes.load import Ensemble
-from polypool.pipelines.training.record import headline, printed
+from polypool.pipelines.training.record import headline
 from polypool.tasks.adapter import Evaluation, Metric
 from polypool.tasks.scoring.records import metrics_tag
 
@@ -93,11 +93,6 @@ def test_the_headline_of_a_run_is_that_of_its_task():
     assert headline(replace(evaluation, metrics={"questions": 5.0})) == {}
 
 
-def test_fractions_are_printed_to_three_decimals_under_the_points_of_others():
-    texts = ["  421.90", "    1.50", "    1.000", "    0.713", "   -0.250", "    0.00"]
-    assert [printed(value) for value in (421.9, 1.5, 1.0, 0.7126, -0.25, 0.0)] == texts
-
-
 def test_runs_that_describe_a_metric_differently_are_noted_and_the_latest_counts():
     changed = replace(MAE, higher_is_better=True, chance=3.0)
     one = run("gpo", metrics={"ages/mae": 1.0}, records={"ages": [changed]}, ended=1.0, **AGES)
@@ -151,14 +146,6 @@ def test_ours_stand_beside_the_papers_where_a_run_is_the_recipes():
     scores = results([group]).query("decides")
     assert scores.set_index("aggregator")["published"].dropna().to_dict() == {"gpo": 174.7}
     assert tables.published(blocks_of(run("gpo"))[0]) is None
-
-
-def test_an_ensembles_numbers_are_those_of_its_own_recipe():
-    made = video("gpo", 170.0, published=json.dumps({"msrvtt-full/rsum": 180.0}))
-    both = replace(made, tags=made.tags | {"kind": "ensemble", "recipe": "coco_wsl_bert_x2"})
-    alone = replace(both, run_id="other", tags=both.tags | {"kind": "train"})
-    rows = blocks_of(both, alone)[0].rows
-    assert {row.label: dict(row.published) for row in rows} == {"ensemble: gpo": {"rsum": 180.0}, "gpo": {}}
 
 
 def test_an_ensemble_notes_what_it_aims_at(home):

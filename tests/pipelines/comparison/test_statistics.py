@@ -264,15 +264,6 @@ def test_seeds_needed_are_the_fewest_that_show_a_difference():
     assert nothing.smallest(seeds=2) == pytest.approx(nothing.floor(), rel=0.02)
 
 
-def test_where_no_run_differs_any_difference_is_found_by_two_seeds():
-    same = judge(rows(dict.fromkeys("abc", 1.0), noise=0.0), units="u")
-    assert same.planning.smallest(seeds=3) == pytest.approx(0.0, abs=1e-6)
-    nothing = replace(PLAN, seeds=0.0, queries=0.0)
-    assert (nothing.smallest(seeds=3), nothing.floor(), nothing.needed(0.1)) == (0.0, 0.0, 2)
-    assert same.planning.needed(0.1) == 2
-    assert shown_by_seeds(replace(group(None), judged=same)).rows[0][1:] == ("0.0", "0.0")
-
-
 def test_variances_are_the_means_of_the_table():
     runs = [np.array([[0.0], [2.0]]) + np.zeros(20), np.array([[0.0], [0.0], [3.0]]) + np.zeros(20)]
     made = planning([*runs, np.zeros((1, 20))], queries=[1.0, 2.0, 6.0])

@@ -16,7 +16,7 @@ from toy import toy_run
 from polypool.infra.errors import InputError
 from polypool.infra.tracking import Tracker, tracking_uri
 from polypool.pipelines.commands import runs as module
-from polypool.pipelines.comparison import run_list
+from polypool.pipelines.comparison import runs as run_list
 from polypool.pipelines.training import train as training
 from polypool.pipelines.training.record import COLLAPSED, at_work, run_folder, tags, take_run
 from polypool.tasks.run import to_params

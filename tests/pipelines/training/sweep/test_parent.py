@@ -12,7 +12,7 @@ from polypool.infra.process.stopping import Stopped
 from polypool.infra.tracking import RunRecord, Tracker, find_runs, tracking_uri
 from polypool.pipelines.commands.sweep import SweepOptions, sweep
 from polypool.pipelines.comparison.comparison import compare
-from polypool.pipelines.comparison.run_list import list_runs
+from polypool.pipelines.comparison.runs import list_runs
 from polypool.pipelines.models.trained import load_run
 from polypool.pipelines.training import sweep as module
 from polypool.pipelines.training import train as training
@@ -62,7 +62,7 @@ def test_a_sweep_has_its_plan_its_runs_and_the_best_of_them(tmp_path):
     # it is taken for no run that was trained
     found = compare(tracking_uri(tmp_path), "polypool")
     assert (len(found.groups), sum(len(row.runs) for row in found.groups[0].rows), found.notes) == (1, 2, ())
-    assert {of.run_id for of in list_runs(tracking_uri(tmp_path), "polypool", home=tmp_path)} == {
+    assert {of["run_id"] for of in list_runs(tracking_uri(tmp_path), "polypool", home=tmp_path)} == {
         of.run_id for of in trained.values()
     }
     with pytest.raises(InputError, match="stands for a sweep; give one of its runs"):

@@ -1,0 +1,128 @@
+"""The list of an experiment's runs: what each is, its score, its progress and its process; how dead ones are ended."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from polypool.infra.locks import HeldError
+from polypool.infra.text_tables import aligned, decimals, duration
+from polypool.infra.tracking import RunRecord, Tracker, find_runs
+from polypool.pipelines.training.record import COLLAPSED, behind, send, take_run
+
+Listed = Mapping[str, Any]
+"""A run of a list. `score`: of the test split under its protocol, None before it was scored; `chance_normalised`: the
+score between chance, 0, and the best possible, 100, None if unknown; `collapsed`: how it did, if it did; `age`: seconds
+since it began; `behind`, `holder`: its process, as of `polypool.pipelines.training.record.behind`."""
+_TAGS = ("task", "dataset", "features", "protocol", "aggregator", "text_aggregator", "seed")
+_COLUMN = ("task", "dataset", "protocol")
+"""What runs have in common whose scores can be compared."""
+
+
+def list_runs(uri: str, experiment: str, *, home: Path) -> list[Listed]:
+    """Return the runs that were trained in an experiment, and what else has not ended, such as a sweep.
+
+    They are grouped by task, data set and protocol. The best of a group comes first, those without a score last, the
+    latest of them first.
+
+    Raises:
+        InputError: the store does not answer, or there is no such experiment.
+    """
+    listed = [
+        _listed(record, home=home)
+        for record in find_runs(uri, experiment, finished=False)
+        if (kind := record.tags.get("kind")) == "train" or (kind and record.status == "RUNNING")
+    ]
+
+    def place(run: Listed) -> tuple[object, ...]:
+        known = [-run[name] for name in ("chance_normalised", "score") if run[name] is not None]
+        worth = 0 if run["chance_normalised"] is not None else 1 if known else 2
+        return *(run[name] for name in _COLUMN), worth, *known[:1], run["age"]
+
+    return sorted(listed, key=place)
+
+
+def _listed(record: RunRecord, *, home: Path) -> Listed:
+    process, holder = behind(record, home=home)
+    tags, epochs = record.tags, record.params.get("optim.epochs", "")
+    kind, scores = tags.get("kind", ""), {}
+    for name in ("score", "chance_normalised"):
+        value = record.metrics.get(f"test/{name}", math.nan)
+        scores[name] = None if math.isnan(value) else value
+    return {
+        "run_id": record.run_id,
+        "name": record.name,
+        **{name: tags.get(name, "") for name in _TAGS},
+        **scores,
+        "state": record.status,
+        "collapsed": tags.get(COLLAPSED, ""),
+        "recipe": f"{f'{kind} of ' * (kind != 'train')}{tags.get('recipe', '')}",
+        "epoch": int(record.metrics.get("epoch", 0)),
+        "epochs": int(epochs) if epochs.isascii() and epochs.isdigit() else None,
+        "age": time.time() - record.started,
+        "behind": process,
+        "holder": holder,
+    }
+
+
+def mark_dead(uri: str, runs: Sequence[Listed], *, home: Path) -> dict[str, str]:
+    """End the runs that MLflow shows as running and no process trains; return the status of each, by id.
+
+    What they logged and MLflow lacks is sent first. A run that ended while MLflow was away keeps that status.
+    """
+    ended: dict[str, str] = {}
+    for run_id in [run["run_id"] for run in runs if run["behind"] == "nobody"]:
+        try:
+            tracker = Tracker.attach(uri, run_id, running=False)
+            with take_run(tracker):
+                send(tracker)
+                if tracker.status() == "RUNNING":
+                    tracker.finish("KILLED")
+                ended[run_id] = tracker.status()
+        except HeldError:  # another process has resumed it
+            continue
+    return ended
+
+
+def run_table(runs: Sequence[Listed]) -> str:
+    """Return the runs as a table, a part for each group, how some collapsed, and what to do about dead ones."""
+    header = (
+        *("run", "task", "data", "features", "aggregator", "seed", "score", "protocol", "recipe", "state"),
+        *("epoch", "age", "trained by"),
+    )
+    ids = {run["run_id"] for run in runs}
+    length = next(length for length in range(8, 99) if len({of[:length] for of in ids}) == len(ids))
+    cells = []
+    for run in runs:
+        aggregator, text, score = run["aggregator"], run["text_aggregator"], run["score"]
+        process = {"unknown": "unknown: its folder is not here"}.get(run["behind"], run["behind"])
+        cells.append(
+            [
+                run["run_id"][:length],
+                *(run[name] for name in ("task", "dataset", "features")),
+                aggregator + f", text {text}" * (text != aggregator),
+                run["seed"],
+                "" if score is None else f"{score:.{decimals(abs(score))}f}",
+                *(run[name] for name in ("protocol", "recipe")),
+                run["state"] + ", collapsed" * bool(run["collapsed"]),
+                f"{run['epoch']} of {'?' if run['epochs'] is None else run['epochs']}",
+                duration(run["age"]),
+                run["holder"].partition(":")[0] or process,
+            ]
+        )
+    head, rule, *rows = aligned(header, cells, width=1000, left=(0, 1, 2, 3, 4, 7, 8, 9, 12))
+    lines, columns = [head, rule], [[run[name] for name in _COLUMN] for run in runs]
+    for before, column, row in zip([None, *columns], columns, rows, strict=False):
+        lines += [""] * (before is not None and before != column) + [row]
+    if collapsed := [run for run in runs if run["collapsed"]]:
+        lines += ["", *(f"{run['run_id']} collapsed: {run['collapsed']}" for run in collapsed)]
+    if dead := sum(run["behind"] == "nobody" for run in runs):
+        lines += [
+            "",
+            f"{dead} of them shown as running {'is' if dead == 1 else 'are'} trained by nobody: --mark-dead ends "
+            "dead runs, and `polypool train resume RUN`, or the command of a sweep given again, goes on with one",
+        ]
+    return "\n".join(lines)
