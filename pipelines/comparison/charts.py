@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle
 from pathlib import Path
@@ -468,7 +468,22 @@ def draw_critical(mean_ranks: Mapping[str, float], *, tasks: int) -> Figure:
     panel.set_ylim(height - 0.3, 0)
     panel.axis("off")
     title(panel, f"mean rank over {tasks} tasks; bars join what does not differ (Nemenyi, 0.05)", pad=6)
-    scale = _axis(panel, len(ranks), difference)
+    low, high, count = 2.9, 7.6, len(ranks)
+
+    def scale(rank: float) -> float:
+        return low + (high - low) * (rank - 1) / (count - 1)
+
+    panel.plot([low, high], [0.6, 0.6], color=INK, linewidth=1.2)
+    step = max(1, round(count / 10))
+    for rank in {*range(1, count + 1, step), count} - ({count - 1} if step > 1 else set()):
+        panel.plot([scale(rank)] * 2, [0.54, 0.6], color=INK, linewidth=1.2)
+        panel.text(scale(rank), 0.48, f"{rank}", ha="center", va="bottom", fontsize=8.5, color=INK)
+    end = min(scale(1 + difference), high)
+    panel.plot([low, end], [0.18, 0.18], color=INK, linewidth=1.2)
+    for x in (low, end):
+        panel.plot([x, x], [0.13, 0.23], color=INK, linewidth=1.2)
+    beyond = "" if scale(1 + difference) <= high else ", wider than all ranks"
+    panel.text(end + 0.1, 0.18, f"CD {difference:.2f}{beyond}", va="center", fontsize=8.5, color=INK)
     for number, (first, last) in enumerate(joined):
         ends = [scale(ranks[names[first]]) - 0.05, scale(ranks[names[last]]) + 0.05]
         panel.plot(ends, [0.78 + 0.1 * number] * 2, color=POINT, linewidth=3.2, solid_capstyle="butt")
@@ -488,24 +503,3 @@ def draw_critical(mean_ranks: Mapping[str, float], *, tasks: int) -> Figure:
 
 def _room(name: str) -> float:
     return _LINE * lines_of(name, _RANKED) + 0.08
-
-
-def _axis(panel: Axes, count: int, difference: float) -> Callable[[float], float]:
-    """Draw the axis of ranks and the critical difference above it; return the position of a rank."""
-    low, high = 2.9, 7.6
-
-    def scale(rank: float) -> float:
-        return low + (high - low) * (rank - 1) / (count - 1)
-
-    panel.plot([low, high], [0.6, 0.6], color=INK, linewidth=1.2)
-    step = max(1, round(count / 10))
-    for rank in {*range(1, count + 1, step), count} - ({count - 1} if step > 1 else set()):
-        panel.plot([scale(rank)] * 2, [0.54, 0.6], color=INK, linewidth=1.2)
-        panel.text(scale(rank), 0.48, f"{rank}", ha="center", va="bottom", fontsize=8.5, color=INK)
-    end = min(scale(1 + difference), high)
-    panel.plot([low, end], [0.18, 0.18], color=INK, linewidth=1.2)
-    for x in (low, end):
-        panel.plot([x, x], [0.13, 0.23], color=INK, linewidth=1.2)
-    wide = "" if scale(1 + difference) <= high else ", wider than all ranks"
-    panel.text(end + 0.1, 0.18, f"CD {difference:.2f}{wide}", va="center", fontsize=8.5, color=INK)
-    return scale

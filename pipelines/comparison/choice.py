@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -44,20 +44,16 @@ class Choice:
             "features": self.features,
         }
         for tag, names in wanted.items():
-            runs = _with(tag, {*names}, runs) if names else runs
+            if names:
+                values = [_values(tag, run) for run in runs]
+                had = {*chain(*values)} - {""}
+                if missing := sorted({*names} - had):
+                    raise unknown(f"{tag} of the experiment", missing[0], had)
+                runs = [run for run, of in zip(runs, values, strict=True) if of & {*names}]
         return runs
 
 
 ALL = Choice()
-
-
-def _with(tag: str, wanted: Set[str], runs: Sequence[RunRecord]) -> list[RunRecord]:
-    """Return the runs of which a tag is wanted; refuse what none has."""
-    values = [_values(tag, run) for run in runs]
-    had = {*chain(*values)} - {""}
-    if missing := sorted(wanted - had):
-        raise unknown(f"{tag} of the experiment", missing[0], had)
-    return [run for run, of in zip(runs, values, strict=True) if of & wanted]
 
 
 def _values(tag: str, run: RunRecord) -> set[str]:

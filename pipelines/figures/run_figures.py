@@ -82,7 +82,10 @@ def _panel(panel: Axes, watched: Watched, curves: Sequence[Curve]) -> None:
     banded = banded and max((curve.high_N - curve.low_N).max() for curve in curves) > _SEEN
     for number, (curve, colour) in enumerate(zip(curves, _colours(curves), strict=True)):
         marks: dict[str, Any] = {"marker": "o", "markersize": 3.4} if longest <= _FEW else {}
-        line: dict[str, Any] = {"linewidth": 1.7, "zorder": 10 - number, "label": _label(curve, watched)}
+        label = f"sets of {curve.size} ({curve.sets} of {len(watched.seen)})"
+        if curve.embedding is not None:
+            label = f"embedding {curve.embedding + 1}"
+        line: dict[str, Any] = {"linewidth": 1.7, "zorder": 10 - number, "label": label}
         panel.plot(range(1, curve.size + 1), curve.mean_N, color=colour, **line, **marks)
         if banded:
             shade: dict[str, Any] = {"alpha": 0.22 if len(curves) == 1 else 0.16, "linewidth": 0, "zorder": 2}
@@ -102,15 +105,7 @@ def _panel(panel: Axes, watched: Watched, curves: Sequence[Curve]) -> None:
         "textcoords": "offset points",
     }
     panel.annotate(_legend(watched, curves, banded=banded), (0, 1), (0, 27), xycoords="axes fraction", **note)
-    _scale(panel, longest)
-    frame(panel, name_of(watched), x=_AXES[over], y="coefficient", size=9, pad=32, grid="y")
-    panel.tick_params(labelsize=8.5)
-    if 1 < len(curves) <= len(_PALETTE):
-        name_curves(panel, len(curves))
-
-
-def _scale(panel: Axes, longest: int) -> None:
-    """Let positions begin at 1, and coefficients at 0 unless some are negative."""
+    # positions begin at 1, and coefficients at 0 unless some are negative
     panel.set_xlim(0.5 - 0.01 * longest, longest + 0.5 + 0.01 * longest)
     ticks = MaxNLocator(nbins=7, integer=True).tick_values(1, longest)
     panel.set_xticks([1, *(int(tick) for tick in ticks if 1 < tick <= longest)])
@@ -119,17 +114,15 @@ def _scale(panel: Axes, longest: int) -> None:
         panel.axhline(0, color=MUTED, linewidth=0.8, zorder=1)
     else:
         panel.set_ylim(0, 1.08 * high or 1.0)
-
-
-def name_curves(panel: Axes, count: int) -> None:
-    """Add a legend: among few curves where there is room, above many."""
-    usual = {"fontsize": 8, "frameon": False, "labelcolor": INK, "handlelength": 1.4}
-    if count <= _ROOM:
-        panel.legend(loc="best", **usual)
-        return
-    low, high = panel.get_ylim()
-    panel.set_ylim(low, high + _ABOVE * (high - low))
-    panel.legend(loc="upper center", ncols=_ROOM, columnspacing=1.0, **usual)
+    frame(panel, name_of(watched), x=_AXES[over], y="coefficient", size=9, pad=32, grid="y")
+    panel.tick_params(labelsize=8.5)
+    if 1 < len(curves) <= len(_PALETTE):  # a legend: among few curves where there is room, above many
+        place: dict[str, Any] = {"loc": "best"}
+        if len(curves) > _ROOM:
+            low, high = panel.get_ylim()
+            panel.set_ylim(low, high + _ABOVE * (high - low))
+            place = {"loc": "upper center", "ncols": _ROOM, "columnspacing": 1.0}
+        panel.legend(fontsize=8, frameon=False, labelcolor=INK, handlelength=1.4, **place)
 
 
 def _colours(curves: Sequence[Curve]) -> Sequence[Any]:
@@ -139,12 +132,6 @@ def _colours(curves: Sequence[Curve]) -> Sequence[Any]:
     if len(curves) <= len(_PALETTE):
         return _PALETTE[: len(curves)]
     return [colormaps["viridis"](k / (len(curves) - 1)) for k in range(len(curves))]
-
-
-def _label(curve: Curve, watched: Watched) -> str:
-    if curve.embedding is not None:
-        return f"embedding {curve.embedding + 1}"
-    return f"sets of {curve.size} ({curve.sets} of {len(watched.seen)})"
 
 
 def _legend(watched: Watched, curves: Sequence[Curve], *, banded: bool) -> str:
@@ -300,7 +287,24 @@ def draw_variance(watched: Sequence[Watched], *, heading: str) -> bytes | None:
         panel.set_xscale("log")
         panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     for row, spread in enumerate(spreads):
-        _row(panel, row, spread)
+        value_S = np.sort(spread.variance_S)
+        beside_S = row + 0.24 * (2 * (np.arange(1, len(value_S) + 1) * _GOLDEN % 1) - 1)
+        panel.scatter(value_S, beside_S, s=14, color=BAR, edgecolor=POINT, linewidth=0.5, zorder=3)
+        mean = value_S.mean()
+        panel.plot([mean, mean], [row - 0.32, row + 0.32], color=INK, linewidth=2, zorder=4)
+        clear = {"facecolor": "white", "edgecolor": "none", "pad": 1}
+        panel.text(
+            1,
+            row - 0.42,
+            f"mean {mean:.3g}, its logarithm {spread.log_mean:.2f}, {len(value_S)} sets",
+            transform=panel.get_yaxis_transform(),
+            ha="right",
+            va="center",
+            fontsize=8.5,
+            color=INK,
+            zorder=5,
+            bbox=clear,
+        )
     panel.set_ylim(len(spreads) - 0.45, -0.6)
     panel.set_yticks(
         range(len(spreads)), [f"{it.name}\n{it.vectors or 'all'} vectors" for it in spreads], fontsize=9
@@ -317,26 +321,6 @@ def draw_variance(watched: Sequence[Watched], *, heading: str) -> bytes | None:
     )
     panel.tick_params(axis="x", labelsize=8.5, labelcolor=INK, color=MUTED)
     return png(figure)
-
-
-def _row(panel: Axes, row: int, spread: Spread) -> None:
-    value_S = np.sort(spread.variance_S)
-    beside_S = row + 0.24 * (2 * (np.arange(1, len(value_S) + 1) * _GOLDEN % 1) - 1)
-    panel.scatter(value_S, beside_S, s=14, color=BAR, edgecolor=POINT, linewidth=0.5, zorder=3)
-    mean = value_S.mean()
-    panel.plot([mean, mean], [row - 0.32, row + 0.32], color=INK, linewidth=2, zorder=4)
-    label = f"mean {mean:.3g}, its logarithm {spread.log_mean:.2f}, {len(value_S)} sets"
-    panel.annotate(
-        label,
-        (1, row - 0.42),
-        xycoords=panel.get_yaxis_transform(),
-        ha="right",
-        va="center",
-        fontsize=8.5,
-        color=INK,
-        zorder=5,
-        bbox={"facecolor": "white", "edgecolor": "none", "pad": 1},
-    )
 
 
 def draw_negatives(
@@ -358,7 +342,15 @@ def draw_negatives(
     ratios = [1.6, 1] if beside else [1]
     figure = new_figure(7.5, 5.4 if beside else 3.6, heading)
     panels = figure.subplots(len(ratios), 1, squeeze=False, height_ratios=ratios, sharex=True)[:, 0]
-    _draw_counts(panels[0], step_S, count_S)
+    _draw_line(panels[0], step_S, count_S, POINT, label=f"{count_S[-1]:.3g}")
+    _frame_history(panels[0], "negatives in the loss (K)")
+    panels[0].set_ylim(0, 1.1 * count_S.max())
+    if wide(count_S):
+        panels[0].set_yscale("log")
+        panels[0].yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        panels[0].yaxis.set_major_formatter("{x:g}")
+        panels[0].yaxis.set_minor_locator(NullLocator())
+        panels[0].set_ylim(count_S.min() / 1.2, 1.2 * count_S.max())
     if beside:
         upper = max(beside, key=lambda name: beside[name][1][-1])
         for name, (step_S, value_S) in beside.items():
@@ -381,19 +373,6 @@ def known(history: History) -> tuple[np.ndarray, np.ndarray]:
 def wide(value_S: np.ndarray) -> bool:
     """Whether positive values need a logarithmic axis."""
     return value_S.min() > 0 and value_S.max() >= _WIDE_HISTORY * value_S.min()
-
-
-def _draw_counts(panel: Axes, step_S: np.ndarray, count_S: np.ndarray) -> None:
-    _draw_line(panel, step_S, count_S, POINT, label=f"{count_S[-1]:.3g}")
-    _frame_history(panel, "negatives in the loss (K)")
-    if wide(count_S):
-        panel.set_yscale("log")
-        panel.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        panel.yaxis.set_major_formatter("{x:g}")
-        panel.yaxis.set_minor_locator(NullLocator())
-        panel.set_ylim(count_S.min() / 1.2, 1.2 * count_S.max())
-    else:
-        panel.set_ylim(0, 1.1 * count_S.max())
 
 
 def _draw_line(
