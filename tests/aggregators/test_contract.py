@@ -45,19 +45,9 @@ PairsTurned = changed(
     ScoreAttention,
     lambda pooled, _, c: pooled._replace(vectors=pooled.vectors.flip(1)) if c.all_pairs else pooled,
 )
-PairsWithoutWeights = changed(
-    ScoreAttention, lambda pooled, _, c: pooled._replace(weights=None) if c.all_pairs else pooled
-)
 OtherResidual = changed(PIE, lambda pooled, *_: pooled._replace(residual=pooled.residual[:, :1]))
 WeightsInPads = changed(Mean, lambda pooled, *_: pooled._replace(weights=pooled.weights + 1e-3))
 WeightsOfMates = changed(Mean, lambda pooled, x_BND, _: pooled._replace(weights=pooled.weights * len(x_BND)))
-
-
-class MatchedAlone(ScoreAttention):
-    def forward(self, x_BND: Tensor, mask_BN: Tensor, *, context: Context) -> Pooled:
-        first = context._replace(x=context.x[:1].expand(4, -1, -1), mask=context.mask[:1].expand(4, -1))
-        context = first._replace(all_pairs=False) if context.all_pairs else context
-        return super().forward(x_BND, mask_BN, context=context)
 
 
 class GlobalMatesRead(PIE):
@@ -136,14 +126,6 @@ class MaskIgnored(InTraining):
     change = staticmethod(lambda x_BND, mask_BN, pooled: x_BND.mean(dim=1))
 
 
-class MaskIgnoredWithDropout(InTraining):
-    change = staticmethod(lambda x_BND, mask_BN, pooled: nn.functional.dropout(x_BND.mean(dim=1)))
-
-
-class PadsCounted(InTraining):
-    change = staticmethod(lambda x_BND, mask_BN, pooled: pooled.vectors * x_BND.shape[1])
-
-
 class OtherShape(InTraining):
     change = staticmethod(lambda x_BND, mask_BN, pooled: pooled.vectors[:, None])
 
@@ -176,8 +158,6 @@ class CountsItsBatches(Mean):
         (MaskInPlace, "forward changes the mask in place; change a copy"),
         (PadsInPlace, "forward changes the elements in place"),
         (MaskIgnored, "more padding changes"),
-        (MaskIgnoredWithDropout, "values under the mask change"),
-        (PadsCounted, "more padding changes"),
         (OtherShape, r"the vectors have shape \(4, 1, 8\)"),
         (CountsItsBatches, "no sets change seen"),
         (ByColumn, "a hole in the mask"),
@@ -186,8 +166,6 @@ class CountsItsBatches(Mean):
         (ContextMatesRead, "batch mates change"),
         (ContextOrderRead, "the order matters"),
         (PairsTurned, "vectors of all pairs are not those of each pair"),
-        (PairsWithoutWeights, "do not both have weights"),
-        (MatchedAlone, r"vectors of all pairs have shape \(4, 8\), expected \(4, 3, 8\)"),
         (GlobalMatesRead, "batch mates change"),
         (OtherResidual, r"the residual has shape \(4, 1, 8\)"),
         (OneVectorOfTwo, r"the vectors have shape \(4, 8\), expected \(4, 2, 8\)"),

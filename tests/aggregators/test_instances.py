@@ -1,82 +1,13 @@
 """Aggregators of multiple instance learning: loops over their formulas, and what is masked in training."""
 
-import math
-
 import pytest
 import torch
-from explicit import Weights, hold_to_formula, linear, mixed, norm, softmax, trained
+from explicit import trained
 from torch import Tensor
 
 from polypool.aggregators.random_sets import random_sets
 from polypool.infra.compute.dropout import Draws, drawn
 from polypool.infra.registry import AGGREGATORS
-
-
-def dsmil(x_ND: Tensor, p: Weights) -> Tensor:
-    query = [linear(p, "query.2", linear(p, "query.0", x_D).relu()).tanh() for x_D in x_ND]
-    vectors = []
-    for w_D in p["score.weight"]:
-        best = max(range(len(x_ND)), key=lambda n: (w_D @ x_ND[n]).item())
-        shares = softmax([query[best] @ other_H / math.sqrt(5) for other_H in query])
-        vectors.append((mixed(shares, x_ND) + (w_D @ x_ND[best]) / (w_D @ w_D) * w_D) / 2)
-    return torch.stack(vectors)
-
-
-def acmil(x_ND: Tensor, p: Weights) -> Tensor:
-    inner = [linear(p, "content", x_D).tanh() * linear(p, "gate", x_D).sigmoid() for x_D in x_ND]
-    branches = [mixed(softmax([w_H @ y_H for y_H in inner]), x_ND) for w_H in p["score.weight"]]
-    return sum(branches) / len(branches)
-
-
-def layer(x: list[Tensor], p: Weights, name: str) -> list[Tensor]:
-    """Attention in two heads, and to each its neighbours' values at most 16 away."""
-    maps = [(p[f"{name}.query_key_value.weight"] @ norm(p, f"{name}.norm", x_D)).chunk(3) for x_D in x]
-    out = []
-    for i, x_D in enumerate(x):
-        heads = []
-        for head, near in enumerate(p[f"{name}.near.weight"][:, 0, :, 0]):
-            own = slice(3 * head, 3 * head + 3)
-            shares = softmax([maps[i][0][own] @ key[own] / math.sqrt(3) for _, key, _ in maps])
-            values = [value[own] for *_, value in maps]
-            around = [near[j - i + 16] * value for j, value in enumerate(values) if abs(j - i) <= 16]
-            heads.append(mixed(shares, values) + sum(around))
-        out.append(x_D + linear(p, f"{name}.out", torch.cat(heads)))
-    return out
-
-
-def transmil(x_ND: Tensor, p: Weights) -> Tensor:
-    side = next(n for n in range(len(x_ND) + 1) if n * n >= len(x_ND))
-    token_D, *x = layer([p["token_D"], *x_ND, *x_ND[: side * side - len(x_ND)]], p, "first")
-    moved = []
-    for place, x_D in enumerate(x):
-        for name, reach in (("wide", 3), ("middle", 2), ("narrow", 1)):
-            x_D = x_D + p[f"places.{name}.bias"]
-            for other, y_D in enumerate(x):
-                down, right = other // side - place // side, other % side - place % side
-                if max(abs(down), abs(right)) <= reach:
-                    x_D = x_D + p[f"places.{name}.weight"][:, 0, down + reach, right + reach] * y_D
-        moved.append(x_D)
-    return norm(p, "norm", layer([token_D, *moved], p, "second")[0])
-
-
-FORMULAS = {
-    "dsmil(k=2, hidden=5)": dsmil,
-    "acmil(k=3, hidden=4)": acmil,
-    "transmil(heads=2)": transmil,
-}
-
-
-@pytest.mark.parametrize("spec", FORMULAS)
-def test_values_and_gradients_follow_the_formula(spec):
-    hold_to_formula(spec, FORMULAS[spec])
-
-
-def test_a_classifier_along_the_score_gives_the_mean_of_both_streams():
-    module = trained("dsmil", 6).float()
-    x_BND, mask_BN = random_sets([7], 6)
-    vectors, _, weights = module(x_BND, mask_BN)
-    score_N = module.score(x_BND)[0, :, 0]
-    torch.testing.assert_close(module.score(vectors)[0, 0], (score_N.max() + weights[0, 0] @ score_N) / 2)
 
 
 def one_branch(**parameters: float) -> tuple[torch.nn.Module, Tensor, Tensor]:

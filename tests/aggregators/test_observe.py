@@ -67,14 +67,6 @@ def test_a_set_with_every_context_is_seen_with_one(spec):
         assert watched.weights(seen).shape == (1, 2, seen.size, 1)
 
 
-def test_the_parts_of_an_aggregator_are_not_watched_by_themselves():
-    model = nn.ModuleDict({"a": in_a_model("gcn(then=gpo)")["pool"], "b": in_a_model("slots")["pool"]})
-    with observe(model) as watched:
-        for pool in model.values():
-            pool(*random_sets([5, 1], DIM))
-    assert [(it.name, it.count) for it in watched] == [("a", 2), ("b", 2)]
-
-
 def test_of_many_sets_a_fair_sample_is_kept():
     model = in_a_model("mean")
     with observe(model, most=50) as (watched,):
@@ -85,11 +77,3 @@ def test_of_many_sets_a_fair_sample_is_kept():
     assert 35 < calls.mean() < 65
     assert calls.min() < 20
     assert calls.max() > 80
-
-
-def test_afterwards_nothing_is_watched_also_after_an_error():
-    model = in_a_model("mean")
-    with pytest.raises(RuntimeError, match="stop"), observe(model) as (watched,):
-        raise RuntimeError("stop")
-    model["pool"](*random_sets([5, 3], DIM))
-    assert watched.count == 0

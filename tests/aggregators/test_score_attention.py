@@ -7,7 +7,6 @@ from formulas import score_attention_of
 from polypool.aggregators.aggregator import Context
 from polypool.aggregators.random_sets import random_sets
 from polypool.aggregators.relations.score_attention import ScoreAttention
-from polypool.infra.errors import InputError
 
 LINEAR = {"query.weight": "fc_q.weight", "query.bias": "fc_q.bias", "key.weight": "fc_k.weight"}
 NAMES = {**LINEAR, "value.weight": "fc_v.weight", "score": "fc_o.weight"}
@@ -106,9 +105,3 @@ def test_weights_are_those_of_the_pooling():
     out, _, weight_BKN = module(x_BND, mask_BN, context=Context(z_BMD, z_mask_BM))
     assert (weight_BKN[1, :, 1:] == 0).all()
     torch.testing.assert_close(weight_BKN @ x_BND.nan_to_num(), out)
-
-
-def test_an_empty_context_is_refused():
-    x_BND, mask_BN = random_sets([4, 1], 8)
-    with pytest.raises(InputError, match="1 of 2 sets"):
-        ScoreAttention(8)(x_BND, mask_BN, context=Context(x_BND, mask_BN & torch.tensor([[True], [False]])))

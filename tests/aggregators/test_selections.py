@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from explicit import Weights, gelu, heads_of, hold_to_formula, linear, mixed, norm, softmax, unit
+from explicit import Weights, gelu, hold_to_formula, linear, mixed, norm
 from torch import Tensor
 
 from polypool.aggregators.aggregator import Context
@@ -17,32 +17,11 @@ def mean(vectors: list[Tensor]) -> Tensor:
     return sum(vectors) / len(vectors)
 
 
-def tokenlearner(x_ND: Tensor, p: Weights) -> Tensor:
-    inner = [gelu(linear(p, "score.1", norm(p, "score.0", x_D, 1e-6))) for x_D in x_ND]
-    shares = [softmax([score_H @ y_H for y_H in inner]) for score_H in p["score.3.weight"]]
-    return torch.stack([mixed(share, x_ND) for share in shares])
-
-
 def constbert(x_ND: Tensor, p: Weights) -> Tensor:
     last = len(p["weight_PK"]) - 1
     return torch.stack(
         [sum(p["weight_PK"][min(n, last), k] * x_D for n, x_D in enumerate(x_ND)) for k in range(3)]
     )
-
-
-def laps(x_ND: Tensor, p: Weights, text_MD: Tensor) -> Tensor:
-    both = unit(mean(list(x_ND))) + unit(mean(list(text_MD)))
-    scores = [both @ unit(x_D) for x_D in x_ND]
-    best = sorted(range(len(x_ND)), key=lambda n: -scores[n].item())
-    kept, others = best[: math.ceil(0.5 * len(x_ND))], best[math.ceil(0.5 * len(x_ND)) :]
-    inner = [gelu(linear(p, "weight.1", norm(p, "weight.0", x_D))) for x_D in x_ND]
-    vectors = []
-    for weight_H in p["weight.3.weight"]:
-        shares = softmax([p["scale"] * (weight_H @ inner[n]) for n in kept])
-        vectors.append(sum(a * x_ND[n] for a, n in zip(shares, kept, strict=True)))
-    shares = softmax([scores[n] for n in others])
-    rest = [a * x_ND[n] for a, n in zip(shares, others, strict=True)]
-    return torch.stack([*vectors, sum(rest) if rest else torch.zeros_like(x_ND[0])])
 
 
 def ts2_select(x_ND: Tensor, p: Weights) -> Tensor:
@@ -65,45 +44,9 @@ def ts2_select(x_ND: Tensor, p: Weights) -> Tensor:
     return mixed(chances, x_ND) / sum(chances)
 
 
-def text_topk(x_ND: Tensor, p: Weights, text_D: Tensor) -> Tensor:
-    x = sorted((unit(x_D) for x_D in x_ND), key=lambda x_D: -(x_D @ text_D).item())
-    return mean(x[:2])
-
-
-def text_softmax(x_ND: Tensor, p: Weights, text_D: Tensor) -> Tensor:
-    x = [unit(x_D) for x_D in x_ND]
-    shares = softmax([x_D @ unit(text_D) / 0.2 for x_D in x])
-    return mixed(shares, x)
-
-
-def xpool(x_ND: Tensor, p: Weights, text_D: Tensor) -> Tensor:
-    query_D = linear(p, "query", norm(p, "norm", text_D))
-    got_D = heads_of(query_D, [norm(p, "norm", x_D) for x_D in x_ND], p, "", 2)
-    got_D = norm(p, "norm_got", linear(p, "out", got_D))
-    return norm(p, "norm_out", got_D + linear(p, "linear", got_D))
-
-
-def seq_lstm(x_ND: Tensor, p: Weights) -> Tensor:
-    h_D = c_D = torch.zeros_like(x_ND[0])
-    sums = []
-    for x_D in x_ND:
-        gates = p["lstm.weight_ih_l0"] @ x_D + p["lstm.bias_ih_l0"]
-        gates = (gates + p["lstm.weight_hh_l0"] @ h_D + p["lstm.bias_hh_l0"]).chunk(4)
-        c_D = gates[1].sigmoid() * c_D + gates[0].sigmoid() * gates[2].tanh()
-        h_D = gates[3].sigmoid() * c_D.tanh()
-        sums.append(unit(x_D + h_D))
-    return mean(sums)
-
-
 FORMULAS = {
-    "tokenlearner(k=3, hidden=5)": tokenlearner,
     "constbert(k=3, positions=4)": constbert,
-    "laps(k=2)": laps,
     "ts2_select(k=2, sigma=0.3)": ts2_select,
-    "text_topk(k=2)": text_topk,
-    "text_softmax(temperature=0.2)": text_softmax,
-    "xpool(heads=2)": xpool,
-    "seq_lstm": seq_lstm,
 }
 
 
@@ -130,25 +73,6 @@ def test_all_of_few_are_chosen_with_a_finite_gradient_however_high_their_scores(
     chance_BN.sum().backward()
     assert chance_BN.tolist() == [[1.0, 1.0], [1.0, 0.0]]
     assert score_BN.grad.isfinite().all()
-
-
-@pytest.mark.parametrize(
-    ("scale", "expected"), [(1.0, [1.0, 1.0, 0.0, 0.0, 0.0]), (1e-3, [0.4465, 0.4465, 0.369, 0.369, 0.369])]
-)
-def test_far_and_near_scores_choose_with_a_finite_gradient(scale, expected):
-    score_BN = (scale * torch.tensor([[1.0, 1.0, -1.0, -1.0, -1.0]])).requires_grad_()
-    chance_BN = chosen(score_BN, torch.ones(1, 5, dtype=torch.bool), k=2, sigma=0.01)
-    (chance_BN[0] * torch.arange(5.0)).sum().backward()
-    assert score_BN.grad.isfinite().all()
-    torch.testing.assert_close(chance_BN[0], torch.tensor(expected), atol=1e-3, rtol=0)
-
-
-def test_xpool_starts_with_the_frames_that_are_like_the_text():
-    x_BND = torch.eye(4)[None]
-    module = AGGREGATORS.build("xpool", 4).eval()
-    weights = module(x_BND, torch.ones(1, 4, dtype=torch.bool), context=Context(x_BND[:, 2])).weights
-    normal_ND = torch.nn.functional.layer_norm(torch.eye(4), (4,))
-    torch.testing.assert_close(weights, (normal_ND @ normal_ND[2] / 2).softmax(dim=0)[None])
 
 
 def test_laps_of_one_element_has_nothing_left_over():

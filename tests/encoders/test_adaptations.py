@@ -21,7 +21,6 @@ from polypool.infra.compute.dropout import Draws, drawn
 from polypool.infra.errors import InputError
 from polypool.infra.registry import ADAPTATIONS, ENCODERS, TASKS
 from polypool.pipelines.training.checkpoint import load_weights
-from polypool.pipelines.training.train import prepare
 from polypool.tasks.models.parts import is_adapted, without_adaptation
 from polypool.tasks.run import Run
 from polypool.testing.parts import AdaptationChecks
@@ -81,22 +80,6 @@ def test_what_is_merged_is_an_encoder_without_adaptation(bert):
     assert not [*adapted(encoder)]
 
 
-@pytest.mark.parametrize(
-    ("spec", "message"),
-    [
-        ("lora(parts='queries')", "no linear maps called queries; it has dense, key, query, value"),
-        ("lora(r=0)", "at least 1"),
-        ("lora(dropout=1.0)", "below 1"),
-        ("lora(sides='images')", "unknown side of an adaptation: 'images'"),
-        ("frozen(sides='')", "unknown side"),
-        ("lorra", "Did you mean 'lora'"),
-    ],
-)
-def test_a_wrong_adaptation_is_refused(spec, message, bert):
-    with pytest.raises((InputError, ValueError), match=message):
-        adapt(built(bert), ADAPTATIONS.build(spec))
-
-
 @pytest.fixture
 def run(tmp_path, bert) -> Run:
     made = make_corpus(tmp_path, train=16, val=8, test=8)
@@ -149,13 +132,6 @@ def test_a_run_trains_keeps_and_resumes_only_its_own_weights(spec, run, bert, tm
     save_bert(Path(bert))
 
 
-def test_an_adaptation_needs_published_weights(run, tmp_path):
-    with pytest.raises(InputError, match=r"'regions.*have none"):
-        prepare(replace(run, adapt="lora(sides='visual')"))
-    adapter = prepare(replace(run, adapt="lora"))
-    assert [encoder.published for encoder, *_ in adapted(adapter.model())] == ["bert"]
-
-
 @pytest.mark.parametrize("kind", ["patches", "clip_text", "bert"])
 def test_recomputed_activations_have_the_gradients_of_kept_ones(kind, tmp_path):
     torch.manual_seed(0)
@@ -175,12 +151,6 @@ def test_recomputed_activations_have_the_gradients_of_kept_ones(kind, tmp_path):
         gradients.append({name: weight.grad.clone() for name, weight in encoder.named_parameters()})
     for name, gradient in gradients[0].items():
         torch.testing.assert_close(gradients[1][name], gradient, msg=name)
-
-
-def test_activations_of_features_cannot_be_recomputed(tmp_path):
-    run = make_corpus(tmp_path, train=16, val=8, test=8)
-    with pytest.raises(InputError, match=r"--optim.recompute is for encoders with published weights"):
-        prepare(replace(run, optim=replace(run.optim, recompute=True)))
 
 
 class Unmerged(Lora):

@@ -8,9 +8,7 @@ from polypool.encoders.visual.pixels import IMAGENET
 from polypool.encoders.visual.resnet import (
     FrozenBatchNorm,
     ResNet,
-    fill,
     read_weights,
-    resnet_name,
     resnet_weights,
 )
 from polypool.infra.errors import InputError
@@ -123,33 +121,6 @@ def test_published_files_load_by_their_names(tmp_path, monkeypatch, form):
         assert torch.equal(encoder.cnn.state_dict()[name], value), name
 
 
-def test_the_names_of_the_full_files_are_those_of_the_full_networks():
-    """Every key and shape of the three files, without their 500 MB."""
-    with torch.device("meta"):
-        for name, parameters in NETWORKS.items():
-            net = ResNet(**parameters)
-            file = as_updown(net) if "caffe" in name else as_torchvision(net)
-            fill(net, resnet_weights(file, where="file"), where="file")
-    assert resnet_name("base.6.22.bn3.running_mean") == "layer3.22.bn3.running_mean"
-    assert resnet_name("top.0.2.conv3.weight") == "layer4.2.conv3.weight"
-    assert resnet_name("base.0.weight") == "conv1.weight"
-
-
-@pytest.mark.parametrize(
-    ("other", "message"),
-    [
-        ({"depths": (1, 1, 1, 1)}, r"missing layer2\.1\.bn1\.bias, .* and 9 more; unexpected none"),
-        ({"depths": (2, 2, 1, 1)}, r"missing none; unexpected layer1\.1\.bn1\.bias"),
-        ({"base": 8}, r"other shapes bn1\.bias \(8,\) for \(4,\)"),
-    ],
-)
-def test_a_file_of_another_network_is_refused_by_name(tmp_path, monkeypatch, other, message):
-    monkeypatch.setitem(NETWORKS, "tiny", TINY)
-    torch.save(as_torchvision(ResNet(**TINY | other)), tmp_path / "net.pth")
-    with pytest.raises(InputError, match=message):
-        ENCODERS.build(f"cnn(name=tiny, weights={str(tmp_path / 'net.pth')!r})", {}).load_pretrained()
-
-
 class Evil:
     def __reduce__(self):
         return (exec, ("raise SystemExit('ran')",))
@@ -190,23 +161,3 @@ def test_cells_are_the_map_row_by_row_through_a_linear_map(monkeypatch):
     bound = (6 / (128 + 6)) ** 0.5
     assert 0.8 * bound < encoder.fc.weight.abs().max() <= bound
     assert encoder.fc.bias.eq(0).all()
-
-
-def test_a_new_network_without_weights_keeps_its_maps_of_one_size():
-    maps = ResNet((3, 4, 23, 3), base=4)(torch.randn(2, 3, 64, 64))
-    assert 0.01 < maps.std() < 10
-
-
-def test_squares_fit_the_network():
-    cnn = ENCODERS.get("cnn")
-    caffe, other = cnn.transform({}, width=8), cnn.transform({}, name="resnet152", size=256)
-    assert (caffe.size, caffe.cells, caffe.bgr) == (512, 256, True)
-    assert caffe.mean == (102.9801, 115.9465, 122.7717)
-    assert (other.size, other.cells, other.bgr, other.std) == (256, 64, False, IMAGENET["std"])
-    with pytest.raises(InputError, match="multiple of 32"):
-        cnn.transform({}, size=500)
-
-
-def test_an_unknown_network_says_which_there_are():
-    with pytest.raises(InputError, match="Did you mean 'resnet152'"):
-        ENCODERS.build("cnn(name=resnet15)", {})

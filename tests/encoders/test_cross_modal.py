@@ -5,8 +5,6 @@ from formulas import cross_modal_of
 from polypool.aggregators.averages.cls import CLS
 from polypool.aggregators.random_sets import random_sets
 from polypool.encoders.cross.cross_modal import CrossModal
-from polypool.infra.errors import InputError
-from polypool.infra.registry import CROSS_ENCODERS
 
 V_SIZES, T_SIZES = [3, 1, 6, 4], [5, 2, 1, 7]
 
@@ -79,38 +77,3 @@ def test_padding_and_what_lies_under_the_masks_change_nothing(value):
     for x, mask in ((v_wild, v_mask), (t_wild, t_mask)):
         assert (x.grad[~mask] == 0).all()
         assert x.grad[mask].isfinite().all()
-
-
-def test_dropout_works_in_training_alone():
-    model = made(heads=2, dropout=0.5)
-    assert torch.equal(model(*sets())[0], model(*sets())[0])
-    model.train()
-    assert not torch.equal(model(*sets())[0], model(*sets())[0])
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_lower_precision_stays_near(dtype):
-    model = made(heads=2)
-    expected = model(*sets())[::2]
-    v, v_mask, t, t_mask = sets(dtype=dtype)
-    out = model.to(dtype)(v, v_mask, t, t_mask)[::2]
-    tolerance = {torch.float32: 1e-5, torch.bfloat16: 0.15, torch.float16: 0.02}[dtype]
-    for ours, theirs, mask in zip(out, expected, (v_mask, t_mask), strict=True):
-        assert ours.dtype == dtype
-        torch.testing.assert_close(ours[mask].double(), theirs[mask], rtol=tolerance, atol=tolerance)
-
-
-@pytest.mark.parametrize(
-    ("spec", "message"),
-    [
-        ("cross_modal(heads=3)", "a width of 8 cannot be shared evenly by 3 heads"),
-        ("cross_modal(heads=0)", "0 heads"),
-        ("cross_modal(heads=2, layers=0)", "at least 1"),
-        ("cross_modal(heads=2, dropout=1.0)", "below 1"),
-        ("cross_modal(head=2)", "Did you mean 'heads'"),
-        ("cross_modl", "Did you mean 'cross_modal'"),
-    ],
-)
-def test_a_wrong_setting_is_refused(spec, message):
-    with pytest.raises(InputError, match=message):
-        CROSS_ENCODERS.build(spec, 8)

@@ -8,7 +8,6 @@ import torch
 from tiny_models import save_decoder
 
 from polypool.encoders.text.tokenizers import pad_tokens
-from polypool.infra.errors import InputError
 from polypool.infra.registry import AGGREGATORS, BACKBONES, ENCODERS
 
 KINDS = ("llama", "qwen3", "mistral", "gpt2", "phi3")
@@ -55,26 +54,6 @@ def test_states_are_those_of_the_library_and_pads_change_nothing(name):
     assert [name for name, weight in encoder.named_parameters() if weight.grad is None] == []
 
 
-def test_left_padding_of_the_library_ends_with_the_same_vector(name):
-    from transformers import AutoModel
-
-    encoder, tokenizer = made(name)
-    token_BL, mask_BL = read(tokenizer, *TEXTS)
-    left_BL, left_mask_BL = token_BL.clone(), mask_BL.clone()
-    left_BL[1], left_mask_BL[1] = token_BL[1].roll(4), mask_BL[1].roll(4)
-    place_BL = (left_mask_BL.cumsum(dim=1) - 1).clamp(min=0)
-    model = AutoModel.from_pretrained(name).eval()
-    state_BLH = model(
-        input_ids=left_BL, attention_mask=left_mask_BL.long(), position_ids=place_BL
-    ).last_hidden_state
-    last = AGGREGATORS.build("last", 6)
-    ours = last(*encoder(token_BL, mask_BL)).vectors
-    torch.testing.assert_close(ours, encoder.linear(state_BLH[:, -1]), rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(
-        ours, last(encoder.linear(state_BLH), left_mask_BL).vectors, rtol=1e-4, atol=1e-5
-    )
-
-
 @pytest.mark.parametrize(("starts", "end"), [(False, False), (True, True), (True, False)])
 def test_special_tokens_are_those_of_the_tokenizer_and_the_end_that_is_wanted(starts, end, tmp_path):
     name = save_decoder(tmp_path / "decoder", "llama", starts=starts)
@@ -97,14 +76,3 @@ def test_stored_states_are_those_of_the_encoder(name):
     np.testing.assert_allclose(pooled(TEXTS)[0][0], stored(TEXTS)[0][-1], rtol=1e-6)
     described = stored.describe()
     assert type(stored).pieces(described, "a dog") == ["a", "dog", "[SEP]"]
-
-
-def test_a_tokenizer_without_an_end_is_refused(tmp_path):
-    from transformers import AutoTokenizer
-
-    name = save_decoder(tmp_path / "decoder", "llama")
-    tokenizer = AutoTokenizer.from_pretrained(name)
-    tokenizer.eos_token = None
-    tokenizer.save_pretrained(name)
-    with pytest.raises(InputError, match="no token at the end of a text"):
-        ENCODERS.get("decoder").prepare((), name=name)

@@ -1,11 +1,8 @@
-from itertools import product
-
 import pytest
 import torch
 
 from polypool.encoders.text.bigru import BiGRU, Words
 from polypool.encoders.visual.stored import PooledGrid, StackedRegions
-from polypool.infra.errors import InputError
 from polypool.infra.registry import AGGREGATORS, ENCODERS
 from polypool.tasks.models.branch import Branch
 
@@ -55,13 +52,6 @@ def test_words_drop_the_same_values_for_elements_and_summary():
     torch.testing.assert_close(encoder.rnn(x_BLE, MASK_BL.sum(dim=1))[1].mean(dim=0), global_BS)
 
 
-def test_words_and_bigru_keep_the_names_of_their_weights():
-    sides = product(("weight", "bias"), ("ih", "hh"), ("", "_reverse"))
-    names = {"embed.weight", *(f"rnn.{kind}_{part}_l0{side}" for kind, part, side in sides)}
-    assert set(BiGRU(WORDS, width=4, embedding=6).state_dict()) == names
-    assert set(Words(WORDS, width=4, embedding=6).state_dict()) == names
-
-
 def test_words_may_be_summed_up_at_the_last_word():
     torch.manual_seed(0)
     encoder = Words(WORDS, width=8, embedding=6, summary="last_word").double().eval()
@@ -73,15 +63,6 @@ def test_words_may_be_summed_up_at_the_last_word():
         forward = gru_states(x_LE, encoder.rnn, "")[-1]
         expected.append(torch.cat((forward, gru_states(x_LE[-1:], encoder.rnn, "_reverse")[0])))
     torch.testing.assert_close(global_BS, torch.stack(expected), atol=1e-10, rtol=1e-8)
-
-
-def test_a_summary_or_start_that_there_is_not_is_refused():
-    with pytest.raises(InputError, match=r"summary of words: 'last'\. Did you mean 'last_word'"):
-        Words(WORDS, summary="last")
-    with pytest.raises(InputError, match="two concatenated directions need an even width"):
-        Words(WORDS, width=7, summary="last_word")
-    with pytest.raises(InputError, match=r"start of words: 'zeros'\. Did you mean 'zero'"):
-        BiGRU(WORDS, start="zeros")
 
 
 @pytest.mark.parametrize(
@@ -144,14 +125,6 @@ def test_stacked_regions_against_the_formula(training):
     torch.testing.assert_close(ours, theirs, atol=1e-9, rtol=1e-7)
 
 
-def test_stacked_regions_drop_in_training_alone():
-    torch.manual_seed(0)
-    encoder = StackedRegions({"dim": 6}, width=64, dropout=0.5)
-    x_BNF, mask_BN = torch.randn(2, 3, 6), torch.ones(2, 3, dtype=torch.bool)
-    assert 0.3 < (encoder(x_BNF, mask_BN)[0] == 0).float().mean() < 0.7
-    assert (encoder.eval()(x_BNF, mask_BN)[0] != 0).all()
-
-
 def test_pooled_grid_keeps_the_cells_and_maps_their_mean():
     torch.manual_seed(0)
     encoder = PooledGrid({"dim": 6}, width=4)
@@ -188,9 +161,3 @@ def test_a_branch_trains_every_weight(encoder, aggregator, params):
     unmoved = [name for name, parameter in branch.named_parameters() if not parameter.grad.any()]
     one_word = ["encoder.rnn.weight_hh_l0_reverse"]  # of a direction that has read nothing before
     assert unmoved == (one_word if "last_word" in encoder else [])
-
-
-def test_a_summary_of_another_width_says_what_to_do():
-    words, pie = Words(WORDS, width=4, embedding=6), AGGREGATORS.build("pie(width=5)", 6)
-    with pytest.raises(InputError, match=r"a global feature of width 4.*give the aggregator width=4"):
-        Branch(words, pie)

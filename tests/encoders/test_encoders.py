@@ -1,7 +1,5 @@
-import copy
 import json
 import unicodedata
-from functools import partial
 
 import numpy as np
 import pytest
@@ -20,9 +18,8 @@ from polypool.encoders.text.tokenizers import (
     split_treebank,
     split_words,
 )
-from polypool.encoders.visual.stored import Grid, Regions, StackedRegions
+from polypool.encoders.visual.stored import Grid, Regions
 from polypool.infra.compute.batchnorm import SetBatchNorm
-from polypool.infra.errors import InputError
 from polypool.infra.registry import ENCODERS
 from polypool.tasks.inputs.texts import Captions
 from polypool.tasks.models.branch import Branch
@@ -95,28 +92,6 @@ def test_bigru_reproduces_the_recorded_numbers(golden, case):
         return
     (out * torch.from_numpy(z[f"{case}/cot_embedding"])).sum().backward()
     assert_recorded_gradients(branch, z, case, names, least=1)
-
-
-@pytest.mark.parametrize("kind", [Regions, partial(StackedRegions, dropout=0.0)])
-@pytest.mark.parametrize("sizes", [[4, 2, 1], [4, 4, 4]])
-def test_regions_are_the_same_with_and_without_pads_among_the_rows(monkeypatch, kind, sizes):
-    """A GPU maps pads, too, rather than wait for the number of real elements."""
-    torch.manual_seed(0)
-    packed = kind({"dim": 6}, width=8).double()
-    padded = copy.deepcopy(packed)
-    mask, cot = mask_of(np.array(sizes), 4), torch.randn(3, 4, 8, dtype=torch.float64)
-    x = torch.randn(3, 4, 6, dtype=torch.float64, requires_grad=True)
-
-    def run(encoder):
-        out = encoder(x, mask)[0][mask]
-        return out, *torch.autograd.grad((out * cot[mask]).sum(), [x, *encoder.parameters()])
-
-    found = run(packed)
-    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
-    for ours, theirs in zip(found, run(padded), strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
-    for ours, theirs in zip(packed.buffers(), padded.buffers(), strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
 
 
 def test_set_batch_norm_is_batch_norm_of_the_real_elements():
@@ -211,17 +186,6 @@ def test_texts_are_cut_at_the_positions_of_the_model(tmp_path, kind):
     assert encoder(token_BL, mask_BL)[0].shape == (2, 16, 6)
 
 
-def test_an_encoder_says_how_its_texts_are_split():
-    asked = ["Is it 3.5 o'clock?", "Is it?"]
-    assets = BiGRU.prepare(asked, min_count=1, ends=False, split="questions")
-    assert assets == {"words": ["is", "it", "3.5", "o'clock"], "ends": False, "split": "questions"}
-    assert list(BiGRU.tokenizer(assets).encode(asked[1:])) == [[[5], [6]]]
-    older = {key: value for key, value in BiGRU.prepare(asked, min_count=1).items() if key == "words"}
-    assert BiGRU.tokenizer(older).split("a b?") == ["a", "b", "?"]
-    with pytest.raises(InputError, match="Did you mean 'questions'"):
-        BiGRU.prepare(asked, split="question")
-
-
 def test_the_vocabulary_is_counted_in_a_fixed_order():
     words = count_words(["b a c", "a b", "a d"], min_count=2)
     assert words == ["a", "b"]
@@ -265,17 +229,6 @@ def test_glove_words_may_contain_spaces(tmp_path):
     assert torch.equal(encoder.embed.weight[6], before[6])
 
 
-@pytest.mark.parametrize(
-    "content", ["dog 1 2\n", "dog 1 2 three\n", "dog 1 2 nan\n", "dog 1 2 1e999\n", None]
-)
-def test_a_broken_glove_file_is_refused(tmp_path, content):
-    path = tmp_path / "glove.txt"
-    if content:
-        path.write_text(content)
-    with pytest.raises(InputError, match="glove"):
-        read_glove(path, ["dog", "dog 1", "1"], dim=3)
-
-
 @pytest.fixture(scope="session")
 def tiny_bert(tmp_path_factory) -> str:
     torch.manual_seed(0)
@@ -307,14 +260,6 @@ def test_bert_trains_from_a_folder_and_is_rebuilt_without_it(tiny_bert):
     assert all(p.grad is not None for p in encoder.parameters()), "DDP refuses weights without a gradient"
 
 
-def test_a_missing_bert_says_what_to_do(monkeypatch):
-    from polypool.encoders.text.bert import Bert
-
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    with pytest.raises(InputError, match="no-such-bert"):
-        Bert.prepare([], name="./no-such-bert")
-
-
 def test_batch_normalisation_under_bfloat16_has_the_statistics_of_float32():
     draw = torch.Generator().manual_seed(0)
     x_RD = (torch.randn(103 * 36 + 5, 4, generator=draw) + 6).bfloat16()
@@ -342,22 +287,3 @@ def test_texts_are_split_as_nltk_splits_them(golden):
 )
 def test_the_last_period_of_each_sentence_stands_alone(text, words):
     assert split_treebank(text) == words.split()
-
-
-@pytest.mark.parametrize(
-    "text", ["", " \n ", "a" * 100_000, "." * 100_000, " ." * 50_000, ". " * 50_000, "'" * 100_000]
-)
-def test_odd_texts_of_any_length_are_split(text):
-    words = split_treebank(text)
-    assert "".join(words) == "".join(text.split())
-
-
-def test_words_that_were_split_come_together_again():
-    text = "The dog's bowl, (isn't) it; cannot & gonna [be] 50% full... or 'tis?"
-    assert "".join(split_treebank(text)) == "".join(text.lower().split())
-
-
-def test_a_vocabulary_splits_by_the_name_it_was_made_with():
-    words = ["can", "not", "cannot"]
-    numbers = {split: list(Vocabulary(words, split=split).encode(["Cannot"])) for split in SPLITS}
-    assert numbers == {"captions": [[[7]]], "questions": [[[7]]], "treebank": [[[5], [6]]]}

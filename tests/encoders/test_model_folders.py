@@ -8,10 +8,8 @@ from polypool.encoders.backbones import build_backbone, recorded_backbone
 from polypool.encoders.backbones.hub import known_as
 from polypool.encoders.backbones.model_folders import (
     MODELS,
-    REMEMBERED,
     local_folder,
     remember_folder,
-    remembered_folder,
 )
 from polypool.infra.errors import InputError
 
@@ -56,25 +54,9 @@ def test_the_same_weights_in_a_folder_of_another_name_are_the_same_model(folder,
     assert recorded(described).dim == 16
 
 
-def test_folders_that_are_gone_are_forgotten(folder, towers, tmp_path):
-    remember_folder(str(folder), {"sha256": "1"})
-    shutil.rmtree(folder)
-    assert remembered_folder({"sha256": "1"}) == folder
-    remember_folder(str(towers["vit"]), {"sha256": "2"})
-    assert [remembered_folder({"sha256": of}) for of in "123"] == [None, towers["vit"], None]
-
-
 def test_other_weights_in_the_remembered_folder_are_refused(folder, towers):
     described = build_backbone(f"dinov2(name={str(folder)!r})").describe()
     remember_folder(str(folder), described)
     shutil.copytree(towers["registers"], folder, dirs_exist_ok=True)
     with pytest.raises(InputError, match="cannot be built as it was"):
         recorded(described)
-
-
-def test_a_damaged_record_of_folders_says_what_to_do(folder, tmp_path):
-    path = tmp_path / "home" / REMEMBERED
-    path.parent.mkdir(parents=True)
-    path.write_text('{"folders": [1]}')
-    with pytest.raises(InputError, match=r"model_folders\.json.*delete the file"):
-        remember_folder(str(folder), {"sha256": "0"})

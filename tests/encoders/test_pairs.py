@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 import torch
 from pictures import noise
-from tiny_models import save_bert, save_clip, save_siglip
+from tiny_models import save_clip, save_siglip
 
 from polypool.aggregators.averages.mean import Mean
 from polypool.encoders.encoder import TextEncoder
-from polypool.infra.errors import InputError
 from polypool.infra.registry import AGGREGATORS, BACKBONES, ENCODERS
 from polypool.tasks.inputs.texts import Captions
 from polypool.tasks.models.branch import Branch
@@ -176,28 +175,6 @@ def test_a_siglip_reads_lower_case_without_punctuation_and_a_siglip_2_with_it(fo
     assert (assets["strips"], kind.tokenizer(assets).ends) == (True, False)
     shouted, said = kind.tokenizer(assets | {"strips": False}).encode(["The DOG's boat", "the dogs boat"])
     assert shouted != said
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_another_model_is_refused(folders, tmp_path, kind):
-    other = folders["siglip" if kind == "clip" else "clip"]
-    with pytest.raises(InputError, match=f"kind of text half in {other}"):
-        ENCODERS.get(f"{kind}_text").prepare([], name=other)
-    with pytest.raises(InputError, match="a model of type 'bert' has no text half"):
-        ENCODERS.get(f"{kind}_text").prepare([], name=save_bert(tmp_path / "bert"))
-    with pytest.raises(InputError, match=r"cannot load|weights are missing"):
-        BACKBONES.build(f"{kind}(name={other!r}, pooled=True)")
-    with pytest.raises(InputError, match=r"no-such: no such folder"):
-        ENCODERS.get(f"{kind}_text").prepare([], name="./no-such")
-    assets = ENCODERS.get(f"{kind}_text").prepare([], name=folders[kind])
-    with pytest.raises(InputError, match="width must be at least 1"):
-        ENCODERS.build(f"{kind}_text(name={folders[kind]!r}, width=0)", assets)
-
-
-def test_an_embedding_of_the_whole_image_has_no_cells(folders):
-    for more in ("cls=True", "grid=2"):
-        with pytest.raises(InputError, match="leave out cls and grid"):
-            BACKBONES.build(f"clip(name={folders['clip']!r}, pooled=True, {more})")
 
 
 def test_stored_features_are_a_set_as_they_are():

@@ -10,8 +10,6 @@ from PIL import Image
 
 from polypool.encoders.visual.pixels import IMAGENET, ImageTransform
 from polypool.infra.compute.randomness import uniform
-from polypool.infra.errors import InputError
-from polypool.infra.files import sha256
 from polypool.infra.registry import AUGMENTATIONS, ENCODERS
 from polypool.tasks.inputs.visual_files import Pixels
 
@@ -125,27 +123,6 @@ def test_the_grid_rule_drops_cells_as_often_as_in_the_code(files):
     assert mask_BN.all(dim=1).float().mean() == pytest.approx(0.2, abs=0.04)
 
 
-def test_a_missing_image_is_named_before_training(files, tmp_path):
-    for gone in (tmp_path / "gone.png", tmp_path / "nowhere" / "0.png"):
-        with pytest.raises(InputError, match=r"1 of 7 images are missing, the first is .*" + gone.name):
-            Pixels([*files, gone], transform=plain())
-
-
-def test_a_broken_image_is_named(files):
-    files[2].write_bytes(files[2].read_bytes()[:60])
-    data = Pixels(files, transform=plain())
-    with pytest.raises(InputError, match=r"2\.png: does not decode"):
-        data.batch(np.arange(6), sample_B=np.arange(6), draw=None)
-    digests = [sha256(file) if at != 1 else "0" * 64 for at, file in enumerate(files)]
-    data = Pixels(files, transform=plain(), digests=digests)
-    data.batch(np.array([0, 3]), sample_B=np.array([0, 3]), draw=None)
-    with pytest.raises(InputError, match=r"1\.png: changed since it was ingested"):
-        data.batch(np.array([0, 1]), sample_B=np.array([0, 1]), draw=None)
-    files[3].unlink()
-    with pytest.raises(InputError, match=r"3\.png: no such file"):
-        data.batch(np.array([3]), sample_B=np.array([3]), draw=None)
-
-
 BEFORE = {"vit": 1, "clip": 1, "siglip": 0, "dinov2": 1, "registers": 5}
 
 
@@ -181,16 +158,6 @@ def test_patches_are_the_last_states_of_the_published_model(towers, name):
         torch.testing.assert_close(x_BND, encoder.fc(expected_BLH), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", BEFORE)
-def test_every_weight_has_a_gradient_and_any_size_will_do(towers, name):
-    encoder, transform = build(towers[name], width=6, size=48)
-    assert transform.cells == 36
-    x_BND, _ = encoder.train()(torch.randn(2, 3, 48, 48), torch.ones(2, 36, dtype=torch.bool))
-    assert x_BND.shape == (2, 36, 6)
-    (x_BND * torch.randn_like(x_BND)).sum().backward()
-    assert [key for key, p in encoder.named_parameters() if p.grad is None] == []
-
-
 def test_colours_are_those_of_the_model(towers):
     _, transform = build(towers["vit"], size=32)
     pixels = transform(Image.new("RGB", (90, 50), (51, 102, 255)))
@@ -198,16 +165,3 @@ def test_colours_are_those_of_the_model(towers):
     np.testing.assert_allclose(pixels[:, 7, 9], expected, rtol=1e-5)
     assert pixels.dtype == np.float32
     assert transform.antialias
-
-
-def test_what_cannot_be_is_refused(towers, tmp_path):
-    from transformers import ConvNextImageProcessorPil, ResNetConfig
-
-    with pytest.raises(InputError, match="multiple of 8"):
-        build(towers["vit"], size=30)
-    with pytest.raises(InputError, match=r"no \[CLS\] token"):
-        build(towers["siglip"], class_token=True)
-    ResNetConfig().save_pretrained(tmp_path)
-    ConvNextImageProcessorPil().save_pretrained(tmp_path)
-    with pytest.raises(InputError, match="normalises by the batch"):
-        build(tmp_path)

@@ -68,64 +68,12 @@ def test_samples_depend_on_seed_and_epoch_and_not_on_batch_mates(run):
     assert not any(torch.equal(first, other) for other in others)
 
 
-def test_evaluation_does_not_depend_on_how_it_is_cut_into_batches(run):
-    torch.manual_seed(0)
-    model = TASKS.build(run.task, run).model()
-    adapters = [TASKS.build(f"image_text(chunk={chunk})", run) for chunk in (3, 64)]
-    scores = [adapter.scorer(model, "test")(slice(None), slice(None)) for adapter in adapters]
-    assert scores[0].shape == (20, 40)
-    torch.testing.assert_close(*scores)
-
-
 def test_without_augmentation_a_batch_is_what_evaluation_sees(run):
     plain = replace(run, data=replace(run.data, visual_augment="", text_augment=""))
     data = TASKS.build(run.task, plain).data("val")
     batch = data.batch(np.array([5]), seed=0, epoch=0)
     evaluated = next(iter(data.items(8)))[1]["visual"]
     assert torch.equal(batch["visual"], evaluated[2:3, : batch["visual"].shape[1]])
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"text": "bigru(width=8)"}, "same width"),
-        ({"aggregator": "gpoo"}, "Did you mean 'gpo'"),
-        ({"text_aggregator": "kmax(k=0)"}, "at least 1"),
-        ({"objective": "tripplet"}, "Did you mean 'triplet'"),
-        ({"visual": "regions(widht=16)"}, "Did you mean 'width'"),
-        ({"protocol": "coco-6k"}, "coco-5k"),
-        ({"aggregator": "slots(k=2)", "similarity": "cosine"}, "similarities of sets: .*smooth_chamfer"),
-        ({"aggregator": "late", "similarity": "cosine"}, "similarities of sets: .*maxsim"),
-        (
-            {"aggregator": "late", "similarity": "chamfer"},
-            "sets of one size, and late makes .* any.*: maxsim, wti",
-        ),
-        ({"aggregator": "mean", "similarity": "maxsim"}, "makes single ones, .* cosine; .*: cosine"),
-        ({"text_aggregator": "late", "regularisers": ("mmd(weight=1.0)",)}, "look at sets of one size"),
-        ({"similarity": "cosin"}, "Did you mean 'cosine'"),
-        ({"aggregator": "slots(k=2, width=8)", "text_aggregator": "mean"}, "same width"),
-        ({"text": "words(width=16, embedding=8, min_count=1)"}, "no place for a global feature"),
-        ({"regularisers": ("mmd(wieght=1.0)",)}, "Did you mean 'weight'"),
-        ({"cross": "cross_modal(heads=3)"}, "shared evenly by 3 heads"),
-        ({"task": "image_text(dev_protocol='val')"}, "val-1k"),
-    ],
-)
-def test_a_wrong_setting_is_refused_before_training(run, change, message):
-    wrong = replace(run, **change)
-    with pytest.raises(InputError, match=message):
-        TASKS.build(wrong.task, wrong).model()
-
-
-def test_a_protocol_of_another_size_names_one_that_fits(run):
-    adapter = TASKS.build(run.task, run)
-    with pytest.raises(InputError, match="whole"):
-        adapter.evaluate(adapter.model(), "test", "coco-5k")
-
-
-def test_captions_without_features_are_refused(run, tmp_path):
-    other = make_corpus(tmp_path, train=90)
-    with pytest.raises(InputError, match="6 of 90 images of the split 'train' have no features"):
-        TASKS.build(run.task, replace(other, data=replace(other.data, features=run.data.features)))
 
 
 def test_an_ensemble_needs_the_same_images(run, tmp_path):

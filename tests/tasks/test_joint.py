@@ -23,9 +23,8 @@ from polypool.infra.tracking import MEMBERS, Log, Tracker, find_runs, tracking_u
 from polypool.pipelines.training.checkpoint import load_weights
 from polypool.pipelines.training.loop.trainer import Trainer
 from polypool.pipelines.training.record import LOG_FOLDER, Described, run_folder, send
-from polypool.pipelines.training.train import prepare
 from polypool.tasks.inputs.joint_batches import MEMBER, JointOrder
-from polypool.tasks.run import Run, from_json, member_runs, specs, to_json, to_params
+from polypool.tasks.run import Run, from_json, specs, to_json, to_params
 
 TEXT = "bigru(width=16, embedding=8, min_count=1, ends=False)"
 
@@ -176,13 +175,6 @@ def test_every_task_is_learnt_scored_and_kept_by_itself(run, trained, tmp_path):
         assert again.evaluate(other, "test", alone.protocol).metrics == test.members[name].metrics
 
 
-def test_losses_are_logged_by_task(trained):
-    rows = [row for _, row in trained.log.rows if "train/loss" in row]
-    by_task = [sum(f"train/{name}/loss" in row for row in rows) for name in ("pairs", "vqa")]
-    assert by_task == [4 * steps for steps in trained.order.steps_of_each[:2]]
-    assert all(row["train/loss"] == row.get("train/pairs/loss", row.get("train/vqa/loss")) for row in rows)
-
-
 def test_a_run_that_was_cut_off_goes_on_to_the_same_weights(run, trained, tmp_path):
     run = replace(run, checkpoint_every=4)
     report = FolderReport(fail_after=3)
@@ -202,47 +194,6 @@ def test_a_joint_run_is_described_whole(run):
     params = to_params(run)
     assert params["members"]["vqa"]["aggregator"] == "gpo"
     assert params["members"]["vqa"]["jointly"] == run.task
-
-
-def test_members_have_the_settings_of_the_joint_run(run):
-    for name, member in member_runs(run).items():
-        kept = (member.aggregator, member.optim, member.seed, member.jointly)
-        assert kept == ("gpo", run.optim, 0, run.task)
-        assert member.data == run.members[name].data
-        assert member.recipe == run.recipe == "tiny_joint", "by which a table tells it from one alone"
-    assert {member.recipe for member in member_runs(replace(run, recipe="")).values()} == {"joint"}
-    with pytest.raises(InputError, match="was trained together with others"):
-        prepare(member_runs(run)["pairs"])
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"task": "joint(pairs=1)"}, "the run has pairs, vqa, and the task's spec weights of pairs"),
-        ({"task": "joint(pairs=1, vqa=1, more=2)"}, "weights of pairs, vqa, more"),
-        ({"task": "joint(pairs=1, vqa=0)"}, "above 0, not vqa=0"),
-        ({"task": "joint(pairs=1, vqa='much')"}, "vqa must be a finite number, not 'much'"),
-        (
-            {"task": "joint(pairs=1, vqa=1, share='txt')"},
-            "'txt' is to be shared, and no task alone has it.*visual",
-        ),
-        ({"task": "joint(pairs=1, vqa=1, share='visual')"}, "tasks have different ones: grid"),
-        ({"protocol": "whole"}, "by the protocol 'joint'"),
-        ({"objective": "infonce"}, "does not use --objective 'infonce'"),
-        ({"members": {}}, "the run has none"),
-    ],
-)
-def test_what_makes_no_sense_is_refused_before_training(run, change, message):
-    with pytest.raises(InputError, match=message):
-        prepare(replace(run, **change))
-
-
-def test_parts_that_are_not_alike_are_not_shared(run):
-    wider = replace(run.members["vqa"], visual="grid(width=24, standardise=True)")
-    with pytest.raises(
-        InputError, match=r"'visual.aggregator' is to be shared.*pairs and of vqa are not alike|same"
-    ):
-        prepare(replace(run, aggregator="lip", members=run.members | {"vqa": wider}))
 
 
 def worker(run: Run, folder: str) -> None:

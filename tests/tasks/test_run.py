@@ -84,14 +84,6 @@ def test_bounds_themselves_are_allowed():
     assert Data(dataset="x", corpus="", captions=1, max_frames=0, max_words=0)
 
 
-def test_a_run_of_a_version_without_some_settings_is_read_back_as_it_was_trained():
-    values = json.loads(json.dumps(to_json(toy_run())))
-    for part, name in (("optim", "warmup_start"), ("optim", "optimiser"), ("data", "vocabulary")):
-        del values[part][name]
-    run = from_json(values)
-    assert (run.optim.warmup_start, run.optim.optimiser, run.data.vocabulary) == (0.0, "adamw", ("train",))
-
-
 def test_a_run_is_read_back_from_json():
     run = replace(toy_run(), published={"whole/rsum": 1.5}, source="nowhere", regularisers=("mmd",))
     run = replace(run, optim=replace(run.optim, lr_factors=(("visual", 0.1),), milestones=(1, 2.5)))

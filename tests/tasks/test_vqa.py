@@ -17,14 +17,12 @@ from polypool.encoders.visual.cnn import NETWORKS
 from polypool.infra.compute.dist import rank
 from polypool.infra.errors import InputError
 from polypool.infra.registry import TASKS
-from polypool.infra.store import FeatureStore
 from polypool.pipelines.figures.pages import draw
 from polypool.pipelines.recipes.load import derive
 from polypool.pipelines.training.train import prepare
 from polypool.tasks.automatic import AUTO
 from polypool.tasks.datasets.questions import QuestionCorpus, write_questions
 from polypool.tasks.questions.accuracy import HumanAnswers
-from polypool.tasks.questions.vqa_model import best_answers
 from polypool.tasks.scoring.scores import mean_score
 from polypool.tasks.vqa import VQA
 
@@ -136,17 +134,6 @@ def test_a_batch_is_made_of_its_questions(run):
     assert torch.equal(evaluated["text"], batch["text"])
 
 
-def test_long_questions_are_cut_and_counted_once(run, capsys):
-    adapter = TASKS.build(run.task, run)
-    data = adapter.data("test")
-    adapter.data("test")
-    assert capsys.readouterr().out == "test: 20 of 60 texts are cut after 5 words\n"
-    assert data.texts.sizes().max() == 5
-    batch = data.evaluation_batch(np.array([1]))
-    words = [adapter.assets["text"]["words"][token - 5] for token in batch["text"][0].tolist()]
-    assert words == ["how", "many", "things", "are", "there"]
-
-
 def test_questions_that_nobody_answered_give_a_results_file_and_no_accuracy(run):
     adapter = TASKS.build(run.task, run)
     found = adapter.evaluate(adapter.model(), "test-dev", "vqa")
@@ -220,59 +207,12 @@ def test_two_workers_learn_and_judge_like_one(run, tmp_path):
             torch.testing.assert_close(found[name], x, rtol=1e-5, atol=1e-6, msg=name)
 
 
-def test_probabilities_that_are_no_numbers_are_refused():
-    def score(questions: slice, answers: slice) -> torch.Tensor:
-        x = torch.rand(questions.stop - questions.start, 4)
-        x[0] = float("nan")
-        return x
-
-    with pytest.raises(InputError, match="2 of 10 questions"):
-        best_answers(score, questions=10, chunk=5)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"objective": "triplet"}, "--objective bce"),
-        ({"objective": "bce(weight=2)"}, "--objective bce"),
-        ({"protocol": "whole"}, "Choices: exact-match, vqa"),
-        ({"protocol": "vqa-dsl"}, "--vectors are for retrieval"),
-        ({"task": "vqa(targets=softest)"}, "Did you mean 'soft'"),
-        ({"task": "vqa(answers=val)"}, "train"),
-        ({"task": "vqa(chunk=0)"}, "at least 1"),
-        ({"task": "vqa(min_count=1000)"}, "lower min_count"),
-        ({"text": "bigru(width=16, split=letters)"}, "questions"),
-    ],
-)
-def test_a_wrong_setting_is_refused(run, changes, message):
-    wrong = replace(run, **changes)
-    with pytest.raises(InputError, match=message):
-        TASKS.build(wrong.task, wrong)
-
-
 def rewritten(run, folder, change):
     """Return the run on a corpus whose questions went through `change`."""
     corpus = QuestionCorpus.open(run.data.corpus)
     questions = [q for split in corpus.splits for q in corpus.questions(split)]
     write_questions(folder / "questions", change(questions), source={"made": "by a test"})
     return derive(run, data={"corpus": str(folder / "questions")})
-
-
-def test_what_training_needs_is_looked_for_first(run, tmp_path):
-    def build(name, change):
-        wrong = rewritten(run, tmp_path / name, lambda all: [new for q in all if (new := change(q))])
-        return TASKS.build(wrong.task, wrong)
-
-    silent = {"answers": (), "label": ""}
-    for split in ("train", "val"):
-        with pytest.raises(InputError, match=f"split '{split}' have no answers"):
-            build(split, lambda q, split=split: replace(q, **silent) if q.split == split else q)
-        with pytest.raises(InputError, match=f"no questions in the split '{split}'"):
-            build(f"no {split}", lambda q, split=split: q if q.split != split else None)
-    with pytest.raises(InputError, match="1 of 48 questions of the split 'val' have no answers"):
-        build("one", lambda q: replace(q, **silent) if q.id == "491" else q)
-    with pytest.raises(InputError, match="1 of 20 images of the split 'test' have no features, such as 999"):
-        build("new image", lambda q: replace(q, image_id="999") if q.image_id == "64" else q)
 
 
 def test_few_answers_are_scored_and_trained_by_exact_matches(run, tmp_path):
@@ -304,17 +244,6 @@ def test_few_answers_are_scored_and_trained_by_exact_matches(run, tmp_path):
     trainer = trainer_of(own, tmp_path, adapter=adapter)
     trainer.train()
     assert {name for _, row in trainer.log.rows for name in row} >= {"exact-match/accuracy", "test/score"}
-
-
-def test_features_of_images_that_nobody_asks_about_are_left_alone(run, tmp_path):
-    fewer = rewritten(run, tmp_path, lambda all: [q for q in all if q.image_id not in ("3", "70")])
-    adapter = TASKS.build(fewer.task, fewer)
-    assert len(adapter.data("test")) == 57
-    evaluated = adapter.data("test").evaluation_batch(np.array([18]))
-    store = FeatureStore.open(run.data.features)
-    assert adapter.corpus.questions("test")[18].image_id == "71"
-    expected = torch.from_numpy(np.array(store[int(store.rows(["71"])[0])]))
-    assert torch.equal(evaluated["visual"][0][evaluated["visual_mask"][0]], expected)
 
 
 def test_it_reads_pixels_too(tmp_path, monkeypatch):

@@ -1,30 +1,10 @@
 import json
-import math
 
 import numpy as np
 import pytest
 import torch
-from explicit import hold_to_formula
 
 from polypool.aggregators.ranks.fspool import FSPool
-
-
-def explicit(weight_DV, elements_ND):
-    """The definition, one channel and rank at a time."""
-    out, size, pieces = [], len(elements_ND), weight_DV.shape[1] - 1
-    for channel, weight_V in enumerate(weight_DV):
-        total = 0.0
-        for k, value in enumerate(elements_ND[:, channel].sort(descending=True).values):
-            place = k / (size - 1) * pieces if size > 1 else 0.0
-            low = min(math.floor(place), pieces - 1)
-            total = total + (weight_V[low] * (low + 1 - place) + weight_V[low + 1] * (place - low)) * value
-        out.append(total)
-    return torch.stack(out)
-
-
-@pytest.mark.parametrize("pieces", [1, 4, 20])
-def test_values_and_gradients_follow_the_definition(pieces):
-    hold_to_formula(f"fspool(pieces={pieces})", lambda x_ND, p: explicit(p["weight"], x_ND))
 
 
 @pytest.mark.parametrize("case", ["full", "ragged"])

@@ -11,7 +11,6 @@ from polypool.aggregators.positions import encode_ranks
 from polypool.aggregators.random_sets import random_sets
 from polypool.aggregators.ranks import gpo as module
 from polypool.aggregators.ranks.gpo import GPO
-from polypool.infra.errors import InputError
 from polypool.infra.registry import AGGREGATORS
 
 VARIANTS = [
@@ -159,21 +158,6 @@ def test_kept_weights_are_those_of_the_parameters(spec, sizes, change):
     torch.testing.assert_close(after, gpo(x_BND, mask_BN).weights.detach(), rtol=0, atol=0)
 
 
-@pytest.mark.parametrize(
-    "spec", ["gpo", "gpo(encoding=index)", "gpo(decoder=interpolate)", "gpo(decoder=transformer)"]
-)
-def test_weights_of_sizes_are_those_of_sets(spec):
-    gpo = AGGREGATORS.build(spec, 6)
-    weight_SN = gpo.size_weights(torch.tensor([3, 8, 3]))
-    torch.testing.assert_close(weight_SN, gpo(*random_sets([3, 8, 3], 6)).weights)
-
-
-def test_fresh_interpolated_weights_are_a_mean():
-    x_BND, mask_BN = random_sets([5, 1, 40], 6)
-    pooled, mean = (AGGREGATORS.build(s, 6)(x_BND, mask_BN) for s in ("gpo(decoder=interpolate)", "mean"))
-    torch.testing.assert_close(pooled.vectors, mean.vectors)
-
-
 def test_gpo_has_the_size_and_the_names_of_the_authors_code():
     shapes = {name: tuple(p.shape) for name, p in GPO(1024).named_parameters()}
     parts = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
@@ -208,16 +192,6 @@ def test_encodings_of_ranks_reproduce_the_recorded_numbers(golden):
     assert cases
     for key in cases:
         np.testing.assert_allclose(encode_ranks(*z[key].shape), z[key], atol=1e-5, rtol=1e-5, err_msg=key)
-
-
-def test_a_set_larger_than_the_learned_encodings_is_refused():
-    with pytest.raises(InputError, match="9 elements, and gpo has learned encodings of 8"):
-        AGGREGATORS.build("gpo(encoding=index, longest=8)", 4)(*random_sets([3, 9], 4))
-
-
-def test_weights_that_need_features_have_no_sizes_alone():
-    with pytest.raises(ValueError, match="depend on features"):
-        AGGREGATORS.build("gpo(feature_conditioned=True)", 4).size_weights(torch.tensor([3]))
 
 
 @pytest.mark.parametrize("decoder", ["bigru", "transformer", "mlp", "interpolate"])

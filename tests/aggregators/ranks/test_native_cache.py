@@ -1,8 +1,6 @@
 """The compiled sort is built once for all processes of a user, and wherever the cache cannot be used for one alone."""
 
-import os
 import shutil
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -77,13 +75,6 @@ def test_another_type_source_processor_or_compiler_is_another_file(compiled, mon
     assert files() == 5
 
 
-def test_processes_that_build_at_once_leave_one_whole_file(compiled, monkeypatch, tmp_path):
-    with ThreadPoolExecutor(3) as threads:
-        loaded = [*threads.map(build, [torch.float32] * 3)]
-    assert len([*(tmp_path / "polypool").iterdir()]) == 1
-    assert all(sorts(monkeypatch, each) for each in loaded)
-
-
 @pytest.mark.parametrize("obstacle", ["no folder", "broken file", "no home"])
 def test_without_a_usable_cache_it_is_built_for_this_process(compiled, monkeypatch, tmp_path, obstacle):
     if obstacle == "no folder":  # as in a home that is read-only
@@ -110,23 +101,6 @@ def test_a_number_is_measured_once_and_kept_beside_the_compiled_file(compiled, m
     for damaged in ("{", "[1]", '{"speed": null}'):
         kept.write_text(damaged)
         assert native.kept(torch.float32, "speed", lambda: 9.0) == 9.0
-
-
-def test_numbers_of_processes_that_measure_at_once_are_all_kept(compiled, monkeypatch):
-    loaded = build(torch.float32)
-    monkeypatch.setattr(native, "library", lambda dtype: loaded)
-    native.kept(torch.float32, "one", lambda: native.kept(torch.float32, "other", lambda: 1.0) + 1.0)
-    assert native.kept(torch.float32, "one", lambda: 9.0) == 2.0
-    assert native.kept(torch.float32, "other", lambda: 9.0) == 1.0
-
-
-def test_a_number_is_measured_by_each_process_that_built_for_itself(compiled, monkeypatch, tmp_path):
-    (tmp_path / "polypool").write_text("")
-    loaded = build(torch.float32)
-    monkeypatch.setattr(native, "library", lambda dtype: loaded)
-    assert native.kept(torch.float32, "speed", lambda: 2.5) == 2.5
-    assert native.kept(torch.float32, "speed", lambda: 9.0) == 9.0
-    assert not Path(loaded._name).parent.exists()
 
 
 def test_compiled_code_is_used_where_it_is_faster(monkeypatch):
@@ -156,19 +130,6 @@ def test_a_measurement_within_a_checkpoint_is_no_part_of_it():
 
     with torch.autograd.graph.saved_tensors_hooks(kept_by_checkpoint, kept_by_checkpoint):
         assert sorted_sum._times_faster(torch.float32, 4, 4) > 0
-
-
-@pytest.mark.parametrize(
-    "refused", ["-fopenmp", "-march=native -mcpu=native", "-fopenmp -march=native -mcpu=native"]
-)
-def test_flags_that_a_compiler_refuses_are_left_out(monkeypatch, tmp_path, refused):
-    compiler = tmp_path / "compiler"
-    tests = "".join(f'[ "$flag" = {flag} ] && exit 1\n' for flag in refused.split())
-    compiler.write_text(f'#!/bin/sh\nfor flag; do\n{tests}:\ndone\nexec {os.environ.get("CC", "cc")} "$@"\n')
-    compiler.chmod(0o755)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setenv("CC", str(compiler))
-    assert sorts(monkeypatch, build(torch.float32))
 
 
 @pytest.mark.parametrize("lacking", ["-mno-avx", "-mno-sse3"])

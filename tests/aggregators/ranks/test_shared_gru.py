@@ -41,17 +41,6 @@ def test_states_and_gradients_follow_torch(way, sizes, dtype, tolerance):
         assert torch.equal(ours, twice)
 
 
-def test_large_weights_saturate(way):
-    decoder = GRUDecoder(6, 5)
-    with torch.no_grad():
-        for parameter in decoder.parameters():
-            parameter.mul_(1e4)
-    states_1NH = decoder(torch.randn(1, 9, 6), torch.tensor([9]))
-    assert states_1NH.abs().max() <= 1
-    (states_1NH.sum() + 0 * sum(parameter.sum() for parameter in decoder.parameters())).backward()
-    assert all(parameter.grad.isfinite().all() for parameter in decoder.parameters())
-
-
 def test_weights_that_changed_before_the_way_back_are_refused(way):
     decoder = GRUDecoder(6, 5)
     states_1NH = decoder(torch.randn(1, 4, 6), torch.tensor([4]))

@@ -1,7 +1,10 @@
 """Aggregators that weigh ranks in slices against their authors' numbers."""
 
 import pytest
+import torch
 from recorded import Row, hold_to_recorded, turned
+
+from polypool.infra.registry import AGGREGATORS
 
 PSWE = {"slice.weight": "theta.weight_v", "reference_MD": "reference", "weight_MD": turned("weight")}
 RANKS = [
@@ -16,3 +19,11 @@ RANKS = [
 @pytest.mark.parametrize("row", RANKS, ids=str)
 def test_the_recorded_numbers(golden, row):
     hold_to_recorded(golden / "ranks", row)
+
+
+def test_repeated_alike_elements_leave_the_quantiles_where_they_were():
+    module, x_BND = AGGREGATORS.build("fsw", 6), torch.randn(1, 5, 6)
+    once, often = (
+        module(x, torch.ones(x.shape[:2], dtype=torch.bool)).vectors for x in (x_BND, x_BND.repeat(1, 3, 1))
+    )
+    torch.testing.assert_close(once, often)

@@ -1,15 +1,10 @@
-import math
-
 import numpy as np
 import pytest
 import torch
-from explicit import hold_to_formula, mixed, norm, softmax, trained
-from torch import Tensor
 
 from polypool.aggregators.positions import encode_grid, encode_line
 from polypool.aggregators.random_sets import random_sets
-from polypool.aggregators.sets.slots import Slots, TransformerSet
-from polypool.infra.errors import InputError
+from polypool.aggregators.sets.slots import Slots
 
 NAMES = {
     "slots": "latents",
@@ -67,52 +62,6 @@ def test_the_recorded_position_codes(golden):
     np.testing.assert_allclose(grid[0], z["dive2d_d16_h3_w4"], atol=2e-6)
 
 
-def layer_norm(x_D: Tensor, layer: torch.nn.LayerNorm) -> Tensor:
-    return norm({".weight": layer.weight, ".bias": layer.bias}, "", x_D, layer.eps)
-
-
-def explicit(module: Slots, x_NC: Tensor, summary_W: Tensor) -> Tensor:
-    """Eq. 1 to 5 of the paper for one set, loop by loop, with keys and values as written there."""
-    count = len(x_NC)
-    x_NC = torch.stack([layer_norm(x, module.element_norm) for x in x_NC])
-    width = len(x_NC[0])
-
-    def code(n: int, c: int) -> float:
-        place = 2 * math.pi * (n + 1) / (count + 1e-6) / 10_000 ** ((c - c % 2) / width)
-        return (math.cos if c % 2 else math.sin)(place)
-
-    code_NC = torch.tensor([[code(n, c) for c in range(width)] for n in range(count)], dtype=x_NC.dtype)
-    key_NH = [module.key.weight @ x for x in x_NC + code_NC * module.positions]
-    value_NH = [module.value.weight @ x for x in x_NC]
-    slots, width = list(module.slots), len(key_NH[0]) // module.heads
-    for _ in range(module.iterations):
-        query_KH = [module.query.weight @ layer_norm(slot, module.slot_norm) for slot in slots]
-        heads = []
-        for part in (slice(h * width, (h + 1) * width) for h in range(module.heads)):
-            logits = [[q[part] @ k[part] / math.sqrt(width) for k in key_NH] for q in query_KH]
-            if isinstance(module, TransformerSet):
-                share = [softmax(row) for row in logits]
-            else:
-                share = [*zip(*(softmax(list(column)) for column in zip(*logits, strict=True)), strict=True)]
-            values = [v[part] for v in value_NH]
-            heads.append([mixed(row, values) / (sum(row) + 1e-7) for row in share])
-        for k, of_heads in enumerate(zip(*heads, strict=True)):
-            slots[k] = slots[k] + module.out[0](torch.cat(of_heads))
-            inner = module.feed[1](layer_norm(slots[k], module.feed[0]))
-            inner = inner * (1 + torch.erf(inner / math.sqrt(2))) / 2
-            slots[k] = slots[k] + module.feed[4](inner)
-    global_feature = layer_norm(summary_W, module.global_norm)
-    return torch.stack([layer_norm(slot, module.residual_norm) + global_feature for slot in slots])
-
-
-@pytest.mark.parametrize("kind", ["slots", "transformer_set"])
-@pytest.mark.parametrize("positions", [False, True])
-def test_against_the_formula(kind, positions):
-    sizes = "k=3, iterations=2, heads=2, head_width=5, hidden=2, width=4"
-    module = trained(f"{kind}({sizes}, positions={positions})", 6)
-    hold_to_formula(module, lambda x_NC, _, global_W: explicit(module, x_NC, global_W), global_feature=True)
-
-
 def test_every_element_is_shared_out_and_pads_are_not():
     x_BNC, mask_BN = random_sets([5, 1, 9], 8)
     x_BNC = x_BNC.masked_fill(~mask_BN[..., None], torch.nan)
@@ -142,24 +91,3 @@ def test_positions_matter_and_only_to_keys():
     assert (flipped - straight).abs().max() > 1e-3
     torch.nn.init.zeros_(module.key.weight)
     torch.testing.assert_close(module(x_BNC.flip(1), mask_BN).vectors, module(x_BNC, mask_BN).vectors)
-
-
-def test_the_published_number_of_weights():
-    text = sum(p.numel() for p in Slots(300, width=1024, positions=True).parameters())
-    image = sum(p.numel() for p in Slots(1024).parameters())
-    assert (round(text / 1e6, 2), round(image / 1e6, 1)) == (13.83, 16.8)
-
-
-def test_a_summary_of_another_width_is_refused():
-    x_BNC, mask_BN = random_sets([3, 2], 8)
-    module = Slots(8, width=6, head_width=4)
-    with pytest.raises(InputError, match=r"Max of the elements has width 8.*width=8"):
-        module(x_BNC, mask_BN)
-    with pytest.raises(InputError, match="the encoder's global feature has width 5"):
-        module(x_BNC, mask_BN, global_feature_BS=torch.randn(2, 5))
-
-
-def test_a_grid_that_lacks_cells_is_refused():
-    x_BNC, mask_BN = random_sets([4, 3], 8)
-    with pytest.raises(InputError, match="all 4 cells of each image, and a set has 3"):
-        Slots(8, head_width=4, positions=(2, 2))(x_BNC, mask_BN)

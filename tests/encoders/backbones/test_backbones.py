@@ -1,5 +1,4 @@
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +10,6 @@ from safetensors.torch import load_file, save_file
 from skimage.color import rgb2lab
 
 from polypool.encoders.backbones.cells import Cells
-from polypool.encoders.backbones.hub import from_hub
 from polypool.infra.errors import InputError
 from polypool.infra.pictures import rgb
 from polypool.infra.registry import BACKBONES
@@ -118,28 +116,6 @@ def test_a_backbone_computes_in_bfloat16_on_request_and_says_so(towers):
     assert "bfloat16" not in full.describe(), "older stores still fit"
 
 
-@pytest.mark.parametrize(("flag", "slow"), [("avx512_f", True), ("avx512_bf16", False), ("bf16", False)])
-def test_a_machine_without_bfloat16_is_told_that_it_is_slow(towers, monkeypatch, flag, slow):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {flag: True}, raising=False)
-    name = str(towers["dinov2"])
-    full, half = (BACKBONES.build(f"dinov2(name={name!r}{more})") for more in ("", ", bfloat16=True"))
-    assert not full.note
-    assert ("slower" in half.note) == slow
-
-
-@pytest.mark.parametrize(
-    ("parameter", "message"),
-    [
-        ("grid=0", "grid must be at least 1, not 0"),
-        ("cls=True", "unknown parameter of backbone 'siglip': 'cls'"),
-    ],
-)
-def test_what_a_tower_does_not_have_is_refused(towers, parameter, message):
-    with pytest.raises(InputError, match=message):
-        BACKBONES.build(f"siglip(name={str(towers['siglip'])!r}, {parameter})")
-
-
 def test_resnet_gives_the_cells_of_the_last_map(resnet):
     from transformers import ConvNextImageProcessorPil, ResNetModel
 
@@ -171,16 +147,6 @@ def test_images_of_every_mode_and_size_go_through_one_batch(towers, resnet, kind
     assert all(np.isfinite(x_ND).all() for x_ND in features)
 
 
-def test_images_whose_preprocessed_sizes_differ(resnet, tmp_path):
-    from transformers import ViTImageProcessorPil
-
-    shutil.copytree(resnet, tmp_path, dirs_exist_ok=True)
-    ViTImageProcessorPil(do_resize=False).save_pretrained(tmp_path)
-    backbone = BACKBONES.build(f"resnet(name={str(tmp_path)!r})")
-    small, large = backbone([noise(32, 32), noise(64, 32)])
-    assert (len(small), len(large)) == (16, 32)
-
-
 def test_the_description_names_the_weights(vit, tmp_path):
     spec = "vit(name={!r})"
     first = BACKBONES.build(spec.format(str(vit))).describe()
@@ -191,46 +157,6 @@ def test_the_description_names_the_weights(vit, tmp_path):
     shutil.copytree(vit, tmp_path, dirs_exist_ok=True)
     save_file(weights, tmp_path / "model.safetensors", {"format": "pt"})
     assert first["sha256"] != BACKBONES.build(spec.format(str(tmp_path))).describe()["sha256"]
-
-
-def without_weights(folder: Path) -> None:
-    torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")  # a pickle: never read
-    (folder / "model.safetensors").unlink()
-
-
-def with_weights(change: Callable[[dict[str, torch.Tensor]], object]) -> Callable[[Path], None]:
-    def damage(folder: Path) -> None:
-        weights = load_file(folder / "model.safetensors")
-        change(weights)
-        save_file(weights, folder / "model.safetensors", {"format": "pt"})
-
-    return damage
-
-
-def with_cut_weights(folder: Path) -> None:
-    path = folder / "model.safetensors"
-    path.write_bytes(path.read_bytes()[:2000])
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        without_weights,
-        with_cut_weights,
-        with_weights(lambda weights: weights.pop("layernorm.weight")),
-        with_weights(lambda weights: weights.update({"layernorm.weight": torch.zeros(3)})),
-        lambda folder: (folder / "preprocessor_config.json").unlink(),
-        lambda folder: (folder / "config.json").write_text('{"model_type": "vi'),
-    ],
-    ids=["no weights", "cut weights", "a missing weight", "another shape", "no preprocessing", "cut config"],
-)
-def test_a_damaged_folder_is_one_clear_message(vit, tmp_path, damage):
-    shutil.copytree(vit, tmp_path, dirs_exist_ok=True)
-    damage(tmp_path)
-    with pytest.raises(InputError, match=r"model\.safetensors and preprocessor_config\.json") as error:
-        BACKBONES.build(f"vit(name={str(tmp_path)!r})")
-    assert str(tmp_path) in str(error.value)
-    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -249,22 +175,6 @@ def test_a_model_of_another_kind_is_refused(towers, resnet, kind, others):
             BACKBONES.build(f"{kind}(name={str((towers | {'resnet': resnet})[other])!r})")
 
 
-def test_a_folder_that_is_not_there_is_not_asked_of_the_hub(tmp_path):
-    with pytest.raises(InputError, match="no such folder"):
-        BACKBONES.build(f"vit(name={str(tmp_path / 'none')!r})")
-
-
-def test_without_a_connection_the_message_says_what_to_do(monkeypatch, tmp_path):
-    from huggingface_hub import constants
-    from transformers import AutoModel
-
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
-    with pytest.raises(InputError, match="HF_HOME") as error:
-        from_hub(AutoModel, "google/vit-base-patch16-224")
-    assert "local folder with config.json" in str(error.value)
-
-
 MEAN, DEVIATION, EDGES = slice(0, 3), slice(3, 6), slice(6, 14)
 COVARIANCE, TEXTURE, CONTRAST, PLACE = slice(14, 17), slice(17, 27), slice(27, 41), slice(41, 43)
 
@@ -273,23 +183,6 @@ def halves(left: tuple[int, int, int], right: tuple[int, int, int]) -> Image.Ima
     image = Image.new("RGB", (64, 64), left)
     image.paste(right, (32, 0, 64, 64))
     return image
-
-
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("size", [(1, 1), (2, 300), (50, 40)])
-def test_cells_take_any_mode_and_size(mode, size):
-    (x_ND,) = Cells()([Image.new(mode, size)])
-    assert x_ND.shape == (49, Cells.dim)
-    assert x_ND.dtype == np.float32
-    assert np.isfinite(x_ND).all()
-
-
-def test_cells_of_one_colour_have_its_lab_values_and_nothing_else():
-    (x_ND,) = Cells(grid=3)([Image.new("RGB", (30, 30), (200, 30, 90))])
-    lab = rgb2lab(np.array([[[200, 30, 90]]], np.uint8))[0, 0]
-    np.testing.assert_allclose(x_ND[:, MEAN], np.tile(lab, (9, 1)), rtol=1e-5)
-    for part in (DEVIATION, EDGES, COVARIANCE, CONTRAST):
-        np.testing.assert_allclose(x_ND[:, part], 0, atol=1e-4)
 
 
 def test_cells_colour_moments_against_numpy():
@@ -330,16 +223,3 @@ def test_contrast_is_against_the_cells_around():
     (x_ND,) = Cells(grid=7)([noise()])
     around = x_ND[:, MEAN].reshape(7, 7, 3)[0:5, 0:5].mean(axis=(0, 1))  # about row 2, column 2
     np.testing.assert_allclose(x_ND[16, CONTRAST][:3], x_ND[16, MEAN] - around, rtol=1e-3, atol=1e-3)
-
-
-def test_cells_do_not_depend_on_the_batch():
-    images = [noise(seed=seed) for seed in range(3)]
-    together = Cells()(images)
-    for image, x_ND in zip(images, together, strict=True):
-        np.testing.assert_array_equal(Cells()([image])[0], x_ND)
-
-
-@pytest.mark.parametrize("spec", ["cells(grid=0)", "cells(pixels=1)", "cells(gird=7)"])
-def test_cells_refuse_bad_parameters(spec):
-    with pytest.raises(InputError, match="cells"):
-        BACKBONES.build(spec)

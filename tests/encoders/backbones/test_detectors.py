@@ -10,7 +10,6 @@ from detectors import KINDS, write_detector
 from PIL import Image
 
 from polypool.infra.compute.device import best_device
-from polypool.infra.errors import InputError
 from polypool.infra.pictures import BOXES, SCORES, shared
 from polypool.infra.registry import BACKBONES
 
@@ -101,31 +100,3 @@ def test_surer_regions_leave_out_what_lies_on_them(folders):
     assert len(few.x_ND) < len(every.x_ND)
     for number, box_4 in enumerate(few.columns[BOXES][1:], start=1):
         assert shared(box_4, few.columns[BOXES][:number]).max() <= 0.1
-
-
-def test_a_threshold_keeps_the_least(folders):
-    (every,) = build("rtdetr", folders["rtdetr"], ", regions=12")([picture(40, 60)])
-    sure = float(every.columns[SCORES][2, 0])
-    for least, kept in ((1, 3), (7, 7)):
-        spec = f", regions=12, least={least}, threshold={sure}"
-        assert len(build("rtdetr", folders["rtdetr"], spec)([picture(40, 60)])[0].x_ND) == kept
-
-
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [
-        (", regions=0", "expected 1 <= least <= regions, got 1 and 0"),
-        (", regions=4, least=5", "expected 1 <= least <= regions, got 5 and 4"),
-        (", threshold=1.5", "expected a threshold of 0 to 1"),
-        (", overlap=0.0", "an overlap above 0 to 1"),
-    ],
-)
-def test_settings_that_make_no_sense_are_said(folders, more, message):
-    with pytest.raises(InputError, match=message):
-        build("detr", folders["detr"], more)
-
-
-@pytest.mark.parametrize(("kind", "other"), [("detr", "owlv2"), ("detr", "rtdetr"), ("owlv2", "rtdetr")])
-def test_a_model_of_another_kind_is_named(folders, kind, other):
-    with pytest.raises(InputError, match=str(folders[other])):
-        build(kind, folders[other])

@@ -10,7 +10,6 @@ import torch.nn.functional as F
 from PIL import Image
 
 from polypool.encoders.backbones.inception import I3D, pad_same
-from polypool.infra.errors import InputError
 from polypool.infra.registry import BACKBONES
 
 
@@ -103,30 +102,6 @@ def test_features_are_means_over_two_steps_and_all_places(network, monkeypatch):
     np.testing.assert_allclose(scores[0], (features[0] @ kernel.T + bias).detach(), rtol=1e-4, atol=1e-4)
 
 
-def test_other_numbers_of_classes_load(weights, tmp_path):
-    fewer = {name: x[:157] for name, x in weights.items() if "logits" in name}
-    torch.save(weights | fewer, tmp_path / "charades.pt")
-    assert I3D.load(tmp_path / "charades.pt").logits.conv3d.bias.shape == (157,)
-
-
-def test_files_of_other_networks_are_refused_with_a_list(weights, tmp_path):
-    path = tmp_path / "other.pt"
-    other = dict(weights)
-    other["Mixed_6a.b0.conv3d.weight"] = other.pop("Mixed_5c.b0.conv3d.weight")
-    other["Conv3d_1a_7x7.conv3d.weight"] = torch.zeros(64, 2, 7, 7, 7)
-    torch.save(other, path)
-    with pytest.raises(InputError) as error:
-        I3D.load(path)
-    for words in ("missing Mixed_5c.b0.", "unexpected Mixed_6a.b0.", "(64, 2, 7, 7, 7) for (64, 3, 7, 7, 7)"):
-        assert words in str(error.value)
-    torch.save({"epoch": 3, "state_dict": {}}, path)
-    with pytest.raises(InputError, match=r"epoch in .* is no tensor"):
-        I3D.load(path)
-    torch.save({}, path)
-    with pytest.raises(InputError, match="missing Conv3d_1a_7x7"):
-        I3D.load(path)
-
-
 class Steps:
     """In the network's place: the mean of the first channel over every 8 frames, then of two neighbours."""
 
@@ -160,34 +135,6 @@ def built(path: Path, *, monkeypatch: pytest.MonkeyPatch, **sizes: int):
     return backbone
 
 
-def test_windows_of_another_stride(path, monkeypatch):
-    backbone = built(path, window=32, stride=32, monkeypatch=monkeypatch)
-    apart = backbone(grey(number) for number in range(64))
-    assert len(apart) == 2 * 3  # the mean over frames 24 to 39 is left out
-    backbone = built(path, window=32, stride=8, monkeypatch=monkeypatch)
-    assert len(backbone(grey(number) for number in range(48))) == 3 * 3
-
-
-def test_no_more_than_a_window_is_held(path, monkeypatch):
-    backbone, ahead = built(path, window=16, monkeypatch=monkeypatch), []
-    network, given = backbone._network, 0
-
-    def frames():
-        nonlocal given
-        for number in range(100):
-            given += 1
-            yield grey(number)
-
-    def counted(pixels):
-        ahead.append((given, pixels.shape[2]))
-        return network(pixels)
-
-    backbone._network = counted
-    backbone(frames())
-    assert [at for at, _ in ahead][:3] == [17, 25, 33]
-    assert {length for _, length in ahead} == {16}
-
-
 def test_frames_are_resized_cropped_and_scaled(path, monkeypatch):
     backbone = built(path, window=16, monkeypatch=monkeypatch)
     image = Image.new("RGB", (1024, 512), (255, 0, 51))
@@ -217,23 +164,3 @@ def test_the_backbone_runs_the_network(path, network):
     assert (about["backbone"], about["window"], about["stride"]) == ("i3d", 16, 8)
     assert about["weights"] == "rgb_imagenet.pt"
     assert len(about["sha256"]) == 64
-
-
-@pytest.mark.parametrize(
-    ("parameters", "message"),
-    [
-        ("", "weights"),
-        ("weights='none.pt'", "no weights at none.pt"),
-        ("weights='none.pt', window=20", "multiples of 8"),
-        ("weights='none.pt', window=8", "at least 16"),
-        ("weights='none.pt', stride=72", "no larger than it"),
-        ("weights='none.pt', stride=0", "multiples of 8"),
-    ],
-)
-def test_bad_parameters_are_one_message(parameters, message):
-    with pytest.raises(InputError, match=message):
-        BACKBONES.build(f"i3d({parameters})")
-
-
-def test_a_set_of_no_frames_is_empty(path, monkeypatch):
-    assert built(path, monkeypatch=monkeypatch)(iter([])).shape == (0, 1024)

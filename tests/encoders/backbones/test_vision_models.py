@@ -7,7 +7,6 @@ import json
 import pytest
 import torch
 
-from polypool.infra.errors import InputError
 from polypool.infra.fields import from_plain
 from polypool.infra.registry import ENCODERS
 
@@ -90,22 +89,3 @@ def test_a_class_token_is_put_first_where_there_is_one(tmp_path):
     name = saved(tmp_path / "ijepa", "ijepa", FLAT)
     with pytest.raises(ValueError, match=r"ijepa has no \[CLS\] token"):
         PATCHES(PATCHES.prepare(name=name, size=32), name=name, size=32, class_token=True)
-
-
-@pytest.mark.parametrize(
-    ("kind", "settings", "size", "message"),
-    [
-        (
-            "resnet",
-            {"hidden_sizes": [4, 8], "depths": [1, 1], "embedding_size": 4},
-            32,
-            "normalises by the batch",
-        ),
-        ("deit", FLAT, 4, "reads no images of 4 x 4 pixels"),
-        ("siglip2_vision_model", FLAT | {"num_patches": 16}, 32, "reads no images of 32 x 32"),
-    ],
-)
-def test_what_gives_no_patches_is_refused(kind, settings, size, message, tmp_path):
-    name = saved(tmp_path / kind, kind, settings)
-    with pytest.raises(InputError, match=message):
-        PATCHES.prepare(name=name, size=size)

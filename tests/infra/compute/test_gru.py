@@ -87,16 +87,6 @@ def test_our_way_is_taken_where_it_is_faster(monkeypatch, sets, hidden, training
     assert bool(taken) == expected
 
 
-def test_without_onednn_torch_makes_the_products(monkeypatch):
-    torch.manual_seed(0)
-    gru, size_B, x_BNE = GRU(12, 256), torch.tensor([4, 11, 7]), torch.randn(3, 11, 12, requires_grad=True)
-    of = x_BNE, *gru.parameters()
-    expected = gradients(*gru(x_BNE, size_B), *of)
-    monkeypatch.setattr(recurrence, "_has_onednn", lambda weight: False)
-    for ours, theirs in zip(gradients(*gru(x_BNE, size_B), *of), expected, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5 * float(theirs.abs().max()))
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("plus", [True, False])
@@ -111,13 +101,6 @@ def test_products_add_a_bias_and_a_term(dtype, bias, plus):
     found = product(x_MK, plus_MN=plus_MN if plus else None)
     torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5)
     assert torch.equal(plus_MN, before)
-
-
-def test_parameters_are_those_of_torch():
-    ours, theirs = GRU(3, 4), nn.GRU(3, 4, batch_first=True, bidirectional=True)
-    assert {name: x.shape for name, x in ours.state_dict().items()} == {
-        name: x.shape for name, x in theirs.state_dict().items()
-    }
 
 
 @both
@@ -143,16 +126,6 @@ def test_under_autocast_states_and_gradients_stay_in_single_precision():
     of = x_BNE, gru.weight_hh_l0
     for grad, expected in zip(gradients(*ours, *of), gradients(*theirs, *of), strict=True):
         assert torch.equal(grad, expected)
-
-
-def test_states_of_mates_are_not_read_beyond_a_step():
-    """Products of a step read rows of the next, whose states must stay out of it, whatever they are."""
-    torch.manual_seed(0)
-    gru, size_B = GRU(4, 64), torch.tensor([9, 3, 1])
-    x_BNE = torch.randn(3, 9, 4)
-    alone = gru(x_BNE[:1], size_B[:1])[0]
-    x_BNE[1:] = torch.inf
-    torch.testing.assert_close(gru(x_BNE, size_B)[0][:1], alone, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("bidirectional", [True, False])

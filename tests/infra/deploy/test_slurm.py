@@ -6,7 +6,7 @@ import os
 import shlex
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -141,36 +141,6 @@ def test_ray_begins_on_the_first_node_then_on_the_others_then_the_verb_and_all_o
     assert ["requeue", "1234567"] not in job.log("scontrol")
 
 
-def test_another_cluster_has_other_names_folders_and_variables(job):
-    place = job.folder / "my project"
-    place.mkdir()
-    del job.env["SLURM_CPUS_PER_TASK"]
-    other = {
-        "SLURM_JOB_NODELIST": "node[01-03]",
-        "SLURM_JOB_NAME": "a job; of 'many' words",
-        "SLURM_JOB_ID": "41",
-    }
-    other |= {"SLURM_CPUS_ON_NODE": "12", "POLYPOOL_HOME": str(place)}
-    assert job.end("train", "coco", **other) == 0, job.said
-    head, others = job.log("srun")
-    assert "--nodelist=node01" in head
-    assert "--exclude=node01" in others
-    assert {"--port=20410", "--num-cpus=12"} <= set(job.log("ray")[0])
-    assert not any("gpu" in word for call in (*job.log("srun"), *job.log("ray")) for word in call)
-    assert job.log("python")[-1][1] == f"home={place}"
-    assert job.log("python")[-1][-1] == str(place / "slurm-41.run")
-
-
-@pytest.mark.parametrize(
-    ("flag", "code"), [(["--run-id-file", "my file"], 2), (["--run-id-file=my file"], 1)]
-)
-def test_a_file_of_the_user_for_the_id_of_the_run_is_left_and_the_job_ends_as_the_verb(job, flag, code):
-    (job.folder / "code").write_text(str(code))
-    assert job.end("train", "coco", *flag, "--seed", "1") == code, job.said
-    assert job.log("python")[-1][3:] == ["polypool", "train", "coco", *flag, "--seed", "1"]
-    assert ["requeue", "1234567"] not in job.log("scontrol")
-
-
 def test_at_the_time_limit_the_driver_is_told_then_the_job_queued_again_and_goes_on(job):
     file = job.folder / "slurm-1234567.run"
     file.write_text("of an older job")
@@ -232,49 +202,3 @@ def test_a_job_that_ray_does_not_start_in_is_not_queued_again_and_the_others_not
     assert process.wait(120) == 1, job.said
     assert "not queued again, after 3 times (POLYPOOL_REQUEUES)" in job.said
     assert ["requeue", "1234567"] not in job.log("scontrol")
-
-
-def test_a_head_that_ends_ends_the_job(job):
-    (job.folder / "no head").touch()
-    assert job.end("train", "coco") == 1
-    assert "Ray ended on a node" in job.said
-    assert len(job.log("srun")) == 1
-    assert not job.log("python")
-
-
-@pytest.mark.parametrize(
-    ("resolves", "env", "gloo"),
-    [
-        ("10.0.0.1", {}, ""),
-        ("", {}, "eth7"),
-        ("10.0.0.1", {"POLYPOOL_INTERFACE": "ib0"}, "ib0"),
-        ("127.0.1.1", {"GLOO_SOCKET_IFNAME": "eth1"}, "eth1"),
-    ],
-)
-def test_gloo_is_told_where_it_would_take_another_interface(job, resolves, env, gloo):
-    (job.folder / "resolves").write_text(resolves)
-    token = {"RAY_AUTH_TOKEN": "abc"}
-    assert job.end("compare", **env, **token, SLURM_JOB_NUM_NODES="1") == 0, job.said
-    (head,) = job.log("ray")
-    assert head[1:3] == [f"gloo={gloo}", "token-3"]
-    assert len(job.log("srun")) == 1, "one node has no others"
-
-
-@pytest.mark.parametrize(("words", "lacks", "code"), [([], "", 2), (["train"], "SLURM_JOB_ID", 1)])
-def test_without_a_verb_or_slurm_nothing_begins(job, words, lacks, code):
-    job.env.pop(lacks, None)
-    assert job.end(*words) == code
-    assert "sbatch" in job.said
-    assert not (job.folder / "log").exists()
-
-
-def test_fewer_machines_than_were_asked_for_are_named(monkeypatch):
-    from polypool.infra.deploy import nodes
-    from polypool.infra.errors import InputError
-
-    came: Callable[[], list[str]] = iter([["a"], ["a", "b"], ["a", "b"]]).__next__
-    monkeypatch.setattr(nodes, "addresses", came)
-    monkeypatch.setattr(nodes.time, "sleep", lambda _: None)
-    assert nodes.wait_for(2, seconds=60) == ["a", "b"]
-    with pytest.raises(InputError, match=r"2 of 3 machines joined .* in 0 seconds \(a, b\)"):
-        nodes.wait_for(3, seconds=0)

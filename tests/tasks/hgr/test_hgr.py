@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 from corpora import write_role_graphs
-from role_batches import MadeUpParts, batch_of, captions_of, dealt, model_of, videos_of
+from role_batches import batch_of, captions_of, dealt, model_of, videos_of
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 from toy import toy_run
@@ -15,33 +15,13 @@ from polypool.infra.errors import InputError
 from polypool.infra.registry import MODELS
 from polypool.infra.spec import Spec
 from polypool.tasks.adapter import Score
-from polypool.tasks.hgr.hgr import HGR, phrase_scores
+from polypool.tasks.hgr.hgr import HGR
 from polypool.tasks.hgr.role_captions import RoleCaptions
 from polypool.tasks.inputs.texts import caption_inputs
 from polypool.tasks.models.parts import Parts, retrieval_model
 
 AGGREGATORS = ["attention", "gpo", "pie(k=2)"]
 CLOSE = {"rtol": 1e-9, "atol": 1e-9}
-
-
-def test_the_score_is_the_mean_of_three_levels_of_frames_and_nodes():
-    model, batch = model_of(), batch_of([0, 3, 7, 9])
-    video, text = model.encode_visual(batch), model.encode_text(batch)
-    x_BND, mask_BN = batch["visual"], batch["visual_mask"]
-    for sets, encoder in ((video.verb, model.visual.verb), (video.noun, model.visual.noun)):
-        torch.testing.assert_close(sets.x_BND[mask_BN], encoder.fc(x_BND[mask_BN]))
-    root_BD = model.visual.aggregator(model.visual.sentence.fc(x_BND), mask_BN).vectors
-    word_BLD, word_mask_BL = model.text.encoder(batch["text"], batch["text_mask"])
-    layer = model.text.graph.layers[0]
-    sentence_BD = layer.norm(model.text.aggregator(word_BLD, word_mask_BL).vectors)  # the root hears nothing
-    cosines = torch.nn.functional.cosine_similarity(root_BD[:, None], sentence_BD[None], dim=-1)
-    verbs, nouns = (
-        phrase_scores(sets, text.phrase_BPD[:, slots], text.used_BP[:, slots], sharpness=4.0)
-        for sets, slots in ((video.verb, slice(0, 2)), (video.noun, slice(2, 5)))
-    )
-    assert text.phrase_BPD.shape == (4, 5, 8)
-    sim_VT = model.score_batch(batch).sim_VT
-    torch.testing.assert_close(sim_VT, (cosines + verbs + nouns) / 3, rtol=0, atol=1e-7)
 
 
 @pytest.mark.parametrize("aggregator", AGGREGATORS)
@@ -88,43 +68,6 @@ def test_a_batch_without_a_verb_reaches_every_weight(aggregator):
         assert parameter.grad.isfinite().all(), name
     assert (model.visual.verb.fc.weight.grad == 0).all()
     assert model.visual.noun.fc.weight.grad.any()
-
-
-def test_one_frame_scores_by_its_cosines():
-    model, batch = model_of(), batch_of([0, 4, 8])
-    batch |= videos_of([0, 4, 8])
-    assert batch["visual"].shape[1] == 1
-    video, text = model.encode_visual(batch), model.encode_text(batch)
-    verb_VT = model.level_scores(video, text)[1]
-    cosines = torch.nn.functional.cosine_similarity(
-        video.verb.x_BND[:, :, None], text.phrase_BPD[None, :, :2], dim=-1
-    )
-    used_TP = text.used_BP[:, :2]
-    mean_VT = (cosines * used_TP).sum(dim=2) / used_TP.sum(dim=1).clamp(min=1)
-    torch.testing.assert_close(verb_VT, mean_VT, rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize("aggregator", AGGREGATORS)
-def test_in_bfloat16_scores_are_close(aggregator):
-    numbers = [0, 1, 5, 7]
-    exact = model_of(aggregator=aggregator).score_batch(batch_of(numbers)).sim_VT
-    model, batch = model_of(torch.float32, aggregator=aggregator), batch_of(numbers, dtype=torch.float32)
-    batch["text_spans"][2] = False
-    kept = torch.tensor([0, 1, 3])
-    with torch.autocast("cpu", torch.bfloat16):
-        sim_VT = model.score_batch(batch).sim_VT
-    assert sim_VT.dtype == torch.float32
-    torch.testing.assert_close(sim_VT.double()[:, kept], exact[:, kept], rtol=0, atol=3e-2)
-    sim_VT.sum().backward()
-    assert all(p.grad.isfinite().all() for p in model.parameters())
-
-
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float16, 5e-3), (torch.bfloat16, 4e-2)])
-def test_in_half_precision_scores_are_finite_and_close(dtype, tolerance):
-    exact = model_of().score_batch(batch_of([0, 1, 5, 7])).sim_VT
-    half = model_of(dtype).score_batch(batch_of([0, 1, 5, 7], dtype=dtype)).sim_VT
-    assert half.dtype == torch.float32
-    torch.testing.assert_close(half.double(), exact, rtol=0, atol=tolerance)
 
 
 def learn(model: HGR, numbers: list[int], world: int) -> dict[str, Tensor]:
@@ -212,40 +155,3 @@ def test_captions_with_graphs_are_made_with_the_parameters_of_the_spec():
     assert batch["text_edges"].shape == (1, 9, 9)
     with pytest.raises(InputError, match=r"graphs\.json"):
         make(["a man"], tokenizer, graphs="no/graphs.json")
-
-
-def test_a_spec_builds_it():
-    spec = "hgr(verbs=3, nouns=2, root_messages=True, sharpness=2.5, dropout=0.1)"
-    model = MODELS.build(spec, MadeUpParts())
-    assert (model.verbs, model.sharpness) == (3, 2.5)
-    assert model.text.graph.root_messages
-    assert model.text.graph.layers[0].dropout.p == 0.1
-    names = {name.split(".")[1] for name, _ in model.named_parameters()}
-    assert names == {"sentence", "verb", "noun", "aggregator", "encoder", "graph"}
-
-
-@pytest.mark.parametrize(
-    ("spec", "changes", "message"),
-    [
-        ("hgr(verbs=0)", {}, "at least one slot"),
-        ("hgr(sharpness=0)", {}, "sharpness must be above 0, not 0"),
-        ("hgr(dropout=2)", {}, "dropout"),
-        ("hgr(layers=2)", {}, "unknown parameter"),
-        ("hgr", {"aggregator": "score_attention(heads=2)"}, "looks at the other modality"),
-        ("hgr", {"text_width": 4}, "elements of width 8 and the text encoder of 4"),
-        ("hgr", {"aggregator": "slots(k=2, width=4)"}, "vectors of width 4"),
-    ],
-)
-def test_what_does_not_fit_is_refused(spec, changes, message):
-    with pytest.raises(InputError, match=message):
-        MODELS.build(spec, MadeUpParts(**changes))
-
-
-@pytest.mark.parametrize("side", ["visual", "text"])
-def test_an_encoder_with_a_global_feature_is_refused(side):
-    parts = MadeUpParts()
-    encoder = getattr(parts, side)()
-    encoder.global_width = 8
-    setattr(parts, side, lambda: encoder)
-    with pytest.raises(InputError, match="no place for a global feature"):
-        HGR(parts)

@@ -1,16 +1,12 @@
 """Role graphs by spaCy."""
 
-import sys
-
 import numpy as np
 import pytest
 from verbs import ingested
 
 from polypool.encoders.text.tokenizers import Vocabulary, count_words
-from polypool.infra.errors import InputError
 from polypool.tasks.datasets.corpus import Item, write_corpus
-from polypool.tasks.hgr import parsing
-from polypool.tasks.hgr.parsing import graph_of, parse, write_graphs
+from polypool.tasks.hgr.parsing import graph_of, parse
 from polypool.tasks.hgr.role_captions import RoleCaptions
 from polypool.tasks.hgr.role_graph import RoleGraph
 
@@ -90,13 +86,3 @@ def test_the_model_of_the_extra_parses_a_corpus_once_and_queries_alike(tmp_path)
         np.testing.assert_array_equal(read[name], query[name])
     (graph,) = parse([tokenizer.split(text)])
     assert expected in told(graph).replace(", ARGM-TMP then", "").replace(", ARGM-MNR slowly", "")
-
-
-def test_without_spacy_the_extra_is_named_and_a_query_is_its_sentence_alone(tmp_path, monkeypatch, capsys):
-    parsing._pipeline.cache_clear()
-    monkeypatch.setitem(sys.modules, "spacy", None)
-    with pytest.raises(InputError, match=r"pip install 'polypool\[hgr\]'"):
-        write_graphs(tmp_path / "graphs.json", ["a dog runs"])
-    tokenizer = Vocabulary(count_words(["a dog"], min_count=1), ends=False)
-    assert not RoleCaptions(["a dog"], tokenizer).batch(np.array([0]))["text_spans"].any()
-    assert "1 without" in capsys.readouterr().out

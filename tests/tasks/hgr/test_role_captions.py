@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from polypool.encoders.text.tokenizers import Vocabulary, WordTokenizer, count_words
-from polypool.infra.errors import InputError
-from polypool.tasks.hgr import parsing, role_graph
+from polypool.encoders.text.tokenizers import Vocabulary, count_words
+from polypool.tasks.hgr import parsing
 from polypool.tasks.hgr.role_captions import RoleCaptions
 from polypool.tasks.hgr.role_graph import ROLES
 from polypool.tasks.inputs.texts import Captions
@@ -105,62 +104,3 @@ def test_captions_without_words_have_no_phrases_and_all_of_it_can_be_sent_to_a_w
         assert not batch["text_spans"].any()
         assert not batch["text_edges"].any()
         assert batch["text_spans"].shape == (2, 10, 1)
-
-
-def test_words_cannot_be_augmented():
-    captions = RoleCaptions(TEXTS, vocabulary())
-    with pytest.raises(InputError, match="text-augment empty"):
-        captions.batch(np.array([0]), augment=lambda *_: None, draw=lambda *_: None)
-
-
-class Subwords:
-    """A tokenizer of subwords."""
-
-    ends, start, end, mask, size = True, 0, 1, 2, 3
-
-    def encode(self, captions):
-        return iter([[[2]] for _ in captions])
-
-    def subwords(self, numbers):
-        return ["##s" for _ in numbers]
-
-
-def test_a_tokenizer_of_words_splits_and_one_of_subwords_does_not():
-    assert isinstance(vocabulary(), WordTokenizer)
-    assert not isinstance(Subwords(), WordTokenizer)
-
-
-@pytest.mark.parametrize(
-    ("tokenizer", "options", "message"),
-    [
-        (Subwords(), {}, "Subwords splits captions into subwords"),
-        (vocabulary(), {"verbs": 0}, "at least one slot"),
-        (vocabulary(), {"nouns": 300}, "at most 255"),
-        (vocabulary(), {"graphs": "no/such.json"}, "no such file"),
-    ],
-)
-def test_what_cannot_be_is_refused(tokenizer, options, message):
-    with pytest.raises(InputError, match=message):
-        RoleCaptions(TEXTS, tokenizer, **options)
-
-
-def test_many_captions_without_any_graph_are_refused(tmp_path):
-    texts = [f"{number} dogs" for number in range(40)]
-    with pytest.raises(InputError, match="no role graph of 40 captions, such as '0 dogs'; polypool ingest"):
-        RoleCaptions(texts, vocabulary(), graphs=written(tmp_path, GRAPHS))
-
-
-def test_queries_share_one_reading_of_a_file_until_it_changes(tmp_path, monkeypatch):
-    reads = []
-    read = role_graph.read_json
-    monkeypatch.setattr(role_graph, "read_json", lambda *at, **named: reads.append(at) or read(*at, **named))
-    path = written(tmp_path, GRAPHS)
-    many = RoleCaptions([*TEXTS, *map(str, range(40))], vocabulary(), graphs=path)
-    for number, text in enumerate(TEXTS):
-        alone = RoleCaptions([text], vocabulary(), graphs=path)
-        for key, value in alone.batch(np.array([0])).items():
-            assert torch.equal(value, many.batch(np.array([number]))[key]), (text, key)
-    assert len(reads) == 2
-    written(tmp_path, {"a dog": graph(("V", [1]), ("ARG0", [0]))})
-    assert words_of(RoleCaptions(["a dog"], vocabulary(), graphs=path), 0) == {0: [2], 4: [1]}
-    assert len(reads) == 3

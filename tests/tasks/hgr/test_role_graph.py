@@ -3,12 +3,10 @@ import json
 import numpy as np
 import pytest
 
-from polypool.infra.errors import InputError
 from polypool.tasks.hgr.role_captions import RoleCaptions
 from polypool.tasks.hgr.role_graph import (
     NOUN,
     ROLES,
-    GraphFile,
     Node,
     RoleGraph,
     align,
@@ -84,11 +82,6 @@ def test_prefixes_of_roles_are_dropped_and_other_roles_are_nouns():
     assert role_number("ARGM-NEG") == role_number("FOO") == ROLES.index(NOUN) == 15
 
 
-def test_an_edge_to_no_node_is_refused():
-    with pytest.raises(ValueError, match="none of 1 nodes"):
-        graph(["V"], [(0,)], [(0, 1)])
-
-
 @pytest.mark.parametrize(
     ("words", "others", "expected"),
     [
@@ -142,29 +135,3 @@ def test_an_entry_becomes_a_graph_without_its_root_and_what_is_outside_the_sente
         assert [(node.role, node.words) for node in one.nodes] == left
         assert one.edges == kept
         assert graph_of_entry("a b c", one.entry()) == one
-
-
-@pytest.mark.parametrize(
-    "entry",
-    [
-        None,
-        [],
-        "ab",
-        [[], []],
-        [{}, {}, {}],
-        [{"1": {"role": "V"}}, []],
-        [{"1": phrase("V", 1)}, [["1", "1"]]],
-    ]
-    + [[{"1": {"role": "V", "spans": spans}}, []] for spans in (3, ["1"])],
-)
-def test_what_is_no_graph_is_none(entry):
-    assert graph_of_entry("a b c", entry) is None
-
-
-@pytest.mark.parametrize(
-    ("text", "message"), [('{"a": [', "not valid JSON"), ("[1]", "expected role graphs")]
-)
-def test_a_file_that_is_no_json_object_is_refused(tmp_path, text, message):
-    (tmp_path / "g.json").write_text(text)
-    with pytest.raises(InputError, match=message):
-        GraphFile(tmp_path / "g.json", kept=False)

@@ -12,10 +12,9 @@ from polypool.encoders.encoder import Encoder
 from polypool.encoders.text.bert import StoredText
 from polypool.encoders.text.bigru import BiGRU
 from polypool.encoders.visual.stored import Grid, Regions
-from polypool.infra.errors import InputError
 from polypool.infra.registry import AGGREGATORS
 from polypool.infra.spec import trust_modules
-from polypool.tasks.models.branch import Branch, look_at_each_other, pool_both
+from polypool.tasks.models.branch import Branch, pool_both
 from polypool.tasks.models.pair_encoder import PairEncoder
 from polypool.tasks.models.parts import Parts, retrieval_model
 from polypool.tasks.questions.vqa_model import vqa_model
@@ -90,21 +89,6 @@ def test_the_graph_of_a_set_runs_once_for_all_contexts():
     assert sizes == [3]
 
 
-def test_which_branches_look_at_each_other():
-    assert not look_at_each_other(branch("mean"), branch("slots"))
-    assert look_at_each_other(branch("mean"), branch("gcn(then=score_attention)"))
-    assert look_at_each_other(branch("by_vector"), branch("mean"))
-
-
-@pytest.mark.parametrize(("other", "name"), [("by_vector", "ByVector"), ("slots(k=2)", "Slots")])
-def test_a_vector_that_nobody_makes_is_refused(other, name):
-    for branches in ((branch("by_vector"), branch(other)), (branch(other), branch("by_vector"))):
-        with pytest.raises(
-            InputError, match=f"ByVector looks at one vector of the other modality, and {name} makes"
-        ):
-            look_at_each_other(*branches)
-
-
 def parts(run) -> Parts:
     torch.manual_seed(0)
     visual, text = Regions({"dim": 6}, width=DIM), BiGRU({"words": WORDS}, width=DIM, embedding=4)
@@ -116,9 +100,6 @@ def batch() -> dict[str, torch.Tensor]:
     text_mask = torch.arange(5) < torch.tensor([2, 5, 1])[:, None]
     text = torch.randint(5, 25, (3, 5), generator=torch.Generator().manual_seed(0))
     return {"visual": visual, "visual_mask": visual_mask, "text": text, "text_mask": text_mask}
-
-
-WEIGHED = {"aggregator": "by_vector:ByVector", "text_aggregator": "mean"}
 
 
 def test_retrieval_where_the_text_s_vector_weighs_the_elements_of_an_image():

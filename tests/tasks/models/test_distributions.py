@@ -1,24 +1,19 @@
 """Embeddings that are distributions: normalised, scored, trained, searched and analysed as such, or refused."""
 
-import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from corpora import make_corpus, make_questions
+from corpora import make_corpus
 from kept import keep_run
 from toy import FolderLog, trainer_of
 
-from polypool.aggregators.observe import observe
 from polypool.infra.errors import InputError
 from polypool.infra.registry import TASKS
-from polypool.pipelines.commands import evaluate
-from polypool.pipelines.figures.run_figures import spread_of
 from polypool.pipelines.models.run_evaluation import analyse
 from polypool.pipelines.models.trained import TrainedModel, load
 from polypool.tasks.models.dual_encoder import SplitEmbeddings
-from polypool.tasks.models.retrieval_model import variance
 from polypool.tasks.run import Run
 from polypool.tasks.scoring.geometry import ablated, alignment, uniformity
 from polypool.tasks.similarities.similarity import ClosedFormSampledDistance
@@ -52,16 +47,6 @@ def trained(run, tmp_path_factory) -> tuple[TrainedModel, float, FolderLog]:
 @pytest.fixture(scope="module")
 def split(trained) -> SplitEmbeddings:
     return trained[0].adapter.scorer(trained[0].model, "test")
-
-
-def test_training_finds_more_and_logs_what_it_learns(trained):
-    model, before, log = trained
-    after = model.evaluate()
-    assert after.metrics["rsum"] > before + 40
-    losses = log.history("train/loss") or log.history("loss")
-    assert losses[-1][1] < 0.9 * losses[0][1]
-    named = {name.rpartition("/")[2] for _, row in log.rows for name in row}
-    assert {"vib", "scale", "bias", "pseudo_positives", "visual_variance"} <= named
 
 
 def test_a_split_is_scored_by_the_distance_of_what_it_is_encoded_to(trained, split):
@@ -126,38 +111,6 @@ def test_a_saved_model_scores_what_it_scored_and_its_geometry_is_that_of_means(r
     assert not [*ablated(found)]
 
 
-def test_analyse_prints_uncertainties(run, home, monkeypatch, capsys):
-    monkeypatch.setattr("sys.argv", ["evaluate", keep_run(run), "--embeddings"])
-    evaluate.main()
-    shown = capsys.readouterr().out
-    assert "uncertainty deviation" in shown
-    assert "are distributions: variance and elements are for models of sets" in shown
-
-
-def test_no_figure_takes_a_log_variance_for_a_vector(run):
-    torch.manual_seed(0)
-    adapter = TASKS.build(run.task, replace(run, aggregator="probabilistic(mean=attention)"))
-    model = adapter.model()
-    with observe(model) as watched:
-        evaluation = adapter.evaluate(model, "test", "whole")
-    assert len(watched) == 2
-    assert all(it.seen and spread_of(it) is None for it in watched)
-    attention = evaluation.pictures[-1]()
-    assert all(len(example.visual) == 1 for example in attention.examples)
-    assert not any(example.nearest for example in attention.examples), (
-        "no caption is nearest to a log-variance"
-    )
-
-
-def test_what_is_watched_for_a_collapse_is_the_means(trained):
-    model, data = trained[0].model, trained[0].adapter.data("train")
-    batch = data.batch(np.arange(8), seed=0, epoch=0)
-    with torch.no_grad():
-        terms = model(batch, epoch=0.0)
-        expected = variance(model.encode_visual(batch).vectors[:, 0])
-    assert terms["visual_variance"].item() == pytest.approx(expected.item())
-
-
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_under_autocast_distributions_scores_and_loss_are_in_single_precision(trained, dtype):
     model, data = trained[0].model, trained[0].adapter.data("train")
@@ -176,53 +129,3 @@ def test_under_autocast_distributions_scores_and_loss_are_in_single_precision(tr
 
 VECTORS = {"aggregator": "mean", "text_aggregator": "", "objective": "infonce", "regularisers": ()}
 CSD, MAKES = VECTORS | {"similarity": "csd"}, "makes distributions, a mean and a log-variance"
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"text_aggregator": "mean"}, "'probabilistic' makes distributions and 'mean' vectors, and the two"),
-        ({"aggregator": "gpo"}, "makes distributions and 'gpo' vectors.*--text-aggregator"),
-        ({"similarity": "cosine"}, "'cosine' compares vectors, and probabilistic makes distributions.*: csd"),
-        ({"similarity": "maxsim"}, "compares vectors, and probabilistic makes distributions"),
-        (CSD, "'csd' compares distributions, and mean makes vectors.*cosine"),
-        (CSD | {"aggregator": "pie(k=2)"}, "compares distributions, and pie makes vectors"),
-        (CSD | {"aggregator": "late"}, "compares distributions, and late makes vectors"),
-        ({"regularisers": ("mmd(weight=1)",)}, "mmd is of vectors, and the embeddings are distributions"),
-        ({"regularisers": ("diversity(weight=1)",)}, "diversity is of vectors, and the emb.* distributions"),
-        (VECTORS | {"regularisers": ("vib(weight=1)",)}, "vib is of distributions .* are vectors"),
-        (
-            {"cross": "cross_modal(heads=2)", "regularisers": ()},
-            f"{MAKES}, and a model of pairs takes vectors",
-        ),
-        ({"model": "hgr", "regularisers": ()}, f"{MAKES}.* and hgr takes vectors"),
-        ({"aggregator": "probabilistic(mean=pie)"}, "does not make one vector of a set alone"),
-    ],
-)
-def test_what_does_not_fit_is_refused_before_training(run, change, message):
-    wrong = replace(run, **change)
-    with pytest.raises(InputError, match=message):
-        TASKS.build(wrong.task, wrong).model()
-
-
-@pytest.mark.parametrize("side", ["aggregator", "text_aggregator"])
-def test_questions_have_no_place_for_distributions(tmp_path, side):
-    questions = make_questions(tmp_path)
-    changes = {"aggregator": "mean", "text_aggregator": "mean"} | {side: "probabilistic"}
-    wrong = replace(questions, **changes)
-    with pytest.raises(InputError, match="and answering questions takes vectors; choose one"):
-        TASKS.build(wrong.task, wrong).model()
-
-
-def test_where_variances_start_is_where_distances_do(run):
-    """Each of 16 channels adds about exp(start) of either side to the distances, which are at most 4."""
-    scores = {}
-    for start in (-20.0, 3.0):
-        torch.manual_seed(0)
-        spec = f"probabilistic(mean=mean, start={start})"
-        adapter = TASKS.build(run.task, replace(run, aggregator=spec, text_aggregator=spec))
-        model, batch = adapter.model().eval(), adapter.data("train").batch(np.arange(16), seed=0, epoch=0)
-        scores[start] = model(batch, epoch=0.0)["negative_similarity"].item()
-    assert -4 < scores[-20.0] < 0
-    added = scores[-20.0] - scores[3.0]
-    assert 0.3 < added / (2 * 16 * math.exp(3)) < 3

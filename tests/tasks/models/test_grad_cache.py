@@ -21,7 +21,6 @@ from polypool.encoders.visual.stored import Frames
 from polypool.infra.batches import Batch
 from polypool.infra.compute.dist import average_gradients, rank, world
 from polypool.infra.compute.dropout import Draws, drawn
-from polypool.infra.errors import InputError
 from polypool.infra.registry import TASKS
 from polypool.pipelines.training.loop.optim import chunked_gradients
 from polypool.tasks.models.dual_encoder import DualEncoder
@@ -175,41 +174,6 @@ def test_what_torch_draws_is_the_same_both_times_and_goes_on_after_it():
     torch.manual_seed(5)
     torch.rand(6, dtype=torch.float64)
     assert torch.equal(after, torch.rand(3))
-
-
-def test_half_precision_has_gradients_of_all_weights():
-    model, batch = dual(aggregator="gpo", objective="infonce(learned=True)").float(), pairs(12)
-    batch["visual"] = batch["visual"].float()
-    found = []
-    for chunk in (0, 4):
-        model.zero_grad(set_to_none=True)
-        half = torch.autocast("cpu", torch.bfloat16)
-        with drawn(Draws(seed=0, step=0, first=0, samples=12)):
-            if chunk:
-                chunked_gradients(Retrieval(), model, batch, epoch=2.0, chunk=chunk, precision=half)
-            else:
-                with half:
-                    loss = model(batch, epoch=2.0)["loss"]
-                loss.backward()
-        found.append({name: p.grad.clone() for name, p in model.named_parameters()})
-    for name, expected in found[0].items():
-        norm = expected.norm()
-        assert (found[1][name] - expected).norm() <= 0.02 * norm + 1e-6, name
-        assert norm > 0 or name == "text.aggregator.x"
-
-
-class Bare(DualEncoder):
-    def encode_text(self, batch: Batch) -> Any:
-        return object()
-
-
-def test_a_model_that_keeps_nothing_is_told_so():
-    model = dual(aggregator="mean")
-    model.__class__ = Bare
-    with pytest.raises(
-        InputError, match=r"Bare.encode_text returned object, of which --optim.chunk keeps nothing"
-    ):
-        gradients(Retrieval(), model, pairs(4), chunk=2)
 
 
 def vqa(folder: Path) -> tuple[Any, nn.Module, Batch]:

@@ -8,14 +8,10 @@ from corpora import make_corpus
 from torch import nn
 from toy import trainer_of
 
-from polypool.aggregators.observe import Seen, Watched
-from polypool.infra.registry import AGGREGATORS
-from polypool.pipelines.figures.run_figures import spread_of
 from polypool.pipelines.models.trained import TrainedModel
 from polypool.tasks.models.dual_encoder import SplitEmbeddings
 from polypool.tasks.scoring.geometry import ablated, alignment, uniformity, variance_of
 from polypool.tasks.similarities.late_interaction import MaxSim, WeightedTokenInteraction
-from polypool.tasks.similarities.vectors import real_vectors
 
 
 @pytest.fixture(scope="module")
@@ -78,14 +74,6 @@ def test_each_side_is_weighed_by_its_own_weights(split):
     )
 
 
-def test_what_an_item_takes_and_a_query_costs_is_measured(trained, split):
-    evaluation = trained.adapter.evaluate(trained.model, "test", "whole")
-    vectors = [len(x) for x in sets(split.visual)]
-    assert evaluation.item_bytes == pytest.approx(4 * split.visual.shape[-1] * sum(vectors) / len(vectors))
-    assert evaluation.query_cost > 0
-    assert evaluation.embed_cost > 0
-
-
 def test_analyses_count_no_vector_that_is_not_there(trained, split):
     owner_T = trained.pairs("test", "be tried").owner_T
     visual, text = sets(split.visual), sets(split.text)
@@ -99,22 +87,3 @@ def test_analyses_count_no_vector_that_is_not_there(trained, split):
     variance = sum(1 - float(x_KD.mean(dim=0).norm()) for x_KD in visual) / len(visual)
     assert variance_of(split.visual)["variance"] == pytest.approx(variance, abs=1e-5)
     assert not [*ablated(split)]
-
-
-def test_the_variance_of_sets_of_any_size_is_drawn():
-    watched = Watched(aggregator=AGGREGATORS.build("late", 4), name="visual.aggregator")
-    for size in (3, 1):
-        x_ND = torch.eye(4)[:size]
-        watched.seen.append(Seen(size=size, vectors=x_ND))
-    spread = spread_of(watched)
-    assert spread.vectors is None
-    assert spread.variance_S.tolist() == pytest.approx([1 - 3**-0.5, 0.0], abs=1e-6)
-
-
-def test_texts_of_different_lengths_are_embedded_side_by_side(trained):
-    text = trained.adapter.data("test").texts[0]
-    words = text.split()
-    texts = [words[0]] * 150 + [text] * 50  # more than go through the model at once
-    size_B = real_vectors(trained.encode_text(texts)).sum(dim=1)
-    assert size_B[-1] > size_B[0] > 0
-    assert len(size_B) == 200

@@ -8,11 +8,9 @@ from corpora import make_corpus
 from kept import keep_run
 from pair_models import batch_of
 from toy import WORDS, toy_run
-from verbs import called
 
 from polypool.encoders.text.bigru import BiGRU
 from polypool.encoders.visual.stored import Frames
-from polypool.infra.errors import InputError
 from polypool.pipelines.models import run_evaluation
 from polypool.pipelines.models.trained import load_run
 from polypool.tasks.models.parts import Parts, retrieval_model
@@ -61,27 +59,6 @@ def test_all_vectors_are_one_of_the_groups_named_or_not():
     torch.testing.assert_close(named(batch, epoch=0.0)["loss"], not_named(batch, epoch=0.0)["loss"])
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"aggregator": "mean", "similarity": ""}, "make 1 of an image or video and 1 of a text"),
-        ({"aggregator": "late"}, "any number of an image or video"),
-        (
-            {"model": "matryoshka(vectors='1 5')"},
-            "the first 1 5 vectors of each set, and the aggregators make 4",
-        ),
-        ({"aggregator": "score_attention(k=4, heads=2)", "similarity": ""}, "encodes each side alone"),
-        *(
-            ({"model": f"matryoshka(vectors='{words}')"}, "expected ascending numbers")
-            for words in ("", "2 1", "1 1", "0 2", "one", "-1")
-        ),
-    ],
-)
-def test_what_has_no_first_vectors_is_refused(changes, message):
-    with pytest.raises(InputError, match=message):
-        built(**changes)
-
-
 @pytest.fixture(scope="module")
 def run(home) -> Run:
     return replace(make_corpus(home), model="matryoshka(vectors='1 2')", **SETS)
@@ -100,26 +77,6 @@ def test_an_evaluation_compares_as_many_as_it_asks_for(run, how):
         t2i = [int((row > row[i // 2]).sum()) for i, row in enumerate(expected.T)]
         assert found.metrics["t2i/R1"] == pytest.approx(100 * sum(r == 0 for r in t2i) / len(t2i))
     assert found.metrics != trained.evaluate(f"whole{how}").metrics
-
-
-def test_the_verb_names_the_protocol_and_says_what_it_cannot_do(run, home):
-    sets = keep_run(run)
-    single = keep_run(replace(run, model="", aggregator="mean", similarity=""))
-    pairs = keep_run(replace(run, model="", aggregator="mean", similarity="", cross="cross_modal(heads=2)"))
-    code, out, _ = called("evaluate", sets, "--vectors", "1")
-    assert code == 0
-    assert "test under whole-vectors1" in out
-    for words, message in (
-        ((sets, "--vectors", "5"), "5 vectors of each set are to be compared, and this model has 4"),
-        ((single, "--vectors", "1"), "and this model has 1 of an image"),
-        ((pairs, "--vectors", "1"), "compares few vectors of each set, and this model looks at every pair"),
-        ((sets, "--vectors", "0"), "--vectors must be at least 1"),
-        ((sets, "--protocol", "whole-vectorsx"), "expected a number behind '-vectors'"),
-        ((sets, single, "--vectors", "1"), "members of an ensemble"),
-    ):
-        code, out, err = called("evaluate", *words)
-        assert code == 2, words
-        assert message in out + err
 
 
 def test_a_bank_is_of_the_same_vectors(run):

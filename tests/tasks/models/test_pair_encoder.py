@@ -17,10 +17,8 @@ from polypool.aggregators.random_sets import random_sets
 from polypool.aggregators.relations.score_attention import ScoreAttention
 from polypool.infra.compute.dist import broadcast_state, gather_uneven, rank
 from polypool.infra.compute.dropout import Draws, drawn
-from polypool.infra.errors import InputError
 from polypool.infra.registry import TASKS
 from polypool.tasks.models.pair_encoder import PaddedSets, PairEncoder, PairScores
-from polypool.tasks.scoring.scores import PairsScore, mean_score
 
 
 def parts_of(model: PairEncoder) -> tuple[torch.nn.Module, ...]:
@@ -197,44 +195,7 @@ def test_a_tiny_corpus_is_learnt(run, tmp_path, changes, epochs, factor):
     assert metrics["whole/rsum"] > factor * metrics["test/chance"]
 
 
-@pytest.mark.parametrize("aggregator", ["mean", "max", "logsumexp", "conv1d", "cls", "kmax(k=2)", "gpo"])
-def test_any_aggregator_works_on_crossed_sets(aggregator):
-    model = model_of("cross_modal(heads=2, cls=True)", aggregator)
-    sim = model.score_batch(batch_of(0, 3, 7)).sim_VT
-    assert sim.shape == (3, 3)
-    sim.square().sum().backward()
-    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.cross.parameters())
-
-
 ATTENTION, MMD = "score_attention(k=2, heads=2)", ("mmd(weight=0.1)",)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"cross": "cross_modal(heads=3)"}, "a width of 16 cannot be shared evenly by 3 heads"),
-        ({"aggregator": "score_attention(heads=3)"}, "3"),
-        ({"cross": "cross_modl"}, "Did you mean 'cross_modal'"),
-        ({"cross": CROSS, "text": "bigru(width=8)"}, "same width"),
-        ({"cross": CROSS, "regularisers": MMD}, "leave the regularisers out"),
-        ({"aggregator": ATTENTION, "regularisers": MMD}, "none of one alone"),
-        (
-            {"cross": CROSS, "aggregator": ATTENTION, "similarity": "cosine"},
-            "compares single vectors, and score_attention makes several",
-        ),
-    ],
-)
-def test_what_does_not_fit_is_refused_before_training(run, change, message):
-    wrong = replace(run, **change)
-    with pytest.raises(InputError, match=message):
-        TASKS.build(wrong.task, wrong).model()
-
-
-def test_encoders_with_a_global_feature_are_refused():
-    model = model_of(CROSS, "mean")
-    model.text.encoder.global_width = 8
-    with pytest.raises(InputError, match="no place for a global feature"):
-        PairEncoder(*parts_of(model), cross=model.cross)
 
 
 def test_what_is_computed_again_for_the_gradient_loses_the_same_to_dropout(monkeypatch):
@@ -264,17 +225,6 @@ def sets_of(cross: str, aggregator: str, *, seed: int = 0) -> PairScores:
     return PairScores(model, visual=visual[:4], text=text)
 
 
-class Counted:
-    """A model of pairs, and how many it was given."""
-
-    def __init__(self, model) -> None:
-        self.model, self.pairs = model, 0
-
-    def score(self, visual, text):
-        self.pairs += len(visual.x_BND) * len(text.x_BND)
-        return self.model.score(visual, text)
-
-
 @pytest.mark.parametrize(("cross", "aggregator"), MODELS)
 @pytest.mark.parametrize("side", [16, 1])
 def test_some_score_what_they_score_in_a_block(cross, aggregator, side):
@@ -282,24 +232,3 @@ def test_some_score_what_they_score_in_a_block(cross, aggregator, side):
     score.model.side = side
     some = np.array([3, 1]), np.array([4, 0, 2])
     torch.testing.assert_close(score.of_all(*some), block(slice(None), slice(None))[np.ix_(*some)])
-
-
-def test_each_pair_is_computed_once():
-    score = sets_of(*MODELS[0])
-    score.model = counted = Counted(score.model)
-    first_VT = score(slice(0, 2), slice(None)).clone()
-    score(slice(2, 4), slice(None))
-    assert score(slice(None), slice(None))[:2].equal(first_VT)
-    score.of_all(np.array([1, 3]), np.array([0]))
-    assert counted.pairs == 4 * 5
-
-
-def test_the_mean_of_several_scores_pairs_where_all_of_them_do():
-    one, two = sets_of(*MODELS[0]), sets_of(*MODELS[0], seed=1)
-    together = mean_score([one, two])
-    assert isinstance(together, PairsScore)
-    rows, columns = np.array([2, 0]), np.array([1, 3])
-    expected_VT = (one.of_all(rows, columns) + two.of_all(rows, columns)) / 2
-    assert not expected_VT.equal(one.of_all(rows, columns))
-    torch.testing.assert_close(together.of_all(rows, columns), expected_VT)
-    assert not isinstance(mean_score([one, lambda rows, columns: one(rows, columns)]), PairsScore)

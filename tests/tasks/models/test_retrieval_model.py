@@ -1,6 +1,5 @@
 """Retrieval models: losses of the global batch, what belongs together in it, and whole splits."""
 
-import math
 from dataclasses import replace
 
 import numpy as np
@@ -15,16 +14,13 @@ from workers import run_workers
 
 from polypool.encoders.text.bigru import BiGRU
 from polypool.infra.compute.dist import rank, world
-from polypool.infra.errors import InputError
 from polypool.infra.registry import TASKS
 from polypool.infra.spec import trust_specs
-from polypool.pipelines.training.checkpoint import load_weights, save_weights
 from polypool.pipelines.training.loop.trainer import Trainer
 from polypool.tasks.inputs.texts import caption_inputs
 from polypool.tasks.models.branch import Branch
 from polypool.tasks.models.dual_encoder import DualEncoder
 from polypool.tasks.models.parts import Parts, retrieval_model
-from polypool.tasks.models.retrieval_model import TRAINING_ONLY
 from polypool.tasks.objectives.objective import Objective, batch_positives
 from polypool.tasks.objectives.regularisers import Regulariser
 from polypool.tasks.run import Run
@@ -100,16 +96,6 @@ def test_it_is_trained_saved_and_goes_on_after_a_restart(tmp_path):
         assert torch.equal(again.model.state_dict()[name], x), name
 
 
-def test_its_learning_rate_can_be_chosen(tmp_path):
-    run = toy_run(objective="siglip", optim={"lr_factors": (("objective.bias", 0.0), ("objective", 0.5))})
-    trained = trainer(run, tmp_path)
-    factor = {id(p): group["factor"] for group in trained.optimizer.param_groups for p in group["params"]}
-    assert factor[id(trained.model.objective.log_scale)] == 0.5
-    trained.train()
-    assert trained.model.objective.bias.item() == -10
-    assert trained.model.objective.log_scale.item() != pytest.approx(math.log(10), abs=1e-4)
-
-
 @pytest.mark.parametrize(
     "objective", ["infonce(temperature=0.07, learned=True)", "siglip", "adopt", "triplet"]
 )
@@ -138,24 +124,6 @@ def test_regularisers_are_weighted_parts_of_the_loss_and_learn():
     assert model.regularisers[0].offset.grad.abs() > 0
     assert "regularisers.0.offset" in model.state_dict()
     assert "offset" not in without
-
-
-def test_a_file_without_what_only_training_needs_is_loaded_where_that_is_allowed(tmp_path):
-    run = toy_run(objective="siglip")
-    old, file = Toy(toy_run()).model(), tmp_path / "old.safetensors"
-    save_weights(old, file)
-    model = Toy(run).model()
-    with pytest.raises(InputError, match=r"missing objective.bias, objective.log_scale; unexpected none"):
-        load_weights(model, file)
-    load_weights(model, file, optional=TRAINING_ONLY)
-    assert model.objective.bias.item() == -10
-    for name, x in old.state_dict().items():
-        assert torch.equal(model.state_dict()[name], x)
-    bare = nn.Module()
-    bare.objective = model.objective
-    save_weights(bare, file)
-    with pytest.raises(InputError, match=r"missing text\."):
-        load_weights(model, file, optional=TRAINING_ONLY)
 
 
 class Weighed(DualEncoder):
@@ -192,17 +160,6 @@ def test_a_model_of_ones_own_is_named_by_a_run():
         limited = replace(run, data=replace(run.data, max_words=most))
         captions = caption_inputs(limited, ["w1 w2 w3", "w4"], BiGRU.tokenizer({"words": WORDS}))
         assert captions.batch(np.arange(2))["text_mask"].sum(dim=1).tolist() == sizes
-
-
-def test_what_is_no_retrieval_model_is_refused():
-    run = toy_run(model=f"{__name__}:Margin")
-    trust_specs(run.model)
-    for build in (
-        lambda: retrieval_model(run, Parts(run, visual=None, text=None)),
-        lambda: caption_inputs(run, [], None),
-    ):
-        with pytest.raises(InputError, match=r"RetrievalModel"):
-            build()
 
 
 HGR_TEXT = "bigru(width=16, embedding=8, min_count=1, ends=False)"

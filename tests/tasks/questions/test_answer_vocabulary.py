@@ -1,12 +1,9 @@
-import json
-
 import numpy as np
 import pytest
 import torch
 
-from polypool.infra.errors import InputError
 from polypool.tasks.questions.accuracy import vocabulary_answer
-from polypool.tasks.questions.answer_report import AnswerPrior, first_words, results_file
+from polypool.tasks.questions.answer_report import AnswerPrior, first_words
 from polypool.tasks.questions.vocabulary import AnswerVocabulary
 
 SOFT = {0: 0, 1: 0.3, 2: 0.6, 3: 0.9}
@@ -52,18 +49,6 @@ def test_hard_targets_are_the_normalised_label():
     assert targets.batch(np.array([2, 1, 0])).tolist() == [[1, 0], [0, 0], [0, 1]]
 
 
-def test_any_batch_is_the_definition():
-    rng = np.random.default_rng(0)
-    words = [f"w{number}" for number in range(30)]
-    answers = [rng.choice(words, rng.integers(0, 15)).tolist() for _ in range(200)]
-    kept = words[::2]
-    targets = AnswerVocabulary(kept).soft_targets(answers)
-    expected = counted(answers, kept)
-    for size in (1, 7, 200):
-        index_B = rng.integers(0, 200, size)
-        np.testing.assert_array_equal(targets.batch(index_B).numpy(), expected[index_B])
-
-
 @pytest.mark.parametrize("least", [3, 9])
 def test_the_recorded_soft_targets(golden, least):
     """The records do not say which answer each column is: it is found by its values, then all are compared."""
@@ -85,20 +70,6 @@ def test_the_recorded_soft_targets(golden, least):
     np.testing.assert_array_equal(vocabulary.soft_targets(answers).batch(np.arange(len(answers))), target_QA)
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: AnswerVocabulary.build(["x-y", "x y", "c"]), r"9 questions .* 'x y', of 2\)"),
-        (lambda: AnswerVocabulary.build([]), "there are no questions"),
-        (lambda: AnswerVocabulary.build(["c"], min_count=0), "min_count=0"),
-        (lambda: AnswerVocabulary(["x", "x"]), "each once"),
-    ],
-)
-def test_what_cannot_be_made_is_refused(make, message):
-    with pytest.raises(InputError, match=message):
-        make()
-
-
 def test_priors():
     questions = ["What color is it?", "what  Color, now", "What color is that?"]
     questions += ["Is it new?", "is it old", "Is he?"]
@@ -107,9 +78,3 @@ def test_priors():
     asked = ["WHAT COLOR?", "is it", "Is he here?", "Who?", "", "What colorful"]
     assert prior.predict(asked) == ["red", "no", "yes", "red", "red", "red"]
     assert first_words("Why, though?") == ("why", "though")
-
-
-def test_a_file_has_the_answers_in_the_order_of_the_questions():
-    content = results_file(["7", "3000001", "q7"], ["yes", "café", "no"])
-    rows = [(row["question_id"], row["answer"]) for row in json.loads(content)]
-    assert rows == [(7, "yes"), (3000001, "café"), ("q7", "no")]

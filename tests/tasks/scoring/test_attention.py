@@ -1,4 +1,3 @@
-import logging
 from dataclasses import replace
 
 import numpy as np
@@ -8,26 +7,14 @@ from corpora import make_corpus, make_questions
 from pictures import noise
 from workers import run_workers
 
-from polypool.aggregators.aggregator import Aggregator, Context, Pooled
+from polypool.aggregators.aggregator import Context
 from polypool.infra.compute.dist import rank
 from polypool.infra.registry import TASKS
-from polypool.infra.spec import trust_specs
 from polypool.tasks.inputs.pairs import Pairs
 from polypool.tasks.models.dual_encoder import SplitEmbeddings
 from polypool.tasks.scoring.attention_maps import attended, caption_pairs, nearest_captions, question_pairs
 
 SLOTS = "slots(k=3, iterations=1, heads=2, head_width=4)"
-
-
-class Odd(Aggregator):
-    """A mean whose weights are not those of its elements."""
-
-    def __init__(self, dim: int) -> None:
-        super().__init__()
-
-    def forward(self, x_BND, mask_BN):
-        mean_BD = x_BND.masked_fill(~mask_BN[..., None], 0.0).sum(1) / mask_BN.sum(1, keepdim=True)
-        return Pooled(mean_BD, weights=torch.full((len(x_BND), x_BND.shape[1] + 1), torch.nan))
 
 
 @pytest.fixture(scope="module")
@@ -121,23 +108,6 @@ def test_questions_are_attended_with_their_images(tiny):
         with torch.no_grad():
             weight_N = model.visual.aggregator(*model.visual.encoder(visual, mask)).weights
         np.testing.assert_allclose(it.weights["visual"], weight_N, rtol=1e-5)
-
-
-@pytest.mark.parametrize("aggregator", ["gpo", "mean", "logsumexp"])
-def test_without_weights_of_elements_that_differ_there_is_no_page(tiny, aggregator):
-    adapter, model = built(tiny[0], aggregator=aggregator)
-    assert adapter.evaluate(model, "test", "whole").pictures[-1]() is None
-
-
-def test_an_aggregator_with_odd_weights_is_named_and_left_out(tiny, caplog):
-    trust_specs(odd := f"{__name__}:Odd")
-    adapter, model = built(tiny[0], aggregator="attention", text_aggregator=odd)
-    assert type(model.text.aggregator).__name__ == "Odd"
-    with caplog.at_level(logging.WARNING):
-        found = attended(model, caption_pairs(adapter.data("test"), count=3))
-    assert [list(it.weights) for it in found] == [["visual"]] * 3
-    assert len(caplog.records) == 1
-    assert "text.aggregator (Odd) cannot be shown" in caplog.text
 
 
 def test_an_evaluation_records_attention_when_it_is_called(tiny):

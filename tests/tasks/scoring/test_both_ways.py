@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 
-from polypool.infra.errors import InputError
 from polypool.tasks.scoring import metrics
 from polypool.tasks.scoring.metrics import Positives, Ranks, rank_both_ways
 
@@ -85,26 +84,3 @@ def test_without_room_tiles_with_right_answers_are_computed_again_and_no_others(
         twice_RC[row // 5 * 5 : row // 5 * 5 + 5, column // 7 * 7 : column // 7 * 7 + 7] = True
     twice_RC[:5, :7] = False  # the first has room
     np.testing.assert_array_equal(score.times_RC, 1 + twice_RC)
-
-
-def test_infinite_scores_are_ranked(tile):
-    inf = torch.inf
-    sim_RC = torch.tensor([[-inf, 0, inf], [inf, inf, -inf], [1.0, 2, inf]])
-    of_rows = Positives.of_images(np.arange(3), images=3)
-    found = rank_both_ways(lambda rows, columns: sim_RC[rows, columns], of_rows)
-    np.testing.assert_array_equal(found[0].rank_Q, [2, 0.5, 0])
-    np.testing.assert_array_equal(found[1].rank_Q, [2, 0, 0.5])
-
-
-def test_a_score_that_is_nan_is_named(tile):
-    sim_RC = torch.zeros(20, 61)
-    sim_RC[17, 44] = torch.nan
-    with pytest.raises(InputError, match="the score in row 17, column 44 is NaN; check the features"):
-        rank_both_ways(lambda rows, columns: sim_RC[rows, columns], pairs(20, 61, more=0))
-
-
-@pytest.mark.parametrize(("row_P", "column_P"), [([0, 1], [0, 0]), ([0, 0], [0, 1])])
-def test_a_row_or_a_column_without_a_right_answer_is_refused(row_P, column_P):
-    of_rows = Positives.from_pairs(row_P, column_P, queries=2, gallery=2)
-    with pytest.raises(InputError, match="query 1 has no right answer"):
-        rank_both_ways(lambda rows, columns: torch.zeros(2, 2)[rows, columns], of_rows)

@@ -6,13 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from polypool.infra.errors import InputError
 from polypool.tasks.datasets.coco_judgments import Rated, Ratings
-from polypool.tasks.models.dual_encoder import SplitEmbeddings
 from polypool.tasks.scoring.crisscrossed import RightAnswers, evaluate_crisscrossed, right_answers
 from polypool.tasks.scoring.metrics import Positives
 from polypool.tasks.scoring.scores import mean_score
-from polypool.tasks.similarities.similarity import Cosine
 
 DIRECTIONS = ("i2t", "t2i", "t2t", "i2i")
 
@@ -174,38 +171,6 @@ def test_without_high_ratings_the_ranks_between_modalities_are_the_recorded_ones
     assert answers.of["t2t"].count_Q.tolist() == [4] * 500
 
 
-def test_ratings_of_other_items_are_counted_and_those_of_another_split_refused():
-    case = Case()
-    case.pairs["sits"].append(("77", case.image_ids[0], 5.0))
-    case.pairs["sts"].append((case.caption_ids[0], "78", 5.0))
-    assert case.evaluate().metrics["unknown_ratings"] == 2
-    case.pairs["sis"] = [("1", "2", 3.0), ("2", "3", 3.0)]
-    with pytest.raises(
-        InputError, match="none of the 2 ratings, such as that of 1 and 2, is about this split"
-    ):
-        case.evaluate()
-
-
-def test_no_block_is_larger_than_a_chunk():
-    n, generator = 1500, torch.Generator().manual_seed(0)
-    owner_T = np.repeat(np.arange(n), 5)
-    largest = 0
-
-    class Watched(Cosine):
-        def forward(self, query, gallery):
-            nonlocal largest
-            largest = max(largest, len(query) * len(gallery))
-            return super().forward(query, gallery)
-
-    ids, names, one = [str(i) for i in range(n)], [str(g) for g in range(5 * n)], rated(("0", "1", 5.0))
-    ratings = Ratings(sits=one, sts=one, sis=one)
-    answers = right_answers(ratings, image_ids=ids, caption_ids=names, owner_T=owner_T)
-    visual, text = (torch.randn(count, 8, generator=generator) for count in (n, 5 * n))
-    found = evaluate_crisscrossed(SplitEmbeddings(visual=visual, text=text, similarity=Watched()), answers)
-    assert largest <= 1 << 22 < (5 * n) ** 2
-    assert found.metrics["i2i/skipped"] == n - 2
-
-
 def test_an_ensemble_is_the_mean_of_all_four_scores():
     one, two = Case(0), Case(0)
     two.score = Matrices(*(torch.rand_like(x) for x in vars(one.score).values()))
@@ -216,23 +181,3 @@ def test_an_ensemble_is_the_mean_of_all_four_scores():
     assert together.metrics == one.evaluate(mean).metrics
     for direction in DIRECTIONS:
         np.testing.assert_array_equal(together.rank_Q[direction], one.evaluate(mean).rank_Q[direction])
-
-
-def test_a_model_of_pairs_alone_is_refused_also_in_an_ensemble():
-    case = Case()
-    pairs = case.score.__call__
-    for score in (pairs, mean_score([case.score, pairs])):
-        with pytest.raises(InputError, match="no embeddings of one modality"):
-            case.evaluate(score)
-
-
-def test_a_collapsed_model_scores_what_chance_does_in_every_direction():
-    case = Case(0)
-    for scores in vars(case.score).values():
-        scores[:] = 0.5
-    found = case.evaluate()
-    for name, chance in found.chance.items():
-        assert found.metrics[name] == pytest.approx(chance), name
-    for name, recall_Q in found.recalls.items():
-        assert 100 * np.nanmean(recall_Q) == pytest.approx(found.metrics[name])
-        assert np.isnan(recall_Q).sum() == found.metrics[f"{name[:3]}/skipped"]

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from polypool.infra.errors import InputError
-from polypool.tasks.datasets.coco_judgments import Extended, read_eccv
+from polypool.tasks.datasets.coco_judgments import Extended
 from polypool.tasks.scoring import extended
 from polypool.tasks.scoring.extended import evaluate_extended, false_negatives, queries_of
 
@@ -143,86 +142,3 @@ def test_each_score_is_computed_once_and_those_of_pairs_where_asked_alone(monkey
     assert (blocks.times_NG == 1).all()
     assert pairs.times_NG.sum() == 11 * len(case.owner_T) + 13 * 30
     assert found.metrics == alike.metrics
-
-
-def test_a_collapsed_model_scores_what_chance_does():
-    case = Case()
-    case.sim_NG[:] = 0.5
-    found = evaluate_extended(Blocks(case.sim_NG), case.asked())
-    for name, chance in found.chance.items():
-        assert found.metrics[name] == pytest.approx(chance), name
-    assert {"map_at_r", "i2t/map_at_r", "t2i/r_precision", "t2i/R1"} <= found.chance.keys()
-    assert found.metrics["ties"] == 11 + 13
-    assert found.first_Q["i2t"].max() == 0  # of equals the first
-
-
-def test_what_is_not_in_the_split_is_refused():
-    case = Case()
-    foreign = Extended(image_to_caption={"1": ("2",)}, caption_to_image={"2": ("1",)})
-    with pytest.raises(
-        InputError, match="none of the 1 queries of ECCV Caption, such as 1, is in this split"
-    ):
-        case.asked(foreign)
-    image, caption = case.image_ids[4], case.caption_ids[0]
-    lost = Extended(image_to_caption={image: ("17", "18")}, caption_to_image={caption: ("1",)})
-    with pytest.raises(InputError, match=f"query {image} of ECCV Caption has none .* is 17: ingest"):
-        case.asked(lost)
-    case.sim_NG[case.owner_T[3], 3] = torch.nan
-    case.of["t2i"][3] = [1]
-    with pytest.raises(InputError, match="is NaN"):
-        evaluate_extended(Blocks(case.sim_NG), case.asked())
-
-
-def test_it_agrees_with_the_evaluator_of_the_package():
-    package = pytest.importorskip("eccv_caption", reason="not installed (pip install 'polypool[eccv]')")
-    metrics = package.Metrics()
-    coco, right = metrics.coco_gts["i2t"], metrics.eccv_gts
-    ids = {"i2t": [*coco], "t2i": [caption for own in coco.values() for caption in own]}
-    owner_T = np.repeat(np.arange(5000), 5)
-    generator = torch.Generator().manual_seed(0)
-    image_ND = torch.randn(5000, 48, generator=generator, dtype=torch.float64)
-    caption_GD = image_ND[owner_T]
-    row = {image: at for at, image in enumerate(ids["i2t"])}
-    for at, caption in enumerate(ids["t2i"]):  # of some captions also the other images that are right
-        if caption in right["t2i"]:
-            caption_GD[at] = image_ND[[row[image] for image in right["t2i"][caption]]].sum(dim=0)
-    caption_GD += 1.5 * torch.randn(caption_GD.shape, generator=generator, dtype=torch.float64)
-
-    def best(direction: str, gallery: list[int]) -> dict[int, list[int]]:
-        query_QD, gallery_GD = (image_ND, caption_GD) if direction == "i2t" else (caption_GD, image_ND)
-        place = {id: at for at, id in enumerate(ids[direction])}
-        orders = {
-            query: (gallery_GD @ query_QD[place[query]]).argsort(descending=True)[:60].tolist()
-            for query in right[direction]
-        }
-        return {query: [gallery[item] for item in order] for query, order in orders.items()}
-
-    retrieved = {"i2t": best("i2t", ids["t2i"]), "t2i": best("t2i", ids["i2t"])}
-    theirs = metrics.eccv_metrics(retrieved, "all")
-    ours = evaluate_extended(
-        lambda images, captions: image_ND[images] @ caption_GD[captions].T,
-        queries_of(
-            read_eccv(None),
-            image_ids=[str(id) for id in ids["i2t"]],
-            caption_ids=[str(id) for id in ids["t2i"]],
-            owner_T=owner_T,
-        ),
-    )
-    for name, called in (("map_at_r", "map_at_r"), ("r_precision", "rprecision"), ("R1", "r1")):
-        for direction in DIRECTIONS:
-            reached = 100 * theirs[f"eccv_{called}"][direction]
-            assert ours.metrics[f"{direction}/{name}"] == pytest.approx(reached, abs=1e-9)
-            assert 5 < reached < 95
-    assert (ours.metrics["i2t/queries"], ours.metrics["t2i/queries"]) == (1261, 1332)
-    errors = [100 * (1 - value) for value in _by_coco(metrics, retrieved)]
-    for direction, error in zip(DIRECTIONS, errors, strict=True):
-        queries = ours.metrics[f"{direction}/queries"]
-        assert 100 * ours.metrics[f"{direction}/coco_errors"] / queries == pytest.approx(error)
-
-
-def _by_coco(metrics, retrieved) -> list[float]:
-    """The share of ECCV Caption's queries whose first result is COCO's own, by the lists of the package."""
-    return [
-        np.mean([found[0] in metrics.coco_gts[name][query] for query, found in retrieved[name].items()])
-        for name in DIRECTIONS
-    ]

@@ -82,11 +82,3 @@ def test_chance_is_what_one_score_for_all_reaches():
     )
     assert [x_A.mean() for x_A in found[:2]] == pytest.approx(expected)
     assert chance_precision(positives, total_A) == pytest.approx(100 * expected)
-
-
-def test_scores_of_minus_infinity_are_equal_like_others():
-    positives = Positives.from_pairs(np.array([0, 0]), np.array([0, 2]), queries=1, gallery=4)
-    score_AG = torch.tensor([[1.0, -torch.inf, -torch.inf, -torch.inf]])
-    map_A, precision_A, _ = precision_at_r(score_AG, positives, np.array([2]))
-    assert map_A.tolist() == pytest.approx([(1 + 1 / 3) / 2])
-    assert precision_A.tolist() == pytest.approx([(1 + 1 / 3) / 2])

@@ -69,32 +69,6 @@ def test_uniformity_is_the_log_mean_potential_of_different_vectors(k, chunk, mon
         assert value == pytest.approx(found[side], abs=1e-5)
 
 
-def test_alignment_and_uniformity_at_their_ends():
-    point = torch.tensor([[0.6, 0.8]]).repeat(4, 1)
-    assert alignment(point, point, np.arange(4)) == pytest.approx(0, abs=1e-6)
-    assert alignment(point, -point, np.arange(4)) == pytest.approx(4, abs=1e-6)
-    assert list(uniformity(point, point).values()) == pytest.approx([0, 0, 0], abs=1e-6)
-    wide = torch.eye(50)
-    assert uniformity(wide[:20], wide[20:])["joint"] == pytest.approx(-4, abs=1e-6)
-    alone = uniformity(point[:1], point)
-    assert math.isnan(alone["visual"])
-    assert alone["text"] == pytest.approx(0, abs=1e-6)
-
-
-def test_no_distance_matrix_exists(monkeypatch):
-    largest, potential = 0, geometry._potential
-
-    def watched(x_RD: Tensor, y_CD: Tensor) -> Tensor:
-        nonlocal largest
-        largest = max(largest, len(x_RD) * len(y_CD))
-        return potential(x_RD, y_CD)
-
-    monkeypatch.setattr(geometry, "_potential", watched)
-    monkeypatch.setattr(geometry, "_CHUNK", 10_000)
-    uniformity(embeddings(300, 4).float(), embeddings(900, 4, seed=1).float())
-    assert largest <= 10_000
-
-
 def test_circular_variance_is_one_minus_the_length_of_the_mean():
     sets = embeddings(6, 4, 5)
     found = circular_variance(sets)
@@ -104,21 +78,6 @@ def test_circular_variance_is_one_minus_the_length_of_the_mean():
     summary = variance_of(sets)
     assert summary["variance"] == pytest.approx(float(found.mean()))
     assert summary["log_variance"] == pytest.approx(math.log(float(found.mean())))
-
-
-def test_a_collapsed_set_varies_0_and_an_opposed_one_1():
-    one = embeddings(3, 1, 8).float()
-    collapsed, opposed = one.repeat(1, 4, 1), torch.cat([one, -one], dim=1)
-    assert circular_variance(collapsed).tolist() == pytest.approx([0, 0, 0], abs=1e-6)
-    assert circular_variance(opposed).tolist() == pytest.approx([1, 1, 1], abs=1e-6)
-    assert math.isfinite(variance_of(collapsed)["log_variance"])
-    assert variance_of(collapsed)["log_variance"] < -10
-
-
-def test_choices_are_one_element_and_all_but_one():
-    only = {"only_1": [0], "only_2": [1], "only_3": [2]}
-    assert choices(3) == only | {"without_1": [1, 2], "without_2": [0, 2], "without_3": [0, 1]}
-    assert choices(2) == {"only_1": [0], "only_2": [1]}
 
 
 def scores(visual: Tensor, text: Tensor, similarity: Similarity) -> dict[tuple[str, str], Tensor]:
@@ -136,12 +95,6 @@ def test_ablated_codes_score_as_their_elements_do():
         assert float(cases["visual", "only_2"][q, g]) == pytest.approx(product[1].mean(), abs=1e-6)
         assert float(cases["visual", "without_1"][q, g]) == pytest.approx(product[1:].mean(), abs=1e-6)
         assert float(cases["text", "only_2"][q, g]) == pytest.approx(product[:, 1].mean(), abs=1e-6)
-
-
-def test_single_vectors_have_nothing_to_leave_out():
-    half = scores(embeddings(4, 3, 6), embeddings(8, 6), Overlap())
-    assert {side for side, _ in half} == {"visual"}
-    assert scores(embeddings(4, 6), embeddings(8, 6), Overlap()) == {}
 
 
 def test_aligned_sets_lose_the_same_element_on_both_sides():
