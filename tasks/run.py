@@ -6,8 +6,10 @@ import dataclasses
 import itertools
 import json
 import math
+import os
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -18,7 +20,7 @@ from polypool.infra import paths
 from polypool.infra.errors import InputError
 from polypool.infra.fields import NOT_EMPTY, Rule, above, at_least, below, from_plain, hints, validate
 from polypool.infra.limits import LARGEST_NUMBER
-from polypool.infra.paths import FilePath
+from polypool.infra.paths import FilePath, absolute, here
 from polypool.infra.registry import (
     ADAPTATIONS,
     AGGREGATORS,
@@ -35,9 +37,27 @@ from polypool.infra.registry import (
     Registry,
 )
 from polypool.infra.registry.origins import ORIGINS, origins, without_origins
-from polypool.infra.spec import Spec, modules_of, refuse_untrusted
-from polypool.infra.storage import place
-from polypool.tasks.automatic import AUTO, features_name, folder_name, question_protocol, short, text_encoder
+from polypool.infra.spec import Spec, changed, modules_of, refuse_untrusted
+from polypool.infra.storage import Url, place
+
+AUTO = "auto"
+"""A setting that is still to follow."""
+
+
+def short(flag: str) -> Any:
+    """Return the annotation of a setting that the command line also knows by a flag without its group."""
+    return tyro.conf.arg(aliases=(flag,))
+
+
+def folder_name(corpus: str) -> str:
+    """Return the name of a corpus's folder or URL; empty where there is none."""
+    return os.path.basename(os.path.normpath(str(absolute(corpus, here)))) if corpus else ""
+
+
+def features_name(features: str, visual: str) -> str:
+    """Return the name of the folder of a feature store, or of the visual encoder where there is none."""
+    return folder_name(features) or (Spec.parse(visual).name if visual else "")
+
 
 T = TypeVar("T")
 Count = Annotated[int, at_least(0), below(LARGEST_NUMBER)]
@@ -273,9 +293,19 @@ class Run:
                 f"workers; choose a batch that each number of workers shares, such as {even}"
             )
         if self.text == AUTO and self.data.corpus:
-            object.__setattr__(self, "text", text_encoder(self.visual, stored=bool(self.data.texts)))
-        if self.protocol == AUTO and self.data.corpus:
-            object.__setattr__(self, "protocol", question_protocol(self.data.corpus))
+            words = "bigru(embedding=128, min_count=1, dropout=0.3)"
+            spec = "stacked_regions(standardise=auto)" if self.data.texts else words
+            width = Spec.parse(self.visual).params.get("width", 1024)
+            object.__setattr__(self, "text", changed(spec, width=width))
+        at = place(self.data.corpus)
+        if self.protocol == AUTO and (
+            isinstance(at, Url) or at.is_absolute()
+        ):  # once `located` has resolved it
+            from polypool.tasks.datasets.questions import answers_of_corpus
+            from polypool.tasks.questions.accuracy import protocol_for
+
+            with suppress(InputError):  # opening it will say why
+                object.__setattr__(self, "protocol", protocol_for(answers_of_corpus(at)))
 
     @property
     def task_name(self) -> str:
@@ -388,6 +418,17 @@ def named_encoder(spec: str, side: str) -> str:
     if not spec:
         raise InputError(f"the task needs a {side} encoder, and the run names none; name one by --{side}")
     return spec
+
+
+def refuse_incomplete(run: Run) -> None:
+    """Raise InputError for a run whose settings are to follow from a corpus that is not given."""
+    for each in (run, *run.members.values()):
+        if not each.data.corpus and AUTO in (each.data.dataset, each.text, each.protocol):
+            raise InputError(
+                f"{each.recipe or each.task} trains on your own data, and no corpus is given: add --corpus DIR, the "
+                "folder that `polypool ingest` wrote, and --features DIR, a store of its pictures or videos that "
+                "`polypool extract` or `polypool ingest` wrote"
+            )
 
 
 def located(run: Run, start: Callable[[], Path]) -> Run:

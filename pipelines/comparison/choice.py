@@ -11,7 +11,7 @@ from polypool.infra.process.command import AllByDefault
 from polypool.infra.spec import Spec
 from polypool.infra.tracking import RunRecord
 from polypool.pipelines.training.record import tuned_of
-from polypool.tasks.automatic import features_name
+from polypool.tasks.run import features_name
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,8 +26,16 @@ from polypool.pipelines.recipes.load import (
     read_run_file,
     single,
 )
-from polypool.tasks.automatic import AUTO, refuse_incomplete
-from polypool.tasks.run import REGISTRIES, Run, files, located, modules, specs
+from polypool.tasks.run import (
+    AUTO,
+    REGISTRIES,
+    Run,
+    files,
+    located,
+    modules,
+    refuse_incomplete,
+    specs,
+)
 
 
 def read_config(name: str, flags: Sequence[str] = (), *, prog: str = "polypool train") -> Run | Ensemble:

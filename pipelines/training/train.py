@@ -81,9 +81,8 @@ from polypool.pipelines.training.record import (
 )
 from polypool.tasks.abilities import Chunked
 from polypool.tasks.adapter import TaskAdapter
-from polypool.tasks.automatic import refuse_incomplete
 from polypool.tasks.inputs.other_data import refuse_changed_data
-from polypool.tasks.run import Run, modules
+from polypool.tasks.run import Run, modules, refuse_incomplete
 
 if TYPE_CHECKING:
     from ray import ObjectRef

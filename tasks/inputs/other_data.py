@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from polypool.infra.errors import InputError
-from polypool.tasks.automatic import folder_name, short
-from polypool.tasks.run import Run
+from polypool.tasks.run import Run, folder_name, short
 from polypool.tasks.scoring.records import ORIGIN
 
 if TYPE_CHECKING:  # a verb reads these settings before torch is imported

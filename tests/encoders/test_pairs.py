@@ -157,16 +157,6 @@ def test_they_keep_the_promises_of_encoders(folders, kind, params):
         check.run()
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_they_are_rebuilt_without_their_folder(folders, kind):
-    encoder, batch = text_half(kind, folders[kind], CAPTIONS)
-    encoder_kind = type(encoder)
-    again = encoder_kind(encoder_kind.prepare(CAPTIONS, name=folders[kind]), name="not/there")
-    again.load_state_dict(encoder.state_dict())
-    for one, other in zip(again.eval()(*batch.values()), encoder(*batch.values()), strict=True):
-        assert one.equal(other)
-
-
 def test_a_siglip_reads_lower_case_without_punctuation_and_a_siglip_2_with_it(folders):
     kind = ENCODERS.get("siglip_text")
     assets = kind.prepare(CAPTIONS, name=folders["siglip"])

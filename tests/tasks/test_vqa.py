@@ -7,22 +7,20 @@ import numpy as np
 import pytest
 import torch
 from corpora import make_questions
-from PIL import Image
 from query_results import reproduced
 from torch.nn.parallel import DistributedDataParallel
 from toy import trainer_of
 from workers import run_workers
 
-from polypool.encoders.visual.cnn import NETWORKS
 from polypool.infra.compute.dist import rank
 from polypool.infra.errors import InputError
 from polypool.infra.registry import TASKS
 from polypool.pipelines.figures.pages import draw
 from polypool.pipelines.recipes.load import derive
 from polypool.pipelines.training.train import prepare
-from polypool.tasks.automatic import AUTO
 from polypool.tasks.datasets.questions import QuestionCorpus, write_questions
 from polypool.tasks.questions.accuracy import HumanAnswers
+from polypool.tasks.run import AUTO
 from polypool.tasks.scoring.scores import mean_score
 from polypool.tasks.vqa import VQA
 
@@ -244,16 +242,3 @@ def test_few_answers_are_scored_and_trained_by_exact_matches(run, tmp_path):
     trainer = trainer_of(own, tmp_path, adapter=adapter)
     trainer.train()
     assert {name for _, row in trainer.log.rows for name in row} >= {"exact-match/accuracy", "test/score"}
-
-
-def test_it_reads_pixels_too(tmp_path, monkeypatch):
-    monkeypatch.setitem(NETWORKS, "tiny", {"depths": (1, 1, 1, 1), "base": 4})
-    run = make_questions(tmp_path, train=4, val=2, test=2, images=tmp_path / "images")
-    (tmp_path / "images").mkdir()
-    for i in range(8):
-        Image.new("RGB", (40, 30), (i * 30, 0, 0)).save(tmp_path / "images" / f"{i}.png")
-    run = derive(run, visual="cnn(name=tiny, size=32, width=16)", data={"features": ""})
-    adapter = TASKS.build(run.task, run)
-    found = adapter.evaluate(adapter.model(), "test", "vqa")
-    assert len(found.per_query["prediction"]) == 6
-    assert draw(found.pictures[0]())["vqa_test_examples.html"].count(b"data:image/jpeg") == 6

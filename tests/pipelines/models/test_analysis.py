@@ -99,23 +99,3 @@ def test_another_split_has_names_of_its_own_and_elements_can_be_left_out(of_sets
     logged = metrics(of_sets, home)
     assert {"analysis/val/alignment/joint", "analysis/val/variance/visual"} <= set(logged)
     assert not [name for name in logged if name.startswith("analysis/val/whole")]
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--split", "dev"], "no items in the split 'dev'"),
-        (["--protocol", "coco-5k"], "'coco-5k' is defined on 5,000 items"),
-        (["--protocol", "coco-9k"], "Did you mean 'coco-5k'"),
-    ],
-)
-def test_bad_input_is_one_message_and_code_2(words, message, of_sets):
-    code, _, error = called("evaluate", "--embeddings", of_sets, *words)
-    assert (code, message in error) == (2, True), error
-
-
-def test_a_model_that_scores_pairs_has_no_codes(of_vectors, monkeypatch):
-    trained = load(of_vectors)
-    monkeypatch.setattr(type(trained.adapter), "scorer", lambda *_: lambda images, captions: torch.zeros(1))
-    code, _, error = called("evaluate", "--embeddings", of_vectors)
-    assert (code, "has no embeddings of images and of texts apart" in error) == (2, True), error

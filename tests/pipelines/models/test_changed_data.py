@@ -170,22 +170,6 @@ def test_an_interrupted_run_does_not_go_on_with_other_features(home, words, run_
     assert f"run {interrupted} had finished before" in said("train", *command)
 
 
-def test_without_a_run_the_latest_are_named(home, run_id):
-    for verb, *more in (
-        ("evaluate",),
-        ("search",),
-        ("export",),
-        ("train", "resume"),
-        ("train", "rerun"),
-        ("serve",),
-    ):
-        refused = said(verb, *more, code=2)
-        assert refused.startswith(
-            "error: no run is named: give an id, its beginning, or 'latest'. The latest runs:"
-        )
-        assert f"  {run_id}  first" in refused
-
-
 HERE, THERE = {"features_origin": "o"}, {"features_origin": "p"}
 
 

@@ -146,16 +146,6 @@ def test_nothing_else_is_fetched_and_what_changed_is_refused(hub, run_id):
     refused(f"{URL}: has no run.json", "search", URL, "a dog")
 
 
-def test_a_push_replaces_its_own_files_and_nothing_of_others(hub, run_id):
-    pp.export(run_id, URL)
-    first = hub.model().files["run.json"]
-    hub.model().commit(hub.model().files | {"LICENSE": b"by hand", "picture.png": b""})
-    pp.export(keep_run(replace(pp.load(run_id).run, seed=5)), URL)
-    assert {"LICENSE", "picture.png"} <= {*hub.model().files}
-    assert hub.model().files["run.json"] != first
-    refused("exists and is public", "export", run_id, "--out", URL, "--private")
-
-
 def test_what_was_fetched_is_enough_without_a_connection(hub, run_id, monkeypatch):
     pp.export(run_id, URL)
     pp.load(URL)

@@ -21,8 +21,7 @@ from polypool.pipelines.recipes.load import derive, read_run_file
 from polypool.pipelines.training.record import Described
 from polypool.pipelines.training.sweep import make_trials
 from polypool.pipelines.training.train import prepare
-from polypool.tasks.automatic import AUTO
-from polypool.tasks.run import Data, Run
+from polypool.tasks.run import AUTO, Data, Run
 
 SMALL = ("--optim.epochs", "1", "--no-figures")
 

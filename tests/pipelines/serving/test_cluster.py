@@ -10,13 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
-from urllib.request import Request, urlopen
 
 import numpy as np
 import psutil
 import pytest
 from kept import keep_run
-from searchable import ids, with_pictures
+from searchable import with_pictures
 
 from polypool.infra.errors import AwayError, InputError
 from polypool.infra.paths import home as home_folder
@@ -108,16 +107,6 @@ def test_answers_are_the_models(address, trained):
     status, said = ask(address, "/embed", {"rows": [{"text": "a dog"}, {"text": "?"}]})
     assert (status, said["error"][:28]) == (400, "row 1: a text without a word")
     assert ask(address, "/answer", {"rows": rows})[0] == 404
-
-
-def test_the_page_is_that_of_one_process(address, trained):
-    with urlopen(Request(f"{address}/?q=a+dog", headers={"Accept": "text/html"}), timeout=120) as answer:
-        html = answer.read().decode()
-    hits = trained.open_search().find(Query(text="a dog"), 10)
-    assert ids(html) == [hit.id for hit in hits]
-    assert f'href="/{NAME}/style.css"' in html
-    with urlopen(f"{address}/picture?id={hits[0].id}", timeout=120) as answer:
-        assert answer.headers["Content-Type"] == "image/jpeg"
 
 
 def test_a_replica_that_dies_is_replaced(address, trained):

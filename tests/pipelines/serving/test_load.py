@@ -95,19 +95,6 @@ def test_a_failure_is_one_querys_and_shows_nothing_of_its_cause(page, held, monk
     assert "the model failed at a row" in caplog.text
 
 
-def test_more_than_may_wait_are_refused_for_now(trained, held):
-    with serving(trained, limits=Limits(max_queued=4)) as busy, ThreadPoolExecutor(9) as pool:
-        answers = pages(pool, busy, [f"dog {number}" for number in range(9)])
-        assert soon(lambda: sum(answer.done() for answer in answers) == 5)
-        refused = [answer.result() for answer in answers if answer.done()]
-        held.go.set()
-        assert sorted(answer.result()[0] for answer in answers) == [200] * 4 + [503] * 5
-    for status, headers, data in refused:
-        assert (status, headers["Retry-After"]) == (503, "1")
-        assert b"try again" in data
-        assert headers["Cross-Origin-Resource-Policy"] == "same-origin"
-
-
 def test_one_that_waits_too_long_is_refused_and_costs_no_more(trained, held):
     with serving(trained, limits=Limits(patience=0.3)) as busy:
         with ThreadPoolExecutor(3) as pool:

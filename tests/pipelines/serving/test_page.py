@@ -4,7 +4,6 @@ import base64
 import io
 import os
 import re
-import shutil
 import signal
 import socket
 import sys
@@ -152,19 +151,6 @@ def test_videos_play_a_few_frames_and_are_decoded_when_they_are_sent(clips):
     status, html = send(clips, file_of(clips).read_bytes())
     hits = clips.search.find(Query(file=file_of(clips), video=True), 10)
     assert (status, ids(html)) == (200, [hit.id for hit in hits])
-
-
-def test_a_picture_that_does_not_decode_or_is_gone_costs_only_itself(tmp_path):
-    trained = untrained(with_pictures(tmp_path, train=8, val=4, test=4))
-    files = [tmp_path / "images" / f"{item.id}.png" for item in trained.open_search().items]
-    files[0].write_text("broken")
-    files[1].unlink()
-    with serving(trained) as server:
-        status, html = text_page(server, q="a dog")
-        assert (status, len(ids(html)), html.count("no file")) == (200, 4, 1)
-        assert get(server, f"/picture?id={files[0].stem}")[0] == 404
-        shutil.rmtree(tmp_path / "images")
-        assert "scores and captions alone" in text_page(server, q="a dog")[1]
 
 
 def answers_in(html: str, found: list[tuple[str, float]]) -> bool:

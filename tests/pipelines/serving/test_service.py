@@ -1,12 +1,10 @@
 from __future__ import annotations
 
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from searchable import with_pictures
 
 from polypool.infra.compute.device import device_of, on_device
 from polypool.infra.errors import FaultError, InputError
@@ -124,15 +122,6 @@ def test_a_row_that_fails_spoils_none_beside_it(pictures, monkeypatch):
     assert isinstance(wrong, FaultError)
 
 
-def test_what_makes_no_numbers_is_said(words_run, of_run):
-    service = of_run(words_run)
-    next(iter(service.trained.model.parameters())).data.fill_(float("nan"))
-    x = sets(service.described.features)[0]
-    (found,) = service.answer([ModelRequest(route="embed", features=x)])
-    (other,) = service.answer([ModelRequest(route="embed", text="a dog")])
-    assert any(isinstance(answer, InputError) and "not finite" in str(answer) for answer in (found, other))
-
-
 def test_where_the_corpus_is_elsewhere_there_is_no_search(words_run, of_run, tmp_path):
     here = of_run(words_run)
     assert here.described.routes == ["embed", "score", "search"]
@@ -156,15 +145,3 @@ def test_where_the_corpus_is_elsewhere_there_is_no_search(words_run, of_run, tmp
     assert any("there is no search" in note and "corpus" in note for note in elsewhere.notes)
     with pytest.raises(InputError, match="corpus"):
         Service.load(Settings(source=here.settings.source, split="test"))
-
-
-def test_an_exported_model_takes_images_where_corpus_and_features_are_not(of_run, tmp_path):
-    here = of_run(with_pictures(tmp_path, train=4, val=2, test=2))
-    asked = [ModelRequest(route="embed", image=(tmp_path / "images" / "7.png").read_bytes())]
-    for folder in ("corpus", "cells"):
-        shutil.rmtree(tmp_path / folder)
-    elsewhere = Service.load(Settings(source=here.settings.source))
-    assert elsewhere.described.image
-    assert not any("images" in note for note in elsewhere.notes)
-    (found,), (expected,) = elsewhere.answer(asked), here.answer(asked)
-    np.testing.assert_array_equal(found["embedding"], expected["embedding"])

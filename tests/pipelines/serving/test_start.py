@@ -18,7 +18,7 @@ from polypool.infra.fields import from_plain
 from polypool.pipelines.commands.serve import main
 from polypool.pipelines.serving import service, start
 from polypool.pipelines.serving.schema import Described, Limits, Place, Replicas, Settings
-from polypool.pipelines.serving.start import application, build, complete, how_to_use
+from polypool.pipelines.serving.start import application, build, complete
 
 TOKEN = "a-token-of-some-length"
 DIGEST = sha256(TOKEN.encode()).hexdigest()
@@ -129,14 +129,6 @@ def test_a_configuration_of_ray_serves_is_held_to_the_same_fields(monkeypatch):
     assert application(args)._bound_deployment.init_args[0]["token"] == DIGEST
     with pytest.raises(InputError, match="unknown field 'sorce'"):
         application({"sorce": "x"})
-
-
-def test_an_example_of_its_use_is_printed():
-    described = Described.model_construct(routes=["embed", "score"], features=10, page=True)
-    address, curl = how_to_use("http://127.0.0.1:8000", described, token="$TOKEN").splitlines()
-    assert address == "http://127.0.0.1:8000  (a page, /embed, /score; Ctrl-C ends it)"
-    assert curl.startswith("curl http://127.0.0.1:8000/embed -H 'Content-Type: application/json' -H \"Author")
-    assert json.loads(curl.rpartition(" -d ")[2].strip("'")) == {"rows": [{"text": "a dog on the grass"}]}
 
 
 @pytest.mark.parametrize(("from_file", "cluster"), [(False, True), (True, False)])

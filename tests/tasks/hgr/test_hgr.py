@@ -1,21 +1,12 @@
-import numpy as np
 import pytest
 import torch
 from corpora import write_role_graphs
-from role_batches import batch_of, captions_of, dealt, model_of, videos_of
-from torch import Tensor
-from torch.nn.parallel import DistributedDataParallel
+from role_batches import batch_of, captions_of, model_of, videos_of
 from toy import toy_run
-from workers import run_workers
 
 from polypool.encoders.text.bigru import BiGRU
 from polypool.encoders.visual.stored import Frames
-from polypool.infra.compute.dist import rank
-from polypool.infra.errors import InputError
-from polypool.infra.registry import MODELS
 from polypool.infra.spec import Spec
-from polypool.tasks.adapter import Score
-from polypool.tasks.hgr.hgr import HGR
 from polypool.tasks.hgr.role_captions import RoleCaptions
 from polypool.tasks.inputs.texts import caption_inputs
 from polypool.tasks.models.parts import Parts, retrieval_model
@@ -70,44 +61,7 @@ def test_a_batch_without_a_verb_reaches_every_weight(aggregator):
     assert model.visual.noun.fc.weight.grad.any()
 
 
-def learn(model: HGR, numbers: list[int], world: int) -> dict[str, Tensor]:
-    parallel = DistributedDataParallel(model, broadcast_buffers=False) if world > 1 else model
-    terms = parallel(batch_of(numbers), epoch=1.0)
-    terms["loss"].backward()
-    return {"loss": terms["loss"].detach()} | {name: p.grad for name, p in model.named_parameters()}
-
-
-def score_of(model: HGR) -> Score:
-    """23 videos and 41 captions, dealt in parts of 4 and 5."""
-    return model.scorer(dealt(videos_of, 23, 4), dealt(captions_of, 41, 5))
-
-
 # two workers; their videos' frames and captions' words differ in number
-SHARES = [[0, 4, 1, 8], [2, 3, 10, 7]]
-
-
-def found_by(share: list[int], world: int) -> dict[str, Tensor]:
-    found = {"scores": score_of(model_of())(slice(None), slice(None))}
-    for aggregator in AGGREGATORS:
-        learnt = learn(model_of(aggregator=aggregator), share, world)
-        found |= {f"{aggregator}/{name}": x for name, x in learnt.items()}
-    return found
-
-
-def worker(folder: str) -> None:
-    torch.save(found_by(SHARES[rank()], 2), f"{folder}/{rank()}.pt")
-
-
-def test_two_workers_learn_and_score_like_one(tmp_path):
-    shapes = [{k: x.shape[1] for k, x in batch_of(share).items() if x.ndim > 1} for share in SHARES]
-    assert shapes[0]["visual"] != shapes[1]["visual"]
-    assert shapes[0]["text"] != shapes[1]["text"]
-    run_workers(worker, str(tmp_path))
-    expected = found_by([*SHARES[0], *SHARES[1]], 1)
-    for two in (torch.load(tmp_path / f"{i}.pt", weights_only=True) for i in (0, 1)):
-        assert two.keys() == expected.keys()
-        for name, x in expected.items():
-            torch.testing.assert_close(two[name], x, **CLOSE, msg=name)
 
 
 DEEDS = ["running in a park", "playing with a red ball", "sleeping", "eating an apple and drinking water"]
@@ -143,15 +97,3 @@ def test_captions_and_frames_are_learnt(tmp_path):
     hits = score(slice(None), slice(None)).argmax(dim=1) == numbers
     assert losses[-1] < losses[0] / 3
     assert hits.float().mean() > 0.8
-
-
-def test_captions_with_graphs_are_made_with_the_parameters_of_the_spec():
-    params = {"verbs": 3, "nouns": 5, "sharpness": 2.0, "root_messages": True}
-    tokenizer = BiGRU.tokenizer({"words": ["man", "runs"], "ends": False})
-    make = MODELS.get("hgr").text_inputs
-    batch = make(["a man runs home quickly"], tokenizer, limit=3, **params).batch(np.array([0]))
-    assert batch["text"].shape == (1, 3)
-    assert batch["text_spans"].shape == (1, 8, 3)
-    assert batch["text_edges"].shape == (1, 9, 9)
-    with pytest.raises(InputError, match=r"graphs\.json"):
-        make(["a man"], tokenizer, graphs="no/graphs.json")

@@ -9,7 +9,6 @@ from corpora import make_corpus
 from kept import keep_run
 from toy import FolderLog, trainer_of
 
-from polypool.infra.errors import InputError
 from polypool.infra.registry import TASKS
 from polypool.pipelines.models.run_evaluation import analyse
 from polypool.pipelines.models.trained import TrainedModel, load
@@ -72,19 +71,6 @@ def test_how_unsure_the_model_is_stands_beside_the_ranks_of_each_item_and_captio
     plain = SplitEmbeddings(**means, similarity=torch.nn.CosineSimilarity())
     plain.similarity.of_distributions = False
     assert plain.uncertainty() is None
-
-
-def test_it_is_searched_exactly_and_refuses_what_searches_vectors(trained, split):
-    model = trained[0]
-    text = model.adapter.data("test").texts[3]
-    hits = model.search(text, k=5)
-    score_V = split(slice(0, 40), slice(3, 4)).flatten()
-    ids = model.adapter.data("test").item_ids
-    assert [hit.id for hit in hits] == ids[score_V.argsort(descending=True)[:5].numpy()].tolist()
-    best_V = score_V.sort(descending=True).values[:5]
-    assert [hit.score for hit in hits] == pytest.approx(best_V.tolist(), abs=1e-5)
-    with pytest.raises(InputError, match=r"for single vectors .*; choose --index exact"):
-        model.search(text, index="faiss")
 
 
 def test_a_saved_model_scores_what_it_scored_and_its_geometry_is_that_of_means(run, home):

@@ -14,12 +14,11 @@ from role_batches import batch_of as role_batch
 from role_batches import model_of as role_model
 from torch import Tensor, nn
 from toy import WORDS, toy_run
-from workers import run_workers
 
 from polypool.encoders.text.bigru import BiGRU
 from polypool.encoders.visual.stored import Frames
 from polypool.infra.batches import Batch
-from polypool.infra.compute.dist import average_gradients, rank, world
+from polypool.infra.compute.dist import average_gradients, rank
 from polypool.infra.compute.dropout import Draws, drawn
 from polypool.infra.registry import TASKS
 from polypool.pipelines.training.loop.optim import chunked_gradients
@@ -190,33 +189,8 @@ def test_questions_are_answered_in_chunks(tmp_path, chunk):
     check(*vqa(tmp_path), chunk=chunk)
 
 
-def share(batch: Batch) -> Batch:
-    """This worker's part of a batch of pairs."""
-    size = len(batch["row"]) // world() if "row" in batch else len(batch["target"]) // world()
-    own = {name: x[rank() * size : (rank() + 1) * size] for name, x in batch.items()}
-    return own | ({"row": torch.arange(size)} if "row" in batch else {})
-
-
 CASES: dict[str, Callable[[], RetrievalModel]] = {
     "vectors": lambda: dual(aggregator="gpo", objective="infonce(learned=True)"),
     "pairs": lambda: dual(aggregator="mean", cross="cross_modal(heads=2, dropout=0.3)"),
     "elements": lambda: dual(aggregator="late", similarity="maxsim"),
 }
-
-
-def worker(folder: str) -> None:
-    found = {name: gradients(Retrieval(), make(), share(pairs(12)), chunk=4) for name, make in CASES.items()}
-    adapter, model, batch = vqa(Path(folder) / str(rank()))
-    found["questions"] = gradients(adapter, model, share(batch), chunk=2)
-    torch.save(found, f"{folder}/{rank()}.pt")
-
-
-def test_two_workers_in_chunks_have_the_gradient_of_one_in_one_pass(tmp_path):
-    for number in range(2):
-        (tmp_path / str(number)).mkdir()
-    run_workers(worker, str(tmp_path))
-    expected = {name: gradients(Retrieval(), make(), pairs(12), chunk=0) for name, make in CASES.items()}
-    expected["questions"] = gradients(*vqa(tmp_path / "here"), chunk=0)
-    for number in range(2):
-        found = torch.load(tmp_path / f"{number}.pt", weights_only=True)
-        torch.testing.assert_close(found, expected, **EXACT)

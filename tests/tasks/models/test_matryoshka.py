@@ -11,13 +11,11 @@ from toy import WORDS, toy_run
 
 from polypool.encoders.text.bigru import BiGRU
 from polypool.encoders.visual.stored import Frames
-from polypool.pipelines.models import run_evaluation
 from polypool.pipelines.models.trained import load_run
 from polypool.tasks.models.parts import Parts, retrieval_model
 from polypool.tasks.models.retrieval_model import RetrievalModel
 from polypool.tasks.objectives.objective import batch_positives
 from polypool.tasks.run import Run
-from polypool.tasks.scoring.scores import Banked, first_vectors
 
 SETS = {"aggregator": "map(k=4, heads=2)", "similarity": "maxsim", "objective": "infonce(learned=True)"}
 
@@ -77,16 +75,3 @@ def test_an_evaluation_compares_as_many_as_it_asks_for(run, how):
         t2i = [int((row > row[i // 2]).sum()) for i, row in enumerate(expected.T)]
         assert found.metrics["t2i/R1"] == pytest.approx(100 * sum(r == 0 for r in t2i) / len(t2i))
     assert found.metrics != trained.evaluate(f"whole{how}").metrics
-
-
-def test_a_bank_is_of_the_same_vectors(run):
-    trained = load_run(keep_run(run))
-    adapter, model = trained.adapter, trained.model
-    bank = adapter.bank(model, "test", protocol="whole-vectors1-qbnorm")
-    few = first_vectors(Banked(score=adapter.scorer(model, "test"), bank=bank), 1)
-    block = slice(0, 5), slice(0, 7)
-    for of, whole in ((few.bank.items, bank.items), (few.bank.captions, bank.captions)):
-        torch.testing.assert_close(of(*block), closest(whole.visual[:5, :1], whole.text[:7, :1]))
-        assert not torch.allclose(of(*block), whole(*block))
-    several = run_evaluation.evaluate([trained], protocols=["whole-vectors1-qbnorm", "whole"], split="test")
-    assert several[0].metrics == trained.evaluate("whole-vectors1-qbnorm").metrics

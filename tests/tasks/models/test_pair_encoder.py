@@ -12,9 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 from toy import trainer_of
 from workers import run_workers
 
-from polypool.aggregators.aggregator import Context, pool_all_pairs
-from polypool.aggregators.random_sets import random_sets
-from polypool.aggregators.relations.score_attention import ScoreAttention
+from polypool.aggregators.aggregator import Context
 from polypool.infra.compute.dist import broadcast_state, gather_uneven, rank
 from polypool.infra.compute.dropout import Draws, drawn
 from polypool.infra.registry import TASKS
@@ -59,25 +57,6 @@ def score_of_pair(model: PairEncoder, state: dict, v_ND: torch.Tensor, t_MD: tor
         pooled = branch.aggregator(own[None], masks[0], context=context)
         vectors.append(pooled.vectors.view(-1, v_ND.shape[1]))
     return torch.stack([cosine(a, b) for a, b in zip(*vectors, strict=True)]).mean()
-
-
-@pytest.mark.parametrize("k", [1, 3])
-def test_score_attention_of_all_pairs_is_that_of_each(k):
-    torch.manual_seed(0)
-    module = ScoreAttention(8, k=k, heads=2).double()
-    x, mask = random_sets([3, 1, 6], 8, dtype=torch.float64)
-    context, context_mask = random_sets([5, 2], 8, seed=5, dtype=torch.float64)
-    x = x.masked_fill(~mask[..., None], float("nan")).requires_grad_()
-    context = context.masked_fill(~context_mask[..., None], float("nan")).requires_grad_()
-    sources = [x, context, *module.parameters()]
-    pairs = Context(context, context_mask, all_pairs=True)
-    out = module(x, mask, context=pairs).vectors
-    expected = pool_all_pairs(module.forward, x, mask, pairs).vectors
-    assert out.shape == ((3, 2, 8) if k == 1 else (3, 2, k, 8))
-    torch.testing.assert_close(out, expected, rtol=0, atol=1e-12)
-    ours, theirs = (torch.autograd.grad(y.sin().sum(), sources) for y in (out, expected))
-    for ours_x, theirs_x in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(ours_x, theirs_x, rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize(("cross", "aggregator"), MODELS)

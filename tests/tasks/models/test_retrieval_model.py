@@ -6,40 +6,24 @@ import numpy as np
 import pytest
 import torch
 from corpora import hgr, make_corpus
-from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
-from toy import WORDS, FolderReport, Toy, toy_run, trainer_of
+from toy import WORDS, Toy, toy_run
 from workers import run_workers
 
 from polypool.encoders.text.bigru import BiGRU
 from polypool.infra.compute.dist import rank, world
 from polypool.infra.registry import TASKS
 from polypool.infra.spec import trust_specs
-from polypool.pipelines.training.loop.trainer import Trainer
 from polypool.tasks.inputs.texts import caption_inputs
 from polypool.tasks.models.branch import Branch
 from polypool.tasks.models.dual_encoder import DualEncoder
 from polypool.tasks.models.parts import Parts, retrieval_model
-from polypool.tasks.objectives.objective import Objective, batch_positives
+from polypool.tasks.objectives.objective import batch_positives
 from polypool.tasks.objectives.regularisers import Regulariser
 from polypool.tasks.run import Run
 from polypool.tasks.similarities.similarity import Cosine
 from polypool.tasks.similarities.vectors import Embeddings
-
-
-class Margin(Objective):
-    """One part of a stranger's: a learned weight of each direction, and what was drawn so far in a buffer."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.zeros(2))
-        self.register_buffer("seen", torch.zeros((), dtype=torch.int64))
-
-    def forward(self, sim_VT, row_T, positive_VT, *, epoch):
-        self.seen += len(row_T)
-        sides = torch.stack([-sim_VT.logsumexp(dim).mean() for dim in (0, 1)])
-        return {"loss": (self.weight.softmax(dim=0) * sides).sum()}
 
 
 class Offset(Regulariser):
@@ -51,10 +35,6 @@ class Offset(Regulariser):
 
     def forward(self, visual, text):
         return (visual.vectors.mean() - text.vectors.mean() - self.offset).square()
-
-
-def trainer(run, folder, report=None) -> Trainer:
-    return trainer_of(run, folder, adapter=Toy(run), report=report)
 
 
 @pytest.mark.parametrize(
@@ -72,28 +52,6 @@ def test_what_an_objective_learns_is_among_the_weights(objective, names):
     learned = {f"objective.{name}" for name in names}
     assert {name for name in model.state_dict() if name.startswith("objective.")} == learned
     assert all(dict(model.named_parameters())[name].grad.abs() > 0 for name in learned)
-
-
-def test_it_is_trained_saved_and_goes_on_after_a_restart(tmp_path):
-    trust_specs(objective := f"{__name__}:Margin")
-    run = toy_run(objective=objective, checkpoint_every=2)
-    whole = trainer(run, tmp_path / "whole")
-    first = {name: x.clone() for name, x in whole.model.state_dict().items()}
-    whole.train()
-    last = whole.model.objective.state_dict()
-    assert last.keys() == {"weight", "seen"}
-    assert not any(torch.equal(first[f"objective.{name}"], x) for name, x in last.items())
-    saved = load_file(tmp_path / "whole" / "model" / "model.safetensors")
-    assert {f"objective.{name}" for name in last} <= saved.keys()
-
-    report = FolderReport(fail_after=2)
-    with pytest.raises(KeyboardInterrupt):
-        trainer(run, tmp_path / "part", report).train()
-    again = trainer(run, tmp_path / "part")
-    again.resume(report.last)
-    again.train()
-    for name, x in whole.model.state_dict().items():
-        assert torch.equal(again.model.state_dict()[name], x), name
 
 
 @pytest.mark.parametrize(

@@ -1,19 +1,12 @@
 """Objectives against their definitions in loops, and what they learn."""
 
-import sys
-import textwrap
-import types
-
 import numpy as np
 import pytest
 import torch
 from score_batches import pairs
 
-from polypool.infra.checks import run_checks
 from polypool.infra.registry import OBJECTIVES, SIMILARITIES
-from polypool.infra.spec import trust_modules
-from polypool.tasks.objectives.objective import Objective, batch_positives, pairs_and_negatives
-from polypool.testing.parts import ObjectiveChecks
+from polypool.tasks.objectives.objective import batch_positives
 
 
 def scores(rows: int, columns: int, seed: int = 0) -> torch.Tensor:
@@ -135,19 +128,3 @@ def test_the_factor_is_clipped_at_100_and_comes_down_again():
     assert step(right) == pytest.approx(0.01)
     step(wrong)
     assert step(wrong) > 0.01
-
-
-def test_the_example_of_an_objective_keeps_its_promises(monkeypatch):
-    """The one in the docstring of `Objective`, as a module of somebody else's."""
-    example = Objective.__doc__.split("::\n", 1)[1]
-    source = textwrap.dedent(example).replace('@OBJECTIVES.register("scaled_softmax")', "")
-    module = types.ModuleType("own_objective")
-    module.__dict__.update(
-        nn=torch.nn, torch=torch, Objective=Objective, pairs_and_negatives=pairs_and_negatives
-    )
-    exec(source, module.__dict__)
-    monkeypatch.setitem(sys.modules, "own_objective", module)
-    trust_modules("own_objective")
-    outcomes = list(run_checks(ObjectiveChecks("own_objective:ScaledSoftmax(scale=5.0)").checks()))
-    assert [str(outcome) for outcome in outcomes if not outcome.passed] == []
-    assert "log_scale 1.609" in "\n".join(map(str, outcomes))

@@ -132,18 +132,6 @@ def test_any_aggregator_of_vectors_runs_and_padding_and_batch_mates_change_nothi
         assert parameter.grad is None or parameter.grad.isfinite().all(), name
 
 
-def test_images_that_questions_share_are_encoded_once():
-    model, batch = made(cross=CROSS, aggregator="score_attention(k=2, heads=2)"), batch_of()
-    image = torch.tensor([2, 0, 2, 1])
-    shared = batch | {"image": image}
-    whole = batch | {key: batch[key][image] for key in ("visual", "visual_mask")}
-    torch.testing.assert_close(model(shared), model(whole), rtol=0, atol=1e-12)
-    seen = []
-    model.visual.encoder.register_forward_hook(lambda module, inputs, output: seen.append(len(inputs[0])))
-    model(shared | {key: batch[key][:3] for key in ("visual", "visual_mask")})
-    assert seen == [3]
-
-
 @pytest.mark.parametrize("aggregator", ["slots(k=2, heads=2, head_width=4, width=12)", "pie(k=2, width=12)"])
 def test_a_summary_reaches_an_aggregator_that_takes_one(aggregator):
     text = Words({"words": WORDS}, width=12, embedding=8, dropout=0.0)

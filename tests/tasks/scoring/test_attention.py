@@ -5,10 +5,8 @@ import pytest
 import torch
 from corpora import make_corpus, make_questions
 from pictures import noise
-from workers import run_workers
 
 from polypool.aggregators.aggregator import Context
-from polypool.infra.compute.dist import rank
 from polypool.infra.registry import TASKS
 from polypool.tasks.inputs.pairs import Pairs
 from polypool.tasks.models.dual_encoder import SplitEmbeddings
@@ -72,30 +70,6 @@ def test_weights_of_channels_are_averaged_and_context_takes_part(tiny):
         assert weight_KN.shape[0] == 2
         np.testing.assert_allclose(it.weights["visual"], weight_KN, rtol=1e-5)
         np.testing.assert_allclose(it.weights["text"], weight_L[None], rtol=1e-5)
-
-
-def weights_of(run) -> dict[str, np.ndarray]:
-    adapter, model = built(run)
-    found = attended(model, caption_pairs(adapter.data("test"), count=3))
-    assert not found or rank() == 0
-    weights = [(number, side, x) for number, it in enumerate(found) for side, x in it.weights.items()]
-    return {f"{run.aggregator} {number} {side}": weight_KN for number, side, weight_KN in weights}
-
-
-def worker(folder: str, runs) -> None:
-    found = {name: weight_KN for run in runs for name, weight_KN in weights_of(run).items()}
-    if rank() == 0:
-        np.savez(f"{folder}/weights.npz", **found)
-
-
-def test_two_workers_find_what_one_finds(tiny, tmp_path):
-    runs = [replace(tiny[0], aggregator=spec) for spec in ("score_attention(k=2, heads=2)", SLOTS)]
-    run_workers(worker, str(tmp_path), runs)
-    together = np.load(tmp_path / "weights.npz")
-    assert len(together) == 12
-    for run in runs:
-        for name, weight_KN in weights_of(run).items():
-            np.testing.assert_allclose(together[name], weight_KN, rtol=1e-5, atol=1e-7)
 
 
 def test_questions_are_attended_with_their_images(tiny):

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from polypool.tasks.scoring import precision
+from polypool.tasks.scoring import extended
+from polypool.tasks.scoring.extended import chance_precision, precision_at_r
 from polypool.tasks.scoring.metrics import Positives
-from polypool.tasks.scoring.precision import chance_precision, precision_at_r
 
 
 def of_order(order: list[int], right: set[int], total: int) -> tuple[float, float]:
@@ -42,7 +42,7 @@ def drawn(
 
 @pytest.mark.parametrize("chunk", [1, 70, 1 << 22])
 def test_they_are_the_definitions_on_random_scores(monkeypatch, chunk):
-    monkeypatch.setattr(precision, "_CHUNK", chunk)
+    monkeypatch.setattr(extended, "_PRECISION_CHUNK", chunk)
     score_AG = np.random.default_rng(3).normal(size=(40, 30))
     right, positives, total_A = drawn(3, queries=40, gallery=30, most=12)
     score_AG += 1.5 * np.array([[item in items for item in range(30)] for items in right])
