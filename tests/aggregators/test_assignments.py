@@ -2,10 +2,36 @@
 
 import pytest
 import torch
+from explicit import Weights, hold_to_formula, linear, mixed, unit
+from torch import Tensor
 
 from polypool.aggregators.assignments.assigning import sinkhorn
 from polypool.aggregators.random_sets import random_sets
 from polypool.infra.registry import AGGREGATORS
+
+
+def mlp_of(p: Weights, name: str, x_D: Tensor, last: int) -> Tensor:
+    return linear(p, f"{name}.{last}", linear(p, f"{name}.0", x_D).clamp(min=0))
+
+
+def salad(x_ND: Tensor, p: Weights) -> Tensor:
+    n, k = len(x_ND), 2
+    rows = [[mlp_of(p, "score", x_D, 3)[c].exp() for x_D in x_ND] for c in range(k)]
+    rows.append([p["dustbin"].exp()] * n)
+    each = min(1, n / (2 * k))
+    masses = [each] * k + [n - k * each]
+    for _ in range(3):
+        rows = [[mass * cell / sum(row) for cell in row] for mass, row in zip(masses, rows, strict=True)]
+        columns = [sum(row[i] for row in rows) for i in range(n)]
+        rows = [[cell / column for cell, column in zip(row, columns, strict=True)] for row in rows]
+    elements = [mlp_of(p, "element", x_D, 3) for x_D in x_ND]
+    sums = [mixed(row, elements) for row in rows[:k]]
+    token_D = mlp_of(p, "token", sum(x_ND) / n, 2)
+    return torch.stack([unit(token_D), *map(unit, sums)])
+
+
+def test_salad_follows_the_formula_in_small_sets_too():
+    hold_to_formula("salad(k=2, hidden=5)", salad)
 
 
 @pytest.mark.parametrize("elements_last", [True, False])
