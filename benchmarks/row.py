@@ -18,7 +18,7 @@ import numpy as np
 
 from benchmarks.random_data import feature_sets, feature_store
 from benchmarks.side_by_side import compare, run
-from polypool.infra.store.ids import text_id
+from polypool.infra.store.feature_store import text_id
 from polypool.tasks.datasets.corpus import Item, write_corpus
 
 CAPTIONS, CELLS, DIM, SEEDS = 5, 17, 384, 3

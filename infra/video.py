@@ -9,17 +9,15 @@ it, and decodes those of codecs and containers in which decord gives other frame
 
 The process reads requests on standard input, a line of JSON each, `{"path": str, "every": int, "at_most": int | null}`.
 The answer on standard output is a series of headers (`HEADER`), each followed by its bytes: frames, then the end of the
-video or why there are no more. The first header says that the process is ready. Its memory, time and rights are
-bounded, as a video file may be an attack.
+video or why there are no more. The first header says that the process is ready. Its memory and time are bounded, as
+a video file may be an attack.
 """
 
 from __future__ import annotations
 
-import ctypes
 import fcntl
 import importlib
 import json
-import math
 import os
 import resource
 import selectors
@@ -175,7 +173,10 @@ class Timeline:
             extra = stream.codec_context.extradata or b""
             zeroed = codec in _COUNTED and extra[:1] == b"\1" and any(packet.zeroed for packet in packets)
             seeks = any(name in _SEEKING for name in container.format.name.split(","))
-            fewer = "avi" in container.format.name and _cut_avi(path)
+            fewer = False
+            if "avi" in container.format.name:  # which may end before its header says
+                with open(path, "rb") as file:
+                    fewer = 8 + int.from_bytes(file.read(8)[4:], "little") > os.fstat(file.fileno()).st_size
             # the header of an AVI file counts frames that its writer dropped, too, which have no bytes
             fewer |= len(packets) < sum(entry.size > 0 for entry in stream.index_entries)
             fewer |= "matroska" in container.format.name and _cut_matroska(path)
@@ -207,13 +208,6 @@ class Timeline:
     def begin(self, number: int) -> int:
         """Return the last frame, up to this one, at which decoding can begin."""
         return self.keys[bisect_right(self.keys, number) - 1]
-
-
-def _cut_avi(path: str) -> bool:
-    """Whether an AVI file ends before its header says."""
-    with open(path, "rb") as file:
-        file.seek(4)
-        return 8 + int.from_bytes(file.read(4), "little") > os.fstat(file.fileno()).st_size
 
 
 def _cut_matroska(path: str) -> bool:
@@ -450,7 +444,6 @@ READY, END, BAD = -1, -2, -3
 MEMORY = 4 << 30
 """Bytes of address space. The libraries take half a GiB of it; seventeen frames of 8K in 10 bits fit into the rest."""
 _SPARE = 5.0
-_NO_NEW_PRIVILEGES = 38  # PR_SET_NO_NEW_PRIVS of prctl(2)
 
 
 class VideoReader:
@@ -570,10 +563,6 @@ class VideoReader:
             status = process.wait(5)
         except subprocess.TimeoutExpired:
             return "the decoder gave up"
-        if status == -signal.SIGXCPU:
-            return (
-                f"decoding took too much processor time; `extract --timeout` allows {self.timeout:g} seconds"
-            )
         how = signal.Signals(-status).name if status < 0 else f"exit status {status}"
         return f"the decoder ended ({how})"
 
@@ -589,11 +578,13 @@ def serve(
 ) -> None:
     """Answer requests until there are no more.
 
-    The system ends this process where one frame takes longer than `timeout` seconds and a little, or one video as much
-    processor time: by then the parent has killed it, or has ended.
+    The system ends this process where one frame takes longer than `timeout` seconds and a little: by then the parent
+    has killed it, or has ended.
     """
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    confine(memory=memory)
+    for which, value in ((resource.RLIMIT_AS, memory), (resource.RLIMIT_CORE, 0)):
+        with suppress(ValueError, OSError):  # a system without this bound, or a hard limit below it
+            resource.setrlimit(which, (value, value))
 
     def send(mark: int, width: int = 0, data: bytes | memoryview = b"", seconds: float = 0.0) -> None:
         signal.setitimer(signal.ITIMER_REAL, 0)  # the parent may take as long as it likes
@@ -605,7 +596,6 @@ def serve(
     for line in requests:
         request = json.loads(line)
         signal.setitimer(signal.ITIMER_REAL, timeout + _SPARE)
-        allow_seconds(timeout)
         try:
             path = request.pop("path")
             for x_HW3, seconds in frames(path, **request, decoder=decoder):
@@ -615,29 +605,6 @@ def serve(
             send(END)
         except BadVideo as bad:
             send(BAD, data=str(bad).encode())
-
-
-def confine(*, memory: int) -> None:
-    """Bound the address space of this process and its children to `memory` bytes, and renounce new privileges."""
-    for which, value in ((resource.RLIMIT_AS, memory), (resource.RLIMIT_CORE, 0)):
-        with suppress(ValueError, OSError):  # a system without this bound
-            value = _at_most(which, value)
-            resource.setrlimit(which, (value, value))
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0)
-
-
-def allow_seconds(seconds: float) -> None:
-    """Have the system end this process (SIGXCPU) after some seconds more of processor time, rounded up."""
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    soft = _at_most(resource.RLIMIT_CPU, math.ceil(used.ru_utime + used.ru_stime + seconds))
-    resource.setrlimit(resource.RLIMIT_CPU, (soft, resource.getrlimit(resource.RLIMIT_CPU)[1]))
-
-
-def _at_most(which: int, value: int) -> int:
-    """Return a limit that may be set: `value`, or the hard limit where that is lower."""
-    _, hard = resource.getrlimit(which)
-    return value if hard == resource.RLIM_INFINITY else min(value, hard)
 
 
 class VideoReaders:
@@ -660,12 +627,7 @@ class VideoReaders:
     def frames(
         self, path: str | Path, *, every: int = 1, at_most: int | None = None
     ) -> Generator[Frame, None, None]:
-        """Yield frames of a video, as `VideoReader.frames` does; wait while all readers are in use.
-
-        Raises:
-            BadVideo: it has no (more) frames, they take too much time or memory, or the decoder crashed.
-            RuntimeError: the process does not start.
-        """
+        """Yield frames of a video, as `VideoReader.frames` does; wait while all readers are in use."""
         reader = self._idle.get()
         try:
             with closing(reader.frames(path, every=every, at_most=at_most)) as decoded:

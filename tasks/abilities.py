@@ -16,8 +16,7 @@ if TYPE_CHECKING:  # what reads results alone, such as `compare`, waits for no t
     from torch import Tensor, nn
 
     from polypool.infra.store import FeatureStore
-    from polypool.tasks.datasets.corpus import Corpus
-    from polypool.tasks.datasets.questions import QuestionCorpus
+    from polypool.tasks.datasets.corpus import Corpus, QuestionCorpus
     from polypool.tasks.inputs.texts import TextInputs
     from polypool.tasks.inputs.visuals import VisualInputs
     from polypool.tasks.scoring.scores import Bank

@@ -301,7 +301,7 @@ class Run:
         if self.protocol == AUTO and (
             isinstance(at, Url) or at.is_absolute()
         ):  # once `located` has resolved it
-            from polypool.tasks.datasets.questions import answers_of_corpus
+            from polypool.tasks.datasets.corpus import answers_of_corpus
             from polypool.tasks.questions.accuracy import protocol_for
 
             with suppress(InputError):  # opening it will say why

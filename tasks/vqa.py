@@ -17,7 +17,7 @@ from polypool.infra.registry import TASKS
 from polypool.tasks.abilities import Answers, Chunked, Pass
 from polypool.tasks.adapter import Evaluation, Score
 from polypool.tasks.corpus_task import CorpusTask
-from polypool.tasks.datasets.questions import QuestionCorpus
+from polypool.tasks.datasets.corpus import QuestionCorpus
 from polypool.tasks.inputs.pairs import QuestionData, question_data
 from polypool.tasks.models.parts import Parts
 from polypool.tasks.questions.accuracy import EXACT_MATCH, PROTOCOLS, VQA_RULE, protocol_for

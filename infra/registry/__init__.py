@@ -359,7 +359,7 @@ FUSIONS = Registry(
 READERS = Registry(
     "reader",
     package="polypool.tasks.datasets",
-    rooms=("readers", "features"),
+    rooms=("readers",),
     base="polypool.tasks.datasets:Reader",
 )
 OPTIMISERS = Registry("optimiser", package="polypool.pipelines.training", base="torch.optim:Optimizer")

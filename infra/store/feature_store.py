@@ -23,11 +23,15 @@ from polypool.infra.errors import InputError, unknown
 from polypool.infra.process.progress import Progress
 from polypool.infra.storage import Url, fetch, place
 from polypool.infra.store.manifest import COLUMNS, Manifest, Shard
-from polypool.infra.store.mapped import Ahead, allow_files
-from polypool.infra.store.shard import MappedShard, Place, map_shard
+from polypool.infra.store.shard import Ahead, MappedShard, Place, allow_files, map_shard
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+def text_id(text: str) -> str:
+    """Return the id of a text in a store of texts: its SHA-256."""
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def column_source(name: str, of: dict[str, Any]) -> dict[str, Any]:
@@ -36,7 +40,7 @@ def column_source(name: str, of: dict[str, Any]) -> dict[str, Any]:
 
 
 def column_place(folder: Path | Url, name: str) -> Path | Url:
-    """Return where a column of a store is; see `polypool.infra.store.columns`."""
+    """Return where a column of a store is; see `polypool.infra.store.writer`."""
     return folder / COLUMNS / name
 
 
@@ -267,13 +271,6 @@ class FeatureStore:
 
 def _indices(keep: np.ndarray, size: int) -> np.ndarray:
     """Return the elements to keep as indices within the set."""
-    keep = np.asarray(keep)
-    if keep.dtype == bool:
-        if len(keep) != size:
-            raise ValueError(f"a mask of {len(keep)} for a set of {size}")
-        keep = np.flatnonzero(keep)
-    if len(keep) == 0 or not 0 <= keep.min() <= keep.max() < size:
-        raise ValueError(
-            f"expected at least one element to keep and indices from 0 to {size - 1}, got {keep}"
-        )
+    keep = np.flatnonzero(keep) if np.asarray(keep).dtype == bool else np.asarray(keep)
+    assert 0 <= min(keep, default=-1) <= max(keep) < size, f"{keep} of a set of {size}"
     return keep

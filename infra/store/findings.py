@@ -12,13 +12,31 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from polypool.infra.errors import InputError
+from polypool.infra.fields import is_unicode
 from polypool.infra.files import atomic
 from polypool.infra.process.output import printable
 
 _IN_MEMORY = 8 << 20  # bytes of cases; beyond, they wait in a temporary file
 _EXAMPLES = 3
 _REASONS = 50
+_LONGEST_ID = 1000  # characters
 _TOLERATED = 0.05  # of the rows, or of the parts of rows, may be skipped by default
+
+
+def wrong_id(id: Any, *, what: str = "an id") -> str | None:
+    """Return why a value cannot be an id, in the same words for every such value; None where it can.
+
+    An id has 1 to 1,000 characters, all of them printable, so that it can be listed, searched for and typed.
+    """
+    if not isinstance(id, str):
+        return f"{what} that is not a string"
+    if not id:
+        return f"{what} that is empty"
+    if not is_unicode(id):
+        return f"{what} that is not valid UTF-8"
+    if not id.isprintable():
+        return f"{what} with characters that cannot be printed"
+    return f"{what} of more than {_LONGEST_ID:,} characters" if len(id) > _LONGEST_ID else None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,8 +8,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import numpy as np
-
 from polypool.infra.errors import AbsentError, InputError
 from polypool.infra.fields import Rule, at_least, from_plain
 from polypool.infra.files import existing_folder, write_json
@@ -20,7 +18,7 @@ VERSION = 2
 
 NAME = "manifest.json"
 COLUMNS = "columns"
-"""Key of a source that lists the columns beside the vectors, and their folder; see `infra.store.columns`."""
+"""Key of a source that lists the columns beside the vectors, and their folder; see `infra.store.writer`."""
 _DERIVED = ("sets", "vectors", "check")  # for readers without this class; compared when the file is read
 _BESIDE = Rule("the name of a file beside it", lambda name: Path(name).name == name != "")
 _ANY = Rule("at least one", bool)
@@ -48,57 +46,6 @@ class Shard:
     vectors_at: Annotated[int, at_least(0)]
     check: str
 
-    def vector_bytes(self, *, dim: int, dtype: str) -> tuple[int, int]:
-        """Return the bytes at which its vectors begin and end."""
-        return self.vectors_at, self.vectors_at + self.vectors * dim * np.dtype(dtype).itemsize
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Statistics:
-    """What `polypool.infra.store.statistics.statistics` returns."""
-
-    sets: Annotated[int, at_least(1)]
-    vectors: Annotated[int, at_least(1)]
-    mean: tuple[float, ...]
-    std: tuple[Annotated[float, at_least(0)], ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Reason:
-    count: int
-    examples: tuple[str, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Skipped:
-    """What `polypool.infra.store.findings.Findings.skipped` returns."""
-
-    count: int
-    reasons: dict[str, _Reason]
-
-
-def _names_backbone(source: dict[str, Any]) -> bool:
-    extractor = source.get("extractor", {"backbone": ""})
-    return isinstance(extractor, dict) and isinstance(extractor.get("backbone"), str)
-
-
-def _names_columns(source: dict[str, Any]) -> bool:
-    columns = source.get(COLUMNS, {})
-    if not isinstance(columns, dict):
-        return False
-    return all(_BESIDE.holds(name) and type(width) is int and width > 0 for name, width in columns.items())
-
-
-_SOURCE = Rule(
-    "a mapping, its `extractor`, if any, one with the text `backbone`, its `columns` names with whole numbers",
-    lambda source: _names_backbone(source) and _names_columns(source),
-)
-
-
-def _like(kind: type) -> Rule:
-    """Return the rule of plain values that have the fields of a dataclass, or are None."""
-    return Rule(f"fields of {kind.__name__}", lambda value: value is None or bool(from_plain(kind, value)))
-
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
@@ -113,30 +60,16 @@ class Manifest:
         statistics: `{"sets", "vectors", "mean", "std"}` over chosen sets, mean and std per channel; or None.
         skipped: what was left out, as `polypool.infra.store.findings.Findings.skipped` gives it.
         flagged: what is stored and odd, in the same form.
-
-    Raises:
-        InputError: its parts do not fit together.
     """
 
     version: Literal[2] = VERSION
-    source: Annotated[dict[str, Any], _SOURCE]
+    source: dict[str, Any]
     dim: Annotated[int, at_least(1)]
     dtype: Literal["float16", "float32"]
     shards: Annotated[tuple[Shard, ...], _ANY]
-    statistics: Annotated[dict[str, Any] | None, _like(_Statistics)] = None
-    skipped: Annotated[dict[str, Any], _like(_Skipped)] = field(
-        default_factory=lambda: {"count": 0, "reasons": {}}
-    )
-    flagged: Annotated[dict[str, Any], _like(_Skipped)] = field(
-        default_factory=lambda: {"count": 0, "reasons": {}}
-    )
-
-    def __post_init__(self) -> None:
-        for name in ("mean", "std"):
-            if self.statistics is not None and len(self.statistics[name]) != self.dim:
-                raise InputError(
-                    f"statistics.{name} must be a list of {self.dim}, not of {len(self.statistics[name])}"
-                )
+    statistics: dict[str, Any] | None = None
+    skipped: dict[str, Any] = field(default_factory=lambda: {"count": 0, "reasons": {}})
+    flagged: dict[str, Any] = field(default_factory=lambda: {"count": 0, "reasons": {}})
 
     @property
     def sets(self) -> int:

@@ -23,7 +23,7 @@ from polypool.infra.errors import InputError
 from polypool.infra.fields import read_record
 from polypool.infra.files import read_json, write_json
 from polypool.infra.store.findings import REFUSED, SKIPPED, WARNINGS, Flagged
-from polypool.infra.store.manifest import COLUMNS, VERSION, Manifest, Shard
+from polypool.infra.store.manifest import COLUMNS, Manifest, Shard
 from polypool.infra.store.manifest import NAME as MANIFEST
 from polypool.infra.store.shard import MappedShard, check_of, write_shard, written
 
@@ -92,11 +92,6 @@ class _Journal:
 
     job: dict[str, Any]
     shards: tuple[Shard, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Kept:
-    flagged: tuple[Flagged, ...]
 
 
 class Unfinished:
@@ -189,14 +184,15 @@ class Unfinished:
         """Keep the warnings about the sets of a shard or draft, which a resuming writer does not see again."""
         path = self._flagged_of(file)
         if flagged:
-            write_json(path, asdict(_Kept(flagged=tuple(flagged))))
+            write_json(path, [asdict(case) for case in flagged])
         else:
             path.unlink(missing_ok=True)
 
     def flagged(self, file: str) -> tuple[Flagged, ...]:
         """Return what `keep_flagged` kept."""
         path = self._flagged_of(file)
-        return read_record(_Kept, path, what="the warnings about a shard").flagged if path.exists() else ()
+        kept = read_json(path, what="the warnings about a shard") if path.exists() else ()
+        return tuple(Flagged(**case) for case in kept)
 
     @property
     def draft_due(self) -> bool:
@@ -281,23 +277,11 @@ class Unfinished:
 
 
 def left_behind(folder: Path) -> str:
-    """Return what an interrupted writer left in a folder, and what to do with it; empty where it left nothing.
-
-    Raises:
-        InputError: its journal is damaged.
-    """
+    """Return what an interrupted writer left in a folder, and what to do with it; empty where it left nothing."""
     shards = len([*folder.glob("shard-*.arrow")])
-    if not (folder / JOURNAL).exists():
-        return f"{shards} shards without {MANIFEST} and {JOURNAL}; remove this folder" if shards else ""
-    data = read_json(folder / JOURNAL, what="the journal of an interrupted writer")
-    job = data.get("job", data) if isinstance(data, dict) else None  # at first, the job alone
-    version = job.get("version") if isinstance(job, dict) else None
-    if version != VERSION:
-        return (
-            f"a half-written store of version {version!r}, {shards} shards, which a writer of version {VERSION} does "
-            "not go on with; remove this folder, and give the command that writes it again"
-        )
-    return f"a half-written store, {shards} shards; give the command that writes it again, and it goes on"
+    if (folder / JOURNAL).exists():
+        return f"a half-written store, {shards} shards; give the command that writes it again, and it goes on"
+    return f"{shards} shards without {MANIFEST} and {JOURNAL}; remove this folder" if shards else ""
 
 
 def shard_name(index: int) -> str:

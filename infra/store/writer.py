@@ -1,25 +1,102 @@
-"""Writer of a feature store: sets in, shards of bounded size out, the manifest last."""
+"""Writer of a feature store: sets in, shards of bounded size out, the manifest last.
+
+Columns beside the vectors, such as boxes, are stores of their own in the folder `columns` of the store, with the same
+rows and elements. The store's source has their widths, `{"columns": {"boxes": 4}}`.
+"""
 
 from __future__ import annotations
 
+import json
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Literal, cast
 
 import numpy as np
 
-from polypool.infra.errors import InputError, unknown
+from polypool.infra.errors import AbsentError, InputError, MissingError, unknown
 from polypool.infra.locks import lock_folder
 from polypool.infra.process.progress import Progress
-from polypool.infra.storage import Url, publish, staging
-from polypool.infra.store.findings import SKIPPED, WARNINGS, Findings, Flagged, Skipped, Tolerance, describe
-from polypool.infra.store.ids import IdSet, wrong_id
+from polypool.infra.storage import Url, place, publish, staging
+from polypool.infra.store.feature_store import FeatureStore, column_place, column_source
+from polypool.infra.store.findings import (
+    SKIPPED,
+    WARNINGS,
+    Findings,
+    Flagged,
+    Skipped,
+    Tolerance,
+    describe,
+    wrong_id,
+)
+from polypool.infra.store.manifest import COLUMNS, VERSION, Manifest, Shard
 from polypool.infra.store.manifest import NAME as MANIFEST
-from polypool.infra.store.manifest import VERSION, Manifest, Shard
 from polypool.infra.store.shard import DTYPES, MappedShard, map_shard, write_shard, written
-from polypool.infra.store.statistics import statistics
 from polypool.infra.store.unfinished import OpenShard, Unfinished, shard_name
+
+_PIECE = 1 << 20  # numbers converted to float64 at a time
+
+
+class Moments:
+    """Accumulates in float64 by merging the moments of pieces, which is exact also for a mean far above the spread.
+
+    Source: Chan, Golub, LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances",
+    1979.
+
+    Args:
+        dim: number of channels D.
+
+    Attributes:
+        count: vectors that were added.
+        mean: of each channel, `(D,)` float64.
+    """
+
+    def __init__(self, dim: int) -> None:
+        self.count = 0
+        self.mean = np.zeros(dim)
+        self._squares = np.zeros(dim)  # sum of squared distances to the mean
+
+    def add(self, x_ND: np.ndarray) -> None:
+        """Add vectors of any float type."""
+        rows = max(1, _PIECE // x_ND.shape[1])
+        for start in range(0, len(x_ND), rows):
+            piece_ND = x_ND[start : start + rows].astype(np.float64)
+            count, mean, total = len(piece_ND), piece_ND.mean(axis=0), self.count + len(piece_ND)
+            apart = mean - self.mean
+            self._squares += ((piece_ND - mean) ** 2).sum(axis=0) + apart**2 * (self.count * count / total)
+            self.mean += apart * (count / total)
+            self.count = total
+
+    @property
+    def std(self) -> np.ndarray:
+        """Standard deviation of each channel (divided by the count), `(D,)` float64."""
+        return np.sqrt(self._squares / max(1, self.count))
+
+
+def statistics(shards: Callable[[], Iterable[MappedShard]], *, wanted: Set[str], dim: int) -> dict[str, Any]:
+    """Return `{"sets", "vectors", "mean", "std"}` over the sets whose id is one of those `wanted`.
+
+    Args:
+        shards: maps the shards, one after another; called twice, to keep none of them in memory.
+        wanted: ids of the sets; ids that are not stored are ignored.
+        dim: width of the vectors.
+    """
+    moments, sets = Moments(dim), 0
+    chosen = [  # of each shard which sets, `(sets,)` bool
+        np.fromiter((id in wanted for id in shard.names()), bool, len(shard.ids)) for shard in shards()
+    ]
+    for shard, chosen_S in zip(shards(), Progress(chosen, desc="statistics", unit="shard"), strict=True):
+        for row in np.flatnonzero(chosen_S):
+            moments.add(shard[row])
+            sets += 1
+    return {
+        "sets": sets,
+        "vectors": moments.count,
+        "mean": moments.mean.tolist(),
+        "std": moments.std.tolist(),
+    }
+
 
 _UNDERFLOWN = 0.01
 """Share of a set's values that may become zeros without a warning."""
@@ -83,7 +160,7 @@ class StoreWriter:
         self._out, self.folder = folder, staging(folder, last=MANIFEST)
         self._release = weakref.finalize(self, lock_folder(self.folder).release)
         self.dim, self.dtype, self.source = dim, dtype, source
-        self.done = IdSet()
+        self.done = set[str]()
         self._shards: list[Shard] = []
         self._findings = Findings()
         job = {"version": VERSION, "dim": dim, "dtype": dtype, "source": source}
@@ -98,7 +175,7 @@ class StoreWriter:
         except BaseException:
             self._release()
             raise
-        self._seen = IdSet()
+        self._seen = set[str]()
         self._manifest: Manifest | None = None
         rows = max(1, shard_bytes // (dim * np.dtype(dtype).itemsize))
         self._open = OpenShard(dim=dim, dtype=dtype, rows=rows)
@@ -259,7 +336,7 @@ class StoreWriter:
             self.note(case)
 
     def _statistics(self, ids: Iterable[str]) -> dict[str, Any] | None:
-        if not (wanted := IdSet(id for id in ids if id in self)):
+        if not (wanted := {id for id in ids if id in self}):
             return None
 
         def mapped() -> Iterator[MappedShard]:
@@ -277,3 +354,99 @@ class StoreWriter:
                 self.close()
         finally:
             self._release()
+
+
+class ColumnsWriter:
+    """Writes the columns of a store, float32; it is closed before the store's writer, and resumed like it.
+
+    Args:
+        folder: of the store.
+        widths: numbers of an element in each column.
+        source: of the store, as `with_columns` returns it.
+        extends: add to complete columns, as of `StoreWriter`.
+
+    Raises:
+        InputError: a column is there of other sets, or another process writes to it.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path | Url,
+        widths: Mapping[str, int],
+        *,
+        source: dict[str, Any],
+        extends: bool = False,
+    ) -> None:
+        self.widths = widths
+        self._exits = ExitStack()
+        self._writers: dict[str, StoreWriter] = {}
+        for name, width in widths.items():
+            at = column_place(place(folder), name)
+            own = column_source(name, json.loads(json.dumps(source)))  # as it is read back: no tuples
+            if not _complete(at, own, extends=extends):
+                writer = StoreWriter(at, dim=width, dtype="float32", source=own, extends=extends)
+                self._writers[name] = self._exits.enter_context(writer)
+
+    @property
+    def done(self) -> list[set[str]]:
+        """The ids that earlier writers stored, for each unfinished column."""
+        return [writer.done for writer in self._writers.values()]
+
+    def offer(
+        self,
+        writer: StoreWriter,
+        id: str,
+        x_ND: np.ndarray,
+        columns: Mapping[str, np.ndarray],
+        *,
+        where: str,
+    ) -> str | None:
+        """Store a set with its columns; one that cannot be stored is skipped whole, and the reason returned.
+
+        Args:
+            writer: of the store that the columns are of.
+            id, x_ND, where: see `StoreWriter.offer`.
+            columns: `(N, C)` each, by name.
+        """
+        if why := self._refuse(columns, len(x_ND)):
+            writer.note(Skipped(where=where, why=why))
+            return why
+        if (why := writer.offer(id, x_ND, where=where)) is None:
+            for name, column in self._writers.items():  # without those that an earlier writer finished
+                column.offer(id, columns[name], where=where)
+        return why
+
+    def _refuse(self, columns: Mapping[str, np.ndarray], size: int) -> str | None:
+        """Return why the columns of a set cannot be stored, in the same words for all such sets."""
+        if {*columns} != {*self.widths}:
+            return f"columns {', '.join(columns) or 'none'}, expected {', '.join(self.widths) or 'none'}"
+        for name, x_NC in columns.items():
+            if x_NC.shape != (size, self.widths[name]):
+                return f"{name} of another shape than (vectors, {self.widths[name]})"
+            if x_NC.dtype.kind not in "fiu" or not np.isfinite(x_NC).all():
+                return f"{name} that are no finite numbers"
+        return None
+
+    def __enter__(self) -> ColumnsWriter:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._exits.__exit__(*error)
+
+
+def with_columns(source: dict[str, Any], widths: Mapping[str, int]) -> dict[str, Any]:
+    """Return the source of a store that has columns."""
+    return source | {COLUMNS: dict(widths)} if widths else source
+
+
+def _complete(at: Path | Url, source: dict[str, Any], *, extends: bool) -> bool:
+    """Whether an interrupted writer finished a column of the same sets; with `extends` there may be one of fewer."""
+    try:
+        found = FeatureStore.open(at)
+    except (AbsentError, MissingError):
+        return False
+    if extends and found.manifest.source != source:
+        return False
+    if found.manifest.source != source:
+        raise InputError(f"{at}: holds a column of another store; remove this folder to write it anew")
+    return True

@@ -21,11 +21,9 @@ from polypool.infra.paths import keep_out_of_jobs
 from polypool.infra.process.command import command
 from polypool.infra.process.output import print_next
 from polypool.infra.store.findings import USUAL
-from polypool.pipelines.data.extraction import job
-from polypool.pipelines.data.extraction.extractors import VideoOptions
-from polypool.pipelines.data.extraction.job import VIDEO_DEFAULTS
-from polypool.pipelines.data.ingestion import Tolerate, report_findings
-from polypool.pipelines.data.next_steps import after_extraction
+from polypool.pipelines.data import extraction
+from polypool.pipelines.data.extraction import VIDEO_DEFAULTS, Extracted, VideoOptions
+from polypool.pipelines.data.ingestion import Tolerate, after_extraction, report_findings
 
 
 def extract(
@@ -70,7 +68,7 @@ def extract(
             otherwise, a backbone that reads something else, no usable image, video or
             text, or more were left out than the tolerance lets pass.
     """
-    done = job.extract(
+    done = extraction.extract(
         corpus=corpus,
         out=out,
         backbone=backbone,
@@ -88,7 +86,7 @@ def extract(
     print_next(*after_extraction(out, corpus, done.manifest, words=words, texts=texts))
 
 
-def _report(out: Path, done: job.Extracted) -> None:
+def _report(out: Path, done: Extracted) -> None:
     """Print what a store holds, how long it took, and what was left out."""
     keep_out_of_jobs(out)
     manifest, seconds = done.manifest, done.seconds

@@ -26,9 +26,7 @@ from polypool.infra.ray import JobServer, private_head
 from polypool.infra.registry import AGGREGATORS, RECIPES
 from polypool.infra.store import FeatureStore
 from polypool.infra.tracking import tracking_uri
-from polypool.pipelines.data.rendered.moving_scenes import write_moving_scenes
-from polypool.pipelines.data.rendered.scene_questions import write_scene_questions
-from polypool.pipelines.data.rendered.scenes import write_scenes
+from polypool.pipelines.data.rendered import write_moving_scenes, write_scene_questions, write_scenes
 from polypool.tasks.run import Data
 
 

@@ -42,7 +42,7 @@ from polypool.infra.errors import InputError
 from polypool.infra.extras import needed
 from polypool.infra.pictures import rgb
 from polypool.infra.process.progress import Progress
-from polypool.pipelines.data.extraction.file_features import FileFeatures
+from polypool.pipelines.data.extraction import FileFeatures
 from polypool.pipelines.models.search import as_file
 from polypool.pipelines.models.trained import TrainedModel, load
 from polypool.tasks.abilities import Answers, Searchable

@@ -12,8 +12,7 @@ from polypool.infra.registry import TASKS, Spec
 from polypool.infra.tracking import Artifacts, RunRecord, Tracker, tracking_uri
 from polypool.pipelines.training.record import recorded_run
 from polypool.tasks.abilities import Searchable, missing
-from polypool.tasks.datasets.corpus import Corpus
-from polypool.tasks.datasets.open_corpora import open_corpus
+from polypool.tasks.datasets.corpus import Corpus, open_corpus
 from polypool.tasks.run import Run, from_json
 
 _LONGEST = 60  # characters of a caption that is asked for

@@ -31,11 +31,9 @@ from polypool.infra.compute.device import device_of, on_device
 from polypool.infra.errors import InputError
 from polypool.infra.extras import needed
 from polypool.infra.files import atomic, existing
-from polypool.pipelines.data.extraction.file_features import FileFeatures, readable
+from polypool.pipelines.data.extraction import FileFeatures, readable
 from polypool.tasks.abilities import Answers, Searchable
-from polypool.tasks.datasets.corpus import Corpus
-from polypool.tasks.datasets.questions import QuestionCorpus
-from polypool.tasks.datasets.stored_corpus import ALL
+from polypool.tasks.datasets.corpus import ALL, Corpus, QuestionCorpus
 from polypool.tasks.inputs.pairs import Pairs
 from polypool.tasks.inputs.visuals import VisualInputs
 from polypool.tasks.models.dual_encoder import Batches, encode_split

@@ -37,7 +37,7 @@ from polypool.pipelines.serving.schema import (
     SearchRows,
 )
 from polypool.pipelines.serving.service import SENT, ModelRequest, RowQueue, Service, check_text, read_row
-from polypool.tasks.datasets.open_corpora import media_file
+from polypool.tasks.datasets.corpus import media_file
 
 HEADERS = {
     "Cache-Control": "no-store",

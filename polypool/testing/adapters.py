@@ -32,8 +32,7 @@ from polypool.pipelines.models.trained import TrainedModel
 from polypool.pipelines.training.loop.optim import chunked_gradients
 from polypool.tasks.abilities import Answers, Chunked, ReadsInputs, Scores, Searchable, missing
 from polypool.tasks.adapter import Evaluation, Metric
-from polypool.tasks.datasets.corpus import Item, write_corpus
-from polypool.tasks.datasets.questions import Question, write_questions
+from polypool.tasks.datasets.corpus import Item, Question, write_corpus, write_questions
 from polypool.tasks.models.retrieval_model import RetrievalModel
 from polypool.tasks.run import Data, Optim, Run
 from polypool.tasks.scoring.records import queries_from, queries_json

@@ -11,9 +11,8 @@ from typing import Any, Literal
 import numpy as np
 
 from polypool.infra.pictures import BOXES
-from polypool.tasks.datasets.corpus import CorpusSummary
-from polypool.tasks.datasets.published_counts import Published
-from polypool.tasks.datasets.questions import QuestionSummary
+from polypool.tasks.datasets.corpus import CorpusSummary, QuestionSummary
+from polypool.tasks.datasets.splits import Published
 
 
 @dataclass(frozen=True, kw_only=True)

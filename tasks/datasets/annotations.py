@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 from polypool.infra.errors import InputError
+from polypool.infra.fields import is_unicode
 from polypool.infra.files import existing, read_json
 from polypool.infra.store.findings import Skipped
-from polypool.infra.store.ids import is_unicode
 
 PICKLED = "pickled objects; pickles are not read, as they can run code"
 FORM = "not of the expected form"

@@ -35,7 +35,7 @@ from polypool.infra.errors import InputError
 from polypool.infra.files import existing, read_json
 from polypool.infra.store.findings import Skipped
 from polypool.tasks.datasets.annotations import FORM, read_csv
-from polypool.tasks.datasets.published_counts import CXC, ECCV, compare_counts
+from polypool.tasks.datasets.splits import CXC, ECCV, compare_counts
 
 _IMAGE, _CAPTION = re.compile(r"COCO_\w+_0*(\d+)\.jpg"), re.compile(r"COCO_\w+:sentid:(\d+)")
 _COLUMNS = {

@@ -23,8 +23,7 @@ from polypool.infra.process.progress import Progress
 from polypool.infra.registry import AUGMENTATIONS, ENCODERS, MODELS, Spec
 from polypool.infra.store import FeatureStore
 from polypool.infra.tracking import Source
-from polypool.tasks.datasets.corpus import Corpus, Item
-from polypool.tasks.datasets.questions import Image, QuestionCorpus
+from polypool.tasks.datasets.corpus import Corpus, Image, Item, QuestionCorpus
 from polypool.tasks.datasets.readers.folders import Listing
 from polypool.tasks.inputs.augmentations import Drop, MaskReplaceDelete
 from polypool.tasks.inputs.texts import (
@@ -35,13 +34,15 @@ from polypool.tasks.inputs.texts import (
     TextSource,
     caption_inputs,
 )
-from polypool.tasks.inputs.visual_files import Modality, check_frames, visual_files
 from polypool.tasks.inputs.visuals import (
     FEATURES,
     FeatureSource,
+    Modality,
     StoredSets,
     VisualInputs,
+    check_frames,
     unseen_inputs,
+    visual_files,
 )
 from polypool.tasks.run import Run, named_encoder
 from polypool.tasks.scoring.records import LEFT_OUT, ORIGIN

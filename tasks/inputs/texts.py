@@ -18,7 +18,7 @@ from polypool.infra.process.progress import Progress
 from polypool.infra.ragged import ragged
 from polypool.infra.registry import BACKBONES, MODELS, Spec
 from polypool.infra.store import FeatureStore
-from polypool.infra.store.ids import text_id
+from polypool.infra.store.feature_store import text_id
 from polypool.tasks.inputs.augmentations import Draw, Drop, MaskReplaceDelete
 from polypool.tasks.inputs.visuals import MemorySets
 from polypool.tasks.run import Run

@@ -19,8 +19,7 @@ import numpy as np
 from polypool.infra.compute.dist import rank
 from polypool.infra.errors import InputError
 from polypool.tasks.adapter import Evaluation, Metric, PictureRecord, QueryMean, QueryMetric, Score
-from polypool.tasks.datasets.open_corpora import PicturedItem, pictured
-from polypool.tasks.datasets.questions import Question, QuestionCorpus
+from polypool.tasks.datasets.corpus import PicturedItem, Question, QuestionCorpus, pictured
 from polypool.tasks.questions.accuracy import VQA_RULE, HumanAnswers, global_pool
 from polypool.tasks.questions.vocabulary import AnswerVocabulary
 from polypool.tasks.questions.vqa_model import best_answers

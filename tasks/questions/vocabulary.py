@@ -18,7 +18,7 @@ from torch import Tensor
 
 from polypool.infra.errors import InputError
 from polypool.infra.ragged import ragged
-from polypool.tasks.datasets.questions import Question, QuestionCorpus
+from polypool.tasks.datasets.corpus import Question, QuestionCorpus
 from polypool.tasks.questions.accuracy import EXACT_MATCH, vocabulary_answer
 
 # The splits whose answers may be targets; in a corpus, `test` is the official validation split, and `val` a part of

@@ -28,9 +28,7 @@ from polypool.infra.registry import Spec
 from polypool.infra.store import FeatureStore
 from polypool.infra.video import SECONDS
 from polypool.tasks.adapter import PictureRecord, Score
-from polypool.tasks.datasets.corpus import Item
-from polypool.tasks.datasets.open_corpora import PicturedItem, pictured
-from polypool.tasks.datasets.questions import Question
+from polypool.tasks.datasets.corpus import Item, PicturedItem, Question, pictured
 from polypool.tasks.inputs.corpus_inputs import CorpusInputs
 from polypool.tasks.inputs.pairs import Pairs, QuestionData, visual_batch
 from polypool.tasks.models.dual_encoder import SplitEmbeddings

@@ -14,7 +14,7 @@ import numpy as np
 from torch import Tensor
 
 from polypool.tasks.adapter import PictureRecord, Score
-from polypool.tasks.datasets.open_corpora import PicturedItem
+from polypool.tasks.datasets.corpus import PicturedItem
 from polypool.tasks.inputs.pairs import Pairs
 from polypool.tasks.scoring.evaluation import ProtocolResult, RetrievalGallery
 from polypool.tasks.scoring.metrics import Positives

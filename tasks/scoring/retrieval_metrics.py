@@ -12,8 +12,7 @@ import numpy as np
 from polypool.infra.errors import InputError
 from polypool.tasks.adapter import Evaluation, Metric, Score
 from polypool.tasks.datasets.coco_judgments import Extended, Ratings
-from polypool.tasks.datasets.corpus import Corpus
-from polypool.tasks.datasets.open_corpora import pictured
+from polypool.tasks.datasets.corpus import Corpus, pictured
 from polypool.tasks.inputs.pairs import Pairs
 from polypool.tasks.models.dual_encoder import SplitEmbeddings
 from polypool.tasks.run import Data

@@ -11,7 +11,7 @@ from PIL import Image
 from polypool.encoders.visual.pixels import IMAGENET, ImageTransform
 from polypool.infra.compute.randomness import uniform
 from polypool.infra.registry import AUGMENTATIONS, ENCODERS
-from polypool.tasks.inputs.visual_files import Pixels
+from polypool.tasks.inputs.visuals import Pixels
 
 
 def draw(seed, sample, element, stream):

@@ -14,7 +14,7 @@ from ray.train.v2.api.exceptions import ControllerError, WorkerGroupError
 from safetensors.torch import save_file
 
 from polypool.infra.errors import InputError
-from polypool.infra.files import disk_fault, existing, existing_folder, make_folder, read_json, walk
+from polypool.infra.files import disk_fault, existing, existing_folder, walk
 from polypool.infra.tracking import METRICS, Log
 
 
@@ -38,24 +38,6 @@ def test_what_the_current_folder_has_instead_of_the_home_is_named(tmp_path, monk
         existing_folder(home / "data/other", what="a store")
 
 
-def test_what_is_missing_is_said_in_a_job_without_a_home_too(tmp_path, monkeypatch):
-    monkeypatch.delenv("POLYPOOL_HOME", raising=False)
-    monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")
-    monkeypatch.setattr("polypool.infra.paths._editable_folder", lambda: None)
-    with pytest.raises(InputError, match=r"gone: no such file; expected a file$"):
-        existing(tmp_path / "gone", what="a file")
-
-
-@pytest.mark.parametrize("path", [f"{os.sep}{'x' * 5_000}", "x" * 5_000, "a\x00b", "a/" * 3_000])
-def test_a_path_that_no_system_takes_is_no_file(path):
-    for look in (existing, existing_folder):
-        with pytest.raises(InputError, match="no such"):
-            look(path, what="something")
-    if path != "a/" * 3_000:
-        with pytest.raises(InputError, match="cannot make this folder"):
-            make_folder(path)
-
-
 def test_a_path_of_another_kind_is_named(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "file").touch()
@@ -66,11 +48,6 @@ def test_a_path_of_another_kind_is_named(tmp_path):
     ):
         with pytest.raises(InputError, match=message):
             look(tmp_path / name, what="a list")
-
-
-def test_a_file_that_gives_no_bytes_is_told():
-    with pytest.raises(InputError, match="cannot be read: Input/output error; expected something"):
-        read_json("/proc/self/mem", what="something")
 
 
 def test_a_link_to_a_folder_above_ends(tmp_path):

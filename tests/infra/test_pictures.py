@@ -20,7 +20,6 @@ from polypool.infra.pictures import (
     fractions,
     load,
     rgb,
-    shared,
     still_picture,
 )
 
@@ -116,13 +115,6 @@ def test_a_ramp_of_eight_or_sixteen_bits_is_a_ramp(tmp_path, dtype, times):
 def test_a_zero_that_is_white(tmp_path):
     path = write_tiff(tmp_path / "b.tif", RAMP.astype("u1"), white=True)
     np.testing.assert_array_equal(grey(path), 255 - RAMP)
-
-
-@pytest.mark.parametrize("top", [65535, 4095])
-def test_sixteen_bits_of_a_ppm(tmp_path, top):
-    body = (RAMP / 255 * top).round().astype(">u2").tobytes()
-    (tmp_path / "a.ppm").write_bytes(f"P5 16 16 {top}\n".encode() + body)
-    np.testing.assert_allclose(grey(tmp_path / "a.ppm"), RAMP, atol=1)
 
 
 def test_numbers_without_a_shade_are_refused(tmp_path):
@@ -252,14 +244,6 @@ def test_regions_are_those_of_greedy_suppression(most, least, threshold, overlap
         box_N4, score_N = boxes(40, seed)
         how = {"most": most, "least": least, "threshold": threshold, "overlap": overlap}
         assert best_regions(box_N4, score_N, **how).tolist() == by_the_formula(box_N4, score_N, **how)
-
-
-def test_overlap_is_intersection_over_union():
-    box_N4, _ = boxes(30, 0)
-    for number in range(30):
-        expected = [over(box_N4[number], other) for other in box_N4]
-        np.testing.assert_allclose(shared(box_N4[number], box_N4), expected, rtol=1e-12)
-    assert shared(np.zeros(4), np.zeros((1, 4))).tolist() == [0.0]
 
 
 def test_boxes_without_an_area_come_last_and_only_where_they_are_needed():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-import numpy as np
 import pytest
 from object_storage import Fault
 from stores import contents, fill, make_sets, store_writer
@@ -116,22 +115,6 @@ def test_every_door_refuses_a_url_and_makes_nothing(use, kind, tmp_path, monkeyp
     assert not [*tmp_path.iterdir()]
 
 
-def test_a_home_is_a_folder(monkeypatch):
-    monkeypatch.setenv("POLYPOOL_HOME", "s3://bucket/home")
-    with pytest.raises(InputError, match=r"s3://bucket/home: POLYPOOL_HOME, .* must be on this machine"):
-        home()
-
-
-def test_a_file_url_is_written_and_read(tmp_path):
-    url = f"file://{tmp_path}/a/store"
-    with StoreWriter(url, dim=2, dtype="float32", source={}) as writer:
-        writer.add("a", np.ones((3, 2), np.float32))
-    for name in (url, tmp_path / "a" / "store"):
-        assert FeatureStore.open(name)[0].shape == (3, 2)
-    write_corpus(url, [Item(id="a", split="train", captions=("a",))], source={})
-    assert Corpus.open(url).splits == {"train": 1}
-
-
 def test_files_are_copied_once_and_verified(bucket, tmp_path):
     contents_of = {"a": b"first", "b": b"second"}
     for name, data in contents_of.items():
@@ -200,11 +183,3 @@ def test_an_upload_that_fails_goes_on(bucket, tmp_path):
 def test_parts_of_a_hub_url(url, expected):
     found = Repository.of(place(url))
     assert (found.id, found.options["repo_type"], found.options["revision"], found.folder) == expected
-
-
-@pytest.mark.parametrize(
-    "url", ["hf://user", "hf://datasets/user", "s3://user/name", "user/name", "hf://a/b/../c"]
-)
-def test_urls_of_no_repository(url):
-    with pytest.raises(InputError, match="names no repository"):
-        Repository.of(place(url))

@@ -8,8 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
-import tracemalloc
 from pathlib import Path
 
 import av
@@ -35,7 +33,6 @@ from places import ROOT
 from polypool.infra import video
 from polypool.infra.errors import InputError
 from polypool.infra.video import (
-    DAMAGED,
     DECODERS,
     FEWER,
     MEMORY,
@@ -134,17 +131,6 @@ def test_a_single_frame_is_a_video_and_so_is_an_animation(tmp_path):
         for decoder in decoders:
             x_THW3 = decoded(path, at_most=20, decoder=decoder)
             assert np.abs(x_THW3.astype(int) - pictures(count)).mean() < 12
-
-
-@pytest.mark.parametrize("decoder", HERE)
-def test_memory_is_that_of_the_frames_wanted(tmp_path, decoder):
-    path = write_clip(tmp_path / "long.mp4", 400)
-    decoded(path, at_most=3, decoder=decoder)  # imports
-    tracemalloc.start()
-    kept = decoded(path, at_most=3, decoder=decoder)
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert kept.nbytes < peak < 40 * kept[0].nbytes
 
 
 def test_a_decoder_that_is_not_there_is_said(tmp_path, monkeypatch):
@@ -357,40 +343,6 @@ def test_frames_that_a_decoder_made_up_are_not_taken_for_good(tmp_path, name, co
     assert wrong <= unseen
 
 
-def box_of(path: Path, name: bytes) -> int:
-    """Return where the content of an MP4 file's box begins."""
-    return path.read_bytes().index(name) + 4
-
-
-def overwritten(path: Path, at: int, content: bytes) -> Path:
-    """Replace bytes of a file."""
-    whole = path.read_bytes()
-    path.write_bytes(whole[:at] + content + whole[at + len(content) :])
-    return path
-
-
-@pytest.mark.parametrize(
-    ("box", "offset", "why"),
-    [(b"mvhd", 36, DAMAGED), (b"tkhd", 40, DAMAGED), (b"stsz", 12 + 4 * 9, DAMAGED)],
-    ids=["matrix of the film", "matrix of the track", "sizes"],
-)
-def test_numbers_of_a_container_that_cannot_be_are_refused(tmp_path, box, offset, why):
-    clip = write_clip(tmp_path / "a.mp4", 48, pan=True)
-    assert words(overwritten(clip, box_of(clip, box) + offset, bytes(36))) == why
-
-
-def test_what_an_edit_list_leaves_out_is_not_missing(tmp_path):
-    clip = write_clip(tmp_path / "a.mp4", 48, pan=True)
-    at = box_of(clip, b"elst") + 12  # the time of the first frame that is shown
-    whole, unit = (
-        clip.read_bytes(),
-        int.from_bytes(clip.read_bytes()[box_of(clip, b"mdhd") + 12 :][:4], "big"),
-    )
-    start = int.from_bytes(whole[at : at + 4], "big") + 24 * unit // 8
-    overwritten(clip, at, start.to_bytes(4, "big"))
-    assert 12 <= len(decoded(clip)) < 40
-
-
 @pytest.mark.parametrize("name", ["a.webm", "a.mkv", "a.avi", "a.mp4"])
 def test_a_file_that_was_cut_off_anywhere_gives_no_frames(tmp_path, name):
     codec = {"a.webm": "libvpx-vp9", "a.avi": "mpeg4"}.get(name, "libx264")
@@ -434,17 +386,15 @@ def shown(reader: VideoReader, path: Path, **which: object) -> np.ndarray:
 
 
 @pytest.mark.parametrize("decoder", HERE)
-def test_the_process_gives_the_same_frames_and_is_bounded_without_new_rights(clip, decoder):
+def test_the_process_gives_the_same_frames_in_bounded_memory(clip, decoder):
     with VideoReader(decoder=decoder, timeout=30) as reader:
         for at_most in (None, 7):
             found = shown(reader, clip, at_most=at_most)
             np.testing.assert_array_equal(found, decoded(clip, at_most=at_most, decoder=decoder))
         about = Path(f"/proc/{reader._process.pid}")
         lines = (about / "limits").read_text().splitlines()
-        assert "NoNewPrivs:\t1" in (about / "status").read_text()
     limits = {line[:20].strip(): line[20:].split() for line in lines}
     assert limits["Max address space"][0] == str(MEMORY)
-    assert 30 <= int(limits["Max cpu time"][0]) <= 60
 
 
 @pytest.fixture
@@ -469,14 +419,6 @@ def test_a_decoder_that_hangs_is_killed_and_the_next_video_works(clip, hanging):
         np.testing.assert_array_equal(shown(reader, clip, at_most=5), expected)
 
 
-def test_a_decoder_that_crashes_costs_one_video(clip, tmp_path):
-    with VideoReader(decoder="av", program=server()) as reader:
-        for _ in range(2):
-            with pytest.raises(BadVideo, match=r"the decoder ended \(SIGABRT\)"):
-                list(reader.frames(tmp_path / "crash.mp4"))
-            assert len(list(reader.frames(clip))) == COUNT
-
-
 def test_a_video_that_is_left_halfway_does_not_run_into_the_next(clip, tmp_path):
     other = write_clip(tmp_path / "other.mp4", 3, seed=1)
     with VideoReader(decoder="av") as reader:
@@ -484,14 +426,6 @@ def test_a_video_that_is_left_halfway_does_not_run_into_the_next(clip, tmp_path)
         next(first)
         first.close()
         np.testing.assert_array_equal(shown(reader, other), decoded(other, decoder="av"))
-
-
-def test_what_is_done_with_the_frames_does_not_count(clip):
-    with VideoReader(decoder="av", timeout=60.0) as reader:
-        list(reader.frames(clip))
-        reader.timeout = 0.6
-        for _ in reader.frames(clip, at_most=4):
-            time.sleep(0.2)
 
 
 def test_a_process_that_does_not_start_is_nobody_s_video(clip):
@@ -509,16 +443,6 @@ def test_a_process_that_hangs_and_was_forgotten_ends_itself(hanging):
         process.stdin.write(json.dumps({"path": str(hanging), "every": 1, "at_most": None}).encode() + b"\n")
         process.stdin.flush()
         assert process.wait(60) == -signal.SIGALRM
-
-
-def test_a_video_that_takes_too_much_processor_time_costs_itself_alone(clip, tmp_path):
-    spin = Path(shutil.copy(clip, tmp_path / "spin.mp4"))
-    with VideoReader(decoder="av", program=server(timeout=0.6)) as reader:
-        for _ in range(3):  # each has its own time
-            assert len(list(reader.frames(clip))) == COUNT
-        with pytest.raises(BadVideo, match=r"too much processor time; `extract --timeout` allows 60 seconds"):
-            list(reader.frames(spin))
-        assert len(list(reader.frames(clip))) == COUNT
 
 
 def test_a_video_that_takes_too_much_memory_costs_itself_alone(clip, tmp_path, monkeypatch):

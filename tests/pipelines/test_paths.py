@@ -13,7 +13,6 @@ import pytest
 import torch
 from corpora import make_corpus
 from places import ROOT
-from tiny_models import save_bert
 from verbs import called
 
 import polypool as pp
@@ -220,20 +219,6 @@ def test_a_home_gets_a_rayignore_of_its_own(places, monkeypatch):
     monkeypatch.setenv("POLYPOOL_HOME", str(there))
     assert called("ingest", "arrays", "--dir", "gone", "--out", "o")[0] == 2
     assert not (there / ".rayignore").exists()
-
-
-def test_a_typed_backbone_starts_at_the_current_folder(places, monkeypatch):
-    from polypool.pipelines.data.extraction import job
-
-    make_corpus(Path("data"), train=2, val=1, test=1)
-    model = save_bert(Path("bert"))
-    monkeypatch.setattr(
-        job, "_work", lambda backbone, *_, **__: (_ for _ in ()).throw(pp.InputError(backbone))
-    )
-    code, _, said = called(
-        "extract", "--texts", "--corpus", "data/corpus", "--backbone", f"bert(name={model})", "--out", "o"
-    )
-    assert (code, said) == (2, f"error: bert(name='{Path.cwd()}/bert')\n")
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from polypool.infra.errors import InputError
 from polypool.infra.tracking import Tracker, tracking_uri
 from polypool.pipelines.recipes.arguments import read_run
 from polypool.pipelines.training.train import prepare, start
-from polypool.tasks.datasets.questions import QuestionCorpus
+from polypool.tasks.datasets.corpus import QuestionCorpus
 
 pytestmark = pytest.mark.slow
 

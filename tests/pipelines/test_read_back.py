@@ -19,7 +19,7 @@ from polypool.infra.store import FeatureStore
 from polypool.pipelines.models.trained import load
 from polypool.pipelines.training.checkpoint import ASSETS, RUN, write_model
 from polypool.tasks.adapter import Metric
-from polypool.tasks.datasets.open_corpora import open_corpus
+from polypool.tasks.datasets.corpus import open_corpus
 from polypool.tasks.run import Run
 from polypool.tasks.scoring.described import retrieval_queries
 from polypool.tasks.scoring.records import metrics_from, metrics_json, metrics_tag, queries_from, queries_json
@@ -151,7 +151,14 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, File]:
 
     for run, name in ((captions, "corpus"), (questions, "questions")):
         stored(Path(run.data.corpus) / f"{name}.json", used, "source", "skipped", "flagged")
-    stored(Path(captions.data.features) / "manifest.json", FeatureStore.open, "source.")
+    stored(
+        Path(captions.data.features) / "manifest.json",
+        FeatureStore.open,
+        "source.",
+        "statistics",
+        "skipped",
+        "flagged",
+    )
     metric = Metric(name="mae", higher_is_better=False, best=0.0, chance=7.5, unit="years", in_tables=False)
 
     def described(values: object) -> None:

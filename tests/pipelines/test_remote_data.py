@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from corpora import make_corpus, make_questions
+from corpora import make_corpus
 from kept import keep_run
 from object_storage import KEYS, Bucket
 from searchable import with_texts
@@ -24,7 +24,6 @@ from polypool.pipelines.models.exporting import export as export_model
 from polypool.pipelines.models.trained import load
 from polypool.pipelines.training import train as training
 from polypool.tasks.datasets.corpus import Corpus, Item, Tolerance, write_corpus
-from polypool.tasks.datasets.open_corpora import open_corpus
 from polypool.tasks.run import Run
 
 
@@ -67,16 +66,6 @@ def test_a_run_on_remote_data_ends_as_one_on_local_data(bucket, tmp_path, capsys
     assert not [path for path in written if secret.encode() in path.read_bytes()]
     said = capsys.readouterr()
     assert secret not in said.out + said.err
-
-
-def test_corpora_of_both_kinds_are_opened_by_their_url(bucket, tmp_path):
-    for make in (make_corpus, make_questions):
-        run = make(tmp_path / make.__name__, train=4, val=2, test=2)
-        here, url = open_corpus(run.data.corpus), bucket.put(Path(run.data.corpus), f"{make.__name__}/corpus")
-        there = open_corpus(url)
-        assert type(there) is type(here)
-        assert (there.digest, str(there.folder)) == (here.digest, url)
-        assert there.items("train") == here.items("train")
 
 
 LOOSE = Tolerance(allow_skipped=True)

@@ -14,8 +14,8 @@ from unittest.mock import patch
 import pytest
 
 from polypool.infra.errors import InputError
-from polypool.pipelines.data.extraction import job
-from polypool.pipelines.data.extraction.workers import Batch, Row
+from polypool.pipelines.data import extraction
+from polypool.pipelines.data.extraction import Batch, Row
 from polypool.tasks.datasets.corpus import Item, write_corpus
 
 
@@ -59,13 +59,13 @@ def _read(path: Path) -> str:
 @contextmanager
 def interrupted(*, after: int) -> Iterator[None]:
     """Interrupt an `extract` when so many rows have come."""
-    stream = job.stream
+    stream = extraction.stream
 
     def rows(batches, **options):
         yield from islice(stream(batches, **options), after)
         raise KeyboardInterrupt
 
-    with patch.object(job, "stream", rows), pytest.raises(KeyboardInterrupt):
+    with patch.object(extraction, "stream", rows), pytest.raises(KeyboardInterrupt):
         yield
 
 
@@ -96,6 +96,6 @@ def in_this_process(monkeypatch, *, threads: int = 1) -> list[str]:
             yield from worker(batch)
         getattr(worker, "close", lambda: None)()
 
-    monkeypatch.setattr(job, "stream", stream)
-    monkeypatch.setattr(job, "ray_session", nullcontext)
+    monkeypatch.setattr(extraction, "stream", stream)
+    monkeypatch.setattr(extraction, "ray_session", nullcontext)
     return sent

@@ -18,7 +18,7 @@ from polypool.infra.registry import TASKS
 from polypool.pipelines.figures.pages import draw
 from polypool.pipelines.recipes.load import derive
 from polypool.pipelines.training.train import prepare
-from polypool.tasks.datasets.questions import QuestionCorpus, write_questions
+from polypool.tasks.datasets.corpus import QuestionCorpus, write_questions
 from polypool.tasks.questions.accuracy import HumanAnswers
 from polypool.tasks.run import AUTO
 from polypool.tasks.scoring.scores import mean_score

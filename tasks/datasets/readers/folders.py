@@ -13,10 +13,9 @@ from polypool.infra.errors import InputError
 from polypool.infra.files import existing_folder, identity, make_folder, walk
 from polypool.infra.store import FeatureStore
 from polypool.infra.store.findings import Skipped
-from polypool.infra.store.ids import IdSet
 from polypool.tasks.datasets import Reader, Reading
 from polypool.tasks.datasets.corpus import Item
-from polypool.tasks.datasets.published_counts import Published
+from polypool.tasks.datasets.splits import Published
 
 IMAGES = (".jpg", ".jpeg", ".png")
 VIDEOS = (".mp4", ".avi", ".webm", ".mkv", ".mov", ".m4v", ".mpg", ".mpeg", ".wmv", ".flv", ".3gp", ".gif")
@@ -34,7 +33,7 @@ class Listing:
 
     def __init__(self, folder: str | Path) -> None:
         self._folder = folder
-        self._names: dict[str, IdSet] = {}
+        self._names: dict[str, set[str]] = {}
 
     def has(self, path: str) -> bool:
         """Whether there is such a file."""
@@ -42,9 +41,9 @@ class Listing:
         if below not in self._names:
             try:
                 with os.scandir(os.path.join(self._folder, below)) as entries:
-                    self._names[below] = IdSet(entry.name for entry in entries if not entry.is_dir())
+                    self._names[below] = {entry.name for entry in entries if not entry.is_dir()}
             except (OSError, ValueError):  # no such folder, or a name that no folder can have
-                self._names[below] = IdSet()
+                self._names[below] = set()
         return name in self._names[below]
 
 
@@ -148,7 +147,7 @@ class VideoReader(Reader):
             InputError: there is no such folder or store, or no video in the folder.
         """
         files = video_files(existing_folder(self.videos, what="a folder of videos")) if self.videos else {}
-        known = IdSet(FeatureStore.open(self.features).ids.to_pylist() if self.features else ())
+        known = {*FeatureStore.open(self.features).ids.to_pylist()} if self.features else set()
         for entry in items:
             if isinstance(entry, Skipped):
                 yield entry

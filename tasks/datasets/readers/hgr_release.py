@@ -24,10 +24,10 @@ from polypool.infra.store.findings import Skipped
 from polypool.tasks.datasets import Features, Reading
 from polypool.tasks.datasets.annotations import DUPLICATE, FORM, map_array, read_ids
 from polypool.tasks.datasets.corpus import Item
-from polypool.tasks.datasets.features.hdf5 import Hdf5File
-from polypool.tasks.datasets.features.sources import Axes, FileReader, files_of
-from polypool.tasks.datasets.published_counts import MSRVTT, VATEX
+from polypool.tasks.datasets.features import Axes, FileReader, files_of
 from polypool.tasks.datasets.readers.folders import VideoReader
+from polypool.tasks.datasets.readers.hdf5 import Hdf5File
+from polypool.tasks.datasets.splits import MSRVTT, VATEX
 
 _CAPTIONS = "HGR's ref_captions.json, {video: [sentence, ...]}"
 _FEATURES = (

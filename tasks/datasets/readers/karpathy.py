@@ -24,8 +24,8 @@ from polypool.infra.store.findings import Flagged, Skipped
 from polypool.tasks.datasets import Reader, Reading
 from polypool.tasks.datasets.annotations import leaves, misfit, read_form
 from polypool.tasks.datasets.corpus import Item
-from polypool.tasks.datasets.published_counts import COCO, FLICKR8K, FLICKR30K
 from polypool.tasks.datasets.readers.folders import Listing
+from polypool.tasks.datasets.splits import COCO, FLICKR8K, FLICKR30K
 
 _WHAT = 'Karpathy\'s JSON, {"images": [{"filename", "split", "sentences", ...}, ...]}'
 _SPLITS = {"train": "train", "restval": "train", "val": "val", "test": "test"}

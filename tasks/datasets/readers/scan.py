@@ -27,8 +27,7 @@ from polypool.infra.store.findings import USUAL, Flagged, Skipped, Tolerance
 from polypool.infra.store.manifest import Manifest
 from polypool.tasks.datasets.annotations import map_array
 from polypool.tasks.datasets.corpus import Corpus, CorpusSummary, Item, write_corpus
-from polypool.tasks.datasets.features import SHARD_BYTES
-from polypool.tasks.datasets.features.sources import files_of, mapped_rows
+from polypool.tasks.datasets.features import SHARD_BYTES, files_of, mapped_rows
 
 _SPLITS = {"train": "train", "dev": "val", "val": "val", "test": "test", "testall": "test"}
 _PARTS = ("ims.npy", "caps.txt", "ids.txt")

@@ -26,10 +26,9 @@ from polypool.infra.registry import READERS
 from polypool.infra.store.findings import Skipped
 from polypool.tasks.datasets import Reader, Reading
 from polypool.tasks.datasets.annotations import FORM, misfit
-from polypool.tasks.datasets.published_counts import VQA2
-from polypool.tasks.datasets.questions import Question, QuestionSummary
+from polypool.tasks.datasets.corpus import Question, QuestionSummary
 from polypool.tasks.datasets.readers.folders import ImageFiles
-from polypool.tasks.datasets.splits import choose
+from polypool.tasks.datasets.splits import VQA2, choose
 
 SPLITS = ("train", "val", "test", "test-dev", "test2015")
 _SPLIT_OF = {"train2014": "train", "val2014": "test", "test-dev2015": "test-dev", "test2015": "test2015"}

@@ -6,15 +6,12 @@ import ctypes
 import mmap
 import os
 import resource
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from polypool.infra.store import FeatureStore, StoreWriter
-from polypool.infra.store.ids import IdSet
-from polypool.infra.store.statistics import statistics
 
 SETS, SIZE, DIM = 400, 20, 1024  # 16 MB; a set is 40 kB, ten pages
 PAGES = SETS * SIZE * DIM * 2 // mmap.PAGESIZE
@@ -97,28 +94,8 @@ def test_a_set_is_read_in_one_go_and_what_is_not_fetched_without_anything_around
     assert waits() - waited < 5
 
 
-def statistics_of_all(store: FeatureStore) -> None:
-    shard, _ = store.place(0)
-    statistics(lambda: [shard], wanted=IdSet(store.ids.to_pylist()), dim=DIM)
-
-
-def test_all_of_a_large_set_is_fetched(tmp_path):
-    write_store(tmp_path, sets=3, size=6000)  # 12 MB each
-    path = tmp_path / "shard-00000.arrow"
-    forget(tmp_path)
-    shard, row = FeatureStore.open(tmp_path).place(1)
-    around = in_memory(path)
-    shard.fetch(row)
-    wanted, until = shard.view(row).nbytes, time.monotonic() + 30
-    while (found := in_memory(path) - around) < wanted and time.monotonic() < until:
-        time.sleep(0.02)
-        shard.fetch(row)  # again, since the system may decline a part
-    assert wanted <= found <= wanted + 2 * mmap.PAGESIZE
-
-
-@pytest.mark.parametrize("read", [FeatureStore.verify, statistics_of_all])
-def test_who_reads_all_of_a_store_does_not_wait_for_each_page(cold, read):
+def test_who_reads_all_of_a_store_does_not_wait_for_each_page(cold):
     store, before, waited = FeatureStore.open(cold), read_from_disk(), waits()
-    read(store)
+    store.verify()
     assert read_from_disk() - before > SETS * SIZE * DIM * 2
     assert waits() - waited < PAGES / 8

@@ -71,15 +71,6 @@ def test_rows_follow_the_ids_asked_for(folder, sets):
         store.rows(["nobody", "id3", "noone"])
 
 
-def test_rows_outside_the_store_are_refused(folder):
-    store = FeatureStore.open(folder)
-    for row in (-1, len(store)):
-        with pytest.raises(IndexError):
-            store[row]
-        with pytest.raises(IndexError):
-            store.sizes(np.array([row]))
-
-
 def test_padded_is_the_sets_and_zeros(folder, sets):
     store = FeatureStore.open(folder)
     rows = np.random.default_rng(1).permutation(len(sets))[:16]
@@ -104,13 +95,6 @@ def test_padded_keeps_the_elements_asked_for(folder):
     assert np.array_equal(x_BND[0].numpy(), store[rows[0]][[2, 0, 3]])
     assert np.array_equal(x_BND[1, :2].numpy(), store[rows[1]][[1, 3]])
     assert (x_BND[1, 2] == 0).all()
-
-
-@pytest.mark.parametrize("keep", [[], [99], [-1], np.zeros(3, bool)])
-def test_padded_refuses_to_keep_nothing_or_what_is_not_there(folder, keep):
-    store = FeatureStore.open(folder)
-    with pytest.raises(ValueError, match=r"mask of|at least one element"):
-        store.padded(np.array([0]), keep=[np.asarray(keep, None if len(keep) else int)])
 
 
 def test_many_threads_map_a_shard_once_and_read_the_same(folder, sets, monkeypatch):

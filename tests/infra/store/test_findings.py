@@ -8,8 +8,15 @@ import pytest
 
 from polypool.infra.errors import InputError
 from polypool.infra.store import StoreWriter
-from polypool.infra.store.findings import Findings, Flagged, Skipped, Tolerance, TooMuchSkipped, describe
-from polypool.infra.store.ids import wrong_id
+from polypool.infra.store.findings import (
+    Findings,
+    Flagged,
+    Skipped,
+    Tolerance,
+    TooMuchSkipped,
+    describe,
+    wrong_id,
+)
 
 
 def lost(count: int, **how: object) -> Findings:

@@ -13,8 +13,9 @@ import pytest
 from stores import flip, make_sets, write
 
 from polypool.infra.errors import InputError
-from polypool.infra.store import FeatureStore, mapped
-from polypool.infra.store.mapped import TRIAL_EVERY, Ahead, MappedFile, allow_files
+from polypool.infra.store import FeatureStore
+from polypool.infra.store import shard as shards
+from polypool.infra.store.shard import TRIAL_EVERY, Ahead
 
 
 def assert_reads(store: FeatureStore, sets: dict[str, np.ndarray]) -> None:
@@ -90,17 +91,6 @@ def test_more_shards_than_a_process_may_have_files_are_read(tmp_path, few_files)
     assert_reads(FeatureStore.open(tmp_path / "store"), sets)
 
 
-def test_the_limit_of_open_files_is_raised_as_far_as_needed(few_files):
-    allow_files(1500)
-    raised = resource.getrlimit(resource.RLIMIT_NOFILE)
-    assert 3000 < raised[0] < 4000
-    assert raised[1] == few_files
-    allow_files(1)
-    assert resource.getrlimit(resource.RLIMIT_NOFILE) == raised
-    allow_files(1 << 40)  # more than any system has
-    assert resource.getrlimit(resource.RLIMIT_NOFILE)[1] == few_files
-
-
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="this system does not list open files")
 def test_files_are_closed_once_nothing_needs_them(folder):
     def opened() -> int:
@@ -120,38 +110,6 @@ def test_files_are_closed_once_nothing_needs_them(folder):
     assert opened() == 0
 
 
-def test_a_file_that_cannot_be_mapped_is_closed_again(tmp_path):
-    (tmp_path / "empty").touch()
-    before = len(os.listdir("/proc/self/fd")) if Path("/proc/self/fd").exists() else 0
-    for _ in range(3):
-        with pytest.raises(ValueError, match="empty"):
-            MappedFile(tmp_path / "empty")
-    gc.collect()
-    assert before == (len(os.listdir("/proc/self/fd")) if before else 0)
-
-
-def test_advice_is_in_whole_pages_and_pieces_that_every_disk_heeds(tmp_path, monkeypatch):
-    (tmp_path / "file").write_bytes(bytes(2_000_000))
-    file, asked = MappedFile(tmp_path / "file"), []
-    monkeypatch.setattr(os, "POSIX_FADV_WILLNEED", "read", raising=False)
-    monkeypatch.setattr(os, "posix_fadvise", lambda _, *advice: asked.append(advice), raising=False)
-    file.fetch(500_001, 900_003)
-    starts, lengths, kinds = zip(*asked, strict=True)
-    assert starts[0] == 500_001 // mmap.PAGESIZE * mmap.PAGESIZE
-    assert [start + length for start, length, _ in asked] == [*starts[1:], 900_003]
-    assert max(lengths) == 131_072  # bytes that Linux reads ahead of any disk, unless it is told otherwise
-    assert not any(start % mmap.PAGESIZE for start in starts)
-    assert set(kinds) == {"read"}
-
-
-def test_what_lies_beyond_the_file_is_not_fetched(tmp_path):
-    (tmp_path / "file").write_bytes(b"abc")
-    file = MappedFile(tmp_path / "file")
-    file.fetch(1 << 60, 1 << 62)  # in no time
-    file.fetch(0, 1 << 62)
-    assert (len(file), bytes(file.buffer)) == (3, b"abc")
-
-
 class Disk:
     """Eight parts, of which some are in memory; touching another is a wait."""
 
@@ -160,7 +118,7 @@ class Disk:
         self.fetched: list[int] = []
         self.waits = 0
         self.ahead = Ahead(self._fetch)
-        monkeypatch.setattr(mapped, "disk_waits", lambda: self.waits)
+        monkeypatch.setattr(shards, "disk_waits", lambda: self.waits)
 
     def _fetch(self, part: int) -> None:
         self.fetched.append(part)
@@ -193,10 +151,3 @@ def test_what_is_left_is_fetched_once_the_disk_was_waited_for(monkeypatch, lost,
     if fetched < 8:
         assert [disk.read() for _ in range(TRIAL_EVERY)] == [(list(range(8)), 0)] * TRIAL_EVERY
     assert disk.read() == ([], 0)
-
-
-def test_a_system_that_counts_no_waits_has_all_fetched_always(monkeypatch):
-    disk = Disk(monkeypatch)
-    assert disk.read(range(0)) == ([], 0)
-    monkeypatch.setattr(mapped, "disk_waits", lambda: None)
-    assert [disk.read() for _ in range(2 * TRIAL_EVERY)] == [(list(range(8)), 0)] * (2 * TRIAL_EVERY)

@@ -126,13 +126,6 @@ def test_a_rule_that_makes_two_ids_one_is_refused(tmp_path):
     )
 
 
-def test_a_missing_corpus_is_noticed_before_the_work(folder, tmp_path):
-    words = ("arrays", "--dir", folder, "--out", tmp_path / "out", "--corpus", tmp_path / "x")
-    refused("corpus.json: no such file", *words)
-    assert not (tmp_path / "out").exists()
-    refused("cannot make this folder", *words[:4], folder / "0.npy" / "out")
-
-
 def test_verify_good_and_bad(folder, tmp_path):
     run("arrays", "--dir", folder, "--out", tmp_path / "out")
     out = ingested("verify", "--store", tmp_path / "out")
@@ -140,9 +133,3 @@ def test_verify_good_and_bad(folder, tmp_path):
     shard = tmp_path / "out" / "shard-00000.arrow"
     flip(shard, 200)
     refused(f"error: {shard}: its ids, offsets or checks changed", "verify", "--store", tmp_path / "out")
-
-
-def test_wrong_usage_exits_with_2():
-    code, out, err = run("karpathy", "--jsn", "x")
-    assert code == 2
-    assert "--json" in err + out

@@ -11,9 +11,8 @@ from verbs import called, ingested
 
 from polypool.infra.process.output import command_line
 from polypool.infra.store.manifest import Manifest
-from polypool.pipelines.data import next_steps
-from polypool.tasks.datasets.corpus import Item, write_corpus
-from polypool.tasks.datasets.questions import Question, write_questions
+from polypool.pipelines.data import ingestion
+from polypool.tasks.datasets.corpus import Item, Question, write_corpus, write_questions
 
 
 @pytest.fixture
@@ -45,15 +44,15 @@ def lines(steps: list) -> list[str]:
 def test_after_a_corpus_come_features_and_training(here, path, recipe, made):
     features = made.split()[-1]
     training = f"train {recipe} --corpus data/mine --features {features} --aggregator gpo"
-    assert lines(next_steps.after_corpus(Path(corpus(path)))) == [made, training]
+    assert lines(ingestion.after_corpus(Path(corpus(path)))) == [made, training]
 
 
 def test_after_questions_comes_their_recipe(here):
     first = Question(id="1", split="train", image_id="7", question="What?", path="7.jpg")
     write_questions("data/asked", [first], source={})
-    assert len(lines(next_steps.after_corpus(Path("data/asked")))) == 1  # no split to choose the epoch on
+    assert len(lines(ingestion.after_corpus(Path("data/asked")))) == 1  # no split to choose the epoch on
     write_questions("data/asked", [first, replace(first, id="2", split="val")], source={})
-    training = lines(next_steps.after_corpus(Path("data/asked")))[1]
+    training = lines(ingestion.after_corpus(Path("data/asked")))[1]
     assert training.startswith("train vqa --corpus data/asked")
     assert training.endswith(" --no-test")  # it has no such split
 
@@ -61,9 +60,9 @@ def test_after_questions_comes_their_recipe(here):
 def test_after_features_comes_training_on_their_corpus(here):
     corpus("")
     training = "train image_text --corpus data/mine --features data/{} --aggregator gpo"
-    assert lines(next_steps.after_store(Path("data/mine/own"))) == [training.format("mine/own")]
-    assert lines(next_steps.after_store(Path("data/own"), Path("data/mine"))) == [training.format("own")]
-    assert lines(next_steps.after_store(Path("data/own"))) == [
+    assert lines(ingestion.after_store(Path("data/mine/own"))) == [training.format("mine/own")]
+    assert lines(ingestion.after_store(Path("data/own"), Path("data/mine"))) == [training.format("own")]
+    assert lines(ingestion.after_store(Path("data/own"))) == [
         "train image_text --corpus CORPUS --features data/own"
     ]
 
@@ -73,7 +72,7 @@ def test_splits_that_a_store_lacks_are_added_first(here):
     manifest = Manifest(source={"splits": ["train"]}, dim=1, dtype="float16", shards=())
     words = ("--corpus", "data/mine", "--out", "data/mine/cells")
     steps = lines(
-        next_steps.after_extraction(
+        ingestion.after_extraction(
             Path("data/mine/cells"), Path("data/mine"), manifest, words=words, texts=False
         )
     )
@@ -81,7 +80,7 @@ def test_splits_that_a_store_lacks_are_added_first(here):
     assert "--features data/mine/cells" in steps[1]
     manifest = Manifest(source={"splits": ["train", "val"]}, dim=1, dtype="float16", shards=())
     (of_texts,) = lines(
-        next_steps.after_extraction(Path("data/t"), Path("data/mine"), manifest, words=words, texts=True)
+        ingestion.after_extraction(Path("data/t"), Path("data/mine"), manifest, words=words, texts=True)
     )
     assert of_texts == (
         "train image_text --corpus data/mine --features FEATURES --aggregator gpo --no-test --texts data/t"

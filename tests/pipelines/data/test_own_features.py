@@ -11,14 +11,13 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from annotations import write_hgr
 from corpora import make_corpus
 from describing import in_this_process
 from pictures import noise
 from toy import trainer_of
 from verbs import called, ingested, refused, sets_of
 
-from polypool.infra.store import FeatureStore, StoreWriter
+from polypool.infra.store import FeatureStore
 from polypool.pipelines.models.search import Query
 from polypool.pipelines.models.trained import TrainedModel
 from polypool.pipelines.recipes.arguments import read_run
@@ -171,15 +170,6 @@ def test_every_layout_becomes_the_same_sets(corpus, tmp_path, layout):
         np.testing.assert_allclose(boxes[boxes.rows(["3"])[0]], [[1 / 640, 1 / 480] * 2] * len(sets["3"]))
 
 
-def test_archives_on_their_side_are_trained_on_and_searched(corpus, tmp_path):
-    (tmp_path / "in").mkdir()
-    words = openvqa(tmp_path / "in", ADAPTIVE).split()
-    ingested(*words, "--corpus", corpus, "--out", tmp_path / "out")
-    scores, found = walked(corpus, tmp_path / "out", tmp_path)
-    assert scores["whole/rsum"] > 0
-    assert {*found} == {*IDS[12:]}
-
-
 @pytest.mark.parametrize("each", [1, 5])
 def test_precomp_without_ids_is_trained_on_and_searched(tmp_path, each):
     (tmp_path / "in").mkdir()
@@ -246,28 +236,3 @@ def test_a_refused_store_gives_way_to_the_corrected_command(tmp_path):
     assert FeatureStore.open(tmp_path / "out").dtype == "float32"
     ingested(*words, "--replace")
     assert FeatureStore.open(tmp_path / "out").dtype == "float16"
-
-
-def test_unfinished_work_of_extract_does_not_give_way(tmp_path):
-    source = {"extractor": {"backbone": "slow"}}
-    writer = StoreWriter(tmp_path / "out", dim=4, source=source, shard_bytes=8)
-    for id in IDS[:2]:
-        writer.add(id, np.ones((1, 4)))
-    del writer  # as a process that dies
-    np.savez(tmp_path / "in.npz", a=np.ones((2, 4)), b=np.ones((2, 4)))
-    refused(
-        "finished shards of another job", "arrays", "--file", tmp_path / "in.npz", "--out", tmp_path / "out"
-    )
-
-
-def test_one_duplicate_name_among_many_is_skipped(tmp_path):
-    names = {"trn": [f"v{n}" for n in range(50)], "val": [f"w{n}" for n in range(10)], "tst": ["v3"]}
-    _, splits = write_hgr(tmp_path, names)
-    (tmp_path / "SA").mkdir()
-    for split, listed in names.items():
-        with h5py.File(tmp_path / "SA" / f"{split}_ft.hdf5", "w") as file:
-            for name in listed:
-                file[name] = np.ones((2, 8), np.float32)
-    words = ("hgr-features", "--dir", tmp_path / "SA", "--splits", splits, "--out", tmp_path / "out")
-    assert "1 x duplicate id; the first is kept: tst_names.npy, v3" in ingested(*words)
-    assert len(sets_of(tmp_path / "out")) == 60

@@ -60,24 +60,6 @@ def test_a_stray_quote_in_the_test_list_takes_one_row_and_is_told(split):
     ]
 
 
-def test_a_caption_of_both_splits_is_told_and_strictness_refuses_it(split):
-    split["rows"][7] = "ret27,msr27,video27,a caption 3"
-    code, said, _ = ingest(split)
-    assert code == 0
-    out = split["folder"] / "out"
-    assert "warnings 1:\n  1 x the same caption in train and test: id video27, caption 1" in said
-    assert f"all of them: {out / 'corpus.warnings.jsonl'}" in said
-    assert reasons(out, "corpus.warnings.jsonl") == [
-        ("id video27, caption 1", "the same caption in train and test")
-    ]
-    before = Corpus.open(out).digest
-    split["rows"][8] = "ret28,msr28,video28,a caption 4"
-    code, _, err = ingest(split, "--strict")
-    assert code == 2
-    assert "not taken into use, as --strict asks; warnings 2:" in err
-    assert Corpus.open(out).digest == before
-
-
 @pytest.fixture
 def arrays(tmp_path: Path) -> Path:
     """Twenty arrays, of which two hold what no store takes."""

@@ -19,7 +19,7 @@ from polypool.pipelines.figures.pages import (
     part_seen,
     region_weights,
 )
-from polypool.tasks.datasets.open_corpora import PicturedItem
+from polypool.tasks.datasets.corpus import PicturedItem
 from polypool.tasks.scoring.attention_maps import AttentionExample, AttentionExamples, NearestCaption
 
 NASTY = "<script>alert('&\"')</script>"

@@ -13,7 +13,7 @@ from polypool.infra.errors import InputError
 from polypool.pipelines.figures.pages import draw, templates
 from polypool.pipelines.training.record import log_pictures
 from polypool.tasks.adapter import PictureRecord
-from polypool.tasks.datasets.open_corpora import PicturedItem
+from polypool.tasks.datasets.corpus import PicturedItem
 from polypool.tasks.questions.answer_report import AnswerExample, AnswerExamples
 
 

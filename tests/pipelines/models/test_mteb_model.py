@@ -13,7 +13,7 @@ from PIL import Image
 from searchable import untrained, with_clips, with_pictures
 
 from polypool.infra.errors import InputError
-from polypool.pipelines.data.extraction.file_features import FileFeatures
+from polypool.pipelines.data.extraction import FileFeatures
 from polypool.pipelines.models.mteb import MtebModel
 from polypool.pipelines.models.trained import load
 from polypool.tasks.run import Run

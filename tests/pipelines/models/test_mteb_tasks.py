@@ -80,7 +80,7 @@ def evaluated(model: MtebModel, cache: Any = None) -> list[dict[str, float]]:
 
 def distinct(run: Run, folder: Path) -> Run:
     """Return a run on the same pictures, of which each has captions that no other has."""
-    from polypool.tasks.datasets.open_corpora import open_corpus
+    from polypool.tasks.datasets.corpus import open_corpus
 
     corpus = open_corpus(run.data.corpus)
     words = ["dog", "cat", "car", "tree", "boat", "bird", "house", "horse"]

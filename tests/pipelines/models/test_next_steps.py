@@ -12,8 +12,7 @@ from polypool.infra.spec import trust_modules
 from polypool.infra.tracking import find_runs, tracking_uri
 from polypool.pipelines.models import next_steps
 from polypool.pipelines.training.record import Described
-from polypool.tasks.datasets.corpus import Item, write_corpus
-from polypool.tasks.datasets.questions import Question, write_questions
+from polypool.tasks.datasets.corpus import Item, Question, write_corpus, write_questions
 from polypool.tasks.run import Run
 
 

@@ -246,8 +246,6 @@ real = process.frames
 def frames(path, *, decoder, **which):
     if "crash" in path:
         os.abort()
-    while "spin" in path:
-        pass
     for number, frame in enumerate(real(path, decoder=decoder, **which)):
         if "hang" in path and number == 2:
             time.sleep(600)
@@ -261,5 +259,5 @@ process.serve(sys.stdin.buffer, sys.stdout.buffer, decoder=decoder, timeout=time
 
 
 def server(*, timeout: float = 600.0, spare: float = 600.0, memory: int = 4 << 30) -> list[str]:
-    """Return a program that decodes, but hangs after two frames of `*hang*`, crashes on `*crash*` or spins."""
+    """Return a program that decodes, but hangs after two frames of `*hang*` or crashes on `*crash*`."""
     return [sys.executable, "-P", "-c", SERVER, "av", str(timeout), str(spare), str(memory)]

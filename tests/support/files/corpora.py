@@ -15,8 +15,7 @@ import numpy as np
 
 from polypool.infra.spec import Spec
 from polypool.infra.store import StoreWriter
-from polypool.tasks.datasets.corpus import Item, write_corpus
-from polypool.tasks.datasets.questions import Question, write_questions
+from polypool.tasks.datasets.corpus import Item, Question, write_corpus, write_questions
 from polypool.tasks.run import Data, Optim, Run
 
 NOUNS = ["dog", "cat", "car", "tree", "boat", "bird", "house", "horse"]

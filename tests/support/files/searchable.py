@@ -24,13 +24,12 @@ from polypool.encoders.backbones.cells import Cells
 from polypool.infra.paths import absolute, home
 from polypool.infra.registry import TASKS
 from polypool.infra.store import StoreWriter
-from polypool.pipelines.data.extraction.extractors import VideoExtractor, VideoOptions, Videos, parted
-from polypool.pipelines.data.extraction.job import texts_of
+from polypool.pipelines.data.extraction import VideoExtractor, VideoOptions, Videos, parted, texts_of
 from polypool.pipelines.models.trained import TrainedModel
 from polypool.pipelines.serving.app import application
 from polypool.pipelines.serving.schema import Place, Settings
 from polypool.pipelines.serving.service import Service
-from polypool.tasks.datasets.open_corpora import open_corpus
+from polypool.tasks.datasets.corpus import open_corpus
 from polypool.tasks.run import Run
 
 CELLS = "cells(grid=2, pixels=8)"

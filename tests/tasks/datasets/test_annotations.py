@@ -43,12 +43,6 @@ def test_a_bad_line_is_one_row_and_swallows_no_other(tmp_path, bad, why):
     assert rows[:2] + rows[3:] == [(f"text {number}", f"v{number}") for number in range(8)]
 
 
-def test_windows_lines_a_byte_order_mark_and_bytes_that_are_no_text(tmp_path):
-    (tmp_path / "f.csv").write_bytes(b"\xef\xbb\xbfid,text\r\nv1,caf\xe9\r\nv2,b\r\n")
-    rows = list(read_csv(tmp_path / "f.csv", columns=("id", "text")))
-    assert rows == [("f.csv, line 2", ("v1", "caf\udce9")), ("f.csv, line 3", ("v2", "b"))]
-
-
 @pytest.mark.parametrize(
     ("header", "message"),
     [

@@ -18,11 +18,10 @@ from polypool.infra.errors import InputError
 from polypool.infra.registry import TASKS
 from polypool.infra.tracking import tracking_uri
 from polypool.pipelines.comparison.comparison import compare
-from polypool.pipelines.figures.pages import draw
 from polypool.pipelines.models import run_evaluation
 from polypool.pipelines.models.trained import load_run
 from polypool.tasks.datasets.coco_judgments import eccv_files, read_cxc, read_eccv
-from polypool.tasks.datasets.corpus import Corpus, Item, Tolerance, write_corpus
+from polypool.tasks.datasets.corpus import Corpus, write_corpus
 from polypool.tasks.scoring.crisscrossed import right_answers
 from polypool.tasks.scoring.protocols import PROTOCOLS, ScoringProtocol
 
@@ -206,14 +205,6 @@ def test_a_run_is_evaluated_by_ratings_and_logs_all_directions(home, run):
     assert {"rsum", "i2t/R1", "t2t/R5", "i2i/R10", "i2i/meanr"} <= reproduced(together)
 
 
-def test_missing_ratings_are_said_before_anything_is_encoded(home, run):
-    task = ("--task", "image_text(cxc='elsewhere')")
-    code, _, error = called("evaluate", keep_run(run), "--protocol", "small-cxc", *task)
-    assert code == 2
-    assert f"{Path.cwd() / 'elsewhere' / 'sits_test.csv'}: no such file" in error
-    assert "sts_test.csv" in error
-
-
 def test_a_split_or_corpus_that_has_no_ratings_is_refused(home, run):
     adapter = TASKS.build(run.task, run)
     with pytest.raises(
@@ -222,15 +213,6 @@ def test_a_split_or_corpus_that_has_no_ratings_is_refused(home, run):
         adapter.evaluate(adapter.model(), "test", "coco-5k-cxc")
     with pytest.raises(InputError, match=r"val split: sits_val\.csv"):
         adapter.evaluate(adapter.model(), "val", "small-cxc")
-
-
-def test_caption_ids_follow_the_captions_that_are_kept(tmp_path):
-    given = Item(id="a", split="test", captions=("one", " ", "three"), caption_ids=("1", "2", "3"))
-    other = Item(id="b", split="test", captions=("b",))
-    write_corpus(tmp_path, [given, other], source={}, tolerance=Tolerance(allow_skipped=True))
-    first, second = Corpus.open(tmp_path).items("test")
-    assert (first.captions, first.caption_ids) == (("one", "three"), ("1", "3"))
-    assert second.caption_ids == ()
 
 
 def test_protocols_stand_side_by_side_and_are_compared(home, run):
@@ -281,43 +263,9 @@ def test_protocols_stand_side_by_side_and_are_compared(home, run):
     assert rows
 
 
-def test_a_page_shows_the_queries_that_are_asked(run):
-    adapter = TASKS.build(run.task, run)
-    record = adapter.evaluate(adapter.model(), "test", "small-eccv").pictures[0]()
-    captions = {adapter.data("test").texts[example.query] for example in record.of_captions}
-    assert len(record.of_captions) == 9
-    assert len(captions) <= 9
-    assert {example.query for example in record.of_items} == set(range(12))
-    assert {example.right for example in record.of_captions} == {4}
-    (page,) = draw(record).values()
-    assert "what ECCV Caption found" in page.decode()
-
-
-def test_files_and_protocols_are_checked_before_anything_is_encoded(home, run, monkeypatch):
-    run_id = keep_run(run)
-    trained = load_run(run_id)
-    monkeypatch.setattr(type(trained.adapter), "scorer", lambda *_: pytest.fail("it encodes the split"))
-    lost = load_run(run_id, task="image_text(eccv='elsewhere')")
-    for models in ([lost], [lost, trained]):
-        for protocols in (["small-eccv"], ["whole", "small-eccv"]):
-            with pytest.raises(InputError, match=r"elsewhere/eccv_image_to_caption\.json: no such file"):
-                run_evaluation.evaluate(models, protocols=protocols, split="test")
-    for right in ("cxc", "eccv"):  # and before training
-        with pytest.raises(InputError, match="no such file"):
-            TASKS.build(f"image_text({right}='elsewhere')", replace(run, protocol=f"small-{right}"))
-    with pytest.raises(InputError, match=r"'coco-eccv' is defined on 5,000 items"):
-        run_evaluation.evaluate([trained], protocols=["coco-eccv"], split="test")
-
-
 @pytest.mark.parametrize("right", ["cxc", "eccv"])
 def test_captions_without_ids_are_refused(home, run, right):
     nameless = replace(run, data=replace(run.data, corpus="corpus"))
     adapter = TASKS.build(nameless.task, nameless)
     with pytest.raises(InputError, match=f"its captions have no ids, by which small-{right} finds"):
         adapter.evaluate(adapter.model(), "test", f"small-{right}")
-
-
-def test_a_run_that_chose_it_is_trained_and_analysed_by_its_metric(home, run):
-    sets = replace(run, protocol="small-eccv", aggregator="pie(k=2)", similarity="smooth_chamfer")
-    shown = evaluated(keep_run(sets), "--embeddings")
-    assert "map_at_r under small-eccv, with elements of" in shown

@@ -31,14 +31,6 @@ def test_items_come_back_in_order(tmp_path, monkeypatch):
     assert corpus.manifest.source == {"reader": "test"}
 
 
-def test_the_file_is_plain_arrow(tmp_path):
-    write_corpus(tmp_path, [item("a", "c1", "c2", path="a.jpg")], source={})
-    with pa.ipc.open_file(tmp_path / "corpus.arrow") as file:
-        row = {"id": "a", "split": "train", "path": "a.jpg", "captions": ["c1", "c2"], "caption_ids": []}
-        assert file.read_all().to_pylist() == [row | {"sha256": ""}]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus.arrow", "corpus.json"]
-
-
 def test_what_cannot_be_used_is_skipped_counted_and_listed(tmp_path):
     given = [
         item("a", "good", "   ", "also\n good"),
@@ -59,10 +51,6 @@ def test_what_cannot_be_used_is_skipped_counted_and_listed(tmp_path):
     listed = [json.loads(line) for line in (tmp_path / "corpus.skipped.jsonl").read_text().splitlines()]
     assert len(listed) == summary.skipped["count"] == 8
     assert {"where": "id a, caption 2", "why": "a caption that is empty"} in listed
-
-
-def test_cleaning_a_clean_item_changes_nothing():
-    assert list(Corpus.clean(item("a", "one", "two"))) == [item("a", "one", "two")]
 
 
 def test_a_failure_half_way_leaves_the_old_corpus(tmp_path, monkeypatch):

@@ -5,15 +5,19 @@ import pyarrow as pa
 import pytest
 from describing import in_this_process
 from PIL import Image
-from verbs import ingested, refused
 
 from polypool.infra.errors import InputError
 from polypool.infra.store import FeatureStore
 from polypool.infra.store.findings import Skipped, Tolerance
 from polypool.pipelines.commands.extract import extract
-from polypool.tasks.datasets.corpus import Item, write_corpus
-from polypool.tasks.datasets.open_corpora import open_corpus
-from polypool.tasks.datasets.questions import Question, QuestionCorpus, write_questions
+from polypool.tasks.datasets.corpus import (
+    Item,
+    Question,
+    QuestionCorpus,
+    open_corpus,
+    write_corpus,
+    write_questions,
+)
 
 
 def question(number: int, image: int | str, split: str = "train", **changes: object) -> Question:
@@ -110,14 +114,3 @@ def test_extract_describes_each_image_once(corpus, tmp_path, monkeypatch):
     np.testing.assert_allclose(statistics["mean"], train_ND.mean(axis=0), rtol=1e-4, atol=1e-5)
     extract(corpus=corpus, out=tmp_path / "some", backbone="cells(grid=2)", splits=("test2015",), limit=1)
     assert FeatureStore.open(tmp_path / "some").ids.to_pylist() == ["4"]
-
-
-def test_ids_of_features_are_checked_against_the_images(corpus, tmp_path):
-    (tmp_path / "in").mkdir()
-    for image in range(2, 8):
-        np.save(tmp_path / "in" / f"{image}.npy", np.ones((2, 4), np.float32))
-    words = ("arrays", "--dir", tmp_path / "in", "--out", tmp_path / "out", "--corpus", corpus)
-    refused("found by equal (id) (train 33.3%", *words)
-    out = ingested(*words, "--min-matched", 0.3)
-    assert "ids with questions only: 2 such as 0, 1" in out
-    assert "ids with features only: 2 such as 6, 7" in out

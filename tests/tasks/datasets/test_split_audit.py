@@ -2,14 +2,11 @@ import json
 import os
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
 from polypool.infra.errors import InputError
 from polypool.infra.store.findings import Tolerance
-from polypool.tasks.datasets.corpus import Corpus, Item, write_corpus
-from polypool.tasks.datasets.questions import Question, write_questions
-from polypool.tasks.datasets.stored_corpus import shared_files
+from polypool.tasks.datasets.corpus import Item, Question, write_corpus, write_questions
 
 
 def item(id: str, split: str, *captions: str, path: str = "") -> Item:
@@ -63,25 +60,6 @@ def test_a_picture_of_two_splits_by_its_bytes(tmp_path):
     with pytest.raises(InputError, match="2 x the same picture in train and test: id b, as id a") as caught:
         flagged(tmp_path, items, images=images, tolerance=Tolerance(strict=True))
     assert caught.value.exit_code == 2
-
-
-def test_an_image_of_two_splits_is_no_twin_of_itself():
-    names, splits = ["a", "b", "c", "a", "d"], ["train", "train", "train", "test", "test"]
-    table = pa.table({"image_id": names, "split": splits, "sha256": ["same"] * 5})
-    found = [case.where for case in shared_files(table, id="image_id")]
-    assert found == ["id a, as id b", "id d, as id a"]
-
-
-def test_what_is_refused_leaves_the_corpus_of_before(tmp_path):
-    flagged(tmp_path, [item("1", "train"), item("2", "test")])
-    doubled = [item("3", "train", "same"), item("4", "test", "same")]
-    with pytest.raises(InputError, match="the same caption in train and test: id 4, caption 1"):
-        flagged(tmp_path, doubled, tolerance=Tolerance(strict=True))
-    names = sorted(path.name for path in (tmp_path / "out").iterdir())
-    assert names == ["corpus.arrow", "corpus.json", "refused.jsonl"]
-    assert [each.id for each in Corpus.open(tmp_path / "out").items("train")] == ["1"]
-    flagged(tmp_path, doubled)
-    assert not (tmp_path / "out" / "refused.jsonl").exists()
 
 
 def test_a_question_about_an_image_of_two_splits(tmp_path):

@@ -1,7 +1,6 @@
 """Inputs of a corpus: items, and texts that are stored as features."""
 
 import json
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,12 +10,11 @@ import pytest
 import torch
 from corpora import make_corpus, make_questions
 from PIL import Image
-from searchable import with_clips, with_pictures, with_texts
+from searchable import with_texts
 from tiny_models import save_bert
 from toy import trainer_of
 
 from polypool.encoders.backbones import recorded_spec
-from polypool.encoders.backbones.cells import Cells
 from polypool.infra.errors import InputError
 from polypool.infra.registry import BACKBONES, TASKS
 from polypool.infra.store import FeatureStore, StoreWriter
@@ -26,7 +24,6 @@ from polypool.pipelines.recipes.load import derive
 from polypool.pipelines.training.train import prepare
 from polypool.tasks.datasets.corpus import Corpus
 from polypool.tasks.inputs.corpus_inputs import present
-from polypool.tasks.inputs.visuals import FeatureSource
 from polypool.tasks.run import Run
 
 MAKERS = {"image_text": make_corpus, "vqa": make_questions}
@@ -43,20 +40,6 @@ def without(run: Run, folder: Path, *lacking: str, plus: float = 0.0, **source: 
                 writer.add(id, np.array(store[row]) + np.float32(plus))
         writer.close(statistics_of=["1", "2"])
     return replace(run, data=replace(run.data, features=str(folder)))
-
-
-def test_the_items_of_a_split_are_read_once(tmp_path, monkeypatch):
-    run, reads, read = make_corpus(tmp_path), Counter(), Corpus.items
-    monkeypatch.setattr(Corpus, "items", lambda self, split: reads.update([split]) or read(self, split))
-    adapter = prepare(run)
-    assert not reads, "ids, captions and their numbers are columns"
-    short = replace(run, figures=False, optim=replace(run.optim, epochs=2))
-    trainer = trainer_of(short, tmp_path / "log", adapter=adapter)
-    trainer.train()
-    assert reads == {"train": 1, "val": 1, "test": 1}
-    assert adapter.data("train").texts == adapter.texts("train")
-    assert adapter.data("train").count_N.tolist() == [2] * 48
-    assert adapter.corpus.caption_counts("val") == [3] * 16
 
 
 def test_stores_that_were_extracted_alike_have_one_origin(tmp_path):
@@ -143,33 +126,6 @@ def test_tables_say_which_runs_are_incomplete():
         "t: INCOMPLETE, what has no features or file is left out of 2 of 4 runs: test lacks 3, train lacks 1",
         "t: INCOMPLETE, what has no features or file is left out of 1 of 4 runs: test lacks 3",
     ]
-
-
-def test_assets_name_the_store_as_the_run_does(tmp_path, monkeypatch):
-    monkeypatch.setenv("POLYPOOL_HOME", str(tmp_path))
-    run = with_pictures(tmp_path, train=4, val=2, test=2)
-    run = replace(run, data=replace(run.data, corpus="corpus", features="cells"))
-    backbone = Cells(grid=2, pixels=8)
-    assert TASKS.build(run.task, run).assets["feature_source"] == {
-        "store": "cells",
-        "dim": backbone.dim,
-        "dtype": "float16",
-        "source": {"extractor": backbone.describe(), "batch": 16},
-    }
-
-
-def test_what_a_store_of_videos_says_is_kept(tmp_path):
-    store = FeatureStore.open(with_clips(tmp_path).data.features)
-    made, said = FeatureSource.of(store), store.manifest.source
-    assert (made.store, made.dim) == (str(tmp_path / "cells"), store.dim)
-    assert made.source == {name: said[name] for name in ("extractor", "video", "batch")}
-
-
-def test_of_another_program_the_reader_is_kept_and_nothing_of_this_machine(tmp_path):
-    source = {"reader": "scan", "files": ["/home/me/test_ims.npy"]}
-    with StoreWriter(tmp_path, dim=2, dtype="float32", source=source) as writer:
-        writer.add("a", np.ones((1, 2)))
-    assert FeatureSource.of(FeatureStore.open(tmp_path)).source == {"reader": "scan"}
 
 
 TASKS_OF = {"image_text": make_corpus, "video_text": make_corpus, "vqa": make_questions}

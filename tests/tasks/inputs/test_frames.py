@@ -14,7 +14,7 @@ from polypool.infra.compute.randomness import uniform
 from polypool.infra.errors import InputError
 from polypool.infra.files import sha256
 from polypool.infra.registry import AGGREGATORS, AUGMENTATIONS, ENCODERS, Spec
-from polypool.tasks.inputs.visual_files import Frames
+from polypool.tasks.inputs.visuals import Frames
 from polypool.tasks.models.branch import Branch
 
 COUNTS = (30, 2, 7)  # frames of the clips

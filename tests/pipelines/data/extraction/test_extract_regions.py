@@ -15,9 +15,8 @@ from polypool.infra.pictures import BOXES, SCORES
 from polypool.infra.spec import trust_modules
 from polypool.infra.store import FeatureStore
 from polypool.pipelines.commands import extract as verb
-from polypool.pipelines.data.extraction import job
-from polypool.pipelines.data.extraction.extractors import VideoOptions, Videos
-from polypool.pipelines.data.extraction.file_features import FileFeatures
+from polypool.pipelines.data import extraction
+from polypool.pipelines.data.extraction import FileFeatures, VideoOptions, Videos
 from polypool.tasks.datasets.corpus import Corpus
 from polypool.tasks.inputs.corpus_inputs import FeatureSource
 from polypool.tasks.scoring.attention_maps import column_of
@@ -91,8 +90,10 @@ def test_boxes_and_scores_stand_beside_the_vectors(corpus, tmp_path):
 
 @pytest.mark.parametrize("after", [1, 7])
 def test_what_was_stopped_goes_on_to_the_same_bytes(corpus, tmp_path, monkeypatch, after):
-    sized = partial(job.StoreWriter, shard_bytes=2 * 3 * 2 * 2)  # few sets in a shard, so that it gets ahead
-    monkeypatch.setattr(job, "StoreWriter", sized)
+    sized = partial(
+        extraction.StoreWriter, shard_bytes=2 * 3 * 2 * 2
+    )  # few sets in a shard, so that it gets ahead
+    monkeypatch.setattr(extraction, "StoreWriter", sized)
     what = {"corpus": corpus, "backbone": CORNERS, "batch": 2}
     verb.extract(**what, out=tmp_path / "whole")
 

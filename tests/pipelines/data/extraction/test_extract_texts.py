@@ -14,10 +14,9 @@ from polypool.encoders.backbones.model_folders import remembered_folder
 from polypool.infra.errors import InputError
 from polypool.infra.registry import BACKBONES, ENCODERS
 from polypool.infra.store import FeatureStore
-from polypool.infra.store.ids import text_id
+from polypool.infra.store.feature_store import text_id
 from polypool.pipelines.commands import extract as verb
-from polypool.tasks.datasets.corpus import Item, Tolerance, write_corpus
-from polypool.tasks.datasets.open_corpora import open_corpus
+from polypool.tasks.datasets.corpus import Item, Tolerance, open_corpus, write_corpus
 from polypool.tasks.inputs.texts import Captions
 from polypool.tasks.run import Run
 

@@ -16,8 +16,7 @@ from polypool.infra.files import sha256
 from polypool.infra.store import FeatureStore
 from polypool.infra.video import SECONDS, choose_decoder, choose_frames, describe_decoder, frames
 from polypool.pipelines.commands import extract as verb
-from polypool.pipelines.data.extraction.extractors import VideoExtractor, VideoOptions, Videos
-from polypool.pipelines.data.extraction.file_features import FileFeatures
+from polypool.pipelines.data.extraction import FileFeatures, VideoExtractor, VideoOptions, Videos
 from polypool.tasks.datasets.corpus import Corpus, Item, Tolerance, write_corpus
 from polypool.tasks.inputs.corpus_inputs import FeatureSource
 
@@ -231,20 +230,6 @@ def test_a_video_that_changed_since_it_was_ingested_is_not_decoded(tmp_path):
         "no such file",
     ]
     assert [row["frames"] for row in rows] == [3, 0, 0]
-
-
-@pytest.mark.slow
-def test_the_command_ends_with_videos_and_frames_a_second(corpus, tmp_path, capsys, here):
-    words = ("--corpus", corpus, "--backbone", CELLS, "--video", "--frames", 5, "--timeout", 90, "--out")
-    assert exit_code(verb.main, *words, tmp_path / "refused") == 1
-    assert f"{BAD} of {len(LENGTHS) + BAD} sets (" in capsys.readouterr().err
-    assert exit_code(verb.main, *words, tmp_path, "--allow-skipped") == 0
-    out = capsys.readouterr().out
-    total = sum(len(choose_frames(length, 5)) for length in LENGTHS)
-    assert f"{len(LENGTHS)} videos, {total} vectors of 43 x float16" in out
-    assert " videos and " in out
-    assert " frames a second" in out
-    assert f"skipped {BAD}:" in out
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,6 @@ import gc
 import os
 import time
 from collections.abc import Iterator
-from contextlib import closing
-from itertools import chain, count, islice
 from typing import Any
 
 import pytest
@@ -13,7 +11,7 @@ import ray
 from describing import Noting
 
 from polypool.infra.errors import AwayError, InputError
-from polypool.pipelines.data.extraction.workers import Batch, stream
+from polypool.pipelines.data.extraction import Batch, stream
 
 
 def batches(*names: str) -> list[Batch]:
@@ -38,21 +36,6 @@ def test_rows_come_in_order_though_one_takes_long(capfd):
     assert sum(row["at"] < found[0]["at"] for row in found) > 10, "who is free gets the next"
     said = capfd.readouterr()
     assert said.out + said.err == "", "Ray says nothing of itself"
-
-
-@pytest.mark.slow
-@pytest.mark.ray
-def test_an_endless_corpus_is_read_as_it_comes():
-    asked = []
-
-    def endless() -> Iterator[Batch]:
-        for name in chain(["slow"], map(str, count())):
-            asked.append(name)
-            yield {"ids": [name], "paths": ["/"]}
-
-    with closing(rows(endless())) as coming:
-        found = [*islice(coming, 100)]
-    assert [row["id"] for row in found] == asked[:100]
 
 
 @pytest.mark.ray

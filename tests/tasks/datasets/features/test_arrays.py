@@ -9,7 +9,7 @@ import pytest
 from verbs import ingested, reasons, refused, run, sets_of
 
 from polypool.infra.store import FeatureStore
-from polypool.tasks.datasets.features.sources import Axes, Shape
+from polypool.tasks.datasets.features import Axes, Shape
 
 RANDOM = np.random.default_rng(0)
 
@@ -232,15 +232,6 @@ def test_the_advice_on_pickles_works(tmp_path, monkeypatch, name):
     ingested("arrays", "--file", "features.npz", "--out", "out", "--allow-skipped")
     assert {id: x_ND.shape for id, x_ND in sets_of(tmp_path / "out").items()} == {"v1": (2, 4), "v2": (3, 4)}
     assert dict(reasons(tmp_path / "out"))["features.npz, 3"].startswith("pickled objects")
-
-
-def test_empty_arrays_have_no_say_in_the_width(tmp_path):
-    (tmp_path / "in").mkdir()
-    for name, shape in {"a": (0, 7), "b": (0, 7), "c": (2, 3)}.items():
-        np.save(tmp_path / "in" / f"{name}.npy", np.ones(shape))
-    ingested("arrays", "--dir", tmp_path / "in", "--out", tmp_path / "out", "--allow-skipped")
-    assert list(sets_of(tmp_path / "out")) == ["c"]
-    assert set(dict(reasons(tmp_path / "out")).values()) == {"an empty set"}
 
 
 def test_boxes_of_archives_become_a_column(tmp_path):

@@ -3,7 +3,7 @@
 import base64
 
 import numpy as np
-from verbs import ingested, reasons, refused, sets_of
+from verbs import ingested, reasons, sets_of
 
 from polypool.infra.store import FeatureStore
 
@@ -76,21 +76,3 @@ def test_boxes_are_a_column_in_fractions_of_the_picture(tmp_path):
     assert column[0].tolist() == FRACTIONS
     assert not any(column[row].any() for row in range(1, 6))
     assert "5 x boxes that cannot be read; zeros are stored" in out
-
-
-def test_butd_cut_within_the_last_features(tmp_path):
-    x_ND = RANDOM.standard_normal((36, 8))
-    (tmp_path / "a.tsv").write_text(line(1, x_ND) + line(2, x_ND)[:-41])
-    ingested("butd", "--file", tmp_path / "a.tsv", "--dim", 8, "--out", tmp_path / "out", "--allow-skipped")
-    why = "features of another size than boxes x 8 (--dim) x 4 bytes"
-    assert reasons(tmp_path / "out") == [("a.tsv:2 (id 2)", why)]
-
-
-def test_butd_of_the_wrong_width_or_missing_exits_with_2(tmp_path):
-    (tmp_path / "a.tsv").write_text(line(1, np.ones((3, 8))))
-    files = ("butd", "--file", tmp_path / "a.tsv", "--out", tmp_path / "out")
-    refused(
-        "nothing usable was found; skipped 1:\n  1 x features of another size than boxes x 2048 (--dim) x 4",
-        *files,
-    )
-    refused("x.tsv: no such file", "butd", "--file", tmp_path / "x.tsv", "--out", tmp_path / "out")

@@ -1,19 +1,16 @@
 import json
 import pickle
-import subprocess
-import sys
 from pathlib import Path
 
 import h5py
 import numpy as np
 import pytest
-from verbs import ingested, reasons, refused, run, sets_of
+from verbs import ingested, reasons, refused, sets_of
 
-from polypool.infra.errors import InputError
 from polypool.infra.store import FeatureStore
 from polypool.tasks.datasets.corpus import Skipped
 from polypool.tasks.datasets.features import Features
-from polypool.tasks.datasets.features.hdf5 import Hdf5
+from polypool.tasks.datasets.readers.hdf5 import Hdf5
 
 RANDOM = np.random.default_rng(0)
 
@@ -27,7 +24,7 @@ def write_hdf5(folder: Path, **datasets: np.ndarray) -> Path:
 
 @pytest.mark.parametrize("form", ["map", "list", "npy", "txt", "inside", "inside-text"])
 def test_hdf5_with_ids_in_every_form(tmp_path, form, monkeypatch):
-    monkeypatch.setattr("polypool.tasks.datasets.features.hdf5._BLOCK", 300)  # two rows at a time
+    monkeypatch.setattr("polypool.tasks.datasets.readers.hdf5._BLOCK", 300)  # two rows at a time
     features = RANDOM.standard_normal((5, 3, 8)).astype(np.float32)
     ids = [9, 7, 5, 3, 1]
     inside = {"inside": np.array(ids), "inside-text": np.array([str(id) for id in ids], "S")}
@@ -120,20 +117,6 @@ def test_a_data_set_for_each_id_in_groups_or_at_the_top(tmp_path):
     assert list(sets_of(tmp_path / "of-a-group")) == ["1", "2"]
 
 
-def test_a_message_lists_the_first_of_many_names(tmp_path):
-    path = write_hdf5(tmp_path, **{f"v{n:03}": np.ones((2, 4)) for n in range(550)})
-    listed = (
-        "--key names one of: v000 (2, 4), v001 (2, 4), v002 (2, 4), v003 (2, 4), v004 (2, 4) and 545 more"
-    )
-    refused(listed, "hdf5", "--file", path, "--key", "v", "--out", tmp_path / "out")
-
-
-def test_hdf5_rows_without_id_are_listed(tmp_path):
-    path = write_hdf5(tmp_path, image_features=np.ones((3, 2, 4)), image_ids=np.array([1, 2]))
-    ingested("hdf5", "--file", path, "--out", tmp_path / "out", "--allow-skipped")
-    assert reasons(tmp_path / "out") == [("train.hdf5, row 2", "a row that has no id")]
-
-
 def test_hdf5_refusals(tmp_path):
     path = write_hdf5(tmp_path, features=np.ones((3, 2, 4)))
     (tmp_path / "ids.pkl").write_bytes(pickle.dumps({1: 0}))
@@ -162,21 +145,9 @@ def test_hdf5_refusals(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_the_advice_on_pickled_ids_works(tmp_path):
-    path = write_hdf5(tmp_path, image_features=np.ones((2, 2, 4)))
-    named = tmp_path / 'whose ids\' "$(touch stray)".pkl'
-    named.write_bytes(pickle.dumps({30: 0, 40: 1}))
-    with pytest.raises(InputError) as caught:
-        list(Hdf5(file=(path,), ids=(named,)).read().rows)
-    advice = str(caught.value).partition("If you trust it: python ")[2]
-    subprocess.run(f"{sys.executable} {advice}", shell=True, check=True, cwd=tmp_path)
-    assert not (tmp_path / "stray").exists()
-    assert [one.id for one in Hdf5(file=(path,), ids=(tmp_path / "ids.json",)).read().rows] == ["30", "40"]
-
-
 @pytest.mark.parametrize("adaptive", [False, True])
 def test_boxes_become_a_column(tmp_path, adaptive, monkeypatch):
-    monkeypatch.setattr("polypool.tasks.datasets.features.hdf5._BLOCK", 300)  # three rows at a time
+    monkeypatch.setattr("polypool.tasks.datasets.readers.hdf5._BLOCK", 300)  # three rows at a time
     features = RANDOM.standard_normal((4, 3, 8)).astype(np.float32)
     spatial = RANDOM.random((4, 3, 6)).astype(np.float32)
     spatial[2, 1, 3] = np.nan
@@ -196,16 +167,6 @@ def test_boxes_become_a_column(tmp_path, adaptive, monkeypatch):
         expected = np.zeros((3, 4), np.float32) if at == 2 else spatial[at, :, :4]
         np.testing.assert_array_equal(boxes[place], expected)
     assert "boxes that cannot be read" in (tmp_path / "out" / "warnings.jsonl").read_text()
-
-
-@pytest.mark.parametrize("spatial", [np.zeros((4, 2, 6)), np.zeros((4, 3, 3)), np.zeros((4, 3, 6), int)])
-def test_what_is_no_box_of_each_element_is_left_out_and_said(tmp_path, spatial):
-    path = write_hdf5(
-        tmp_path, image_features=RANDOM.random((4, 3, 8)), spatial_features=spatial, image_ids=np.arange(4)
-    )
-    code, _, said = run("hdf5", "--file", path, "--out", tmp_path / "out")
-    assert (code, "which is no box of each element; it is left out" in said) == (0, True)
-    assert FeatureStore.open(tmp_path / "out").columns == {}
 
 
 SECRET, SECRETS = 777.0, "secret.bin"
@@ -280,9 +241,3 @@ def test_a_link_in_a_group_is_not_followed_and_a_group_is(tmp_path):
     refused("is a link, or its data are in other files", *options, "there/image_features")
     ingested(*options, "here/features")
     assert list(sets_of(tmp_path / "out")) == ["7", "8", "9"]
-
-
-def test_of_two_data_sets_of_text_none_is_taken_for_the_ids(tmp_path):
-    words = np.array([b"a", b"b"])
-    path = write_hdf5(tmp_path, image_features=np.ones((2, 2, 4)), names=words, colours=words)
-    refused("it is not said which row is which id", "hdf5", "--file", path, "--out", tmp_path / "out")

@@ -2,9 +2,8 @@
 
 from pathlib import Path
 
-import pytest
 from PIL import Image
-from verbs import corpus_of, refused
+from verbs import corpus_of
 
 
 def picture(path: Path, *lines: str) -> None:
@@ -51,11 +50,3 @@ def test_what_has_no_text_or_picture_is_listed(tmp_path):
         ("latin.txt", "a text that is not UTF-8"),
         ("silent.png", "no .txt file of its name beside it"),
     ]
-
-
-@pytest.mark.parametrize(
-    ("name", "why"), [("none", "no such folder"), ("empty", "holds no pictures or videos")]
-)
-def test_a_folder_without_pictures_is_one_line(name, why, tmp_path):
-    (tmp_path / "empty").mkdir()
-    refused(why, "folder", "--dir", tmp_path / name, "--out", tmp_path / "out", lines=1)

@@ -67,13 +67,6 @@ def test_hgr_skips_and_lists_what_is_bad(tmp_path):
     )
 
 
-def test_a_key_twice_is_refused(tmp_path):
-    captions, splits = write_hgr(tmp_path)
-    captions.write_text('{"v1": ["a"], "v1": ["b"]}')
-    with pytest.raises(InputError, match="the key 'v1' is twice in an object; expected HGR's"):
-        list(Hgr(captions=captions, splits=splits).read().rows)
-
-
 def test_hgr_refusals_and_the_advice_on_pickled_names(tmp_path):
     captions, splits = write_hgr(tmp_path)
     np.save(splits / "val_names.npy", np.array(["video3"], object), allow_pickle=True)
@@ -164,23 +157,3 @@ def test_hgr_features_that_are_bad(tmp_path):
             ("tst_ft", "no such .hdf5 or .npy file"),
         ]
     )
-
-
-def test_hgr_features_that_cannot_be_read(tmp_path):
-    _, splits = write_hgr(tmp_path)
-    (tmp_path / "in").mkdir()
-    folder, out = tmp_path / "in", tmp_path / "store"
-
-    def error(folder: Path = folder) -> str:
-        code, _, error = ingest_features(folder, splits, out)
-        assert code == 2
-        return error
-
-    assert "nothing usable was found: no {trn,val,tst}_ft.hdf5" in error()
-    np.save(folder / "trn_ft.npy", np.ones((2, 8)))
-    assert "shape (2, 8), expected (3, D): a row for each name" in error()
-    np.save(folder / "trn_ft.npy", np.array([None] * 3), allow_pickle=True)
-    assert "pickled objects; pickles are not read" in error()
-    (folder / "trn_ft.hdf5").write_bytes(b"\x89HDF")
-    assert "cannot be read as HDF5" in error()
-    assert "no such folder" in error(tmp_path / "gone")

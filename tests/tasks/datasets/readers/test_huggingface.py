@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 from verbs import corpus_of, ingested, refused
 
-from polypool.tasks.datasets.questions import QuestionCorpus
+from polypool.tasks.datasets.corpus import QuestionCorpus
 
 
 def picture(shade: int, kind: str = "png") -> bytes:
@@ -55,13 +55,6 @@ def test_its_splits_pictures_and_captions_become_a_corpus(tmp_path):
     (first, *_) = corpus.items("val")
     assert (first.id, first.captions) == ("validation/0.jpg", ("picture 6", "number 6"))
     assert corpus.image_path(first).read_bytes() == picture(6, "jpeg")
-
-
-def test_one_split_of_training_is_divided(tmp_path):
-    kept(tmp_path / "set", train=rows(10))
-    said, corpus, _ = corpus_of(tmp_path / "out", *words(tmp_path))
-    assert "splits are random: train/val/test 80/10/10, seed 0" in said
-    assert dict(corpus.splits) == {"train": 6, "val": 2, "test": 2}
 
 
 def test_questions_about_a_picture_share_it_and_are_numbered_over_all_splits(tmp_path):

@@ -1,6 +1,5 @@
-import pytest
 from annotations import karpathy_entry, write_karpathy
-from verbs import corpus_of, refused, run
+from verbs import corpus_of, refused
 
 from polypool.tasks.datasets.readers.karpathy import Karpathy
 
@@ -73,31 +72,6 @@ def test_karpathy_skips_and_lists_what_is_bad(tmp_path):
     }
     assert "skipped 9:" in out
     assert str(tmp_path / "out" / "corpus.skipped.jsonl") in out
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda text: text[: len(text) // 2], "not valid JSON at line 1, character"),
-        (lambda text: "[]", "not of the expected form"),
-        (lambda text: '{"images": {}}', "not of the expected form"),
-        (lambda text: "\x00", "not valid JSON"),
-    ],
-)
-def test_karpathy_refuses_a_file_that_is_not_one(tmp_path, change, message):
-    path = write_karpathy(tmp_path, [karpathy_entry(0)])
-    path.write_text(change(path.read_text()))
-    files = ("--json", path, "--images", tmp_path / "images", "--out", tmp_path / "out")
-    refused(f"error: {path}: {message}", "karpathy", *files)
-    assert not (tmp_path / "out" / "corpus.json").exists()
-
-
-def test_karpathy_with_no_image_found_exits_with_2(tmp_path):
-    path = write_karpathy(tmp_path, [karpathy_entry(0), karpathy_entry(1)])
-    code, _, err = run("karpathy", "--json", path, "--images", tmp_path, "--out", tmp_path / "out")
-    assert (code, "nothing usable was found" in err, "2 x no such image in" in err) == (2, True, True)
-    for json, images in ((tmp_path / "x", tmp_path), (path, tmp_path / "x")):
-        refused("no such f", "karpathy", "--json", json, "--images", images, "--out", tmp_path / "out")
 
 
 def test_karpathy_reads_the_real_corpus(shared, tmp_path):

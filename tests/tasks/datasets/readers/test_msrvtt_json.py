@@ -2,7 +2,6 @@ import json
 from pathlib import Path
 
 import numpy as np
-import pytest
 from annotations import msrvtt_sentence, msrvtt_video, write_msrvtt
 from verbs import corpus_of, refused
 
@@ -112,23 +111,6 @@ def test_msrvtt_skips_and_lists_what_is_bad(tmp_path):
     assert "skipped 14:" in out
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ('{"videos": [', "not valid JSON at line 1"),
-        ("[]", "not of the expected form"),
-        ('{"videos": []}', "not of the expected form"),
-        ('{"videos": [], "sentences": {}}', "not of the expected form"),
-        ('{"videos": [], "sentences": []}', "nothing usable was found"),
-    ],
-)
-def test_msrvtt_refuses_a_file_that_is_not_one(tmp_path, text, message):
-    path = tmp_path / "f.json"
-    path.write_text(text)
-    refused(message, "msrvtt", "--json", path, "--out", tmp_path / "out")
-    assert not (tmp_path / "out" / "corpus.json").exists()
-
-
 def test_msrvtt_reads_the_real_corpus(shared, tmp_path):
     data = shared / "data" / "msrvtt_mini"
     files = [data / f"{name}_videodatainfo.json" for name in ("train_val", "test")]
@@ -212,19 +194,3 @@ def test_1ka_skips_what_is_bad_and_never_trains_on_the_test(tmp_path):
         message = f"val={val}: expected 0 or more, and fewer than the 3 usable training videos"
         refused(message, *files, "--val", val, "--out", tmp_path / "out")
     assert "val" not in corpus_of(tmp_path / "out", *files, "--val", 0)[1].splits
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("video\nvideo0\n", "no column video_id; expected video_id, and it has video"),
-        ("", "no column video_id; expected video_id, and it has none"),
-        ("video_id\n" + "x" * 200_000 + "\n", "1 of its rows cannot be read, first train.csv, line 2: "),
-    ],
-)
-def test_1ka_refuses_lists_that_are_none(tmp_path, text, message):
-    data = whole(tmp_path, 4)
-    train, test = csvs(tmp_path, train=[], test=["k,m,video3,a cat"])
-    train.write_text(text)
-    files = ("--json", data, "--train", train, "--test", test, "--out", tmp_path / "out")
-    refused(message, "msrvtt-1ka", *files)

@@ -1,10 +1,7 @@
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from places import ROOT
 from verbs import corpus_of, reasons, refused, sets_of
 
 from polypool.infra.errors import InputError
@@ -143,41 +140,3 @@ def test_scan_goes_on_where_it_stopped(tmp_path, monkeypatch):
         *(f"regions/shard-0000{i}.arrow" for i in range(4)),
     ):
         assert (tmp_path / "torn" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
-
-
-SCAN_IN_LITTLE_MEMORY = """
-import sys, threading, time
-from pathlib import Path
-from polypool.tasks.datasets.readers.scan import open_scan, write_scan
-
-def own():
-    lines = open("/proc/self/status").read().splitlines()
-    return sum(int(line.split()[1]) for line in lines if line.startswith(("RssAnon", "RssFile")))
-
-before, peak, done = own(), 0, threading.Event()
-def watch():
-    global peak
-    while not done.wait(0.01):
-        peak = max(peak, own())
-thread = threading.Thread(target=watch)
-thread.start()
-write_scan(open_scan(dir=Path(sys.argv[1])), out=sys.argv[2], shard_bytes=16 << 20)
-done.set(); thread.join()
-print(peak - before)
-"""
-
-
-def test_scan_takes_little_memory(tmp_path):
-    folder, images = tmp_path / "in", 700
-    folder.mkdir()
-    rows = np.lib.format.open_memmap(
-        folder / "train_ims.npy", mode="w+", dtype="f4", shape=(images, 36, 2048)
-    )
-    rows[:] = RANDOM.standard_normal((36, 2048), dtype=np.float32)
-    del rows
-    (folder / "train_caps.txt").write_text("a caption\n" * 5 * images)
-    (folder / "train_ids.txt").write_text("\n".join(map(str, range(images))))
-    assert (folder / "train_ims.npy").stat().st_size > 200e6
-    command = [sys.executable, "-c", SCAN_IN_LITTLE_MEMORY, str(folder), str(tmp_path / "out")]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
-    assert int(done.stdout) < 150_000  # kB; a shard and a mapped block, not the 206,000 of the file

@@ -14,9 +14,8 @@ import pytest
 from PIL import Image
 from verbs import corpus_of, ingested, refused, run
 
-from polypool.tasks.datasets.corpus import Corpus
-from polypool.tasks.datasets.questions import QuestionCorpus
-from polypool.tasks.datasets.splits import RandomSplits, split_called
+from polypool.tasks.datasets.corpus import Corpus, QuestionCorpus
+from polypool.tasks.datasets.splits import RandomSplits
 
 PICTURES = 12
 TEXTS = [(f"the picture {n}", f"a photograph, number {n}") for n in range(PICTURES)]
@@ -372,14 +371,6 @@ def test_a_val_split_is_taken_from_train_where_that_is_asked_for(folder):
     refused("makes a val split of train, and the data have one", *words, "--out", folder / "out")
 
 
-def test_ids_with_spaces_at_their_ends_are_told(folder):
-    rows = [{"id": id, "caption": f"{n}"} for n, id in enumerate([" a b ", "a b", "a  b", *"cdefghijk"])]
-    said, corpus, _ = corpus_of(folder / "out", "table", "--file", written(folder / "a.csv", rows))
-    assert "1 x a path or an id with spaces at its ends, which are left out: a.csv, row 1" in said
-    assert captions(corpus)["a b"] == ("0", "1")
-    assert captions(corpus)["a  b"] == ("2",)
-
-
 @pytest.mark.parametrize(
     ("words", "why"),
     [
@@ -411,9 +402,3 @@ def test_a_division_depends_on_ids_and_seed_alone():
     assert set(divide(ids, "1/0/0", seed=3).values()) == {"train"}
     assert sorted(divide("abc", "98/1/1", seed=0).values()) == ["test", "train", "val"]
     assert Counter(divide("abcdefghij", "80/10/10", seed=0).values()) == {"train": 6, "val": 2, "test": 2}
-
-
-def test_words_for_splits():
-    words = ("train", "Training ", "valid", "dev", "TEST", "testing", "fold 3")
-    meant = ["train", "train", "val", "val", "test", "test"]
-    assert [split_called(word) for word in words] == [*meant, "fold 3"]

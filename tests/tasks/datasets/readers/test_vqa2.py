@@ -6,10 +6,8 @@ import pytest
 from verbs import ingested, reasons, refused
 from vqa2_files import arguments, asked, told, write
 
-from polypool.infra.errors import InputError
-from polypool.infra.store.findings import Skipped
-from polypool.tasks.datasets.questions import Question, QuestionCorpus
-from polypool.tasks.datasets.readers.vqa2 import Vqa2, hold_out
+from polypool.tasks.datasets.corpus import Question, QuestionCorpus
+from polypool.tasks.datasets.readers.vqa2 import Vqa2
 
 
 def official(folder: Path) -> list[Path]:
@@ -69,18 +67,6 @@ def test_the_held_out_images_depend_on_the_seed_alone(tmp_path):
     assert drawn["a"][0] != drawn["seed"][0]
     assert [len(images) for images, _ in drawn.values()] == [1, 1, 1, 10, 0]
     assert drawn["a"][0] < drawn["more"][0]
-
-
-def test_a_val_split_of_ones_own_is_left_alone():
-    splits = ["val" if i == 3 else "train" for i in range(9)]
-    entries = [Question(id=str(i), split=s, image_id=str(i), question="x") for i, s in enumerate(splits)]
-    assert list(hold_out(entries, fraction=0.5, seed=0)) == entries
-    with pytest.raises(InputError, match="expected a fraction"):
-        list(hold_out(entries, fraction=1, seed=0))
-    with pytest.raises(InputError, match="one training image only"):
-        list(hold_out(entries[:1], fraction=0.5, seed=0))
-    tests = [Skipped(where="a", why="b"), Question(id="1", split="test", image_id="1", question="x")]
-    assert list(hold_out(tests, fraction=0.5, seed=0)) == tests
 
 
 def test_images_are_found_by_number(tmp_path):

@@ -8,9 +8,7 @@ import pytest
 from verbs import ingested, reasons, refused
 from vqa2_files import arguments, asked, told, write
 
-from polypool.infra.errors import InputError
-from polypool.tasks.datasets.questions import QuestionCorpus
-from polypool.tasks.datasets.readers.vqa2 import Vqa2
+from polypool.tasks.datasets.corpus import QuestionCorpus
 
 
 def of(corpus: QuestionCorpus) -> dict[str, list[str]]:
@@ -104,21 +102,6 @@ def test_bad_answers_are_skipped_and_listed(tmp_path):
     ]
 
 
-def test_annotations_of_multiple_choice_are_named(tmp_path):
-    chosen = [told(number, number) for number in (1, 2)]
-    del chosen[0]["answers"]
-    chosen[1]["answers"] = None
-    _, _, found = skipped(tmp_path, [asked(n, n) for n in (1, 2, 3)], [*chosen, told(3, 3)])
-    of_choice = "an annotation of multiple choice alone, without the people's `answers`"
-    assert [why for _, why in found] == [of_choice] * 2 + ["a question without an annotation"] * 2
-    files = [
-        write(tmp_path, "train2014", "questions", [asked(1, 1)]),
-        write(tmp_path, "train2014", "annotations", chosen[:1]),
-    ]
-    message = "those of multiple choice alone, without the people's `answers`; give the open-ended ones: --annotations"
-    refused(message, "vqa2", *arguments(files), "--out", tmp_path / "out")
-
-
 def test_questions_and_annotations_that_do_not_belong_together(tmp_path):
     questions = [asked(number, number) for number in (1, 2, 5)]
     annotations = [told(1, 1), told(5, 55), told(77, 7)]
@@ -154,9 +137,3 @@ def test_files_that_are_refused(tmp_path, text, options, message):
     path.write_text(text)
     refused(message, "vqa2", "--questions", path, "--out", out, *options)
     assert not (out / "questions.json").exists()
-
-
-def test_a_name_and_a_subtype_that_differ(tmp_path):
-    path = write(tmp_path, "train2014", "questions", [asked(1, 1)], name="val2014_questions.json")
-    with pytest.raises(InputError, match="say both train2014 and val2014 of"):
-        list(Vqa2(questions=(path,)).read().rows)

@@ -88,15 +88,3 @@ def test_what_is_no_whole_tar_file_is_no_corpus(content, tmp_path):
     path.write_bytes(path.read_bytes()[:5000] if content is None else content)
     refused("a.tar: cannot be", *words(tmp_path, path), "--out", tmp_path / "out")
     assert not [*(tmp_path / "out").glob("*.arrow")]
-
-
-def test_samples_without_texts_are_refused(tmp_path):
-    path = shard(tmp_path / "a.tar", [(f"{n}.png", picture(n)) for n in range(3)])
-    refused("its samples have png", *words(tmp_path, path), "--out", tmp_path / "out")
-
-
-def test_shards_of_one_name_are_refused(tmp_path):
-    (tmp_path / "more").mkdir()
-    both = [shard(folder / "a.tar", samples(range(1))) for folder in (tmp_path, tmp_path / "more")]
-    files = (*words(tmp_path, *both), "--out", tmp_path / "out")
-    refused("several shards are called a; rename all but one", *files)

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 from annotations import vatex_entries, vatex_name, write_msvd, write_vatex
-from verbs import corpus_of, ingested, refused, run
+from verbs import corpus_of, run
 
 
 def test_msvd_descriptions_and_lists(tmp_path):
@@ -38,14 +38,6 @@ def test_msvd_descriptions_and_lists(tmp_path):
         "id bad_2_3": "no captions",
         "id other_1_2 (1 captions)": "captions of a clip that no list has",
     }
-
-
-@pytest.mark.parametrize("missing", ["AllVideoDescriptions.txt", "test_list.txt"])
-def test_msvd_needs_all_its_files(tmp_path, missing):
-    options = write_msvd(tmp_path, b"a_0_1 a cat\n", train="a_0_1", val="", test="")
-    ingested("msvd", *options, "--allow-skipped")
-    (tmp_path / missing).unlink()
-    refused(f"{missing}: no such file", "msvd", *options)
 
 
 def test_vatex_without_lists_says_that_the_split_is_its_own(tmp_path):
@@ -123,18 +115,3 @@ def test_vatex_skips_and_lists_what_is_bad(tmp_path):
             (f"id {vatex_name(5)}", "no captions"),
         ]
     )
-
-
-def test_vatex_refusals(tmp_path):
-    options = write_vatex(tmp_path, vatex_entries(0, 2), vatex_entries(100, 2))
-    np.save(tmp_path / "names.npy", np.array([vatex_name(100)], object), allow_pickle=True)
-    (tmp_path / "ids.json").write_text('{"a": 1}')
-    (tmp_path / "deep.json").write_text('[["a"]]')
-    for file, message in (
-        ("names.npy", "it holds pickled objects; pickles are not read"),
-        ("ids.json", "expected a list of ids, and it holds an object"),
-        ("deep.json", "expected a list of ids"),
-        ("none.txt", "no such file"),
-    ):
-        refused(message, "vatex", *options, "--val-ids", tmp_path / file)
-    refused("not of the expected form: VATEX's JSON", "vatex", *write_vatex(tmp_path, {"a": 1}, []))

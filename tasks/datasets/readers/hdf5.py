@@ -32,7 +32,7 @@ from polypool.infra.registry import READERS
 from polypool.infra.store.findings import Skipped
 from polypool.tasks.datasets import Features, Reading
 from polypool.tasks.datasets.annotations import as_text, read_id_rows
-from polypool.tasks.datasets.features.sources import (
+from polypool.tasks.datasets.features import (
     OTHER_WIDTH,
     PATTERNS,
     ArrayReader,

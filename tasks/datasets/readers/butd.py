@@ -28,7 +28,7 @@ from polypool.infra.process.progress import Progress
 from polypool.infra.registry import READERS
 from polypool.infra.store.findings import Skipped
 from polypool.tasks.datasets import Features, Reading
-from polypool.tasks.datasets.features.sources import PATTERNS, FileReader, files_of
+from polypool.tasks.datasets.features import PATTERNS, FileReader, files_of
 
 _COLUMNS = 6
 

@@ -5,7 +5,7 @@
 - An `.npy` file with a row an image or video, and a file of their ids, `train_ids.txt` beside `train_ims.npy`.
 - An `.npz` file with an array for each id.
 
-How an array becomes a set is in `polypool.tasks.datasets.features.sources.Axes`. In an `.npz` or `.pth` of one image or
+How an array becomes a set is in `polypool.tasks.datasets.features.Axes`. In an `.npz` or `.pth` of one image or
 video the array is called `features` or `x`, or is the only one; `num_bbox` or the number of boxes says which of its two
 axes is the width, which OpenVQA's and MCAN's files have first. D is what most files have.
 
@@ -38,7 +38,7 @@ from polypool.infra.registry import READERS
 from polypool.infra.store.findings import Skipped
 from polypool.tasks.datasets import Features, Reading
 from polypool.tasks.datasets.annotations import PICKLED, map_array, read_csv, read_id_rows, unreadable
-from polypool.tasks.datasets.features.sources import (
+from polypool.tasks.datasets.features import (
     OTHER_WIDTH,
     PATTERNS,
     ArrayReader,

@@ -1,0 +1,763 @@
+"""Features of images, videos and texts by a backbone: of a corpus by Ray's workers into a store, and of a new file.
+
+The store is in the order of the corpus; an interrupted extraction can be resumed.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import sys
+import time
+import traceback
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass
+from functools import cached_property, partial
+from itertools import accumulate, chain, count, islice, pairwise
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from PIL import Image
+
+from polypool.encoders.backbones import (
+    Backbone,
+    Described,
+    build_backbone,
+    recorded_backbone,
+    recorded_spec,
+    vectors,
+)
+from polypool.encoders.backbones.model_folders import remember_folder
+from polypool.infra.digests import why_changed
+from polypool.infra.errors import AbsentError, AwayError, InputError, MissingError
+from polypool.infra.fields import from_plain
+from polypool.infra.files import existing
+from polypool.infra.paths import here
+from polypool.infra.pictures import load
+from polypool.infra.process.progress import Progress, waiting
+from polypool.infra.ray import ray_session, waiting_for_cores
+from polypool.infra.registry import BACKBONES
+from polypool.infra.spec import Spec, trust_modules, trust_specs, trusted
+from polypool.infra.storage import Url, place
+from polypool.infra.store import StoreWriter
+from polypool.infra.store.feature_store import text_id
+from polypool.infra.store.findings import USUAL, Flagged, Skipped, Tolerance
+from polypool.infra.store.manifest import NAME as MANIFEST
+from polypool.infra.store.manifest import Manifest
+from polypool.infra.store.writer import ColumnsWriter, with_columns
+from polypool.infra.video import SECONDS, BadVideo, Frame, VideoReaders, choose_decoder, describe_decoder
+from polypool.tasks.datasets.corpus import Corpus, QuestionCorpus, open_corpus
+from polypool.tasks.datasets.corpus import Image as ImageRow
+from polypool.tasks.datasets.readers.folders import VIDEOS
+
+if TYPE_CHECKING:
+    from polypool.tasks.inputs.visuals import FeatureSource
+
+
+Batch = dict[str, list[str]]
+"""The `ids` of some images, videos or texts, with their `paths` and `digests`, which may be empty, or the `texts`."""
+Row = dict[str, Any]
+"""The features of an image, video or text.
+
+`id`; `path`, or the text; `why` there are no features, or nothing; `x_NW`, float32, its vectors with their columns
+beside them; of a video the number of its `frames`, and its length where that is `odd`.
+"""
+_AHEAD = 2  # batches that a worker has, so that it never waits for the next
+_TRIES = 3
+
+
+def stream(
+    batches: Iterable[Batch], *, extractor: Callable[..., Any], options: dict[str, Any], gpu: bool
+) -> Generator[Row, None, None]:
+    """Yield an extractor's rows for all batches, in their order, from as many workers as the cluster has room for.
+
+    A batch is requested when a worker is free, so that a corpus of any size is never listed. A worker that dies is
+    restarted, and its batch is retried.
+
+    Args:
+        batches: what the extractor is called with.
+        extractor: class of the extractor.
+        options: what its constructor gets beside `threads` and `trusting`.
+        gpu: give each worker a GPU if there is one.
+
+    Raises:
+        AwayError: workers died of the same batch again and again.
+    """
+    import ray
+    from ray.exceptions import RayActorError
+    from ray.util import ActorPool
+
+    has = ray.cluster_resources()
+    cpus, gpus = int(has.get("CPU", 1)), int(has.get("GPU", 0)) if gpu else 0
+    threads = max(1, cpus // gpus) if gpus else 1
+    coming = iter(batches)
+    first = [*islice(coming, gpus or cpus)]
+    kind = ray.remote(
+        num_cpus=threads, num_gpus=1 if gpus else 0, max_restarts=-1, max_task_retries=_TRIES - 1
+    )(_Worker)
+    options = options | {"threads": threads, "trusting": trusted()}
+    workers: list[Any] = [kind.remote(extractor, options) for _ in first]
+    pool, tasks = ActorPool(workers * _AHEAD), enumerate(chain(first, coming))
+    done: dict[int, list[Row] | Exception] = {}
+    try:
+        for wanted in count():
+            while wanted not in done:
+                while pool.has_free() and (task := next(tasks, None)):
+                    pool.submit(lambda worker, task: worker.describe.remote(*task), task)
+                if not pool.has_next():
+                    return
+                number, rows = pool.get_next_unordered()
+                done[number] = rows
+            rows = done.pop(wanted)
+            if isinstance(rows, Exception):
+                raise rows
+            yield from rows
+    except RayActorError as error:
+        raise AwayError(
+            f"a worker died {_TRIES} times on one batch, most likely as memory ran out; a smaller --batch takes less. "
+            f"Ray says: {error}"
+        ) from error
+    finally:
+        for worker in workers if ray.is_initialized() else ():
+            ray.kill(worker)
+
+
+class _Worker:
+    """An extractor in a process of Ray's; it is made with the first batch, so that its errors reach the driver."""
+
+    def __init__(self, extractor: Callable[..., Any], options: dict[str, Any]) -> None:
+        self._make, self._extractor = lambda: extractor(**options), None
+
+    def describe(self, number: int, batch: Batch) -> tuple[int, list[Row] | Exception]:
+        """Return the number of a batch with its rows, or the error, which is raised when it is the batch's turn."""
+        try:
+            self._extractor = self._extractor or self._make()
+            return number, self._extractor(batch)
+        except Exception as error:
+            error.add_note(traceback.format_exc())
+            return number, error
+
+
+_BEGIN_END = re.compile(r"_(\d{6})_(\d{6})$")
+_USUAL_FRAMES = 20  # as in HGR, where none is said
+
+
+class Extractor:
+    """Describes batches of images, texts or videos with a backbone.
+
+    Args:
+        backbone: spec of the backbone.
+        threads: images or videos decoded at a time, or threads that torch may use.
+        trusting: modules whose code the spec may name.
+    """
+
+    def __init__(self, *, backbone: str, threads: int, trusting: Sequence[str] = ()) -> None:
+        trust_modules(*trusting)
+        self._backbone: Any = build_backbone(backbone)
+        self._pool = ThreadPoolExecutor(threads)
+
+
+class ImageExtractor(Extractor):
+    """Decodes and describes images."""
+
+    def __call__(self, batch: Batch) -> list[Row]:
+        """Return a row for each of the batch's `ids`, `paths` and `digests`."""
+        files = zip(batch["paths"], batch["digests"], strict=True)
+        loaded = list(self._pool.map(lambda file: load(file[0], digest=file[1]), files))
+        images = [image for image in loaded if isinstance(image, Image.Image)]
+        features = iter(self._backbone(images) if images else [])
+        return [
+            row_of(id, path, image if isinstance(image, str) else next(features))
+            for id, path, image in zip(batch["ids"], batch["paths"], loaded, strict=True)
+        ]
+
+
+class TextExtractor(Extractor):
+    """Describes texts."""
+
+    def __init__(self, *, backbone: str, threads: int, trusting: Sequence[str] = ()) -> None:
+        import torch  # slow, and of use to this extractor alone
+
+        torch.set_num_threads(threads)
+        super().__init__(backbone=backbone, threads=threads, trusting=trusting)
+
+    def __call__(self, batch: Batch) -> list[Row]:
+        """Return a row for each of the batch's `ids` and `texts`."""
+        described = self._backbone(list(batch["texts"]))
+        return [
+            row_of(id, repr(text), x_ND)
+            for id, text, x_ND in zip(batch["ids"], batch["texts"], described, strict=True)
+        ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class VideoOptions:
+    """How videos are read."""
+
+    frames: int | None = None
+    """Take at most so many frames of a video, evenly spaced; 20 by default, and all for i3d or with --every."""
+    every: int | None = None
+    """Take the first frame of a video and each so many after it, as HGR does with 16 of MSR-VTT."""
+    pool: Literal["mean", "concat", "all"] = "mean"
+    """What the cells of a frame become: their mean; side by side one vector; all of them elements of the video."""
+    timeout: float = 60.0
+    """Seconds of decoding after which a video is given up."""
+    decoder: Literal["av", "decord"] = "av"
+    """PyAV, or decord, which says nothing of damage that it meets; what it reads wrongly is left to PyAV."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Videos:
+    """Settings by which workers turn videos into sets, as fits a backbone.
+
+    Args:
+        options: as requested.
+        frames: at most so many of each video, evenly spaced; all where None.
+        dim: width of the elements.
+        batch: frames of one video that go through a backbone of images together.
+        version: name and version of the decoder.
+    """
+
+    options: VideoOptions
+    frames: int | None
+    dim: int
+    batch: int
+    version: str
+
+    @classmethod
+    def plan(cls, backbone: Any, options: VideoOptions, *, batch: int) -> Videos:
+        """Return what fits a backbone: those that read whole videos get all frames, others 20 by default.
+
+        Raises:
+            InputError: numbers that make no sense, a decoder that is not there, or a pooling of frames for a backbone
+                that makes none.
+        """
+        whole, frames = backbone.reads == "video", options.frames
+        for flag, number in (("--frames", frames), ("--every", options.every)):
+            if number is not None and number < 1:
+                raise InputError(f"{flag} must be at least 1, got {number}")
+        if not options.timeout > 0:
+            raise InputError(f"--timeout must be above 0, got {options.timeout:g}")
+        if whole and options.pool != "mean":
+            raise InputError(
+                f"--pool {options.pool} is for backbones of images; this one makes vectors of whole videos"
+            )
+        cells = len(vectors(backbone([Image.new("RGB", (224, 224))])[0])) if options.pool == "concat" else 1
+        return cls(
+            options=options,
+            frames=frames if whole or frames or options.every else _USUAL_FRAMES,
+            dim=cells * backbone.dim,
+            batch=batch,
+            version=describe_decoder(choose_decoder(options.decoder)),
+        )
+
+    def columns(self, backbone: Backbone) -> dict[str, int]:
+        """Return the columns of the store, with the numbers of an element in each; clips of whole videos have none."""
+        return {} if backbone.reads == "video" else {SECONDS: 1}
+
+    def describe(self, backbone: Backbone) -> dict[str, object]:
+        """Return what the features depend on."""
+        pool = {} if backbone.reads == "video" else {"pool": self.options.pool}
+        every = {"every": self.options.every} if self.options.every else {}
+        return {"decoder": self.version, "frames": self.frames or "all"} | every | pool
+
+
+class VideoExtractor(Extractor):
+    """Decodes and describes videos as `videos` says."""
+
+    def __init__(self, *, backbone: str, threads: int, videos: Videos, trusting: Sequence[str] = ()) -> None:
+        super().__init__(backbone=backbone, threads=threads, trusting=trusting)
+        here = describe_decoder(videos.options.decoder)
+        if here != videos.version:
+            raise RuntimeError(f"this worker has {here}, where the store shall be made with {videos.version}")
+        self._videos, self.columns = videos, videos.columns(self._backbone)
+        self._lock = Lock()  # videos are decoded at the same time, and described one after another
+        self._readers = VideoReaders(threads, decoder=videos.options.decoder, timeout=videos.options.timeout)
+
+    def __call__(self, batch: Batch) -> list[Row]:
+        """Return a row for each of the batch's `ids`, `paths` and `digests`.
+
+        A row has the features and seconds of a video, or why there are none.
+        """
+        return list(self._pool.map(self._row, batch["ids"], batch["paths"], batch["digests"]))
+
+    def _row(self, id: str, path: str, digest: str) -> Row:
+        if why := why_changed(path, digest):
+            return row_of(id, path, why) | {"frames": 0}
+        seconds = list[float]()
+        try:
+            every, at_most = self._videos.options.every or 1, self._videos.frames
+            with closing(self._readers.frames(path, every=every, at_most=at_most)) as decoded:
+                parts = self._features(_as_images(decoded, seconds))
+            row = row_of(id, path, self._with_seconds(parts, seconds))
+            return row | {"frames": len(seconds), "odd": _odd_length(id, seconds)}
+        except BadVideo as bad:
+            return row_of(id, path, str(bad)) | {"frames": 0}
+
+    def _features(self, frames: Iterator[Image.Image]) -> list[np.ndarray]:
+        """Return the `(N, dim)` features of a video, or of each of its frames."""
+        if self._backbone.reads == "video":
+            return [self._backbone(frames)]
+        parts = []
+        while images := list(islice(frames, self._videos.batch)):
+            with self._lock:
+                parts += [self._pooled(vectors(described)) for described in self._backbone(images)]
+        return parts
+
+    def _with_seconds(self, parts: list[np.ndarray], seconds: list[float]) -> np.ndarray:
+        """Return a video's elements, float32, each with the second of its frame beside it."""
+        x_ND = np.concatenate(parts, dtype=np.float32)
+        if not self.columns:
+            return x_ND
+        second_N = np.repeat(np.asarray(seconds, np.float32), [len(part) for part in parts])
+        return np.concatenate([x_ND, second_N[:, None]], axis=1)
+
+    def _pooled(self, x_ND: np.ndarray) -> np.ndarray:
+        """Return the `(N, dim)` elements that a frame adds to its video."""
+        if self._videos.options.pool == "mean":
+            return x_ND.mean(axis=0, keepdims=True)
+        if self._videos.options.pool == "all":
+            return x_ND
+        if x_ND.size != self._videos.dim:
+            cells = self._videos.dim // x_ND.shape[1]
+            raise BadVideo(f"frames of {len(x_ND)} cells, expected {cells}; --pool mean takes any number")
+        return x_ND.reshape(1, -1)
+
+    def close(self) -> None:
+        """End the processes that decode."""
+        self._readers.close()
+
+
+def _odd_length(id: str, seconds: Sequence[float]) -> str:
+    """Return the length of a clip by the times of its sampled frames, where its id says another one; else nothing.
+
+    Ids of VATEX and Kinetics end in the seconds at which a clip begins and ends in its video: `..._000010_000020`.
+    """
+    if not (found := _BEGIN_END.search(id)):
+        return ""
+    begin, end = map(int, found.groups())
+    slack = 1 + (seconds[-1] - seconds[-2] if len(seconds) > 1 else 0)
+    return f"{seconds[-1]:.1f} s" if abs(seconds[-1] - (end - begin)) > slack else ""
+
+
+def _as_images(frames: Iterable[Frame], seconds: list[float]) -> Iterator[Image.Image]:
+    """Turn frames into images, and note when each is shown."""
+    for x_HW3, second in frames:
+        seconds.append(second)
+        yield Image.fromarray(x_HW3)
+
+
+def row_of(id: str, path: str, described: np.ndarray | Described | str) -> Row:
+    """Return a row of what a backbone returned, or of why there are no features."""
+    if isinstance(described, str):
+        return {"id": id, "path": path, "why": described, "x_NW": None}
+    x_NW = described.side_by_side() if isinstance(described, Described) else described
+    return {"id": id, "path": path, "why": "", "x_NW": np.ascontiguousarray(x_NW, np.float32)}
+
+
+def parted(x_NW: np.ndarray, columns: Mapping[str, int]) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Return the vectors of a row's array, and its columns."""
+    first = x_NW.shape[1] - sum(columns.values())
+    ends = accumulate((columns[name] for name in sorted(columns)), initial=first)
+    return x_NW[:, :first], {
+        name: x_NW[:, begin:end] for name, (begin, end) in zip(sorted(columns), pairwise(ends), strict=True)
+    }
+
+
+VIDEO_DEFAULTS = VideoOptions()
+_VIDEOS_OF_A_GPU = 8  # that its worker decodes at a time, and describes one after another
+_FLAGS = {"image": "leave out --texts", "video": "say --video", "text": "say --texts"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Text:
+    """A caption or question of a split; its id is that of every text like it."""
+
+    id: str
+    split: str
+    text: str
+
+
+_Item = ImageRow | Text
+
+
+@dataclass(frozen=True, kw_only=True)
+class Extracted:
+    """A store that was extracted, and the speed of it.
+
+    Attributes:
+        unit: `image`, `video` or `text`.
+        manifest: of the store.
+        new: sets that were added now.
+        frames: of videos that were decoded now.
+        seconds: that it took.
+    """
+
+    unit: str
+    manifest: Manifest
+    new: int
+    frames: int
+    seconds: float
+
+
+def extract(
+    *,
+    corpus: Path | Url,
+    out: Path | Url,
+    backbone: str = "cells",
+    dtype: str = "float16",
+    batch: int = 16,
+    splits: Sequence[str] = (),
+    limit: int | None = None,
+    video: bool = False,
+    texts: bool = False,
+    videos: VideoOptions = VIDEO_DEFAULTS,
+    tolerance: Tolerance = USUAL,
+) -> Extracted:
+    """Turn the images, videos or texts of a corpus into a feature store; see `polypool.pipelines.commands.extract`.
+
+    Raises:
+        InputError: no corpus, an unknown backbone or split, a finished store in `out` that has all of this or was made
+            otherwise, a backbone that reads something else, no usable image, video or
+            text, or more were left out than the tolerance lets pass.
+    """
+    if batch < 1 or (limit is not None and limit < 1):
+        raise InputError(f"--batch and --limit must be at least 1, got {batch} and {limit}")
+    if video and texts:
+        raise InputError(
+            "--video and --texts are two stores; make one after the other, each with a backbone of its own"
+        )
+    if not video and videos != VIDEO_DEFAULTS:
+        raise InputError("settings of videos, such as --frames, need --video and a corpus of videos")
+    started, store, opened = time.monotonic(), place(out), open_corpus(corpus)
+    for split in (chosen := list(splits or opened.splits)):
+        opened.check_split(split)
+    if not (video or texts):
+        (first,) = islice(_images(opened, chosen[0], 1), 1)
+        if first.path.lower().endswith(VIDEOS):
+            raise InputError(f"{place(corpus)} is a corpus of videos, such as {first.path}: say --video")
+    trust_specs(backbone)
+    backbone = BACKBONES.located(backbone, here)
+    work = _work(backbone, "text" if texts else "video" if video else "image", videos, batch=batch)
+    job = {"corpus": opened.digest, "batch": batch}
+    source = with_columns(work.source | job, work.columns)
+    limits = dict.fromkeys(chosen, limit)
+    if extends := bool(there := _limits_there(store, source)):
+        limits = _added(there, limits, store=store)
+    differ = len({*limits.values()}) > 1
+    source |= {"splits": [*limits], "limit": limits if differ else limits[chosen[0]]}
+    listed = partial(_listed, opened, limits, texts=texts)
+    with StoreWriter(store, dim=work.dim, dtype=dtype, source=source, extends=extends) as writer:
+        before = len(writer.done)
+        frames = _write(writer, work, opened, listed, out=store, extends=extends)
+        trained = (item.id for item in listed() if item.split == "train") if texts else opened.training_ids()
+        manifest = writer.close(statistics_of=trained, tolerance=tolerance)
+    return Extracted(
+        unit=work.unit,
+        manifest=manifest,
+        new=manifest.sets - before,
+        frames=frames,
+        seconds=time.monotonic() - started,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Work:
+    """The work of the workers: an extractor's class and options, what it returns, and the size of a batch."""
+
+    unit: str
+    extractor: type
+    options: dict[str, Any]
+    dim: int
+    columns: Mapping[str, int]
+    source: dict[str, Any]
+    gpu: bool
+    size: int
+
+    def batches(self, items: Iterator[_Item], *, done: Sequence[set[str]]) -> Iterator[list[_Item]]:
+        """Yield the batches of items that are not all in each of those `done`.
+
+        One that is done in part is sent whole: who is in it may change the last bit of an image's features.
+        """
+        while part := [*islice(items, self.size)]:
+            if not all(stored.issuperset(item.id for item in part) for stored in done):
+                yield part
+
+
+def _work(backbone: str, reads: str, videos: VideoOptions, *, batch: int) -> _Work:
+    """Return the work with a backbone on images, videos or texts.
+
+    Raises:
+        InputError: the backbone reads something else.
+    """
+    built = build_backbone(backbone)
+    if built.reads != reads and (built.reads, reads) != ("image", "video"):  # whose frames are images
+        raise InputError(
+            f"the backbone {backbone!r} reads {built.reads}s, not {reads}s: {_FLAGS[built.reads]}, and give it a "
+            "corpus of them; or choose another backbone"
+        )
+    if built.note:
+        print(f"note: {built.note}", file=sys.stderr)
+    remember_folder(str(Spec.parse(backbone).params.get("name", "")), described := built.describe())
+    plan = Videos.plan(built, videos, batch=batch) if reads == "video" else None
+    return _Work(
+        unit=reads,
+        extractor={"image": ImageExtractor, "text": TextExtractor, "video": VideoExtractor}[reads],
+        options={"backbone": backbone} | ({"videos": plan} if plan else {}),
+        dim=plan.dim if plan else built.dim,
+        columns=plan.columns(built) if plan else built.columns,
+        source={"extractor": described} | ({"video": plan.describe(built)} if plan else {}),
+        gpu=built.gpu,
+        size=(_VIDEOS_OF_A_GPU if built.gpu else 1) if plan else batch,
+    )
+
+
+def _limits_there(store: Path | Url, source: Mapping[str, Any]) -> dict[str, int | None]:
+    """Return the limit of each split that a complete store has, to which more can be added; empty where there is none.
+
+    Raises:
+        InputError: it was made otherwise.
+    """
+    try:
+        there = Manifest.read(store).source
+    except (AbsentError, MissingError):
+        return {}
+    splits, limit = there.get("splits", []), there.get("limit")
+    there = {name: value for name, value in there.items() if name not in ("splits", "limit")}
+    now = json.loads(json.dumps(source))
+    if other := [name for name in {**there, **now} if there.get(name) != now.get(name)]:
+        raise InputError(
+            f"{store}: holds a complete store that was made with another {', '.join(other)}, so that nothing can be "
+            "added; name another folder with --out, or remove this one to write it anew"
+        )
+    return {split: limit.get(split) if isinstance(limit, dict) else limit for split in splits}
+
+
+def _added(
+    there: Mapping[str, int | None], more: Mapping[str, int | None], *, store: Path | Url
+) -> dict[str, int | None]:
+    """Return the limits of the splits of a store when more are added; None is none.
+
+    Raises:
+        InputError: the store has all of these already.
+    """
+    new = {
+        split: limit
+        for split, limit in more.items()
+        if (limit or math.inf) > (0 if split not in there else there[split] or math.inf)
+    }
+    if not new:
+        has = ", ".join(
+            split if limit is None else f"{split} (first {limit:,})" for split, limit in there.items()
+        )
+        raise InputError(
+            f"{store}: holds a complete store of {has}: --splits or a larger --limit adds to it; remove this folder to "
+            "write it anew"
+        )
+    return {**there, **new}
+
+
+def _listed(
+    corpus: Corpus | QuestionCorpus, limits: Mapping[str, int | None], *, texts: bool
+) -> Iterator[_Item]:
+    """Yield the images, videos or texts of some splits, each once: one that is in several counts to the first."""
+    if isinstance(corpus, Corpus) and not texts:  # which has each in one split, once
+        for split, limit in limits.items():
+            yield from _images(corpus, split, limit)
+        return
+    seen = set[str]()
+    for split, limit in limits.items():
+        for item in texts_of(corpus, split, limit=limit) if texts else _images(corpus, split, limit):
+            if item.id not in seen:
+                seen.add(item.id)
+                yield item
+
+
+def texts_of(corpus: Corpus | QuestionCorpus, split: str, *, limit: int | None) -> Iterator[Text]:
+    """Yield the captions of the first items of a split, or its first questions; all without a limit.
+
+    Raises:
+        InputError: the corpus has no such split.
+    """
+    if isinstance(corpus, QuestionCorpus):
+        lines = (line for (line,) in islice(corpus.rows(split, "question"), limit))
+    else:
+        lines = (line for (captions,) in islice(corpus.rows(split, "captions"), limit) for line in captions)
+    yield from (Text(id=text_id(line), split=split, text=line) for line in lines)
+
+
+def _images(corpus: Corpus | QuestionCorpus, split: str, limit: int | None) -> Iterator[ImageRow]:
+    for id, path, sha256 in islice(corpus.paths(split), limit):
+        yield ImageRow(id=id, split=split, path=path, sha256=sha256)
+
+
+def _batch(corpus: Corpus | QuestionCorpus, items: list[_Item]) -> Batch:
+    batch: Batch = {"ids": [item.id for item in items]}
+    if texts := [item.text for item in items if isinstance(item, Text)]:
+        return batch | {"texts": texts}
+    images = [item for item in items if isinstance(item, ImageRow)]
+    return batch | {
+        "paths": [str(corpus.image_path(image)) for image in images],
+        "digests": [image.sha256 for image in images],
+    }
+
+
+def _write(
+    writer: StoreWriter,
+    work: _Work,
+    corpus: Corpus | QuestionCorpus,
+    listed: Callable[[], Iterator[_Item]],
+    *,
+    out: Path | Url,
+    extends: bool,
+) -> int:
+    """Store what is listed and not there yet, with its columns; return how many frames were decoded."""
+    frames = 0
+    with ColumnsWriter(out, work.columns, source=writer.source, extends=extends) as beside:
+        done = [writer.done, *beside.done]
+        total = sum(len(part) for part in work.batches(listed(), done=done))
+        if not total:
+            return 0
+        batches = (_batch(corpus, part) for part in work.batches(listed(), done=done))
+        how = {"extractor": work.extractor, "options": work.options, "gpu": work.gpu}
+        with ray_session(), waiting_for_cores(1), closing(stream(batches, **how)) as rows:
+            with waiting(f"the first {work.unit}: workers of Ray start and load the backbone", after=5.0):
+                first = [*islice(rows, 1)]
+            for row in Progress(chain(first, rows), desc="extract", total=total, unit=work.unit):
+                id, where = row["id"], f"id {row['id']}, {row['path']}"
+                if row["why"]:
+                    writer.note(Skipped(where=where, why=row["why"]))
+                    continue
+                frames += row.get("frames", 0)
+                x_ND, columns = parted(row["x_NW"], work.columns)
+                beside.offer(writer, id, x_ND, columns, where=where)
+                if length := row.get("odd"):
+                    why = (
+                        "a clip that is longer or shorter than the seconds in its id: is it the whole video?"
+                    )
+                    writer.note(Flagged(where=f"{where}, {length}", why=why))
+    return frames
+
+
+class FileFeatures:
+    """Describes image or video files with the backbone that made the features of a store.
+
+    Args:
+        made: how the features that the model was trained on were made.
+
+    Raises:
+        InputError: on use: the store was not made by `extract`, or the backbone of it cannot be built.
+    """
+
+    def __init__(self, made: FeatureSource) -> None:
+        self.made, self.source = made, made.source
+        self._manifest = f"{made.store}/{MANIFEST}"
+        self._where = f"{self._manifest}: source.extractor"
+
+    @classmethod
+    def for_model(cls, adapter: Any) -> FileFeatures:
+        """Return what describes files for a trained model of features.
+
+        The assets of its `Searchable` adapter say how.
+
+        Raises:
+            InputError: its assets are damaged, or it was trained without a store.
+        """
+        from polypool.tasks.inputs.visuals import FEATURES, FeatureSource  # which imports torch
+
+        return cls(from_plain(FeatureSource, adapter.assets.get(FEATURES), where=f"assets.json: {FEATURES}"))
+
+    @property
+    def of_videos(self) -> bool:
+        """Whether the store describes videos."""
+        return "video" in self.source
+
+    @property
+    def _extractor(self) -> Any:
+        extractor = self.source.get("extractor")
+        if not extractor:
+            origin = self.source.get("reader", "another program")
+            raise InputError(
+                f"{self.made.store}: its features come from {origin}, not from `polypool extract`, so no "
+                "backbone here makes them of a new file; search with a text, or with --id, an id of the corpus"
+            )
+        return extractor
+
+    @cached_property
+    def _backbone(self) -> Any:
+        return recorded_backbone(self._extractor, where=self._where, store=self.made.store)
+
+    @cached_property
+    def _videos(self) -> VideoExtractor:
+        kept = self.source["video"]
+        options = VideoOptions(
+            frames=None if kept["frames"] == "all" else kept["frames"],
+            every=kept.get("every"),
+            pool=kept.get("pool", "mean"),
+            decoder=kept["decoder"].partition(" ")[0],
+        )
+        spec = recorded_spec(self._extractor, where=self._where)
+        videos = Videos.plan(self._backbone, options, batch=self.source.get("batch", 16))
+        if videos.version != kept["decoder"]:
+            print(
+                f"note: frames come from {videos.version}, the store's from {kept['decoder']}",
+                file=sys.stderr,
+            )
+        return VideoExtractor(backbone=spec, threads=1, videos=videos)
+
+    def check(self, *, video: bool) -> None:
+        """Refuse where no image, or no video, can be described, before one comes.
+
+        Raises:
+            InputError: the store has the other ones, was not made by `extract`, or its backbone cannot be built.
+        """
+        if video != self.of_videos:
+            has = "videos" if self.of_videos else "images"
+            raise InputError(f"{self.made.store}: the model was trained on features of {has}")
+        _ = self._backbone
+
+    def of(self, path: Path, *, video: bool) -> np.ndarray:
+        """Return the features `(N, dim)` of a file, rounded as the store rounds them.
+
+        Raises:
+            InputError: an image where the store has videos, or the other way round; a file that is missing or does not
+                decode; or a backbone that cannot be built.
+        """
+        path = existing(path, what="a video" if video else "an image")
+        if video != self.of_videos:
+            has, say = ("videos", "--video") if self.of_videos else ("images", "--image")
+            raise InputError(f"{path}: the model was trained on features of {has}; give one with {say} FILE")
+        if video:
+            (row,) = self._videos({"ids": [""], "paths": [str(path)], "digests": [""]})
+            if row["why"]:
+                raise InputError(f"{path}: {row['why']}; give a video that can be played")
+            x_ND = parted(row["x_NW"], self._videos.columns)[0]
+        else:
+            x_ND = np.asarray(vectors(self._backbone([readable(path)])[0]))
+        if x_ND.shape[1] != self.made.dim:
+            raise InputError(
+                f"{path}: features of width {x_ND.shape[1]}, and {self.made.store} has {self.made.dim}"
+            )
+        return x_ND.astype(self.made.dtype).astype(np.float32)
+
+    def close(self) -> None:
+        """End the processes that decode."""
+        if "_videos" in self.__dict__:
+            self._videos.close()
+
+
+def readable(path: Path) -> Any:
+    """Return an image file as RGB.
+
+    Raises:
+        InputError: it does not decode.
+    """
+    image = load(path)
+    if isinstance(image, str):
+        raise InputError(f"{path}: {image}; give an image such as a JPEG or PNG")
+    return image

@@ -1,1 +1,0 @@
-"""From image and video files to features, by a backbone."""

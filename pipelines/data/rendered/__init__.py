@@ -1,1 +1,0 @@
-"""Rendered pictures and videos with captions and questions, for the demo."""
