@@ -82,18 +82,6 @@ def test_a_batch_reads_its_sets_and_little_around_them_and_so_does_opening(cold)
     assert waits() - waited < len(rows) / 2  # not for any of a set's ten pages, but for the first sets'
 
 
-def test_a_set_is_read_in_one_go_and_what_is_not_fetched_without_anything_around_it(cold):
-    store = FeatureStore.open(cold)
-    shard, row = store.place(300)
-    size, before = shard.view(row).nbytes, read_from_disk()
-    assert np.isfinite(shard.view(row)).all()
-    assert read_from_disk() - before <= size + 2 * mmap.PAGESIZE
-    before, waited = read_from_disk(), waits()
-    assert store[200].shape == (SIZE, DIM)
-    assert read_from_disk() - before <= size + 2 * mmap.PAGESIZE
-    assert waits() - waited < 5
-
-
 def test_who_reads_all_of_a_store_does_not_wait_for_each_page(cold):
     store, before, waited = FeatureStore.open(cold), read_from_disk(), waits()
     store.verify()

@@ -8,7 +8,7 @@ import pytest
 from stores import flip
 
 from polypool.infra.errors import InputError
-from polypool.infra.store import FeatureStore, StoreWriter
+from polypool.infra.store import FeatureStore
 from polypool.infra.store.findings import SKIPPED, Skipped, Tolerance
 from polypool.infra.store.writer import ColumnsWriter, with_columns
 from polypool.tasks.datasets.features import Features, write_features
@@ -98,24 +98,6 @@ def test_what_was_stopped_goes_on_to_the_same_bytes(tmp_path):
         if path.is_file()
     }
     assert files("again") == files("whole")
-
-
-def test_a_writer_that_died_between_the_columns_and_the_store_is_taken_up(tmp_path, monkeypatch):
-    close = StoreWriter.close
-
-    def dying(self, **options):
-        if self.dim == 8:
-            raise KeyboardInterrupt
-        return close(self, **options)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(StoreWriter, "close", dying)
-        with pytest.raises(KeyboardInterrupt):
-            write(tmp_path / "s")
-    assert (tmp_path / "s/columns/boxes/manifest.json").exists()
-    write(tmp_path / "s")
-    store = FeatureStore.open(tmp_path / "s")
-    assert np.array_equal(store.column("boxes")[5], SETS["s5"]["columns"]["boxes"].astype(np.float32))
 
 
 def test_columns_of_other_sets_and_missing_ones_are_refused(tmp_path):

@@ -4,19 +4,14 @@ import json
 import re
 import shutil
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from stores import flip, make_sets, write
 
 from polypool.infra.errors import InputError
 from polypool.infra.store import FeatureStore, shard
-from polypool.infra.store.manifest import Manifest
-from polypool.infra.store.shard import MappedFile
 from polypool.pipelines.data.ingestion import verify
 
 
@@ -139,16 +134,6 @@ def test_shards_and_manifests_of_other_stores_are_refused(tmp_path):
             FeatureStore.open(tmp_path / "c").rows(["id0"])
 
 
-def test_a_shard_cut_short_after_the_store_was_opened_is_refused(small):
-    store, path = FeatureStore.open(small), small / "shard-00000.arrow"
-    path.write_bytes(path.read_bytes()[:-10])
-    with pytest.raises(InputError, match=r"shard-00000\.arrow: has [\d,]+ bytes, not"):
-        store[0]
-    path.unlink()
-    with pytest.raises(InputError, match=r"shard-00000\.arrow: cannot be read"):
-        store[0]
-
-
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
@@ -176,36 +161,3 @@ def test_a_file_that_is_missing_or_cut_short_is_found_at_once(folder):
     (folder / "manifest.json").unlink()
     refused("not a complete feature store")
     refused("no such folder", folder / "nowhere")
-
-
-def rewritten(folder: Path, batches: Any, **options: Any) -> None:
-    """Replace the first shard of a store with another Arrow file, and have the manifest fit its bytes."""
-    path, manifest = folder / "shard-00000.arrow", Manifest.read(folder)
-    with pa.ipc.open_file(path.read_bytes()) as reader:
-        made = batches(reader.get_batch(0))
-    path.unlink()
-    with (
-        path.open("wb") as file,
-        pa.ipc.new_file(file, made[0].schema, options=pa.ipc.IpcWriteOptions(**options)) as to,
-    ):
-        for batch in made:
-            to.write_batch(batch)
-    first = replace(manifest.shards[0], bytes=path.stat().st_size)
-    sizes = {"dim": manifest.dim, "dtype": manifest.dtype}
-    first = replace(first, check=shard._check_around(MappedFile(path), first, **sizes))
-    replace(manifest, shards=(first, *manifest.shards[1:])).write(folder)
-
-
-@pytest.mark.parametrize(
-    ("batches", "options", "message"),
-    [
-        (lambda batch: [batch[:2], batch[2:]], {}, "expected one batch"),
-        (lambda batch: [batch[:3]], {}, r"\(3, \d+\) sets and vectors, the manifest says \(7, "),
-    ],
-)
-def test_an_arrow_file_that_is_no_shard_is_refused(small, batches, options, message):
-    rewritten(small, lambda batch: [batch])
-    assert np.array_equal(FeatureStore.open(small)[3], make_sets(7)["id3"].astype(np.float16))
-    rewritten(small, batches, **options)
-    with pytest.raises(InputError, match=rf"shard-00000\.arrow: .*{message}.*; copy this file again"):
-        FeatureStore.open(small)[3]

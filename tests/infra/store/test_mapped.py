@@ -4,7 +4,6 @@ import gc
 import mmap
 import os
 import resource
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -49,28 +48,6 @@ def test_without_advice_the_same_is_read_and_checked(small, monkeypatch, advice)
         damaged.padded(np.arange(7))
     with pytest.raises(InputError, match="1 of its 7 sets changed since they were written: id0"):
         damaged.verify()
-
-
-@pytest.mark.skipif(not hasattr(os, "seteuid"), reason="this system has other rights")
-def test_a_store_that_may_not_be_written_is_read(sets):
-    with tempfile.TemporaryDirectory() as name:  # pytest's folders are closed to other users
-        folder, user = Path(name) / "store", os.geteuid()
-        write(folder, sets)
-        before = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
-        for path in (*folder.iterdir(), folder):
-            path.chmod(0o555)
-        Path(name).chmod(0o755)
-        os.seteuid(user or 65534)
-        try:
-            with pytest.raises(PermissionError):
-                (folder / "new").touch()
-            store = FeatureStore.open(folder)
-            assert_reads(store, sets)
-            store.verify()
-        finally:
-            os.seteuid(user)
-        assert {path.name: path.stat().st_mtime_ns for path in folder.iterdir()} == before
-        folder.chmod(0o755)
 
 
 @pytest.fixture

@@ -1,14 +1,12 @@
 from __future__ import annotations
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from stores import DIM, contents, crash_after, fill, make_sets, store_writer, write
 
 from polypool.infra.errors import InputError
 from polypool.infra.store import FeatureStore, StoreWriter, unfinished
-from polypool.infra.store.shard import check_of, write_shard
-from polypool.infra.store.unfinished import DRAFT, OpenShard
+from polypool.infra.store.unfinished import DRAFT
 
 
 @pytest.fixture
@@ -82,36 +80,6 @@ def test_what_is_odd_about_its_sets_is_not_forgotten(tmp_path, at_once):
     manifest = FeatureStore.open(tmp_path / "store").manifest
     assert manifest.flagged["count"] == 1
     assert "empty" in (tmp_path / "store" / "warnings.jsonl").read_text()
-
-
-def test_another_job_begins_without_it(tmp_path, sets, at_once):
-    crash_after(tmp_path / "store", sets, 3)
-    assert (tmp_path / "store" / DRAFT).exists()
-    writer = StoreWriter(tmp_path / "store", dim=DIM, source={"made": "elsewhere"})
-    assert not writer.done
-    assert not (tmp_path / "store" / DRAFT).exists()
-
-
-def test_an_open_shard_is_written_as_arrays_of_the_same_sets_are(tmp_path):
-    names = ["a", "größer", "图片 7", "x" * 1000]
-    for number, taken in enumerate((names, names[:1], names[::-1])):
-        shard = OpenShard(dim=DIM, dtype="float16", rows=9)
-        shard.put("of the shard before", np.ones((3, DIM)))
-        shard.clear()
-        sets = [np.full((1 + len(name) % 4, DIM), at, np.float16) for at, name in enumerate(taken)]
-        stored = [shard.put(name, x_ND) for name, x_ND in zip(taken, sets, strict=True)]
-        assert all(np.array_equal(kept, x_ND) for kept, x_ND in zip(stored, sets, strict=True))
-        assert len(shard) == len(taken)
-        write_shard(tmp_path / f"{number}.open", **shard.columns())
-        write_shard(
-            tmp_path / f"{number}.arrays",
-            ids=pa.array(taken, pa.string()),
-            offsets=np.cumsum([0, *map(len, sets)]),
-            vectors_VD=np.concatenate(sets),
-            checks=np.array([check_of(x_ND) for x_ND in sets], np.uint64),
-        )
-        paths = [tmp_path / f"{number}.{kind}" for kind in ("open", "arrays")]
-        assert paths[0].read_bytes() == paths[1].read_bytes()
 
 
 def test_ids_of_finished_shards_stay_taken(tmp_path):

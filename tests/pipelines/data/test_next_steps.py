@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
-from verbs import called, ingested
 
 from polypool.infra.process.output import command_line
 from polypool.infra.store.manifest import Manifest
@@ -85,15 +83,3 @@ def test_splits_that_a_store_lacks_are_added_first(here):
     assert of_texts == (
         "train image_text --corpus data/mine --features FEATURES --aggregator gpo --no-test --texts data/t"
     )
-
-
-def test_the_verb_ends_with_them_and_is_quiet_where_asked(here):
-    corpus("")
-    (here / "in").mkdir()
-    for n in range(3):
-        np.save(here / "in" / f"{n}.npy", np.ones((2, 4), np.float32))
-    words = ("arrays", "--dir", "in", "--corpus", "data/mine", "--out", "data/own")
-    out = ingested(*words)
-    assert "train image_text --corpus data/mine --features data/own --aggregator gpo  # train a model" in out
-    assert "next:" not in ingested(*words[:-1], "data/other", "--quiet")
-    assert called("ingest", "verify", "--store", "data/own")[0] == 0

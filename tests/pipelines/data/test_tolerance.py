@@ -4,12 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from verbs import ingested, reasons, run, sets_of
+from verbs import run
 
-from polypool.infra.errors import InputError
-from polypool.infra.store import FeatureStore
 from polypool.tasks.datasets.corpus import Corpus
 
 HEADER = "key,vid_key,video_id,sentence"
@@ -58,33 +55,6 @@ def test_a_stray_quote_in_the_test_list_takes_one_row_and_is_told(split):
         "corpus.json",
         "corpus.skipped.jsonl",
     ]
-
-
-@pytest.fixture
-def arrays(tmp_path: Path) -> Path:
-    """Twenty arrays, of which two hold what no store takes."""
-    (tmp_path / "in").mkdir()
-    for number in range(20):
-        x_ND = np.full((2, 4), number + 1 if number > 1 else np.nan, np.float32)
-        np.save(tmp_path / "in" / f"{number}.npy", x_ND)
-    (tmp_path / "in" / "README.txt").write_text("about these arrays")
-    return tmp_path
-
-
-def test_a_store_that_lost_too_much_stays_unfinished_until_that_is_allowed(arrays):
-    files = ("arrays", "--dir", arrays / "in", "--out", arrays / "out")
-    code, _, err = run(*files)
-    assert code == 1
-    assert "2 of 20 sets (10.0%) were left out" in err
-    assert "2 x NaN or infinite values: 0.npy; 1.npy" in err
-    with pytest.raises(InputError, match="not a complete feature store"):
-        FeatureStore.open(arrays / "out")
-    assert len(reasons(arrays / "out", "refused.jsonl")) == 3
-    said = ingested(*files, "--allow-skipped")
-    assert "18 sets" in said
-    assert sorted(map(int, sets_of(arrays / "out"))) == list(range(2, 20))
-    assert len(reasons(arrays / "out")) == 3
-    assert not (arrays / "out" / "refused.jsonl").exists()
 
 
 def karpathy(folder: Path, ids: list[dict[str, Any]]) -> tuple[int, str, str]:

@@ -3,13 +3,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from describing import in_this_process
 from PIL import Image
 
 from polypool.infra.errors import InputError
-from polypool.infra.store import FeatureStore
 from polypool.infra.store.findings import Skipped, Tolerance
-from polypool.pipelines.commands.extract import extract
 from polypool.tasks.datasets.corpus import (
     Item,
     Question,
@@ -102,15 +99,3 @@ def test_one_door_to_either_corpus(corpus, tmp_path):
     write_questions(tmp_path, [question(1, 1)], source={})
     with pytest.raises(InputError, match=r"has both corpus\.json and questions\.json"):
         open_corpus(tmp_path)
-
-
-def test_extract_describes_each_image_once(corpus, tmp_path, monkeypatch):
-    in_this_process(monkeypatch)
-    extract(corpus=corpus, out=tmp_path / "cells", backbone="cells(grid=2)", dtype="float32")
-    store = FeatureStore.open(tmp_path / "cells")
-    assert store.ids.to_pylist() == ["0", "1", "2", "3", "4", "5"]
-    train_ND = np.concatenate([store[row] for row in range(3)])
-    statistics = store.manifest.statistics
-    np.testing.assert_allclose(statistics["mean"], train_ND.mean(axis=0), rtol=1e-4, atol=1e-5)
-    extract(corpus=corpus, out=tmp_path / "some", backbone="cells(grid=2)", splits=("test2015",), limit=1)
-    assert FeatureStore.open(tmp_path / "some").ids.to_pylist() == ["4"]

@@ -12,7 +12,7 @@ from verbs import exit_code, reasons
 
 from polypool.encoders.backbones.cells import Cells
 from polypool.infra.errors import InputError
-from polypool.infra.store import FeatureStore, writer
+from polypool.infra.store import FeatureStore
 from polypool.pipelines.commands import extract as verb
 from polypool.pipelines.data import extraction
 from polypool.tasks.datasets.corpus import Corpus, Item, Tolerance, write_corpus
@@ -202,19 +202,3 @@ def test_what_cannot_be_added_is_refused_and_the_store_stays(corpus, tmp_path):
         with pytest.raises(InputError, match=message):
             extract(**what | {"splits": ("test",) if other == "limit" else ("train",), other: value})
     assert bytes_of(tmp_path) == before
-
-
-def test_warnings_of_a_store_stay_when_splits_are_added(tmp_path, monkeypatch):
-    monkeypatch.setattr(writer, "_UNDERFLOWN", 0)  # warn of a single value
-    for n in range(8):
-        picture(n).save(tmp_path / f"{n}.png")
-    corpus_of_files(tmp_path, tmp_path, [f"{n}.png" for n in range(8)])
-    what = {"corpus": tmp_path, "out": tmp_path / "store", "backbone": "cells(grid=60)"}
-    extract(**what, splits=("test",))
-    old = FeatureStore.open(tmp_path / "store").manifest.flagged
-    extract(**what, splits=("train",))
-    new = FeatureStore.open(tmp_path / "store").manifest.flagged
-    assert old["count"] > 0
-    assert new["count"] > old["count"]
-    listed = (tmp_path / "store" / "warnings.jsonl").read_text()
-    assert all(example in listed for reason in old["reasons"].values() for example in reason["examples"])

@@ -10,7 +10,7 @@ from detectors import write_detector
 from pictures import noise
 from PIL import Image
 
-from polypool.encoders.backbones import Backbone, Described, build_backbone
+from polypool.encoders.backbones import Backbone, Described
 from polypool.infra.pictures import BOXES, SCORES
 from polypool.infra.spec import trust_modules
 from polypool.infra.store import FeatureStore
@@ -20,7 +20,6 @@ from polypool.pipelines.data.extraction import FileFeatures, VideoOptions, Video
 from polypool.tasks.datasets.corpus import Corpus
 from polypool.tasks.inputs.corpus_inputs import FeatureSource
 from polypool.tasks.scoring.attention_maps import column_of
-from polypool.testing.parts import BackboneChecks
 
 trust_modules(__name__)
 
@@ -44,12 +43,6 @@ class Corners(Backbone):
         means = [x_HW[top:bottom, left:right].mean() for left, top, right, bottom in places_N4]
         x_ND = np.stack([means, np.arange(len(means))], axis=1).astype(np.float32)
         return Described(x_ND=x_ND, columns={SCORES: x_ND[:, :1] / 255, BOXES: box_N4})
-
-
-class Narrow(Corners):
-    """Says that boxes have five numbers."""
-
-    columns = {BOXES: 5, SCORES: 1}  # noqa: RUF012
 
 
 CORNERS = f"{__name__}:Corners"
@@ -113,22 +106,3 @@ def test_a_new_file_is_described_as_the_stored_ones(corpus, tmp_path, monkeypatc
     path = Corpus.open(corpus).image_path(next(iter(Corpus.open(corpus).items("test"))))
     np.testing.assert_allclose(features.of(path, video=False), store[store.rows(["3"])[0]], atol=1e-6)
     assert store.column(BOXES).dim == 4
-
-
-def outcomes(spec: str) -> list[str]:
-    said = []
-    for check in BackboneChecks(spec).checks():
-        try:
-            check.run()
-        except AssertionError as error:
-            said.append(str(error))
-    return said
-
-
-def test_backbones_are_checked(tmp_path):
-    folder = write_detector("owlv2", tmp_path / "owlv2")
-    for spec in ("cells(grid=2)", CORNERS, f"owlv2(name={str(folder)!r})"):
-        assert outcomes(spec) == []
-    (said, *_) = outcomes(f"{__name__}:Narrow")[1:]
-    assert "columns of shapes" in said
-    assert build_backbone(CORNERS).columns[BOXES] == 4

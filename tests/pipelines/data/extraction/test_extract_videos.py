@@ -16,9 +16,8 @@ from polypool.infra.files import sha256
 from polypool.infra.store import FeatureStore
 from polypool.infra.video import SECONDS, choose_decoder, choose_frames, describe_decoder, frames
 from polypool.pipelines.commands import extract as verb
-from polypool.pipelines.data.extraction import FileFeatures, VideoExtractor, VideoOptions, Videos
+from polypool.pipelines.data.extraction import VideoExtractor, VideoOptions, Videos
 from polypool.tasks.datasets.corpus import Corpus, Item, Tolerance, write_corpus
-from polypool.tasks.inputs.corpus_inputs import FeatureSource
 
 extract = functools.partial(verb.extract, tolerance=Tolerance(allow_skipped=True))
 
@@ -129,26 +128,6 @@ def test_seconds_are_those_of_frames_that_have_several_elements_each(corpus, tmp
         np.testing.assert_allclose(column[column.find([id]).item()][:, 0], expected, atol=1e-5)
         uneven |= len({*x_N1[:, 0].tolist()}) > 1
     assert uneven
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("at_most", [None, 2])
-def test_every_so_manieth_frame_and_a_new_file_likewise(corpus, tmp_path, here, at_most):
-    options = VideoOptions(every=8, frames=at_most)
-    extract(corpus=corpus, out=tmp_path, backbone=CELLS, dtype="float32", video=True, videos=options)
-    opened = FeatureStore.open(tmp_path)
-    decoder = describe_decoder(choose_decoder())
-    how = {"decoder": decoder, "frames": at_most or "all", "every": 8, "pool": "mean"}
-    assert opened.manifest.source["video"] == how
-    again = FileFeatures(FeatureSource.of(opened))
-    for id, x_ND in sets_of(tmp_path).items():
-        (item,) = (item for item in good(corpus) if item.id == id)
-        whole_ND = features(corpus, item, pool="mean", at_most=None)
-        wanted = np.arange(0, len(whole_ND), 8)
-        wanted = wanted if at_most is None else wanted[choose_frames(len(wanted), at_most)]
-        np.testing.assert_allclose(x_ND, whole_ND[wanted], rtol=1e-5, atol=1e-5)
-        np.testing.assert_array_equal(again.of(Corpus.open(corpus).image_path(item), video=True), x_ND)
-    again.close()
 
 
 def test_a_backbone_of_whole_videos_gets_all_frames(corpus, tmp_path, here):

@@ -66,29 +66,6 @@ def test_arrays_of_many_shapes(tmp_path):
     }.items() <= listed.items()
 
 
-@pytest.mark.parametrize("first", [True, False])
-def test_the_width_is_that_of_most_files_and_the_others_are_listed(tmp_path, first):
-    (tmp_path / "in").mkdir()
-    np.save(tmp_path / "in" / "0.npy", np.ones((9, 2, 13)))  # the first to be read
-    np.savez(tmp_path / "in" / "1.npz", x=np.ones((4, 5)))
-    np.savez_compressed(tmp_path / "in" / "2.npz", other=np.ones(1), features=np.ones((8, 2, 13)))
-    for number in range(3, 6):
-        np.save(tmp_path / "in" / f"{number}.npy", np.full((8, 2, 13), number))
-    for name, shape, version in (("6.npy", (8, 1, 13), (2, 0)), ("7.npy", (6, 7), (3, 0))):
-        with (tmp_path / "in" / name).open("wb") as file:
-            np.lib.format.write_array(file, np.ones(shape), version=version)
-    options = ["--channels-first"] if first else []
-    out = ingested("arrays", "--dir", tmp_path / "in", "--out", tmp_path / "out", "--allow-skipped", *options)
-    found, width = sets_of(tmp_path / "out"), 8 if first else 13
-    assert list(found) == [*("23456" if first else "023456")]
-    assert {x_ND.shape[1] for x_ND in found.values()} == {width}
-    odd = {"1.npz, shape (4, 5)", "7.npy, shape (6, 7)", *(["0.npy, shape (9, 2, 13)"] if first else [])}
-    assert set(dict(reasons(tmp_path / "out"))) == odd
-    assert f"{len(odd)} x vectors of another width than {width}, which most have: " in out
-    strict = ("--dir", tmp_path / "in", "--out", tmp_path / "strict", *options)
-    refused("were left out", "arrays", *strict, code=1)
-
-
 MAP = RANDOM.standard_normal((8, 2, 3))
 PLANE = RANDOM.standard_normal((8, 5))
 

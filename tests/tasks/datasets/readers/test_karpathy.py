@@ -31,14 +31,6 @@ def test_karpathy_flickr_has_imgids_and_one_folder(tmp_path):
     assert [len(it.caption_ids) for it in items] == [5, 0, 5]
 
 
-def test_karpathy_images_may_be_given_as_the_folder_or_its_parent(tmp_path):
-    path = write_karpathy(tmp_path, [karpathy_entry(0)])
-    name = karpathy_entry(0)["filename"]
-    for images, expected in (("images", f"val2014/{name}"), ("images/val2014", name)):
-        (item,) = Karpathy(json=path, images=tmp_path / images).read().rows
-        assert item.path == expected
-
-
 def test_karpathy_skips_and_lists_what_is_bad(tmp_path):
     entries = [
         karpathy_entry(0),

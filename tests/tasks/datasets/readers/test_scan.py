@@ -4,9 +4,7 @@ import numpy as np
 import pytest
 from verbs import corpus_of, reasons, refused, sets_of
 
-from polypool.infra.errors import InputError
 from polypool.infra.store import FeatureStore
-from polypool.tasks.datasets.readers.scan import open_scan, write_scan
 
 RANDOM = np.random.default_rng(0)
 
@@ -118,25 +116,3 @@ def test_scan_refuses_ids_of_annotations(tmp_path):
     (tmp_path / "in" / "train_ids.txt").write_text("\n".join(map(str, range(30))))
     message = "the same image and their ids differ"
     refused(message, "scan", "--dir", tmp_path / "in", "--out", tmp_path / "out")
-
-
-def test_scan_goes_on_where_it_stopped(tmp_path, monkeypatch):
-    write_split(tmp_path / "in", "train", images=60)
-    write_scan(open_scan(dir=tmp_path / "in"), out=tmp_path / "whole", shard_bytes=1024)
-
-    def stop(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr("polypool.infra.store.writer.StoreWriter.close", stop)
-        with pytest.raises(KeyboardInterrupt):
-            write_scan(open_scan(dir=tmp_path / "in"), out=tmp_path / "torn", shard_bytes=1024)
-    with pytest.raises(InputError, match="not a complete feature store"):
-        FeatureStore.open(tmp_path / "torn" / "regions")
-    write_scan(open_scan(dir=tmp_path / "in"), out=tmp_path / "torn", shard_bytes=1024)
-    for name in (
-        "corpus.arrow",
-        "regions/manifest.json",
-        *(f"regions/shard-0000{i}.arrow" for i in range(4)),
-    ):
-        assert (tmp_path / "torn" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()

@@ -195,22 +195,6 @@ def test_absolute_paths_are_read_where_the_folder_of_images_has_them(folder, mon
     assert len(captions(corpus_of(folder / "out", "table", "--file", "a.csv")[1])) == PICTURES
 
 
-def test_pictures_with_ids_are_read_and_what_is_not_read_is_told(folder):
-    rows = [
-        {"image": f"pictures/{n}.png", "id": f"v{n}", "caption": f"clip {n}", "mood": "good"}
-        for n in range(PICTURES)
-    ]
-    words = ("table", "--file", written(folder / "a.csv", rows))
-    said, corpus, _ = corpus_of(folder / "out", *words, "--id-column", "id")
-    assert "not read: the columns 'mood'" in said
-    (item, *_) = corpus.items("train")
-    assert item.id.startswith("v")
-    assert item.path.startswith("pictures/")
-    said, corpus, _ = corpus_of(folder / "out", *words)
-    assert "not read: the columns 'id', 'mood'" in said
-    assert "--id-column id makes it the id of each image" in said
-
-
 def test_rows_that_cannot_be_used_are_counted_and_listed(folder):
     lines = [
         "image,caption,split",
