@@ -69,21 +69,6 @@ def existing_folder(path: str | Path, *, what: str) -> Path:
     return path
 
 
-def walk(folder: Path) -> Iterator[tuple[str, list[str]]]:
-    """Yield each folder from `folder` down, relative to it, with the names of its files.
-
-    Links are followed, but each folder is entered only once, so that a link to a folder above ends.
-    """
-    seen: set[tuple[int, int]] = set()
-    for place, below, names in os.walk(folder, followlinks=True):
-        status = os.stat(place)
-        if (status.st_dev, status.st_ino) in seen:
-            below.clear()
-            continue
-        seen.add((status.st_dev, status.st_ino))
-        yield os.path.relpath(place, folder), names
-
-
 def make_folder(path: str | Path) -> Path:
     """Create a folder and its parents unless they exist."""
     path = local(path, what="a folder to make")

@@ -125,10 +125,21 @@ class Unfinished:
                     path.unlink()
             self.note(())
             return ()
-        finished = self._read().shards[: len(there)]
-        for index, name in enumerate(there):
-            if name != shard_name(index):
-                raise InputError(f"{self._folder}: has {name} but no {shard_name(index)}; remove this folder")
+        try:
+            journal = self._load()
+        except InputError as error:
+            raise InputError(f"{error}. It is damaged, or of another version; remove this folder") from error
+        if journal.job != self._job:
+            other = [
+                f"{key} was {journal.job.get(key)}, is {value}"
+                for key, value in self._job.items()
+                if journal.job.get(key) != value
+            ]
+            raise InputError(
+                f"{self._folder}: holds finished shards of another job ({'; '.join(other)}). "
+                f"Repeat that job to go on with it, or remove this folder to start anew"
+            )
+        finished = journal.shards[: len(there)]
         for name in there[len(finished) :]:  # written, but not noted before the writer died
             (self._folder / name).unlink()
         return finished
@@ -253,27 +264,6 @@ class Unfinished:
 
     def _load(self) -> _Journal:
         return read_record(_Journal, self._folder / JOURNAL, what="the journal of an interrupted writer")
-
-    def _read(self) -> _Journal:
-        if not (self._folder / JOURNAL).exists():
-            raise InputError(
-                f"{self._folder}: holds shards but neither {MANIFEST} nor {JOURNAL}; remove this folder"
-            )
-        try:
-            journal = self._load()
-        except InputError as error:
-            raise InputError(f"{error}. It is damaged, or of another version; remove this folder") from error
-        if journal.job != self._job:
-            other = [
-                f"{key} was {journal.job.get(key)}, is {value}"
-                for key, value in self._job.items()
-                if journal.job.get(key) != value
-            ]
-            raise InputError(
-                f"{self._folder}: holds finished shards of another job ({'; '.join(other)}). "
-                f"Repeat that job to go on with it, or remove this folder to start anew"
-            )
-        return journal
 
 
 def left_behind(folder: Path) -> str:

@@ -123,33 +123,19 @@ def _fields(line: str) -> list[str] | str:
 
 
 def read_ids(path: str | Path, *, what: str = _IDS) -> list[str]:
-    """Return the ids of a file, in its order: by its suffix a JSON list, an array, or words of a text file.
+    """Return the ids of a file, in its order; raises as `read_id_rows`."""
+    return [id for id, _ in read_id_rows(path, what=what)]
+
+
+def read_id_rows(path: str | Path, *, what: str = _IDS) -> list[tuple[str, Any]]:
+    """Return pairs of id and row: those of a JSON object `{id: row}`, or a list's ids and their places in it.
+
+    A list is by its suffix one of JSON, an array, or words of a text file.
 
     Raises:
         InputError: it is missing or damaged, holds something else than ids, or is a pickle.
     """
-    ids = _load_ids(existing(path, what=what))
-    if isinstance(ids, dict):
-        raise InputError(f"{path}: expected a list of ids, and it holds an object")
-    return ids
-
-
-def read_id_rows(path: str | Path) -> list[tuple[str, Any]]:
-    """Return pairs of id and row: those of a JSON object `{id: row}`, or a list's ids and their places in it.
-
-    Raises:
-        InputError: as `read_ids`.
-    """
-    rows = _load_ids(existing(path, what=_IDS))
-    return list(rows.items()) if isinstance(rows, dict) else [(id, row) for row, id in enumerate(rows)]
-
-
-def as_text(id: Any) -> str:
-    """Return an id as text, whether it was stored as text, bytes or a number."""
-    return id.decode("utf-8", "surrogateescape") if isinstance(id, bytes) else str(id)
-
-
-def _load_ids(path: Path) -> list[str] | dict[str, Any]:
+    path = existing(path, what=what)
     name = json.dumps(str(path))
     if path.suffix in (".pkl", ".pickle"):
         code = f'import json, pickle; json.dump(pickle.load(open({name}, "rb")), open("ids.json", "w"))'
@@ -158,7 +144,7 @@ def _load_ids(path: Path) -> list[str] | dict[str, Any]:
         )
     if path.suffix == ".npy":
         try:
-            return [as_text(id) for id in map_array(path, what="an array of ids").reshape(-1).tolist()]
+            ids = map_array(path, what="an array of ids").reshape(-1).tolist()
         except InputError as error:
             if PICKLED not in str(error):
                 raise
@@ -167,14 +153,20 @@ def _load_ids(path: Path) -> list[str] | dict[str, Any]:
                 f"{path}: cannot be read as an array of ids: it holds {PICKLED}. If you trust it, this writes it anew "
                 f"as text: python -c {shlex.quote(code)}"
             ) from error
-    if path.suffix != ".json":
-        return path.read_text("utf-8-sig", "surrogateescape").split()
-    data = read_json(path, what="a list of ids, or {id: row}")
-    if isinstance(data, dict):
-        return data
-    if not isinstance(data, list) or not all(isinstance(id, str | int) for id in data):
-        raise InputError(f"{path}: expected a list of ids, or {{id: row}}")
-    return [as_text(id) for id in data]
+    elif path.suffix == ".json":
+        ids = read_json(path, what="a list of ids, or {id: row}")
+        if isinstance(ids, dict):
+            return [*ids.items()]
+        if not isinstance(ids, list) or not all(isinstance(id, str | int) for id in ids):
+            raise InputError(f"{path}: expected a list of ids, or {{id: row}}")
+    else:
+        ids = path.read_text("utf-8-sig", "surrogateescape").split()
+    return [(as_text(id), row) for row, id in enumerate(ids)]
+
+
+def as_text(id: Any) -> str:
+    """Return an id as text, whether it was stored as text, bytes or a number."""
+    return id.decode("utf-8", "surrogateescape") if isinstance(id, bytes) else str(id)
 
 
 def map_array(path: str | Path, *, what: str) -> np.ndarray:

@@ -14,7 +14,7 @@ from ray.train.v2.api.exceptions import ControllerError, WorkerGroupError
 from safetensors.torch import save_file
 
 from polypool.infra.errors import InputError
-from polypool.infra.files import disk_fault, existing, existing_folder, walk
+from polypool.infra.files import disk_fault, existing, existing_folder
 from polypool.infra.tracking import METRICS, Log
 
 
@@ -48,18 +48,6 @@ def test_a_path_of_another_kind_is_named(tmp_path):
     ):
         with pytest.raises(InputError, match=message):
             look(tmp_path / name, what="a list")
-
-
-def test_a_link_to_a_folder_above_ends(tmp_path):
-    (tmp_path / "a").mkdir()
-    (tmp_path / "a" / "one.jpg").touch()
-    (tmp_path / "elsewhere" / "b").mkdir(parents=True)
-    (tmp_path / "elsewhere" / "b" / "two.jpg").touch()
-    for name in ("loop", "again"):
-        (tmp_path / "a" / name).symlink_to(tmp_path / "a")
-    (tmp_path / "a" / "linked").symlink_to(tmp_path / "elsewhere")
-    found = {below: names for below, names in walk(tmp_path / "a") if names}
-    assert found == {".": ["one.jpg"], "linked/b": ["two.jpg"]}
 
 
 LIMIT = 4096

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from polypool.infra.errors import InputError
-from polypool.infra.files import existing_folder, identity, make_folder, walk
+from polypool.infra.files import existing_folder, identity, make_folder
 from polypool.infra.store import FeatureStore
 from polypool.infra.store.findings import Skipped
 from polypool.tasks.datasets import Reader, Reading
@@ -74,9 +74,18 @@ class ImageFiles:
 
 
 def files_below(folder: Path) -> Iterator[str]:
-    """Yield the paths of all files, relative to the folder."""
-    for below, names in walk(folder):
-        yield from (os.path.normpath(os.path.join(below, name)) for name in names)
+    """Yield the paths of all files, relative to the folder.
+
+    Links are followed, but each folder is entered only once, so that a link to a folder above ends.
+    """
+    seen: set[tuple[int, int]] = set()
+    for place, below, names in os.walk(folder, followlinks=True):
+        status = os.stat(place)
+        if (status.st_dev, status.st_ino) in seen:
+            below.clear()
+            continue
+        seen.add((status.st_dev, status.st_ino))
+        yield from (os.path.relpath(os.path.join(place, name), folder) for name in names)
 
 
 def media_below(folder: Path, suffixes: tuple[str, ...], *, what: str) -> list[str]:

@@ -120,10 +120,60 @@ class ColumnReader(DividedReader):
     """Id of each picture or video; its path by default. Needed where there are features alone."""
 
     def columns(self, names: Sequence[str], *, divided: bool) -> Columns:
-        """Return which of a table's columns means what, as `find_columns`."""
+        """Return which of a table's columns means what.
+
+        Questions are those of a table of which a column of questions or answers is given, or that has no captions. A
+        column of ids is looked for where there is none of pictures or videos, since there may be features alone, and
+        where questions come with their pictures inside, of which each comes with all its questions.
+
+        Args:
+            names: the columns of the table.
+            divided: whether the splits are random, so that a column of them is not looked for.
+
+        Raises:
+            InputError: a column that is given is not there, or one that is needed is neither given nor suggested.
+        """
         flags = {part: f"{part}_column" for part in USUAL}
         given = {part: getattr(self, flag) for part, flag in flags.items() if hasattr(self, flag)}
-        return find_columns(names, given, divided=divided, pictures_inside=self.pictures_inside)
+        for part, name in given.items():
+            if name and name not in names:
+                raise unknown(f"column (--{part}-column)", name, names)
+        small = {name.strip().lower(): name for name in reversed(names)}
+        suggested = {
+            part: next((small[name] for name in usual if name in small), "") for part, usual in USUAL.items()
+        }
+        found = {part: given.get(part) or suggested[part] for part in USUAL}
+        asks = given.get("question") or given.get("answer") or (not found["text"] and found["question"])
+        kind = "video" if given.get("video") or (not found["image"] and found["video"]) else "image"
+        described = ["question_id", "label", "question_type", "answer_type"] if asks else []
+        texts = ["question", "answer"] if asks else ["text"]
+        media = found[kind] if given.get(kind) or found[kind] != given["id"] else ""
+        id = given["id"] or ("" if media and not (self.pictures_inside and asks) else suggested["id"])
+        used = {
+            "id": id,
+            kind: media,
+            **{part: found[part] for part in (*texts, *described)},
+            "split": given.get("split", "") if divided else found["split"],
+        }
+        optional = {"id", "split", *described, *((kind,) if id and not self.pictures_inside else ())}
+        if lacking := [part for part, name in used.items() if not name and part not in optional]:
+            raise _unnamed(lacking, names, kind=kind, ids=not self.pictures_inside)
+        guessed = tuple(
+            f"guessed: {part}: the column {name!r}"
+            + (f" (--{part.replace('_', '-')}-column says another)" if part in given else "")
+            for part, name in used.items()
+            if name and not given.get(part)
+        )
+        meaning = {kind: "media", texts[0]: "text"}
+        named = {meaning.get(part, part): name for part, name in used.items() if name}
+        unread = [name for name in names if name not in named.values()]
+        more = ("not read: the columns " + ", ".join(map(repr, unread)),) if unread else ()
+        if suggested["id"] in unread:
+            asked = f"; --question-id-column {suggested['id']} that of each question" if asks else ""
+            more += (
+                f"--id-column {suggested['id']} makes it the id of each {kind}, in place of the path{asked}",
+            )
+        return Columns(named=named, guessed=(*guessed, *more))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,65 +194,6 @@ class Columns:
     def questions(self) -> bool:
         """Whether the texts are questions."""
         return "answer" in self.named
-
-
-def find_columns(
-    names: Sequence[str], given: Mapping[str, str], *, divided: bool = False, pictures_inside: bool = False
-) -> Columns:
-    """Return which column of a table means what.
-
-    Questions are those of a table of which a column of questions or answers is given, or that has no captions.
-    A column of ids is looked for where there is none of pictures or videos, since there may be features alone, and
-    where questions come with their pictures inside, of which each comes with all its questions.
-
-    Args:
-        names: the columns of the table.
-        given: by those keys of `USUAL` that have an option, the names that the user gave; empty where none is given.
-        pictures_inside: whether the rows hold pictures, and not their paths.
-        divided: whether the splits are random, so that a column of them is not looked for.
-
-    Raises:
-        InputError: a column that is given is not there, or one that is needed is neither given nor suggested.
-    """
-    for part, name in given.items():
-        if name and name not in names:
-            raise unknown(f"column (--{part}-column)", name, names)
-    small = {name.strip().lower(): name for name in reversed(names)}
-    suggested = {
-        part: next((small[name] for name in usual if name in small), "") for part, usual in USUAL.items()
-    }
-    found = {part: given.get(part) or suggested[part] for part in USUAL}
-    asks = given.get("question") or given.get("answer") or (not found["text"] and found["question"])
-    kind = "video" if given.get("video") or (not found["image"] and found["video"]) else "image"
-    described = ["question_id", "label", "question_type", "answer_type"] if asks else []
-    texts = ["question", "answer"] if asks else ["text"]
-    media = found[kind] if given.get(kind) or found[kind] != given["id"] else ""
-    id = given["id"] or ("" if media and not (pictures_inside and asks) else suggested["id"])
-    used = {
-        "id": id,
-        kind: media,
-        **{part: found[part] for part in (*texts, *described)},
-        "split": given.get("split", "") if divided else found["split"],
-    }
-    optional = {"id", "split", *described, *((kind,) if id and not pictures_inside else ())}
-    if lacking := [part for part, name in used.items() if not name and part not in optional]:
-        raise _unnamed(lacking, names, kind=kind, ids=not pictures_inside)
-    guessed = tuple(
-        f"guessed: {part}: the column {name!r}"
-        + (f" (--{part.replace('_', '-')}-column says another)" if part in given else "")
-        for part, name in used.items()
-        if name and not given.get(part)
-    )
-    meaning = {kind: "media", texts[0]: "text"}
-    named = {meaning.get(part, part): name for part, name in used.items() if name}
-    unread = [name for name in names if name not in named.values()]
-    more = ("not read: the columns " + ", ".join(map(repr, unread)),) if unread else ()
-    if suggested["id"] in unread:
-        asked = f"; --question-id-column {suggested['id']} that of each question" if asks else ""
-        more += (
-            f"--id-column {suggested['id']} makes it the id of each {kind}, in place of the path{asked}",
-        )
-    return Columns(named=named, guessed=(*guessed, *more))
 
 
 def _unnamed(lacking: Sequence[str], names: Sequence[str], *, kind: str, ids: bool) -> InputError:
