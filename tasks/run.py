@@ -175,6 +175,8 @@ class Optim:
     """Largest norm of the whole gradient; 0 for no clipping."""
     ema: Annotated[NonNegative, below(1)] = 0.0
     """Decay of a moving average of the weights, such as 0.999, which is scored and kept; 0 for none."""
+    keep: Literal["best", "last"] = "best"
+    """The epoch whose weights are kept and scored: the best on `val`, or the last, as VSE+2AD and DivE report it."""
     recompute: bool = False
     """Compute activations of published encoders again in the backward pass: less memory, a third more time."""
     drop_last: bool = True

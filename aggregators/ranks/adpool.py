@@ -25,7 +25,8 @@ class ADPool(Aggregator):
         dim: width of the elements.
         token: with the token level (without: "-tok" of table 3).
         embedding: with the embedding level (without: "-emb" of table 3).
-        balance: `learned`, or the fixed weight of the token level, between 0 and 1 (table 2).
+        balance: `learned`, or the fixed weight of the token level, between 0 and 1, or `random`, one that is drawn with
+            the first weights (appendix C, table 2).
         per_channel: a token weight for every channel, else one for every row.
         relu: cut scores at zero before their softmax.
     """
@@ -45,11 +46,13 @@ class ADPool(Aggregator):
         super().__init__()
         if not (token or embedding):
             raise ValueError("one of token and embedding must be True; the mean instead of both is `mean`")
-        if balance != "learned" and not (isinstance(balance, int | float) and 0 <= balance <= 1):
-            raise ValueError(f"balance must be `learned` or a weight from 0 to 1, not {balance!r}")
+        drawn = balance in ("learned", "random")
+        if not drawn and not (isinstance(balance, int | float) and 0 <= balance <= 1):
+            raise ValueError(f"balance must be `learned`, `random` or a weight from 0 to 1, not {balance!r}")
         self.embedding, self.relu = embedding, relu
         self.linear = _xavier(dim, dim if per_channel else 1) if token else None
-        self.fixed_weight = None if balance == "learned" else float(balance)
+        weight = None if balance == "learned" else torch.rand(()) if drawn else torch.tensor(float(balance))
+        self.register_buffer("fixed_weight", weight)
         self.balance = _xavier(dim, 1) if token and embedding and balance == "learned" else None
 
     def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
@@ -76,7 +79,7 @@ class ADPool(Aggregator):
         """Return the weight of the token level in each result, `(B, 1)`; that of the embedding level is 1 minus it."""
         if self.balance is None:
             assert self.fixed_weight is not None  # with both levels the weight is learned or fixed
-            return torch.full_like(token_BD[:, :1], self.fixed_weight)
+            return self.fixed_weight.to(token_BD.dtype).expand(len(token_BD), 1)
         return torch.sigmoid(self.balance(token_BD) - self.balance(embedding_BD)).to(token_BD.dtype)
 
     def _token_weights(self, linear: nn.Linear, sorted_BND: Tensor, mask_BN: Tensor) -> Tensor:

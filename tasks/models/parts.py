@@ -158,12 +158,6 @@ class Parts:
             fitting = [name for name, kind in kinds if kind.of_distributions == distributions]
         elif distributions:
             return similarity
-        elif counts == {1} and similarity.of_sets:
-            compares, makes = (
-                "sets of vectors",
-                "single ones, whose similarity is their cosine; similarities of these",
-            )
-            fitting = [name for name, kind in kinds if not (kind.of_sets or kind.of_distributions)]
         elif counts != {1} and not similarity.of_sets:
             compares, makes = "single vectors", "several for each image or caption; similarities of sets"
             fitting = [name for name, kind in kinds if kind.of_sets]

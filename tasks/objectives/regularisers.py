@@ -7,7 +7,6 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor, nn
 
-from polypool.infra.errors import InputError
 from polypool.infra.fields import above, at_least, one_of, require
 from polypool.infra.registry import REGULARISERS
 from polypool.tasks.similarities.vectors import Embeddings, l2_normalise, mean_and_log_variance
@@ -65,19 +64,11 @@ class WithinSets(Regulariser):
         """Return the term, a scalar mean over sets, from the cosines of each set's elements with each other."""
 
     def forward(self, visual: Embeddings, text: Embeddings) -> Tensor:
-        """Return the sum over modalities; one whose embeddings are single vectors adds nothing.
-
-        Raises:
-            InputError: the embeddings of both are single vectors.
-        """
+        """Return the sum over modalities; single vectors add nothing, so that K may be swept from 1."""
         sides = [self._elements(encoded) for encoded in (visual, text)]
         sets = [x_BKD for x_BKD in sides if x_BKD.ndim == 3 and x_BKD.shape[1] > 1]
-        if not sets:
-            raise InputError(
-                f"{self.name} compares the elements of a set, and every embedding is a single vector; leave it out, or "
-                "choose an aggregator that makes several, such as slots(k=4)"
-            )
-        return torch.stack([self.of_sets(x_BKD @ x_BKD.mT) for x_BKD in map(l2_normalise, sets)]).sum()
+        zero = visual.vectors.new_zeros(())
+        return sum((self.of_sets(x_BKD @ x_BKD.mT) for x_BKD in map(l2_normalise, sets)), zero)
 
     def _elements(self, encoded: Embeddings) -> Tensor:
         if self.on == "residual" and encoded.residual is not None:

@@ -157,6 +157,8 @@ class Trainer:
     def train(self) -> bool:
         """Train to the last epoch, keep the best on `val`, and score it on `test` once, unless `run.test` is False.
 
+        With `optim.keep` `last`, the last epoch is kept in the place of the best.
+
         With 0 epochs the initial model is scored.
 
         Returns:
@@ -309,7 +311,8 @@ class Trainer:
         adapter, progress = self.adapter, self.progress
         evaluation = adapter.evaluate(self.model, "val", adapter.dev_protocol)
         value = evaluation.metrics[adapter.primary.name]
-        if adapter.primary.better(value, progress.best):
+        best = None if self.run.optim.keep == "last" else progress.best
+        if adapter.primary.better(value, best):
             progress.best, progress.best_epoch = value, self.epoch
             if self.log is not None:
                 self._save_best(self.log)

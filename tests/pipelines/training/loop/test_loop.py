@@ -246,6 +246,17 @@ def test_a_score_that_is_no_number_is_never_the_best(tmp_path, capsys):
         none.train()
 
 
+@pytest.mark.parametrize(("keep", "kept"), [("best", (0.9, 1)), ("last", (0.5, 3))])
+def test_the_best_or_the_last_epoch_is_kept(tmp_path, keep, kept):
+    run = toy_run(optim={"keep": keep})
+    trained = trainer_of(run, tmp_path, adapter=Scripted(run, [0.9, 0.7, 0.5]))
+    trained.train()
+    assert (trained.progress.best, trained.progress.best_epoch) == kept
+    saved = load_file(trained.log.folder / "model/model.safetensors")
+    same = all(torch.equal(saved[name], x) for name, x in trained.model.state_dict().items() if name in saved)
+    assert same, "the weights that were kept were scored"
+
+
 def test_weights_of_another_architecture_are_refused_by_name(tmp_path):
     save_weights(torch.nn.Linear(2, 3), tmp_path / "w.safetensors")
     with pytest.raises(InputError, match=r"missing 0.bias, 0.weight; unexpected bias, weight;"):
