@@ -32,6 +32,7 @@ class ADPool(Aggregator):
     """
 
     weights_over = "ranks"
+    fixed_weight: Tensor | None
 
     def __init__(
         self,

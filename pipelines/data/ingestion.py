@@ -9,15 +9,16 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from polypool.infra.errors import LACKING, AbsentError, InputError
-from polypool.infra.paths import keep_out_of_jobs
+from polypool.infra.paths import absolute, here, home, keep_out_of_jobs
 from polypool.infra.process.output import Step, print_next
-from polypool.infra.registry import READERS
+from polypool.infra.registry import READERS, RECIPES
 from polypool.infra.spec import trust_specs
 from polypool.infra.storage import Url, place
 from polypool.infra.store import FeatureStore
 from polypool.infra.store.findings import SKIPPED, USUAL, WARNINGS, Tolerance, describe
 from polypool.infra.store.manifest import Manifest
 from polypool.infra.store.unfinished import left_behind
+from polypool.pipelines.recipes.published import papers
 from polypool.tasks.datasets import FeatureReader, Reader
 from polypool.tasks.datasets.corpus import (
     Corpus,
@@ -30,10 +31,11 @@ from polypool.tasks.datasets.corpus import (
     write_questions,
 )
 from polypool.tasks.datasets.features import IdMatch, cross_check, write_features
-from polypool.tasks.datasets.readers.folders import VIDEOS
+from polypool.tasks.datasets.readers.folders import VIDEOS, VideoReader
 from polypool.tasks.datasets.readers.scan import open_scan, write_scan
 from polypool.tasks.datasets.splits import SCAN, Published, compare_counts
 from polypool.tasks.questions.accuracy import VQA_RULE, protocol_for
+from polypool.tasks.run import Run
 
 DType = Literal["float16", "float32"]
 _TOLERANCE_HELP = {"tolerance": "what may be left out or odd."}
@@ -327,12 +329,33 @@ def after_extraction(
 
 
 def _training(corpus: Corpus | QuestionCorpus, folder: str, features: str) -> Step:
-    first = _media(corpus)
-    recipe = "video_text" if first and first.lower().endswith(VIDEOS) else "image_text"
+    """Return the command that trains on a corpus and a store: the recipe of these folders, or one of any data."""
+    if "test" in corpus.splits and (name := _recipe_of(folder, features)):
+        return "train a recipe on it", ("train", name)
+    recipe = "video_text" if _of_videos(corpus) else "image_text"
     if isinstance(corpus, QuestionCorpus):
         recipe = "vqa"
     words = ("train", recipe, "--corpus", folder, "--features", features, "--aggregator", "gpo")
     return "train a model", words if "test" in corpus.splits else (*words, "--no-test")
+
+
+def _recipe_of(corpus: str, features: str) -> str:
+    """Return the first recipe of GPO in the published tables that reads these folders; empty where none does."""
+    for row in (row for paper in papers().values() for table in paper.tables for row in table.rows):
+        run = RECIPES.get(row.recipe)() if row.recipe else None
+        if isinstance(run, Run) and run.aggregator == "gpo":
+            own = [absolute(place, home) for place in (run.data.corpus, run.data.features)]
+            if own == [absolute(place, here) for place in (corpus, features)]:
+                return row.recipe
+    return ""
+
+
+def _of_videos(corpus: Corpus | QuestionCorpus) -> bool:
+    """Whether a corpus names video files, or names none and was read by a reader of videos."""
+    if first := _media(corpus):
+        return first.lower().endswith(VIDEOS)
+    name = str(corpus.manifest.source.get("reader", ""))
+    return name in READERS.built_in() and issubclass(READERS.get(name), VideoReader)
 
 
 def _media(corpus: Corpus | QuestionCorpus) -> str | None:

@@ -39,15 +39,16 @@ class Karpathy(Reader):
 
     json: Path
     """dataset_coco.json, dataset_flickr30k.json, dataset_flickr8k.json, or a file of that form."""
-    images: Path
-    """Folder of the images, or of the folders that the file names."""
+    images: Path | None = None
+    """Folder of the images, or of the folders that the file names; without it no image is looked for, and runs read
+    features alone."""
     keep_restval: bool = False
     """Keep restval a split of its own; by default it joins train."""
     limit: int | None = None
     """Take only the first images of each split that can be used."""
 
     def read(self) -> Reading:
-        """Return the images of the file; one that is not there, or an entry that lacks a field, is skipped.
+        """Return the images of the file; one that is not in the folder, or an entry that lacks a field, is skipped.
 
         The id is the `cocoid`; in a file where no image has one it is the `imgid`, flagged where there is a `cocoid`
         and it is null. Features and ratings go by that id, so the two kinds of number are never mixed. The id of a
@@ -64,12 +65,12 @@ class Karpathy(Reader):
                 "keep_restval": self.keep_restval,
                 **({"limit": self.limit} if self.limit else {}),
             },
-            images=self.images,
+            images=self.images or "",
             published=[_PUBLISHED[dataset]] if dataset in _PUBLISHED and not self.limit else (),
         )
 
     def _items(self, entries: list[Any]) -> Iterator[Item | Skipped | Flagged]:
-        listing = Listing(existing_folder(self.images, what="the folder of images"))
+        listing = Listing(existing_folder(self.images, what="the folder of images")) if self.images else None
         splits = _SPLITS | {"restval": "restval"} if self.keep_restval else _SPLITS
         has_cocoids = any(isinstance(entry, dict) and entry.get("cocoid") is not None for entry in entries)
         id_field = "cocoid" if has_cocoids else "imgid"
@@ -93,16 +94,18 @@ class Karpathy(Reader):
                 taken[split] += isinstance(item, Item)
                 yield item
 
-    def _item(self, entry: dict[str, Any], *, id: str, split: str, listing: Listing) -> Item | Skipped:
-        """Return the item of an entry, if its image is there."""
+    def _item(self, entry: dict[str, Any], *, id: str, split: str, listing: Listing | None) -> Item | Skipped:
+        """Return the item of an entry, if its image is there or none is looked for."""
         name, sentences = entry["filename"], entry["sentences"]
         below = os.path.join(entry.get("filepath", ""), name)
-        if leaves(below, folder=self.images):
-            why = "a path that leaves the folder of images"
-            return Skipped(where=f"id {id}, {below}", why=why, split=split)
-        path = next((path for path in (below, name) if listing.has(path)), None)
-        if path is None:
-            return Skipped(where=f"id {id}, {below}", why=f"no such image in {self.images}", split=split)
+        path = ""
+        if self.images and listing:
+            if leaves(below, folder=self.images):
+                why = "a path that leaves the folder of images"
+                return Skipped(where=f"id {id}, {below}", why=why, split=split)
+            path = next((path for path in (below, name) if listing.has(path)), "")
+            if not path:
+                return Skipped(where=f"id {id}, {below}", why=f"no such image in {self.images}", split=split)
         names = tuple(str(sentence["sentid"]) for sentence in sentences if "sentid" in sentence)
         return Item(
             id=id,

