@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator
-from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -94,19 +93,6 @@ def test_the_runs_of_an_experiment_stand_beside_archived_ones(archive, elsewhere
     assert {row.label: row.seeds for row in group.rows} == {"max": ("0", "1"), "gpo": ("0",)}
     assert {*group.judged.intervals} == {"max", "gpo"}
     assert comparison.best_run.tags["aggregator"] == "gpo"
-
-
-def test_everything_of_a_run_but_its_place_comes_back(home, archive, tmp_path):
-    own = {each.run_id: each for each in find_runs(tracking_uri(home), "polypool")}
-    for read in read_archive(archive, tmp_path):
-        expected = own[read.run_id]
-        for field in fields(read):
-            if field.name not in ("tags", "artifacts"):
-                assert getattr(read, field.name) == getattr(expected, field.name), field.name
-        tags = {name: value for name, value in expected.tags.items() if not name.startswith("mlflow.")}
-        del tags["home"]
-        assert read.tags == {**tags, "archive": str(archive)}
-        assert len(tags) < len(expected.tags)
 
 
 def damaged(archive: Path, column: str, value: object) -> Path:

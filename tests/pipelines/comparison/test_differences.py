@@ -159,12 +159,3 @@ def test_rows_that_are_not_above_chance_are_named():
     alone = replace(group, judged=None, metric=replace(group.metric, chance=group.mean(group.rows[1])))
     (note,) = tables.scores(alone).notes[-1:]
     assert note.endswith(f": {group.rows[1].label}"), "without intervals its mean counts"
-
-
-@pytest.mark.parametrize(("units", "said"), [(0, False), (19, True), (20, False)])
-def test_a_split_of_few_items_is_called_so(units, said):
-    kept = Kept()
-    (group,) = judged_rows(kept, [kept.record("gpo", 0, 0.0), kept.record("mean", 0, 1.5)]).groups
-    assert group.units == 60
-    found = [note for note in tables.scores(replace(group, units=units)).notes if "say little" in note]
-    assert [f"the split has {units} items" in note for note in found] == [True] * said

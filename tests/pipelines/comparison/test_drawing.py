@@ -20,7 +20,6 @@ from polypool.pipelines.comparison.charts import (
     draw_all,
     draw_chart,
     draw_charts,
-    draw_cross_task,
     draw_curves,
     draw_pairs,
     group_chart,
@@ -31,7 +30,7 @@ from polypool.pipelines.comparison.cross_task import cross_task_tables
 from polypool.pipelines.comparison.rows import Group
 from polypool.pipelines.comparison.statistics.intervals import Difference
 from polypool.pipelines.comparison.statistics.significance import Judged
-from polypool.pipelines.figures.style import POINT, apart, new_figure
+from polypool.pipelines.figures.style import POINT, new_figure
 from polypool.tasks.scoring.described import RSUM
 
 
@@ -167,13 +166,6 @@ def test_names_and_numbers_of_a_chart_do_not_overlap():
     assert touching == []
 
 
-def test_the_heading_of_a_heat_map_fits_its_figure():
-    runs = [run("gpo"), run("mean"), vqa("gpo", 0, 30.0), vqa("mean", 0, 31.0)]
-    figure = draw_cross_task(cross_task_tables(blocks_of(*runs))[0])
-    figure.draw_without_rendering()
-    assert figure._suptitle.get_window_extent().x1 < figure.bbox.x1
-
-
 def over_k(*values: int, text: str = "") -> list:
     more = {"text_aggregator": text} if text else {}
     return [run(f"kmax(k={k})", seed, rsum=50.0 + k + seed, **more) for k in values for seed in (0, 2)]
@@ -196,20 +188,6 @@ def test_a_parameter_of_which_three_values_were_tried_has_a_curve(tmp_path):
     assert band[:, 1].min() == pytest.approx(53 - math.sqrt(2))
     assert band[:, 1].max() == pytest.approx(61 + math.sqrt(2))
     assert "parameters.png" in [path.name for path in draw_all([group], (), tmp_path)]
-
-
-def test_names_beside_a_panel_keep_apart_and_stay_near():
-    np.testing.assert_allclose(apart(np.array([5.0, 1.0, 9.0]), 2.0), [5, 1, 9])
-    np.testing.assert_allclose(apart(np.array([4.0, 4.0, 1.0]), 2.0), [3, 5, 1])
-    np.testing.assert_allclose(
-        apart(np.array([4.1, 4.0, 2.5]), 2.0), [5.533333, 3.533333, 1.533333], atol=1e-5
-    )
-    draw = np.random.default_rng(0)
-    y_R = draw.uniform(0, 10, 20)
-    place_R = apart(y_R, 0.7)
-    assert np.diff(np.sort(place_R)).min() > 0.7 - 1e-9
-    assert (np.argsort(place_R) == np.argsort(y_R)).all()
-    assert np.isclose(place_R.mean(), y_R.mean())
 
 
 def test_pairs_are_means_over_seeds():

@@ -93,18 +93,6 @@ def test_the_headline_of_a_run_is_that_of_its_task():
     assert headline(replace(evaluation, metrics={"questions": 5.0})) == {}
 
 
-def test_runs_that_describe_a_metric_differently_are_noted_and_the_latest_counts():
-    changed = replace(MAE, higher_is_better=True, chance=3.0)
-    one = run("gpo", metrics={"ages/mae": 1.0}, records={"ages": [changed]}, ended=1.0, **AGES)
-    late = run("max", metrics={"ages/mae": 9.0}, records={"ages": [MAE]}, ended=2.0, **AGES)
-    groups, notes = arranged([one, late], experiment="x", read=read)
-    assert groups[0].metric == MAE
-    assert notes == (
-        "ages · faces · ages: runs describe metrics differently, and the latest one counts: mae of run id-gpo-0-1 has "
-        "another higher_is_better and chance",
-    )
-
-
 def test_a_damaged_record_stops_the_comparison_and_names_the_run():
     bad = ages("gpo")
     text = b'[{"name": "mae", "higher_is_better": "no"}]'
@@ -157,12 +145,6 @@ def test_an_ensemble_notes_what_it_aims_at(home):
     (record,) = find_runs(tracking_uri(home), "polypool", finished=False)
     assert (record.tags["recipe"], record.params["source"]) == ("two", "table 1")
     assert json.loads(record.params["published"]) == {"whole/rsum": 3.0}
-
-
-@pytest.mark.parametrize("text", ["{", '{"a": "b"}'])
-def test_damaged_published_numbers_name_the_run(text):
-    with pytest.raises(InputError, match=r"run id-gpo-0-0: its setting `published` is"):
-        blocks_of(video("gpo", 170.0, published=text))
 
 
 def test_scores_of_two_versions_of_a_protocol_are_told_apart():

@@ -28,20 +28,6 @@ def labels(*runs: RunRecord) -> list[str]:
     return sorted(row.label for row in group.rows)
 
 
-def test_a_run_of_one_epoch_and_another_objective_have_rows_of_their_own():
-    runs = [given(name, seed) for name in ("gpo", "mean") for seed in (0, 1)]
-    runs += [given("gpo", 2, 30.0, optim__epochs="1"), given("max", 0, objective="infonce(temperature=0.05)")]
-    (group,) = blocks_of(*runs)
-    assert {row.label: row.seeds for row in group.rows} == {
-        "gpo": ("0", "1"),
-        "mean": ("0", "1"),
-        "gpo, optim.epochs=1": ("2",),
-        "max, objective=infonce(temperature=0.05)": ("0",),
-    }
-    assert group.usual == ("where a row does not say otherwise, objective=triplet, optim.epochs=10",)
-    assert group.usual[0] in as_text(tables.scores(group)).replace("\n", " ")
-
-
 HERE = {"data.corpus": "a" * 64, "data.features": "b" * 64}
 THERE = HERE | {"data.features": "c" * 64}
 ON_HERE = [given("gpo", tags=HERE, data__features="x"), given("max", tags=HERE, data__features="y")]

@@ -21,7 +21,7 @@ from polypool.pipelines.comparison.statistics.intervals import (
 from polypool.pipelines.comparison.statistics.intervals import difference as of_samples
 from polypool.pipelines.comparison.statistics.power import MOST, POWER, Planning, planning
 from polypool.pipelines.comparison.statistics.significance import Judged, holm, judge
-from polypool.pipelines.comparison.tables import needed, shown_by_seeds
+from polypool.pipelines.comparison.tables import shown_by_seeds
 
 TRUE = 1.5
 
@@ -135,14 +135,6 @@ def test_seeds_are_paired_where_there_are_enough_and_they_are_the_same():
     assert difference(*few).seeds == difference(*few, apart=True).seeds
 
 
-def test_probabilities_reach_from_one_to_nothing():
-    for queries in (Variance(value=1e-12, df=500), Variance()):
-        assert Estimate(value=0.0, seeds=None, queries=queries).p == 1.0
-        assert Estimate(value=5.0, seeds=None, queries=queries).p == 0.0
-    tiny = Estimate(value=10.0, seeds=None, queries=Variance(value=1.0, df=math.inf))
-    assert tiny.p == pytest.approx(2 * stats.norm.sf(10.0), rel=1e-6)
-
-
 def test_holms_correction_is_that_worked_by_hand():
     # sorted: 0.005 x 4, 0.01 x 3, 0.03 x 2, 0.04 x 1, of which the last may not be below the one before it
     assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
@@ -171,15 +163,6 @@ def test_all_pairs_are_corrected_together():
     assert judged.pairs["a", "d"].significant
     assert judged.pairs["c", "d"].significant is False
     assert judged.intervals["a"] == score(samples["a"]).interval()
-
-
-def test_rows_of_other_seeds_are_not_paired():
-    y_Sn = 5 * np.random.default_rng(9).normal(size=(PAIRED_FROM, 1)) + np.arange(20.0)
-    names = tuple(map(str, range(PAIRED_FROM)))
-    one, other = Sample(seeds=names, y_Sn=y_Sn + 0.1), Sample(seeds=(*names[1:], "x"), y_Sn=y_Sn)
-    assert judge({"a": one, "b": other}, units="u", pairs=True).pairs["a", "b"].significant is False
-    other = Sample(seeds=names, y_Sn=y_Sn)
-    assert judge({"a": one, "b": other}, units="u", pairs=True).pairs["a", "b"].significant is True
 
 
 def test_of_one_seed_no_difference_is_significant_and_none_can_still_be_said():
@@ -289,16 +272,3 @@ def test_the_table_begins_with_the_seeds_at_hand_and_ends_with_any_number():
     one = shown_by_seeds(group(replace(PLAN, others=1)))
     assert one.header == ("seeds", "a pair alone")
     assert shown_by_seeds(group(None)) is None
-
-
-def test_seeds_still_needed_are_said():
-    start = "image_text · coco_mini · whole: a difference of"
-    alone, among = PLAN.needed(5.0), PLAN.needed(5.0, tests=44)
-    assert needed(group(PLAN), 5.0) == (
-        f"{start} 5 needs {alone} seeds a row, {alone - 3} more; "
-        f"as one of 44 with a baseline {among} seeds a row, {among - 3} more"
-    )
-    assert needed(group(PLAN), 60.0).endswith("which there are")
-    assert needed(group(PLAN), 1.0).endswith("more queries rather than more seeds")
-    assert "with one seed a row the number of seeds is unknown" in needed(group(None), 1.0)
-    assert needed(replace(group(PLAN), judged=None), 1.0) == ""

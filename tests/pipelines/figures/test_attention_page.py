@@ -13,7 +13,6 @@ from PIL import Image
 from polypool.pipelines.figures import pages as module
 from polypool.pipelines.figures.pages import (
     attention_page,
-    cells,
     frame_of,
     overlay,
     part_seen,
@@ -23,11 +22,6 @@ from polypool.tasks.datasets.corpus import PicturedItem
 from polypool.tasks.scoring.attention_maps import AttentionExample, AttentionExamples, NearestCaption
 
 NASTY = "<script>alert('&\"')</script>"
-
-
-def test_cells_of_a_square_with_or_without_a_class_token():
-    assert [*map(cells, (49, 197, 5))] == [(7, 0), (14, 1), (2, 1)]
-    assert [*map(cells, (0, 1, 2, 3, 6, 30, 51))] == [None] * 7
 
 
 def test_the_warmest_place_lies_over_the_heaviest_cell():

@@ -4,13 +4,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from jinja2 import UndefinedError
 from markup import well_formed
 from pictures import noise
 from toy import FolderLog
 
 from polypool.infra.errors import InputError
-from polypool.pipelines.figures.pages import draw, templates
+from polypool.pipelines.figures.pages import draw
 from polypool.pipelines.training.record import log_pictures
 from polypool.tasks.adapter import PictureRecord
 from polypool.tasks.datasets.corpus import PicturedItem
@@ -32,15 +31,6 @@ DRAWN: list[str] = []
 def draw_told(record: Told) -> dict[str, bytes]:
     DRAWN.append(record.text)
     return {"told.txt": record.text.encode()}
-
-
-def test_values_are_escaped_and_none_may_be_left_out():
-    page = templates("polypool.pipelines.figures").get_template("document.html.j2")
-    html = page.render(title="<b>'&\"", about="<script>")
-    assert "<title>&lt;b&gt;&#39;&amp;&#34;</title>" in html
-    assert "<p>&lt;script&gt;</p>" in html
-    with pytest.raises(UndefinedError, match="about"):
-        page.render(title="")
 
 
 def test_records_of_others_files_and_nothing_are_drawn():

@@ -5,26 +5,20 @@ from __future__ import annotations
 import io
 import logging
 import math
-import re
-from collections.abc import Callable
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch import Tensor, nn
+from torch import nn
 
-from polypool.aggregators.aggregator import Aggregator, Pooled
+from polypool.aggregators.aggregator import Aggregator
 from polypool.aggregators.observe import Seen, Watched, observe
 from polypool.aggregators.random_sets import random_inputs
 from polypool.infra.registry import AGGREGATORS
 from polypool.pipelines.figures.run_figures import (
     curves_of,
-    known,
-    most_frequent,
     spread_of,
-    typical,
-    wide,
 )
 from polypool.pipelines.training.record import run_figures
 
@@ -54,12 +48,6 @@ def drawn(*watched: Watched, **histories: list[tuple[int, float]]) -> dict[str, 
 def is_drawn(image: Image.Image) -> bool:
     pixels = np.asarray(image.convert("L"))
     return image.format == "PNG" and image.width > 500 and 0.01 < (pixels < 250).mean() < 0.9
-
-
-def test_sizes_that_are_shown():
-    sizes = ([*range(1, 101)], [36] * 63 + [10], [7, 7, 9, 9], [4], [])
-    assert [*map(typical, sizes)] == [[10, 50, 90], [36], [7, 9], [4], []]
-    assert [most_frequent([5, 9, 9, 5, 3]), most_frequent([5, 5, 9])] == [9, 5]
 
 
 @pytest.mark.parametrize("spec", ["gpo", "max", "kmax(k=2)"])
@@ -135,36 +123,6 @@ def test_every_aggregator_is_drawn(name, caplog):
     assert not caplog.records
 
 
-class Odd(Aggregator):
-    """Pools well and has weights that something is wrong with."""
-
-    def __init__(self, wrong: str, weights: Callable[[Tensor], Tensor]) -> None:
-        super().__init__()
-        self.weights_of = weights
-        if wrong == "over":
-            self.weights_over = "channels"
-
-    def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
-        return Pooled(x_BND.masked_fill(~mask_BN[..., None], 0).sum(dim=1), weights=self.weights_of(x_BND))
-
-
-@pytest.mark.parametrize(
-    ("wrong", "weights", "message"),
-    [
-        ("shape", lambda x: x[:, 0], r"have weights of shape \(6, 8\), expected \(6, 9\) or \(6, 9, 8\)"),
-        ("over", lambda x: x, r"must be 'elements', 'ranks' or 'embeddings', not 'channels'"),
-    ],
-)
-def test_weights_that_cannot_be_had_are_a_warning(wrong, weights, message, caplog):
-    odd = watched_of(Odd(wrong, weights), place="text.aggregator")
-    caplog.clear()
-    with caplog.at_level(logging.WARNING):
-        assert drawn(odd) == {}
-    (record,) = caplog.records
-    assert "the weights of the aggregator text: Odd are not drawn" in record.getMessage()
-    assert re.search(message, record.getMessage())
-
-
 def made(*embeddings: list[list[float]]) -> Watched:
     """Return what is seen of an aggregator that made these embeddings."""
     seen = [Seen(size=3, vectors=torch.tensor(embedding)) for embedding in embeddings]
@@ -190,14 +148,6 @@ def test_single_vectors_have_no_variance_and_infinite_ones_are_a_warning(caplog)
     with caplog.at_level(logging.WARNING):
         assert "variance.png" not in drawn(watched)
     assert any("the embeddings of the aggregator text: PIE" in it.getMessage() for it in caplog.records)
-
-
-def test_what_is_known_of_a_history():
-    step_S, value_S = known([(10, 3.0), (20, math.nan), (30, math.inf), (40, 1.5)])
-    assert (step_S.tolist(), value_S.tolist()) == ([10, 40], [3.0, 1.5])
-    assert wide(np.array([8.0, 1.0, 3.0]))
-    assert not wide(np.array([7.9, 1.0]))
-    assert not wide(np.array([8.0, 0.0]))
 
 
 FLAT = [(1, 1.0), (2, 1.0)]

@@ -1,11 +1,9 @@
 from __future__ import annotations
 
 import numpy as np
-from clips import pictures, server, write_clip
+from clips import pictures, write_clip
 from PIL import Image
 
-from polypool.infra.video import VideoReader
-from polypool.pipelines.figures import pages as thumbnails
 from polypool.pipelines.figures.pages import Thumbnails
 
 
@@ -38,12 +36,3 @@ def test_frames_are_spread_over_a_video_and_one_is_from_its_middle(tmp_path):
         process = some._reader._process
         assert process.poll() is None
     assert process.poll() is not None, "the process that decodes has ended"
-
-
-def test_a_video_that_is_lost_costs_itself_alone(tmp_path, monkeypatch):
-    for name in ("crash.mp4", "good.mp4"):
-        write_clip(tmp_path / name, 6)
-    monkeypatch.setattr(thumbnails, "VideoReader", lambda **_: VideoReader(decoder="av", program=server()))
-    with Thumbnails(video=True) as some:
-        found = [len(some.images(tmp_path / name, at_most=3)) for name in ("crash.mp4", "good.mp4")]
-    assert found == [0, 3]

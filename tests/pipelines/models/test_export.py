@@ -190,15 +190,6 @@ def test_a_run_that_no_training_made_is_named_with_what_to_give(run, home, kind,
     assert str(error.value) == f"run {made.run_id} has no model: {message}"
 
 
-def test_a_run_that_ended_early_goes_on_and_one_whose_model_was_deleted_is_repeated(run, home):
-    made = record(home, run)
-    with pytest.raises(InputError, match=f"has no model: .* `polypool train resume {made.run_id}`"):
-        load_run(made.run_id)
-    made.log({"dev/rsum": 50.0}, step=1)
-    with pytest.raises(InputError, match=f"artifact was deleted; `polypool train rerun {made.run_id}`"):
-        load_run(made.run_id)
-
-
 @pytest.mark.parametrize("file", ["run.json", "model.safetensors"])
 def test_a_changed_bit_of_a_model_is_found(run, home, file):
     run_id = keep_run(run)

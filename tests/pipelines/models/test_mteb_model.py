@@ -1,6 +1,5 @@
 """A trained model as mteb asks it, by the batches that mteb documents; mteb itself is not needed."""
 
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -8,14 +7,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 from corpora import make_corpus, make_questions
-from kept import export_run
 from PIL import Image
 from searchable import untrained, with_clips, with_pictures
 
 from polypool.infra.errors import InputError
 from polypool.pipelines.data.extraction import FileFeatures
 from polypool.pipelines.models.mteb import MtebModel
-from polypool.pipelines.models.trained import load
 from polypool.tasks.run import Run
 
 RETRIEVAL = SimpleNamespace(name="Tiny", type="Any2AnyRetrieval", simplified_task_type="retrieval")
@@ -81,19 +78,6 @@ def test_what_mteb_multiplies_itself_is_refused_of_sets_alone(run):
     refused = r"Labels: a task of type ZeroShot.* has shape \(3, 16\); give it retr"
     with pytest.raises(InputError, match=refused):
         encoded(sets, "text", TEXTS, ZERO_SHOT)
-
-
-def test_an_exported_model_needs_no_store(tmp_path):
-    run = with_pictures(tmp_path, train=8, val=4, test=3)
-    model = MtebModel(untrained(run))
-    pictures = [Image.open(file) for file in files_of(model)]
-    expected = encoded(model, "image", pictures)
-    folder = tmp_path / "model"
-    folder.mkdir()
-    export_run(run, folder)
-    for name in ("cells", "corpus"):
-        shutil.rmtree(tmp_path / name)
-    torch.testing.assert_close(encoded(MtebModel(load(folder)), "image", pictures), expected)
 
 
 def test_videos_are_read_from_their_bytes_or_their_file(tmp_path):

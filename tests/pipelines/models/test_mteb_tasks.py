@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from kept import export_run
-from searchable import with_clips, with_pictures
+from searchable import with_pictures
 
 from polypool.pipelines.models.mteb import MtebModel, mteb_model
 from polypool.tasks.datasets.corpus import Item, write_corpus
@@ -116,16 +116,6 @@ def test_the_recalls_of_mteb_are_ours(tmp_path, change, kind):
         found = [scores[f"recall_at_{k}"] == scores[f"hit_rate_at_{k}"] for k in (1, 5, 10)]
         assert found == [direction == "t2i"] * 3
         assert scores["recall_at_20"] == 1.0 or direction == "i2t"
-
-
-def test_videos_come_as_files_and_are_decoded_here(tmp_path):
-    model = mteb_model(export_run(distinct(with_clips(tmp_path), tmp_path), tmp_path))
-    ours = model.trained.evaluate("whole").metrics
-    assert ours["ties"] == 0
-    for direction, scores in zip(("v2t", "t2v"), evaluated(model), strict=True):
-        for k in (1, 5, 10):
-            assert 100 * scores[f"hit_rate_at_{k}"] == pytest.approx(ours[f"{direction}/R{k}"], abs=1e-3)
-    model.close()
 
 
 def test_results_are_kept_by_name_and_weights(tmp_path):

@@ -8,7 +8,6 @@ import pytest
 
 from polypool.infra.process.output import command_line
 from polypool.infra.registry import RECIPES
-from polypool.infra.spec import trust_modules
 from polypool.infra.tracking import find_runs, tracking_uri
 from polypool.pipelines.models import next_steps
 from polypool.pipelines.training.record import Described
@@ -57,13 +56,3 @@ def test_a_model_of_questions_is_asked_about_a_picture(home):
     asked = [Question(id="1", split="test", image_id="7", question="What?", path="7.jpg")]
     write_questions(home / "asked", asked, source={})
     assert steps_of(own("vqa", "asked"), home)[0] == "search ID 'What?' --id 7"
-
-
-def test_a_run_whose_task_cannot_be_searched_is_only_compared(home):
-    trust_modules("template_task")
-    run = replace(own("image_text", "gone"), task="template_task:CaptionWord", text="")
-    assert steps_of(run, home) == ["compare --experiment mine"]
-
-
-def test_a_run_that_is_not_known_has_no_next_steps(home):
-    assert next_steps.after_training("0" * 32) == []

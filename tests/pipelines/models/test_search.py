@@ -16,7 +16,6 @@ from tiny_models import save_vit
 from verbs import called
 
 from polypool.infra.errors import InputError
-from polypool.infra.tracking import Tracker, tracking_uri
 from polypool.pipelines.commands.search import hit_table, search
 from polypool.pipelines.models import search as searches
 from polypool.pipelines.models.search import (
@@ -228,15 +227,6 @@ def test_the_command_shows_ranks_scores_ids_files_and_captions(pictures, tiny, n
     assert "searched: 18 images of all splits" in shown
     with pytest.raises(InputError, match="was trained on images; give --find images or captions"):
         search(run_id=run_id, query="a dog", find="videos")
-
-
-def test_a_model_no_better_than_chance_is_called_so(tiny, new_home):
-    run_id = keep_run(tiny)
-    Tracker.attach(tracking_uri(new_home), run_id, running=False).log(
-        {"test/score": 31.0, "test/chance": 32.5, "test/chance_normalised": -0.3}, step=1
-    )
-    said = "note: the model's score, rsum 31, is not above chance, 32.5; results mean little"
-    assert said in search(run_id=run_id, query="a dog").splitlines()
 
 
 ALIKE = {

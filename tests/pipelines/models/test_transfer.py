@@ -11,7 +11,7 @@ from verbs import called
 from polypool.infra.errors import InputError
 from polypool.infra.registry import TASKS
 from polypool.infra.store import FeatureStore, StoreWriter
-from polypool.infra.tracking import PARENT, Tracker, find_runs, tracking_uri
+from polypool.infra.tracking import tracking_uri
 from polypool.pipelines.comparison.comparison import compare
 from polypool.pipelines.comparison.results import groups_of
 from polypool.pipelines.models.trained import load, load_run
@@ -65,23 +65,6 @@ def test_the_model_keeps_what_it_knows_of_its_own_data(run, other):
     assert len(moved.adapter.data("test").item_ids) == 12
     one = load(run_id, data=data_of(other, captions=1))
     assert len(one.adapter.data("test").texts) == 12
-
-
-def test_the_scores_are_in_a_run_of_their_own(run, other, home):
-    run_id = keep_run(replace(run, experiment="alone", published={"whole/rsum": 400.0}, source="a paper"))
-    evaluated(run_id)
-    before = Tracker.attach(tracking_uri(home), run_id, running=False).metrics()
-    shown = evaluated(run_id, *flags(data_of(other)))
-    assert "tiny mean seed 0 of tiny: other, test under whole" in shown
-    assert Tracker.attach(tracking_uri(home), run_id, running=False).metrics() == before
-    (found,) = [each for each in find_runs(tracking_uri(home), "alone") if each.run_id != run_id]
-    tags = {"kind": "transfer", "trained_on": "tiny", "dataset": "other", PARENT: run_id, "protocol": "whole"}
-    assert tags.items() <= found.tags.items()
-    assert (found.params["published"], found.params["data.corpus"]) == ("{}", other.data.corpus)
-    moved = load(run_id, data=data_of(other))
-    assert found.tags["data.corpus"] == moved.adapter.corpus.digest
-    assert found.metrics["whole/rsum"] == moved.evaluate().metrics["rsum"] != before["whole/rsum"]
-    assert "give that run, its parent" in refused(found.run_id)
 
 
 def test_compare_shows_them_as_groups_of_their_own(run, other, home):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from polypool.infra.compute.device import device_of, on_device
-from polypool.infra.errors import FaultError, InputError
+from polypool.infra.errors import InputError
 from polypool.pipelines.models.search import Query
 from polypool.pipelines.models.trained import load
 from polypool.pipelines.serving.schema import Settings
@@ -100,26 +100,6 @@ def test_questions_are_answered_and_pairs_scored(questions, words_run, of_run):
     (score,) = service.answer([ModelRequest(route="score", text=TEXTS[0], features=x)])
     of_pair = load(service.settings.source).scores([x], TEXTS[:1])
     assert score["score"] == pytest.approx(float(of_pair), abs=1e-5)
-
-
-def test_a_row_that_fails_spoils_none_beside_it(pictures, monkeypatch):
-    good, bad = ModelRequest(route="embed", text="a dog"), ModelRequest(route="embed", image=b"no picture")
-    first, wrong, last = pictures.answer([good, bad, good])
-    np.testing.assert_array_equal(first["embedding"], last["embedding"])
-    assert isinstance(wrong, InputError)
-    assert str(wrong).startswith("the file that you sent: does not decode as an image")
-
-    encode = type(pictures.trained).encode_text
-
-    def breaks(trained, texts):
-        if "cat" in texts:
-            raise ZeroDivisionError
-        return encode(trained, texts)
-
-    monkeypatch.setattr(type(pictures.trained), "encode_text", breaks)
-    first, wrong = pictures.answer([good, ModelRequest(route="embed", text="cat")])
-    assert first["embedding"].shape == (16,)
-    assert isinstance(wrong, FaultError)
 
 
 def test_where_the_corpus_is_elsewhere_there_is_no_search(words_run, of_run, tmp_path):

@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 import os
 import socket
-import sys
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from hashlib import sha256
@@ -61,20 +60,6 @@ def refusal(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
 )
 def test_what_cannot_be_is_refused_before_ray_begins(words, message, capsys):
     assert message in refusal(words, capsys)
-
-
-def test_a_port_that_is_taken_and_a_library_that_is_not_there_are_said(capsys, monkeypatch):
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        said = refusal(["x", "--port", str(taken.getsockname()[1])], capsys)
-    assert "cannot be had: [Errno 98] Address already in use" in said
-    listening, place = Place(host="127.0.0.1", port=0).listen()
-    listening.close()
-    assert place.port > 0
-    monkeypatch.setitem(sys.modules, "ray.serve", None)
-    needs = "the extra 'serve' brings it: pip install 'polypool[serve]'"
-    assert needs in refusal(["x", "--replicas", "1"], capsys)
 
 
 def made(token_file: Path | None = None, **fields: object) -> Settings:
