@@ -20,8 +20,6 @@ def test_every_aggregator_has_a_row_and_a_formula():
 
 def test_every_recipe_is_on_the_page_of_its_task():
     shown = {task: SECTIONS[f"recipes/{task}"]() for task in TASKS.built_in()}
-    row = r"\| `coco_region_bigru` \| VSE-infinity: regions and a BiGRU.* \| `gpo` \| VSE-infinity, tables 2 and 9,"
-    assert re.search(row, shown["image_text"])
     assert "coco-5k/rsum 421.9" in shown["image_text"]
     assert "`coco_region_bigru`" not in shown["video_text"] + shown["vqa"]
     assert {*RECIPES.names()} <= {*re.findall(r"`(\w+)`", "".join(shown.values()))}

@@ -152,5 +152,3 @@ def test_the_verbs(home, elsewhere, monkeypatch, tmp_path):
         code, said, error = called("compare", "--archives", archive, *log)
         assert (code, "2 runs are from" in said) == (0, True), error
     monkeypatch.setenv("POLYPOOL_HOME", str(home))
-    code, _, error = called("runs", "archive", "--out", "a.csv")
-    assert (code, "written as .parquet" in error) == (2, True)

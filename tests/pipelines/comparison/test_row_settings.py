@@ -36,6 +36,12 @@ OF_JOINT = [
     for name, lr in (("gpo", "0.1"), ("max", "0.2"))
 ]
 
+ASKED = {"gpo": "auto", "max": "bfloat16"}
+IN_BFLOAT16 = [
+    given(name, optim__precision=asked, tags={"precision": "bfloat16"}) for name, asked in ASKED.items()
+]
+IN_FLOAT32 = given("mean", optim__precision="auto", tags={"precision": "float32"})
+
 
 @pytest.mark.parametrize(
     ("runs", "expected"),
@@ -69,6 +75,8 @@ OF_JOINT = [
         ),
         (OF_JOINT, ["gpo", "max"]),
         ([*OF_JOINT, given("mean", members__a__text="bigru")], ["gpo", "max", "mean, members.a.text=bigru"]),
+        (IN_BFLOAT16, ["gpo", "max"]),
+        ([*IN_BFLOAT16, IN_FLOAT32], ["gpo", "max", "mean, optim.precision=float32"]),
     ],
     ids=[
         *("without a majority", "what changes no result", "a default", "data by what is there", "other data"),
@@ -79,6 +87,8 @@ OF_JOINT = [
             "versions of a protocol",
             "members",
             "another member",
+            "what auto computed in",
+            "another precision",
         ),
     ],
 )
@@ -103,16 +113,6 @@ def test_variants_have_lines_of_their_own_over_tasks_and_no_published_numbers():
     assert found.complete == ("gpo", "max", "mean")
     shown = " ".join(as_text(tables.across(found)).split())
     assert "image_text · coco_mini · whole: where a row does not say otherwise, optim.epochs=10" in shown
-
-
-def test_a_row_says_what_auto_computed_in_where_that_differs():
-    asked = {"gpo": "auto", "max": "bfloat16", "mean": "auto"}
-    runs = [
-        given(name, optim__precision=asked[name], tags={"precision": "bfloat16"}) for name in ("gpo", "max")
-    ]
-    mean = given("mean", optim__precision="auto", tags={"precision": "float32"})
-    assert labels(*runs) == ["gpo", "max"]
-    assert labels(*runs, mean) == ["gpo", "max", "mean, optim.precision=float32"]
 
 
 def test_data_that_two_machines_extracted_alike_is_one():

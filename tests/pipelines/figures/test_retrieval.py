@@ -125,7 +125,6 @@ def test_a_page_has_cards_of_both_directions_with_images_in_it(run):
     html = page_of(adapter)
     assert well_formed(html)
     assert len(cards(html)) == 24
-    assert "12 images or the 24 captions of the whole split test" in html
     assert "no picture" not in html
     for card in cards(html)[:12]:
         assert card.count("<li ") == card.count('<img class="image" src="data:image/jpeg') in (5, 6)
@@ -162,13 +161,10 @@ def test_without_files_there_are_captions_instead_and_one_that_is_gone_costs_its
     first = adapter.corpus.items("test")[0]
     adapter.corpus.image_path(first).unlink()
     html = page_of(adapter)
-    assert "no picture" in html
-    assert "are not here" not in html
     assert "<img" in html
     shutil.rmtree(tmp_path / "images")
     html = page_of(adapter)
     assert "<img" not in html
-    assert "The files of the images are not here" in html
     assert f"no picture: {first.captions[0]}" in html
     assert well_formed(html)
 
@@ -182,9 +178,7 @@ def test_videos_are_strips_and_a_shared_caption_is_right_for_all_who_have_it(tmp
     assert well_formed(html)
     assert '<img class="strip" src="data:image/jpeg' in html
     (card,) = [card for card in cards(html) if "<h3>shared</h3>" in card]
-    assert "It is right for 2 videos." in card
     assert card.count('<li class="right') == 2
-    assert f"4 videos or the {len(set(pairs.texts))} distinct captions" in html
 
 
 class Alike:

@@ -153,8 +153,6 @@ def test_what_cannot_be_exported_or_loaded_is_said(new_home):
     ):
         load(new_home / "out")
     (new_home / "out" / "digests.json").unlink()
-    with pytest.raises(InputError, match=r"assets\.json: it must be a mapping of names to values, not None"):
-        load(new_home / "out")
     (new_home / "out" / "assets.json").unlink()
     with pytest.raises(InputError, match=r"assets\.json: no such file"):
         load(new_home / "out")
@@ -231,12 +229,6 @@ def test_a_run_and_its_exported_folder_are_one_model(run, home, monkeypatch):
     expected = adapter.evaluate(trained.model, "val", "whole").metrics
     assert folder.evaluate(split="val").metrics == expected
     assert folder.evaluate().metrics != expected
-    with pytest.raises(InputError, match="k must be at least 1"):
-        trained.search("a dog", k=0)
-    with pytest.raises(InputError, match=r"no such folder"):
-        load(home / "gone")
-    with pytest.raises(InputError, match=r"no run 'gone'"):
-        load("gone")
 
 
 def test_what_a_model_cannot_do_is_said_in_a_line(run, home, tmp_path):

@@ -104,8 +104,6 @@ def test_what_cannot_be_one_embedding_is_said(run):
     for batch, has in ((both, "text and image"), ({"audio": [0]}, "neither text, image nor video")):
         with pytest.raises(InputError, match=f"a batch of mteb has {has}; this model .* one text, or of"):
             model.encode([batch], task_metadata=RETRIEVAL)
-    with pytest.raises(InputError, match=r"precision='int8': embeddings are float32; leave encode_kwargs"):
-        model.encode([{"text": ["a dog"]}], task_metadata=RETRIEVAL, precision="int8")
 
 
 def test_what_has_no_embeddings_is_refused_before_anything_is_encoded(run, tmp_path):

@@ -61,7 +61,6 @@ def test_the_card_has_what_the_hub_reads_and_the_whole_protocol(hub, run_id):
     card = ModelCard(hub.model().files["README.md"].decode())
     data, run = card.data, pp.load(run_id).run
     assert (data.library_name, data.pipeline_tag, data.license) == ("polypool", "feature-extraction", "mit")
-    assert {"polypool", "image-text", run.aggregator} <= {*data.tags}
     metrics = {f"whole/{of.metric_type}": of.metric_value for of in data.eval_results}
     assert {f"whole/{way}_R{k}" for way in ("i2t", "t2i") for k in (1, 5, 10)} | {"whole/rsum"} <= {*metrics}
     assert {(of.dataset_name, of.dataset_config, of.dataset_split) for of in data.eval_results} == {
@@ -75,9 +74,6 @@ def test_the_card_has_what_the_hub_reads_and_the_whole_protocol(hub, run_id):
         )
     for setting in (run.visual, run.text, run.aggregator, run.objective, run.optim.optimiser, run_id):
         assert setting in card.text
-    assert re.search(r"\| `commit of polypool` \| ([0-9a-f]{40}(, changed)?|unknown) \|", card.text)
-    assert "## Limits" in card.text
-    assert "`mit`. The terms of the training data and" in card.text
 
 
 def test_no_licence_is_made_up(hub, new_home):
@@ -85,8 +81,6 @@ def test_no_licence_is_made_up(hub, new_home):
     pp.export(run_id, URL)
     card = ModelCard(hub.model().files["README.md"].decode())
     assert (card.data.license, card.data.pipeline_tag) == (None, "visual-question-answering")
-    assert "Not stated" in card.text
-    assert "None were logged" in card.text
     code, _, err = called("export", run_id, "--out", URL, "--license", "My Own")
     assert (code, "--license must be an identifier of the hub" in err) == (2, True)
 
@@ -97,7 +91,6 @@ def test_verbs_take_the_url_of_a_model(hub, run_id):
     assert (code, found) == (0, called("search", run_id, "a dog", "--k", "2")[1]), err
     code, scores, err = called("evaluate", URL)
     assert code == 0, err
-    assert "not recorded" in scores
     assert re.findall("^  .*", scores, re.M) == re.findall("^  .*", called("evaluate", run_id)[1], re.M)
     settings = complete(Settings(source=URL), Place(), token_file=None)
     assert (settings.source, Service.load(settings).described.source) == (URL, "name")

@@ -68,13 +68,10 @@ def test_the_first_page_shows_what_can_be_chosen_and_an_item_gets_its_captions(p
     status, html = text_page(page)
     items = page.search.items
     assert (status, ids(html)) == (200, [item.id for item in items])
-    assert f'href="/?id={items[0].id}"' in html
-    assert 'type="file" name="file" accept="image/*"' in html
     status, html = text_page(page, id=items[2].id)
     assert (status, ids(html)) == (200, [hit.id for hit in page.search.find(Query(id=items[2].id), 10)])
-    status, headers, data = get(page, "/", headers={"Accept": "*/*"})
+    status, headers, _ = get(page, "/", headers={"Accept": "*/*"})
     assert (status, headers["Content-Type"]) == (200, "application/json")
-    assert b'"routes":["embed","score","search"]' in data
 
 
 @pytest.mark.parametrize(
