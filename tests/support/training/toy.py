@@ -156,17 +156,6 @@ class FolderReport:
         return self.folder / str(self.count - 1)
 
 
-class Taken:
-    """Stands in for a snapshot of some samples: files with given content."""
-
-    def __init__(self, samples: int = 7, files: Mapping[str, bytes] = {"state.pt": b"state"}) -> None:
-        self.samples, self.files = samples, files
-
-    def write(self, folder: Path) -> None:
-        for name, content in self.files.items():
-            (folder / name).write_bytes(content)
-
-
 class SilentBar:
     """A progress bar without output."""
 

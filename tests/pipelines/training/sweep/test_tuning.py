@@ -1,6 +1,5 @@
 """Sweeps that tune every aggregator with the same budget, and runs with what was chosen."""
 
-import json
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +14,7 @@ from polypool.pipelines.commands.sweep import SweepOptions, sweep
 from polypool.pipelines.comparison import sweeps
 from polypool.pipelines.comparison.comparison import compare
 from polypool.pipelines.training import sweep as module
-from polypool.pipelines.training.record import TUNED, tuned_of
+from polypool.pipelines.training.record import tuned_of
 from polypool.pipelines.training.sweep import Match, Plan, Row, Tuning, _key, choose, make_trials, make_tuning
 from polypool.tasks.retrieval import Retrieval
 
@@ -219,10 +218,3 @@ def test_an_aggregator_whose_trials_all_failed_is_told_and_not_run(tmp_path, cap
     assert [of.status for of in trials].count("FAILED") == 2
     assert {of.tags["aggregator"] for of in final} == {"mean"}
     assert f"tiny {FAILING} is not run, as none of its trials was trained" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("text", ["{", "[]", json.dumps({"aggregator": "gpo"})])
-def test_a_damaged_record_of_tuning_names_the_run(text):
-    with pytest.raises(InputError, match="tag 'tuned' of run r7"):
-        tuned_of({TUNED: text}, run="r7")
-    assert tuned_of({}, run="r7") is None
