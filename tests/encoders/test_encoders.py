@@ -179,6 +179,8 @@ def test_the_vocabulary_is_counted_in_a_fixed_order():
     assert as_written(vocabulary, "A zebra b zebra", numbers) == [
         *("<start>", "a", "zebra (unknown)", "b", "zebra (unknown)", "<end>")
     ]
+    # more than there are words
+    assert as_written(vocabulary, "a", [5, 4, 5]) == ["a", *vocabulary.subwords([4, 5])]
     assert vocabulary.subwords([1, 5, 3, 6, 2]) == ["<start>", "a", "<unk>", "b", "<end>"]
 
 

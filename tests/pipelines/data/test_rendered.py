@@ -14,6 +14,8 @@ from verbs import run
 from polypool.pipelines.data.rendered import (
     COLOURS,
     HEIGHT,
+    MOTIONS,
+    PHRASES,
     VIDEO_HEIGHT,
     VIDEO_WIDTH,
     WIDTH,
@@ -23,6 +25,8 @@ from polypool.pipelines.data.rendered import (
     Shape,
     answers,
     captions,
+    compose_moving,
+    moving_captions,
     moving_scenes,
     questions,
     render,
@@ -144,3 +148,25 @@ def test_a_motion_is_seen_in_the_frames(motion):
     area_T, place_T = there_THW.sum((1, 2)), (there_THW * np.arange(VIDEO_WIDTH)).sum((1, 2))
     np.testing.assert_allclose(place_T / area_T, x_T, atol=1.5)
     np.testing.assert_allclose(np.sqrt(area_T / np.pi), radius_T, atol=1.5)
+
+
+def test_paths_do_what_the_motion_says_and_captions_name_it():
+    told = set()
+    for seed in range(100):
+        scene = compose_moving(rng(seed))
+        for one in scene.movers:
+            told.add(one.motion)
+            for path_T, side in ((one.x_T, VIDEO_WIDTH), (one.y_T, VIDEO_HEIGHT)):
+                assert ((path_T > one.radius_T) & (path_T < side - one.radius_T)).all()
+            across, down, growth = (path_T[-1] - path_T[0] for path_T in (one.x_T, one.y_T, one.radius_T))
+            assert np.sign(across) * (abs(across) > 15) == {"left": -1, "right": 1}.get(one.motion, 0)
+            assert np.sign(down) * (abs(down) > 15) == {"up": -1, "down": 1}.get(one.motion, 0)
+            assert np.sign(growth) == {"shrinks": -1, "grows": 1}.get(one.motion, 0)
+        shown = {one.motion for one in scene.movers}
+        colours = {one.colour for one in scene.movers} | set(scene.background.split())
+        for caption in moving_captions(scene, rng(seed), count=8):
+            said = {m for m, kinds in PHRASES.items() if any(p in caption for kind in kinds for p in kind)}
+            assert said
+            assert said <= shown
+            assert {word for word in caption.split() if word in COLOURS} <= colours
+    assert told == set(MOTIONS)

@@ -1,5 +1,9 @@
 import json
+from collections.abc import Iterator
 
+import pytest
+
+from polypool.infra.errors import InputError
 from polypool.tasks.datasets.corpus import Corpus, Item, Skipped, Tolerance, write_corpus
 
 
@@ -44,3 +48,18 @@ def test_what_cannot_be_used_is_skipped_counted_and_listed(tmp_path):
     listed = [json.loads(line) for line in (tmp_path / "corpus.skipped.jsonl").read_text().splitlines()]
     assert len(listed) == summary.skipped["count"] == 8
     assert {"where": "id a, caption 2", "why": "a caption that is empty"} in listed
+
+
+def test_a_failure_half_way_leaves_the_old_corpus(tmp_path, monkeypatch):
+    monkeypatch.setattr(Corpus, "batch", 4)
+    write_corpus(tmp_path, [item("a")], source={})
+
+    def broken() -> Iterator[Item]:
+        yield from (item(str(i)) for i in range(5))
+        raise InputError("the reader fails")
+
+    with pytest.raises(InputError, match="the reader fails"):
+        write_corpus(tmp_path, broken(), source={})
+    assert [it.id for it in Corpus.open(tmp_path).items("train")] == ["a"]
+    write_corpus(tmp_path, [item("b")], source={})
+    assert [it.id for it in Corpus.open(tmp_path).items("train")] == ["b"]

@@ -101,6 +101,8 @@ def test_bad_files_are_named(clips, vit, tmp_path):
     _, transform = built(f"patches(name={vit!r}, size=32)")
     with pytest.raises(InputError, match=r"1 of 4 videos are missing, the first is .*gone\.mp4"):
         Frames([*clips, tmp_path / "gone.mp4"], frames=FRAMES, transform=transform)
+    with pytest.raises(InputError, match=r"--data.max-frames 0 .* every frame"):
+        Frames(clips, frames=0, transform=transform)
     clip = write_clip(tmp_path / "clip.mp4", 5)
     data = Frames([clip], frames=FRAMES, transform=transform, digests=[sha256(clip)])
     read(data, 0)
@@ -110,3 +112,6 @@ def test_bad_files_are_named(clips, vit, tmp_path):
     clip.write_bytes(b"<html>404</html>")
     with pytest.raises(InputError, match=r"clip\.mp4: does not decode.*; replace the file, or ingest"):
         read(Frames([clip], frames=FRAMES, transform=transform), 0)
+    clip.unlink()
+    with pytest.raises(InputError, match=r"clip\.mp4: no such file"):
+        read(data, 0)

@@ -135,6 +135,9 @@ def test_no_usable_image_at_all_or_none_to_train_on(tmp_path, here):
     with pytest.raises(InputError, match="3 x no such file"):
         extract(corpus=tmp_path / "gone", out=tmp_path / "store")
     assert not (tmp_path / "store" / "manifest.json").exists()
+    write_corpus(tmp_path / "without", [Item(id="a", split="train", captions=("a",))], source={})
+    with pytest.raises(InputError, match="has no image"):
+        extract(corpus=tmp_path / "without", out=tmp_path / "store")
     picture(0).save(tmp_path / "good.png")
     items[1:] = [Item(id="b", split="test", captions=("b",), path="good.png")]
     write_corpus(tmp_path / "test", items, source={}, images=tmp_path)

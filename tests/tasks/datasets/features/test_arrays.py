@@ -1,9 +1,12 @@
 import os
 import pickle
+import subprocess
+import sys
+from fractions import Fraction
 
 import numpy as np
 import pytest
-from verbs import ingested, reasons, refused, sets_of
+from verbs import ingested, reasons, refused, run, sets_of
 
 from polypool.infra.store import FeatureStore
 from polypool.tasks.datasets.features import Axes, Shape
@@ -188,6 +191,23 @@ def test_refusals_name_what_helps(tmp_path, monkeypatch, files, words, message):
             np.save(tmp_path / "in" / name, content)
     refused(message, "arrays", *words.split(), "--out", tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("name", ["a 'file'.pkl", "a 'file'.npy"])
+def test_the_advice_on_pickles_works(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    held = {"v1": [np.ones((2, 4))], "v2": [np.zeros((3, 4))], 3: Fraction(1, 3)}  # lists of arrays
+    if name.endswith(".npy"):
+        np.save(tmp_path / name, held, allow_pickle=True)
+    else:
+        (tmp_path / name).write_bytes(pickle.dumps(held))
+    code, _, said = run("arrays", "--file", name, "--out", "out")
+    assert (code, "If you trust it" in said) == (2, True)
+    advice = said.partition("reads: python ")[2]
+    subprocess.run(f"{sys.executable} {advice}", shell=True, check=True)
+    ingested("arrays", "--file", "features.npz", "--out", "out", "--allow-skipped")
+    assert {id: x_ND.shape for id, x_ND in sets_of(tmp_path / "out").items()} == {"v1": (2, 4), "v2": (3, 4)}
+    assert dict(reasons(tmp_path / "out"))["features.npz, 3"].startswith("pickled objects")
 
 
 def test_boxes_of_archives_become_a_column(tmp_path):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
-from verbs import corpus_of
+from verbs import corpus_of, refused
 
 pytest.importorskip("datasets", reason="not installed (pip install 'polypool[hf]')")
 
@@ -80,3 +80,11 @@ def test_what_cannot_be_used_is_listed_and_nothing_leaves_the_folder(tmp_path):
     files = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.png"))
     assert files == [f"pictures/a/{n}.png" for n in range(5)]
     assert (tmp_path / "pictures/a/1.png").read_bytes() == picture(1)
+
+
+@pytest.mark.parametrize("content", [b"no tar file", b"", None], ids=["another", "empty", "cut short"])
+def test_what_is_no_whole_tar_file_is_no_corpus(content, tmp_path):
+    path = shard(tmp_path / "a.tar", samples(range(9)))
+    path.write_bytes(path.read_bytes()[:5000] if content is None else content)
+    refused("a.tar: cannot be", *words(tmp_path, path), "--out", tmp_path / "out")
+    assert not [*(tmp_path / "out").glob("*.arrow")]
