@@ -4,6 +4,7 @@ from formulas import resnet_of
 from torch import Tensor, nn
 
 from polypool.encoders.visual.cnn import NETWORKS
+from polypool.encoders.visual.pixels import IMAGENET
 from polypool.encoders.visual.resnet import (
     FrozenBatchNorm,
     ResNet,
@@ -42,6 +43,22 @@ def test_the_network_is_its_formula(layout, groups, widen):
     (theirs * target).sum().backward()
     for name, parameter in net.named_parameters():
         torch.testing.assert_close(parameter.grad, weights[name].grad, rtol=1e-7, atol=1e-7, msg=name)
+
+
+def test_a_network_runs_in_caffes_layout_with_its_own_colours(monkeypatch):
+    monkeypatch.setitem(NETWORKS, "tiny", TINY)
+    own, caffe = (
+        ENCODERS.build(f"cnn(width=4, name=tiny, layout={layout})", {}) for layout in ("own", "caffe")
+    )
+    scrambled(own).double()
+    caffe.double().load_state_dict(own.state_dict())
+    x = torch.randn(2, 3, 64, 64, dtype=torch.float64)
+    for encoder, layout in ((own, False), (caffe, True)):
+        torch.testing.assert_close(encoder.cnn(x), resnet_of(own.cnn.state_dict(), x, caffe=layout))
+    transform = type(caffe).transform({}, name="resnet152", layout="caffe")
+    assert (transform.mean, transform.bgr) == (IMAGENET["mean"], False)
+    with pytest.raises(InputError, match=r"layout of a network: 'cafe'\. Did you mean 'caffe'"):
+        ENCODERS.build("cnn(layout=cafe)", {})
 
 
 @pytest.mark.parametrize(

@@ -58,14 +58,20 @@ def test_a_class_token_is_one_more_first_element_of_each_set():
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e6])
-def test_what_lies_under_the_masks_changes_nothing(value):
+def test_padding_and_what_lies_under_the_masks_change_nothing(value):
     model = made(heads=2, layers=2)
     v, v_mask, t, t_mask = sets()
+    wide_masks = [torch.nn.functional.pad(mask, (0, 4)) for mask in (v_mask, t_mask)]
+    v_wide, t_wide = (torch.nn.functional.pad(x, (0, 0, 0, 4), value=9.0) for x in (v, t))
     expected = model(v, v_mask, t, t_mask)[::2]
+    wider = model(v_wide, wide_masks[0], t_wide, wide_masks[1])[::2]
     v_wild, t_wild = (x.masked_fill(~mask[..., None], value) for x, mask in ((v, v_mask), (t, t_mask)))
     v_wild.requires_grad_(), t_wild.requires_grad_()
     wild = model(v_wild, v_mask, t_wild, t_mask)[::2]
-    for out, wild_out, mask in zip(expected, wild, (v_mask, t_mask), strict=True):
+    for out, wide_out, wild_out, mask, wide_mask in zip(
+        expected, wider, wild, (v_mask, t_mask), wide_masks, strict=True
+    ):
+        torch.testing.assert_close(wide_out[wide_mask], out[mask], rtol=0, atol=1e-12)
         torch.testing.assert_close(wild_out[mask], out[mask], rtol=0, atol=0)
     sum(out[mask].square().sum() for out, mask in zip(wild, (v_mask, t_mask), strict=True)).backward()
     for x, mask in ((v_wild, v_mask), (t_wild, t_mask)):

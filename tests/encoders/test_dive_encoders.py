@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from polypool.encoders.text.bigru import BiGRU, Words
-from polypool.encoders.visual.stored import PooledGrid
+from polypool.encoders.visual.stored import PooledGrid, StackedRegions
 from polypool.infra.registry import AGGREGATORS, ENCODERS
 from polypool.tasks.models.branch import Branch
 
@@ -42,6 +42,14 @@ def test_words_are_embeddings_and_the_summary_their_last_states():
     outputs = (global_BS, torch.stack(expected))
     ours, theirs = (torch.autograd.grad((out * cot).sum(), parameters) for out in outputs)
     torch.testing.assert_close(ours, theirs, atol=1e-9, rtol=1e-7)
+
+
+def test_words_drop_the_same_values_for_elements_and_summary():
+    torch.manual_seed(0)
+    encoder = Words(WORDS, width=4, embedding=6, dropout=0.5)
+    x_BLE, _, global_BS = encoder(TOKEN_BL, MASK_BL)
+    assert (x_BLE == 0).float().mean() > 0.2
+    torch.testing.assert_close(encoder.rnn(x_BLE, MASK_BL.sum(dim=1))[1].mean(dim=0), global_BS)
 
 
 def test_words_may_be_summed_up_at_the_last_word():
@@ -88,6 +96,33 @@ def test_words_that_glove_lacks_are_tried_again_in_a_simpler_form(tmp_path):
 
     assert found(retry=True) == [[1, 1], [2, 2], [3, 3], [4, 4], [0, 0]]
     assert found(retry=False) == [[0, 0], [0, 0], [0, 0], [4, 4], [0, 0]]
+
+
+def explicit_regions(encoder: StackedRegions, x_PF: torch.Tensor, norm: torch.nn.BatchNorm1d) -> torch.Tensor:
+    first_PD = x_PF @ encoder.fc.weight.T + encoder.fc.bias
+    hidden_PH = norm(first_PD @ encoder.down.weight.T + encoder.down.bias).clamp(min=0)
+    return first_PD + hidden_PH @ encoder.up.weight.T + encoder.up.bias
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_stacked_regions_against_the_formula(training):
+    torch.manual_seed(0)
+    encoder = StackedRegions({"dim": 6}, width=8, dropout=0.0).double().train(training)
+    reference = torch.nn.BatchNorm1d(4).double().train(training)
+    encoder.norm.running_mean.uniform_()
+    reference.load_state_dict(encoder.norm.state_dict())
+    x_BNF = torch.randn(3, 4, 6, dtype=torch.float64, requires_grad=True)
+    mask_BN = torch.arange(4) < torch.tensor([4, 2, 1])[:, None]
+    out_BND, _ = encoder(x_BNF, mask_BN)
+    expected_PD = explicit_regions(encoder, x_BNF[mask_BN], reference)
+    torch.testing.assert_close(out_BND[mask_BN], expected_PD, atol=1e-10, rtol=1e-8)
+    torch.testing.assert_close(encoder.norm.running_var, reference.running_var)
+    cot_PD = torch.randn_like(expected_PD)
+    linears = [x_BNF, encoder.fc.weight, encoder.down.weight, encoder.up.weight]
+    ours, theirs = (
+        torch.autograd.grad((out_PD * cot_PD).sum(), linears) for out_PD in (out_BND[mask_BN], expected_PD)
+    )
+    torch.testing.assert_close(ours, theirs, atol=1e-9, rtol=1e-7)
 
 
 def test_pooled_grid_keeps_the_cells_and_maps_their_mean():

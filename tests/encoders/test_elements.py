@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from polypool.encoders.elements import Rows
+from polypool.encoders.elements import Rows, map_elements
 from polypool.encoders.visual.stored import Regions, StackedRegions
 
 
@@ -59,3 +59,13 @@ def test_maps_with_batch_normalisation_are_those_of_the_real_elements_alone(kind
     torch.testing.assert_close(gradients, [weight.grad for weight in encoder.parameters()])
     torch.testing.assert_close(mean_D, 0.1 * down_RH.mean(dim=0))
     torch.testing.assert_close(variance_D, 0.9 + 0.1 * down_RH.var(dim=0))
+
+
+def test_a_linear_map_of_padded_sets_has_the_gradients_of_the_real_elements():
+    x_BNF, mask_BN = padded([30, 50, 1], 50)
+    linear = nn.Linear(5, 3).double()
+    map_elements(linear, x_BNF, mask_BN, prepared=lambda x_RF, _: x_RF)[mask_BN].pow(2).sum().backward()
+    found = linear.weight.grad.clone(), linear.bias.grad.clone()
+    linear.zero_grad()
+    linear(x_BNF[mask_BN]).pow(2).sum().backward()
+    torch.testing.assert_close(found, (linear.weight.grad, linear.bias.grad))

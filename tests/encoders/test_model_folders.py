@@ -47,6 +47,13 @@ def test_a_moved_model_is_found_below_the_listed_folders(folder, tmp_path, monke
     assert local_folder("other") is local_folder("") is None
 
 
+def test_the_same_weights_in_a_folder_of_another_name_are_the_same_model(folder, tmp_path):
+    described = build_backbone(f"dinov2(name={str(folder)!r})").describe()
+    moved = shutil.move(folder, tmp_path / "renamed")
+    remember_folder(str(moved), described)
+    assert recorded(described).dim == 16
+
+
 def test_other_weights_in_the_remembered_folder_are_refused(folder, towers):
     described = build_backbone(f"dinov2(name={str(folder)!r})").describe()
     remember_folder(str(folder), described)

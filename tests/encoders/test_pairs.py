@@ -126,6 +126,17 @@ def test_long_texts_are_cut_as_in_pretraining(tmp_path, kind):
     assert x_BND.shape[:2] == mask_BN.shape == (2, 8 if kind == "clip" else 7)
 
 
+def test_a_clip_reads_the_end_of_a_text_at_each_length(tmp_path):
+    encoder, _ = text_half("clip", save_clip(tmp_path / "clip", longest=6), ["a"])
+    for size in range(2, 10):
+        token_BL = torch.arange(10, 20)[None].masked_fill(torch.arange(10) >= size, 0)
+        token_BL[0, size - 1] = 1
+        token_BN, mask_BN, last_B = encoder.read(token_BL, torch.arange(10)[None] < size)
+        read = min(size, 6)
+        assert token_BN[0, :read].tolist() == [*range(10, 9 + read), 1]
+        assert (mask_BN.sum(), last_B.tolist()) == (read, [read - 1])
+
+
 def test_a_siglip_reads_text_end_and_pads(tmp_path):
     """The pads of SigLIP 2 are not its end token."""
     kind, folder = ENCODERS.get("siglip_text"), save_siglip(tmp_path / "siglip", longest=6)

@@ -48,6 +48,15 @@ def test_words_are_counted_in_the_splits_that_are_named(run):
     assert len({*found["train",]} | {*found["train", "val"]}) > len(found["train",])
 
 
+def test_a_batch_pairs_each_caption_with_its_image(run):
+    data = TASKS.build(run.task, run).data("train")
+    assert len(data) == 48 * 2
+    batch = data.batch(np.array([0, 1, 7]), seed=0, epoch=0)
+    assert batch["item"].tolist() == [0, 0, 3]
+    assert batch["visual"].shape[0] == 3
+    assert batch["text"].shape == batch["text_mask"].shape
+
+
 def test_samples_depend_on_seed_and_epoch_and_not_on_batch_mates(run):
     data = TASKS.build(run.task, run).data("train")
     together, alone = (data.batch(np.array(index), seed=1, epoch=2) for index in ([3, 9, 50], [9]))
@@ -57,6 +66,14 @@ def test_samples_depend_on_seed_and_epoch_and_not_on_batch_mates(run):
         assert torch.equal(together[key][1, :size], alone[key][0, :size])
     first, *others = (data.batch(np.arange(96), seed=s, epoch=e)["text"] for s, e in ((1, 2), (1, 3), (2, 2)))
     assert not any(torch.equal(first, other) for other in others)
+
+
+def test_without_augmentation_a_batch_is_what_evaluation_sees(run):
+    plain = replace(run, data=replace(run.data, visual_augment="", text_augment=""))
+    data = TASKS.build(run.task, plain).data("val")
+    batch = data.batch(np.array([5]), seed=0, epoch=0)
+    evaluated = next(iter(data.items(8)))[1]["visual"]
+    assert torch.equal(batch["visual"], evaluated[2:3, : batch["visual"].shape[1]])
 
 
 def test_an_ensemble_needs_the_same_images(run, tmp_path):

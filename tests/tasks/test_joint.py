@@ -15,16 +15,16 @@ from toy import FolderReport, trainer_of
 from workers import run_workers
 
 import polypool
-from polypool.infra.batches import order_of
+from polypool.infra.batches import Order, order_of
 from polypool.infra.compute.dist import rank, world
 from polypool.infra.errors import InputError
 from polypool.infra.registry import TASKS
-from polypool.infra.tracking import Log, Tracker, find_runs, tracking_uri
+from polypool.infra.tracking import MEMBERS, Log, Tracker, find_runs, tracking_uri
 from polypool.pipelines.training.checkpoint import load_weights
 from polypool.pipelines.training.loop.trainer import Trainer
 from polypool.pipelines.training.record import LOG_FOLDER, Described, run_folder, send
 from polypool.tasks.inputs.joint_batches import MEMBER, JointOrder
-from polypool.tasks.run import Run, from_json
+from polypool.tasks.run import Run, from_json, specs, to_json, to_params
 
 TEXT = "bigru(width=16, embedding=8, min_count=1, ends=False)"
 
@@ -77,6 +77,26 @@ def test_a_task_goes_through_all_of_its_samples_before_one_comes_again():
             assert len({*place_B.tolist()}) == a_round * 8
             assert place_B.min() >= 0
             assert place_B.max() < size
+
+
+def test_the_order_is_the_same_from_wherever_it_is_taken_up():
+    joint = order()
+    whole = [*joint.batches(2 * joint.epoch_samples)]
+    for step in (0, 1, 7, joint.epoch_steps - 1):
+        rest = [*joint.batches(2 * joint.epoch_samples + step * 8)]
+        assert len(rest) == len(whole) - step
+        for ours, theirs in zip(rest, whole[step:], strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+
+
+def test_other_data_is_in_the_order_that_it_was():
+    class Plain:
+        def __len__(self) -> int:
+            return 50
+
+    plain = order_of(Plain(), batch=8, unit=8, seed=3)
+    assert type(plain) is Order
+    assert next(plain.batches(0)).tolist() == np.random.default_rng((3, 0)).permutation(50)[:8].tolist()
 
 
 def test_a_batch_is_that_of_its_task_in_its_own_round(run):
@@ -167,6 +187,15 @@ def test_a_run_that_was_cut_off_goes_on_to_the_same_weights(run, trained, tmp_pa
         assert torch.equal(again.model.state_dict()[name], value), name
 
 
+def test_a_joint_run_is_described_whole(run):
+    again = from_json(json.loads(json.dumps(to_json(run))))
+    assert again == run
+    assert ("members.vqa.fusion", "product") in [*specs(run)]
+    params = to_params(run)
+    assert params["members"]["vqa"]["aggregator"] == "gpo"
+    assert params["members"]["vqa"]["jointly"] == run.task
+
+
 def worker(run: Run, folder: str) -> None:
     torch.set_default_dtype(torch.float64)
     one = trainer_of(replace(run, workers=world()), Path(folder) / f"log{world()}-{rank()}")
@@ -183,7 +212,7 @@ def test_two_workers_train_like_one(run, tmp_path):
         torch.testing.assert_close(two[name], expected, rtol=1e-5, atol=1e-6, msg=name)
 
 
-def test_each_task_becomes_a_run_of_its_own_in_mlflow_once(run, home):
+def test_each_task_becomes_a_run_of_its_own_in_mlflow_once(run, home, capsys):
     described = Described.of(replace(run, experiment="joint"), TASKS.build(run.task, run).sources())
     tracker = described.start(tracking_uri(home), home)
     tracker.json("run.json", described.settings)
@@ -191,6 +220,9 @@ def test_each_task_becomes_a_run_of_its_own_in_mlflow_once(run, home):
     short = replace(run, experiment="joint", optim=replace(run.optim, epochs=1))
     adapter = TASKS.build(run.task, short)
     trainer_of(short, home, adapter=adapter, log=log).train()
+    impossible = {"R@1": 1.0}  # which MLflow refuses, and which must keep nothing else back
+    log.log(impossible, step=0)
+    Log(log.folder / MEMBERS / "pairs").log(impossible, step=0)
     with pytest.MonkeyPatch.context() as patch:  # MLflow is away when the tasks' runs are to be begun
         patch.setattr(Described, "start", lambda *_, **__: raise_(InputError("no answer")))
         send(tracker, "FINISHED")
@@ -198,6 +230,8 @@ def test_each_task_becomes_a_run_of_its_own_in_mlflow_once(run, home):
         "gpo · joint · tiny_joint · seed 0"
     ]
     send(tracker)
+    said = capsys.readouterr().err
+    assert said.count("note: not logged: ") == 2, "of the joint run, and of one task"
     assert not log.folder.exists(), "nothing is left to keep"
     records = {run.tags.get("member", "joint"): run for run in find_runs(tracking_uri(home), "joint")}
     assert {*records} == {"joint", "pairs", "vqa"}

@@ -77,6 +77,13 @@ def test_what_makes_no_sense_is_refused_when_it_is_made(cls, values, message):
     assert str(error.value).startswith(message)
 
 
+def test_bounds_themselves_are_allowed():
+    factors = (("a", 0), ("a.b", 2))
+    optim = Optim(lr=1, clip=0, warmup_steps=0, decay=1, weight_decay=0, milestones=(), lr_factors=factors)
+    assert replace(toy_run(), seed=2**63 - 1, retries=0, log_every=1, cpus=1, optim=optim, workers=2)
+    assert Data(dataset="x", corpus="", captions=1, max_frames=0, max_words=0)
+
+
 def test_a_run_is_read_back_from_json():
     run = replace(toy_run(), published={"whole/rsum": 1.5}, source="nowhere", regularisers=("mmd",))
     run = replace(run, optim=replace(run.optim, lr_factors=(("visual", 0.1),), milestones=(1, 2.5)))

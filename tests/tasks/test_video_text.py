@@ -87,3 +87,13 @@ def test_frames_are_those_that_were_recorded(golden):
     with np.load(golden / "hgr_graph_inputs.npz", allow_pickle=False) as recorded:
         for count, expected in enumerate(recorded["frame_select"], start=1):
             assert choose_frames(count, 20).tolist() == expected[expected >= 0].tolist()
+
+
+def test_a_corpus_of_photographs_and_one_of_videos_share_everything(run):
+    """The same features under both tasks give the same scores; only the names of the metrics differ."""
+    found = []
+    for each in (run, derive(run, task="image_text")):
+        adapter = TASKS.build(each.task, each)
+        torch.manual_seed(0)
+        found.append(adapter.evaluate(adapter.model(), "test", "whole").metrics)
+    assert (found[0]["v2t/R5"], found[0]["rsum"]) == (found[1]["i2t/R5"], found[1]["rsum"])

@@ -21,6 +21,7 @@ from polypool.pipelines.training.train import prepare
 from polypool.tasks.datasets.corpus import QuestionCorpus, write_questions
 from polypool.tasks.questions.accuracy import HumanAnswers
 from polypool.tasks.run import AUTO
+from polypool.tasks.scoring.scores import mean_score
 from polypool.tasks.vqa import VQA
 
 CROSS = {"cross": "cross_modal(heads=2, dropout=0.0)", "fusion": "concat"}
@@ -140,6 +141,31 @@ def test_questions_that_nobody_answered_give_a_results_file_and_no_accuracy(run)
     assert [row["answer"] for row in said] == found.per_query["prediction"].tolist()
     assert [row["question_id"] for row in said] == [int(q.id) for q in adapter.corpus.questions("test-dev")]
     assert "not asked" in draw(found.pictures[0]())["vqa_test-dev_examples.html"].decode()
+
+
+def test_a_checkpoint_is_rebuilt_from_its_assets(run, tmp_path):
+    adapter, model, _ = trained(derive(run, optim={"epochs": 1}), tmp_path)
+    assets = json.loads(json.dumps(adapter.assets))
+    again = TASKS.build(run.task, run, assets=assets)
+    other = again.model(pretrained=False)
+    other.load_state_dict(model.state_dict())
+    ours, theirs = (a.evaluate(m, "test", "vqa") for a, m in ((adapter, model), (again, other)))
+    assert ours.metrics == theirs.metrics
+    assert again.describe()["answers"] == str(len(assets["answers"]))
+
+
+def test_an_ensemble_is_the_mean_of_probabilities(run):
+    adapters = [TASKS.build(run.task, run) for _ in range(2)]
+    models = [adapter.model().eval() for adapter in adapters]
+    adapters[0].check_same_data(adapters[1], "test")
+    scores = [adapter.scorer(model, "test") for adapter, model in zip(adapters, models, strict=True)]
+    mean = (scores[0](slice(None), slice(None)) + scores[1](slice(None), slice(None))) / 2
+    found = adapters[0].evaluate_scores(mean_score(scores), "test", "vqa")
+    assert found.per_query["confidence"] == pytest.approx(mean.max(dim=1).values.numpy())
+    other = TASKS.build("vqa(min_count=1, answers=train)", run)
+    other.vocabulary = type(other.vocabulary)(["yes", "no"])
+    with pytest.raises(InputError, match="cannot be one ensemble"):
+        adapters[0].check_same_data(other, "test")
 
 
 def step(adapter: VQA, index_B: np.ndarray, *, parallel: bool) -> dict[str, torch.Tensor]:

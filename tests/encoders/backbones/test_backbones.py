@@ -1,3 +1,4 @@
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -5,6 +6,7 @@ import pytest
 import torch
 from pictures import MODES, noise
 from PIL import Image
+from safetensors.torch import load_file, save_file
 from skimage.color import rgb2lab
 
 from polypool.encoders.backbones.cells import Cells
@@ -122,6 +124,18 @@ def test_images_of_every_mode_and_size_go_through_one_batch(towers, resnet, kind
     assert all(np.isfinite(x_ND).all() for x_ND in features)
 
 
+def test_the_description_names_the_weights(vit, tmp_path):
+    spec = "vit(name={!r})"
+    first = BACKBONES.build(spec.format(str(vit))).describe()
+    assert first["name"] == vit.name
+    assert first == BACKBONES.build(spec.format(str(vit))).describe()
+    weights = load_file(vit / "model.safetensors")
+    weights["layernorm.bias"] += 1
+    shutil.copytree(vit, tmp_path, dirs_exist_ok=True)
+    save_file(weights, tmp_path / "model.safetensors", {"format": "pt"})
+    assert first["sha256"] != BACKBONES.build(spec.format(str(tmp_path))).describe()["sha256"]
+
+
 MEAN, DEVIATION, EDGES = slice(0, 3), slice(3, 6), slice(6, 14)
 COVARIANCE, TEXTURE, CONTRAST, PLACE = slice(14, 17), slice(17, 27), slice(27, 41), slice(41, 43)
 
@@ -159,6 +173,11 @@ def test_edges_fall_into_the_bin_of_their_direction(across, expected):
     (x_ND,) = Cells(grid=2, pixels=48)([image])
     energy = x_ND[:, EDGES] ** 2
     assert (energy[:, expected] > 0.99 * energy.sum(axis=1)).all()
+
+
+def test_texture_is_the_root_of_a_distribution():
+    (x_ND,) = Cells()([noise()])
+    np.testing.assert_allclose((x_ND[:, TEXTURE] ** 2).sum(axis=1), 1, rtol=1e-5)
 
 
 def test_contrast_is_against_the_cells_around():

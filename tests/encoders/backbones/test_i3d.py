@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from PIL import Image
 
-from polypool.encoders.backbones.inception import I3D
+from polypool.encoders.backbones.inception import I3D, pad_same
 from polypool.infra.registry import BACKBONES
 
 
@@ -27,6 +27,14 @@ def explicit_pads(size: int, kernel: int, stride: int) -> tuple[int, int]:
     while (size + before_and_after - kernel) // stride + 1 < math.ceil(size / stride):
         before_and_after += 1
     return before_and_after // 2, before_and_after - before_and_after // 2
+
+
+@pytest.mark.parametrize(("kernel", "stride"), [(1, 1), (2, 2), (3, 1), (3, 2), (7, 2)])
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 8, 9])
+def test_padding_is_tensorflow_s(kernel, stride, size):
+    padded = pad_same(torch.ones(1, 1, size, 1, 1), (kernel, 1, 1), (stride, 1, 1))[0, 0, :, 0, 0]
+    before, after = explicit_pads(size, kernel, stride)
+    assert padded.tolist() == [0.0] * before + [1.0] * size + [0.0] * after
 
 
 def reference_map(weights: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
@@ -125,6 +133,21 @@ def built(path: Path, *, monkeypatch: pytest.MonkeyPatch, **sizes: int):
     backbone = BACKBONES.get("i3d")(weights=str(path), **sizes)
     backbone._network = Steps()
     return backbone
+
+
+def test_frames_are_resized_cropped_and_scaled(path, monkeypatch):
+    backbone = built(path, window=16, monkeypatch=monkeypatch)
+    image = Image.new("RGB", (1024, 512), (255, 0, 51))
+    image.paste((0, 0, 0), (0, 0, 512 - 460, 512))  # 26 of 512 columns at the new size: outside the middle
+    image.paste((0, 255, 0), (0, 0, 1024, 16))  # 8 of 256 rows: outside too
+    backbone([image])
+    seen = backbone._network.seen.cpu()
+    assert seen.shape == (1, 3, 16, 224, 224)
+    np.testing.assert_allclose(seen[0, :, 0].amin(dim=(1, 2)), [1, -1, 51 / 127.5 - 1], atol=1e-6)
+    np.testing.assert_allclose(seen[0, :, 0].amax(dim=(1, 2)), [1, -1, 51 / 127.5 - 1], atol=1e-6)
+    for size in [(64, 48), (48, 64), (1, 1), (224, 300)]:
+        backbone([Image.new("L", size)])
+        assert backbone._network.seen.shape == (1, 3, 16, 224, 224)
 
 
 def test_the_backbone_runs_the_network(path, network):

@@ -72,3 +72,20 @@ def test_patches_are_the_librarys_states_and_every_trained_weight_has_a_gradient
         name for name, weight in encoder.named_parameters() if weight.requires_grad and weight.grad is None
     ]
     assert none == []
+
+
+def test_a_class_token_is_put_first_where_there_is_one(tmp_path):
+    name = saved(tmp_path / "dinov3", "dinov3_vit", FLAT | {"num_register_tokens": 4})
+    assets = PATCHES.prepare(name=name, size=32)
+    plain, whole = (
+        PATCHES(assets, name=name, width=6, size=32, class_token=token).eval() for token in (False, True)
+    )
+    whole.load_state_dict(plain.state_dict())
+    pixels = torch.randn(1, 3, 32, 32)
+    x_1ND, _ = whole(pixels, torch.ones(1, 17, dtype=torch.bool))
+    torch.testing.assert_close(x_1ND[:, 1:], plain(pixels, torch.ones(1, 16, dtype=torch.bool))[0])
+    torch.testing.assert_close(x_1ND[:, 0], whole.fc(whole.vit(pixels).last_hidden_state[:, 0]))
+    assert PATCHES.transform(assets, size=32, class_token=True).cells == 17
+    name = saved(tmp_path / "ijepa", "ijepa", FLAT)
+    with pytest.raises(ValueError, match=r"ijepa has no \[CLS\] token"):
+        PATCHES(PATCHES.prepare(name=name, size=32), name=name, size=32, class_token=True)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -99,6 +100,16 @@ def test_features_of_too_few_items_are_refused_unless_that_is_asked_for(tmp_path
     assert "ids with features only: 3 such as 0, 1, 2, all in" in out
     listed = json.loads((tmp_path / "out" / "unmatched.json").read_text())
     assert listed == {"captions only": ["101.jpg", "102.jpg"], "features only": ["0", "1", "2"]}
+
+
+def test_one_percent_may_lack_features_and_so_may_a_split_that_training_does_not_read(tmp_path):
+    items = [Item(id=str(n), split="train", captions=("a",)) for n in range(100)]
+    write_corpus(tmp_path / "corpus", [*items, Item(id="a", split="dev2", captions=("a",))], source={})
+    words = ("arrays", "--dir", arrays(tmp_path / "in", list(map(str, range(1, 100)))))
+    words = (*words, "--corpus", tmp_path / "corpus", "--out", tmp_path / "out")
+    assert "features of 99 of 101 images" in ingested(*words)
+    write_corpus(tmp_path / "corpus", [replace(items[0], id="b"), *items], source={})
+    refused("(train 98.0%)", *words[:-1], tmp_path / "other")
 
 
 def test_a_rule_that_makes_two_ids_one_is_refused(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from polypool.infra.process.output import command_line
 from polypool.infra.store.manifest import Manifest
 from polypool.pipelines.data import ingestion
-from polypool.tasks.datasets.corpus import Item, write_corpus
+from polypool.tasks.datasets.corpus import Item, Question, write_corpus, write_questions
 
 
 @pytest.fixture
@@ -42,6 +43,26 @@ def test_after_a_corpus_come_features_and_training(here, path, recipe, made):
     features = made.split()[-1]
     training = f"train {recipe} --corpus data/mine --features {features} --aggregator gpo"
     assert lines(ingestion.after_corpus(Path(corpus(path)))) == [made, training]
+
+
+def test_after_questions_comes_their_recipe(here):
+    first = Question(id="1", split="train", image_id="7", question="What?", path="7.jpg")
+    write_questions("data/asked", [first], source={})
+    assert len(lines(ingestion.after_corpus(Path("data/asked")))) == 1  # no split to choose the epoch on
+    write_questions("data/asked", [first, replace(first, id="2", split="val")], source={})
+    training = lines(ingestion.after_corpus(Path("data/asked")))[1]
+    assert training.startswith("train vqa --corpus data/asked")
+    assert training.endswith(" --no-test")  # it has no such split
+
+
+def test_after_features_comes_training_on_their_corpus(here):
+    corpus("")
+    training = "train image_text --corpus data/mine --features data/{} --aggregator gpo"
+    assert lines(ingestion.after_store(Path("data/mine/own"))) == [training.format("mine/own")]
+    assert lines(ingestion.after_store(Path("data/own"), Path("data/mine"))) == [training.format("own")]
+    assert lines(ingestion.after_store(Path("data/own"))) == [
+        "train image_text --corpus CORPUS --features data/own"
+    ]
 
 
 def test_splits_that_a_store_lacks_are_added_first(here):

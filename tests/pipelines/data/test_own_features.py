@@ -65,6 +65,12 @@ def openvqa(folder: Path, sets: Sets) -> str:
     return f"arrays --dir {folder}"
 
 
+def turned(folder: Path, sets: Sets) -> str:
+    for id, x_ND in sets.items():
+        np.savez(folder / f"{id}.npz", feat=x_ND.T, other=np.ones(3))
+    return f"arrays --dir {folder} --key feat --channels-first"
+
+
 def vatex(folder: Path, sets: Sets) -> str:
     """I3D's arrays, 1 x T x D; mmf writes an object beside each."""
     for id, x_ND in sets.items():
@@ -130,16 +136,20 @@ def hdf5_sets(folder: Path, sets: Sets) -> str:
     return f"hdf5 --file {folder / '0.hdf5'} {folder / '1.hdf5'}"
 
 
-def hdf5_groups(folder: Path, sets: Sets) -> str:
+def hdf5_groups(folder: Path, sets: Sets, member: str = "features") -> str:
     with h5py.File(folder / "f.h5", "w") as file:
         for id, x_ND in sets.items():
-            file[f"{id}/features"], file[f"{id}/boxes"] = x_ND, np.ones((len(x_ND), 4))
+            file[f"{id}/{member}"], file[f"{id}/boxes"] = x_ND, np.ones((len(x_ND), 4))
     return f"hdf5 --file {folder / 'f.h5'}"
 
 
+def hdf5_frames(folder: Path, sets: Sets) -> str:
+    return f"{hdf5_groups(folder, sets, 'frames')} --key frames"
+
+
 LAYOUTS = {
-    **dict.fromkeys((butd, openvqa, vatex, paths, archive), ADAPTIVE),
-    **dict.fromkeys((hdf5_sets, hdf5_groups), ADAPTIVE),
+    **dict.fromkeys((butd, openvqa, turned, vatex, paths, archive), ADAPTIVE),
+    **dict.fromkeys((hdf5_sets, hdf5_groups, hdf5_frames), ADAPTIVE),
     **dict.fromkeys((grid, rows, precomp, hdf5_rows, hdf5_maps), FIXED),
 }
 
@@ -209,3 +219,20 @@ def test_features_score_the_same_by_ingest_as_by_extract(corpus, tmp_path, monke
     one, other = (walked(corpus, store.folder, tmp_path / store.folder.name) for store in stores)
     assert one == other
     assert "not standardised" not in capsys.readouterr().err
+
+
+def test_a_refused_store_gives_way_to_the_corrected_command(tmp_path):
+    (tmp_path / "in").mkdir()
+    for number in range(10):
+        x_ND = np.full((2, 4), number if number else np.nan, np.float32)
+        np.savez(tmp_path / "in" / f"{number}.npz", x=x_ND, bbox=np.ones((2, 4)), image_w=9, image_h=9)
+    words = ("arrays", "--dir", tmp_path / "in", "--out", tmp_path / "out")
+    refused("1 of 10 sets (10.0%) were left out", *words, code=1)
+    np.savez(tmp_path / "in" / "0.npz", x=np.ones((2, 4), np.float32))
+    ingested(*words, "--dtype", "float32")
+    assert len(sets_of(tmp_path / "out")) == 10
+    assert FeatureStore.open(tmp_path / "out").column("boxes").ids.to_pylist() == IDS[:10]
+    refused("--replace", *words)
+    assert FeatureStore.open(tmp_path / "out").dtype == "float32"
+    ingested(*words, "--replace")
+    assert FeatureStore.open(tmp_path / "out").dtype == "float16"

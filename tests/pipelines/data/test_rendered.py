@@ -11,11 +11,13 @@ from clips import decoded
 from PIL import Image
 from verbs import run
 
+from polypool.infra.errors import InputError
 from polypool.pipelines.data.rendered import (
     COLOURS,
     HEIGHT,
     MOTIONS,
     PHRASES,
+    RADII,
     VIDEO_HEIGHT,
     VIDEO_WIDTH,
     WIDTH,
@@ -25,7 +27,9 @@ from polypool.pipelines.data.rendered import (
     Shape,
     answers,
     captions,
+    compose,
     compose_moving,
+    draw,
     moving_captions,
     moving_scenes,
     questions,
@@ -89,6 +93,28 @@ def test_readers_take_every_scene_question_and_video(folder, tmp_path):
             read, drawn = decoded(corpus.image_path(item)), render(scene, rest)
             assert read.shape == drawn.shape == (scene.frames, VIDEO_HEIGHT, VIDEO_WIDTH, 3)
             assert np.abs(drawn.astype(float) - read).mean() < 6
+
+
+def test_shapes_lie_inside_and_do_not_touch():
+    for seed in range(200):
+        shapes = compose(rng(seed)).shapes
+        assert 3 <= len(shapes) <= 5
+        for one in shapes:
+            assert RADII[one.size][0] <= one.radius <= RADII[one.size][1]
+            assert one.radius < one.x < WIDTH - one.radius
+            assert one.radius < one.y < HEIGHT - one.radius
+            others = (other for other in shapes if other is not one)
+            assert all(np.hypot(one.x - o.x, one.y - o.y) > one.radius + o.radius for o in others)
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+def test_a_shape_is_drawn_in_its_colour_at_its_place(colour):
+    background = "beige" if colour not in ("white", "yellow", "pink") else "dark"
+    scene = Scene(background=background, pattern="plain", shapes=(shape(colour=colour),))
+    pixels_HWC = np.asarray(draw(scene, rng()), float)
+    inside, outside = pixels_HWC[75:85, 45:55].mean((0, 1)), pixels_HWC[75:85, 150:200].mean((0, 1))
+    assert min(COLOURS, key=lambda name: np.abs(inside - COLOURS[name]).sum()) == colour
+    assert np.abs(inside - outside).sum() > 90
 
 
 def test_captions_of_scenes_are_true():
@@ -170,3 +196,10 @@ def test_paths_do_what_the_motion_says_and_captions_name_it():
             assert said <= shown
             assert {word for word in caption.split() if word in COLOURS} <= colours
     assert told == set(MOTIONS)
+
+
+def test_too_few_for_each_split_are_refused(tmp_path):
+    makers = (write_scenes, write_scene_questions)
+    for write, few in (*((each, {"images": 19}) for each in makers), (write_moving_scenes, {"videos": 19})):
+        with pytest.raises(InputError, match="at least 20"):
+            write(tmp_path, **few)

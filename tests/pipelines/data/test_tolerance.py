@@ -86,3 +86,15 @@ def test_cocoids_that_are_null_give_way_to_imgids_and_are_told_and_the_two_never
     assert (
         "2 x not of the expected form: an image whose cocoid is missing or no whole number or string" in said
     )
+
+
+@pytest.mark.parametrize(
+    "name", [{"filepath": "../other"}, {"filename": "../other/secret.jpg"}, {"filepath": "/etc"}]
+)
+def test_a_picture_outside_the_folder_of_images_is_refused(tmp_path, name):
+    (tmp_path / "other").mkdir()
+    for secret in ("0.jpg", "secret.jpg"):
+        (tmp_path / "other" / secret).touch()
+    code, _, err = karpathy(tmp_path, [{"imgid": 0} | name, {"imgid": 1}])
+    assert code == 1
+    assert "1 x a path that leaves the folder of images: id 0, " in err

@@ -20,7 +20,7 @@ from polypool.infra.tracking import tracking_uri
 from polypool.pipelines.comparison.comparison import compare
 from polypool.pipelines.models import run_evaluation
 from polypool.pipelines.models.trained import load_run
-from polypool.tasks.datasets.coco_judgments import read_cxc, read_eccv
+from polypool.tasks.datasets.coco_judgments import eccv_files, read_cxc, read_eccv
 from polypool.tasks.datasets.corpus import Corpus, write_corpus
 from polypool.tasks.scoring.crisscrossed import right_answers
 from polypool.tasks.scoring.protocols import PROTOCOLS, ScoringProtocol
@@ -48,6 +48,8 @@ def test_the_official_files_of_the_validation_split_have_the_known_counts(shared
     assert counts["t2i"].sum() == 37254 + 38  # 38 of COCO's own pairs are rated lower and stay right answers
     assert counts["t2t"].sum() == 25000 * 4 + 2 * 1092
     assert np.count_nonzero(counts["i2i"]) == 4927
+    one_way = ratings.sis.first_P[ratings.sis.rating_P >= 2.5]
+    assert len(np.unique(one_way)) == 4718
 
 
 def test_ids_are_numbers_of_files_and_sentences(tmp_path, capsys):
@@ -86,12 +88,15 @@ PAIR = f"{image(1)},{image(2)}"
     [
         (None, r"sis_test.csv: no such file; expected the official Crisscrossed Captions of the test split"),
         ("", "no column image1, image2, agg_score"),
+        ("image1,image2,annotator,score\n", "no column agg_score; expected image1, image2, agg_score"),
         (HEADER, "no ratings; the file is cut short"),
         (f"{HEADER}{image(1)},42,3.0,made\n", "line 2: image2 is '42', expected the form COCO_"),
         (f"{HEADER}{image(1)}\n", "line 2: a row of 1 fields, where the header has 4"),
         (f"{HEADER}{PAIR},high,made\n", "line 2: agg_score is 'high', expected a number"),
         (f'{HEADER}{PAIR},3,"made\n{PAIR},3,made\n', "line 2: a row with a quote that is not closed"),
         (f"{HEADER}{PAIR},nan,made\n", "expected a number from 0 to 5"),
+        (f"{HEADER}{PAIR},51,made\n", "expected a number from 0 to 5"),
+        (f"{HEADER}{'x' * 200000}\n", "line 2: a row with a field that is far too long"),
     ],
 )
 def test_a_bad_file_of_ratings_is_named_with_its_line(tmp_path, text, message):
@@ -104,11 +109,18 @@ def test_a_bad_file_of_ratings_is_named_with_its_line(tmp_path, text, message):
     [
         (None, "no such file; expected a file of ECCV Caption, which the package eccv-caption has"),
         ("", "not valid JSON"),
+        ('{"7": [11', "not valid JSON at line 1"),
         ("[[7, 11]]", 'not of the expected form: {"id of a query"'),
+        ("{}", "not of the expected form"),
         ('{"seven": [11]}', "the query 'seven' is no id"),
+        ('{"": [11]}', "the query '' is no id"),
         ('{"7": []}', r"query 7 has \[\]; expected"),
         ('{"7": 11}', "query 7 has 11; expected"),
+        ('{"7": [11, "12"]}', r"query 7 has \[11, '12'\]; expected"),
+        ('{"7": [true]}', "query 7 has"),
         ('{"7": [1.5]}', "query 7 has"),
+        ('{"7": [-1]}', "query 7 has"),
+        ('{"7": null}', "query 7 has None"),
     ],
 )
 def test_a_bad_file_of_answers_is_named(tmp_path, text, message):
@@ -122,6 +134,12 @@ def refuses(read: Callable[[], object], path: Path, text: str | None, message: s
     with pytest.raises(InputError, match=message) as raised:
         read()
     assert str(path) in str(raised.value)
+
+
+def test_without_package_and_folder_it_is_said_what_to_install(monkeypatch):
+    monkeypatch.setattr("polypool.tasks.datasets.coco_judgments.find_spec", lambda name: None)
+    with pytest.raises(InputError, match=r"pip install 'polypool\[eccv\]', or name a folder"):
+        eccv_files(None)
 
 
 IDS = [str(i) for i in range(64, 84)]
@@ -176,8 +194,9 @@ def test_a_run_is_evaluated_by_ratings_and_logs_all_directions(home, run):
     logged = trained.tracker.metrics()
     assert logged["small-cxc/i2i/skipped"] == 18
     assert logged["small-cxc/unknown_ratings"] == 1  # of a third caption, and the run uses two
-    assert all(f"small-cxc/{name}" in logged for name in ("i2t/R1", "t2i/R5", "t2t/R10", "i2i/R1", "rsum"))
-    assert "i2i/R1" in shown
+    for name in ("i2t/R1", "t2i/R5", "t2t/R10", "i2i/R1", "rsum"):
+        assert f"small-cxc/{name}" in logged
+        assert name in shown
     with np.load(trained.tracker.download("per_query") / "small-cxc.npz", allow_pickle=False) as kept:
         assert [len(kept[f"{direction}_rank"]) for direction in DIRECTIONS] == [20, 40, 40, 20]
     members = [trained, load_run(run_id)]
@@ -198,17 +217,37 @@ def test_a_split_or_corpus_that_has_no_ratings_is_refused(home, run):
 
 def test_protocols_stand_side_by_side_and_are_compared(home, run):
     run_id = keep_run(run)
-    evaluated(run_id, *(word for name in MADE for word in ("--protocol", name)))
+    shown = evaluated(run_id, *(word for name in MADE for word in ("--protocol", name)))
     trained = load_run(run_id)
     logged = trained.tracker.metrics()
+    lines = {
+        " ".join(line.split()[:-3]): line.split()[-3:]
+        for line in shown.partition("\nnext:")[0].splitlines()
+        if line.startswith("  ")
+    }
+    assert lines[""] == list(MADE)
+    for name in ("i2t/R1", "t2i/R1"):
+        assert [float(x) for x in lines[name]] == pytest.approx(
+            [logged[f"{each}/{name}"] for each in MADE], abs=0.006
+        )
+    assert lines["map_at_r"][:2] == ["\u2013", "\u2013"]
+    assert float(lines["chance map_at_r"][2]) > 0
+    assert float(lines["chance rsum"][0]) > 0
     assert (logged["small-eccv/i2t/queries"], logged["small-eccv/t2i/queries"]) == (12, 9)
     alone = run_evaluation.evaluate([trained], protocols=["small-eccv"], split="test")[0]
     assert {f"small-eccv/{name}": value for name, value in alone.metrics.items()}.items() <= logged.items()
     described = {"map_at_r"} | {f"{d}/{n}" for d in ("i2t", "t2i") for n in ("map_at_r", "r_precision", "R1")}
     assert reproduced(alone) == described
+    together = run_evaluation.evaluate([trained, load_run(run_id)], protocols=MADE, split="test")
+    assert [each.metrics["i2t/R1"] for each in together] == pytest.approx(
+        [logged[f"{each}/i2t/R1"] for each in MADE]
+    )
     compared = compare(tracking_uri(home), "judged")
     (group,) = (group for group in compared.groups if group.protocol == "small-eccv")
     assert group.metric.name == "map_at_r"
+    assert {metric.name for metric in group.metrics} == described
+    assert all(metric.higher_is_better and metric.best == 100 for metric in group.metrics)
+
     with np.load(trained.tracker.download("per_query") / "small-eccv.npz", allow_pickle=False) as kept:
         missed = {d: kept[f"{d}_false_negative"] for d in ("i2t", "t2i")}
         assert np.isfinite(kept["i2t_map_at_r"]).sum() == 12

@@ -81,6 +81,14 @@ def test_one_id_may_be_in_both_test_splits_but_not_twice(tmp_path):
     assert len((tmp_path / "questions.skipped.jsonl").read_text().splitlines()) == 3
 
 
+def test_images_come_once(corpus):
+    opened = QuestionCorpus.open(corpus)
+    found = [(image.id, image.split) for image in opened.items("train")]
+    assert found == [(str(i), "train") for i in range(3)]
+    assert [image.id for image in opened.items("test2015")] == ["4", "5"]
+    assert opened.ids.to_pylist() == [str(i) for i in range(6)]
+
+
 def test_one_door_to_either_corpus(corpus, tmp_path):
     assert isinstance(open_corpus(corpus), QuestionCorpus)
     items = [Item(id="1", split="train", captions=("a",))]

@@ -41,6 +41,13 @@ def test_a_split_or_an_image_that_is_not_there(kind, write, row, tmp_path):
 
 
 @KINDS
+def test_nothing_usable_is_an_error_and_leaves_no_corpus(kind, write, row, tmp_path):
+    with pytest.raises(InputError, match=r"nothing usable was found; skipped [12]:\n"):
+        write(tmp_path, [row("")], source={})
+    assert list(tmp_path.iterdir()) == []
+
+
+@KINDS
 def test_a_damaged_or_missing_corpus_is_refused(kind, write, row, tmp_path):
     with pytest.raises(InputError, match=rf"{kind.name}\.json: no such file"):
         kind.open(tmp_path)
@@ -133,6 +140,25 @@ def test_a_path_that_leaves_the_folder_is_refused(tmp_path, path):
 def test_an_item_that_cannot_be_written_is_skipped(changes, why):
     (left,) = Corpus.clean(item(**changes))
     assert left.why == why
+
+
+def test_a_caption_that_is_no_text_is_left_out_by_every_reader():
+    given = Item(id="a", split="train", captions=(0.5, "a dog", None), caption_ids=("1", "a\x00b", "3"))
+    *odd, last = Corpus.clean(given)
+    assert [(each.where, each.why) for each in (*odd, last)] == [
+        ("id a, caption 1", "a caption that is not a string"),
+        ("id a, caption 2", "an id of a caption with characters that cannot be printed"),
+        ("id a, caption 3", "a caption that is not a string"),
+        ("id a", "no captions"),
+    ]
+    (left,) = QuestionCorpus.clean(question(7))
+    assert left.why == "a question that is not a string"
+    first, second, kept = QuestionCorpus.clean(
+        question(answers=(True, "a\x07 dog", "cat"), label="a\x07 dog")
+    )
+    assert (first.why, first.part) == ("an answer that is not a string", True)
+    assert second.why == "an answer, type or label with control characters, which are left out"
+    assert (kept.answers, kept.label) == (("a  dog", "cat"), "a  dog")
 
 
 def test_a_caption_id_belongs_to_one_caption(tmp_path):

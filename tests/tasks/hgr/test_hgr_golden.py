@@ -167,3 +167,8 @@ def test_the_loss_of_one_direction_is_half_of_it(criterion):
     loss.backward()
     np.testing.assert_allclose(loss.item(), criterion["c3/loss"], atol=1e-6)
     np.testing.assert_allclose(sim.grad, criterion["c3/grad"], atol=1e-7)
+
+
+def test_cosine(criterion):
+    embeddings = (l2_normalise(torch.from_numpy(criterion[f"cosine/{name}"])) for name in "xy")
+    np.testing.assert_allclose(SIMILARITIES.build("cosine")(*embeddings), criterion["cosine/sim"], atol=1e-6)

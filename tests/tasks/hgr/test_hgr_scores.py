@@ -43,6 +43,15 @@ def test_blocks_and_what_is_computed_twice_change_nothing(monkeypatch):
             torch.testing.assert_close(x, first, rtol=0, atol=1e-12)
 
 
+def test_no_text_has_a_phrase():
+    frames, phrase_TPD, used_TP = made_up()
+    sources = frames.x_BND.requires_grad_(), phrase_TPD.requires_grad_()
+    sim_VT = phrase_scores(frames, phrase_TPD, used_TP & False, sharpness=4.0)
+    assert (sim_VT == 0).all()
+    for gradient in torch.autograd.grad(sim_VT.sum(), sources):  # there are some, as DDP needs
+        assert (gradient == 0).all()
+
+
 @pytest.mark.parametrize(("videos", "aggregator"), [(64, "attention"), (5, "attention"), (5, "pie(k=2)")])
 def test_blocks_of_a_split_are_those_of_the_whole(monkeypatch, videos, aggregator):
     monkeypatch.setattr(hgr, "VIDEOS", videos)

@@ -70,3 +70,10 @@ def test_nothing_of_an_unused_slot_reaches_anything(dtype):
     assert (graph(**given)[1][~used_BP] == 0).all()
     sum(x.sum() for x in graph(**given)).backward()
     assert all(p.grad.isfinite().all() for p in graph.parameters())
+
+
+def test_dropout_is_that_of_the_messages():
+    graph, given = graph_of(dropout=1.0).train(), made_up()
+    node = {name: x for name, x in given.items() if name != "edge_BVV"}
+    for ours, expected in zip(graph(**given), graph(**node, edge_BVV=given["edge_BVV"] & False), strict=True):
+        assert torch.equal(ours, expected)

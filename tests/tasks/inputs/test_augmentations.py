@@ -1,6 +1,7 @@
 """Augmentations, and the random numbers that they draw."""
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 import pytest
@@ -69,6 +70,25 @@ def test_words_are_masked_replaced_and_deleted_in_the_shares_of_the_code():
     # the subwords of a word share its fate
     assert np.array_equal(stay_P[::2], stay_P[1::2])
     assert np.array_equal(masked[::2], masked[1::2])
+
+
+def test_delete_only_deletes():
+    subword_P, word_P, caption_P = words(20_000)
+    delete = AUGMENTATIONS.build("delete(p=0.2)")
+    out_P, stay_P = delete(subword_P, word_P, caption_P, draw, mask_subword=4, vocabulary=99)
+    assert np.array_equal(out_P, subword_P)
+    assert abs((~stay_P).mean() - 0.2) < 0.01
+
+
+def test_words_do_not_depend_on_batch_mates():
+    subword_P, word_P, _ = words(40, 1)
+    build = AUGMENTATIONS.build("mask_replace_delete(p=0.9, mask=0.2, replace=0.6)")
+    augment = partial(build, mask_subword=4, vocabulary=99)
+    caption_P = np.repeat([3, 8], 20)
+    both_P, both_stay_P = augment(subword_P, word_P, caption_P, draw)
+    second_P, second_stay_P = augment(subword_P[20:], word_P[20:], caption_P[20:], draw)
+    assert np.array_equal(both_P[20:], second_P)
+    assert np.array_equal(both_stay_P[20:], second_stay_P)
 
 
 @pytest.mark.parametrize(

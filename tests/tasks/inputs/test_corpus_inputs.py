@@ -9,17 +9,21 @@ import numpy as np
 import pytest
 import torch
 from corpora import make_corpus, make_questions
+from PIL import Image
 from searchable import with_texts
 from tiny_models import save_bert
 from toy import trainer_of
 
+from polypool.encoders.backbones import recorded_spec
 from polypool.infra.errors import InputError
-from polypool.infra.registry import TASKS
+from polypool.infra.registry import BACKBONES, TASKS
 from polypool.infra.store import FeatureStore, StoreWriter
 from polypool.infra.tracking import RunRecord
 from polypool.pipelines.comparison.grouping import notes_on
 from polypool.pipelines.recipes.load import derive
 from polypool.pipelines.training.train import prepare
+from polypool.tasks.datasets.corpus import Corpus
+from polypool.tasks.inputs.corpus_inputs import present
 from polypool.tasks.run import Run
 
 MAKERS = {"image_text": make_corpus, "vqa": make_questions}
@@ -84,6 +88,30 @@ def test_what_has_no_features_is_an_error_before_the_run_or_left_out_of_every_sp
     adapter.evaluate(adapter.model(), "test", run.protocol)
 
 
+def test_a_task_without_texts_needs_no_text_encoder(tmp_path):
+    run = replace(make_corpus(tmp_path), task="template_task:CaptionWord", text="")
+    adapter = prepare(run)
+    assert adapter.assets.keys() == {"visual", "feature_source", "words"}
+    adapter.inputs.check_assets(adapter.assets)
+    adapter.evaluate(adapter.model(), "test", run.protocol)
+    with pytest.raises(InputError, match=r"needs a text encoder, .* name one by --text"):
+        prepare(replace(run, task="image_text"))
+
+
+def test_a_picture_without_a_file_is_left_out_where_pictures_are_read(tmp_path):
+    (tmp_path / "pictures").mkdir()
+    run = make_corpus(tmp_path, images=tmp_path / "pictures")
+    corpus = Corpus.open(run.data.corpus)
+    for number in range(60):
+        Image.new("L", (2, 2)).save(tmp_path / "pictures" / f"{number}.png")
+    kept = present(corpus, None)
+    assert [item.id for split in kept.splits for item in kept.items(split)] == [str(n) for n in range(60)]
+    assert corpus.splits["val"] - kept.splits["val"] == 4
+    assert "test" not in kept.splits
+    with pytest.raises(InputError, match="no items in the split 'test'"):
+        kept.items("test")
+
+
 def test_tables_say_which_runs_are_incomplete():
     def record(**tags: str) -> RunRecord:
         tags = {f"data.{name}": value for name, value in tags.items()}
@@ -134,6 +162,18 @@ def test_stored_texts_are_what_a_frozen_bert_makes(task, tmp_path, bert):
     torch.testing.assert_close(*scores, atol=1e-5, rtol=0)
     if task != "vqa":
         torch.testing.assert_close(*(scorer.text for scorer in scorers), atol=1e-5, rtol=0)
+
+
+def test_the_mean_of_a_texts_states_is_stored_where_it_is_wanted(bert):
+    states, mean = (BACKBONES.build(f"bert(name={bert!r}, pooled={pooled})") for pooled in (False, True))
+    texts = ["a dog", "two cats on a mat"]
+    for x_ND, mean_1D in zip(states(texts), mean(texts), strict=True):
+        np.testing.assert_allclose(mean_1D, x_ND.mean(axis=0, keepdims=True), rtol=1e-6)
+    described = mean.describe()
+    assert described == states.describe() | {"pooled": True}
+    assert recorded_spec(described, where="extractor") == "bert(name='tiny-bert', pooled=True)"
+    long = "a " * 2000
+    assert "tokens" in mean([long])[0]
 
 
 @pytest.mark.parametrize("task", TASKS_OF)

@@ -13,8 +13,9 @@ from polypool.encoders.visual.cnn import NETWORKS
 from polypool.infra.compute.randomness import uniform
 from polypool.infra.errors import InputError
 from polypool.infra.files import sha256
-from polypool.infra.registry import AUGMENTATIONS, ENCODERS, Spec
+from polypool.infra.registry import AGGREGATORS, AUGMENTATIONS, ENCODERS, Spec
 from polypool.tasks.inputs.visuals import Frames
+from polypool.tasks.models.branch import Branch
 
 COUNTS = (30, 2, 7)  # frames of the clips
 FRAMES = 4
@@ -76,6 +77,20 @@ def test_a_batch_of_clips_is_a_loop_over_their_frames(clips, part):
             image = torch.from_numpy(transform(Image.fromarray(x_HW3)))
             expected.append(encoder(image[None], torch.ones(1, cells, dtype=torch.bool))[0][0])
         torch.testing.assert_close(x_ND[mask_N], torch.cat(expected), rtol=1e-4, atol=1e-5)
+
+
+@torch.no_grad()
+def test_a_padded_clip_is_as_it_is_alone(clips, part):
+    encoder, transform, _ = part
+    data = Frames(clips, frames=FRAMES, transform=transform)
+    branch = Branch(encoder, AGGREGATORS.build("gpo", encoder.width)).eval()
+    pixels, mask_BN = read(data, 0, 1)
+    assert not pixels[1, 2:].any()
+    together = branch(pixels, mask_BN).vectors[1:]
+    alone = branch(*read(data, 1)).vectors
+    torch.testing.assert_close(together, alone, rtol=1e-4, atol=1e-6)
+    pixels[1, 2:] = 1e3
+    torch.testing.assert_close(branch(pixels, mask_BN).vectors[1:], together)
 
 
 def test_training_has_one_crop_a_clip_by_seed_and_sample(clips, vit):

@@ -17,6 +17,7 @@ from polypool.infra.spec import trust_modules
 from polypool.tasks.models.branch import Branch, pool_both
 from polypool.tasks.models.pair_encoder import PairEncoder
 from polypool.tasks.models.parts import Parts, retrieval_model
+from polypool.tasks.questions.vqa_model import vqa_model
 from polypool.tasks.similarities.vectors import l2_normalise
 
 DIM = 8
@@ -59,6 +60,35 @@ def test_all_pairs_are_pooled_as_each_pair_is(specs):
                 torch.testing.assert_close(every[q, g], one[0])
 
 
+def test_each_looks_at_the_other():
+    torch.manual_seed(0)
+    branches = branch("by_vector"), branch("score_attention(heads=2)")
+    visual, text = random_sets([4, 3], DIM), random_sets([2, 5], DIM, seed=5)
+    alone = branch("mean")
+    first, mean = pool_both((branches[0], alone), (visual, text))
+    torch.testing.assert_close(first, branches[0].aggregator(*visual, context=Context(mean)).vectors)
+    torch.testing.assert_close(mean, alone.aggregator(*text).vectors)
+    mean, second = pool_both((alone, branches[1]), (visual, text))
+    torch.testing.assert_close(second, branches[1].aggregator(*text, context=Context(*visual)).vectors)
+
+
+def test_a_side_that_is_looked_at_is_pooled_once():
+    branches, calls = (branch("by_vector"), branch("mean")), []
+    branches[1].aggregator.register_forward_hook(lambda *call: calls.append(call))
+    pool_both(branches, (random_sets([4, 1], DIM), random_sets([2, 5], DIM)), all_pairs=True)
+    assert len(calls) == 1
+
+
+def test_the_graph_of_a_set_runs_once_for_all_contexts():
+    torch.manual_seed(0)
+    branches, sizes = (branch("gcn(then=score_attention(heads=2))"), branch("mean")), []
+    branches[0].aggregator.layers[0].register_forward_hook(
+        lambda m, inputs, out: sizes.append(len(inputs[0]))
+    )
+    pool_both(branches, (random_sets([4, 1, 3], DIM), random_sets([2, 5], DIM)), all_pairs=True)
+    assert sizes == [3]
+
+
 def parts(run) -> Parts:
     torch.manual_seed(0)
     visual, text = Regions({"dim": 6}, width=DIM), BiGRU({"words": WORDS}, width=DIM, embedding=4)
@@ -87,6 +117,19 @@ def test_retrieval_where_the_text_s_vector_weighs_the_elements_of_an_image():
         torch.testing.assert_close(sim_VT[v], expected_T)
     sim_VT.sum().backward()
     assert all(p.grad is not None for p in model.parameters() if isinstance(p, nn.Parameter))
+
+
+def test_an_answer_where_the_question_s_vector_weighs_the_elements_of_an_image():
+    trust_modules("by_vector")
+    run = toy_run(aggregator="by_vector:ByVector", text_aggregator="mean", objective="bce")
+    model = vqa_model(run, parts(run), answers=4).eval()
+    inputs = batch()
+    text = model.text.encoder(inputs["text"], inputs["text_mask"])
+    visual = model.visual.encoder(inputs["visual"], inputs["visual_mask"])
+    text_BD = model.text.aggregator(*text).vectors
+    visual_BD = model.visual.aggregator(*visual, context=Context(text_BD)).vectors
+    fused = model.fusion(model.visual_feed(visual_BD), model.text_feed(text_BD))
+    torch.testing.assert_close(model(inputs), model.classifier(fused))
 
 
 class Rectified(Grid):

@@ -95,3 +95,23 @@ def test_a_saved_model_scores_what_it_scored_and_its_geometry_is_that_of_means(r
         assert numbers[f"uncertainty_deviation/{side}"] == pytest.approx(deviation, rel=1e-4)
     assert not [name for name in numbers if name.startswith(("variance", "log_variance"))]
     assert not [*ablated(found)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_under_autocast_distributions_scores_and_loss_are_in_single_precision(trained, dtype):
+    model, data = trained[0].model, trained[0].adapter.data("train")
+    batch = data.batch(np.arange(8), seed=0, epoch=0)
+    model.zero_grad()
+    with torch.autocast("cpu", dtype):
+        visual, text = model.encode_visual(batch), model.encode_text(batch)
+        sim_VT = model.score(visual, text)
+        loss = model(batch, epoch=0.0)["loss"]
+    loss.backward()
+    assert {x.dtype for x in (visual.vectors, text.vectors, sim_VT, loss)} == {torch.float32}
+    torch.testing.assert_close(visual.vectors[:, 0].norm(dim=-1), torch.ones(8))
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+    model.zero_grad()
+
+
+VECTORS = {"aggregator": "mean", "text_aggregator": "", "objective": "infonce", "regularisers": ()}
+CSD, MAKES = VECTORS | {"similarity": "csd"}, "makes distributions, a mean and a log-variance"

@@ -1,5 +1,6 @@
 """The gradient of a batch in chunks is that of the whole batch, for every model, task and number of workers."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -142,6 +143,17 @@ def test_levels_of_videos_and_captions_with_their_graphs(chunk):
     check(Retrieval(), role_model(params={"dropout": 0.4}), role_batch([0, 3, 7, 9]), chunk=chunk)
 
 
+@pytest.mark.parametrize("side", ["visual", "text"])
+def test_a_side_that_is_frozen_is_not_encoded_again(side):
+    model = dual(aggregator="mean")
+    getattr(model, side).requires_grad_(False)
+    batch, calls = pairs(6), []
+    encode = getattr(model, f"encode_{side}")
+    model.__dict__[f"encode_{side}"] = lambda part: calls.append(part) or encode(part)
+    check(Retrieval(), model, batch, chunk=2)
+    assert len(calls) <= 1 + 3 + 1
+
+
 class Noisy(DualEncoder):
     """Draws from torch's generator, as the dropout in a library's attention does."""
 
@@ -175,3 +187,10 @@ def vqa(folder: Path) -> tuple[Any, nn.Module, Batch]:
 @pytest.mark.parametrize("chunk", [1, 3, 5, 10, 99])
 def test_questions_are_answered_in_chunks(tmp_path, chunk):
     check(*vqa(tmp_path), chunk=chunk)
+
+
+CASES: dict[str, Callable[[], RetrievalModel]] = {
+    "vectors": lambda: dual(aggregator="gpo", objective="infonce(learned=True)"),
+    "pairs": lambda: dual(aggregator="mean", cross="cross_modal(heads=2, dropout=0.3)"),
+    "elements": lambda: dual(aggregator="late", similarity="maxsim"),
+}

@@ -9,6 +9,7 @@ from corpora import make_corpus
 from formulas import cross_modal_of
 from pair_models import CROSS, MODELS, batch_of, model_of
 from torch.nn.parallel import DistributedDataParallel
+from toy import trainer_of
 from workers import run_workers
 
 from polypool.aggregators.aggregator import Context
@@ -153,6 +154,27 @@ def test_two_workers_score_and_learn_like_one(tmp_path):
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     return make_corpus(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "epochs", "factor"),
+    [
+        ({"aggregator": "score_attention(k=1, heads=2)"}, 4, 2.0),
+        ({"cross": "cross_modal(heads=2)", "aggregator": "score_attention(k=2, heads=2)"}, 2, 1.0),
+    ],
+    ids=str,
+)
+def test_a_tiny_corpus_is_learnt(run, tmp_path, changes, epochs, factor):
+    plain = replace(run.data, visual_augment="", text_augment="")
+    run = replace(run, **changes, data=plain, optim=replace(run.optim, epochs=epochs, lr=1e-2))
+    trainer = trainer_of(run, tmp_path)
+    trainer.train()
+    log = trainer.log
+    metrics = log.rows[-2][1] | log.rows[-1][1]
+    assert metrics["whole/rsum"] > factor * metrics["test/chance"]
+
+
+ATTENTION, MMD = "score_attention(k=2, heads=2)", ("mmd(weight=0.1)",)
 
 
 def test_what_is_computed_again_for_the_gradient_loses_the_same_to_dropout(monkeypatch):

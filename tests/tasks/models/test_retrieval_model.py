@@ -8,15 +8,18 @@ import torch
 from corpora import hgr, make_corpus
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
-from toy import Toy, toy_run
+from toy import WORDS, Toy, toy_run
 from workers import run_workers
 
+from polypool.encoders.text.bigru import BiGRU
 from polypool.infra.compute.dist import rank, world
 from polypool.infra.registry import TASKS
 from polypool.infra.spec import trust_specs
+from polypool.tasks.inputs.texts import caption_inputs
 from polypool.tasks.models.branch import Branch
 from polypool.tasks.models.dual_encoder import DualEncoder
 from polypool.tasks.models.parts import Parts, retrieval_model
+from polypool.tasks.objectives.objective import batch_positives
 from polypool.tasks.objectives.regularisers import Regulariser
 from polypool.tasks.run import Run
 from polypool.tasks.similarities.similarity import Cosine
@@ -121,6 +124,10 @@ def test_a_model_of_ones_own_is_named_by_a_run():
     torch.testing.assert_close(ours, 3 * theirs)
     model(batch, epoch=0.0)["loss"].backward()
     assert model.gain.grad.abs() > 0
+    for most, sizes in ((0, [5, 3]), (1, [3, 3])):
+        limited = replace(run, data=replace(run.data, max_words=most))
+        captions = caption_inputs(limited, ["w1 w2 w3", "w4"], BiGRU.tokenizer({"words": WORDS}))
+        assert captions.batch(np.arange(2))["text_mask"].sum(dim=1).tolist() == sizes
 
 
 HGR_TEXT = "bigru(width=16, embedding=8, min_count=1, ends=False)"
@@ -206,3 +213,9 @@ def test_the_loss_of_training_has_no_negative_of_the_same_item(run, two_workers,
         own = {name: terms[name].item() for name in expected}
         assert own == pytest.approx(expected, rel=1e-4, abs=1e-5)
         assert {*terms} - {*expected} <= {"score_deviation", "visual_variance", "text_variance"}
+
+
+def test_positives_are_all_captions_of_an_item_wherever_it_stands():
+    item_V, row_T = torch.tensor([7, 2, 7]), torch.tensor([0, 0, 1, 2])
+    expected = [[1, 1, 0, 1], [0, 0, 1, 0], [1, 1, 0, 1]]
+    assert batch_positives(item_V, row_T).int().tolist() == expected

@@ -90,6 +90,10 @@ def test_the_number_of_negatives_in_states_of_training(positive, negative, code,
         assert loss_of(sim, rule="paper")["negatives"].item() == pytest.approx(paper, abs=1)
 
 
+def test_opposed_pairs_take_every_negative():
+    assert loss_of(-torch.eye(4) * 3)["negatives"] == 3
+
+
 @pytest.mark.parametrize("k", [1, 2, 5, 7])
 def test_exactly_k_count_where_several_tie(k):
     line = torch.tensor([[3.0, 1, 1, 2, 1, 0, 3], [0, 0, 0, 0, 0, 0, 0]], dtype=torch.float64)

@@ -37,6 +37,16 @@ def test_the_score_is_minus_the_distance_with_gradients():
     assert torch.autograd.gradcheck(lambda a, b: similarity.pairs(a, b[:4]), (x, y))
 
 
+def test_a_surer_one_comes_first_and_what_is_not_a_number_stays_so():
+    similarity, x = SIMILARITIES.build("csd"), gaussians(1).detach()
+    sure, unsure = x.clone(), x.clone()
+    unsure[:, 1] += 0.1
+    assert similarity(x, sure) > similarity(x, unsure)
+    spoilt = gaussians(3).detach()
+    spoilt[1, 1, 0] = torch.nan
+    assert similarity(spoilt, x).isnan().flatten().tolist() == [False, True, False]
+
+
 def test_pseudo_positives_by_hand():
     """Image 0 is nearer to text 1 than to its own, and as near to text 2; no text is nearer to a foreign image."""
     sim_VT = torch.tensor([[-1.0, -0.5, -1.0], [-2.0, -0.4, -3.0], [-2.0, -3.0, -0.3]])

@@ -72,12 +72,18 @@ def test_against_the_definition_with_gradients(spec, k, l, block):  # noqa: E741
     expected_QG = torch.stack([torch.stack([explicit(similarity, spec, a, b) for b in y]) for a in x])
     sim_QG = similarity(x, y)
     torch.testing.assert_close(sim_QG, expected_QG, atol=1e-6, rtol=0)
-    learned = similarity.parameters() if spec == "wti" else ()
-    given = (x, y, *learned)
-    ours, theirs = (torch.autograd.grad((s * weight_QG).sum(), given) for s in (sim_QG, expected_QG))
+    ours, theirs = (torch.autograd.grad((s * weight_QG).sum(), (x, y)) for s in (sim_QG, expected_QG))
     torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=0)
     torch.testing.assert_close(similarity.pairs(x, y[:4]), expected_QG.diagonal(), atol=1e-6, rtol=0)
     assert sim_QG.isfinite().all()
+
+
+@pytest.mark.parametrize("spec", OF_SETS)
+def test_gradients_of_codes_and_parameters(spec, block):
+    similarity = build(spec).double()
+    arguments = (sets(3, 2), sets(4, 2, seed=1), *similarity.parameters())
+    assert torch.autograd.gradcheck(lambda x, y, *_: similarity(x, y), arguments)
+    assert torch.autograd.gradcheck(lambda x, y, *_: similarity.pairs(x, y[:3]), arguments)
 
 
 @pytest.mark.parametrize("spec", ["maxsim", "wti"])
@@ -105,6 +111,19 @@ def test_a_negative_cosine_never_loses_to_an_element_that_is_not_there(spec, blo
             torch.autograd.grad((s * weight).sum(), (x, y), retain_graph=True) for s in (sim, expected)
         )
         torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("spec", ["maxsim", "wti"])
+def test_a_set_without_an_element_is_like_nothing(spec, block):
+    similarity = build(spec).double()
+    x, y = sets(2, 3), sets(2, 2, seed=1)
+    with torch.no_grad():
+        y[1] = 0.0
+    sim_QG = similarity(x, y)
+    assert sim_QG[:, 1].tolist() == [0.0, 0.0]
+    sim_QG.sum().backward()
+    assert x.grad.isfinite().all()
+    assert not y.grad[1].any()
 
 
 @pytest.mark.parametrize("case", ["base", "alpha32", "collapsed"])

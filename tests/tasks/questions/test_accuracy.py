@@ -65,6 +65,12 @@ def test_the_versions_differ_where_they_should():
     assert people.accuracy([" yes\n", "the cat", ""]).tolist() == [1, 1, 0]
 
 
+def test_fewer_answers_are_a_mean_over_those_there_are():
+    assert HumanAnswers([["x", "x"]]).accuracy(["x"], version="2021")[0] == pytest.approx(1 / 3)
+    assert HumanAnswers([["x"] * 4]).accuracy(["x"], version="2021")[0] == 1
+    assert HumanAnswers([["x"]]).accuracy(["x"], version="2021")[0] == 0
+
+
 @pytest.mark.parametrize(
     ("answers", "prediction", "share"),
     [

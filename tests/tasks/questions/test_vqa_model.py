@@ -4,7 +4,7 @@ from formulas import cross_modal_of, score_attention_of
 from toy import WORDS, toy_run
 
 from polypool.aggregators.random_sets import random_sets
-from polypool.encoders.text.bigru import BiGRU
+from polypool.encoders.text.bigru import BiGRU, Words
 from polypool.encoders.visual.stored import Grid
 from polypool.infra.registry import AGGREGATORS
 from polypool.tasks.models.parts import Parts
@@ -130,3 +130,20 @@ def test_any_aggregator_of_vectors_runs_and_padding_and_batch_mates_change_nothi
     logits.square().sum().backward()
     for name, parameter in model.named_parameters():
         assert parameter.grad is None or parameter.grad.isfinite().all(), name
+
+
+@pytest.mark.parametrize("aggregator", ["slots(k=2, heads=2, head_width=4, width=12)", "pie(k=2, width=12)"])
+def test_a_summary_reaches_an_aggregator_that_takes_one(aggregator):
+    text = Words({"words": WORDS}, width=12, embedding=8, dropout=0.0)
+    model, batch = made(text=text, cross=CROSS, aggregator="mean", text_aggregator=aggregator), batch_of()
+    logits = model(batch)
+    one = row(batch, 0)
+    state = {k.removeprefix("cross."): x for k, x in model.named_parameters()}
+    embedded, _, global_feature = model.text.encoder(one["text"], one["text_mask"])
+    v, t = cross_modal_of(
+        state, 2, 1, model.visual.encoder(one["visual"], one["visual_mask"])[0][0], embedded[0]
+    )
+    pooled = model.text.aggregator(t[None], one["text_mask"], global_feature_BS=global_feature)
+    code = pooled.vectors.mean(dim=1)
+    fused = torch.cat((model.visual_feed(v.mean(dim=0)[None]), model.text_feed(code)), dim=1)
+    torch.testing.assert_close(logits[:1], model.classifier(fused), rtol=0, atol=1e-10)

@@ -6,10 +6,11 @@ import torch
 from corpora import make_corpus, make_questions
 from pictures import noise
 
+from polypool.aggregators.aggregator import Context
 from polypool.infra.registry import TASKS
 from polypool.tasks.inputs.pairs import Pairs
 from polypool.tasks.models.dual_encoder import SplitEmbeddings
-from polypool.tasks.scoring.attention_maps import attended, caption_pairs, nearest_captions
+from polypool.tasks.scoring.attention_maps import attended, caption_pairs, nearest_captions, question_pairs
 
 SLOTS = "slots(k=3, iterations=1, heads=2, head_width=4)"
 
@@ -54,6 +55,33 @@ def test_the_weights_are_those_of_each_pair_alone_and_the_model_is_as_before(tin
         np.testing.assert_allclose(it.weights["text"], weight_L[None], rtol=1e-5)
     again = attended(model, caption_pairs(pairs, count=5))
     assert [it.text for it in again] == [it.text for it in found]
+
+
+def test_weights_of_channels_are_averaged_and_context_takes_part(tiny):
+    parts = {"aggregator": "score_attention(k=2, heads=2)", "text_aggregator": "softpool"}
+    adapter, model = built(tiny[0], **parts, similarity="smooth_chamfer")
+    model.eval()
+    for it in attended(model, caption_pairs(adapter.data("test"), count=3)):
+        batch = it.batch
+        with torch.no_grad():
+            visual, text = model.encode_visual(batch), model.encode_text(batch)
+            weight_KN = model.visual.aggregator(*visual, context=Context(*text)).weights[0]
+            weight_L = model.text.aggregator(*text).weights[0].mean(dim=1)
+        assert weight_KN.shape[0] == 2
+        np.testing.assert_allclose(it.weights["visual"], weight_KN, rtol=1e-5)
+        np.testing.assert_allclose(it.weights["text"], weight_L[None], rtol=1e-5)
+
+
+def test_questions_are_attended_with_their_images(tiny):
+    adapter, model = built(tiny[1], aggregator="attention", text_aggregator="gpo")
+    model.eval()
+    data = adapter.data("test")
+    for it in attended(model, question_pairs(data, count=4)):
+        assert list(it.weights) == ["visual"]
+        visual, mask = data.visual.batch(data.image_Q[[it.item]], sample_B=np.array([0]), draw=None)
+        with torch.no_grad():
+            weight_N = model.visual.aggregator(*model.visual.encoder(visual, mask)).weights
+        np.testing.assert_allclose(it.weights["visual"], weight_N, rtol=1e-5)
 
 
 def test_an_evaluation_records_attention_when_it_is_called(tiny):

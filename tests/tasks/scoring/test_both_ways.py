@@ -12,11 +12,13 @@ class Asked:
     """Blocks of a matrix, and how often each score was asked for."""
 
     def __init__(self, sim_RC: torch.Tensor) -> None:
-        self.sim_RC, self.times_RC = sim_RC, np.zeros(sim_RC.shape, int)
+        self.sim_RC, self.times_RC, self.largest = sim_RC, np.zeros(sim_RC.shape, int), (0, 0)
 
     def __call__(self, rows: slice, columns: slice) -> torch.Tensor:
+        block = self.sim_RC[rows, columns]
         self.times_RC[rows, columns] += 1
-        return self.sim_RC[rows, columns]
+        self.largest = tuple(map(max, self.largest, block.shape))
+        return block
 
 
 def pairs(rows: int, columns: int, *, more: int) -> Positives:
@@ -62,6 +64,13 @@ def test_both_directions_are_counted_as_in_the_whole_matrix(tile, held, dtype, m
     np.testing.assert_array_equal(numbers(found[1]), counted(sim_RC.T.double().numpy(), of_rows.turned()))
     assert found[0].tied > 5
     assert sim_RC.equal(before_RC), "a score may hand out what it keeps"
+
+
+def test_each_score_is_computed_once(tile):
+    score = Asked(torch.rand(20, 61, generator=torch.Generator().manual_seed(0)))
+    rank_both_ways(score, pairs(20, 61, more=30))
+    assert (score.times_RC == 1).all()
+    assert all(size <= most for size, most in zip(score.largest, tile, strict=True))
 
 
 def test_without_room_tiles_with_right_answers_are_computed_again_and_no_others(monkeypatch):

@@ -1,11 +1,15 @@
 """Right answers and ranks of Crisscrossed Captions against the rules, written out in loops."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
 from polypool.tasks.datasets.coco_judgments import Rated, Ratings
 from polypool.tasks.scoring.crisscrossed import RightAnswers, evaluate_crisscrossed, right_answers
+from polypool.tasks.scoring.metrics import Positives
+from polypool.tasks.scoring.scores import mean_score
 
 DIRECTIONS = ("i2t", "t2i", "t2t", "i2i")
 
@@ -122,9 +126,25 @@ def test_ranks_and_metrics_are_those_of_the_rules_written_out(seed):
     assert found.metrics["unknown_ratings"] == found.metrics["ties"] == 0
 
 
+def test_each_direction_has_right_answers_of_its_own():
+    case = Case()
+    right = case.right
+    own = Positives.from_pairs(np.arange(case.g), case.owner_T[::-1].copy(), queries=case.g, gallery=case.n)
+    found = evaluate_crisscrossed(case.score, replace(right, of={**right.of, "t2i": own}))
+    score_GN = case.score.between_NG.T
+    answer_G1 = torch.from_numpy(own.item_P)[:, None]
+    expected_G = (score_GN > score_GN.gather(1, answer_G1)).sum(dim=1)
+    np.testing.assert_array_equal(found.rank_Q["t2i"], expected_G.double())
+    np.testing.assert_array_equal(found.rank_Q["i2t"], case.evaluate().rank_Q["i2t"])
+
+
 def test_an_item_outside_its_gallery_ranks_as_one_that_scores_0_unless_answers_score_below():
     case = Case()
     found = case.evaluate()
+    for direction in ("t2t", "i2i"):
+        np.testing.assert_array_equal(
+            found.rank_Q[direction], np.array(case.ranks(direction, self_score=0.0), float)
+        )
     case.score = Matrices(case.score.between_NG, case.score.images_NN - 2, case.score.captions_GG - 2)
     below = case.evaluate()
     for direction in ("t2t", "i2i"):
@@ -149,3 +169,15 @@ def test_without_high_ratings_the_ranks_between_modalities_are_the_recorded_ones
     assert found.metrics["i2i/skipped"] == 98
     assert (~np.isnan(found.rank_Q["i2i"])).nonzero()[0].tolist() == [1, 2]
     assert answers.of["t2t"].count_Q.tolist() == [4] * 500
+
+
+def test_an_ensemble_is_the_mean_of_all_four_scores():
+    one, two = Case(0), Case(0)
+    two.score = Matrices(*(torch.rand_like(x) for x in vars(one.score).values()))
+    mean = Matrices(
+        *((x + y) / 2 for x, y in zip(vars(one.score).values(), vars(two.score).values(), strict=True))
+    )
+    together = one.evaluate(mean_score([one.score, two.score]))
+    assert together.metrics == one.evaluate(mean).metrics
+    for direction in DIRECTIONS:
+        np.testing.assert_array_equal(together.rank_Q[direction], one.evaluate(mean).rank_Q[direction])

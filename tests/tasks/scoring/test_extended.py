@@ -1,12 +1,15 @@
 """Retrieval by ECCV Caption's right answers against the rules in loops, and against its own package's evaluator."""
 
+import csv
+from io import StringIO
+
 import numpy as np
 import pytest
 import torch
 
 from polypool.tasks.datasets.coco_judgments import Extended
 from polypool.tasks.scoring import extended
-from polypool.tasks.scoring.extended import evaluate_extended, queries_of
+from polypool.tasks.scoring.extended import evaluate_extended, false_negatives, queries_of
 
 DIRECTIONS = ("i2t", "t2i")
 
@@ -113,8 +116,26 @@ def test_it_is_the_rules_written_out(seed, unknown):
     assert sum(found.metrics[f"{direction}/false_negatives"] for direction in DIRECTIONS) > 0
 
 
-def test_each_score_is_computed_once_and_those_of_pairs_where_asked_alone(monkeypatch):
-    monkeypatch.setattr(extended, "_CHUNK", 200)
+def test_false_negatives_are_listed_with_what_was_found():
+    case = Case()
+    found = evaluate_extended(Blocks(case.sim_NG), case.asked())
+    table = false_negatives(found, image_ids=case.image_ids, caption_ids=case.caption_ids, texts=case.texts)
+    rows = list(csv.DictReader(StringIO(table.decode(), newline="")))
+    expected = []
+    for direction in DIRECTIONS:
+        for query in sorted(case.of[direction]):
+            first = int(np.argmax(case.rows(direction)[query]))
+            if first in case.of[direction][query] and not case.own(direction, query, first):
+                image, caption = (query, first) if direction == "i2t" else (first, query)
+                ids = [case.image_ids[image], case.caption_ids[caption]]
+                expected.append([direction, *ids[:: 1 if direction == "i2t" else -1], case.texts[caption]])
+    assert [list(row.values()) for row in rows] == expected
+    assert {row[0] for row in expected} == {"i2t", "t2i"}
+
+
+@pytest.mark.parametrize("chunk", [1, 200, 1 << 22])
+def test_each_score_is_computed_once_and_those_of_pairs_where_asked_alone(monkeypatch, chunk):
+    monkeypatch.setattr(extended, "_CHUNK", chunk)
     case = Case()
     blocks, pairs = Blocks(case.sim_NG), OfPairs(case.sim_NG)
     found, alike = (evaluate_extended(score, case.asked()) for score in (blocks, pairs))

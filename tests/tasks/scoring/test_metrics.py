@@ -85,6 +85,13 @@ def test_chunks_views_functions_and_precisions_agree():
     assert asked == [(0, 8), (8, 16), (16, 24), (24, 30)]
 
 
+def test_nan_names_the_first_query():
+    sim_VT = torch.zeros(10, 50)
+    sim_VT[7, 3] = sim_VT[8, 0] = torch.nan
+    with pytest.raises(InputError, match="the score in row 7, column 3 is NaN"):
+        rank_queries(sim_VT, Positives.of_images(owners(10), images=10), chunk=150)
+
+
 def test_queries_without_a_right_answer_are_refused_or_left_out():
     positives = Positives.from_pairs([0, 0, 2], [1, 1, 0], queries=4, gallery=2)
     assert positives.count_Q.tolist() == [1, 0, 1, 0]

@@ -145,6 +145,22 @@ def test_no_usable_image_at_all_or_none_to_train_on(tmp_path, here):
     assert FeatureStore.open(tmp_path / "store").manifest.statistics is None
 
 
+def test_an_image_that_changed_since_it_was_ingested_is_counted_and_listed(tmp_path, here):
+    names = [f"{n}.bmp" for n in range(4)]  # a format without checks
+    for n, name in enumerate(names):
+        picture(n).save(tmp_path / name)
+    corpus_of_files(tmp_path, tmp_path, names)
+    changed = bytearray((tmp_path / names[1]).read_bytes())
+    changed[500] ^= 1
+    (tmp_path / names[1]).write_bytes(changed)
+    (tmp_path / names[2]).unlink()
+    extract(corpus=tmp_path, out=tmp_path / "store")
+    assert dict(reasons(tmp_path / "store")) == {
+        f"id 1, {tmp_path / names[1]}": "changed since it was ingested: its SHA-256 differs",
+        f"id 2, {tmp_path / names[2]}": "no such file",
+    }
+
+
 def test_splits_are_added_to_a_store_that_can_be_read_meanwhile(corpus, tmp_path, monkeypatch, here):
     nine_sets = 9 * 9 * Cells.dim * 2
     monkeypatch.setattr(

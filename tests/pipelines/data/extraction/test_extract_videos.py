@@ -5,18 +5,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from clips import write_bad, write_clip
-from describing import corpus_of_files, in_this_process
+from clips import server, write_bad, write_clip
+from describing import bytes_of, corpus_of_files, in_this_process
 from PIL import Image
 from verbs import exit_code, reasons, sets_of
 
 from polypool.encoders.backbones.cells import Cells
+from polypool.infra import video
 from polypool.infra.files import sha256
 from polypool.infra.store import FeatureStore
 from polypool.infra.video import SECONDS, choose_decoder, choose_frames, describe_decoder, frames
 from polypool.pipelines.commands import extract as verb
 from polypool.pipelines.data.extraction import VideoExtractor, VideoOptions, Videos
-from polypool.tasks.datasets.corpus import Corpus, Item, Tolerance
+from polypool.tasks.datasets.corpus import Corpus, Item, Tolerance, write_corpus
 
 extract = functools.partial(verb.extract, tolerance=Tolerance(allow_skipped=True))
 
@@ -92,6 +93,11 @@ def test_the_manifest_names_how_videos_were_described_and_bad_ones_are_listed(co
     assert manifest.skipped["count"] == len(expected)
 
 
+def test_again_in_one_process_the_bytes_are_the_same(corpus, store, tmp_path, here):
+    extract(corpus=corpus, backbone=CELLS, video=True, out=tmp_path)
+    assert bytes_of(tmp_path) == bytes_of(store)
+
+
 @pytest.mark.parametrize(("pool", "dim"), [("concat", 9 * Cells.dim), ("all", Cells.dim)])
 def test_cells_of_a_frame_side_by_side_or_all_elements(corpus, tmp_path, here, pool, dim):
     options = VideoOptions(pool=pool, frames=4)
@@ -138,6 +144,27 @@ def test_a_backbone_of_whole_videos_gets_all_frames(corpus, tmp_path, here):
     assert {len(x_ND) for x_ND in sets_of(tmp_path / "six").values()} == {min(n, 6) for n in LENGTHS}
 
 
+def test_a_video_whose_decoder_hangs_is_skipped_and_listed(tmp_path, monkeypatch, here):
+    videos = tmp_path / "videos"
+    videos.mkdir()
+    names = ("a", "hang", "b", "crash", "c")
+    for name in names:
+        write_clip(videos / f"{name}.mp4", 6)
+    items = [Item(id=name, split="test", captions=("a",), path=f"{name}.mp4") for name in names]
+    write_corpus(tmp_path, items, source={}, images=videos)
+    hanging = functools.partial(video.VideoReader, program=server())
+    monkeypatch.setattr(video, "VideoReader", hanging)
+    extract(
+        corpus=tmp_path, out=tmp_path / "store", video=True, videos=VideoOptions(timeout=2.0, decoder="av")
+    )
+    assert list(sets_of(tmp_path / "store")) == ["a", "b", "c"]
+    found = {where.split(",")[0]: why for where, why in reasons(tmp_path / "store")}
+    assert found == {
+        "id hang": "decoding took too long; `extract --timeout` allows 2 seconds",
+        "id crash": "the decoder ended (SIGABRT)",
+    }
+
+
 def test_a_clip_of_another_length_than_its_id_says_is_a_warning(tmp_path, here):
     (tmp_path / "videos").mkdir()
     lengths = {"a_000010_000012": 17, "b_000010_000012": 60, "c_000010_000020": 17, "d_10_12": 60}
@@ -153,6 +180,20 @@ def test_a_clip_of_another_length_than_its_id_says_is_a_warning(tmp_path, here):
         )
         for id, length in (("b_000010_000012", "7.4 s"), ("c_000010_000020", "2.0 s"))
     ]
+
+
+def test_cells_that_do_not_fit_side_by_side_are_a_reason(tmp_path):
+    plan = Videos.plan(Cells(grid=3), VideoOptions(pool="concat", decoder="av"), batch=2)
+    clip = write_clip(tmp_path / "a.mp4", 3)
+    worker = VideoExtractor(backbone="cells(grid=2)", threads=1, videos=plan)
+    (row,) = worker({"ids": ["a"], "paths": [str(clip)], "digests": [""]})
+    worker.close()
+    assert (row["why"], row["x_NW"]) == ("frames of 4 cells, expected 9; --pool mean takes any number", None)
+    other = Videos(**{**vars(plan), "version": "av 1.0"})
+    with pytest.raises(
+        RuntimeError, match=r"this worker has av .*, where the store shall be made with av 1\.0"
+    ):
+        VideoExtractor(backbone="cells", threads=1, videos=other)
 
 
 def test_a_video_that_changed_since_it_was_ingested_is_not_decoded(tmp_path):

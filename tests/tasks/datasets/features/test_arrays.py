@@ -131,6 +131,7 @@ REGIONS = np.ones((600, 36, 8), np.float32)
     ("files", "words", "message"),
     [
         ({}, "--dir in", "no .npy, .npz or .pth files among its 0 files"),
+        ({}, "--dir x", "x: no such folder"),
         ({}, "", "by --file FILE [FILE ...], or the folder of them by --dir DIR"),
         ({"a.npy": REGIONS}, "--dir in --file in/a.npy", "by --file FILE [FILE ...], or the folder"),
         ({"a.npy": REGIONS}, "--file in", "in: is a folder; name it by --dir"),
@@ -229,3 +230,11 @@ def test_boxes_of_archives_become_a_column(tmp_path):
         np.testing.assert_allclose(store.column("boxes")[store.rows([id])[0]], expected, rtol=1e-6)
     listed = (tmp_path / "out" / "warnings.jsonl").read_text()
     assert [f"{id}.npz" in listed for id in "abcde"] == [True, False, True, True, True]
+
+
+def test_ids_may_have_folders_and_hidden_ones_are_not_entered(tmp_path):
+    for name in ("a/1", "a/b/1", "1", ".hidden/2"):
+        (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)
+        np.save(tmp_path / "in" / f"{name}.npy", np.ones((2, 4), np.float32))
+    ingested("arrays", "--dir", tmp_path / "in", "--out", tmp_path / "out")
+    assert list(sets_of(tmp_path / "out")) == ["1", "a/1", "a/b/1"]

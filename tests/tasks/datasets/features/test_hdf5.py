@@ -67,6 +67,32 @@ def test_hdf5_adaptive_layout(tmp_path):
     }
 
 
+@pytest.mark.parametrize("layout", ["the only ones", "named", "a file of ids"])
+def test_rows_and_ids_are_found_under_any_name(tmp_path, layout):
+    features, ids = RANDOM.random((3, 2, 4), np.float32), np.array(["a/1", "a/2", "b/1"], "S")
+    arrays = {"feats": features, "names": ids, "count": np.array(3)}
+    if layout == "named":
+        arrays |= {"words": ids[::-1], "other": features + 1}
+    elif layout == "a file of ids":
+        del arrays["names"]
+        (tmp_path / "ids.json").write_text(json.dumps([id.decode() for id in ids]))
+    path = write_hdf5(tmp_path, **arrays)
+    words = ("hdf5", "--file", path, "--out", tmp_path / "out", "--dtype", "float32")
+    if layout == "named":
+        refused("--key names one of: count (), feats (3, 2, 4), names (3,)", *words, "--ids-key", "names")
+        words += ("--key", "feats", "--ids-key", "names")
+    elif layout == "a file of ids":
+        words += ("--ids", tmp_path / "ids.json")
+    out = ingested(*words)
+    assert ("guessed: ids: the data set 'names' (--ids-key says another)" in out) == (
+        layout == "the only ones"
+    )
+    assert ("guessed: features: the data set 'feats'" in out) == (layout != "named")
+    found = sets_of(tmp_path / "out")
+    assert list(found) == ["a/1", "a/2", "b/1"]
+    np.testing.assert_array_equal(np.stack(list(found.values())), features)
+
+
 def test_a_data_set_for_each_id_in_groups_or_at_the_top(tmp_path):
     sets = {name: RANDOM.random((n + 1, 4), np.float32) for n, name in enumerate(["a/1", "a/2", "b/c/1"])}
     path = write_hdf5(
@@ -203,3 +229,15 @@ def test_hdf5_of_others_is_read_for_what_lies_in_it(tmp_path, monkeypatch, write
             file["image_ids"] = np.array([7, 8, 9])
     refused(message, "hdf5", "--file", tmp_path / "features.h5", "--out", tmp_path / "out")
     assert not (tmp_path / "out" / "manifest.json").exists()
+
+
+def test_a_link_in_a_group_is_not_followed_and_a_group_is(tmp_path):
+    elsewhere(tmp_path)
+    with h5py.File(tmp_path / "features.h5", "w") as file:
+        file["image_ids"] = np.array([7, 8, 9])
+        file["here/features"] = np.ones((3, 2, 4), "f4")
+        file["there"] = h5py.ExternalLink("other.h5", "/")
+    options = ("hdf5", "--file", tmp_path / "features.h5", "--out", tmp_path / "out", "--key")
+    refused("is a link, or its data are in other files", *options, "there/image_features")
+    ingested(*options, "here/features")
+    assert list(sets_of(tmp_path / "out")) == ["7", "8", "9"]

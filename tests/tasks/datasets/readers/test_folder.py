@@ -5,6 +5,8 @@ from pathlib import Path
 from PIL import Image
 from verbs import corpus_of
 
+from polypool.tasks.datasets.readers.folders import files_below
+
 
 def picture(path: Path, *lines: str) -> None:
     """Write a picture and, where there are lines, the text beside it."""
@@ -50,3 +52,14 @@ def test_what_has_no_text_or_picture_is_listed(tmp_path):
         ("latin.txt", "a text that is not UTF-8"),
         ("silent.png", "no .txt file of its name beside it"),
     ]
+
+
+def test_a_link_to_a_folder_above_ends(tmp_path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "one.jpg").touch()
+    (tmp_path / "elsewhere" / "b").mkdir(parents=True)
+    (tmp_path / "elsewhere" / "b" / "two.jpg").touch()
+    for name in ("loop", "again"):
+        (tmp_path / "a" / name).symlink_to(tmp_path / "a")
+    (tmp_path / "a" / "linked").symlink_to(tmp_path / "elsewhere")
+    assert sorted(files_below(tmp_path / "a")) == ["linked/b/two.jpg", "one.jpg"]

@@ -131,3 +131,29 @@ def test_hgr_means(tmp_path):
     assert list(found) == ["tumblr_one", "video2", "video10", "video3", "video7"]
     expected = np.concatenate([rows["trn"], rows["val"][[0, 2]]])
     assert np.array_equal(np.stack(list(found.values())), expected[:, None])
+
+
+def test_hgr_features_that_are_bad(tmp_path):
+    _, splits = write_hgr(tmp_path, {"trn": ["a", "b", "c", "d", "x/y"], "val": ["e"], "tst": ["x_y"]})
+    with h5py.File(tmp_path / "trn_ft.hdf5", "w") as file:
+        file["a"] = np.ones((2, 8))
+        file["b"] = np.ones((0, 8))
+        file["c"] = np.float32(1)
+        file["d"] = np.full((1, 8), np.nan)
+        file["stray"] = np.ones((2, 8))
+    with h5py.File(tmp_path / "val_ft.hdf5", "w") as file:
+        file.create_group("e")
+    assert ingest_features(tmp_path, splits, tmp_path / "store")[0] == 0
+    assert list(sets_of(tmp_path / "store")) == ["a"]
+    assert sorted(reasons(tmp_path / "store")) == sorted(
+        [
+            ("trn_names.npy, x/y", TWINS),
+            ("tst_names.npy, x_y", TWINS),
+            ("trn_ft.hdf5, b", "an empty set"),
+            ("trn_ft.hdf5, c", "not a data set (frames, D)"),
+            ("trn_ft.hdf5, d", "NaN or infinite values"),
+            ("trn_ft.hdf5, stray", "features of a video that the list does not have"),
+            ("val_ft.hdf5, e", "not a data set (frames, D)"),
+            ("tst_ft", "no such .hdf5 or .npy file"),
+        ]
+    )

@@ -1,6 +1,7 @@
 """Data sets of Hugging Face, as `ingest hf` reads them from a local folder."""
 
 import io
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -84,3 +85,13 @@ def test_a_row_without_a_picture_is_listed_and_a_column_of_none_refused(tmp_path
     assert skipped == [("train, row 4", "a row without a picture that can be read")]
     out = ("--out", tmp_path / "out")
     refused("the column 'other' holds", *words(tmp_path), *out, "--image-column", "other", lines=1)
+
+
+def test_a_name_that_cannot_be_loaded_is_one_line(tmp_path):
+    pytest.importorskip("datasets", reason="not installed (pip install 'polypool[hf]')")
+    refused("cannot be loaded by `datasets`", *words(tmp_path), "--out", tmp_path / "out", lines=1)
+
+
+def test_without_the_package_it_says_how_to_install_it(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    refused("pip install 'polypool[hf]'", *words(tmp_path), "--out", tmp_path / "out")

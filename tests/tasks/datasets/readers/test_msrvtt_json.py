@@ -58,7 +58,13 @@ def test_msrvtt_videos_in_folders_and_features(tmp_path):
     _, corpus, skipped = corpus_of(out, *files, *options)
     assert corpus.splits == {"train": 3}
     assert ("id video5", f"no features in {tmp_path / 'store'}") in skipped
-    refused("no such folder", *files, "--out", out, "--videos", tmp_path / "none")
+    (tmp_path / "empty").mkdir()
+    for option, folder, message in (
+        ("--videos", "none", "no such folder"),
+        ("--features", "none", "no such folder; expected a feature store"),
+        ("--videos", "empty", "holds no videos; expected files that end in .mp4, "),
+    ):
+        refused(message, *files, "--out", out, option, tmp_path / folder)
 
 
 def test_msrvtt_skips_and_lists_what_is_bad(tmp_path):

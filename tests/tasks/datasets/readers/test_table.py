@@ -86,12 +86,16 @@ def test_questions_with_a_row_for_each_answer(folder):
         for answer in ("a dog", "a cat", "a dog")
     ]
     said = ingested("table", "--file", written(folder / "a.csv", rows), "--out", folder / "out")
+    assert "guessed: answer: the column 'answer'" in said
     assert f"{2 * PICTURES} questions" in said
     questions = QuestionCorpus.open(folder / "out").questions("train")
     assert len(questions) == 16
     first = questions[0]
     assert (first.answers, first.label) == (("a dog", "a cat", "a dog"), "a dog")
     assert first.image_id == first.path
+    assert {each.id for each in questions} < {
+        str(n) for n in range(1, 6 * PICTURES, 3)
+    }  # of their first rows
     assert (questions[0].id, questions[1].id) == ("1", "4")
 
 
@@ -156,6 +160,10 @@ def test_a_split_without_answers_is_kept_and_a_question_without_one_is_not(folde
         "val": ["q2"],
         "test": ["q3", "q4"],
     }
+    rows = [row for row in rows if row["question_id"] != "q0"]
+    refused("nothing usable", "table", "--file", written(folder / "a.json", rows[:1]), "--out", folder / "no")
+    written(folder / "a.json", [{key: row[key] for key in ("id", "question")} for row in rows])
+    refused("as one of answer usually is", "table", "--file", folder / "a.json", "--out", folder / "no")
 
 
 def test_features_alone_need_ids(folder):
@@ -164,9 +172,27 @@ def test_features_alone_need_ids(folder):
     message = "--id-column where there are features alone, or --image-column where there are images: the table has name"
     refused(message, *words, "--out", folder / "out")
     assert captions(corpus_of(folder / "out", *words, "--id-column", "name")[1])["v3"] == ("clip 3",)
+    written(folder / "a.csv", [{"id": f"w{n}", "text": f"clip {n}"} for n in range(PICTURES)])
+    said, corpus, _ = corpus_of(folder / "out", *words)
+    assert "guessed: id: the column 'id' (--id-column says another)" in said
+    assert captions(corpus)["w3"] == ("clip 3",)
     rows = [{"id": n, "image_id": f"x{n // 2}", "text": f"clip {n}"} for n in range(2 * PICTURES)]
     written(folder / "a.csv", rows)  # the ids of rows are beside those of pictures
     assert captions(corpus_of(folder / "out", *words)[1])["x3"] == ("clip 6", "clip 7")
+
+
+def test_absolute_paths_are_read_where_the_folder_of_images_has_them(folder, monkeypatch):
+    (folder / "tables").mkdir()
+    rows = [row | {"image": str(folder / row["image"])} for row in ROWS]
+    words = ("table", "--file", written(folder / "tables" / "a.csv", rows))
+    message = (
+        f"a path that leaves the folder {folder / 'tables'}; --images says another one, / for absolute paths"
+    )
+    refused(message, *words, "--out", folder / "out")
+    assert len(captions(corpus_of(folder / "out", *words, "--images", "/")[1])) == PICTURES
+    monkeypatch.chdir(folder)  # where the table's folder is relative
+    written(folder / "a.csv", rows)
+    assert len(captions(corpus_of(folder / "out", "table", "--file", "a.csv")[1])) == PICTURES
 
 
 def test_rows_that_cannot_be_used_are_counted_and_listed(folder):
@@ -223,6 +249,7 @@ def test_a_file_that_is_no_table_is_one_line(name, content, why, folder):
     code, _, error = run("table", "--file", folder / name, "--out", folder / "out")
     assert (code, error.count("\n")) == (2, 1)
     assert why in error
+    assert not [*(folder / "out").glob("*.arrow")]
 
 
 def split_files(
@@ -271,6 +298,14 @@ def test_files_that_are_called_after_splits_are_not_divided_anew(folder):
     words = ("table", "--file", train, test, "--out", folder / "out")
     refused(f"--file train={train} val={test} keeps these splits, --split 80/10/10 divides", *words)
     assert "splits are random" in ingested(*words, "--split", "80/10/10")
+    (folder / "out" / "corpus.json").unlink()
+    one, two = split_files(folder, "train_1.csv", "train_2.csv")
+    assert "splits are random" in ingested("table", "--file", one, two, "--out", folder / "out")
+    rows = [row | {"split": ("train", "val", "test")[n % 3]} for n, row in enumerate(ROWS[::2])]
+    for name, part in (("train.csv", rows[:6]), ("test.csv", rows[6:])):
+        written(folder / name, part)
+    files = ("table", "--file", folder / "train.csv", folder / "test.csv")
+    assert corpus_of(folder / "out", *files)[1].splits == {"train": 4, "val": 4, "test": 4}
 
 
 def test_paths_start_from_the_folder_of_their_own_table(folder):
@@ -280,6 +315,14 @@ def test_paths_start_from_the_folder_of_their_own_table(folder):
             os.link(folder / "pictures" / f"{n}.png", folder / split / "pictures" / f"{n}.png")
         written(folder / split / "captions.csv", ROWS[: 2 * len(numbers)])
     files = [folder / split / "captions.csv" for split in ("train", "val", "test")]
+    refused(
+        f"--file train={files[0]} val={files[1]} test={files[2]}",
+        "table",
+        "--file",
+        *files,
+        "--out",
+        folder / "out",
+    )
     named = (f"{path.parent.name}={path}" for path in files)
     _, corpus, skipped = corpus_of(folder / "out", "table", "--file", *named)
     assert (corpus.splits, skipped) == ({"train": 8, "val": 2, "test": 2}, [])
@@ -291,8 +334,10 @@ def test_a_val_split_is_taken_from_train_where_that_is_asked_for(folder):
     train, _, test = split_files(folder, "a.csv", "b.csv", "c.csv")
     words = ("table", "--file", f"train={train}", f"test={test}")
     said, whole, _ = corpus_of(folder / "out", *words)
+    assert "polypool train" not in said
     assert "no val split, on which `train` chooses the epoch: --val 1 takes it" in said
-    corpus = corpus_of(folder / "out", *words, "--val", 3)[1]
+    said, corpus, _ = corpus_of(folder / "out", *words, "--val", 3)
+    assert "no val split" not in said
     assert corpus.splits == {"train": 5, "val": 3, "test": 2}
     ids = {item.id for split in ("train", "val") for item in corpus.items(split)}
     assert ids == {item.id for item in whole.items("train")}
@@ -306,6 +351,8 @@ def test_a_val_split_is_taken_from_train_where_that_is_asked_for(folder):
         "--out",
         folder / "out",
     )
+    words = ("table", "--file", f"train={train}", f"val={test}", "--val", 3)
+    refused("makes a val split of train, and the data have one", *words, "--out", folder / "out")
 
 
 @pytest.mark.parametrize(

@@ -85,7 +85,12 @@ def test_images_are_found_by_number(tmp_path):
     assert all(corpus.image_path(each).is_file() for each in [*found, *corpus.items("test")])
     lost = ("question 3, image 10", f"no such image in {tmp_path / 'images'}")
     assert reasons(out, "questions.skipped.jsonl") == [lost]
-    refused("no such folder", "vqa2", *arguments(files), "--images", tmp_path / "none", "--out", out)
+    (tmp_path / "empty").mkdir()
+    for place, message in (
+        ("none", "no such folder"),
+        ("empty", "holds no images; expected files that end in .jpg"),
+    ):
+        refused(message, "vqa2", *arguments(files), "--images", tmp_path / place, "--out", out)
 
 
 @pytest.mark.parametrize(

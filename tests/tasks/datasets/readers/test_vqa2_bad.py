@@ -56,6 +56,27 @@ def test_bad_questions_are_skipped_and_listed(tmp_path):
     ]
 
 
+def test_bad_annotations_are_skipped_and_listed(tmp_path):
+    unlabelled = told(11, 11, multiple_choice_answer=None)
+    annotations = [told(1, 1), told(5, 5), told(5, 5), unlabelled, told("8", 8), "no object"]
+    annotations += [{"question_id": 1, "image_id": 1}]
+    questions = [asked(number, number) for number in (1, 5, 11)]
+    _, corpus, found = skipped(tmp_path, questions, annotations)
+    assert of(corpus) == {"test": ["1", "5"]}
+    file, form = "annotations.json, annotation", "not of the expected form"
+    assert found == [
+        (f"{file} 2, question 5", "a second annotation of a question; the first is kept"),
+        (
+            f"{file} 3, question 11",
+            f"{form}: an annotation whose multiple_choice_answer is missing or no string",
+        ),
+        (f"{file} 4", f"{form}: an annotation whose question_id is missing or no whole number"),
+        (f"{file} 5", f"{form}: no answers"),
+        (f"{file} 6", f"{form}: no answers"),
+        ("question 11", "a question without an annotation"),
+    ]
+
+
 def test_bad_answers_are_skipped_and_listed(tmp_path):
     answers = ["café"] * 3 + [7, None, "", " ", "\ud83d"] + ["x y "] * 4
     twelve = told(12, 12)["answers"][:1] * 12

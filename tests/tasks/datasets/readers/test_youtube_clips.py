@@ -82,3 +82,36 @@ def test_vatex_with_lists(tmp_path, form):
     for given, val_test in ((test, {"val": 4, "test": 2}), (val, {"val": 3, "test": 3})):
         corpus = corpus_of(tmp_path / "out", "vatex", *options, *given)[1]
         assert corpus.splits == {"train": 2, **val_test}
+
+
+def test_vatex_skips_and_lists_what_is_bad(tmp_path):
+    training = [
+        *vatex_entries(0, 2),
+        {"videoID": vatex_name(2)},
+        {"videoID": 3, "enCap": ["a"]},
+        "x",
+        {"videoID": vatex_name(0), "enCap": ["again"]},
+        {"videoID": vatex_name(4), "enCap": ["fine", None, " ", 7]},
+        {"videoID": vatex_name(5), "enCap": []},
+    ]
+    leaked = {"videoID": vatex_name(1), "enCap": ["leaks"]}
+    options = write_vatex(tmp_path, training, [*vatex_entries(100, 2), leaked])
+    out, corpus, skipped = corpus_of(tmp_path / "out", "vatex", *options)
+    assert "skipped 9:" in out
+    assert corpus.splits == {"train": 3, "val": 1, "test": 1}
+    assert corpus.items("train")[2].captions == ("fine",)
+    form, second = "not of the expected form: a video", "duplicate id; the first is kept"
+    file = "vatex_training_v1.0.json"
+    assert sorted(skipped) == sorted(
+        [
+            (f"{file}, entry 2", f"{form} whose enCap is missing or no list"),
+            (f"{file}, entry 3", f"{form} whose videoID is missing or no string"),
+            (f"{file}, entry 4", f"{form} that is not an object"),
+            (f"id {vatex_name(0)}, {file}, entry 5", second),
+            (f"id {vatex_name(1)}, vatex_validation_v1.0.json, entry 2", second),
+            (f"id {vatex_name(4)}, caption 2", "a caption that is not a string"),
+            (f"id {vatex_name(4)}, caption 4", "a caption that is not a string"),
+            (f"id {vatex_name(4)}, caption 3", "a caption that is empty"),
+            (f"id {vatex_name(5)}", "no captions"),
+        ]
+    )
