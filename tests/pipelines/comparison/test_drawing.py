@@ -20,6 +20,7 @@ from polypool.pipelines.comparison.charts import (
     draw_all,
     draw_chart,
     draw_charts,
+    draw_cross_task,
     draw_curves,
     draw_pairs,
     group_chart,
@@ -30,7 +31,7 @@ from polypool.pipelines.comparison.cross_task import cross_task_tables
 from polypool.pipelines.comparison.rows import Group
 from polypool.pipelines.comparison.statistics.intervals import Difference
 from polypool.pipelines.comparison.statistics.significance import Judged
-from polypool.pipelines.figures.style import POINT, new_figure
+from polypool.pipelines.figures.style import POINT, apart, new_figure
 from polypool.tasks.scoring.described import RSUM
 
 
@@ -107,6 +108,7 @@ def test_each_row_has_its_cost_beside_its_score(steps):
     assert [text.get_text() for text in beside.texts] == shown
     assert (beside.get_xscale(), beside.get_xlim()[0]) == ("log", 1.0)
     assert scores.get_ylim() == beside.get_ylim() == (1.6, -0.6), "the best on top"
+    assert "processor time of a training step, on a logarithmic axis" in group_chart(group).caption
 
 
 def test_points_have_intervals_and_those_of_the_confidence_set_are_filled():
@@ -119,8 +121,10 @@ def test_points_have_intervals_and_those_of_the_confidence_set_are_filled():
     assert [tuple(x for x, _ in ends) for ends in lines.get_segments()] == [(60, 67), (59, 66), (58, 65)]
     assert points.get_offsets().tolist() == [[62, 0], [61, 1], [60, 2]]
     assert filled(panel) == [True, False, True]
+    assert "filled: in the confidence set of the best (95 %); hollow: not in it" in chart.caption
     unjudged = group_chart(group)
     assert not any(filled(drawn(unjudged)[0][0]))
+    assert unjudged.caption.startswith("lines: deviations over seeds\ncost:")
 
 
 def test_a_table_of_several_columns_has_a_panel_for_each():
@@ -138,6 +142,8 @@ def test_a_table_of_several_columns_has_a_panel_for_each():
     # by the scores of a column: gpo, mean, max of images; gpo, max, mean of clips
     assert [filled(panel) for panel in scores] == [[True, False, True], [True, False, True], [False] * 3]
     assert scores[0].collections[0].get_segments()[1][:, 0].tolist() == [48, 55]
+    assert "; not judged, and hollow: daquar vqa cost:" in " ".join(chart.caption.split())
+    assert "95 % intervals, else deviations over seeds" in chart.caption
     (alone,) = table_charts([groups[0]])
     assert (len(alone.columns), alone.ranks) == (1, {})
 
@@ -159,6 +165,13 @@ def test_names_and_numbers_of_a_chart_do_not_overlap():
     assert len(boxes) >= 30
     touching = [(a, b) for (a, x), (b, y) in itertools.combinations(boxes, 2) if x.overlaps(y)]
     assert touching == []
+
+
+def test_the_heading_of_a_heat_map_fits_its_figure():
+    runs = [run("gpo"), run("mean"), vqa("gpo", 0, 30.0), vqa("mean", 0, 31.0)]
+    figure = draw_cross_task(cross_task_tables(blocks_of(*runs))[0])
+    figure.draw_without_rendering()
+    assert figure._suptitle.get_window_extent().x1 < figure.bbox.x1
 
 
 def over_k(*values: int, text: str = "") -> list:
@@ -183,6 +196,20 @@ def test_a_parameter_of_which_three_values_were_tried_has_a_curve(tmp_path):
     assert band[:, 1].min() == pytest.approx(53 - math.sqrt(2))
     assert band[:, 1].max() == pytest.approx(61 + math.sqrt(2))
     assert "parameters.png" in [path.name for path in draw_all([group], (), tmp_path)]
+
+
+def test_names_beside_a_panel_keep_apart_and_stay_near():
+    np.testing.assert_allclose(apart(np.array([5.0, 1.0, 9.0]), 2.0), [5, 1, 9])
+    np.testing.assert_allclose(apart(np.array([4.0, 4.0, 1.0]), 2.0), [3, 5, 1])
+    np.testing.assert_allclose(
+        apart(np.array([4.1, 4.0, 2.5]), 2.0), [5.533333, 3.533333, 1.533333], atol=1e-5
+    )
+    draw = np.random.default_rng(0)
+    y_R = draw.uniform(0, 10, 20)
+    place_R = apart(y_R, 0.7)
+    assert np.diff(np.sort(place_R)).min() > 0.7 - 1e-9
+    assert (np.argsort(place_R) == np.argsort(y_R)).all()
+    assert np.isclose(place_R.mean(), y_R.mean())
 
 
 def test_pairs_are_means_over_seeds():

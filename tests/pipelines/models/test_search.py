@@ -16,6 +16,7 @@ from tiny_models import save_vit
 from verbs import called
 
 from polypool.infra.errors import InputError
+from polypool.infra.tracking import Tracker, tracking_uri
 from polypool.pipelines.commands.search import hit_table, search
 from polypool.pipelines.models import search as searches
 from polypool.pipelines.models.search import (
@@ -210,16 +211,32 @@ def test_faiss_is_refused_for_anything_but_single_vectors(tiny, change, message)
 def test_the_command_shows_ranks_scores_ids_files_and_captions(pictures, tiny, new_home):
     run_id = keep_run(pictures[1])
     _, shown, _ = called("search", run_id, "a dog and a zebra", "--k", 50)
-    _, *lines = shown.splitlines()[:7]
+    head, *lines, few, searched, unknown, little = shown.splitlines()
+    assert head.split() == ["rank", "score", "id", "file", "caption"]
     assert [line.split()[0] for line in lines] == [str(n + 1) for n in range(6)]
     assert all(".png" in line for line in lines)
+    assert few == "there are 6 in all, fewer than the 50 requested"
     shown = search(run_id=keep_run(tiny), id="3", k=2)
+    assert "no image or video files: scores and captions alone" in shown
     assert shown.splitlines()[4:] == ["searched: 40 captions of the split test"]
+    assert searched == "searched: 6 images of the split test"
+    assert unknown == "note: the model has never seen 'zebra', and reads it as an unknown word"
+    assert little == "note: of 6 images any order looks plausible; results mean little"
     picture = pictures[0] / "images" / "3.png"
     _, shown, _ = called("search", run_id, "--image", picture, "--find", "images", "--split", "all", "--k", 2)
     assert shown.splitlines()[1].split()[:3] == ["1", "1.0000", "3"]
+    assert "searched: 18 images of all splits" in shown
     with pytest.raises(InputError, match="was trained on images; give --find images or captions"):
         search(run_id=run_id, query="a dog", find="videos")
+
+
+def test_a_model_no_better_than_chance_is_called_so(tiny, new_home):
+    run_id = keep_run(tiny)
+    Tracker.attach(tracking_uri(new_home), run_id, running=False).log(
+        {"test/score": 31.0, "test/chance": 32.5, "test/chance_normalised": -0.3}, step=1
+    )
+    said = "note: the model's score, rsum 31, is not above chance, 32.5; results mean little"
+    assert said in search(run_id=run_id, query="a dog").splitlines()
 
 
 ALIKE = {

@@ -6,7 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from polypool.infra.errors import InputError
+from polypool.infra.compute.device import device_of, on_device
+from polypool.infra.errors import FaultError, InputError
+from polypool.pipelines.models.search import Query
 from polypool.pipelines.models.trained import load
 from polypool.pipelines.serving.schema import Settings
 from polypool.pipelines.serving.service import ModelRequest, Service
@@ -17,6 +19,36 @@ TEXTS = ["a dog and a cat", "one car , tree", "a bird", "the horse beside the ho
 def sets(width: int, count: int = 5) -> list[np.ndarray]:
     """Return sets of 1, 2, 3, ... elements."""
     return [np.random.default_rng(n).random((1 + n, width), dtype=np.float32) for n in range(count)]
+
+
+def test_answers_are_those_of_the_model(pictures, pictures_run):
+    trained = load(pictures.settings.source)
+    features = sets(pictures.described.features)
+    picture = trained.adapter.corpus.image_path(trained.adapter.corpus.items("test")[0])
+    asked = [ModelRequest(route="embed", text=text) for text in TEXTS]
+    asked += [ModelRequest(route="embed", features=x) for x in features]
+    asked += [ModelRequest(route="embed", image=picture.read_bytes())]
+    found = [answer["embedding"] for answer in pictures.answer(asked)]
+    np.testing.assert_allclose(found[:4], trained.encode_text(TEXTS).cpu(), atol=1e-5)
+    np.testing.assert_allclose(found[4:9], trained.encode_visual(features).cpu(), atol=1e-5)
+    search = trained.open_search()
+    made = search.reader.visual_batch([Query(file=picture)])
+    described = trained.model.encode_visual(on_device(made, device_of(trained.model)))
+    np.testing.assert_allclose(found[9], described.vectors[0].detach().cpu(), atol=1e-5)
+    (score,) = pictures.answer([ModelRequest(route="score", text=TEXTS[0], features=features[2])])
+    assert score["score"] == pytest.approx(float(trained.scores(features[2:3], TEXTS[:1])), abs=1e-5)
+    asked = [
+        ({"text": TEXTS[0]}, Query(text=TEXTS[0]), 3),
+        ({"image": picture.read_bytes()}, Query(file=picture), 3),
+        ({"text": TEXTS[1]}, Query(text=TEXTS[1]), 1),
+    ]
+    answers = pictures.answer([ModelRequest(route="search", **fields, k=k) for fields, _, k in asked])
+    for found, (_, query, k) in zip(answers, asked, strict=True):
+        hits = search.find(query, k)
+        expected = [(hit.rank, hit.id, hit.caption) for hit in hits]
+        assert [(hit["rank"], hit["id"], hit["caption"]) for hit in found["hits"]] == expected
+        assert [hit["score"] for hit in found["hits"]] == pytest.approx([hit.score for hit in hits], abs=1e-5)
+        assert "file" not in found["hits"][0], "where files lie here is nobody's business"
 
 
 @pytest.mark.parametrize(
@@ -70,11 +102,35 @@ def test_questions_are_answered_and_pairs_scored(questions, words_run, of_run):
     assert score["score"] == pytest.approx(float(of_pair), abs=1e-5)
 
 
+def test_a_row_that_fails_spoils_none_beside_it(pictures, monkeypatch):
+    good, bad = ModelRequest(route="embed", text="a dog"), ModelRequest(route="embed", image=b"no picture")
+    first, wrong, last = pictures.answer([good, bad, good])
+    np.testing.assert_array_equal(first["embedding"], last["embedding"])
+    assert isinstance(wrong, InputError)
+    assert str(wrong).startswith("the file that you sent: does not decode as an image")
+
+    encode = type(pictures.trained).encode_text
+
+    def breaks(trained, texts):
+        if "cat" in texts:
+            raise ZeroDivisionError
+        return encode(trained, texts)
+
+    monkeypatch.setattr(type(pictures.trained), "encode_text", breaks)
+    first, wrong = pictures.answer([good, ModelRequest(route="embed", text="cat")])
+    assert first["embedding"].shape == (16,)
+    assert isinstance(wrong, FaultError)
+
+
 def test_where_the_corpus_is_elsewhere_there_is_no_search(words_run, of_run, tmp_path):
     here = of_run(words_run)
     assert here.described.routes == ["embed", "score", "search"]
     assert "/" not in here.described.source, "where it lies is nobody's business"
     assert (here.described.split, here.described.items) == ("test", 20)
+    assert here.described.digests.keys() == {"corpus", "features"}
+    (note,) = here.notes
+    assert note.startswith("no images are taken, features alone: ")
+    assert of_run(words_run, search=False, images=False).notes == []
     for folder in ("corpus", "features"):
         (tmp_path / folder).mkdir()
     run_json = f"{here.settings.source}/run.json"
@@ -85,5 +141,7 @@ def test_where_the_corpus_is_elsewhere_there_is_no_search(words_run, of_run, tmp
         file.write(text.replace(words_run.data.corpus, str(tmp_path / "corpus")))
     elsewhere = Service.load(Settings(source=here.settings.source))
     assert elsewhere.described.routes == ["embed", "score"]
+    assert elsewhere.described.digests == {}
+    assert any("there is no search" in note and "corpus" in note for note in elsewhere.notes)
     with pytest.raises(InputError, match="corpus"):
         Service.load(Settings(source=here.settings.source, split="test"))
