@@ -85,7 +85,7 @@ def task_recipes(task: str) -> str:
 def paper(name: str) -> str:
     """Return the tables of a paper: each row with the command that reproduces it and its published numbers."""
     parts = []
-    for of in papers()[name].tables:
+    for of in papers()[name]:
         under = f", under `{of.protocol}`" if of.protocol else ""
         rows = [(row.row, code(f"polypool {row.words}"), *map(str, row.numbers)) for row in of.rows]
         header, title = ("row", "command", *map(code, of.columns)), of.name[0].upper() + of.name[1:]

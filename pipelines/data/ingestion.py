@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -35,7 +36,7 @@ from polypool.tasks.datasets.readers.folders import VIDEOS, VideoReader
 from polypool.tasks.datasets.readers.scan import open_scan, write_scan
 from polypool.tasks.datasets.splits import SCAN, Published, compare_counts
 from polypool.tasks.questions.accuracy import VQA_RULE, protocol_for
-from polypool.tasks.run import Run
+from polypool.tasks.run import Run, files
 
 DType = Literal["float16", "float32"]
 _TOLERANCE_HELP = {"tolerance": "what may be left out or odd."}
@@ -340,13 +341,18 @@ def _training(corpus: Corpus | QuestionCorpus, folder: str, features: str) -> St
 
 
 def _recipe_of(corpus: str, features: str) -> str:
-    """Return the first recipe of GPO in the published tables that reads these folders; empty where none does."""
-    for row in (row for paper in papers().values() for table in paper.tables for row in table.rows):
-        run = RECIPES.get(row.recipe)() if row.recipe else None
+    """Return the first recipe of GPO in the published tables that reads these folders and lacks no other file.
+
+    Empty where there is none.
+    """
+    folders = {absolute(place, here) for place in (corpus, features)}
+    rows = chain.from_iterable(table.rows for tables in papers().values() for table in tables)
+    for name in dict.fromkeys(row.recipe for row in rows if row.recipe):
+        run = RECIPES.get(name)()
         if isinstance(run, Run) and run.aggregator == "gpo":
-            own = [absolute(place, home) for place in (run.data.corpus, run.data.features)]
-            if own == [absolute(place, here) for place in (corpus, features)]:
-                return row.recipe
+            needed = {absolute(path, home) for path in files(run)}
+            if folders <= needed and all(isinstance(at, Url) or at.exists() for at in needed - folders):
+                return name
     return ""
 
 

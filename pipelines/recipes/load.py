@@ -23,7 +23,7 @@ from polypool.infra.files import existing
 from polypool.infra.paths import home
 from polypool.infra.registry import RECIPES
 from polypool.infra.spec import Spec, refuse_untrusted, trust_modules
-from polypool.pipelines.recipes.published import PUBLISHED, rows_of, together
+from polypool.pipelines.recipes.published import PUBLISHED, papers, rows_of, together
 from polypool.tasks.run import (
     PLACES,
     Data,
@@ -141,15 +141,18 @@ def single(config: Run | Ensemble, name: str) -> Run:
 def with_published(run: Run) -> Run:
     """Return a run with the published numbers of the rows whose parts and data set it has, and of no others.
 
-    Other settings, such as epochs, are not compared. A plug-in's recipe has one row, itself.
+    Other settings, such as epochs, are not compared. A plug-in's recipe has one row, itself. Numbers with a source of
+    the user's own stay.
     """
     if run.recipe not in RECIPES.names():
-        return dataclasses.replace(run, published={}, source="")
+        return run
     recipe = single(RECIPES.get(run.recipe)(), run.recipe)
+    if run.source not in ("", recipe.source) and run.source.partition(",")[0] not in papers():
+        return run
     if run.recipe in _BUILT_IN:
         rows = rows_of(run.recipe)
         numbers, source = together(
-            found for found in rows if _parts(derive(recipe, **found[-1].changes)) == _parts(run)
+            of for of in rows if _parts(derive(recipe, **of[-1].changes)) == _parts(run)
         )
     else:
         numbers, source = (recipe.published, recipe.source) if _parts(recipe) == _parts(run) else ({}, "")

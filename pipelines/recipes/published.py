@@ -65,28 +65,19 @@ class Table:
         return dict(zip(metrics, row.numbers, strict=True))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Paper:
-    """A paper and its tables, those that polypool reproduces."""
-
-    title: str
-    link: str = ""
-    tables: tuple[Table, ...]
-
-
 @functools.cache
-def papers() -> dict[str, Paper]:
-    """Return the papers by their short names, such as `VSE-infinity`."""
+def papers() -> dict[str, tuple[Table, ...]]:
+    """Return the tables of each paper by its short name, such as `VSE-infinity`."""
     values = yaml.load(PUBLISHED.read_bytes(), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    return {name: from_plain(Paper, of, where=name) for name, of in values.items()}
+    return {name: from_plain(tuple[Table, ...], tables, where=name) for name, tables in values.items()}
 
 
 def rows_of(recipe: str) -> list[tuple[str, Table, Row]]:
     """Return the rows with numbers that a recipe reproduces, changed or not, each with its paper and table."""
     return [
         (paper, table, row)
-        for paper, of in papers().items()
-        for table in of.tables
+        for paper, tables in papers().items()
+        for table in tables
         for row in table.rows
         if row.recipe == recipe and row.numbers
     ]

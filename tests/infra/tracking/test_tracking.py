@@ -257,3 +257,18 @@ def test_a_missing_file_of_a_server_is_told_from_a_failure(uri):
             artifacts.find("r1", root, name)
     with pytest.raises(InputError, match="500 Internal"):
         artifacts.find("r1", root, "kept/broken.json")
+
+
+def test_the_history_of_a_metric_is_in_order_and_a_repeated_step_counts_once(uri, home):
+    tracker = start(uri, home)
+    for step, value in ((10, 5.0), (30, 3.0), (20, 4.0), (30, 2.0)):
+        tracker.log({"train/negatives": value}, step=step)
+    assert tracker.history("train/negatives") == [(10, 5.0), (20, 4.0), (30, 2.0)]
+    assert tracker.history("train/never") == []
+
+
+def test_reading_a_run_leaves_its_status(uri, home):
+    tracker = start(uri, home)
+    tracker.finish("KILLED")
+    assert Tracker.attach(uri, tracker.run_id, running=False).tag("kind") == "train"
+    assert record(uri, tracker.run_id).status == "KILLED"

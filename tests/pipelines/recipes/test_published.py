@@ -12,7 +12,7 @@ from polypool.pipelines.recipes.load import with_published
 from polypool.pipelines.recipes.published import papers
 from polypool.tasks.scoring.protocols import PROTOCOLS
 
-TABLES = [(f"{paper}: {table.name}", table) for paper, of in papers().items() for table in of.tables]
+TABLES = [(f"{paper}: {table.name}", table) for paper, tables in papers().items() for table in tables]
 FILES = {
     "VSE-infinity": "vse_infinity_arxiv.txt",
     "HGR": "vse_infinity_arxiv.txt",
@@ -77,3 +77,5 @@ def test_a_run_has_the_numbers_of_the_row_that_its_flags_make(flags, numbers):
     assert numbers.items() <= run.published.items()
     assert bool(run.published) == bool(numbers) == bool(run.source)
     assert not with_published(replace(run, data=replace(run.data, dataset="mine"))).published
+    mine = replace(run, published={"coco-5k/rsum": 1.0}, source="my thesis, table 2")
+    assert with_published(mine) == mine
