@@ -164,11 +164,8 @@ def resume(
             is not trusted; its checkpoints are gone.
     """
     trust_modules(*trust)
-    uri = tracking_uri(home())
-    run_id = resolve_run(uri, run_id)
-    tracker = Tracker.attach(uri, run_id, running=False)
-    if (kind := tracker.tag("kind")) != "train":
-        raise InputError(f"run {run_id} {other_than_trained(kind)}")
+    tracker = _training(run_id)
+    run_id = tracker.run_id
     at = checkpoints_at(run_id, tracker.tag(AT))
     if not run_folder(home(), run_id).is_dir():
         if tracker.status() == "FINISHED":
@@ -182,7 +179,7 @@ def resume(
         adapter = TASKS.build(run.task, run)
         anew = f"Bring those back, or train on these anew: `polypool train rerun {run_id}`"
         refuse_changed_data(run, recorded_data(tracker.all_tags()), adapter.describe(), hint=anew)
-        tracker = Tracker.attach(uri, run_id)
+        tracker = Tracker.attach(tracker.uri, run_id)
         with recorded(tracker):
             if more_tags:
                 tracker.tags(more_tags)
@@ -261,11 +258,8 @@ def read_original(run_id: str, *, trust: Sequence[str] = ()) -> Original:
             or a part is not at hand.
     """
     trust_modules(*trust)
-    uri = tracking_uri(home())
-    run_id = resolve_run(uri, run_id)
-    tracker = Tracker.attach(uri, run_id, running=False)
-    if (kind := tracker.tag("kind")) != "train":
-        raise InputError(f"run {run_id} {other_than_trained(kind)}")
+    tracker = _training(run_id)
+    run_id = tracker.run_id
     try:
         run = recorded_run(tracker)
     except InputError as error:
@@ -288,6 +282,19 @@ def read_original(run_id: str, *, trust: Sequence[str] = ()) -> Original:
     if unknown := sorted(name for name, value in then.items() if not value and name != "git_dirty"):
         lines.append(f"not recorded then: {', '.join(unknown)}")
     return Original(run=run, tracker=tracker, lines=tuple(lines))
+
+
+def _training(run_id: str) -> Tracker:
+    """Return a run that was trained, as `resolve_run` names it; its status stays.
+
+    Raises:
+        InputError: there is none, or it is of another kind.
+    """
+    uri = tracking_uri(home())
+    tracker = Tracker.attach(uri, resolve_run(uri, run_id), running=False)
+    if (kind := tracker.tag("kind")) != "train":
+        raise InputError(f"run {tracker.run_id} {other_than_trained(kind)}")
+    return tracker
 
 
 def scores(then: Tracker, now: Tracker) -> list[str]:
