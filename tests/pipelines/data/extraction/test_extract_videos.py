@@ -168,11 +168,12 @@ def test_a_video_whose_decoder_hangs_is_skipped_and_listed(tmp_path, monkeypatch
 def test_a_clip_of_another_length_than_its_id_says_is_a_warning(tmp_path, here):
     (tmp_path / "videos").mkdir()
     lengths = {"a_000010_000012": 17, "b_000010_000012": 60, "c_000010_000020": 17, "d_10_12": 60}
+    lengths["e_000010_000014"] = 33
     for id, count in lengths.items():
         write_clip(tmp_path / "videos" / f"{id}.mp4", count)
     corpus = corpus_of_files(tmp_path, tmp_path / "videos", [f"{id}.mp4" for id in lengths])
     extract(corpus=corpus, out=tmp_path / "store", video=True, dtype="float32")
-    assert len(sets_of(tmp_path / "store")) == 4
+    assert len(sets_of(tmp_path / "store")) == 5
     assert reasons(tmp_path / "store", "warnings.jsonl") == [
         (
             f"id {id}, {corpus / 'videos' / id}.mp4, {length}",
@@ -180,6 +181,11 @@ def test_a_clip_of_another_length_than_its_id_says_is_a_warning(tmp_path, here):
         )
         for id, length in (("b_000010_000012", "7.4 s"), ("c_000010_000020", "2.0 s"))
     ]
+    extract(
+        corpus=corpus, out=tmp_path / "sparse", video=True, videos=VideoOptions(every=20), dtype="float32"
+    )
+    flagged = [where.split(",")[0] for where, _ in reasons(tmp_path / "sparse", "warnings.jsonl")]
+    assert flagged == ["id a_000010_000012", "id c_000010_000020"], "of b and e a frame every 2.5 s is read"
 
 
 def test_cells_that_do_not_fit_side_by_side_are_a_reason(tmp_path):
