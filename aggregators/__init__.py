@@ -1,1 +1,1 @@
-"""Functions from a set of features to one vector, or to a few; one idea a file, grouped in rooms."""
+"""Aggregators: functions from a set of feature vectors to one embedding or a few; one method per file."""

@@ -1,4 +1,4 @@
-"""Base class of aggregators, which turn a set of features into one vector, or a few."""
+"""Base class of aggregators, the call contract, and the checks of its inputs."""
 
 from __future__ import annotations
 
@@ -14,64 +14,64 @@ from polypool.infra.errors import InputError
 
 
 class Pooled(NamedTuple):
-    """What an aggregator returns.
+    """Output of an aggregator.
 
-    Shapes are those of B sets with N elements and K vectors each; where all pairs of Q sets and G contexts were
-    requested, `(Q, G, ...)` replaces `(B, ...)` throughout.
+    Shapes are for B sets with N elements and K vectors each. With `Context.all_pairs`, `(Q, G, ...)` replaces
+    `(B, ...)`, for Q sets and G contexts.
     """
 
     vectors: Tensor
-    """`(B, D)`, or `(B, K, D)` where `num_embeddings` is not one; where it is None, sets of fewer than K vectors are
+    """`(B, D)`, or `(B, K, D)` where `num_embeddings` is not one; where it is None, sets with fewer than K vectors are
     padded with zero vectors, which similarities ignore. `(B, 2, D)`, the mean and the log-variance, where the
     aggregator `makes` a distribution."""
     residual: Tensor | None = None
-    """`(B, K, D)` where each vector is a global feature plus a residual; None elsewhere."""
+    """Residuals `(B, K, D)`, where each vector is a global feature plus a residual; otherwise None."""
     weights: Tensor | None = None
-    """Attention or pooling weights, as described by `Aggregator.weights_over`; None where the pooling has none. They
-    are computed with the vectors and need no extra pass."""
+    """Attention or pooling weights, in the shape that `Aggregator.weights_over` declares; None where the method has
+    none."""
 
 
 class Context(NamedTuple):
-    """The other modality, for an aggregator that depends on it."""
+    """The other modality, for aggregators that are conditioned on it."""
 
     x: Tensor
     """Elements `(B, M, C)` for an aggregator whose `context` is "set", `(B, C)` for one whose `context` is "vector"."""
     mask: Tensor | None = None
-    """`(B, M)`, True for real elements; None beside vectors."""
+    """`(B, M)` bool, True for real elements; None where `x` holds vectors."""
     all_pairs: bool = False
-    """False: set b is pooled with context b. True: each of Q sets with each of G contexts."""
+    """False pools set b with context b; True pools each of Q sets with each of G contexts."""
 
 
 class Aggregator(nn.Module, ABC):
-    """`(x_BND, mask_BN)` -> `Pooled`: `(B, D)` vectors, or `(B, K, D)` where `num_embeddings` K is not one.
+    """`(x_BND, mask_BN)` -> `Pooled` with vectors `(B, D)`, or `(B, K, D)` where `num_embeddings` K is not 1.
 
-    Masks are bool and True marks a real element. Values under the mask, padding and batch mates never change a
-    result; `aggregators/contract.py` tests every registered aggregator for that. Constructors take the width of the
-    elements first: `Aggregator(dim, *, ...)`.
+    Masks are bool, True for real elements. Masked values, padding and the other sets of a batch never change a result;
+    `aggregators/contract.py` tests every registered aggregator for that. Constructors take the width of the elements
+    first: `Aggregator(dim, *, ...)`.
 
-    A class overrides the attributes below where they differ from the defaults, or its constructor does where they
-    depend on parameters.
+    Subclasses override the attributes below where they differ from the defaults, or set them in the constructor where
+    they depend on parameters.
     """
 
     num_embeddings: int | None = 1
-    """Number of vectors K of a set; None where it depends on the set, and is at most its size."""
+    """Number of vectors K per set; None where it depends on the set (at most its size)."""
     makes: Literal["vectors", "distribution"] = "vectors"
     """"vectors": points, each of which may be normalised; "distribution": the mean and the natural logarithm of the
     variance of a diagonal Gaussian. Then `num_embeddings` is 2, and the mean alone may be normalised."""
     width: int | None = None
-    """Width of the vectors; None where it is that of the elements."""
+    """Width of the vectors; None if equal to the width of the elements."""
     context: Literal["none", "set", "vector"] = "none"
-    """What `forward` needs of the other modality: nothing, a set, or one vector."""
+    """Input that `forward` needs from the other modality: nothing, a set, or one vector."""
     takes_global_feature: bool = False
-    """True: `forward` takes `global_feature_BS`, the vector of the whole that some encoders add to the set."""
+    """Whether `forward` takes `global_feature_BS`, the vector of the whole image or text that some encoders return."""
     averages: bool = False
-    """True: vectors are averages of the elements, one vector a set, whose weights sum to 1 and do not depend on the
-    elements' values. An affine map of the elements then gives the same before and after the pooling."""
+    """Whether the vector is a weighted average of the elements whose weights sum to 1 and do not depend on the
+    elements' values. Pooling then commutes with an affine map."""
     symmetric: bool = True
-    """True: the order of a set's elements does not matter."""
+    """Whether the result is invariant to permutations of the elements."""
     weights_over: Literal["elements", "ranks", "embeddings"] = "elements"
-    """"elements": `(B, N)`, or `(B, N, D)` with a weight for each channel, 0 in the padding; "embeddings": `(B, K, N)`,
-    the elements' weights in each of K vectors, likewise; "ranks": `(B, N)` or `(B, N, D)` over each channel's values in
+    """Shape of `Pooled.weights`. "elements": `(B, N)`, or `(B, N, D)` per channel, 0 in the padding. "embeddings":
+    `(B, K, N)`, one row per vector, 0 in the padding. "ranks": `(B, N)` or `(B, N, D)` over each channel's values in
     descending order, undefined beyond a set's size."""
 
     def __call__(
@@ -82,14 +82,14 @@ class Aggregator(nn.Module, ABC):
         context: Context | None = None,
         global_feature_BS: Tensor | None = None,
     ) -> Pooled:
-        """Check the inputs, then call `forward` and its hooks with those that are not None.
+        """Check the inputs, then call `forward` and its hooks with the arguments that are not None.
 
-        A batch without sets, or without contexts for all pairs, has vectors of shape `(0, D)`, or `(0, K, D)`, and no
-        weights; `forward` never sees one, so that running statistics stay as they are.
+        For an empty batch (no sets, or no contexts with `all_pairs`) it returns vectors of shape `(0, D)` or
+        `(0, K, D)` without weights, and does not call `forward`, so that running statistics do not change.
 
         Raises:
-            InputError: sets that `check_sets` refuses, a context or a global feature that is missing, unexpected or of
-                a wrong shape, or a `forward` that does not return `Pooled`.
+            InputError: invalid sets (see `check_sets`); a missing, unexpected or misshapen context or global feature; a
+                `forward` that does not return `Pooled`.
         """
         check_sets(x_BND, mask_BN)
         self._check_context(x_BND.shape[0], context)
@@ -102,7 +102,7 @@ class Aggregator(nn.Module, ABC):
         if not isinstance(pooled, Pooled):
             raise InputError(
                 f"{type(self).__name__}.forward returns {type(pooled).__name__}, expected Pooled: "
-                "return Pooled(vectors), with the weights beside them where there are any"
+                "return Pooled(vectors), or Pooled(vectors, weights=weights)"
             )
         return pooled
 
@@ -121,15 +121,15 @@ class Aggregator(nn.Module, ABC):
         context: Context | None = None,
         global_feature_BS: Tensor | None = None,
     ) -> Pooled:
-        """Aggregate each set.
+        """Pool each set.
 
-        A class leaves out the keywords that its attributes do not request: it is never called with them.
+        A subclass omits the keyword arguments that its attributes do not request: it is never called with them.
 
         Args:
             x_BND: the sets' elements, padded to a common size.
             mask_BN: True for real elements; every set has at least one.
-            context: the other modality; given wherever the attribute `context` is not "none".
-            global_feature_BS: a vector of each whole; None where the encoder makes none.
+            context: the other modality; given unless the attribute `context` is "none".
+            global_feature_BS: a vector of each whole image or text; None where the encoder returns none.
         """
 
     def _check_context(self, sets: int, context: Context | None) -> None:
@@ -177,9 +177,9 @@ class Aggregator(nn.Module, ABC):
 def pool_all_pairs(
     forward: Callable[..., Pooled], x_QND: Tensor, mask_QN: Tensor, context: Context, **more: Tensor | None
 ) -> Pooled:
-    """Pool every set with every context by a `forward` of matched ones: Q x G sets in one batch.
+    """Pool every set with every context by repeating the inputs into one batch of Q x G sets.
 
-    For an aggregator that has no faster way:
+    The fallback for aggregators without a faster implementation:
 
         if context.all_pairs:
             return pool_all_pairs(self.forward, x_BND, mask_BN, context)
@@ -189,7 +189,7 @@ def pool_all_pairs(
         x_QND: the sets' elements.
         mask_QN: True for real elements.
         context: G contexts.
-        more: other arguments of `forward` that have a row for each set.
+        more: other arguments of `forward` with one row per set.
     """
     sets, contexts = len(x_QND), len(context.x)
 
@@ -213,13 +213,13 @@ def pool_all_pairs(
 
 
 def check_sets(x_BND: Tensor, mask_BN: Tensor) -> None:
-    """Refuse sets that no aggregator can pool.
+    """Check the shapes and dtypes of features and mask.
 
-    Empty sets are found on a CPU alone: elsewhere the host would have to wait for the device, and the result of an
-    empty set is undefined there. NaN features are accepted and give NaN.
+    Empty sets are detected on CPUs only, because the check would synchronise with an accelerator; there, the result of
+    an empty set is undefined. NaN features are accepted and give NaN.
 
     Raises:
-        InputError: features that are not `(B, N, D)` floats, a mask that is not `(B, N)` bools, an empty set.
+        InputError: features that are not `(B, N, D)` floats, a mask that is not `(B, N)` bool, an empty set.
     """
     if x_BND.dim() != 3 or not x_BND.is_floating_point():
         raise InputError(
@@ -228,7 +228,7 @@ def check_sets(x_BND: Tensor, mask_BN: Tensor) -> None:
         )
     if mask_BN.dtype != torch.bool:
         raise InputError(
-            f"a mask is torch.bool, True for real elements, not {mask_BN.dtype}; mask.bool() makes it of ones and zeros"
+            f"a mask is torch.bool, True for real elements, not {mask_BN.dtype}; mask.bool() converts ones and zeros"
         )
     if mask_BN.shape != x_BND.shape[:2]:
         raise InputError(
@@ -246,10 +246,10 @@ def check_sets(x_BND: Tensor, mask_BN: Tensor) -> None:
 
 
 def check_counts(**counts: int) -> None:
-    """Refuse what is no whole number of at least 1, by its name.
+    """Check that each value is a whole number of at least 1.
 
     Raises:
-        InputError: likewise.
+        InputError: names the first value that is not.
     """
     for name, count in counts.items():
         if isinstance(count, bool) or not isinstance(count, int) or count < 1:

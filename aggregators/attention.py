@@ -1,4 +1,4 @@
-"""Multi-head attention of a few queries to a set, and the other layers of a transformer."""
+"""Multi-head attention of a few queries over a set, and other transformer layers."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ def attend(
     heads: int,
     scale: float | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Return what queries get of a set, the heads side by side `(B, K, E)`, and their weights `(B, K, H, N)`.
+    """Return attention outputs with heads concatenated, `(B, K, E)`, and weights `(B, K, H, N)`.
 
-    A head's weights are a softmax over the real elements, in float32 at least. While queries are few, keys and values
-    are never formed: queries go through the transposed key map to meet the elements themselves, and the means of
-    elements go through the value map, which is the same by associativity and costs K rows in the place of 2N.
+    Weights are a softmax over the real elements, in float32 at least. With few queries, keys and values are never
+    materialised: queries pass through the transposed key map, and weighted means of the elements through the value map.
+    By associativity the result is the same, at the cost of K rows instead of 2N.
 
     Args:
-        query_BKE: queries after their map; one batch row applies to all sets.
+        query_BKE: projected queries; a batch of 1 is shared by all sets.
         x_BNC: the elements; values in the padding must be finite.
         mask_BN: True for real elements.
-        key: map of the elements to keys. A bias would shift all scores of a softmax alike, so it has none.
-        value: map of the elements to values.
-        heads: how many share the width E.
-        scale: of the scores; 1 / sqrt(E / H) where None.
+        key: key projection, without bias: the softmax would cancel it.
+        value: value projection.
+        heads: number of heads that share the width E.
+        scale: factor of the scores; 1 / sqrt(E / H) if None.
     """
     query_BKHE = query_BKE.unflatten(-1, (heads, -1))
     query_BKHE = query_BKHE * (query_BKHE.shape[-1] ** -0.5 if scale is None else scale)
@@ -55,12 +55,12 @@ def attend(
 
 
 class Attention(nn.Module):
-    """Maps of queries, keys and values, `attend`, and a map of what the heads found.
+    """Multi-head attention: projections of queries, keys and values, `attend`, and an output projection.
 
     Args:
-        dim: width of queries and elements, which `heads` must divide.
-        heads: of the attention.
-        bias: of the maps of queries and values; that of what the heads found always has one.
+        dim: width of queries and elements; `heads` must divide it.
+        heads: number of heads.
+        bias: whether the query and value projections have one; the output projection always does.
     """
 
     def __init__(self, dim: int, *, heads: int, bias: bool = True) -> None:
@@ -73,7 +73,7 @@ class Attention(nn.Module):
         self.out = nn.Linear(dim, dim)
 
     def forward(self, query_BKD: Tensor, x_BND: Tensor, mask_BN: Tensor) -> tuple[Tensor, Tensor]:
-        """Return `(B, K, D)` and the weights `(B, K, N)`, the mean over heads."""
+        """Return outputs `(B, K, D)` and weights `(B, K, N)`, averaged over heads."""
         got_BKD, weight_BKHN = attend(
             self.query(query_BKD), x_BND, mask_BN, key=self.key, value=self.value, heads=self.heads
         )
@@ -81,21 +81,21 @@ class Attention(nn.Module):
 
 
 def mlp(dim: int, *, hidden: int = 4) -> nn.Sequential:
-    """Return the layers of a transformer's MLP, `hidden` times as wide inside, with GELU."""
+    """Return a transformer MLP with GELU and an inner width of `hidden` x `dim`."""
     return nn.Sequential(nn.Linear(dim, hidden * dim), nn.GELU(), nn.Linear(hidden * dim, dim))
 
 
 def with_token(token_D: Tensor, x_BND: Tensor, mask_BN: Tensor) -> tuple[Tensor, Tensor]:
-    """Return sets `(B, 1 + N, D)` that begin with a token, a learned one `(D,)` or each set's `(B, 1, D)`."""
+    """Prepend a token, learned `(D,)` or per set `(B, 1, D)`; return sets `(B, 1 + N, D)` and their masks."""
     token_B1D = token_D.expand(x_BND.shape[0], 1, -1)
     return torch.cat((token_B1D, x_BND), dim=1), nn.functional.pad(mask_BN, (1, 0), value=True)
 
 
 def check_heads(dim: int, heads: int) -> None:
-    """Refuse heads that do not divide the width.
+    """Check that `heads` divides the width.
 
     Raises:
-        InputError: likewise.
+        InputError: it does not.
     """
     check_counts(heads=heads)
     if dim % heads:
@@ -103,7 +103,7 @@ def check_heads(dim: int, heads: int) -> None:
 
 
 def truncated_normal(module: nn.Module, *, std: float = 0.02) -> None:
-    """Start the linear maps of a module as vision transformers do: weights of this deviation, no bias."""
+    """Initialise linear maps as in vision transformers: weights with this standard deviation, zero bias."""
     for part in module.modules():
         if isinstance(part, nn.Linear):
             nn.init.trunc_normal_(part.weight, std=std)

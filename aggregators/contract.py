@@ -1,4 +1,4 @@
-"""The contract that every aggregator keeps, as assertions that name what is broken; plug-ins can run it too."""
+"""The contract of aggregators as assertions that name the violated rule; plug-ins can run it, too."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ Draw = Callable[[list[int]], Inputs]
 
 
 def check_aggregator(module: Aggregator, dim: int) -> None:
-    """Assert the whole contract for one aggregator, with a context and with a global feature where it takes them."""
+    """Assert the whole contract for one aggregator, with a context and a global feature if it takes them."""
     for check in aggregator_checks(module, dim):
         check.run()
 
 
 def aggregator_checks(module: Aggregator, dim: int) -> list[Check]:
-    """Return the contract's checks of one aggregator: all in evaluation mode, then those of `TRAINING` in training."""
+    """Return the checks of one aggregator: all in evaluation mode, then the `TRAINING` ones in training mode."""
     modes = copy.deepcopy(module).eval(), copy.deepcopy(module).train()
     kinds = [False, True] if module.takes_global_feature else [False]
     if module.takes_global_feature and module.width not in (None, dim):
@@ -70,7 +70,7 @@ def _shape(module: Aggregator, draw: Draw, width: int) -> None:
 
 
 def _vectors(module: Aggregator, inputs: Inputs, *, seed: int = 0) -> Tensor:
-    """Return vectors that can be compared: those of a set of any size sorted and padded."""
+    """Return vectors in comparable form: sorted and padded where their number depends on the set."""
     vectors = inputs.pool(module, seed=seed).vectors
     if module.num_embeddings is not None:
         return vectors
@@ -80,7 +80,7 @@ def _vectors(module: Aggregator, inputs: Inputs, *, seed: int = 0) -> Tensor:
 
 
 def _random(module: Aggregator, inputs: Inputs) -> bool:
-    """Whether random numbers change the result, as dropout in training: then sets of another shape draw others."""
+    """Whether random numbers change the result, such as dropout in training; then sets of another shape draw others."""
     return module.training and not torch.equal(_vectors(module, inputs), _vectors(module, inputs, seed=1))
 
 
@@ -360,7 +360,7 @@ CONTRACT = {
         "keep what is learned in parameters and what is fixed in buffers",
     ),
 }
-"""What each assertion checks, and advice where it fails."""
+"""The rule that each assertion checks, and advice if it fails."""
 
 TRAINING = {_shape, _residual, _no_sets, _padding, _single_element, _order, _holes, _weights, _gradients}
-"""What must hold in training mode, too, where statistics of the batch are allowed, and numbers are drawn."""
+"""Checks that also apply in training mode, where batch statistics and random numbers are allowed."""

@@ -1,4 +1,4 @@
-"""Observation of a model's aggregators while it runs: a few sets of each, for figures."""
+"""Forward hooks that record a few sets of each aggregator of a model, for figures."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ from polypool.infra.errors import InputError
 
 @dataclass(frozen=True, kw_only=True)
 class Seen:
-    """The result of an aggregator for one set, without pads.
+    """The output of an aggregator for one set, without padding.
 
     Attributes:
-        size: how many elements the set has, N.
-        vectors: what came out, `(D,)` or `(K, D)`.
-        weights: what `weights_over` says, of this set alone: `(N,)`, `(N, D)` or `(K, N)`; None where there are none.
+        size: number of elements N.
+        vectors: `(D,)` or `(K, D)`.
+        weights: of this set, in the shape of `Aggregator.weights_over` without B: `(N,)`, `(N, D)` or `(K, N)`; or
+            None.
     """
 
     size: int
@@ -32,14 +33,14 @@ class Seen:
 
 @dataclass
 class Watched:
-    """An aggregator of a model and what it was seen to do.
+    """An aggregator of a model, and a sample of its outputs.
 
     Attributes:
-        name: of the module in the model, such as `visual.aggregator`.
+        name: module name in the model, such as `visual.aggregator`.
         aggregator: the module.
-        seen: a fair sample of all sets that it pooled; of a set and every context, one pair.
-        count: how many they were.
-        wrong: why its weights cannot be kept; empty where they can.
+        seen: a uniform sample of all sets that it pooled; with all pairs, one pair per set.
+        count: number of sets that it pooled.
+        wrong: why its weights cannot be recorded; empty if they can.
     """
 
     name: str
@@ -49,13 +50,12 @@ class Watched:
     wrong: str = ""
 
     def weights(self, *seen: Seen) -> Tensor | None:
-        """Return the weights of S sets of one size, `(S, K, N, D)`, float32 on the CPU; see `Aggregator.weights_over`.
+        """Return the weights of S sets of one size, `(S, K, N, D)`, float32 on the CPU; None without weights.
 
-        K is 1 where weights are not over embeddings, and D where channels have none of their own; None where there are
-        no weights.
+        K is 1 unless `weights_over` is "embeddings"; D is 1 unless weights are per channel.
 
         Raises:
-            InputError: they are not as `weights_over` says, or not finite.
+            InputError: weights that contradict `weights_over` or are not finite.
         """
         if self.wrong:
             raise InputError(self.wrong)
@@ -72,14 +72,14 @@ class Watched:
 
 @contextmanager
 def observe(model: nn.Module, *, most: int = 64) -> Iterator[list[Watched]]:
-    """Watch the aggregators of a model, in the order of its modules; one inside another is not watched by itself.
+    """Record outputs of the model's aggregators, in module order, within a `with` block.
 
-    A forward hook of each sees every call, and what the model computes stays as it is. Where sets are pooled with every
-    context, a pair of each set with one of the contexts is seen.
+    Nested aggregators are not recorded separately. Forward hooks see every call and change no result. With all pairs,
+    each set is recorded with one context.
 
     Args:
-        model: what is watched until the block ends.
-        most: sets of each aggregator to keep.
+        model: the model to observe.
+        most: number of sets to keep per aggregator.
     """
     every = [
         Watched(name, module) for name, module in model.named_modules() if isinstance(module, Aggregator)
@@ -94,12 +94,12 @@ def observe(model: nn.Module, *, most: int = 64) -> Iterator[list[Watched]]:
 
 
 def _noting(watched: Watched, most: int) -> Callable[..., None]:
-    """Return a hook that keeps each of the sets that come with equal chance (Vitter's algorithm R)."""
+    """Return a hook that samples sets uniformly (Vitter's algorithm R)."""
     random = Random(0)
 
     def hook(module: nn.Module, sets: tuple[Tensor, Tensor], beside: dict[str, Any], pooled: Pooled) -> None:
         if not isinstance(pooled, Pooled):
-            return  # the aggregator itself refuses what this is
+            return  # the aggregator's own checks report this error
         x_BND, mask_BN = sets
         context = beside.get("context")
         contexts = len(context.x) if context is not None and context.all_pairs else 0
@@ -122,7 +122,7 @@ def _noting(watched: Watched, most: int) -> Callable[..., None]:
 def _without_pads(
     weights: Tensor | None, watched: Watched, mask_BN: Tensor, place: tuple[int, ...]
 ) -> Tensor | None:
-    """Copy the weights of one set; ranks count from the first, wherever the real elements are."""
+    """Copy the weights of one set; ranks start at column 0, wherever the real elements are."""
     if weights is None:
         return None
     mask_N, weight = mask_BN[place[0]], weights[place].detach()
@@ -136,7 +136,7 @@ def _without_pads(
 
 
 def _wrong(weights: Any, aggregator: Aggregator, x_BND: Tensor, contexts: int) -> str:
-    """Return what keeps weights from being what the aggregator says they are; empty where nothing does."""
+    """Return the contradiction between the weights and the aggregator's declaration; empty if none."""
     over, (sets, size, width) = aggregator.weights_over, x_BND.shape
     if over not in ("elements", "ranks", "embeddings"):
         return f"weights_over must be 'elements', 'ranks' or 'embeddings', not {over!r}"

@@ -1,4 +1,4 @@
-"""Sinusoidal encodings of positions: of ranks (VSE-infinity), of places along a set and on a grid (DivE's code)."""
+"""Sinusoidal position encodings: of ranks (VSE-infinity), along a set and on a grid (DivE's code)."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from torch import Tensor
 from polypool.infra.errors import InputError
 
 Positions = bool | tuple[int, int]
-"""Which places of a set are encoded: none, those along a line, or those on a grid of `(height, width)`."""
+"""Positions to encode: False for none, True along the set, `(height, width)` on a grid."""
 
 
 def sinusoidal(position: Tensor, dim: int) -> Tensor:
-    """Return the `(..., dim)` encodings of positions `(...)`, floats: sine on even channels, cosine on odd ones.
+    """Return the encodings `(..., dim)` of float positions `(...)`: sine on even channels, cosine on odd ones.
 
     The angle of channels 2i and 2i + 1 is position / 10000^(2i / dim) (Vaswani et al. 2017).
     """
@@ -28,14 +28,14 @@ def sinusoidal(position: Tensor, dim: int) -> Tensor:
 def encode_ranks(
     length: int, dim: int, *, device: torch.device | None = None, dtype: torch.dtype = torch.float32
 ) -> Tensor:
-    """Return the `(length, dim)` encodings of the ranks from 0."""
+    """Return the encodings `(length, dim)` of ranks from 0."""
     return sinusoidal(torch.arange(length, device=device, dtype=dtype), dim)
 
 
 def encode_places(positions: Positions, mask_BN: Tensor, like_BNC: Tensor) -> Tensor:
-    """Return the encodings `(B, N, C)` of a set's places, scaled to one turn for any size.
+    """Return the encodings `(B, N, C)` of a set's positions, scaled to [0, 2 pi] for any size.
 
-    They have the precision of `like_BNC` and are computed in float32 at least.
+    Computed in float32 at least and returned in the dtype of `like_BNC`.
 
     Raises:
         InputError: see `encode_grid`.
@@ -49,7 +49,7 @@ def encode_places(positions: Positions, mask_BN: Tensor, like_BNC: Tensor) -> Te
 
 
 def encode_line(mask_BN: Tensor, dim: int, *, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Return the `(B, N, dim)` encodings of the 1st to n-th real element of each set of n."""
+    """Return the encodings `(B, N, dim)` of the 1st to n-th real element of each set."""
     size_B1 = mask_BN.sum(dim=1, keepdim=True).to(dtype)
     return sinusoidal(_turn(mask_BN.long().cumsum(dim=1).to(dtype), size_B1), dim)
 
@@ -57,10 +57,10 @@ def encode_line(mask_BN: Tensor, dim: int, *, dtype: torch.dtype = torch.float32
 def encode_grid(
     mask_BN: Tensor, dim: int, *, grid: tuple[int, int], dtype: torch.dtype = torch.float32
 ) -> Tensor:
-    """Return the `(B, N, dim)` encodings of cells, row by row: half of the channels for the row, half for the column.
+    """Return the encodings `(B, N, dim)` of cells in row-major order: half of the channels each for row and column.
 
     Raises:
-        InputError: a set does not have all cells of the `(height, width)` of `grid`.
+        InputError: a set does not contain all cells of the `(height, width)` grid.
     """
     height, width = grid
     size_B = mask_BN.sum(dim=1)
@@ -77,10 +77,10 @@ def encode_grid(
 
 
 def check_positions(positions: Positions, dim: int) -> None:
-    """Refuse what is no kind of positions, or a width that has no encodings of them.
+    """Check the kind of positions, and that the width supports them.
 
     Raises:
-        InputError: likewise.
+        InputError: an unknown kind, or a width that is not a multiple of 2 (line) or 4 (grid).
     """
     on_grid = (
         isinstance(positions, tuple) and len(positions) == 2 and all(isinstance(n, int) for n in positions)

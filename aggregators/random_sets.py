@@ -1,4 +1,4 @@
-"""Random sets, contexts and global features, to check aggregators."""
+"""Random sets, contexts and global features for checking aggregators."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from polypool.aggregators.aggregator import Aggregator, Context, Pooled
 def random_sets(
     sizes: list[int], dim: int, *, pad: int = 0, seed: int = 0, dtype=torch.float32
 ) -> tuple[Tensor, Tensor]:
-    """Return `(x_BND, mask_BN)` with the given sizes; values under the mask are large noise."""
+    """Return `(x_BND, mask_BN)` with the given sizes; masked values are large noise."""
     generator = torch.Generator().manual_seed(seed)
     longest = max(sizes) + pad
     x_BND = torch.randn(len(sizes), longest, dim, generator=generator)
@@ -25,13 +25,13 @@ def random_sets(
 
 @dataclass(frozen=True, kw_only=True)
 class Inputs:
-    """What an aggregator is called with.
+    """The inputs of an aggregator.
 
     Attributes:
         x_BND: the sets' elements.
         mask_BN: True for real elements.
-        context: of an aggregator that needs one.
-        global_feature_BS: of an encoder that makes some, or None.
+        context: for an aggregator that needs one, or None.
+        global_feature_BS: global features, or None.
     """
 
     x_BND: Tensor
@@ -40,7 +40,7 @@ class Inputs:
     global_feature_BS: Tensor | None = None
 
     def pool(self, module: Aggregator, *, seed: int = 0) -> Pooled:
-        """Call an aggregator, and assert that it leaves its inputs as they are; `seed` is of its random numbers."""
+        """Call an aggregator with random seed `seed`, and assert that it does not modify its inputs."""
         given = self._tensors()
         before = {name: x.detach().clone() for name, x in given.items()}
         with torch.random.fork_rng(devices=[]):
@@ -68,19 +68,19 @@ class Inputs:
         return {name: x for name, x in tensors.items() if x is not None}
 
     def floats(self) -> tuple[Tensor, ...]:
-        """Return all that a gradient can reach."""
+        """Return the tensors that can receive gradients."""
         context = None if self.context is None else self.context.x
         return tuple(part for part in (self.x_BND, context, self.global_feature_BS) if part is not None)
 
     def with_floats(self, *parts: Tensor) -> Inputs:
-        """Put others in their places, in the order of `floats`."""
+        """Replace the tensors, in the order of `floats`."""
         rest = iter(parts)
         x_BND = next(rest)
         context = None if self.context is None else self.context._replace(x=next(rest))
         return replace(self, x_BND=x_BND, context=context, global_feature_BS=next(rest, None))
 
     def map(self, change: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]) -> Inputs:
-        """Change the elements and, where it is a set, the context in the same way."""
+        """Apply a function to the elements and their mask, and to a context that is a set."""
         x_BND, mask_BN = change(self.x_BND, self.mask_BN)
         context = self.context
         if context is not None and context.mask is not None:
@@ -89,7 +89,7 @@ class Inputs:
         return replace(self, x_BND=x_BND, mask_BN=mask_BN, context=context)
 
     def fill(self, value: float) -> Inputs:
-        """Put another value under the masks."""
+        """Replace the masked values."""
         return self.map(lambda x, mask: (x.where(mask[..., None], x.new_full((), value)), mask))
 
     def cast(self, dtype: torch.dtype) -> Inputs:
@@ -111,7 +111,7 @@ class Inputs:
 
 
 def random_inputs(sizes: list[int], *, module: Aggregator, dim: int, global_feature: bool = False) -> Inputs:
-    """Return random sets of the given sizes with what else the aggregator takes; contexts have other sizes."""
+    """Return random sets of the given sizes with the other inputs of an aggregator; contexts have other sizes."""
     x_BND, mask_BN = random_sets(sizes, dim)
     context = None
     if module.context == "set":

@@ -1,1 +1,1 @@
-"""Aggregators that assign elements to learned centres, softly or by optimal transport, and sum up what each gets."""
+"""Soft assignment of elements to learned centres, by softmax or optimal transport, and a sum for each centre."""

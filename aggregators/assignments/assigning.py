@@ -1,4 +1,4 @@
-"""Shared parts of assignments: vectors of unit length, and optimal transport by Sinkhorn's iterations."""
+"""L2 normalisation and Sinkhorn iterations, for the aggregators of this folder."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def unit_length(x: Tensor) -> Tensor:
-    """Return vectors along the last axis divided by their length, in float32 at least; those of length 0 stay."""
+    """L2-normalise along the last axis, in float32 at least; zero vectors stay zero."""
     return torch.nn.functional.normalize(x.to(torch.promote_types(x.dtype, torch.float32)), dim=-1)
 
 
@@ -20,18 +20,18 @@ def sinkhorn(
     iterations: int,
     elements_last: bool,
 ) -> Tensor:
-    """Return a transport plan `(B, K, N)`, exponentials of the scores scaled by rows and columns, 0 in the pads.
+    """Return an optimal transport plan `(B, K, N)` by Sinkhorn iterations, 0 in the padding.
 
-    Centres and elements are scaled to their masses in turn, in the logarithm and in float32 at least. Those that are
-    last meet their masses exactly, the others the better the more iterations.
+    Rows (centres) and columns (elements) are rescaled to their marginals in turn, in log space and in float32 at least.
+    The side that is rescaled last matches its marginals exactly; the other converges with the number of iterations.
 
     Args:
-        score_BKN: of every centre and element; values in the padding must be finite.
+        score_BKN: log affinity of every centre and element; values in the padding must be finite.
         mask_BN: True for real elements.
-        mass_BK: what each centre gets, above 0.
-        mass_B: what each real element of a set gives, above 0.
-        iterations: how often both are scaled.
-        elements_last: whether a turn ends with the elements, or with the centres.
+        mass_BK: marginal of each centre, above 0.
+        mass_B: marginal of each real element of a set, above 0.
+        iterations: number of row and column updates.
+        elements_last: whether an iteration ends with the elements or with the centres.
     """
     score_BKN = score_BKN.to(torch.promote_types(score_BKN.dtype, torch.float32))
     real_BKN = score_BKN.masked_fill(~mask_BN[:, None], float("-inf"))

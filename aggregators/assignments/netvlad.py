@@ -1,4 +1,4 @@
-"""NetVLAD (Arandjelovic et al., CVPR 2016): what elements differ by from centres they are softly assigned to."""
+"""NetVLAD (Arandjelovic et al., CVPR 2016): residuals of the elements to softly assigned centres."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from polypool.infra.registry import AGGREGATORS
 
 @AGGREGATORS.register("netvlad")
 class NetVLAD(Aggregator):
-    """K vectors of unit length: sums of the elements less a centre, weighed by their assignment to it (Eq. 4).
+    """K unit vectors, one per centre: the sum of the elements' residuals to it, weighted by soft assignment (Eq. 4).
 
-    Elements are of unit length, and an element's assignment is a softmax over the centres of a linear map. The paper
-    lays the vectors, each normalised, one behind the other: `aligned_mean` of these K compares as that does; its map to
-    fewer numbers by PCA is left out. It starts centres from k-means and the map from 2 alpha c and -alpha |c|^2 with
-    an alpha, about 100, that makes assignments nearly hard. Here, without data, centres start at random directions, and
-    alpha is sqrt(D), so that scores of elements in random directions have a deviation of 2.
+    Elements are L2-normalised; an element's assignment is a softmax over the centres of a linear map. The paper
+    concatenates the K normalised vectors, which `aligned_mean` reproduces as a similarity of K vectors; its PCA
+    projection is omitted. The paper initialises the centres by k-means and the map with 2 alpha c and -alpha |c|^2,
+    with alpha about 100, which makes assignments nearly hard. Without data, centres start at random directions here,
+    and alpha is sqrt(D), so that scores of random directions have a standard deviation of 2.
 
-    A vector is computed as the weighted mean less the centre, which has the direction of the weighted sum of
-    differences and stays exact where a centre gets next to nothing.
+    A vector is computed as the weighted mean minus the centre. It has the same direction as the weighted sum of
+    residuals, and stays exact for a centre with almost no assigned mass.
 
     Args:
         dim: width of the elements.
@@ -43,10 +43,7 @@ class NetVLAD(Aggregator):
             self.assign.bias.copy_(-alpha * self.centre_KD.square().sum(dim=-1))
 
     def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
-        """Return the `(B, K, D)` vectors, `(B, D)` of one centre, and the assignments `(B, K, N)`.
-
-        Those of an element sum to one over the centres.
-        """
+        """Return vectors `(B, K, D)`, or `(B, D)` if K is 1, and assignments `(B, K, N)`, which sum to 1 over K."""
         unit_BND = unit_length(zero_pads(x_BND, mask_BN))
         logit_BNK = nn.functional.linear(
             unit_BND, self.assign.weight.to(unit_BND.dtype), self.assign.bias.to(unit_BND.dtype)

@@ -1,4 +1,4 @@
-"""NeXtVLAD (Lin, Xiao and Fan, ECCV workshops 2018): NetVLAD of groups of channels, which gates weigh."""
+"""NeXtVLAD (Lin, Xiao and Fan, ECCV workshops 2018): gated NetVLAD over groups of channels."""
 
 from __future__ import annotations
 
@@ -15,20 +15,19 @@ from polypool.infra.registry import AGGREGATORS
 
 @AGGREGATORS.register("nextvlad")
 class NeXtVLAD(Aggregator):
-    """Elements are widened and split in groups; each group of channels is an element of its own to a smaller NetVLAD.
+    """Elements are widened and split into groups of channels; a smaller NetVLAD takes each group as one element.
 
-    A group's assignment to the clusters, a softmax of batch-normed scores, is multiplied by a sigmoid of the whole
-    element. Sums of differences from the clusters' centres are normalised cluster by cluster, laid one behind the
-    other, batch-normed, and mapped to the vector. Both batch norms know real elements and sets of the global batch
-    alone in training, and kept statistics elsewhere, which move a tenth of the way to those of each batch, in the
-    authors' code a thousandth. Maps start from He's normal weights. The dropout before the last map and the context
-    gating behind it belong to the authors' classifier and are left out.
+    A group's assignment to the clusters, a softmax of batch-normalised scores, is multiplied by a sigmoid gate of the
+    whole element. Residual sums are normalised per cluster, concatenated, batch-normalised and mapped to the vector.
+    Both batch norms use the real elements and sets of the global batch in training, and running statistics in
+    evaluation; these have a momentum of 0.1 (0.001 in the authors' code). Maps start from He's normal weights. The
+    dropout before the last map and the context gating after it belong to the authors' classifier and are omitted.
 
     Args:
         dim: width of the elements.
-        clusters: how many, 64 in the authors' code.
-        groups: of channels; they divide `expansion` x `dim`.
-        expansion: how many times wider elements become.
+        clusters: number of clusters; 64 in the authors' code.
+        groups: number of channel groups; must divide `expansion` x `dim`.
+        expansion: factor by which elements are widened.
     """
 
     def __init__(self, dim: int, *, clusters: int = 64, groups: int = 8, expansion: int = 2) -> None:
@@ -52,11 +51,11 @@ class NeXtVLAD(Aggregator):
                 nn.init.zeros_(linear.bias)
 
     def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
-        """Return the `(B, D)` vectors and the gates `(B, N)`, between 0 and 1, the mean over groups."""
+        """Return vectors `(B, D)` and gates `(B, N)` in [0, 1], averaged over the groups."""
         wide_BNE = self.expand(zero_pads(x_BND, mask_BN))
         gate_BNG = zero_pads(self.gate(wide_BNE).sigmoid(), mask_BN)
         score_RS = self.assign_norm(self.assign(wide_BNE).flatten(0, 1), mask_BN.flatten())
-        dtype = torch.promote_types(x_BND.dtype, torch.float32)  # sums of large sets are beyond float16
+        dtype = torch.promote_types(x_BND.dtype, torch.float32)  # sums over large sets overflow float16
         score_BNGK = score_RS.view(gate_BNG.shape[0], gate_BNG.shape[1], self.groups, -1)
         share_BNGK = score_BNGK.to(dtype).softmax(dim=-1) * gate_BNG[..., None]
         part_BNGP = wide_BNE.to(dtype).unflatten(-1, (self.groups, -1))

@@ -1,4 +1,4 @@
-"""The optimal transport kernel embedding, OTKE (Mialon et al., ICLR 2021): elements are carried to references."""
+"""Optimal transport kernel embedding, OTKE (Mialon et al., ICLR 2021): elements are transported to references."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from polypool.infra.registry import AGGREGATORS
 
 @AGGREGATORS.register("otke")
 class OTKE(Aggregator):
-    """K vectors, each the mean of the elements by what optimal transport carries of them to a learned reference.
+    """K vectors, each the mean of the elements weighted by the mass transported to a learned reference.
 
-    The plan is Sinkhorn's, of the products of elements and references over `eps`: all elements give alike, and all
-    references get alike. Elements are of unit length, as they come out of the kernel layer that the paper has before.
-    References start at random as in the authors' code, whose start by k-means needs data; several sets of references,
-    and positions, are left out. `aligned_mean` compares the vectors one by one.
+    The Sinkhorn plan of the dot products of elements and references over `eps` has uniform marginals. Elements are
+    L2-normalised, as the paper's kernel layer before this one returns them. References start at random, an option of
+    the authors' code; its k-means initialisation needs data. Several sets of references and position encodings are
+    omitted. `aligned_mean` compares the vectors one by one.
 
     Args:
         dim: width of the elements.
         k: number of references and vectors; 30 in the authors' code for sentences.
-        eps: how smooth the plan is.
-        iterations: of Sinkhorn.
+        eps: entropic regularisation; larger values give a smoother plan.
+        iterations: Sinkhorn iterations.
     """
 
     weights_over = "embeddings"
@@ -39,7 +39,7 @@ class OTKE(Aggregator):
         self.reference_KD = nn.Parameter(torch.empty(k, dim).uniform_(-(k**-0.5), k**-0.5))
 
     def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
-        """Return the `(B, K, D)` vectors, `(B, D)` of one reference, and the weights `(B, K, N)`."""
+        """Return vectors `(B, K, D)`, or `(B, D)` if K is 1, and weights `(B, K, N)`."""
         unit_BND = unit_length(zero_pads(x_BND, mask_BN))
         score_BKN = self.reference_KD.to(unit_BND.dtype) @ unit_BND.transpose(1, 2) / self.eps
         count_B = mask_BN.sum(dim=1).to(unit_BND.dtype)

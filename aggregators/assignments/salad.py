@@ -1,4 +1,4 @@
-"""SALAD (Izquierdo and Civera, CVPR 2024): optimal transport to clusters and a dustbin, beside a token of the whole."""
+"""SALAD (Izquierdo and Civera, CVPR 2024): optimal transport to clusters and a dustbin, plus a global token."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from polypool.infra.registry import AGGREGATORS
 
 @AGGREGATORS.register("salad")
 class SALAD(Aggregator):
-    """A token of the whole and k clusters' sums of mapped elements, k + 1 vectors of unit length, the token first.
+    """k + 1 unit vectors: a global token, then the sum of mapped elements of each of k clusters.
 
-    Scores of clusters, and one learned score of the dustbin, go through three iterations of Sinkhorn: each element has
-    mass 1 to give, each cluster gets 1, the dustbin the rest. Three MLPs of one hidden layer make scores, elements and
-    token. The paper lays the vectors one behind the other, which `aligned_mean` compares likewise; its clusters are
-    narrower than its token, here all are as wide as the elements.
+    Scores of the clusters, and one learned dustbin score, pass through Sinkhorn iterations: each element has mass 1,
+    each cluster receives 1, the dustbin the rest. Three MLPs with one hidden layer compute scores, elements and token.
+    The paper concatenates the vectors, which `aligned_mean` reproduces; its clusters are narrower than its token, here
+    all have the width of the elements.
 
-    The paper's sets have many more elements than clusters. In one of n < 2k elements each cluster gets n / 2k, so that
-    half is left for the dustbin.
+    The paper's sets have many more elements than clusters. For a set of n < 2k elements each cluster receives n / 2k,
+    so that half of the mass remains for the dustbin.
 
     Args:
         dim: width of the elements.
-        k: how many clusters; 64 in the paper, 16 in its smallest model.
+        k: number of clusters; 64 in the paper, 16 in its smallest model.
         hidden: width of the MLPs' hidden layer.
-        iterations: of Sinkhorn.
-        dropout: share dropped in training inside the MLPs of scores and elements; 0.3 in the authors' code.
-        global_feature: the aggregator that makes the global feature where the encoder gives none.
+        iterations: Sinkhorn iterations; 3 in the paper.
+        dropout: dropout rate inside the MLPs of scores and elements; 0.3 in the authors' code.
+        global_feature: aggregator that computes the global feature if the encoder returns none.
     """
 
     takes_global_feature = True
@@ -64,7 +64,7 @@ class SALAD(Aggregator):
         self.dustbin = nn.Parameter(torch.ones(()))
 
     def forward(self, x_BND: Tensor, mask_BN: Tensor, *, global_feature_BS: Tensor | None = None) -> Pooled:
-        """Return `(B, K + 1, D)`, and the clusters' weights `(B, K + 1, N)`; those of the token are 0."""
+        """Return vectors `(B, K + 1, D)` and weights `(B, K + 1, N)`; the token's weights are 0."""
         x_BND = zero_pads(x_BND, mask_BN)
         if global_feature_BS is None:
             global_feature_BS = self.global_pool(x_BND, mask_BN).vectors
@@ -75,7 +75,7 @@ class SALAD(Aggregator):
         return Pooled(vectors, weights=nn.functional.pad(plan_BKN, (0, 0, 1, 0)))
 
     def _plan(self, score_BKN: Tensor, mask_BN: Tensor) -> Tensor:
-        """Return what of each element goes to each cluster, `(B, K, N)`."""
+        """Return each element's mass per cluster, `(B, K, N)`."""
         clusters = score_BKN.shape[1]
         dustbin_B1N = self.dustbin.to(score_BKN.dtype).expand(score_BKN.shape[0], 1, score_BKN.shape[-1])
         count_B1 = mask_BN.sum(dim=1, keepdim=True).to(torch.promote_types(score_BKN.dtype, torch.float32))

@@ -1,1 +1,1 @@
-"""Aggregators that weigh elements and add them up, or pick one: means, soft and learned ones."""
+"""Weighted sums of elements, or a single element: means, soft and learned weights."""

@@ -12,13 +12,13 @@ from polypool.infra.registry import AGGREGATORS
 
 @AGGREGATORS.register("adapool")
 class AdaPool(WeightedSum):
-    """A learned mix of two exponentially weighted means, one channel at a time.
+    """A learned mix of two exponentially weighted means, per channel.
 
-    One weighs a value by how near it is to the mean (the softmax of their Dice-Soerensen coefficient
-    2|ab| / (a^2 + b^2), of single values as in the authors' code), the other by itself (SoftPool). The paper learns a
-    mix for each place of the output; a set has one, so there is one weight. It is kept in (0, 1) by a sigmoid where
-    the code clamps. Two zeros have a coefficient of 0, where the code makes the whole result 0. The AdaPool of
-    Brothers (2025) is `self_query`.
+    The first weights a value by its similarity to the mean (softmax of the Dice-Soerensen coefficient 2|ab| / (a^2 +
+    b^2), per value as in the authors' code), the second by the value (SoftPool). The paper learns a mix for each output
+    position; a set has one position, so there is one weight. A sigmoid keeps it in (0, 1), where the code clamps. Two
+    zeros have a coefficient of 0, where the code sets the whole result to 0. The AdaPool of Brothers (2025) is
+    `self_query`.
 
     Args:
         dim: width of the elements.
@@ -30,7 +30,7 @@ class AdaPool(WeightedSum):
 
     def weigh(self, x_BND: Tensor, mask_BN: Tensor) -> Tensor:
         """Return the `(B, N, D)` mixed weights."""
-        wide_BND = x_BND.to(torch.promote_types(x_BND.dtype, torch.float32))  # squares of float16 overflow
+        wide_BND = x_BND.to(torch.promote_types(x_BND.dtype, torch.float32))  # squares overflow in float16
         mean_BD = masked_mean(wide_BND, mask_BN)
         near_BND = masked_softmax(dice_sorensen(wide_BND, mean_BD[:, None]), mask_BN)
         large_BND = masked_softmax(wide_BND, mask_BN)

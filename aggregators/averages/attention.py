@@ -1,4 +1,4 @@
-"""Attention pooling: what the global branch of HGR makes of frames and of words (Chen et al., CVPR 2020)."""
+"""Attention pooling of frames and words, the global branch of HGR (Chen et al., CVPR 2020)."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from polypool.infra.registry import AGGREGATORS
 
 @AGGREGATORS.register("attention")
 class Attention(Aggregator):
-    """A mean in which every element weighs by the exponential of a learned score: one linear map, the same for all.
+    """A softmax-weighted mean; one linear map shared by all elements gives the scores.
 
-    The map has no bias: it would shift all scores of a set alike, which no softmax sees.
+    The map has no bias, because the softmax would cancel it.
 
     Args:
         dim: width of the elements.
@@ -25,7 +25,7 @@ class Attention(Aggregator):
         self.score = nn.Linear(dim, 1, bias=False)
 
     def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
-        """Return the `(B, D)` weighted means and the `(B, N)` weights, a softmax over the real elements."""
+        """Return means `(B, D)` and softmax weights `(B, N)`."""
         x_BND = zero_pads(x_BND, mask_BN)
         weight_BN = masked_softmax(self.score(x_BND), mask_BN).squeeze(2)
         return Pooled(torch.einsum("bn,bnd->bd", weight_BN, x_BND), weights=weight_BN)

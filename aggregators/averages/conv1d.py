@@ -13,11 +13,10 @@ from polypool.infra.registry import AGGREGATORS
 class Conv1d(WeightedSum):
     """A weighted sum with one learned weight for each position and channel.
 
-    The paper's kernel covers the whole sequence, so it is used at one place only: what is left of the convolution is a
-    weight for each position. Sequences here differ in length: a shorter one uses the first weights, and in a longer one
-    all elements from the last position on share the last weight. The kernel is depthwise, since the paper gives no
-    number of weights and one that mixes channels would hold 38 million for 36 regions at width 1024. It starts as a
-    mean, up to a factor.
+    The paper's kernel covers the whole sequence, so it is applied at one position only and reduces to a weight per
+    position. Sequences here differ in length: shorter ones use the first weights, and in longer ones all elements from
+    the last position on share the last weight. The kernel is depthwise: the paper gives no parameter count, and a full
+    kernel would have 38 million weights for 36 regions at width 1024. It is initialised as a mean, up to a factor.
 
     Args:
         dim: width of the elements.

@@ -11,11 +11,11 @@ from polypool.infra.registry import AGGREGATORS
 
 @AGGREGATORS.register("esa")
 class ESA(WeightedSum):
-    """A mean in which every value weighs by the exponential of a linear map of its element, one channel at a time.
+    """A mean with per-channel softmax weights; the scores are a linear map of the element.
 
-    The map starts from Xavier's uniform weights. It has no bias, which no softmax sees. The paper's self-expanding loss
-    pools each training set twice, each time without a fifth of the elements drawn at random, and lets the worse of both
-    count; an aggregator makes a set's vectors once, so of this the augmentation `drop` gives one draw.
+    The map starts from Xavier's uniform weights and has no bias, because the softmax would cancel it. The paper's
+    self-expanding loss pools each training set twice, each time without a random fifth of its elements, and takes the
+    worse of both; an aggregator pools a set once, and the augmentation `drop` provides one such draw.
 
     Args:
         dim: width of the elements.
@@ -27,5 +27,5 @@ class ESA(WeightedSum):
         nn.init.xavier_uniform_(self.score.weight)
 
     def weigh(self, x_BND: Tensor, mask_BN: Tensor) -> Tensor:
-        """Return the `(B, N, D)` weights: each channel's softmax of the scores."""
+        """Return the weights `(B, N, D)`, a softmax over the elements per channel."""
         return masked_softmax(self.score(x_BND), mask_BN)

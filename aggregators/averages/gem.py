@@ -13,18 +13,18 @@ from polypool.infra.registry import AGGREGATORS
 
 @AGGREGATORS.register("gem")
 class GeM(Aggregator):
-    """(mean of x^p)^(1/p) of each channel, with one learned p: 1 is the mean, a large p the maximum.
+    """(mean of x^p)^(1/p) per channel with one learned p: 1 is the mean, a large p approaches the maximum.
 
-    The method is made for features that are never negative. As in the authors' code, values below `eps` count as `eps`
-    and get no gradient, so of signed features only the positive ones speak. VSE-infinity (section 5.3) saw training
-    diverge on those: x^p underflows where a channel is nowhere positive, and the root's slope is then without bound.
-    Here each channel is divided by its largest value first, which changes no result and keeps the mean in [1/N, 1], and
-    p is learned through its logarithm, which keeps it above 0.
+    The method assumes non-negative features. As in the authors' code, values below `eps` are clamped to `eps` and get
+    no gradient, so only positive values contribute. VSE-infinity (section 5.3) reports divergence on signed features:
+    x^p underflows for a channel without positive values, and the slope of the root is then unbounded. Here each channel
+    is divided by its maximum first, which does not change the result and keeps the mean in [1/N, 1]; and log p is
+    learned, which keeps p positive.
 
     Args:
         dim: width of the elements.
-        p: the exponent to start from.
-        eps: the smallest value that counts.
+        p: initial exponent.
+        eps: lower bound of the values.
     """
 
     def __init__(self, dim: int, *, p: float = 3.0, eps: float = 1e-6) -> None:

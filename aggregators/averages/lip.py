@@ -12,15 +12,15 @@ from polypool.infra.registry import AGGREGATORS
 
 @AGGREGATORS.register("lip")
 class LIP(WeightedSum):
-    """A mean in which every value weighs by the exponential of a learned score.
+    """A mean with per-channel softmax weights of a bounded learned score.
 
-    The score is the paper's projection form: a linear map, normalised over the set in each channel, and a sigmoid that
-    bounds it to (0, gate). Elements have no neighbours, so the map sees one element, and the window is the whole set.
-    The map starts at zero, so the pooling starts as a mean.
+    The score is the paper's projection form: a linear map, normalised over the set per channel, and a sigmoid that
+    bounds it to (0, gate). Elements have no neighbours, so the map sees one element and the window is the whole set.
+    The map is initialised at zero, so the pooling starts as a mean.
 
     Args:
         dim: width of the elements.
-        gate: the largest score; 12 in the authors' code.
+        gate: upper bound of the score; 12 in the authors' code.
     """
 
     def __init__(self, dim: int, *, gate: float = 12.0) -> None:
@@ -34,7 +34,7 @@ class LIP(WeightedSum):
         self.shift_D = nn.Parameter(torch.zeros(dim))
 
     def weigh(self, x_BND: Tensor, mask_BN: Tensor) -> Tensor:
-        """Return the `(B, N, D)` weights: each channel's softmax of the scores."""
+        """Return the weights `(B, N, D)`, a softmax over the elements per channel."""
         centred_BND, variance_BD = moments(self.project(x_BND), mask_BN)
         scale_BD = (variance_BD + 1e-5).rsqrt() * self.scale_D
         score_BND = self.gate * torch.addcmul(self.shift_D, centred_BND, scale_BD[:, None]).sigmoid()
@@ -43,9 +43,9 @@ class LIP(WeightedSum):
 
 
 def moments(x_BND: Tensor, mask_BN: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the elements minus their mean `(B, N, D)`, 0 in the pads, and their variance `(B, D)`.
+    """Return the centred elements `(B, N, D)`, 0 in the padding, and the variance `(B, D)`.
 
-    `x_BND` has zeros in the pads. Both are computed in float32 at least.
+    `x_BND` must be zero in the padding. Computed in float32 at least.
     """
     wide_BND = x_BND.to(torch.promote_types(x_BND.dtype, torch.float32))
     real_BN1 = mask_BN[..., None].to(wide_BND.dtype)

@@ -11,16 +11,15 @@ from polypool.infra.registry import AGGREGATORS
 
 @AGGREGATORS.register("logsumexp")
 class LogSumExp(Aggregator):
-    """log(mean of exp(s x)) / s of each channel over the elements, where s is the sharpness.
+    """log(mean of exp(s x)) / s per channel, with sharpness s.
 
-    The paper sums, which adds log(N) / s to every channel of a set of N elements. That constant has no meaning and
-    drowns the rest under cosine similarity, so the default is the mean, as in Pinheiro and Collobert 2015. The paper
-    also says "along the feature dimension", which would leave a number for each element; here, as in its other
-    baselines, the elements are what is aggregated.
+    The paper sums instead, which adds log(N) / s to every channel. That constant dominates cosine similarities, so the
+    default is the mean, as in Pinheiro and Collobert 2015. The paper also says "along the feature dimension", which
+    would give one number per element; here the elements are aggregated, as in its other baselines.
 
     Args:
         dim: width of the elements.
-        sharpness: a small one is close to the mean, a large one to the maximum; 1 in the paper.
+        sharpness: small values approach the mean, large ones the maximum; 1 in the paper.
         average: False for the paper's sum.
     """
 
@@ -32,7 +31,7 @@ class LogSumExp(Aggregator):
         self.average = average
 
     def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
-        """Return the `(B, D)` smooth maxima."""
+        """Return the smooth maxima `(B, D)`."""
         wide = torch.promote_types(x_BND.dtype, torch.float32)
         wide_BND = torch.where(mask_BN[..., None], x_BND.to(wide), float("-inf"))
         total_BD = (wide_BND * self.sharpness).logsumexp(dim=1)

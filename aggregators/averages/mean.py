@@ -11,7 +11,7 @@ from polypool.infra.registry import AGGREGATORS
 
 @AGGREGATORS.register("mean")
 class Mean(Aggregator):
-    """The average of the real elements."""
+    """The mean of the real elements."""
 
     averages = True
 
@@ -19,5 +19,5 @@ class Mean(Aggregator):
         super().__init__()
 
     def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
-        """Return the `(B, D)` means and the `(B, N)` weights, 1/N for each of a set's N elements."""
+        """Return the means `(B, D)` and weights `(B, N)`, 1/N for a set of N elements."""
         return Pooled(masked_mean(x_BND, mask_BN), weights=mask_BN / mask_BN.sum(dim=1, keepdim=True))

@@ -12,10 +12,10 @@ from polypool.infra.registry import AGGREGATORS
 
 @AGGREGATORS.register("position_mean")
 class PositionMean(Aggregator):
-    """The n-th of N elements weighs n / (1 + ... + N): in a causal encoder later ones have read more of the text.
+    """A mean with weights n / (1 + ... + N): in a causal encoder, later elements have attended to more of the text.
 
-    Deviation: positions are counted among a set's real elements. The code of sentence-transformers counts pads before
-    them, too, so that with pads on the left its weights are more alike; with pads on the right both are equal.
+    Deviation: positions count real elements only. sentence-transformers also counts padding before them, which flattens
+    the weights of left-padded sets; for right-padded sets both are equal.
     """
 
     averages = True
@@ -25,7 +25,7 @@ class PositionMean(Aggregator):
         super().__init__()
 
     def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
-        """Return the `(B, D)` weighted means, summed in float32 at least, and the `(B, N)` weights."""
+        """Return the weighted means `(B, D)`, summed in float32 at least, and the weights `(B, N)`."""
         wide = torch.promote_types(x_BND.dtype, torch.float32)
         place_BN = mask_BN.to(wide).cumsum(dim=1) * mask_BN
         weight_BN = place_BN / place_BN.sum(dim=1, keepdim=True)

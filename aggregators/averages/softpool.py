@@ -11,11 +11,11 @@ from polypool.infra.registry import AGGREGATORS
 
 @AGGREGATORS.register("softpool")
 class SoftPool(WeightedSum):
-    """A mean in which every value weighs by its own exponential, one channel at a time."""
+    """A mean in which every value is weighted by its exponential, per channel."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()
 
     def weigh(self, x_BND: Tensor, mask_BN: Tensor) -> Tensor:
-        """Return the `(B, N, D)` weights: each channel's softmax over the elements."""
+        """Return the weights `(B, N, D)`, a softmax over the elements per channel."""
         return masked_softmax(x_BND, mask_BN)

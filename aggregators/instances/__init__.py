@@ -1,1 +1,1 @@
-"""Multiple instance learning, where few elements of a set tell what it is: ABMIL, DSMIL, ACMIL, TransMIL."""
+"""Multiple instance learning, where few elements determine the label of a set: ABMIL, DSMIL, ACMIL, TransMIL."""

@@ -13,17 +13,17 @@ from polypool.infra.registry import AGGREGATORS
 
 @AGGREGATORS.register("abmilp")
 class ABMILP(Aggregator):
-    """A mean in which every element weighs by the exponential of w (tanh(Vx) * sigmoid(Ux)), Ilse et al., Eq. 9.
+    """A softmax-weighted mean with scores w (tanh(Vx) * sigmoid(Ux)), Ilse et al., Eq. 9.
 
-    `gated=False` leaves out the sigmoid, their Eq. 8: ABMILP, the head that "Beyond [cls]" (Przewiezlikowski et al.,
-    ICCV 2025) puts on masked autoencoders, whose inner layer is as wide as the elements, as here. V and U have a bias,
-    as in the codes; w has none, which no softmax sees. The attention of CLAM (Lu et al. 2021), whose losses of its
-    clusters are no pooling, is the gated form.
+    `gated=False` omits the sigmoid (their Eq. 8): ABMILP, the head that "Beyond [cls]" (Przewiezlikowski et al., ICCV
+    2025) puts on masked autoencoders, whose inner layer has the width of the elements, as here. V and U have a bias, as
+    in both codes; w has none, because the softmax would cancel it. The attention of CLAM (Lu et al. 2021) is the gated
+    form; its clustering losses are not part of the pooling.
 
     Args:
         dim: width of the elements.
-        hidden: width of the inner layer; that of the elements where None, 128 for 500 channels in Ilse et al.
-        gated: whether the sigmoid takes part.
+        hidden: width of the inner layer; `dim` if None; Ilse et al. use 128 for 500 channels.
+        gated: whether to use the sigmoid gate.
     """
 
     def __init__(self, dim: int, *, hidden: int | None = None, gated: bool = True) -> None:
@@ -36,7 +36,7 @@ class ABMILP(Aggregator):
         self.score = nn.Linear(hidden, 1, bias=False)
 
     def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
-        """Return the `(B, D)` weighted means and the `(B, N)` weights, a softmax over the real elements."""
+        """Return the weighted means `(B, D)` and softmax weights `(B, N)`."""
         x_BND = zero_pads(x_BND, mask_BN)
         inner_BNH = self.content(x_BND).tanh()
         if self.gate is not None:

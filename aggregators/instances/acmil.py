@@ -14,32 +14,33 @@ from polypool.infra.registry import AGGREGATORS
 
 @AGGREGATORS.register("acmil")
 class ACMIL(Aggregator):
-    """The mean of k gated attentions, each of which must do without some of its best elements in training.
+    """The mean of k gated attention branches; in training, each loses some of its highest-scored elements.
 
-    Branches share the inner layer of `abmilp`. In training each of a branch's `top` best elements is masked with the
-    chance `drop`, and its weight goes to the others (stochastic top-K instance masking). The code masks just as many
-    every time, `drop` of `top`; where a set would lose all its elements, nothing is masked. The classifiers of the
-    branches, and the loss that keeps branches apart, are no pooling. Scores have no bias, which no softmax sees.
+    Branches share the inner layer of `abmilp`. In training, each of a branch's `top` highest-scored elements is masked
+    with probability `drop`, and the others share its weight (stochastic top-K instance masking). The authors' code
+    always masks the same number, `drop` x `top`. If a set would lose all elements, none is masked. The branches'
+    classifiers and the diversity loss are not part of the pooling. Scores have no bias, because the softmax would
+    cancel it.
 
     Args:
         dim: width of the elements.
         k: number of branches.
         hidden: width of the inner layer.
-        top: how many of a branch's best elements may be masked.
-        drop: chance of each of them, from 0 to 1.
+        top: number of highest-scored elements per branch that may be masked.
+        drop: masking probability of each, from 0 to 1.
     """
 
     def __init__(self, dim: int, *, k: int = 5, hidden: int = 128, top: int = 10, drop: float = 0.6) -> None:
         super().__init__()
         check_counts(k=k, hidden=hidden, top=top)
         if not 0 <= drop <= 1:
-            raise InputError(f"drop must be a chance from 0 to 1, not {drop}")
+            raise InputError(f"drop must be a probability from 0 to 1, not {drop}")
         self.content, self.gate = nn.Linear(dim, hidden), nn.Linear(dim, hidden)
         self.score = nn.Linear(hidden, k, bias=False)
         self.top, self.drop = top, Dropout(drop)
 
     def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
-        """Return the `(B, D)` means and the `(B, N)` weights, the mean over branches."""
+        """Return the means `(B, D)` and weights `(B, N)`, averaged over branches."""
         x_BND = zero_pads(x_BND, mask_BN)
         score_BNK = self.score(self.content(x_BND).tanh() * self.gate(x_BND).sigmoid())
         score_BKN, real_BKN = score_BNK.transpose(1, 2), mask_BN[:, None]
@@ -49,7 +50,7 @@ class ACMIL(Aggregator):
         return Pooled(torch.einsum("bn,bnd->bd", weight_BN, x_BND), weights=weight_BN)
 
     def _challenged(self, score_BKN: Tensor, real_B1N: Tensor) -> Tensor:
-        """Return the elements that each branch may see, `(B, K, N)` bool, at least one."""
+        """Return the elements that each branch keeps, `(B, K, N)` bool, at least one."""
         order_BKN = score_BKN.masked_fill(~real_B1N, float("-inf")).argsort(dim=2, descending=True)
         is_top_BKN = order_BKN.argsort(dim=2) < self.top
         left_BKN = real_B1N & ~(is_top_BKN & (self.drop(torch.ones_like(score_BKN)) == 0))

@@ -12,16 +12,16 @@ from polypool.infra.registry import AGGREGATORS
 
 @AGGREGATORS.register("dsmil")
 class DSMIL(Aggregator):
-    """The mean of two streams: an attention that the element with the best score asks for, and this element's score.
+    """The mean of two streams: attention with the highest-scored element as query, and this element's score.
 
-    Elements weigh by a softmax of the product of their query and that of the best, the critical instance; as in the
-    code one MLP makes all queries, and values are the elements themselves. The paper's classes are `k` vectors here,
-    each with a linear score w of its own.
+    Attention weights are a softmax of the dot products with the query of the highest-scored element, the critical
+    instance. As in the authors' code, one MLP computes all queries, and values are the elements. The paper's classes
+    are the `k` vectors here, each with its linear score w.
 
-    Deviation: the paper halves the sum of two scores of a class, that of the critical instance and that of a second
-    classifier of what the attention makes; a loss of the first alone teaches which element is critical. A pooling has
-    no class, so here the critical instance's part along w is added to the attention's vector, and the sum is halved.
-    A classifier w of the vector gives the paper's mean, where both of its classifiers are one, and w has a gradient.
+    Deviation: the paper averages two scores of a class: the critical instance's, and a second classifier's of the
+    attention output; only a loss on the first teaches which element is critical. A pooling has no classes, so here the
+    critical instance's component along w is added to the attention output, and the sum is halved. A classifier w on
+    that vector gives the paper's mean (with both classifiers tied), and w gets a gradient.
 
     Args:
         dim: width of the elements.
@@ -39,7 +39,7 @@ class DSMIL(Aggregator):
         self.query = nn.Sequential(nn.Linear(dim, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.Tanh())
 
     def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
-        """Return the `(B, D)` vectors, `(B, K, D)` of more scores, and the weights of the attention `(B, K, N)`."""
+        """Return vectors `(B, D)`, or `(B, K, D)` if K > 1, and attention weights `(B, K, N)`."""
         x_BND = zero_pads(x_BND, mask_BN)
         wide = torch.promote_types(x_BND.dtype, torch.float32)
         score_KD = self.score.weight.to(wide)

@@ -1,4 +1,4 @@
-"""TransMIL (Shao et al., NeurIPS 2021): a token attends with the set, which is laid out as a square in between."""
+"""TransMIL (Shao et al., NeurIPS 2021): self-attention with a token, and convolutions on a square."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from polypool.aggregators.attention import check_heads, with_token
 from polypool.aggregators.masks import softmax_over_elements, zero_pads
 from polypool.infra.registry import AGGREGATORS
 
-_REACH = 16  # elements to each side that a value goes to
+_REACH = 16  # reach of the convolution on each side, in elements
 
 
 @AGGREGATORS.register("transmil")
 class TransMIL(Aggregator):
-    """A layer of attention, convolutions over the square of the elements, a second layer, and the token's layer norm.
+    """Self-attention, convolutions over the elements laid out as a square, self-attention, a layer norm.
 
-    N elements fill a square whose side is the root of N, rounded up, row by row; the first ones fill the rest of it
-    once more, and count twice (as in the code). Each set has a square of its own size.
+    N elements fill a square with side ceil(sqrt(N)), row by row; the first elements are repeated to fill the rest and
+    count twice, as in the authors' code. Each set has a separate square.
 
-    Deviations: the code approximates attention for bags of thousands, by Nystrom's method with D / 2 landmarks, and
-    lets the zero elements take part that fill a bag up to a multiple of them; here it is exact, which costs little for
-    some hundreds of elements. There is no dropout, and the first map with its ReLU is an encoder's.
+    Deviations: the code approximates attention for bags of thousands by Nystrom's method with D / 2 landmarks, and
+    includes the zero elements that pad a bag to a multiple of them; here attention is exact, which is cheap for some
+    hundreds of elements. No dropout; the first map with its ReLU belongs to the encoder.
 
     Args:
-        dim: width of the elements, which `heads` must divide.
-        heads: of both layers.
+        dim: width of the elements; `heads` must divide it.
+        heads: number of heads in both layers.
     """
 
     symmetric = False
@@ -43,7 +43,7 @@ class TransMIL(Aggregator):
         self.norm = nn.LayerNorm(dim)
 
     def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
-        """Return the `(B, D)` tokens and the `(B, N)` weights of the elements in the last layer."""
+        """Return the tokens `(B, D)` and the elements' weights in the last layer `(B, N)`."""
         column_BP, side_B1 = _square(mask_BN)
         real_BP = torch.arange(column_BP.shape[1], device=side_B1.device) < side_B1**2
         x_BPD = _take(zero_pads(x_BND, mask_BN), column_BP)
@@ -57,7 +57,7 @@ class TransMIL(Aggregator):
 
 
 class _Layer(nn.Module):
-    """Attention behind a norm and beside a path around it; values also go to their neighbours, by a convolution."""
+    """Pre-norm residual attention; a depthwise convolution adds neighbouring values."""
 
     def __init__(self, dim: int, *, heads: int) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ class _Layer(nn.Module):
         return x_BMD[:, :queries] + self.out(got_BHKE.transpose(1, 2).flatten(2)), weight_BHKM
 
     def _near(self, places: int) -> Tensor:
-        """Return the convolution as weights of neighbours `(H, M, M)`: a product with these has a cheaper gradient."""
+        """Return the convolution as weights of neighbours `(H, M, M)`: a matrix product has a cheaper gradient."""
         place_M = torch.arange(places, device=self.near.weight.device)
         step_MM = place_M - place_M[:, None] + _REACH
         outside_MM = (step_MM < 0) | (step_MM > 2 * _REACH)
@@ -88,14 +88,14 @@ class _Layer(nn.Module):
 
 
 class _Places(nn.Module):
-    """The PPEG of the code: each element plus three convolutions of the square around it, by channel, done as one."""
+    """PPEG of the authors' code: each element plus three depthwise convolutions around it, fused into one."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()
         self.wide, self.middle, self.narrow = (nn.Conv2d(dim, dim, size, groups=dim) for size in (7, 5, 3))
 
     def forward(self, x_BPD: Tensor, side_B1: Tensor) -> Tensor:
-        """Return the elements of squares with these sides, one row behind the other in P = S^2 places `(B, P, D)`."""
+        """Return elements `(B, P, D)` of squares with these sides, flattened row by row; P = S^2 positions."""
         side = _side(x_BPD.shape[1])
         place_P = torch.arange(x_BPD.shape[1], device=x_BPD.device)
         row_P, column_P = place_P // side, place_P % side
@@ -113,21 +113,21 @@ class _Places(nn.Module):
 
 
 def _sides(count: Tensor) -> Tensor:
-    """Return the side of the smallest square of as many places."""
+    """Return the side of the smallest square with at least this many positions."""
     return count.to(torch.float32).sqrt().ceil().long()
 
 
 def _side(count: int) -> int:
-    """Return likewise; where a graph is exported, counts are tensors, and so are sides."""
+    """Return `_sides` of one count, a tensor in an exported graph."""
     if torch.jit.is_tracing():
         return cast("int", _sides(torch.as_tensor(count)))
     return math.isqrt(count - 1) + 1
 
 
 def _square(mask_BN: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the column of each place's element in squares, `(B, P)`, and each set's side `(B, 1)`.
+    """Return the element index of each position `(B, P)` and each set's side `(B, 1)`.
 
-    P is enough for sets without pads; what is behind a set's own square is any column.
+    P suffices for sets without padding; positions after a set's square hold an arbitrary index.
     """
     size_B1, padded = mask_BN.sum(dim=1, keepdim=True), mask_BN.shape[1]
     place_P = torch.arange(_side(padded) ** 2, device=mask_BN.device)
@@ -135,7 +135,7 @@ def _square(mask_BN: Tensor) -> tuple[Tensor, Tensor]:
     before_BN = mask_BN.long().cumsum(dim=1) - 1
     number_BN = before_BN.where(
         mask_BN, size_B1 + (~mask_BN).long().cumsum(dim=1) - 1
-    )  # pads behind the last
+    )  # padding after the last position
     every_BN = torch.arange(padded, device=mask_BN.device).expand_as(number_BN)
     column_BN = torch.zeros_like(number_BN).scatter(1, number_BN, every_BN)
     return column_BN.gather(1, element_BP), _sides(size_B1)

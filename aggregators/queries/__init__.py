@@ -1,1 +1,1 @@
-"""Aggregators that ask a set by queries, learned ones or the set's own mean, and attend to its elements."""
+"""Cross-attention from queries, learned or computed from the set, to its elements."""

@@ -1,4 +1,4 @@
-"""The attentive probe of AIM (El-Nouby et al., ICML 2024), whose elements are batch-normed first."""
+"""The attentive probe of AIM (El-Nouby et al., ICML 2024): attention over batch-normalised elements."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from polypool.infra.registry import AGGREGATORS
 
 @AGGREGATORS.register("aim")
 class AIM(Aggregator):
-    """k learned queries attend to batch-normed elements: heads of maps without bias, and nothing behind them.
+    """k learned queries attend to batch-normalised elements, without an output map.
 
-    The batch norm has no weights. In training its statistics are those of the real elements of the global
-    batch, elsewhere those that training kept, so that neither pads nor batch mates change a result. The published probe
-    ends with the mean of its queries, of which it has one, and a linear classifier, which is the task's here.
+    Key and value maps have no bias. The batch norm is not affine. In training it uses the real elements of the global
+    batch, in evaluation running statistics, so that neither padding nor batch mates change a result. The published
+    probe averages its queries (it has one) and ends with a linear classifier, which belongs to the task here.
 
     Args:
-        dim: width of the elements, which `heads` must divide.
+        dim: width of the elements; `heads` must divide it.
         k: number of queries and vectors.
-        heads: of the attention; 12 in the authors' code.
+        heads: attention heads; 12 in the authors' code.
     """
 
     weights_over = "embeddings"
@@ -39,7 +39,7 @@ class AIM(Aggregator):
         self.value = nn.Linear(dim, dim, bias=False)
 
     def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
-        """Return the `(B, D)` vectors, `(B, K, D)` of more than one query, and the weights `(B, K, N)`."""
+        """Return vectors `(B, D)`, or `(B, K, D)` if K > 1, and weights `(B, K, N)`."""
         x_BND = zero_pads(x_BND, mask_BN)
         normal_BND = self.norm(x_BND.flatten(0, 1), mask_BN.flatten()).view_as(x_BND)
         vectors, weight_BKHN = attend(

@@ -13,19 +13,19 @@ from polypool.infra.registry import AGGREGATORS
 
 @AGGREGATORS.register("boq")
 class BoQ(Aggregator):
-    """Blocks of self-attention, each read by its own learned queries; all outputs are mixed to k vectors.
+    """Blocks of self-attention, each read by its own learned queries; a linear map mixes all outputs to k vectors.
 
-    A block passes the elements through a transformer's layer (norms behind, ReLU), lets its queries look at each other,
-    and these attend to the elements. A linear map along the queries of all blocks gives k rows, the vectors. The
-    published descriptor is these rows one behind the other, normalised as one; its convolution of a grid down to fewer
-    channels is left to the encoder, and the layer norm behind it is here.
+    A block passes the elements through a transformer layer (post-norm, ReLU); its queries attend to each other, then to
+    the elements. A linear map along the queries of all blocks gives k rows, the vectors. The published descriptor
+    concatenates and normalises these rows. Its convolution that reduces the channels of a grid is left to the encoder;
+    the layer norm after it is included.
 
     Args:
-        dim: width of the elements, which `heads` must divide.
+        dim: width of the elements; `heads` must divide it.
         k: number of rows and vectors; 32 in the authors' code.
-        layers: how many blocks.
-        queries: learned queries of each; 32 in the code, 64 for its published models.
-        heads: of each attention; the code has one for 64 channels.
+        layers: number of blocks.
+        queries: learned queries per block; 32 in the code, 64 in its published models.
+        heads: attention heads; the code has one per 64 channels.
     """
 
     def __init__(self, dim: int, *, k: int = 1, layers: int = 2, queries: int = 32, heads: int = 8) -> None:
@@ -38,7 +38,7 @@ class BoQ(Aggregator):
         self.mix = nn.Linear(layers * queries, k)
 
     def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
-        """Return the `(B, D)` vectors, or `(B, K, D)` of more than one."""
+        """Return vectors `(B, D)`, or `(B, K, D)` if K > 1."""
         x_BND = self.norm(zero_pads(x_BND, mask_BN))
         answers = []
         for block in self.blocks:
@@ -49,7 +49,7 @@ class BoQ(Aggregator):
 
 
 class _Block(nn.Module):
-    """A transformer's layer over the elements, and queries that attend to what comes out."""
+    """A transformer layer over the elements, and queries that attend to its output."""
 
     def __init__(self, dim: int, *, queries: int, heads: int) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class _Block(nn.Module):
         self.norm_answer = nn.LayerNorm(dim)
 
     def forward(self, x_BND: Tensor, mask_BN: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the elements `(B, N, D)` behind the layer and the answers `(B, Q, D)`; nothing attends to pads."""
+        """Return the elements `(B, N, D)` and the query outputs `(B, Q, D)`; padding is never attended to."""
         x_BND = zero_pads(self.layer(x_BND, src_key_padding_mask=~mask_BN), mask_BN)
         query_1QD = self.query_1QD
         query_1QD = self.norm_query(query_1QD + self.among(*[query_1QD] * 3, need_weights=False)[0])

@@ -1,4 +1,4 @@
-"""Class attention of CaiT (Touvron et al., ICCV 2021): layers of attention that change the token alone."""
+"""Class attention of CaiT (Touvron et al., ICCV 2021): transformer layers that update the class token only."""
 
 from __future__ import annotations
 
@@ -13,18 +13,17 @@ from polypool.infra.registry import AGGREGATORS
 
 @AGGREGATORS.register("cait")
 class CaiT(Aggregator):
-    """A learned token attends to itself and the elements, layer by layer, and its layer norm is the vector.
+    """A learned token attends to itself and the elements in each layer; its final layer norm is the vector.
 
-    Each layer adds to the token its attention to the normed token and elements, and then an MLP of its norm, both
-    multiplied by learned weights of each channel (LayerScale) that start small. Two layers, as in the paper. These
-    weights start from 0.1, which the paper gives for shallow networks; its deep ones have 1e-5 and 1e-6. Keys have no
-    bias, which no softmax sees.
+    Each layer adds pre-norm attention and a pre-norm MLP to the token, both scaled per channel (LayerScale). Two
+    layers, as in the paper. LayerScale starts at 0.1, the paper's value for shallow networks; its deep ones use 1e-5
+    and 1e-6. Keys have no bias, because the softmax would cancel it.
 
     Args:
-        dim: width of the elements, which `heads` must divide.
-        layers: of class attention.
-        heads: of each attention; the published models have one for 48 channels.
-        scale: what the weights of LayerScale start from.
+        dim: width of the elements; `heads` must divide it.
+        layers: class-attention layers.
+        heads: attention heads; the published models have one per 48 channels.
+        scale: initial value of LayerScale.
     """
 
     def __init__(self, dim: int, *, layers: int = 2, heads: int = 8, scale: float = 0.1) -> None:
@@ -35,7 +34,7 @@ class CaiT(Aggregator):
         self.norm = nn.LayerNorm(dim, eps=1e-6)
 
     def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
-        """Return the `(B, D)` tokens and the `(B, N)` weights of the elements in the last layer."""
+        """Return the tokens `(B, D)` and the elements' weights in the last layer `(B, N)`."""
         x_BND = zero_pads(x_BND, mask_BN)
         token_B1D = self.token_D.expand(x_BND.shape[0], 1, -1)
         for layer in self.layers:
@@ -44,12 +43,12 @@ class CaiT(Aggregator):
 
 
 class ClassAttention(nn.Module):
-    """A transformer's block of which the token's row alone is computed.
+    """A transformer block that computes only the token's row.
 
     Args:
         dim: width of token and elements.
-        heads: of the attention.
-        scale: what LayerScale starts from; there is none where None.
+        heads: attention heads.
+        scale: initial value of LayerScale; no LayerScale if None.
     """
 
     def __init__(self, dim: int, *, heads: int, scale: float | None) -> None:
@@ -63,7 +62,7 @@ class ClassAttention(nn.Module):
         truncated_normal(self)
 
     def forward(self, token_B1D: Tensor, x_BND: Tensor, mask_BN: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the changed tokens `(B, 1, D)` and the elements' weights `(B, N)`, the mean over heads."""
+        """Return the updated tokens `(B, 1, D)` and the elements' weights `(B, N)`, averaged over heads."""
         all_BMD, mask_BM = with_token(token_B1D, x_BND, mask_BN)
         normal_BMD = self.norm(all_BMD)
         got_B1D, weight_B1M = self.attention(normal_BMD[:, :1], normal_BMD, mask_BM)

@@ -1,4 +1,4 @@
-"""A whole transformer block over a learned query and the elements, as in DINO (Caron et al., ICCV 2021)."""
+"""A transformer block over a learned query and the elements, as in DINO (Caron et al., ICCV 2021)."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from polypool.infra.registry import AGGREGATORS
 
 @AGGREGATORS.register("dino_block")
 class DINOBlock(Aggregator):
-    """What a block of a vision transformer makes of a learned query that it sees beside the elements.
+    """The output of a vision transformer block for a learned query prepended to the elements.
 
-    The block is DINO's: x + attention(norm(x)), then x + MLP(norm(x)), over the query and the elements. What it makes
-    of the elements is not used, so the query's row alone is computed, which is the same. V-JEPA's attentive probe
-    (Bardes et al. 2024) differs in that the query, without a norm, does not see itself; efficient probing has no query
-    here, but the mean of what the block makes of the elements. Keys have no bias, which no softmax sees.
+    The block is DINO's: x + attention(norm(x)), then x + MLP(norm(x)), over the query and the elements. Only the
+    query's row is computed, because the elements' outputs are not used. V-JEPA's attentive probe (Bardes et al. 2024)
+    has a query without a norm that does not attend to itself; the baseline in efficient probing has no query and
+    averages the block's outputs. Keys have no bias, because the softmax would cancel it.
 
     Args:
-        dim: width of the elements, which `heads` must divide.
-        heads: of the attention; the published models have one for 64 channels.
+        dim: width of the elements; `heads` must divide it.
+        heads: attention heads; the published models have one per 64 channels.
     """
 
     def __init__(self, dim: int, *, heads: int = 8) -> None:
@@ -31,7 +31,7 @@ class DINOBlock(Aggregator):
         self.block = ClassAttention(dim, heads=heads, scale=None)
 
     def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
-        """Return the `(B, D)` queries behind the block and the `(B, N)` weights of the elements, without its own."""
+        """Return the query outputs `(B, D)` and the elements' weights `(B, N)`, without the query's weight."""
         x_BND = zero_pads(x_BND, mask_BN)
         vector_B1D, weight_BN = self.block(self.query_D.expand(x_BND.shape[0], 1, -1), x_BND, mask_BN)
         return Pooled(vector_B1D.squeeze(1), weights=weight_BN)

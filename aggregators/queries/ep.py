@@ -13,15 +13,15 @@ from polypool.infra.registry import AGGREGATORS
 
 @AGGREGATORS.register("ep")
 class EfficientProbing(Aggregator):
-    """Learned queries meet the elements themselves; each pools a part of the values' channels of its own.
+    """Learned queries attend to the elements directly; each pools a separate slice of the value channels.
 
-    A query's weights are a softmax over the elements of their product with it, over sqrt(D): there is no map of
-    queries, none of keys, none of what comes out, and values are a linear map without bias, split among the queries.
-    The parts are concatenated into one vector. As in the authors' code, whose option of narrower values is left out.
+    A query's weights are a softmax over the elements of its dot products with them, divided by sqrt(D). The method has
+    no query, key or output map; values are a linear map without bias, split among the queries. The slices are
+    concatenated to one vector. As in the authors' code, except for its option of narrower values, which is omitted.
 
     Args:
-        dim: width of the elements, which `queries` must divide.
-        queries: how many, M.
+        dim: width of the elements; `queries` must divide it.
+        queries: number of queries M.
     """
 
     def __init__(self, dim: int, *, queries: int = 8) -> None:
@@ -33,10 +33,10 @@ class EfficientProbing(Aggregator):
         self.value = nn.Linear(dim, dim, bias=False)
 
     def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
-        """Return the `(B, D)` vectors and the `(B, N)` weights, the mean over the queries.
+        """Return vectors `(B, D)` and weights `(B, N)`, averaged over the queries.
 
-        Each query's mean of the elements goes through its part of the value map, which is the same as the mean of
-        values and costs one element's map for a set.
+        Each query's mean of the elements passes through its slice of the value map: equal to the mean of the values, at
+        the cost of mapping one element per set.
         """
         x_BND = zero_pads(x_BND, mask_BN)
         logit_BMN = self.query_MD * x_BND.shape[-1] ** -0.5 @ x_BND.transpose(1, 2)

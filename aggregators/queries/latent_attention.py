@@ -13,18 +13,17 @@ from polypool.infra.registry import AGGREGATORS
 
 @AGGREGATORS.register("latent_attention")
 class LatentAttention(Aggregator):
-    """Every element asks a dictionary of learned latents, then an MLP follows, and the mean.
+    """Every element attends to a dictionary of learned latents; an MLP and the mean follow.
 
-    Each of the two is added to its input, behind a layer norm; the MLP is gated by GELU. A head's scores are products
-    of elements and latents between its maps of queries and keys. These two are multiplied first, and so are its map of
-    values and its part of the last map: the same by associativity, and no element is mapped to the width of all heads,
-    which is that of eight elements by default.
+    Attention and MLP are pre-norm and residual; the MLP is gated by GELU. The query and key maps of a head are
+    multiplied first, and so are its value map and its slice of the output map. By associativity the result is the same,
+    and no element is mapped to the total width of all heads (8 x `dim` by default).
 
     Args:
         dim: width of the elements.
-        latents: in the dictionary.
-        heads: of the attention.
-        head_width: of each head's queries and keys; that of the elements where None, as in the published models.
+        latents: size of the dictionary.
+        heads: attention heads.
+        head_width: width of each head's queries and keys; `dim` if None, as in the published models.
     """
 
     def __init__(
@@ -44,14 +43,14 @@ class LatentAttention(Aggregator):
         self.widen, self.narrow = nn.Linear(dim, 8 * dim), nn.Linear(4 * dim, dim)
 
     def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
-        """Return the `(B, D)` means."""
+        """Return the means `(B, D)`."""
         x_BND = zero_pads(x_BND, mask_BN)
         asked_BND = x_BND + self._ask(self.norm(x_BND))
         inner_BNF, gate_BNF = self.widen(self.norm_inner(asked_BND)).chunk(2, dim=-1)
         return Pooled(masked_mean(asked_BND + self.narrow(inner_BNF * gelu(gate_BNF)), mask_BN))
 
     def _ask(self, x_BND: Tensor) -> Tensor:
-        """Return what elements get of the latents, `(B, N, D)`."""
+        """Return the elements' attention outputs over the latents, `(B, N, D)`."""
         key_LHE, value_LHE = (
             part.unflatten(-1, (self.heads, -1))
             for part in self.key_value(self.norm_latents(self.latents)).chunk(2, dim=-1)

@@ -13,17 +13,18 @@ from polypool.infra.registry import AGGREGATORS
 
 @AGGREGATORS.register("map")
 class MAP(Aggregator):
-    """k learned queries attend to the elements; what each gets, plus an MLP of its layer norm, is a vector.
+    """k learned queries attend to the elements; a vector is the attention output plus an MLP of its layer norm.
 
-    As in big_vision: neither queries nor elements are normalised, and nothing leads around the attention. Maps start
-    from Xavier's uniform weights. CoCa's attentional pooling (Yu et al. 2022) is the attention alone, with a norm.
-    Deviations: the exact GELU in the place of its tanh approximation; keys have no bias, which no softmax sees.
+    As in big_vision, neither queries nor elements are normalised, and the attention has no residual connection. Maps
+    start from Xavier's uniform weights. CoCa's attentional pooling (Yu et al. 2022) is the attention alone, with a
+    norm. Deviations: exact GELU instead of the tanh approximation; keys have no bias, because the softmax would cancel
+    it.
 
     Args:
-        dim: width of the elements, which `heads` must divide.
+        dim: width of the elements; `heads` must divide it.
         k: number of queries and vectors.
-        heads: of the attention; the published models have one for 64 to 72 channels.
-        hidden: width of the MLP's inner layer, as a multiple of `dim`.
+        heads: attention heads; the published models have one per 64 to 72 channels.
+        hidden: inner width of the MLP, as a multiple of `dim`.
     """
 
     weights_over = "embeddings"
@@ -45,7 +46,7 @@ class MAP(Aggregator):
             nn.init.normal_(linear.bias, std=1e-6)
 
     def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
-        """Return the `(B, D)` vectors, `(B, K, D)` of more than one query, and the weights `(B, K, N)`."""
+        """Return vectors `(B, D)`, or `(B, K, D)` if K > 1, and weights `(B, K, N)`."""
         got_BKD, weight_BKN = self.attention(self.query_KD[None], zero_pads(x_BND, mask_BN), mask_BN)
         vectors = got_BKD + self.mlp(self.norm(got_BKD))
         return Pooled(vectors.squeeze(1) if self.num_embeddings == 1 else vectors, weights=weight_BKN)

@@ -1,4 +1,4 @@
-"""Pooling by multihead attention, PMA: the decoder's pooling of the Set Transformer (Lee et al., ICML 2019)."""
+"""Pooling by multihead attention, PMA, from the Set Transformer's decoder (Lee et al., ICML 2019)."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from polypool.infra.registry import AGGREGATORS
 
 @AGGREGATORS.register("pma")
 class PMA(Aggregator):
-    """k learned seeds meet the elements in one multihead attention block (section 3.2, Eq. 11), each making a vector.
+    """k learned seeds attend to the elements in one multihead attention block (section 3.2, Eq. 11).
 
     Args:
-        dim: width of the elements, which `heads` must divide.
+        dim: width of the elements; `heads` must divide it.
         k: number of seeds and vectors.
-        heads: of the attention; 4 in the authors' code.
+        heads: attention heads; 4 in the authors' code.
     """
 
     weights_over = "embeddings"
@@ -31,21 +31,21 @@ class PMA(Aggregator):
         self.block = AttentionBlock(dim, heads=heads)
 
     def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
-        """Return the `(B, D)` vectors, `(B, K, D)` of more than one seed, and the weights `(B, K, N)`."""
+        """Return vectors `(B, D)`, or `(B, K, D)` if K > 1, and weights `(B, K, N)`."""
         vectors, weight_BKN = self.block(self.seed_1KD, zero_pads(x_BND, mask_BN), mask_BN)
         return Pooled(vectors.squeeze(1) if self.num_embeddings == 1 else vectors, weights=weight_BKN)
 
 
 class AttentionBlock(nn.Module):
-    """The Set Transformer's MAB (Eq. 6 and 7): queries plus what they attend to, normed, plus a layer of it, normed.
+    """The Set Transformer's MAB (Eq. 6 and 7): residual attention and a residual row-wise layer, each post-norm.
 
-    As in the authors' code, scores are divided by the root of the whole width, it is the mapped queries that what the
-    heads found is added to, with no map of its own, and the row-wise layer is one linear map and a ReLU. The norms are
-    in the paper's equations; in the code they are an option. Keys have no bias, which no softmax sees.
+    As in the authors' code, scores are divided by the root of the full width, the residual connection starts at the
+    projected queries, attention has no output map, and the row-wise layer is a linear map with ReLU. The norms are in
+    the paper's equations and optional in the code. Keys have no bias, because the softmax would cancel it.
 
     Args:
-        dim: width of queries and elements, which `heads` must divide.
-        heads: of the attention.
+        dim: width of queries and elements; `heads` must divide it.
+        heads: attention heads.
     """
 
     def __init__(self, dim: int, *, heads: int) -> None:
@@ -58,7 +58,7 @@ class AttentionBlock(nn.Module):
         self.norm, self.norm_row = nn.LayerNorm(dim), nn.LayerNorm(dim)
 
     def forward(self, query_BKD: Tensor, x_BND: Tensor, mask_BN: Tensor) -> tuple[Tensor, Tensor]:
-        """Return `(B, K, D)`, one for each query, and the weights `(B, K, N)`, the mean over heads."""
+        """Return outputs `(B, K, D)` and weights `(B, K, N)`, averaged over heads."""
         query_BKD = self.query(query_BKD)
         scale = query_BKD.shape[-1] ** -0.5
         got_BKD, weight_BKHN = attend(

@@ -1,4 +1,4 @@
-"""Queries that look at each other and at the elements in turn: the Q-Former of BLIP-2 (Li et al., ICML 2023)."""
+"""Learned queries with self-attention and cross-attention: the Q-Former of BLIP-2 (Li et al., ICML 2023)."""
 
 from __future__ import annotations
 
@@ -13,19 +13,18 @@ from polypool.infra.registry import AGGREGATORS
 
 @AGGREGATORS.register("qformer")
 class QFormer(Aggregator):
-    """k learned queries go through layers of self-attention, attention to the elements and an MLP; each is a vector.
+    """k learned queries pass through layers of self-attention, cross-attention to the elements and an MLP.
 
-    Every part is added to the queries and followed by a layer norm, as in BERT, whose start (deviation 0.02) the maps
-    have too. The published model has 32 queries in 12 layers that begin with BERT's weights, and attends to the
-    elements in every other one; here every layer does. The related Perceiver resampler of Flamingo (Alayrac et al.
-    2022) has its norms in front and lets the queries be among the elements they attend to. No dropout. Keys have no
-    bias, which no softmax sees.
+    Each sublayer is residual and post-norm as in BERT, with BERT's initialisation (standard deviation 0.02). The
+    published model has 32 queries in 12 layers initialised from BERT, with cross-attention in every other layer; here
+    every layer has it. The related Perceiver resampler of Flamingo (Alayrac et al. 2022) is pre-norm and adds the
+    queries to the attended elements. No dropout. Keys have no bias, because the softmax would cancel it.
 
     Args:
-        dim: width of the elements, which `heads` must divide.
+        dim: width of the elements; `heads` must divide it.
         k: number of queries and vectors.
-        layers: how many.
-        heads: of each attention; the published model has one for 64 channels.
+        layers: number of layers.
+        heads: attention heads; the published model has one per 64 channels.
     """
 
     weights_over = "embeddings"
@@ -43,7 +42,7 @@ class QFormer(Aggregator):
                 nn.init.zeros_(linear.bias)
 
     def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
-        """Return the `(B, D)` vectors, `(B, K, D)` of more than one query, and the last layer's weights `(B, K, N)`."""
+        """Return vectors `(B, D)`, or `(B, K, D)` if K > 1, and the last layer's weights `(B, K, N)`."""
         x_BND = zero_pads(x_BND, mask_BN)
         vectors = self.norm(self.query_KD).expand(x_BND.shape[0], -1, -1)
         for layer in self.layers:
@@ -52,7 +51,7 @@ class QFormer(Aggregator):
 
 
 class _Layer(nn.Module):
-    """Attention among queries, attention to the elements, an MLP; each is added and normed."""
+    """Self-attention of the queries, cross-attention to the elements, an MLP; each residual and post-norm."""
 
     def __init__(self, dim: int, *, heads: int) -> None:
         super().__init__()
@@ -61,7 +60,7 @@ class _Layer(nn.Module):
         self.norm_among, self.norm_ask, self.norm_mlp = (nn.LayerNorm(dim, eps=1e-12) for _ in range(3))
 
     def forward(self, query_BKD: Tensor, x_BND: Tensor, mask_BN: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the queries `(B, K, D)` and the weights `(B, K, N)` they gave the elements."""
+        """Return the queries `(B, K, D)` and their cross-attention weights `(B, K, N)`."""
         all_BK = mask_BN.new_ones(query_BKD.shape[:2])
         query_BKD = self.norm_among(query_BKD + self.among(query_BKD, query_BKD, all_BK)[0])
         got_BKD, weight_BKN = self.ask(query_BKD, x_BND, mask_BN)

@@ -1,4 +1,4 @@
-"""AdaPool of reinforcement learning (Brothers, ICML 2025, and its code), no kin of Stergiou's `adapool`."""
+"""AdaPool of reinforcement learning (Brothers, ICML 2025, and its code), unrelated to Stergiou's `adapool`."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from polypool.infra.registry import AGGREGATORS
 
 @AGGREGATORS.register("self_query")
 class SelfQuery(Aggregator):
-    """Multi-head attention whose one query is of the set itself: the mean of its elements, or its first.
+    """Multi-head attention with one query from the set: the mean of its elements, or its first element.
 
-    As in the code, no map has a bias, and scores are divided by the root of the whole width. A first element is added
-    to what it gets; a mean is not.
+    As in the authors' code, no map has a bias, and scores are divided by the root of the full width. The output has a
+    residual connection from a first-element query, and none from a mean.
 
     Args:
-        dim: width of the elements, which `heads` must divide.
-        query: `mean`, or `cls` where the first element says what is wanted.
-        heads: of the attention.
+        dim: width of the elements; `heads` must divide it.
+        query: `mean`, or `cls` for the first element.
+        heads: attention heads.
     """
 
     def __init__(self, dim: int, *, query: Literal["mean", "cls"] = "mean", heads: int = 8) -> None:
@@ -40,7 +40,7 @@ class SelfQuery(Aggregator):
         self.query, self.key, self.value, self.out = (nn.Linear(dim, dim, bias=False) for _ in range(4))
 
     def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
-        """Return the `(B, D)` vectors and the `(B, N)` weights, the mean over heads."""
+        """Return vectors `(B, D)` and weights `(B, N)`, averaged over heads."""
         x_BND = zero_pads(x_BND, mask_BN)
         own_BD = self.own(x_BND, mask_BN).vectors
         got_B1D, weight_B1HN = attend(

@@ -13,20 +13,20 @@ from polypool.infra.registry import AGGREGATORS
 
 @AGGREGATORS.register("simpool")
 class SimPool(Aggregator):
-    """The mean asks, the elements answer, and their mean with these weights is the vector.
+    """Single-head attention with the mean of the elements as query; the vector is the weighted mean.
 
-    One head: the query is a map of the elements' mean, the keys are a map of the layer-normed elements, and the values
-    are these without a map. This is what the authors' code computes unless told a power, and what they probe frozen
-    transformers with.
+    The query is a linear map of the elements' mean, keys are a linear map of the layer-normalised elements, and values
+    are the layer-normalised elements. This is the default of the authors' code, and its setting for probing frozen
+    transformers.
 
-    With `gamma`, in their training 2 for convolutional networks and 1.25 for transformers, it is a power mean of the
-    values less their smallest number: (sum_n a_n (v_n - min v + eps)^gamma)^(1 / gamma). The code takes the smallest
-    number of the whole batch; this takes that of the set, as the paper's formula does, for else batch mates would
-    change a result. The learned number that an option of the code adds to all channels alike is left out.
+    With `gamma` (in their training 2 for convolutional networks, 1.25 for transformers) the result is a power mean of
+    the shifted values: (sum_n a_n (v_n - min v + eps)^gamma)^(1 / gamma). The code takes the minimum over the batch;
+    here it is taken over the set, as in the paper's formula, so that batch mates do not change a result. The code's
+    optional learned offset, equal for all channels, is omitted.
 
     Args:
         dim: width of the elements.
-        gamma: the power of the power mean; None for the mean.
+        gamma: exponent of the power mean; None for the mean.
     """
 
     def __init__(self, dim: int, *, gamma: float | None = None) -> None:
@@ -39,7 +39,7 @@ class SimPool(Aggregator):
         self.key = nn.Linear(dim, dim, bias=False)
 
     def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
-        """Return the `(B, D)` means and the `(B, N)` weights; powers are taken in float32 at least."""
+        """Return means `(B, D)` and weights `(B, N)`; powers are computed in float32 at least."""
         x_BND = zero_pads(x_BND, mask_BN)
         asked_BD = self.query(masked_mean(x_BND, mask_BN)) * x_BND.shape[-1] ** -0.5 @ self.key.weight
         value_BND = self.norm(x_BND)

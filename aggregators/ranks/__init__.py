@@ -1,1 +1,1 @@
-"""Aggregators that sort each channel and weigh ranks: max, k-max, GPO, FSPool, FSW, ADPOOL."""
+"""Per-channel sorting and weighted sums over the ranks: max, k-max, GPO, FSPool, FSW, ADPOOL."""

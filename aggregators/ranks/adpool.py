@@ -13,22 +13,22 @@ from polypool.infra.registry import AGGREGATORS
 
 @AGGREGATORS.register("adpool")
 class ADPool(Aggregator):
-    """Two weighted sums over a set, mixed by weights that are learned.
+    """A learned mix of two weighted sums over a set.
 
-    Token level (Eq. 3): each channel is sorted, and a linear map of the sorted rows weighs them. In the code the map is
-    D x D, so every channel has a separate softmax, and a ReLU comes before it; the paper draws one weight a row and
-    has no ReLU. Embedding level (Eq. 4): the softmax of the values themselves. Balance (Eq. 5): a linear map scores
-    both results, and their softmax mixes them. Padding takes part in nothing; in the code it takes part in the softmax
-    of the token level, so that a set's vector there depends on how far it is padded.
+    Token level (Eq. 3): each channel is sorted, and a linear map of the sorted rows gives the weights. In the authors'
+    code the map is D x D with a ReLU, so every channel has a separate softmax; the paper shows one weight per row and
+    no ReLU. Embedding level (Eq. 4): softmax of the values. Balance (Eq. 5): a linear map scores both results, and a
+    softmax mixes them. Padding is excluded throughout; in the code it takes part in the token level's softmax, so that
+    a set's vector depends on the amount of padding.
 
     Args:
         dim: width of the elements.
-        token: with the token level (without: "-tok" of table 3).
-        embedding: with the embedding level (without: "-emb" of table 3).
-        balance: `learned`, or the fixed weight of the token level, between 0 and 1, or `random`, one that is drawn with
-            the first weights (appendix C, table 2).
-        per_channel: a token weight for every channel, else one for every row.
-        relu: cut scores at zero before their softmax.
+        token: use the token level (False: "-tok" of table 3).
+        embedding: use the embedding level (False: "-emb" of table 3).
+        balance: `learned`; a fixed weight of the token level between 0 and 1; or `random`, a fixed weight drawn at
+            initialisation (appendix C, table 2).
+        per_channel: one token weight per channel instead of one per row.
+        relu: apply a ReLU to the scores before the softmax.
     """
 
     weights_over = "ranks"
@@ -46,7 +46,7 @@ class ADPool(Aggregator):
     ) -> None:
         super().__init__()
         if not (token or embedding):
-            raise ValueError("one of token and embedding must be True; the mean instead of both is `mean`")
+            raise ValueError("one of token and embedding must be True; the aggregator without both is `mean`")
         drawn = balance in ("learned", "random")
         if not drawn and not (isinstance(balance, int | float) and 0 <= balance <= 1):
             raise ValueError(f"balance must be `learned`, `random` or a weight from 0 to 1, not {balance!r}")
@@ -57,7 +57,7 @@ class ADPool(Aggregator):
         self.balance = _xavier(dim, 1) if token and embedding and balance == "learned" else None
 
     def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
-        """Return the `(B, D)` pooled vectors and the token level's weights over ranks.
+        """Return the pooled vectors `(B, D)` and the token level's weights over ranks.
 
         The weights are `(B, N, D)`, or `(B, N)` without `per_channel`; None without the token level.
         """
@@ -77,7 +77,7 @@ class ADPool(Aggregator):
         return Pooled(vector_BD, weights=weights)
 
     def token_level_weight(self, token_BD: Tensor, embedding_BD: Tensor) -> Tensor:
-        """Return the weight of the token level in each result, `(B, 1)`; that of the embedding level is 1 minus it."""
+        """Return the weight of the token level `(B, 1)`; the embedding level has 1 minus it."""
         if self.balance is None:
             assert self.fixed_weight is not None  # with both levels the weight is learned or fixed
             return self.fixed_weight.to(token_BD.dtype).expand(len(token_BD), 1)

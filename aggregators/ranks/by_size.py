@@ -1,4 +1,4 @@
-"""Weights over ranks that depend on a set's size alone, made once for each size of a batch."""
+"""Weights over ranks that depend only on the set size, computed once per distinct size in a batch."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from polypool.infra.compute.device import traced
 
 
 def weights_by_size(make: Callable[[Tensor, int], Tensor], mask_BN: Tensor) -> Tensor:
-    """Return the weights `(B, N, D)` of sets of these masks; undefined beyond a set's size.
+    """Return the weights `(B, N, D)` of the masked sets; undefined beyond a set's size.
 
     Args:
-        make: returns `(S, longest, D)` for S sizes `(S,)` and the longest of them.
+        make: returns weights `(S, longest, D)` for sizes `(S,)` and their maximum `longest`.
         mask_BN: True for real elements.
     """
     size_B, padded = mask_BN.sum(dim=1), mask_BN.shape[1]
-    if traced():  # a graph knows no sizes, and has the weights of each set
+    if traced():  # sizes are symbolic in an exported graph: compute the weights of every set
         return make(size_B, padded)
     size_S, set_B = size_B.unique(return_inverse=True)
     weight_SND = make(size_S, int(size_S.max()))

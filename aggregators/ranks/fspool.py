@@ -17,13 +17,13 @@ from polypool.infra.registry import AGGREGATORS
 class FSPool(Aggregator):
     """A weighted sum over each channel's sorted values, with separate weights for every channel.
 
-    A channel learns `pieces` + 1 weights, which are spaced evenly from a set's largest value to its smallest; between
-    them weights are interpolated. They need not be positive or sum to one. A set of one has the first weight (where it
-    is padded, the authors' code counts a pad as its second element).
+    A channel learns `pieces` + 1 weights, spaced evenly from a set's largest value to its smallest and interpolated
+    linearly. They need not be positive or sum to one. A set of one element gets the first weight (the authors' code
+    counts a pad as its second element if it is padded).
 
     Args:
         dim: width of the elements.
-        pieces: parts between the learned weights.
+        pieces: number of intervals between the learned weights.
     """
 
     weights_over = "ranks"
@@ -35,7 +35,7 @@ class FSPool(Aggregator):
         self.weight = nn.Parameter(torch.randn(dim, pieces + 1))
 
     def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
-        """Return the `(B, D)` pooled vectors and the `(B, N, D)` weights over ranks."""
+        """Return the pooled vectors `(B, D)` and the weights over ranks `(B, N, D)`."""
         weight_BND = weights_by_size(partial(stretch, self.weight.T), mask_BN)
         return Pooled(sorted_sum(x_BND, weight_BND, mask_BN), weights=weight_BND)
 
@@ -44,12 +44,12 @@ def stretch(value_VC: Tensor, size_S: Tensor, longest: int) -> Tensor:
     """Interpolate linearly between values spaced evenly from a set's first rank to its last.
 
     Args:
-        value_VC: two values or more, for C channels.
-        size_S: how many elements each set has; the only rank of a set of one gets the first value.
-        longest: how many ranks are to have values.
+        value_VC: at least two values, for C channels.
+        size_S: number of elements of each set; a set of one gets the first value.
+        longest: number of ranks to return.
 
     Returns:
-        `(S, longest, C)`; values beyond a set's size are undefined.
+        `(S, longest, C)`; undefined beyond a set's size.
     """
     last = len(value_VC) - 1
     rank_N = torch.arange(longest, device=value_VC.device)

@@ -1,4 +1,4 @@
-"""The Fourier sliced-Wasserstein embedding, FSW (Amir and Dym, ICLR 2025, section 3, and its code)."""
+"""Fourier sliced-Wasserstein embedding, FSW (Amir and Dym, ICLR 2025, section 3, and its code)."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from polypool.infra.registry import AGGREGATORS
 
 @AGGREGATORS.register("fsw")
 class FSW(Aggregator):
-    """A sample of the cosine transform of a set's quantiles, of a slice and at a frequency for each channel.
+    """Samples of the cosine transform of a set's quantile function; each channel has one slice and one frequency.
 
-    A slice is a linear map to one number. A channel is 2 (1 + f) times the integral over t, from 0 to 1, of the set's
-    quantile function in the slice times cos(2 pi f t); since that function has N steps, the integral is a sum over
-    ranks. Elements weigh alike, and the set's size is not encoded.
+    A slice is a linear map to one number. A channel is 2 (1 + f) times the integral over t in [0, 1] of the set's
+    quantile function in the slice times cos(2 pi f t). The quantile function has N steps, so the integral is a weighted
+    sum over ranks. Elements have equal weights, and the set's size is not encoded.
 
-    Slices start at random directions, and are learned (an option of the code, as the bias that is left out).
-    Frequencies are the code's `even` ones, (c - 1/2) / (D - c + 1/2) for channel c of D, which is how its random ones
-    are distributed.
+    Slices start at random directions and are learned, which the code offers as an option; its optional bias is omitted.
+    Frequencies are the code's `even` ones, (c - 1/2) / (D - c + 1/2) for channel c of D, the quantiles of its random
+    distribution.
 
     Args:
         dim: width of the elements.
@@ -39,14 +39,14 @@ class FSW(Aggregator):
             self.slice.weight.copy_(nn.functional.normalize(torch.randn(dim, dim), dim=1))
 
     def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
-        """Return the `(B, D)` samples and the `(B, N, D)` weights over ranks in each slice."""
+        """Return the samples `(B, D)` and the weights over ranks in each slice `(B, N, D)`."""
         wide = torch.promote_types(x_BND.dtype, torch.float32)
         weight_BND = weights_by_size(self._weights, mask_BN)
         slice_BND = zero_pads(x_BND, mask_BN).to(wide) @ self.slice.weight.T.to(wide)
         return Pooled(sorted_sum(slice_BND, weight_BND, mask_BN).to(x_BND.dtype), weights=weight_BND)
 
     def _weights(self, size_S: Tensor, longest: int) -> Tensor:
-        """Return 2 (1 + f) times the integral of the cosine over the step of each rank, the largest value's first."""
+        """Return 2 (1 + f) times the integral of the cosine over each rank's step, in descending order of values."""
         dim = self.slice.weight.shape[0]
         wide = torch.promote_types(self.slice.weight.dtype, torch.float32)
         place_D = torch.arange(dim, dtype=wide, device=size_S.device) + 0.5

@@ -1,4 +1,4 @@
-"""The generalised pooling operator (VSE-infinity, section 3.2 and its code), and its variants."""
+"""Generalised pooling operator, GPO (VSE-infinity, section 3.2 and its code), and its variants."""
 
 from __future__ import annotations
 
@@ -22,33 +22,34 @@ from polypool.infra.errors import InputError, unknown
 from polypool.infra.registry import AGGREGATORS
 
 KEPT = 1 << 22
-"""The largest number of weights kept between calls without gradients: enough for all sizes up to 2,896, or up to 90
-with separate weights for each of 1,024 channels."""
+"""Maximum number of weights cached between calls without gradients: all sizes up to 2,896, or up to 90 with separate
+weights for each of 1,024 channels."""
 
 
 @AGGREGATORS.register("gpo")
 class GPO(Aggregator):
-    """A weighted sum over each channel's sorted values, with weights learned from the ranks alone.
+    """A weighted sum over each channel's sorted values, with weights generated from the ranks.
 
-    Sinusoidal encodings of the ranks 0 to N - 1 go through a bidirectional GRU whose directions are averaged, then a
+    Sinusoidal encodings of the ranks 0 to N - 1 pass through a bidirectional GRU whose directions are averaged, then a
     linear map; the softmax of score / temperature gives the weight of every rank. As in the authors' code, and unlike
-    equation 5, ranks begin at 0, the map has no bias, and the temperature is 0.1 (the paper has none): 12,704 weights,
-    where the paper counts 0.1 M for both sides. Weights depend on a set's size only, so they are computed once
-    for each distinct size in a batch.
+    equation 5, ranks start at 0, the map has no bias, and the temperature is 0.1 (the paper has none). That makes
+    12,704 parameters; the paper counts 0.1 M for both modalities. Weights depend only on a set's size, and are computed
+    once per distinct size in a batch.
 
-    The other designs of tables 8 and 11 to 13 are parameters. `interpolate` learns `positions` weights and stretches
-    them over a set; the paper does not say how they come to sum to one, here they are divided by their sum.
+    Parameters select the other designs of tables 8 and 11 to 13. `interpolate` learns `positions` weights and
+    interpolates them to a set's size. The paper does not say how they are normalised; here they are divided by their
+    sum.
 
     Args:
         dim: width of the elements.
         decoder: `bigru`, `transformer` (table 8), `mlp` or `interpolate` (table 11).
-        encoding: of the ranks, `sinusoidal`, or `index` for learned ones (table 11); `interpolate` has none.
-        positions: width of the encoding; with `interpolate`, how many weights are learned.
-        hidden: width of the GRU, per direction; of the MLP; of the transformer's inner layer.
+        encoding: of the ranks, `sinusoidal`, or `index` for learned embeddings (table 11); `interpolate` uses none.
+        positions: width of the encoding; with `interpolate`, the number of learned weights.
+        hidden: width of the GRU per direction, of the MLP, or of the transformer's inner layer.
         temperature: divides the scores.
         per_channel: separate weights for each channel (table 12).
-        feature_conditioned: the sorted values are joined to the encodings, so that weights depend on them (table 13).
-        longest: how many ranks have learned encodings, where `encoding` is `index`.
+        feature_conditioned: concatenate the sorted values to the encodings, so that weights depend on them (table 13).
+        longest: number of learned rank embeddings with `encoding="index"`.
     """
 
     weights_over = "ranks"
@@ -92,22 +93,20 @@ class GPO(Aggregator):
         self.linear = nn.Linear(generator.width, channels, bias=False)
 
     def size_weights(self, size_S: Tensor) -> Tensor:
-        """Return the `(S, max size)` weights of sets of the given sizes, zero beyond a set's size.
+        """Return the weights `(S, max size)` of sets of the given sizes, 0 beyond a set's size.
 
-        With `per_channel` they are `(S, max size, D)`. Sets of features are needed where weights depend on them.
+        With `per_channel`, `(S, max size, D)`. Not available where weights depend on features.
         """
         if self.feature_conditioned:
-            raise ValueError(
-                "these weights depend on features; pool sets, and see what is returned beside the vectors"
-            )
+            raise ValueError("these weights depend on features; pool sets and read Pooled.weights")
         longest = int(size_S.max())
         weight_SNC = self._decode(size_S, None, longest) if self.decoder else self._stretch(size_S, longest)
         return weight_SNC if self.per_channel else weight_SNC.squeeze(-1)
 
     def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
-        """Return the `(B, D)` pooled vectors and the weights over ranks `(B, N)`; `(B, N, D)` with `per_channel`."""
+        """Return the pooled vectors `(B, D)` and the weights over ranks `(B, N)`, or `(B, N, D)` with `per_channel`."""
         device = x_BND.device.type
-        autocast = torch.is_autocast_enabled(device)  # bfloat16 would change weights by several per cent
+        autocast = torch.is_autocast_enabled(device)  # bfloat16 would change the weights by several per cent
         with torch.autocast(device, enabled=False) if autocast else nullcontext():
             weight = self._weights(x_BND, mask_BN)
         return Pooled(sorted_sum_unchecked(x_BND, weight, mask_BN), weights=weight)
@@ -117,7 +116,7 @@ class GPO(Aggregator):
         if self.feature_conditioned:
             weight_BNC = self._decode(size_B, sort_descending(x_BND, mask_BN), padded)
             return weight_BNC if self.per_channel else weight_BNC.squeeze(-1)
-        if traced():  # a graph knows no sizes, and has the weights of each set
+        if traced():  # sizes are symbolic in an exported graph: compute the weights of every set
             weight = self._decode(size_B, None, padded) if self.decoder else self._stretch(size_B, padded)
             return weight if self.per_channel else weight.squeeze(-1)
         if torch.is_grad_enabled():
@@ -132,9 +131,9 @@ class GPO(Aggregator):
         return torch.cat((weight, rest), dim=1)
 
     def _kept_weights(self, sizes: list[int]) -> list[Tensor]:
-        """Return the weights of each size, without gradients; those met before, as long as no parameter changes.
+        """Return the weights of each size without gradients, cached until a parameter changes.
 
-        Values are compared, as not every change counts as a new version of a tensor.
+        The cache compares values, because not every change increments a tensor's version.
         """
         now = [*self.parameters()]
         before, kept = self._kept
@@ -146,11 +145,11 @@ class GPO(Aggregator):
             kept = kept | {size: weight[row, :size].clone() for row, size in enumerate(new)}
             if sum(weight.numel() for weight in kept.values()) > KEPT:
                 kept = {size: kept[size] for size in {*sizes}}
-            self._kept = before, kept  # in one assignment, so that other threads see both or neither
+            self._kept = before, kept  # one assignment, atomic for other threads
         return [kept[size] for size in sizes]
 
     def _decode(self, size_S: Tensor, sorted_SND: Tensor | None, longest: int) -> Tensor:
-        """Return the `(S, longest, 1 or D)` weights of sets of some sizes, or of sorted features."""
+        """Return the weights `(S, longest, 1 or D)` for some sizes, or for sorted features."""
         x_SNC = self._encodings(longest)[None]
         if sorted_SND is not None:
             x_SNC = torch.cat((x_SNC.expand(len(sorted_SND), -1, -1), sorted_SND.to(x_SNC.dtype)), dim=-1)
@@ -159,7 +158,7 @@ class GPO(Aggregator):
         return score_SNC.masked_fill(_beyond(size_S, longest), float("-inf")).softmax(dim=1)
 
     def _stretch(self, size_S: Tensor, longest: int) -> Tensor:
-        """Return the `(S, longest, 1 or D)` weights between those that are learned."""
+        """Return the interpolated weights `(S, longest, 1 or D)`."""
         learned_VC = (self.stretched / self.temperature).softmax(dim=0)
         weight_SNC = stretch(learned_VC, size_S, longest)
         beyond_SN1 = _beyond(size_S.to(learned_VC.device), weight_SNC.shape[1])
@@ -186,18 +185,18 @@ def _same(a: Tensor, b: Tensor) -> bool:
 
 @lru_cache(maxsize=16)
 def _encoded(length: int, dim: int, *, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """Return `encode_ranks`, computed once; outside inference mode, so that later calls may need gradients."""
+    """Return `encode_ranks`, cached; computed outside inference mode, so that later calls can require gradients."""
     with torch.inference_mode(False):
         return encode_ranks(length, dim, device=device, dtype=dtype)
 
 
 def _beyond(size_S: Tensor, longest: int) -> Tensor:
-    """Return `(S, N, 1)`: True beyond a set's size."""
+    """Return the mask `(S, N, 1)`, True beyond a set's size."""
     return (torch.arange(longest, device=size_S.device) >= size_S[:, None])[..., None]
 
 
 class GRUDecoder(GRU):
-    """A bidirectional GRU whose directions are averaged; start and end show the size of a set."""
+    """A bidirectional GRU whose directions are averaged."""
 
     name = "gru"
 
@@ -215,7 +214,7 @@ class GRUDecoder(GRU):
 
 
 class Transformer(nn.TransformerEncoderLayer):
-    """One layer of a transformer encoder, as wide as its inputs."""
+    """One transformer encoder layer with the width of its inputs."""
 
     name = "transformer"
     heads = 4
@@ -235,7 +234,7 @@ class Transformer(nn.TransformerEncoderLayer):
 
 
 class MLP(nn.Sequential):
-    """Every rank on its own, unaware of how large the set is."""
+    """A layer per rank, independent of the set's size."""
 
     name = "mlp"
 
@@ -249,6 +248,6 @@ class MLP(nn.Sequential):
 
 
 DECODERS: dict[str, Any] = {"bigru": GRUDecoder, "transformer": Transformer, "mlp": MLP}
-"""The generators of tables 8 and 11: each turns encodings `(S, N, C)`, S being 1 where all sets share them, and the
-sets' sizes `(S,)`, on any device, into states `(S, N, decoder.width)`, of which those beyond a set's size are not used.
-One that ignores sizes may leave S at 1. GPO keeps it under its own `name`."""
+"""Weight generators of tables 8 and 11. Each maps encodings `(S, N, C)` (S = 1 if all sets share them) and set sizes
+`(S,)`, on any device, to states `(S, N, decoder.width)`, undefined beyond a set's size. A generator that ignores sizes
+may return S = 1. GPO registers it as a submodule under its `name`."""

@@ -12,11 +12,11 @@ from polypool.infra.registry import AGGREGATORS
 
 @AGGREGATORS.register("kmax")
 class KMax(Aggregator):
-    """The mean of the k largest values of each channel; all of them where a set is smaller than k.
+    """The mean of each channel's k largest values, or of all values in sets smaller than k.
 
     Args:
         dim: width of the elements.
-        k: how many values count; 1 is max pooling, a large k is mean pooling.
+        k: number of values; 1 is max pooling, a large k is mean pooling.
     """
 
     weights_over = "ranks"
@@ -28,7 +28,7 @@ class KMax(Aggregator):
         self.k = k
 
     def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
-        """Return the `(B, D)` means of the largest values and the `(B, N)` weights over ranks, 1/k on the first k."""
+        """Return the means `(B, D)` and the weights over ranks `(B, N)`, 1/k on the first k."""
         count_B1 = mask_BN.sum(dim=1, keepdim=True).clamp(max=self.k)
         dtype = torch.promote_types(x_BND.dtype, torch.float32)
         rank_N = torch.arange(mask_BN.shape[1], device=mask_BN.device)

@@ -14,17 +14,18 @@ from polypool.infra.registry import AGGREGATORS
 
 @AGGREGATORS.register("pswe")
 class PSWE(Aggregator):
-    """How far the set's quantiles are from those of a learned reference in each slice, in a learned weighted sum.
+    """A learned weighted sum of the differences between the set's and a learned reference's quantiles in each slice.
 
-    A slice is a learned direction, at first each channel. The set's sorted values in it, at n / (N + 1), are
-    interpolated linearly at m / (M + 1), and extrapolated beyond both ends where the set is smaller than the reference;
-    each goes to the reference point of its rank. That is a sum over the set's ranks. Deviations: a set of one, of which
-    the code makes nothing, has its value everywhere; where the reference's points are out of order in a slice, the code
-    takes the permutation that sorts them for its inverse, the points' ranks, and here it is the ranks.
+    A slice is a learned direction, initially one channel each. The set's sorted values, at quantiles n / (N + 1), are
+    interpolated linearly at m / (M + 1), and extrapolated at both ends if the set is smaller than the reference; each
+    is compared with the reference point of its rank. This is a weighted sum over the set's ranks. Deviations: a set of
+    one element, which the authors' code cannot embed, has a constant quantile function; where reference points are out
+    of order in a slice, the code uses the sorting permutation instead of its inverse (the ranks), and here it is the
+    ranks.
 
     Args:
         dim: width of the elements.
-        points: M, of the reference; the code has as many as a set has elements.
+        points: number of reference points M; in the code, the set size.
     """
 
     weights_over = "ranks"
@@ -38,7 +39,7 @@ class PSWE(Aggregator):
         self.weight_MD = nn.Parameter(nn.init.xavier_uniform_(torch.empty(points, dim)))
 
     def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
-        """Return the `(B, D)` weighted sums and the `(B, N, D)` weights over ranks in each slice."""
+        """Return the weighted sums `(B, D)` and the weights over ranks in each slice `(B, N, D)`."""
         wide = torch.promote_types(x_BND.dtype, torch.float32)
         weight_BND = weights_by_size(self._weights, mask_BN)
         direction_DD = nn.functional.normalize(self.slice.weight.to(wide), dim=1)
@@ -49,7 +50,7 @@ class PSWE(Aggregator):
         )
 
     def _weights(self, size_S: Tensor, longest: int) -> Tensor:
-        """Return what each rank weighs, the largest value's first: how much of it each reference point gets."""
+        """Return each rank's weight for each reference point, in descending order of values."""
         order_MD = self.reference_MD.argsort(dim=0, descending=True)
         weight_MD = self.weight_MD.gather(0, order_MD)
         points, wide = len(weight_MD), torch.promote_types(weight_MD.dtype, torch.float32)

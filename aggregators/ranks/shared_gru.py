@@ -1,9 +1,9 @@
-"""A narrow bidirectional GRU over a sequence that sets of all sizes share, such as the encodings of ranks.
+"""A narrow bidirectional GRU over one sequence that sets of all sizes share, such as rank encodings.
 
-Forwards the states of a smaller set are the first ones of the largest. Backwards each size starts at its own end. A
-step of 32 states is far less work than the calls of torch that make it, so that all steps are one call of compiled
-code, or, where no compiler is at hand, shorter calls of numpy's. A CPU does it for a GPU, too, to which cuDNN
-would send ten kernels for each step, there and back.
+The forward states of a smaller set are a prefix of the largest set's; the backward direction starts at each size's end.
+A step of 32 states is far cheaper than its torch calls, so all steps are one call of compiled code, or shorter numpy
+calls without a compiler. The CPU also computes it for GPUs, where cuDNN would launch ten kernels per step and
+direction.
 """
 
 from __future__ import annotations
@@ -22,16 +22,15 @@ Array = np.ndarray
 
 
 class SharedGRU(torch.autograd.Function):
-    """`(x_NC, size_S, *weights)` -> `(S, N, H)`: the means of both directions, undefined beyond a size.
+    """`(x_NC, size_S, *weights)` -> `(S, N, H)`: the mean of both directions, undefined beyond a size.
 
-    All are float32 or float64 but the sizes, int64 from 1 to N. The weights are those of `GRU.weights`, one after
-    another.
+    Inputs are float32 or float64, and int64 sizes from 1 to N. Weights are in the order of `GRU.weights`.
     """
 
     @staticmethod
     @custom_fwd(device_type="cpu")
     def forward(ctx: Any, x_NC: Tensor, size_S: Tensor, *weights: Tensor) -> Tensor:
-        """Read the sequence once forwards, and backwards from every size's end."""
+        """Run forwards once, and backwards from each size's end."""
         ctx.save_for_backward(x_NC, *weights)
         ctx.read = [(direction, direction.read()) for direction in directions(x_NC, size_S, *weights)]
         (_, (there_1NI, _)), (_, (back_SNI, _)) = ctx.read
@@ -41,10 +40,10 @@ class SharedGRU(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    @custom_bwd(device_type="cpu")  # without autocast, as forward
+    @custom_bwd(device_type="cpu")  # without autocast, like forward
     def backward(ctx: Any, grad_SNH: Tensor) -> tuple[Tensor | None, ...]:
-        """Return the gradients of the sequence and of the weights."""
-        _ = ctx.saved_tensors  # torch refuses those that have changed
+        """Return the gradients of the sequence and the weights."""
+        _ = ctx.saved_tensors  # torch rejects saved tensors that were modified in place
         (there, kept_there), (back, kept_back) = ctx.read
         half_SNH = grad_SNH.numpy() * there.x_NC.dtype.type(0.5)
         half_1NH = np.ascontiguousarray(half_SNH.sum(axis=0, keepdims=True)[:, ::-1])
@@ -55,22 +54,21 @@ class SharedGRU(torch.autograd.Function):
 
 
 def directions(x_NC: Tensor, size_S: Tensor, *weights: Tensor) -> tuple[Direction, Direction]:
-    """Return what reads forwards, as from the end of the reversed sequence, and what reads backwards."""
+    """Return the forward direction (on the reversed sequence) and the backward direction."""
     x, size, *arrays = (np.ascontiguousarray(part.detach().numpy()) for part in (x_NC, size_S, *weights))
     return Direction(x[::-1].copy(), np.array([len(x)]), *arrays[:4]), Direction(x, size, *arrays[4:])
 
 
 class Direction:
-    """One direction, which reads a sequence from each size's end to the start.
+    """One direction; reads a sequence from each size's end to the start.
 
-    With r and z the gates and n the candidate of a step, as `torch.nn.GRU` has them: q = W_hn h + b_hn,
-    n = tanh(W_in x + b_in + r q), and the next state is n + z (h - n). States have a further value of 1, whose weights
-    are the biases of states.
+    With gates r and z and candidate n as in `torch.nn.GRU`: q = W_hn h + b_hn, n = tanh(W_in x + b_in + r q), and the
+    next state is n + z (h - n). States have an additional constant 1, whose weights are the recurrent biases.
 
     Args:
         x_NC: the sequence.
         size_S: the sizes.
-        of_input_GC, of_state_GH: weights; G is r, z, n, H of each.
+        of_input_GC, of_state_GH: weights; G concatenates r, z and n, H each.
         input_bias_G, state_bias_G: biases.
     """
 
@@ -81,7 +79,7 @@ class Direction:
         self.library = native.library(torch.float32 if x_NC.dtype == np.float32 else torch.float64)
 
     def read(self) -> tuple[Array, Array]:
-        """Return the states `(S, N + 1, H + 1)`, of which the last is before the first step, and what `back` needs."""
+        """Return the states `(S, N + 1, H + 1)`, the last being the initial state, and intermediates for `back`."""
         longest, sets = len(self.x_NC), len(self.size_S)
         input_NG = _product(self.x_NC, self.of_input_GC.T)
         input_NG += self.input_bias_G
@@ -93,7 +91,7 @@ class Direction:
         return state_SNI, kept_SNK
 
     def back(self, grad_SNH: Array, state_SNI: Array, kept_SNK: Array) -> tuple[Array, ...]:
-        """Return the gradients of the sequence and of the weights; overwrites that of the states."""
+        """Return the gradients of the sequence and the weights; overwrites the gradient of the states."""
         hidden = self.hidden
         part_SNK = np.zeros_like(kept_SNK)
         self._steps("shared_gradients", self.of_state_GH, state_SNI, kept_SNK, grad_SNH, part_SNK)
@@ -114,7 +112,7 @@ class Direction:
         )
 
     def _steps(self, name: str, *arrays: Array) -> None:
-        """Compute all steps; the last array is `(S, N, 4 H)`."""
+        """Run all steps; the last array is `(S, N, 4 H)`."""
         if self.library is None:
             STEPS[name](self.size_S, *arrays)
         else:
@@ -125,12 +123,12 @@ class Direction:
 
 
 def _product(a: Array, b: Array) -> Array:
-    """Return a @ b, on torch's threads: those of numpy's products would compete with them."""
+    """Return a @ b on torch's threads, with which numpy's threads would compete."""
     return torch.mm(torch.from_numpy(a), torch.from_numpy(b)).numpy()
 
 
 def states(size_S: Array, input_NG: Array, weight_IG: Array, state_SNI: Array, kept_SNK: Array) -> None:
-    """Compute what `shared_states` of the C file does; the sigmoid is (1 + tanh(x / 2)) / 2, which cannot overflow."""
+    """The numpy version of `shared_states` in the C file; sigmoid(x) = (1 + tanh(x / 2)) / 2 cannot overflow."""
     hidden, half = state_SNI.shape[2] - 1, state_SNI.dtype.type(0.5)
     gates, rest = slice(2 * hidden), slice(2 * hidden, 3 * hidden)
     scale_G = np.repeat([half, 1], (2 * hidden, hidden)).astype(half.dtype)
@@ -160,7 +158,7 @@ def gradients(
     grad_SNH: Array,
     part_SNK: Array,
 ) -> None:
-    """Compute what `shared_gradients` of the C file does, but for the steps' products at once."""
+    """The numpy version of `shared_gradients` in the C file, with the products of all steps at once."""
     sets, longest, hidden = grad_SNH.shape
     real_SN1 = _real(size_S, kept_SNK).swapaxes(0, 1)
     r, z, q, n = np.split(kept_SNK, 4, axis=2)
@@ -180,7 +178,7 @@ def gradients(
 
 
 def _real(size_S: Array, like_SNK: Array) -> Array:
-    """Return `(N, S, 1)`: 1 where a set has an element, else 0."""
+    """Return the mask `(N, S, 1)`: 1 where a set has an element, else 0."""
     return (np.arange(like_SNK.shape[1])[:, None] < size_S).astype(like_SNK.dtype)[..., None]
 
 

@@ -1,4 +1,4 @@
-"""Sums over each channel's sorted values: what pooling by rank shares."""
+"""Weighted sums over each channel's sorted values, shared by the rank aggregators."""
 
 from __future__ import annotations
 
@@ -21,34 +21,34 @@ from polypool.aggregators.ranks.kernels import native
 from polypool.infra.compute.device import traced
 
 PAD = 1 << 31
-"""Added to a pad's place, so that it comes after the NaN whose bits are its own."""
+"""Added to a pad's index, so that it sorts after a NaN with the same bits."""
 
 
 def sorted_sum(x_BND: Tensor, weight: Tensor, mask_BN: Tensor) -> Tensor:
-    """Sort every channel on its own from its largest value down, and sum with weights over the ranks.
+    """Sort every channel in descending order, and return the sum weighted by rank.
 
-    Exact, and differentiable once in elements and weights; among equal values any may get a rank's weight. Weights
-    beyond a set's size and values under the mask are ignored. A NaN in a real element makes its
-    channel NaN, and no other. Sums are formed in float32 at least.
+    Exact, and differentiable once in elements and weights; equal values may be ranked in any order. Weights beyond a
+    set's size and masked values are ignored. A NaN in a real element makes only its channel NaN. Sums are accumulated
+    in float32 at least.
 
     Args:
         x_BND: the sets' elements.
-        weight: over ranks, `(B, N)` or for each channel `(B, N, D)`; B may be 1.
-        mask_BN: True for real elements, wherever they are.
+        weight: over ranks, `(B, N)`, or `(B, N, D)` per channel; B may be 1.
+        mask_BN: True for real elements, in any position.
 
     Returns:
-        The `(B, D)` sums, in the precision of the elements.
+        Sums `(B, D)` in the dtype of the elements.
 
     Raises:
-        InputError: as for aggregators, see `check_sets`.
-        ValueError: weights whose shape does not fit, or parts on different devices.
+        InputError: see `check_sets`.
+        ValueError: weights of a wrong shape, or tensors on different devices.
     """
     check_sets(x_BND, mask_BN)
     return sorted_sum_unchecked(x_BND, weight, mask_BN)
 
 
 def sorted_sum_unchecked(x_BND: Tensor, weight: Tensor, mask_BN: Tensor) -> Tensor:
-    """Compute `sorted_sum` without `check_sets`, which an aggregator's call has run already."""
+    """Compute `sorted_sum` without `check_sets`, which an aggregator's call has already run."""
     weight_BNC = (weight if weight.dim() == 3 else weight[..., None]).expand(x_BND.shape[0], -1, -1)
     if weight_BNC.shape[1] != x_BND.shape[1] or weight_BNC.shape[2] not in (1, x_BND.shape[2]):
         raise ValueError(f"weights {tuple(weight.shape)} do not fit sets {tuple(x_BND.shape)}")
@@ -62,18 +62,18 @@ def sorted_sum_unchecked(x_BND: Tensor, weight: Tensor, mask_BN: Tensor) -> Tens
 
 
 def _sorted_sum(x_BND: Tensor, weight_BNC: Tensor, mask_BN: Tensor) -> Tensor:
-    """Sum with torch alone, for weights in the precision of the sums."""
+    """The implementation in torch; weights have the dtype of the sums."""
     weight_BNC = weight_BNC.masked_fill(~_real_ranks(mask_BN)[..., None], 0.0)
     sorted_BDN = _sort_descending(x_BND, mask_BN).to(weight_BNC.dtype)
     return (sorted_BDN * weight_BNC.transpose(1, 2)).sum(dim=2).to(x_BND.dtype)
 
 
 def sort_descending(x_BND: Tensor, mask_BN: Tensor) -> Tensor:
-    """Sort every channel on its own from its largest value down; `(B, N, D)`, zeros after a set's own values.
+    """Sort every channel in descending order; return `(B, N, D)` with zeros beyond a set's size.
 
     Raises:
-        InputError: as for aggregators, see `check_sets`.
-        ValueError: sets and mask on different devices.
+        InputError: see `check_sets`.
+        ValueError: tensors on different devices.
     """
     check_sets(x_BND, mask_BN)
     if x_BND.device != mask_BN.device:
@@ -86,7 +86,7 @@ def sort_descending(x_BND: Tensor, mask_BN: Tensor) -> Tensor:
 
 
 def _kernels(x_BND: Tensor, dtype: torch.dtype) -> ModuleType | None:
-    """Return what is made for these sets on their device; None where torch has to do."""
+    """Return the kernels for these sets on their device; None to use torch."""
     if traced():
         return None
     _, size, dim = x_BND.shape
@@ -100,30 +100,30 @@ def _kernels(x_BND: Tensor, dtype: torch.dtype) -> ModuleType | None:
 
 
 def _alike(size: int, dim: int) -> tuple[int, int]:
-    """Return the set size and the channels to measure: the next powers of two, of channels 16 at most.
+    """Return the set size and channel count to benchmark: the next powers of two, at most 16 channels.
 
-    The compiled sort takes as long for one channel as for the 8 or 16 that it takes at a time.
+    The compiled sort processes 8 or 16 channels at once and takes equally long for one.
     """
     return 1 << (size - 1).bit_length(), min(1 << (dim.bit_length() - 1), 16)
 
 
 @lru_cache
 def _compiled_is_faster(dtype: torch.dtype, size: int, dim: int) -> bool:
-    """Whether compiled code sorts such sets faster than torch; tried once, and kept beside the compiled file."""
+    """Whether compiled code sorts such sets faster than torch; measured once and cached with the library."""
     what = f"times faster than torch, sets of {size} x {dim}"
     return native.kept(dtype, what, lambda: _times_faster(dtype, size, dim)) > 1.0
 
 
 def _times_faster(dtype: torch.dtype, size: int, dim: int) -> float:
-    """Return how many times less of a core's time compiled code takes than torch, there and back.
+    """Return the speed-up of compiled code over torch, forward and backward.
 
-    Few enough sets for one thread, whose own time is taken: what else the machine does counts for nothing.
+    Uses few enough sets for one thread and measures its CPU time, so that other load does not matter.
     """
     seconds: dict[Callable[..., Tensor], list[float]] = {native.SortedSum.apply: [], _sorted_sum: []}
     sets = -(-native.SMALL // (2 * size * dim))
     unchanged = saved_tensors_hooks(
         lambda x: x, lambda x: x
-    )  # torch.utils.checkpoint's would run the model again
+    )  # torch.utils.checkpoint would run the model again
     with torch.inference_mode(False), torch.enable_grad(), unchanged:
         draw = torch.Generator().manual_seed(0)
         x_BND = torch.rand(sets, size, dim, dtype=dtype, generator=draw).requires_grad_()
@@ -140,7 +140,7 @@ def _times_faster(dtype: torch.dtype, size: int, dim: int) -> float:
 
 @lru_cache
 def _cuda() -> ModuleType | None:
-    """Import the Triton kernels; None without Triton, or without the compiler that it needs."""
+    """Import the Triton kernels; None without Triton or its compiler."""
     if not any(map(shutil.which, (os.environ.get("CC", "cc"), "gcc", "clang"))):
         return None
     try:
@@ -150,7 +150,7 @@ def _cuda() -> ModuleType | None:
 
 
 def _sort_descending(x_BND: Tensor, mask_BN: Tensor) -> Tensor:
-    """Return `(B, D, N)`, sorted along the last axis of a copy: several times faster than along the middle one."""
+    """Return `(B, D, N)`, sorted along the last axis of a copy: several times faster than along the middle axis."""
     x_BDN = x_BND.transpose(1, 2).contiguous()
     if x_BDN.device.type == "cpu" and x_BDN.dtype != torch.float64 and not traced():
         sorted_BDN = x_BDN.gather(-1, _descending(x_BDN.detach(), mask_BN))
@@ -161,10 +161,10 @@ def _sort_descending(x_BND: Tensor, mask_BN: Tensor) -> Tensor:
 
 
 def _descending(x_BDN: Tensor, mask_BN: Tensor) -> Tensor:
-    """Return the places `(B, D, N)` of the real values from the largest down, then those of the pads.
+    """Return the indices `(B, D, N)` that sort the real values in descending order, followed by padding.
 
-    numpy sorts integers several times faster than torch sorts values and places: each value's bits in the order of the
-    values, above its place. A NaN without a sign comes first, one with a sign last.
+    numpy sorts integers several times faster than torch sorts values with indices: each key holds the value's bits, in
+    the order of the values, above its index. A NaN without sign bit sorts first, one with it last.
     """
     bits_BDN = x_BDN.float().view(torch.int32)
     order_BDN = (bits_BDN >> 31).bitwise_and_(0x7FFFFFFF).bitwise_not_().bitwise_xor_(bits_BDN)
@@ -181,5 +181,5 @@ def _descending(x_BDN: Tensor, mask_BN: Tensor) -> Tensor:
 
 
 def _real_ranks(mask_BN: Tensor) -> Tensor:
-    """Return `(B, N)`: True for as many ranks as a set has elements."""
+    """Return the mask `(B, N)`, True for ranks below a set's size."""
     return torch.arange(mask_BN.shape[1], device=mask_BN.device) < mask_BN.sum(dim=1, keepdim=True)

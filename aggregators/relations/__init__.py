@@ -1,1 +1,1 @@
-"""Aggregators in which elements look at each other, or at the other modality, before they are pooled."""
+"""Elements attend to each other, or to the other modality, before they are pooled."""

@@ -1,4 +1,4 @@
-"""A graph of the elements, then another aggregator: GCN in table 1 of VSE-infinity, from VSRN (Li et al. 2019)."""
+"""Graph convolution, then another aggregator: GCN in table 1 of VSE-infinity, from VSRN (Li et al. 2019)."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from polypool.infra.registry import AGGREGATORS
 
 @AGGREGATORS.register("gcn")
 class GCN(Aggregator):
-    """Layers in which every element adds what the others send it, then another aggregator over the new elements.
+    """Layers of message passing between all elements, then another aggregator over the updated elements.
 
-    `gcn(then=mean)` is GCN+AvgPool of the table (4.2 M weights), `gcn(then=seq2seq, layers=4)` is GCN+Seq2Seq
-    (23.1 M) and the image encoder of VSRN. Elements are brought to unit length before and after, for a message is cubic
-    in their length; VSRN's code divides each channel by its length over the elements there. Number of vectors, what
-    they are, width, context, symmetry and weights are those of the inner aggregator.
+    `gcn(then=mean)` is GCN+AvgPool of the table (4.2 M parameters); `gcn(then=seq2seq, layers=4)` is GCN+Seq2Seq (23.1
+    M) and VSRN's image encoder. Elements are L2-normalised before and after, because a message is cubic in their norm;
+    VSRN's code divides each channel by its norm over the elements. Number and kind of vectors, width, context, symmetry
+    and weights are the inner aggregator's.
 
     Args:
         dim: width of the elements.
         then: spec of the inner aggregator.
-        layers: number of rounds of messages, each with separate weights.
+        layers: number of message-passing layers, each with separate weights.
     """
 
     def __init__(self, dim: int, *, then: str = "mean", layers: int = 1) -> None:
@@ -38,16 +38,16 @@ class GCN(Aggregator):
         self.symmetric, self.weights_over = self.then.symmetric, self.then.weights_over
 
     def reason(self, x_BND: Tensor, mask_BN: Tensor) -> Tensor:
-        """Return the `(B, N, D)` elements after all messages, of unit length; zero in the pads."""
+        """Return the elements `(B, N, D)` after all layers, L2-normalised; 0 in the padding."""
         x_BND = unit(zero_pads(x_BND, mask_BN))
         for layer in self.layers:
             x_BND = layer(x_BND, mask_BN)
         return unit(zero_pads(x_BND, mask_BN))
 
     def forward(self, x_BND: Tensor, mask_BN: Tensor, **beside: Any) -> Pooled:
-        """Return what the inner aggregator makes of the new elements, its weights over them included.
+        """Return the inner aggregator's output for the updated elements, its weights over them included.
 
-        A context or a global feature goes to it as it is, so the graph runs once a set for any number of contexts.
+        Context and global feature are passed on unchanged, so the graph runs once per set for any number of contexts.
         """
         return self.then(self.reason(x_BND, mask_BN), mask_BN, **beside)
 
@@ -55,8 +55,8 @@ class GCN(Aggregator):
 class Reasoning(nn.Module):
     """One layer of VSRN: x + W_r(R W_g x), where R is the product of two maps of x, divided by the set's size.
 
-    There is no softmax. The last map starts at zero, so at first a layer changes nothing; the authors' code reaches
-    the same by a batch normalisation with scale zero, which is left out here as in the paper's equations.
+    R has no softmax. The last map starts at zero, so a layer starts as the identity; the authors' code achieves this by
+    a batch norm with scale zero, which is omitted here as in the paper's equations.
     """
 
     def __init__(self, dim: int) -> None:
@@ -69,12 +69,12 @@ class Reasoning(nn.Module):
         nn.init.zeros_(self.update.bias)
 
     def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Tensor:
-        """Return the `(B, N, D)` elements with what they were sent; pads send nothing."""
+        """Return the updated elements `(B, N, D)`; padding sends no messages."""
         relation_BNN = self.receive(x_BND) @ self.send(x_BND).transpose(1, 2)
         relation_BNN = relation_BNN / mask_BN.sum(dim=1)[:, None, None]
         return x_BND + self.update(relation_BNN @ zero_pads(self.message(x_BND), mask_BN))
 
 
 def unit(x_BND: Tensor) -> Tensor:
-    """Return the elements `(B, N, D)` at unit length; a zero stays zero."""
+    """L2-normalise the elements `(B, N, D)`; zero vectors stay zero."""
     return x_BND / x_BND.norm(dim=-1, keepdim=True).clamp(min=1e-6)

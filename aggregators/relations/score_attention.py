@@ -1,4 +1,4 @@
-"""Score attention (Stefanini et al., ICPR 2020): the other modality decides what each element weighs."""
+"""Score attention (Stefanini et al., ICPR 2020): cross-attention to the other modality gives each element's weight."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from polypool.infra.registry import AGGREGATORS
 
 @AGGREGATORS.register("score_attention")
 class ScoreAttention(Aggregator):
-    """Cross-attention that ends in one score per element; the softmax of the scores weighs the elements (Eq. 1 to 4).
+    """Cross-attention that ends in one score per element; a softmax of the scores weights the elements (Eq. 1 to 4).
 
-    Elements ask and the context answers: heads of scaled dot-product attention, concatenated, and a linear map to a
-    score. `k` scorers of their own parameters give k vectors. Two things make it cheap and change nothing. The map to
-    a score is applied to the values first, so a value is one number per head. And keys, values and score have no bias:
-    each would shift all scores of a softmax alike.
+    Queries are the elements; keys and values are the context: scaled dot-product attention, heads concatenated, and a
+    linear map to a score. `k` scorers with separate parameters give k vectors. Two changes reduce the cost and not the
+    result: the map to a score is applied to the values first, so a value is one number per head; and keys, values and
+    score have no bias, because the softmax would cancel it.
 
     With all pairs, each set and each context is projected once.
 
     Args:
         dim: width of the elements and of the context.
-        k: how many vectors.
-        heads: heads of each scorer; they divide `dim`.
-        kv_div: divides the width of a head. 1 is the paper; a public code of one of its authors has 4, and divides
-            the result by the set's size besides, which no cosine sees and this does not.
+        k: number of scorers and vectors.
+        heads: attention heads per scorer; must divide `dim`.
+        kv_div: divisor of the head width. 1 in the paper; a public code by one of its authors uses 4, and also divides
+            the result by the set's size, which cosine similarity ignores and which is omitted here.
     """
 
     context = "set"
@@ -56,11 +56,11 @@ class ScoreAttention(Aggregator):
             nn.init.xavier_uniform_(scorer)
 
     def queries(self, x_BND: Tensor) -> Tensor:
-        """Return what the elements ask, `(B, N, K, H, E)` for K scorers of H heads of width E, scaled by 1/sqrt(E)."""
+        """Return the elements' queries `(B, N, K, H, E)` for K scorers with H heads of width E, scaled by 1/sqrt(E)."""
         return self.query(x_BND).unflatten(-1, (self.num_embeddings, self.heads, -1)) * self.head_width**-0.5
 
     def keys(self, context_BMD: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what the context answers: keys `(B, M, K, H, E)` and values `(B, M, K, H)`."""
+        """Return the context's keys `(B, M, K, H, E)` and values `(B, M, K, H)`."""
         split = (len(self.score), self.heads, self.head_width)
         score_weight = torch.einsum(
             "khe,khed->khd", self.score.view(split), self.value.weight.unflatten(0, split)
@@ -69,7 +69,7 @@ class ScoreAttention(Aggregator):
         return self.key(context_BMD).unflatten(-1, split), value_BMKH
 
     def scores(self, x_BND: Tensor, context_BMD: Tensor, context_mask_BM: Tensor) -> Tensor:
-        """Return each element's score by each scorer, `(B, K, N)`; pads hold finite values."""
+        """Return each element's score per scorer, `(B, K, N)`; finite in the padding."""
         key_BMKHE, value_BMKH = self.keys(context_BMD)
         logit_BKHNM = self._logits(x_BND, key_BMKHE)
         logit_BKHNM = logit_BKHNM.masked_fill(~context_mask_BM[:, None, None, None], float("-inf"))
@@ -78,8 +78,8 @@ class ScoreAttention(Aggregator):
     def _logits(self, x_BND: Tensor, key_BMKHE: Tensor) -> Tensor:
         """Return the products of queries and keys, `(B, K, H, N, M)`.
 
-        q . k = (W x + b) . k = x . (W' k) + b . k. The second form maps the keys instead of the elements, and is chosen
-        where the context has so few elements that this takes fewer multiplications.
+        q . k = (W x + b) . k = x . (W' k) + b . k. The second form maps the keys instead of the elements; it is used
+        when the context has few enough elements that it takes fewer multiplications.
         """
         elements, keys, width = x_BND.shape[1], key_BMKHE.shape[1], self.head_width
         if keys * (width + elements) >= elements * width:
@@ -95,9 +95,9 @@ class ScoreAttention(Aggregator):
         return (logit_BKHNM + bias_BKHM[..., None, :]) * width**-0.5
 
     def forward(self, x_BND: Tensor, mask_BN: Tensor, *, context: Context) -> Pooled:
-        """Return vectors `(B, D)`, or `(B, K, D)` for more than one scorer, and the weights `(B, K, N)`.
+        """Return vectors `(B, D)`, or `(B, K, D)` if K > 1, and weights `(B, K, N)`.
 
-        For all pairs, `(Q, G, D)` or `(Q, G, K, D)`, and `(Q, G, K, N)`.
+        With all pairs, `(Q, G, D)` or `(Q, G, K, D)`, and `(Q, G, K, N)`.
         """
         assert context.mask is not None  # the context is a set
         x_BND = zero_pads(x_BND, mask_BN)
@@ -113,10 +113,10 @@ class ScoreAttention(Aggregator):
         return Pooled(vectors.squeeze(-2) if self.num_embeddings == 1 else vectors, weights=weights)
 
     def _scores_of_all(self, x_QND: Tensor, context_GMD: Tensor, context_mask_GM: Tensor) -> Tensor:
-        """Return the scores of every set's elements beside every context, `(Q, G, K, N)`.
+        """Return the scores of every set's elements for every context, `(Q, G, K, N)`.
 
-        One matrix product a head gives the logits of all pairs; with the contexts along the last axis, everything after
-        it runs over long rows, several times faster than over a context's few elements.
+        One matrix product per head gives the logits of all pairs. Contexts are on the last axis, so that the following
+        operations run over long rows, several times faster than over a context's few elements.
         """
         key_GMKHE, value_GMKH = self.keys(context_GMD)
         pads_MG = key_GMKHE.new_zeros(()).where(context_mask_GM.T, float("-inf"))

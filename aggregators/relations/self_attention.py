@@ -1,4 +1,4 @@
-"""Self-attention and a mean: SelfAttn in table 1 of VSE-infinity, after LIWE (Wehrmann et al. 2019)."""
+"""Self-attention, then the mean: SelfAttn in table 1 of VSE-infinity, after LIWE (Wehrmann et al. 2019)."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from polypool.infra.registry import AGGREGATORS
 
 @AGGREGATORS.register("self_attention")
 class SelfAttention(Aggregator):
-    """Every element adds what it attends to, by a learned gate; then the mean.
+    """Self-attention with a learned gate and a residual connection, then the mean.
 
-    Queries, keys and values have the full width, which makes the 3.2 M weights of the table; LIWE's code has queries
-    and keys an eighth as wide, and does not divide scores by the root of their width. The gate starts at 0 (LIWE), so
-    the aggregator starts as a mean. Since attention sums to 1, the mean of all attended values is the value
-    of one vector, the elements summed with the attention that each receives on average: values are computed once for
-    a set and not for each element.
+    Queries, keys and values have the full width, which gives the table's 3.2 M parameters; LIWE's code has queries and
+    keys an eighth as wide, and does not scale the scores. The gate starts at 0 as in LIWE, so the aggregator starts as
+    a mean. Attention rows sum to 1, so the mean of all attention outputs is the value map of one vector: the elements
+    weighted by the mean attention that each receives. Values are thus computed once per set instead of once per
+    element.
 
     Args:
         dim: width of the elements.
@@ -32,14 +32,14 @@ class SelfAttention(Aggregator):
         self.gate = nn.Parameter(torch.zeros(()))
 
     def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
-        """Return the `(B, D)` means of the elements and what they attend to.
+        """Return the means `(B, D)` of elements plus attention outputs.
 
-        The weights `(B, N)` are the attention that each element receives, averaged over the elements that attend.
+        The weights `(B, N)` are the attention that each element receives, averaged over the queries.
         """
         x_BND, size_B1 = zero_pads(x_BND, mask_BN), mask_BN.sum(dim=1, keepdim=True)
         query_BND = (
             self.query(x_BND) * x_BND.shape[-1] ** -0.5
-        )  # before the product, which float16 may not hold
+        )  # before the product, which may overflow in float16
         score_BNN = query_BND @ self.key(x_BND).transpose(1, 2)
         attention_BNN = score_BNN.masked_fill(~mask_BN[:, None, :], float("-inf")).softmax(dim=-1)
         weight_BN = zero_pads(attention_BNN, mask_BN).sum(dim=1) / size_B1

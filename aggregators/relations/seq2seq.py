@@ -1,4 +1,4 @@
-"""A recurrent network over the elements: Seq2Seq in table 1 of VSE-infinity, and the end of VSRN's image encoder."""
+"""A GRU over the elements: Seq2Seq in table 1 of VSE-infinity, and the last stage of VSRN's image encoder."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from polypool.infra.registry import AGGREGATORS
 
 @AGGREGATORS.register("seq2seq")
 class Seq2Seq(Aggregator):
-    """The last state of a GRU in one direction, as wide as the elements: the 6.3 M weights of the table."""
+    """The last state of a unidirectional GRU as wide as the elements (6.3 M parameters in the table)."""
 
     symmetric = False
 
     def __init__(self, dim: int) -> None:
         super().__init__()
-        self.gru = nn.RNNBase("GRU", dim, dim, batch_first=True)  # torch.compile refuses nn.GRU
+        self.gru = nn.RNNBase("GRU", dim, dim, batch_first=True)  # torch.compile does not support nn.GRU
 
     def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
-        """Return the `(B, D)` states after the last real element.
+        """Return the states `(B, D)` after the last real element.
 
-        Pads come behind the real elements, where they cannot change that state, so nothing is packed and no size leaves
-        the device.
+        Padding is moved behind the real elements, where it cannot change that state; nothing is packed, and no size
+        leaves the device.
         """
         order_BN = mask_BN.int().argsort(dim=1, descending=True, stable=True)
         x_BND = taken(zero_pads(x_BND, mask_BN), order_BN)
-        if traced() and not torch.jit.is_tracing():  # which would fix how many elements there are
+        if traced() and not torch.jit.is_tracing():  # which would fix the number of elements
             state_BND = read_steps(x_BND, *self.gru.parameters())
         else:
             start_1BD = x_BND.new_zeros(1, x_BND.shape[0], x_BND.shape[2])
             weights = tuple(self.gru.parameters())
-            training = torch.is_grad_enabled()  # else cuDNN gives no gradients in evaluation
+            training = torch.is_grad_enabled()  # cuDNN gives no gradients in evaluation mode
             state_BND, _ = torch.gru(x_BND, start_1BD, weights, True, 1, 0.0, training, False, True)
         return Pooled(state_BND[torch.arange(x_BND.shape[0], device=x_BND.device), mask_BN.sum(dim=1) - 1])

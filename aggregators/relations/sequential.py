@@ -12,17 +12,17 @@ from polypool.infra.registry import AGGREGATORS
 
 @AGGREGATORS.register("sequential")
 class Sequential(Aggregator):
-    """Elements with their positions go through layers of self-attention; what comes out is added to them.
+    """Elements with position embeddings pass through self-attention layers with an outer residual connection.
 
-    The layers are CLIP's: norms come first, the MLP is four times as wide. The sum of an element and what became of it
-    has length 1 before the mean. Deviations: the published model begins with the first layers and the positions of
-    CLIP's text half, this one with CLIP's random start; positions beyond the last share it.
+    The layers are CLIP's: pre-norm, with an MLP four times as wide. The sum of element and output is L2-normalised
+    before the mean. Deviations: the published model is initialised from the first layers and positions of CLIP's text
+    encoder, here with CLIP's random initialisation; elements beyond the last position share its embedding.
 
     Args:
-        dim: width of the elements, which `heads` must divide.
-        layers: of attention and MLP.
-        heads: of each attention; CLIP has one for 64 channels.
-        positions: how many have an embedding of their own.
+        dim: width of the elements; `heads` must divide it.
+        layers: number of transformer layers.
+        heads: attention heads; CLIP has one per 64 channels.
+        positions: number of position embeddings.
     """
 
     symmetric = False
@@ -38,7 +38,7 @@ class Sequential(Aggregator):
         self.layers = nn.ModuleList(_Layer(dim, heads=heads, layers=layers) for _ in range(layers))
 
     def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
-        """Return the `(B, D)` means."""
+        """Return the means `(B, D)`."""
         x_BND = zero_pads(x_BND, mask_BN)
         place_BN = (mask_BN.long().cumsum(dim=1) - 1).clamp(min=0, max=len(self.position_PD) - 1)
         y_BND = x_BND + nn.functional.embedding(place_BN, self.position_PD)
@@ -49,7 +49,7 @@ class Sequential(Aggregator):
 
 
 class _Layer(nn.Module):
-    """Attention and an MLP, each behind a norm and beside a path around it."""
+    """Pre-norm residual attention and MLP."""
 
     def __init__(self, dim: int, *, heads: int, layers: int) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class _Layer(nn.Module):
             nn.init.zeros_(linear.bias)
 
     def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Tensor:
-        """Return the elements `(B, N, D)`; pads attend, and nothing attends to them."""
+        """Return the elements `(B, N, D)`; padding is never attended to."""
         split_BND = self.query_key_value(self.norm(x_BND)).chunk(3, dim=-1)
         query, key, value = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in split_BND)
         attended = nn.functional.scaled_dot_product_attention(

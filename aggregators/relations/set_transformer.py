@@ -1,4 +1,4 @@
-"""The Set Transformer (Lee et al., ICML 2019): elements look at each other through a few points, then PMA."""
+"""The Set Transformer (Lee et al., ICML 2019): self-attention through inducing points, then PMA."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from polypool.infra.registry import AGGREGATORS
 
 @AGGREGATORS.register("set_transformer")
 class SetTransformer(Aggregator):
-    """Induced self-attention blocks, k seeds that pool, the vectors looking at each other, and a linear map.
+    """Induced self-attention blocks, PMA with k seeds, self-attention of the k vectors, and a linear map.
 
-    rFF(SAB(PMA_k(ISAB(ISAB(X))))), the paper's Eq. 12 to 14 with their number of blocks. In an ISAB (Eq. 9, 10) learned
-    points attend to the elements and the elements attend to what these became, so that cost grows with a set's size and
-    not with its square. Blocks as in `pma`. The authors' code has two SABs; the paper's equations have this one.
+    rFF(SAB(PMA_k(ISAB(ISAB(X))))), Eq. 12 to 14 with the paper's number of blocks. In an ISAB (Eq. 9, 10) learned
+    inducing points attend to the elements and the elements attend to the result, so the cost is linear in the set's
+    size. Blocks as in `pma`. The authors' code has two SABs; the paper's equations have one, as here.
 
     Args:
-        dim: width of the elements, which `heads` must divide.
+        dim: width of the elements; `heads` must divide it.
         k: number of seeds and vectors.
-        layers: how many ISABs.
-        points: learned points of each.
-        heads: of every attention.
+        layers: number of ISABs.
+        points: inducing points per ISAB.
+        heads: attention heads.
     """
 
     weights_over = "embeddings"
@@ -40,7 +40,7 @@ class SetTransformer(Aggregator):
         self.out = nn.Linear(dim, dim)
 
     def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
-        """Return the `(B, D)` vectors, `(B, K, D)` of more than one seed, and PMA's weights `(B, K, N)`."""
+        """Return vectors `(B, D)`, or `(B, K, D)` if K > 1, and PMA's weights `(B, K, N)`."""
         x_BND = zero_pads(x_BND, mask_BN)
         for block in self.induced:
             x_BND = block(x_BND, mask_BN)
@@ -51,7 +51,7 @@ class SetTransformer(Aggregator):
 
 
 class _Induced(nn.Module):
-    """Self-attention of a set by way of learned points."""
+    """Induced self-attention block, ISAB."""
 
     def __init__(self, dim: int, *, points: int, heads: int) -> None:
         super().__init__()
@@ -60,6 +60,6 @@ class _Induced(nn.Module):
         self.spread = AttentionBlock(dim, heads=heads)
 
     def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Tensor:
-        """Return the elements `(B, N, D)`; pads attend, and nothing attends to them."""
+        """Return the elements `(B, N, D)`; padding is never attended to."""
         met_BPD, _ = self.gather(self.point_1PD, x_BND, mask_BN)
         return self.spread(x_BND, met_BPD, mask_BN.new_ones(met_BPD.shape[:2]))[0]

@@ -1,4 +1,4 @@
-"""Set Transformer++ (Zhang et al., ICML 2022): set norm, and skip connections that leave elements as they are."""
+"""Set Transformer++ (Zhang et al., ICML 2022): set norm, and skip connections without intermediate maps or norms."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from polypool.infra.registry import AGGREGATORS
 
 @AGGREGATORS.register("set_transformer_pp")
 class SetTransformerPP(Aggregator):
-    """`set_transformer` for many layers: blocks add to elements as they came, and norms come before maps.
+    """`set_transformer` for many layers: pre-norm blocks with clean skip connections.
 
-    ISABs, a set norm, k seeds that pool, the vectors looking at each other, and a linear map. A set norm divides by one
-    deviation of all numbers of a set and not by one of each element, so that it keeps how elements differ in length.
-    As in the code, learned points are not normed as queries, and blocks after the set norm have no norms. Deviations:
-    pads take no part, which have scores of 0 in the code; there is one block of the vectors among themselves, as in
-    `set_transformer`, where the code has three.
+    ISABs, a set norm, PMA with k seeds, self-attention of the k vectors, and a linear map. A set norm divides by one
+    standard deviation over all numbers of a set instead of one per element, which preserves the relative norms of
+    elements. As in the authors' code, inducing points are not normalised as queries, and blocks after the set norm have
+    no norms. Deviations: padding is masked (its scores are 0 in the code); one self-attention block of the vectors as
+    in `set_transformer` (three in the code).
 
     Args:
-        dim: width of the elements, which `heads` must divide.
+        dim: width of the elements; `heads` must divide it.
         k: number of seeds and vectors.
-        layers: how many ISABs.
-        points: learned points of each.
-        heads: of every attention.
+        layers: number of ISABs.
+        points: inducing points per ISAB.
+        heads: attention heads.
     """
 
     weights_over = "embeddings"
@@ -42,7 +42,7 @@ class SetTransformerPP(Aggregator):
         self.out = nn.Linear(dim, dim)
 
     def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
-        """Return the `(B, D)` vectors, `(B, K, D)` of more than one seed, and the seeds' weights `(B, K, N)`."""
+        """Return vectors `(B, D)`, or `(B, K, D)` if K > 1, and the seeds' weights `(B, K, N)`."""
         x_BND = zero_pads(x_BND, mask_BN)
         for block in self.induced:
             x_BND = block(x_BND, mask_BN)
@@ -53,7 +53,7 @@ class SetTransformerPP(Aggregator):
 
 
 class SetNorm(nn.Module):
-    """The mean and the deviation of all numbers of a set become 0 and 1, and channels have a learned scale and shift.
+    """Standardisation over all numbers of a set, with a learned scale and shift per channel.
 
     Args:
         dim: width of the elements.
@@ -64,7 +64,7 @@ class SetNorm(nn.Module):
         self.weight, self.bias = nn.Parameter(torch.ones(dim)), nn.Parameter(torch.zeros(dim))
 
     def forward(self, x_BND: Tensor, mask_BN: Tensor | None = None) -> Tensor:
-        """Return the elements `(B, N, D)`, finite in the pads; all are real without a mask."""
+        """Return the elements `(B, N, D)`, finite in the padding; without a mask all elements are real."""
         wide_BND = x_BND.to(torch.promote_types(x_BND.dtype, torch.float32))
         real_BN1 = (x_BND.new_ones(x_BND.shape[:2], dtype=torch.bool) if mask_BN is None else mask_BN)[
             ..., None
@@ -76,15 +76,15 @@ class SetNorm(nn.Module):
 
 
 class SkipBlock(nn.Module):
-    """An attention block whose queries are added as they came, before their map: q + a, then + ReLU(W norm(q + a)).
+    """An attention block whose skip connection starts at the unprojected queries: q + a, then + ReLU(W norm(q + a)).
 
-    Scores are divided by the root of the whole width; keys have no bias, which no softmax sees.
+    Scores are divided by the root of the full width; keys have no bias, because the softmax would cancel it.
 
     Args:
-        dim: width of queries and elements, which `heads` must divide.
-        heads: of the attention.
-        normed: whether a set norm precedes the maps of elements, and of the row.
-        query_normed: likewise of queries.
+        dim: width of queries and elements; `heads` must divide it.
+        heads: attention heads.
+        normed: apply a set norm before the element maps and before the row-wise layer.
+        query_normed: apply a set norm before the query map.
     """
 
     def __init__(self, dim: int, *, heads: int, normed: bool = False, query_normed: bool = False) -> None:
@@ -99,7 +99,7 @@ class SkipBlock(nn.Module):
     def forward(
         self, query_BKD: Tensor, x_BND: Tensor, mask_BN: Tensor, *, query_mask_BK: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Return `(B, K, D)`, one for each query, and the weights `(B, K, N)`, the mean over heads."""
+        """Return outputs `(B, K, D)` and weights `(B, K, N)`, averaged over heads."""
         asked_BKD = query_BKD if self.norm_query is None else self.norm_query(query_BKD, query_mask_BK)
         got_BKD, weight_BKHN = attend(
             self.query(asked_BKD),
@@ -116,7 +116,7 @@ class SkipBlock(nn.Module):
 
 
 class _Induced(nn.Module):
-    """Self-attention of a set by way of learned points."""
+    """Induced self-attention block, ISAB."""
 
     def __init__(self, dim: int, *, points: int, heads: int) -> None:
         super().__init__()
@@ -125,7 +125,7 @@ class _Induced(nn.Module):
         self.spread = SkipBlock(dim, heads=heads, normed=True, query_normed=True)
 
     def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Tensor:
-        """Return the elements `(B, N, D)`; pads attend, and nothing attends to them."""
+        """Return the elements `(B, N, D)`; padding is never attended to."""
         met_BPD, _ = self.gather(self.point_1PD, x_BND, mask_BN)
         real_BP = mask_BN.new_ones(met_BPD.shape[:2])
         return self.spread(x_BND, met_BPD, real_BP, query_mask_BK=mask_BN)[0]

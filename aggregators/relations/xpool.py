@@ -1,4 +1,4 @@
-"""X-Pool (Gorti et al., CVPR 2022): a text asks a video's frames."""
+"""X-Pool (Gorti et al., CVPR 2022): cross-attention from a text to a video's frames."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from polypool.infra.registry import AGGREGATORS
 
 @AGGREGATORS.register("xpool")
 class XPool(Aggregator):
-    """The text's vector attends to the elements; a linear map is added to what it gets, between layer norms.
+    """The text's vector attends to the elements; the output passes a residual linear map between layer norms.
 
-    Text and elements share the first norm. All maps start as the identity without bias, so that a text begins with the
-    elements that are like it. Keys have no bias, which no softmax sees.
+    Text and elements share the first norm. All maps start as the identity without bias, so that a text initially
+    weights elements by similarity. Keys have no bias, because the softmax would cancel it.
 
     Args:
-        dim: width of the elements and of the text's vector, which `heads` must divide.
-        heads: of the attention; 1 in the authors' code.
-        dropout: share dropped in training behind the last map.
+        dim: width of the elements and of the text's vector; `heads` must divide it.
+        heads: attention heads; 1 in the authors' code.
+        dropout: dropout rate after the last map.
     """
 
     context = "vector"
@@ -41,9 +41,10 @@ class XPool(Aggregator):
                 nn.init.zeros_(linear.bias)
 
     def forward(self, x_BND: Tensor, mask_BN: Tensor, *, context: Context) -> Pooled:
-        """Return the `(B, D)` vectors and the weights `(B, N)`, the mean over heads.
+        """Return vectors `(B, D)` and weights `(B, N)`, averaged over heads.
 
-        For all pairs, `(Q, G, D)` and `(Q, G, N)`: G texts are G queries to every set, and elements are mapped once.
+        With all pairs, `(Q, G, D)` and `(Q, G, N)`: G texts are G queries to every set, and elements are projected
+        once.
         """
         query_BD = self.query(self.norm(context.x))
         query_BKD = query_BD[None] if context.all_pairs else query_BD[:, None]

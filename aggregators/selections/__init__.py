@@ -1,1 +1,1 @@
-"""Aggregators that choose elements, or make few of many: by learned maps, by score, or by a text."""
+"""Selection or merging of elements: by learned maps, by score, or by similarity to a text."""

@@ -1,4 +1,4 @@
-"""Frames weighed by their cosine with a text, without weights to learn (baselines of X-Pool; Bain et al. 2022)."""
+"""Parameter-free weighting of frames by their cosine with a text (baselines of X-Pool; Bain et al. 2022)."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from polypool.infra.registry import AGGREGATORS
 
 
 class ByText(Aggregator):
-    """The weighted mean of elements of unit length, whose weights follow from their cosines with the text's vector."""
+    """The weighted mean of L2-normalised elements; weights are a function of their cosines with the text's vector."""
 
     context = "vector"
 
     @abstractmethod
     def weigh(self, cosine_BKN: Tensor, mask_BN: Tensor) -> Tensor:
-        """Return the weights `(B, K, N)`, which sum to one, 0 in the pads."""
+        """Return the weights `(B, K, N)`, which sum to one and are 0 in the padding."""
 
     def forward(self, x_BND: Tensor, mask_BN: Tensor, *, context: Context) -> Pooled:
-        """Return the `(B, D)` means and the weights `(B, N)`; for all pairs, `(Q, G, D)` and `(Q, G, N)`."""
+        """Return the means `(B, D)` and weights `(B, N)`; with all pairs, `(Q, G, D)` and `(Q, G, N)`."""
         unit_BND = torch.nn.functional.normalize(zero_pads(x_BND, mask_BN), dim=-1, eps=1e-6)
         text_BD = torch.nn.functional.normalize(context.x, dim=-1, eps=1e-6)
         text_BKD = text_BD.expand(x_BND.shape[0], -1, -1) if context.all_pairs else text_BD[:, None]
@@ -36,13 +36,13 @@ class ByText(Aggregator):
 
 @AGGREGATORS.register("text_topk")
 class TextTopK(ByText):
-    """The mean of the k elements nearest to the text, of all where there are fewer: top-k pooling in X-Pool's table.
+    """The mean of the k elements nearest to the text (all in smaller sets): top-k pooling in X-Pool's table.
 
-    Its authors' code takes the sum, which no cosine sees.
+    The authors' code takes the sum, which has the same cosine similarities.
 
     Args:
         dim: width of the elements and of the text's vector.
-        k: how many.
+        k: number of elements.
     """
 
     def __init__(self, dim: int, *, k: int = 3) -> None:
@@ -61,14 +61,14 @@ class TextTopK(ByText):
 
 @AGGREGATORS.register("text_softmax")
 class TextSoftmax(ByText):
-    """Elements weigh by the exponential of their cosine with the text over a temperature.
+    """A mean with softmax weights of the elements' cosines with the text, divided by a temperature.
 
     The attention pooling in X-Pool's table, and the query scoring of Bain et al., "A CLIP-Hitchhiker's Guide to Long
     Video Retrieval" (2022).
 
     Args:
         dim: width of the elements and of the text's vector.
-        temperature: a small one takes the nearest element alone, a large one the mean; 0.01 in X-Pool's code.
+        temperature: a small value selects the nearest element, a large one gives the mean; 0.01 in X-Pool's code.
     """
 
     def __init__(self, dim: int, *, temperature: float = 0.1) -> None:

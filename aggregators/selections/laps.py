@@ -1,4 +1,4 @@
-"""LAPS (Fu et al., CVPR 2024): the patches that matter to a text become few, the others one."""
+"""LAPS (Fu et al., CVPR 2024): patches relevant to a text are merged to a few, the others to one."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from polypool.infra.registry import AGGREGATORS
 
 @AGGREGATORS.register("laps")
 class LAPS(Aggregator):
-    """Half of the elements, the nearest to the text and to the set's own mean, become k; the rest becomes one more.
+    """The elements nearest to the text and to the set's mean are merged to k vectors, the others to one more.
 
-    As in the released code. An element's score is its cosine with the set's mean plus that with the mean of the text's
-    elements. The best are put together to k vectors, each by a softmax over them of an MLP of each element; the others
-    to one, by a softmax of their scores. Which elements are kept has no gradient, as there; what the others weigh has
-    one here. The paper's learned score with its loss on how many are kept, which this code does not hold, is left out.
-    Each set keeps its own share of elements, not a fixed number, and no CLS token is set apart. In a set of which all
-    are kept, the last vector is 0.
+    As in the released code. An element's score is its cosine with the set's mean plus its cosine with the mean of the
+    text's elements. The highest-scored elements are merged to k vectors, each by a softmax over them of an MLP; the
+    others to one, by a softmax of their scores. The selection has no gradient, as in the code; the weights of the other
+    elements have one here. The paper's learned score and its sparsity loss are not in that code and are omitted. The
+    kept share is relative to each set's size instead of a fixed number, and the CLS token is not treated separately. If
+    all elements are kept, the last vector is 0.
 
     Args:
         dim: width of the elements and of the text's.
-        k: how many vectors beside that of the others; with the code's settings 39 for 196 patches.
-        ratio: share of the elements that are kept, rounded up.
+        k: number of vectors, without the merged others; 39 for 196 patches with the code's settings.
+        ratio: share of the elements to keep, rounded up.
     """
 
     context = "set"
@@ -44,9 +44,11 @@ class LAPS(Aggregator):
         self.scale = nn.Parameter(torch.ones(()))
 
     def forward(self, x_BND: Tensor, mask_BN: Tensor, *, context: Context) -> Pooled:
-        """Return `(B, K + 1, D)` and the weights `(B, K + 1, N)`, the others' last; for all pairs `(Q, G, K + 1, ...)`.
+        """Return vectors `(B, K + 1, D)` and weights `(B, K + 1, N)`, the others last.
 
-        A text changes weights alone, so that every set's elements are mapped once for all texts.
+        With all pairs, `(Q, G, K + 1, ...)`.
+
+        A text changes only weights, so every set's elements are projected once for all texts.
         """
         x_BND = zero_pads(x_BND, mask_BN)
         score_BGN = self._scores(x_BND, mask_BN, context)
@@ -67,7 +69,7 @@ class LAPS(Aggregator):
         return Pooled(vectors.squeeze(1), weights=weight_BGMN.squeeze(1))
 
     def _scores(self, x_BND: Tensor, mask_BN: Tensor, context: Context) -> Tensor:
-        """Return every element's score beside each text, `(B, G, N)`; without all pairs G is 1."""
+        """Return every element's score for each text, `(B, G, N)`; without all pairs G is 1."""
         assert context.mask is not None  # the context is a set
         text_GD = masked_mean(zero_pads(context.x, context.mask), context.mask)
         own_BD = masked_mean(x_BND, mask_BN)
@@ -79,7 +81,7 @@ class LAPS(Aggregator):
         return (text_BGD + own_BD[:, None]) @ unit_BND.transpose(1, 2)
 
     def _kept(self, score_BGN: Tensor, real_B1N: Tensor) -> Tensor:
-        """Return which elements are among the best, `(B, G, N)` bool."""
+        """Return the mask of the highest-scored elements, `(B, G, N)` bool."""
         count_B11 = (real_B1N.sum(dim=-1, keepdim=True) * self.ratio).ceil()
         order_BGN = score_BGN.masked_fill(~real_B1N, float("-inf")).argsort(
             dim=-1, descending=True, stable=True
@@ -88,6 +90,6 @@ class LAPS(Aggregator):
 
 
 def _shares(score_BGN: Tensor, others_BGN: Tensor) -> Tensor:
-    """Return the softmax of the scores over these elements, 0 elsewhere and where there are none."""
+    """Return the softmax of the scores over the masked elements; 0 elsewhere, and everywhere for an empty mask."""
     any_BG1 = others_BGN.any(dim=-1, keepdim=True)
     return softmax_over_elements(score_BGN, others_BGN | ~any_BG1) * any_BG1

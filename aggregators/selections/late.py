@@ -1,4 +1,4 @@
-"""No pooling: every element remains, for late interaction (ColBERT, FILIP), or few means of those that are alike."""
+"""No pooling: all elements for late interaction (ColBERT, FILIP), or a few cluster means."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from polypool.infra.registry import AGGREGATORS
 
 @AGGREGATORS.register("late")
 class Late(Aggregator):
-    """The elements of a set, each of unit length, as its vectors: what `maxsim` compares one by one.
+    """The L2-normalised elements of a set as its vectors, for `maxsim`.
 
-    With a `factor` or a `budget` the elements are first clustered, by Ward's criterion on their unit vectors, and each
-    cluster is one vector, the mean of its elements: of n elements `ceil(n / factor)` remain, and at most `budget`. How
-    they are clustered has no gradient; the means have.
+    With a `factor` or a `budget` the unit vectors are first clustered by Ward's criterion, and each cluster's mean is
+    one vector: n elements give `ceil(n / factor)` vectors, at most `budget`. The clustering has no gradient; the means
+    have.
 
     Sources: Khattab and Zaharia, "ColBERT", SIGIR 2020; Yao et al., "FILIP", ICLR 2022; Clavie, Chaffin and Adams,
     "Reducing the footprint of multi-vector retrieval with minimal performance impact via token pooling", 2024. They
-    pool when an index is made, and `n // factor + 1` clusters of rows of the matrix of cosine distances; here training
-    pools, too, and Ward's distances are those of the vectors.
+    pool at indexing time into `n // factor + 1` clusters, of rows of the cosine distance matrix; here training pools,
+    too, and Ward's distances are between the vectors.
 
     Args:
         dim: width of the elements.
-        factor: elements for each vector that remains; 1 for all.
-        budget: vectors that remain at most; None for no bound.
+        factor: elements per remaining vector; 1 keeps all.
+        budget: maximum number of vectors; None for no limit.
     """
 
     num_embeddings = None
@@ -44,7 +44,7 @@ class Late(Aggregator):
         self.factor, self.budget = factor, budget
 
     def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
-        """Return the `(B, N, D)` elements, or `(B, K, D)` means where they are clustered; the rest are zeros."""
+        """Return the elements `(B, N, D)`, or the cluster means `(B, K, D)`; zero vectors fill up smaller sets."""
         x_BND = unit_length(zero_pads(x_BND, mask_BN)).to(x_BND.dtype)
         if self.factor == 1 and self.budget is None:
             return Pooled(x_BND)
@@ -57,22 +57,22 @@ class Late(Aggregator):
         return Pooled(share_BNK.mT @ x_BND)
 
     def _kept(self, size: int) -> int:
-        """Return how many vectors remain of so many elements; of one element more, at most one vector more."""
+        """Return the number of vectors for a set size; it grows by at most one per element."""
         kept = -int(-size // self.factor)
         return kept if self.budget is None else min(kept, self.budget)
 
 
 def _ward(x_BND: Tensor, mask_BN: Tensor, kept_B: Tensor, *, merges: int) -> Tensor:
-    """Return the number of each element's cluster, `(B, N)`, from 0 in the order of their first elements.
+    """Return each element's cluster `(B, N)`, numbered from 0 in the order of their first elements.
 
-    Each step merges the two clusters of a set whose distance is least, and updates it by the formula of Lance and
-    Williams. Elements that are not finite stay alone.
+    Each step merges a set's two nearest clusters and updates distances by the Lance-Williams formula. Non-finite
+    elements form separate clusters.
 
     Args:
-        x_BND: vectors of unit length.
-        mask_BN: which are real.
-        kept_B: clusters at which a set is finished.
-        merges: steps, as many as any set needs.
+        x_BND: unit vectors.
+        mask_BN: True for real elements.
+        kept_B: target number of clusters per set.
+        merges: number of steps, the maximum over the sets.
     """
     x_BND = x_BND.double()
     b, n = torch.arange(len(x_BND), device=x_BND.device), x_BND.shape[1]
@@ -81,10 +81,10 @@ def _ward(x_BND: Tensor, mask_BN: Tensor, kept_B: Tensor, *, merges: int) -> Ten
     distance_BNN = (1 - x_BND @ x_BND.mT).masked_fill(~pairs_BNN, torch.inf).nan_to_num(torch.inf, torch.inf)
     size_BN, excess_B = mask_BN.double(), mask_BN.sum(dim=1) - kept_B
     place_N = torch.arange(n, device=x_BND.device)
-    first_BN = place_N.expand(mask_BN.shape).clone()  # of the cluster of each element
+    first_BN = place_N.expand(mask_BN.shape).clone()  # size of each element's cluster
     for step in range(merges):
         least_B, i_B = distance_BNN.amin(dim=2).min(dim=1)
-        j_B = distance_BNN[b, i_B].argmin(dim=1)  # i < j: of equal ones the first is found
+        j_B = distance_BNN[b, i_B].argmin(dim=1)  # i < j: ties go to the first
         merged_B1 = ((step < excess_B) & least_B.isfinite())[:, None]
         size_i_B1, size_j_B1 = size_BN[b, i_B, None], size_BN[b, j_B, None]
         to_i_BN, to_j_BN = distance_BNN[b, i_B], distance_BNN[b, j_B]

@@ -1,4 +1,4 @@
-"""TokenLearner (Ryoo et al., NeurIPS 2021): k soft tokens by learned maps of weights."""
+"""TokenLearner (Ryoo et al., NeurIPS 2021): k soft tokens with learned weights."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from polypool.infra.registry import AGGREGATORS
 
 @AGGREGATORS.register("tokenlearner")
 class TokenLearner(Aggregator):
-    """k means of the elements, each by separate weights: a softmax over the elements of an MLP of each.
+    """k weighted means of the elements; weights are a softmax over the elements of an MLP.
 
-    Version 1.1 of the authors' code, which they found better: elements alone decide about their weights, where the
-    paper's version, four convolutions and a sigmoid, needs a grid. The MLP sees the elements layer-normed, and the
-    tokens are means of the elements themselves. Deviations: the exact GELU in the place of its tanh approximation; the
-    last map has no bias, which no softmax sees.
+    Version 1.1 of the authors' code, which they found better: weights depend on single elements, where the paper's
+    version (four convolutions and a sigmoid) needs a grid. The MLP reads layer-normalised elements; the tokens are
+    means of the unnormalised elements. Deviations: exact GELU instead of the tanh approximation; the last map has no
+    bias, because the softmax would cancel it.
 
     Args:
         dim: width of the elements.
@@ -38,7 +38,7 @@ class TokenLearner(Aggregator):
         nn.init.normal_(inner.bias, std=1e-6)
 
     def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
-        """Return the `(B, K, D)` tokens, `(B, D)` of one, and their weights `(B, K, N)`."""
+        """Return tokens `(B, K, D)`, or `(B, D)` if K is 1, and weights `(B, K, N)`."""
         x_BND = zero_pads(x_BND, mask_BN)
         weight_BKN = masked_softmax(self.score(x_BND), mask_BN).transpose(1, 2)
         vectors = torch.bmm(weight_BKN.to(x_BND.dtype), x_BND)

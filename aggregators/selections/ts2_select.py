@@ -1,4 +1,4 @@
-"""Token selection of TS2-Net (Liu et al., ECCV 2022): the k best of a set by a learned score, differentiably."""
+"""Token selection of TS2-Net (Liu et al., ECCV 2022): differentiable top-k by a learned score."""
 
 from __future__ import annotations
 
@@ -15,20 +15,19 @@ from polypool.infra.registry import AGGREGATORS
 
 @AGGREGATORS.register("ts2_select")
 class TS2Select(Aggregator):
-    """The mean of the k elements with the best scores, where scores have noise, so that near misses count in part.
+    """The mean of the k highest-scored elements, made differentiable by Gaussian noise on the scores.
 
-    The score is the tanh of an MLP of an element's inner features beside those of the whole, as in the authors' code,
-    where the CLS token represents the whole; here the mean of the elements does. They draw 500 times Gaussian noise of
-    deviation `sigma` for the scores, at evaluation too, and average which k are best (perturbed top-k). Here nothing is
-    drawn: an element is chosen with the chance that its noisy score is above a threshold, and the threshold is that
-    which makes k of them chosen on average. Drawn noise has the same limit in large sets, and a set gives the same
-    whenever it is asked. The paper lays the chosen tokens of all frames before a transformer (`sequential`), and their
-    mean is what is compared in the end.
+    The score is the tanh of an MLP of an element's inner features concatenated to a global one: the CLS token's in the
+    authors' code, the mean of the elements here. The code draws Gaussian noise of standard deviation `sigma` 500 times,
+    in evaluation, too, and averages the top-k indicators (perturbed top-k). Here the expectation is computed instead:
+    the probability that an element's noisy score exceeds a threshold, which is chosen so that k elements exceed it on
+    average. Both agree in the limit of large sets, and the result is deterministic. The paper passes the selected
+    tokens of all frames through a transformer (`sequential`) and compares their mean.
 
     Args:
         dim: width of the elements, at least 2.
-        k: how many are chosen; of smaller sets all.
-        sigma: deviation of the noise.
+        k: number of selected elements; all in smaller sets.
+        sigma: standard deviation of the noise.
     """
 
     def __init__(self, dim: int, *, k: int = 4, sigma: float = 0.05) -> None:
@@ -45,7 +44,7 @@ class TS2Select(Aggregator):
         )
 
     def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
-        """Return the `(B, D)` means and the weights `(B, N)`: each element's chance of being chosen, over their sum."""
+        """Return means `(B, D)` and weights `(B, N)`: each element's selection probability, normalised."""
         x_BND = zero_pads(x_BND, mask_BN)
         inner_BNH = self.inner(x_BND)
         whole_BNH = masked_mean(inner_BNH, mask_BN)[:, None].expand_as(inner_BNH)
@@ -56,11 +55,11 @@ class TS2Select(Aggregator):
 
 
 def chosen(score_BN: Tensor, mask_BN: Tensor, *, k: int, sigma: float) -> Tensor:
-    """Return the chance `(B, N)` of every real element to be above a threshold that k are above on average.
+    """Return selection probabilities `(B, N)`: that a noisy score exceeds a threshold which k exceed on average.
 
-    Scores, between -1 and 1, have Gaussian noise of deviation `sigma`. The threshold is found by bisection, which no
-    gradient sees; a term of value 0 gives it its gradient, that of a step of Newton's method. In float32 at least; 1 in
-    sets of k elements or fewer, 0 in the pads.
+    Scores in [-1, 1] have Gaussian noise of standard deviation `sigma`. The threshold is found by bisection without
+    gradient; a zero-valued term adds its gradient, the gradient of one Newton step. Computed in float32 at least; 1 in
+    sets of at most k elements, 0 in the padding.
     """
     score_BN = score_BN.to(torch.promote_types(score_BN.dtype, torch.float32)) / sigma
     real_BN = mask_BN.to(score_BN.dtype)

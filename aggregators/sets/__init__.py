@@ -1,1 +1,1 @@
-"""Aggregators that make K vectors of a set: slots, PIE-Net and a transformer's queries."""
+"""Aggregators that return K vectors per set: slots, PIE-Net and transformer queries."""

@@ -1,4 +1,4 @@
-"""PIE-Net (PVSE: Song and Soleymani, CVPR 2019): K heads of attention, each a residual on a global vector."""
+"""PIE-Net (PVSE: Song and Soleymani, CVPR 2019): K attention heads, each a residual on a global feature."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from polypool.infra.registry import AGGREGATORS
 
 @AGGREGATORS.register("pie")
 class PIE(SetPrediction):
-    """K vectors LN(global feature + residual), one of each head of attention.
+    """K vectors LN(global feature + residual), one per attention head.
 
-    A residual is the sigmoid of a linear map of the elements' mean by the head's weights. The weights are a softmax
-    over the elements of w2 tanh(w1 x), as in structured self-attention. All maps start from Xavier's uniform weights,
-    as in the authors' code.
+    A residual is the sigmoid of a linear map of the head's weighted mean. The weights are a softmax over the elements
+    of w2 tanh(w1 x), as in structured self-attention. All maps start from Xavier's uniform weights, as in the authors'
+    code.
 
     Args:
         dim: width of the elements.
-        k: how many heads.
-        hidden: width of the attention's inner layer; half of `dim` where None.
-        dropout: fraction of the residual dropped in training.
-        width: width of the residuals, of the global feature and of what comes out; that of the elements where None.
-        global_feature: the aggregator that makes the global feature where the encoder gives none.
+        k: number of heads and vectors.
+        hidden: width of the attention's inner layer; half of `dim` if None.
+        dropout: dropout rate of the residuals.
+        width: width of the residuals, the global feature and the vectors; `dim` if None.
+        global_feature: aggregator that computes the global feature if the encoder returns none.
     """
 
     def __init__(
@@ -52,10 +52,10 @@ class PIE(SetPrediction):
         nn.init.zeros_(self.fc.bias)
 
     def residual(self, x_BND: Tensor, mask_BN: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the heads' residuals `(B, K, W)`, between 0 and 1, and their attention weights `(B, K, N)`."""
+        """Return the residuals `(B, K, W)` in [0, 1] and the attention weights `(B, K, N)`."""
         weight_BKN = masked_softmax(self.attend(x_BND), mask_BN).transpose(1, 2)
         return self.dropout(self.fc(weight_BKN @ x_BND).sigmoid()), weight_BKN
 
     def combine(self, residual_BKW: Tensor, global_BW: Tensor) -> Tensor:
-        """Return `(B, K, W)`: the residuals plus the global feature, layer-normed."""
+        """Return the layer-normalised sums of residuals and global feature, `(B, K, W)`."""
         return self.norm(global_BW[:, None] + residual_BKW)

@@ -1,4 +1,4 @@
-"""A Gaussian of each set: PCME++ (Chun, "Improved probabilistic image-text representations", ICLR 2024)."""
+"""A diagonal Gaussian per set: PCME++ (Chun, "Improved probabilistic image-text representations", ICLR 2024)."""
 
 from __future__ import annotations
 
@@ -14,22 +14,23 @@ from polypool.infra.registry import AGGREGATORS
 
 @AGGREGATORS.register("probabilistic")
 class Probabilistic(Aggregator):
-    """A mean, and the logarithm of a variance for each channel: how sure a set can be of what it is matched with.
+    """Mean and per-channel log-variance of a Gaussian embedding; the variance expresses ambiguity.
 
-    The mean comes from another aggregator. The log-variance has, as in the authors' code, a separate head: a
-    linear map of the elements, then GPO with separate weights, without normalisation; it is computed in the
-    precision of its weights, also under autocast, since all that follows takes its exponential. The authors' `std` is
-    this logarithm of the variance, not of the deviation: as in their KL divergence.
+    Another aggregator computes the mean. The log-variance has a separate head, as in the authors' code: a linear map of
+    the elements, then GPO with separate weights, without normalisation. It is computed in the precision of its weights,
+    also under autocast, because its exponential is taken later. The authors' `std` is this log-variance, not the
+    logarithm of the standard deviation, as their KL divergence shows.
 
-    Left out: the layer of a transformer that the authors put before this map, a copy of CLIP's last one, which belongs
-    to their encoders; and mixed samples (MSDA), whose soft labels no batch here has.
+    Omitted: the transformer layer that the authors put before this map, a copy of CLIP's last one, which belongs to
+    their encoders; and mixed sample augmentation (MSDA), whose soft labels batches here do not have.
 
     Args:
         dim: width of the elements.
-        mean: the aggregator that makes the mean.
-        start: the bias of the linear map at first, and so about the log-variance of every channel. In the authors' code
-            it is 0 or, as notes beside it say, -4 or -10. Their sum over channels is added to squared distances of at
-            most 4: where it is more, every pair looks like a no, nothing pushes means apart, and they can end as one.
+        mean: spec of the aggregator that computes the mean.
+        start: initial bias of the linear map, and so about the initial log-variance of every channel. 0 in the authors'
+            code or, according to its comments, -4 or -10. The sum of variances over the channels is added to squared
+            distances of at most 4; where it dominates, every pair is predicted as a mismatch, no gradient separates the
+            means, and they can collapse.
     """
 
     num_embeddings = 2
@@ -50,7 +51,7 @@ class Probabilistic(Aggregator):
         self.pool = GPO(self.width or dim)
 
     def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
-        """Return the mean and the log-variance, `(B, 2, D)`, and the weights by which the mean was pooled."""
+        """Return mean and log-variance `(B, 2, D)`, and the pooling weights of the mean."""
         mean_BD, _, weights = self.mean(x_BND, mask_BN)
         if weights is not None and self.mean.weights_over == "embeddings":
             weights = weights.squeeze(1)

@@ -1,4 +1,4 @@
-"""The base class of predictors of sets: K vectors, each a residual that is added to a global feature."""
+"""Base class of set prediction: K vectors, each a residual added to a global feature."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from polypool.infra.registry import AGGREGATORS
 
 
 class SetPrediction(Aggregator):
-    """K vectors, each the global feature of the whole plus a residual of its own.
+    """K vectors, each the global feature plus a separate residual.
 
     Args:
         dim: width of the elements.
-        k: how many vectors.
-        width: width of the vectors and of the global feature; that of the elements where None.
-        global_feature: the aggregator that makes the global feature where the encoder gives none.
+        k: number of vectors.
+        width: width of the vectors and the global feature; `dim` if None.
+        global_feature: aggregator that computes the global feature if the encoder returns none.
     """
 
     width: int
@@ -41,17 +41,17 @@ class SetPrediction(Aggregator):
 
     @abstractmethod
     def residual(self, x_BND: Tensor, mask_BN: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the residuals `(B, K, W)` of elements whose pads are zero, and the weights `(B, K, N)`."""
+        """Return the residuals `(B, K, W)` and the weights `(B, K, N)`; `x_BND` is zero in the padding."""
 
     @abstractmethod
     def combine(self, residual_BKW: Tensor, global_BW: Tensor) -> Tensor:
         """Return the vectors `(B, K, W)`."""
 
     def forward(self, x_BND: Tensor, mask_BN: Tensor, *, global_feature_BS: Tensor | None = None) -> Pooled:
-        """Return vectors `(B, K, W)`, or `(B, W)` where K is 1, residuals `(B, K, W)` and weights `(B, K, N)`.
+        """Return vectors `(B, K, W)`, or `(B, W)` if K is 1, residuals `(B, K, W)` and weights `(B, K, N)`.
 
         Raises:
-            InputError: a global feature that has not the width of the residuals.
+            InputError: the global feature and the residuals differ in width.
         """
         x_BND = zero_pads(x_BND, mask_BN)
         global_BW = global_feature_BS

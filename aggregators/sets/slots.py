@@ -1,4 +1,4 @@
-"""Set prediction by slots that compete for the elements (DivE: Kim et al., CVPR 2023, section 3.2)."""
+"""Set prediction by slots that compete for elements (DivE: Kim et al., CVPR 2023, section 3.2)."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from polypool.infra.registry import AGGREGATORS
 
 @AGGREGATORS.register("slots")
 class Slots(SetPrediction):
-    """K learned slots, refined by one block of attention and feed-forward applied again and again (Eq. 1 to 5).
+    """K learned slots, refined by repeated application of one block of attention and feed-forward (Eq. 1 to 5).
 
-    The attention weights of an element are a softmax over the slots, so that the slots compete for it, and a slot takes
-    the mean of the elements by its weights, divided by their sum. The vectors are LN(slots) + LN(global feature); the
-    residual is LN(slots).
+    Attention weights are a softmax over the slots, so slots compete for each element; a slot takes the weighted mean of
+    the elements, with its weights normalised to sum to 1. The vectors are LN(slots) + LN(global feature); the residual
+    is LN(slots).
 
-    Keys and values are never formed: queries go through the transposed key map to meet the elements themselves, and
-    the means of elements go through the value map. This is the same by associativity and costs K rows for each
-    iteration in the place of 2N.
+    Keys and values are never materialised: queries pass through the transposed key map, and weighted means of the
+    elements through the value map. By associativity the result is the same, at the cost of K rows per iteration instead
+    of 2N.
 
     Args:
         dim: width of the elements.
-        k: how many slots.
-        iterations: how often the block is applied.
-        heads: heads of the attention; each has a softmax over the slots of its own.
-        head_width: width of a head; 4 heads of 512 are the authors' code.
-        hidden: width of the feed-forward's inner layer, as a multiple of the slots' width.
-        dropout: share dropped in training, after the attention and inside the feed-forward.
-        width: width of the slots, of the global feature and of what comes out; that of the elements where None.
-        positions: True adds encodings of the places along the set to the keys, for captions; `(height, width)` those of
-            the cells of a grid.
-        global_feature: the aggregator that makes the global feature where the encoder gives none.
+        k: number of slots and vectors.
+        iterations: applications of the block.
+        heads: attention heads, each with a separate softmax over the slots.
+        head_width: width of a head; the authors' code has 4 heads of 512.
+        hidden: inner width of the feed-forward, as a multiple of the slots' width.
+        dropout: dropout rate after the attention and inside the feed-forward.
+        width: width of the slots, the global feature and the vectors; `dim` if None.
+        positions: position encodings added to the keys: True along the set, for captions; `(height, width)` for the
+            cells of a grid; False for none.
+        global_feature: aggregator that computes the global feature if the encoder returns none.
     """
 
     def __init__(
@@ -78,19 +78,19 @@ class Slots(SetPrediction):
         self.global_norm = nn.LayerNorm(width)
 
     def attention(self, logit_BKHN: Tensor, mask_BN: Tensor) -> Tensor:
-        """Return each slot's weight of every element `(B, K, H, N)`: a softmax over the slots, and 0 in the pads."""
+        """Return each slot's weight of every element `(B, K, H, N)`: a softmax over the slots, 0 in the padding."""
         return logit_BKHN.softmax(dim=1).masked_fill(~mask_BN[:, None, None], 0.0)
 
     def residual(self, x_BNC: Tensor, mask_BN: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the slots `(B, K, W)` after the last iteration, normalised, and its attention weights `(B, K, N)`.
+        """Return the layer-normalised slots `(B, K, W)` and the last iteration's weights `(B, K, N)`.
 
-        Weights are the mean over the heads; those of an element sum to one over the slots.
+        Weights are averaged over the heads and sum to one over the slots.
         """
         slot_BKW, weight_BKHN = self._refine(x_BNC, mask_BN)
         return self.residual_norm(slot_BKW), weight_BKHN.mean(dim=2)
 
     def combine(self, residual_BKW: Tensor, global_BW: Tensor) -> Tensor:
-        """Return `(B, K, W)`: the residuals plus the layer-normed global feature."""
+        """Return the residuals plus the layer-normalised global feature, `(B, K, W)`."""
         return residual_BKW + self.global_norm(global_BW)[:, None]
 
     def _refine(self, x_BNC: Tensor, mask_BN: Tensor) -> tuple[Tensor, Tensor]:
@@ -120,10 +120,10 @@ class Slots(SetPrediction):
 
 @AGGREGATORS.register("transformer_set")
 class TransformerSet(Slots):
-    """`slots` with the softmax over the elements, as in a transformer, so that all queries may look at the same ones.
+    """`slots` with the softmax over the elements, as in a transformer, so that queries may share elements.
 
-    The baseline of DivE's ablation (table 3, right). Parameters, weights and norms are those of `slots`: the two differ
-    in this softmax alone.
+    The baseline of DivE's ablation (table 3, right). Parameters, weights and norms are those in `slots`; only this
+    softmax differs.
     """
 
     def attention(self, logit_BKHN: Tensor, mask_BN: Tensor) -> Tensor:

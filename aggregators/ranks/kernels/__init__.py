@@ -1,1 +1,1 @@
-"""Sorted sums in C and in Triton, for where torch's own sort is slow."""
+"""Sorted sums in C and in Triton, for devices on which torch's sort is slow."""

@@ -1,7 +1,7 @@
-"""The sorted weighted sum on a CUDA device, in Triton.
+"""The sorted weighted sum on CUDA devices, in Triton.
 
-No sort: the rank of an element is how many of its channel are larger, or equal and earlier. A program counts them for
-one set and a few channels, and never leaves the layout in which the elements came.
+The kernels do not sort: an element's rank is the number of elements in its channel that are larger, or equal and
+earlier. A program counts them for one set and a few channels, in the memory layout of the elements.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 LARGEST = 64
-"""Elements of the largest set that is counted. Comparisons grow with the square: sorting 100 elements takes less."""
+"""Largest set size for counting ranks. Comparisons grow quadratically: at about 100 elements sorting is faster."""
 TILE = 4096
-"""Elements that a program holds."""
+"""Elements per program."""
 
 
 @triton.jit
 def _tile(x, mask, size, dim, SIZE: tl.constexpr, COLUMNS: tl.constexpr):
-    """Return a tile `(SIZE, COLUMNS)` of one set: its values, ranks, what is real, and its place in `(B, N, D)`."""
+    """Return a tile `(SIZE, COLUMNS)` of one set: values, ranks, mask, and offsets in `(B, N, D)`."""
     b, n = tl.program_id(0).to(tl.int64), tl.arange(0, SIZE)
     d = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     real_N = tl.load(mask + b * size + n, mask=n < size, other=0) != 0
@@ -34,7 +34,7 @@ def _tile(x, mask, size, dim, SIZE: tl.constexpr, COLUMNS: tl.constexpr):
         row = b * size + m
         other = tl.load(x + row * dim + d, mask=d < dim, other=0.0).to(tl.float32)[None, :]
         before = (other > value) | ((other == value) & (n > m)[:, None])
-        rank += before.to(tl.int32) * tl.load(mask + row)  # 0 for a pad
+        rank += before.to(tl.int32) * tl.load(mask + row)  # 0 in the padding
     return value, rank, real, at
 
 
@@ -59,7 +59,7 @@ def _sum(x, mask, w, out, size, dim, SIZE: tl.constexpr, COLUMNS: tl.constexpr, 
 def _spread(
     x, mask, w, grad, out, size, dim, SIZE: tl.constexpr, COLUMNS: tl.constexpr, PER_CHANNEL: tl.constexpr
 ):
-    """Give every element its weight times its channel's gradient."""
+    """Multiply every element's weight by its channel's gradient."""
     _, rank, real, at = _tile(x, mask, size, dim, SIZE, COLUMNS)
     weight = _weights(w, rank, real, size, dim, PER_CHANNEL, COLUMNS)
     d = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
@@ -69,7 +69,7 @@ def _spread(
 
 @triton.jit
 def _sort(x, mask, out, size, dim, SIZE: tl.constexpr, COLUMNS: tl.constexpr):
-    """Put every value at its rank."""
+    """Store every value at its rank."""
     value, rank, real, _ = _tile(x, mask, size, dim, SIZE, COLUMNS)
     d = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     at = (tl.program_id(0).to(tl.int64) * size + rank) * dim + d[None, :]
@@ -77,10 +77,10 @@ def _sort(x, mask, out, size, dim, SIZE: tl.constexpr, COLUMNS: tl.constexpr):
 
 
 class SortedSum(torch.autograd.Function):
-    """`(x_BND, weight_BNC, mask_BN)` -> `(B, D)` in float32: C is D, or 1 for weights that all channels share.
+    """`(x_BND, weight_BNC, mask_BN)` -> `(B, D)` in float32; C is D, or 1 for weights shared by all channels.
 
-    Only the inputs are kept for the way back, which counts ranks again; it adds nothing atomically, so its results
-    are the same every time.
+    Only the inputs are saved for the backward pass, which counts ranks again. It uses no atomic additions and is
+    deterministic.
     """
 
     @staticmethod
@@ -110,7 +110,7 @@ class SortedSum(torch.autograd.Function):
 
 
 class SortDescending(torch.autograd.Function):
-    """`(x_BND, mask_BN)` -> `(B, N, D)`: sorted values, then zeros."""
+    """`(x_BND, mask_BN)` -> `(B, N, D)`: values in descending order, then zeros."""
 
     @staticmethod
     def forward(ctx: Any, x_BND: Tensor, mask_BN: Tensor) -> Tensor:
@@ -122,7 +122,7 @@ class SortDescending(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_BND: Tensor) -> tuple[Tensor, None]:
-        """Return every value's gradient to where it came from."""
+        """Scatter the gradients to the values' original positions."""
         x_BND, mask_BN = ctx.saved_tensors
         grad_x_BND, ones_BD = torch.zeros_like(x_BND), torch.ones_like(x_BND[:, 0])
         _launch(_spread, x_BND, mask_BN, grad_BND.contiguous(), ones_BD, grad_x_BND, PER_CHANNEL=True)
@@ -136,7 +136,7 @@ def _sorted(x_BND: Tensor, mask_BN: Tensor) -> Tensor:
 
 
 def _launch(kernel: Any, x_BND: Tensor, mask_BN: Tensor, *more: Tensor, **options: bool) -> None:
-    """Run a kernel for every set and every few channels."""
+    """Launch a kernel on a grid of sets and channel blocks."""
     sets, size, dim = x_BND.shape
     rows = triton.next_power_of_2(size)
     columns = max(16, min(triton.next_power_of_2(dim), TILE // rows))

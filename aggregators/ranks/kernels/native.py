@@ -1,6 +1,6 @@
-"""Pooling by rank on the CPU: two small C files, built with the machine's own compiler when first needed.
+"""Pooling by rank on CPUs: two small C files, compiled on first use with the machine's compiler.
 
-The compiled file is kept in the user's cache (`~/.cache/polypool`, or below `XDG_CACHE_HOME`) for later processes.
+The compiled library is cached in `~/.cache/polypool`, or below `XDG_CACHE_HOME`.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ TYPES = {torch.float32: ("float", "int"), torch.float64: ("double", "long long")
 THREADS = ("-fopenmp",), ()
 PROCESSOR = ("-march=native", "-mno-avx512f"), ("-mcpu=native",), ()
 FLAGS = tuple((*threads, *processor) for threads, processor in itertools.product(THREADS, PROCESSOR))
-"""What makes the code fast, on x86 and elsewhere; the first that the compiler takes is used. AVX-512 compares into
-registers of their own, from which a mask comes back slowly: the network took 1.5 times as long with it as with AVX2."""
+"""Compiler flags in order of preference; the first set that the compiler accepts is used. AVX-512 compares into mask
+registers, which are slow to read back: the sorting network took 1.5 times as long as with AVX2."""
 CHUNK = 256
-"""Channels of a set that a thread takes at a time."""
+"""Channels per work item."""
 SMALL = 1 << 16
-"""Elements below which one thread is enough."""
+"""Number of values below which one thread is used."""
 LARGEST = 1 << 16
-"""Elements of the largest set that is sorted: each thread holds 35 MB of comparisons for it."""
+"""Largest set size to sort: the sorting network then takes 35 MB per thread."""
 
 
 @lru_cache
 def library(dtype: torch.dtype) -> ctypes.CDLL | None:
-    """Load the functions for float32 or float64; None where they cannot be built."""
+    """Load the library for float32 or float64; None if it cannot be compiled."""
     compiler = shlex.split(os.environ.get("CC", "cc"))
     if dtype not in TYPES or not compiler or not shutil.which(compiler[0]):
         return None
@@ -64,20 +64,20 @@ def library(dtype: torch.dtype) -> ctypes.CDLL | None:
 
 
 def kept(dtype: torch.dtype, what: str, measure: Callable[[], float]) -> float:
-    """Return a number about the functions for a type: the one kept under the compiled file's name, or a new one."""
+    """Return a measurement for one dtype, cached under the library's name; call `measure` on a cache miss."""
     loaded = library(dtype)
-    assert loaded is not None  # the caller has compiled code
+    assert loaded is not None  # callers have compiled the library
     return measured.kept(Path(loaded._name).stem, what, measure)
 
 
 def _load(command: Sequence[str]) -> ctypes.CDLL:
-    """Load the compiled file from the user's cache, where it is put first if need be.
+    """Load the library from the user's cache, compiling it on a miss.
 
-    Where the cache cannot be written, or holds what cannot be loaded, the file is built for this process alone.
+    If the cache is not writable, or its file does not load, the library is compiled for this process only.
 
     Raises:
-        OSError: the system refuses what was built.
-        subprocess.CalledProcessError: the compiler does not take the source.
+        OSError: the compiled library cannot be loaded.
+        subprocess.CalledProcessError: the compiler rejects the source.
     """
     try:
         cache = user_cache()
@@ -87,15 +87,15 @@ def _load(command: Sequence[str]) -> ctypes.CDLL:
             with tempfile.TemporaryDirectory(dir=cache) as folder:
                 _compile(command, Path(folder)).replace(
                     cached
-                )  # at once: other processes see all of it or nothing
+                )  # atomic rename: other processes see the complete file or none
         return ctypes.CDLL(str(cached))
-    except (OSError, RuntimeError):  # RuntimeError: the user has no home
+    except (OSError, RuntimeError):  # RuntimeError: no home directory
         with tempfile.TemporaryDirectory() as folder:
             return ctypes.CDLL(str(_compile(command, Path(folder))))
 
 
 def _key(command: Sequence[str]) -> str:
-    """Return a name for what a command makes here: code for this very processor, by this very compiler."""
+    """Return a cache key for a command: it covers source, processor and compiler."""
     version = subprocess.run([*command, "--version"], capture_output=True).stdout
     parts = [*command, *sum(FLAGS, ()), version.decode(errors="replace"), *measured.processor()]
     sources = b"".join(source.read_bytes() for source in SOURCES)
@@ -103,7 +103,7 @@ def _key(command: Sequence[str]) -> str:
 
 
 def _compile(command: Sequence[str], folder: Path) -> Path:
-    """Return the compiled file, made with the first flags that the compiler takes."""
+    """Compile with the first set of flags that the compiler accepts; return the library's path."""
     built = folder / "sorted_sum.so"
     for flags in FLAGS:
         done = subprocess.run(
@@ -115,14 +115,14 @@ def _compile(command: Sequence[str], folder: Path) -> Path:
 
 
 class SortedSum(torch.autograd.Function):
-    """`(x_BND, weight_BNC, mask_BN)` -> `(B, D)`: C is D, or 1 for weights that all channels share.
+    """`(x_BND, weight_BNC, mask_BN)` -> `(B, D)`; C is D, or 1 for weights shared by all channels.
 
-    Nothing but the inputs is kept for the way back, which sorts again.
+    Only the inputs are saved for the backward pass, which sorts again.
     """
 
     @staticmethod
     def forward(ctx: Any, x_BND: Tensor, weight_BNC: Tensor, mask_BN: Tensor) -> Tensor:
-        """Sum on as many threads as torch uses."""
+        """Sum with as many threads as torch uses."""
         x_BND, weight_BNC, mask_BN = x_BND.contiguous(), weight_BNC.contiguous(), mask_BN.contiguous()
         out_BD = torch.empty_like(x_BND[:, 0])
         _call("weighted_sum", x_BND, mask_BN, weight_BNC, out_BD)
@@ -132,20 +132,21 @@ class SortedSum(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_BD: Tensor) -> tuple[Tensor | None, ...]:
-        """Return the gradients of elements and weights; at ties any of the equal elements may get one's weight."""
+        """Return the gradients of elements and weights; at ties, any of the equal elements may get a rank's weight."""
         for_x, for_weight, _ = ctx.needs_input_grad
         return *_gradients(*ctx.saved_tensors, grad_BD, for_x=for_x, for_weight=for_weight), None
 
 
 class SortDescending(torch.autograd.Function):
-    """`(x_BND, mask_BN)` -> `(B, N, D)`: sorted values, then zeros.
+    """`(x_BND, mask_BN)` -> `(B, N, D)`: values in descending order, then zeros.
 
-    They are the gradient of a sum's weights, and their own gradients are weights; so the two share everything.
+    The sorted values are the gradient of a sum's weights, and the gradient of sorting is a weighted sum: both share the
+    same kernels.
     """
 
     @staticmethod
     def forward(ctx: Any, x_BND: Tensor, mask_BN: Tensor) -> Tensor:
-        """Sort on as many threads as torch uses."""
+        """Sort with as many threads as torch uses."""
         x_BND, mask_BN = x_BND.contiguous(), mask_BN.contiguous()
         ctx.save_for_backward(x_BND, mask_BN)
         ones_BD = torch.ones_like(x_BND[:, 0])
@@ -154,7 +155,7 @@ class SortDescending(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_BND: Tensor) -> tuple[Tensor, None]:
-        """Return every value's gradient to where it came from."""
+        """Scatter the gradients to the values' original positions."""
         x_BND, mask_BN = ctx.saved_tensors
         ones_BD = torch.ones_like(x_BND[:, 0])
         grad_BND = grad_BND.contiguous()
@@ -164,10 +165,10 @@ class SortDescending(torch.autograd.Function):
 def _gradients(
     x_BND: Tensor, weight_BNC: Tensor, mask_BN: Tensor, grad_BD: Tensor, *, for_x: bool, for_weight: bool
 ) -> tuple[Any, Any]:
-    """Return the gradients of a sum's elements and of its weights; None for one that is not requested."""
+    """Return the gradients of a sum's elements and weights; None for one that is not requested."""
     grad_x_BND = torch.empty_like(x_BND) if for_x else None
     shared, grad_weight = weight_BNC.shape[2] == 1, None
-    if for_weight:  # of a shared weight every chunk of channels gives a part
+    if for_weight:  # each chunk of channels adds to a shared weight's gradient
         parts = -(-x_BND.shape[2] // CHUNK)
         grad_weight = (
             weight_BNC.new_empty(len(x_BND), parts, x_BND.shape[1])
@@ -181,7 +182,7 @@ def _gradients(
 
 
 def _call(name: str, x_BND: Tensor, mask_BN: Tensor, weight_BNC: Tensor, *more: Tensor | None) -> None:
-    """Call a function of the library for all sets; `ctypes` lets go of the interpreter meanwhile."""
+    """Call a library function for all sets; `ctypes` releases the GIL."""
     sets, size, dim = x_BND.shape
     channels = weight_BNC.shape[2]
     strides = size * channels, channels, int(channels > 1)
