@@ -1,4 +1,4 @@
-"""Maps of single elements without the pads of their sets."""
+"""Element-wise maps of padded sets that skip the padding."""
 
 from __future__ import annotations
 
@@ -10,22 +10,21 @@ from torch import Tensor, nn
 from polypool.infra.compute.device import traced
 
 STEP = 64
-"""The number of rows on a CPU is a multiple of it.
+"""The number of rows on a CPU is padded to a multiple of this.
 
-oneDNN compiles a matrix product in bfloat16 anew for each number of rows that it meets, which differs from batch to
-batch. That takes 3 ms, and the product of 1,760 rows of 384 values half of one.
-"""
+oneDNN compiles a bfloat16 matrix product for each new number of rows, which varies by batch. Compiling takes 3 ms; the
+product of 1,760 rows of 384 values takes 0.5 ms."""
 
 
 class Rows:
-    """The elements of padded sets as R rows, so that maps of single elements skip the pads.
+    """The elements of padded sets as R rows, so that element-wise maps skip the padding.
 
-    On a CPU, rows are the real elements, then copies of the first up to a multiple of `STEP`. On a GPU the number of
-    real elements would have to be copied to the host, so there, and where code is traced, rows are all B x N elements.
+    On a CPU, rows are the real elements, followed by copies of the first up to a multiple of `STEP`. Under tracing and
+    on a GPU, where counting real elements would synchronise with the host, rows are all B x N elements.
 
     Attributes:
-        mask_R: True for real elements, where rows are all elements; None where none of the rows is a pad.
-        real: `mask_R`, or the number of real elements, which are the first rows; None where all rows are.
+        mask_R: True for real elements if rows are all elements; None if no row is padding.
+        real: `mask_R`, or the number of real elements, which are the first rows; None if all rows are real.
     """
 
     def __init__(self, mask_BN: Tensor) -> None:
@@ -49,7 +48,7 @@ class Rows:
         return x_AF.index_select(0, place_R)
 
     def sets(self, x_RD: Tensor) -> Tensor:
-        """Return the sets `(B, N, D)` of rows; pads are zero, or mapped where they are rows."""
+        """Return the sets `(B, N, D)` of rows; padding is zero, or mapped if it is among the rows."""
         if self._place_R is not None:
             x_AD = x_RD.new_zeros(self.mask_BN.numel(), x_RD.shape[1])
             x_RD = x_AD.index_copy_(0, self._place_R, x_RD[: self.real])
@@ -62,10 +61,10 @@ def map_elements(
     """Return the sets `(B, N, D)` of mapped elements.
 
     Args:
-        linear: maps each element, `(R, F)` to `(R, D)`.
+        linear: maps rows `(R, F)` to `(R, D)`.
         x_BNF: the sets.
         mask_BN: True for real elements.
-        prepared: called first, with rows `(R, F)` and `Rows.mask_R`.
+        prepared: preprocessing, called with rows `(R, F)` and `Rows.mask_R`.
     """
     rows = Rows(mask_BN)
     return rows.sets(linear(prepared(rows.of(x_BNF), rows.mask_R)))

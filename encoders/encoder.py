@@ -1,4 +1,4 @@
-"""The contract of encoders, which turn raw inputs or stored features into sets in the joint width."""
+"""Base classes of encoders, which map raw inputs or stored features to sets in the joint width."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _STANDARDISE = Rule("True, False or auto", lambda value: isinstance(value, bool)
 
 @dataclass(frozen=True, kw_only=True)
 class Statistics:
-    """Per-channel mean and deviation of the training split's features, over `sets` sets of `vectors` vectors in all."""
+    """Per-channel mean and standard deviation of the training features: `vectors` vectors in `sets` sets."""
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
@@ -34,7 +34,7 @@ class Statistics:
 
 @dataclass(frozen=True, kw_only=True)
 class FeatureAssets:
-    """Width of stored features, and their statistics where the store has any."""
+    """Width of stored features, and their statistics if the store has them."""
 
     dim: Annotated[int, at_least(1)]
     statistics: Statistics | None = None
@@ -46,10 +46,10 @@ class FeatureAssets:
 
 
 class Encoder(nn.Module, ABC):
-    """`(x, mask_BN)` -> `(x_BND, mask_BN)`, or `(x_BND, mask_BN, global_BS)` with a vector of the whole.
+    """`(x, mask_BN)` -> `(x_BND, mask_BN)`, or `(x_BND, mask_BN, global_BS)` with a global feature.
 
-    Constructors take `assets` first: what an encoder needs besides its parameters and weights, as plain JSON, so that a
-    checkpoint is rebuilt without the data it was trained on.
+    Constructors take `assets` first: everything besides parameters and weights that the encoder needs, as plain JSON,
+    so that a checkpoint can be loaded without the training data.
     """
 
     width: int
@@ -57,45 +57,45 @@ class Encoder(nn.Module, ABC):
     global_width: int = 0
     """Width S of the global feature; 0 for none."""
     reads: str = "features"
-    """Stored `features` of images or of texts, `pixels`, or the `tokens` of texts."""
+    """Input: stored `features` of images or texts, `pixels`, or `tokens` of texts."""
     published: str = ""
-    """The submodule that is a model of transformers with published weights, which `--adapt` changes; empty for none."""
+    """Submodule with published weights (a transformers model), which `--adapt` changes; empty for none."""
     adaptation: Adaptation | None = None
-    """What was made of it; None where all its weights are trained."""
+    """Its adaptation; None if all its weights are trained."""
     assets_kind: Any = dict[str, Any]
-    """A dataclass of the fields of `assets`, by which those of a file are checked."""
+    """Dataclass that validates `assets` read from a file."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if "forward" in vars(cls) and "before_affine" not in vars(cls):
-            cls.before_affine = Encoder.before_affine  # a new `forward` may end with another step
+            cls.before_affine = Encoder.before_affine  # an overridden `forward` may end with another step
 
     @abstractmethod
     def forward(self, x: Tensor, mask_BN: Tensor) -> tuple[Tensor, ...]:
         """Encode each set.
 
         Returns:
-            The sets `(B, N, D)`; their mask `(B, N)`, which may differ from `mask_BN`; and the global features
-            `(B, S)`, where `global_width` is not 0.
+            The sets `(B, N, D)`; their mask `(B, N)`, which may differ from `mask_BN`; and global features `(B, S)`,
+            unless `global_width` is 0.
         """
 
     def before_affine(self, x: Tensor, mask_BN: Tensor) -> tuple[Tensor, Tensor, nn.Module] | None:
-        """Return what the last step of `forward` maps, where that is an affine map of single elements alone.
+        """Return the input of `forward`'s last step, if that is an element-wise affine map.
 
         Returns:
-            The sets `(B, N, F)`, their mask, and the map, by which a mean can be taken before it; or None.
+            The sets `(B, N, F)`, their mask, and the map, which commutes with means; or None.
         """
         return None
 
     def load_pretrained(self) -> None:
-        """Load published weights, where there are any, into a new encoder."""
+        """Load published weights, if any, into a new encoder."""
 
 
 def recompute(model: nn.Module) -> None:
-    """Let published parts keep no activations of their layers for the backward pass, which computes them again.
+    """Enable activation checkpointing in published parts: activations are recomputed in the backward pass.
 
     Raises:
-        InputError: no encoder of the model has a published part, or one cannot do it.
+        InputError: no encoder of the model has a published part, or one does not support it.
     """
     encoders = [module for module in model.modules() if isinstance(module, Encoder) and module.published]
     if not encoders:
@@ -115,7 +115,7 @@ class FeatureEncoder(Encoder):
 
     Args:
         assets: see `FeatureAssets`.
-        standardise: bring features to mean 0 and deviation 1 by the statistics first; `auto` where there are any.
+        standardise: standardise features by the store's statistics; `auto` does so if the store has them.
     """
 
     assets_kind = FeatureAssets
@@ -137,9 +137,9 @@ class FeatureEncoder(Encoder):
             self.register_buffer("scale_F", torch.tensor(statistics["std"]).clamp(min=1e-6).reciprocal())
 
     def features(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        """Return stored features `(..., F)` in the precision of the weights; standardised ones are zero in the pads.
+        """Return stored features `(..., F)` in the dtype of the weights; standardised ones are zero in the padding.
 
-        `mask` `(...)` is True for real elements, None where there are no pads.
+        `mask` `(...)` is True for real elements, None without padding.
         """
         x = x.to(next(self.parameters()).dtype)
         if self.standardise:
@@ -149,14 +149,14 @@ class FeatureEncoder(Encoder):
 
 
 class TextEncoder(Encoder):
-    """An encoder of token numbers `(B, L)`."""
+    """An encoder of token ids `(B, L)`."""
 
     reads = "tokens"
 
     @classmethod
     @abstractmethod
     def prepare(cls, captions: Iterable[str], **params: Any) -> dict[str, Any]:
-        """Make the assets of a new encoder from the training captions and the parameters of its spec."""
+        """Compute the assets of a new encoder from the training captions and the parameters of its spec."""
 
     @classmethod
     @abstractmethod

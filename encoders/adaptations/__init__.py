@@ -1,7 +1,7 @@
-"""Adaptations: what is trained of encoders with published weights, where it is not all of them.
+"""Adaptations: partial training of encoders with published weights.
 
-Checkpoints of an adapted encoder leave its published weights out and keep their digest, so that a run takes kilobytes;
-`merge` makes an encoder without any adaptation of it, as `export` does.
+Checkpoints of an adapted encoder omit its published weights and store their digest, so they take kilobytes. `merge`,
+which `export` uses, folds an adaptation into the encoder's weights.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from polypool.encoders.encoder import Encoder
 from polypool.infra.errors import InputError, unknown
 
 DIGEST = "published_sha256"
-"""Buffer of an adapted encoder: the digest of the weights that it started from; zeros before they are loaded."""
+"""Buffer of an adapted encoder: digest of its published weights; zeros before they are loaded."""
 SIDES = ("visual", "text")
 
 
@@ -24,7 +24,7 @@ class Adaptation(ABC):
     """A way to train a model with published weights.
 
     Args:
-        sides: whose encoders it is for: `visual`, `text` or both; others are trained whole.
+        sides: encoders to adapt: `visual`, `text` or both; others are trained in full.
     """
 
     def __init__(self, *, sides: str = "visual text") -> None:
@@ -35,7 +35,7 @@ class Adaptation(ABC):
 
     @abstractmethod
     def change(self, model: nn.Module) -> None:
-        """Add weights to a model whose own weights are frozen already."""
+        """Add trainable weights to a model whose own weights are already frozen."""
 
     @abstractmethod
     def is_added(self, name: str) -> bool:
@@ -43,11 +43,11 @@ class Adaptation(ABC):
 
     @abstractmethod
     def merge(self, model: nn.Module) -> None:
-        """Bring what was trained into the model's own weights, and undo `change`."""
+        """Merge the trained weights into the model's own, and remove what `change` added."""
 
 
 def adapt(encoder: Encoder, adaptation: Adaptation) -> None:
-    """Freeze the published weights of an encoder, and add those of an adaptation."""
+    """Freeze the published weights of an encoder and apply an adaptation."""
     model = encoder.get_submodule(encoder.published)
     encoder.register_buffer(DIGEST, _digest(model))
     model.requires_grad_(False)
@@ -56,7 +56,7 @@ def adapt(encoder: Encoder, adaptation: Adaptation) -> None:
 
 
 def merge(model: nn.Module) -> None:
-    """Merge the adaptations of all encoders of a model, which then needs no published weights any more."""
+    """Merge the adaptations of all encoders of a model, which then no longer depends on the published weights."""
     for encoder, adaptation, _ in adapted(model):
         part = encoder.get_submodule(encoder.published)
         adaptation.merge(part)
@@ -66,7 +66,7 @@ def merge(model: nn.Module) -> None:
 
 
 def left_out(model: nn.Module) -> set[str]:
-    """Return the names of the weights that a checkpoint leaves out, as they are published."""
+    """Return the names of the published weights, which a checkpoint omits."""
     return {
         f"{prefix}{encoder.published}.{name}"
         for encoder, adaptation, prefix in adapted(model)
@@ -76,10 +76,10 @@ def left_out(model: nn.Module) -> set[str]:
 
 
 def check_published(model: nn.Module, weights: dict[str, Tensor], *, where: object) -> None:
-    """Compare the published weights of a model with those that a checkpoint was trained on.
+    """Compare the digest of a model's published weights with the one in a checkpoint.
 
     Raises:
-        InputError: they are others.
+        InputError: the digests differ.
     """
     for encoder, _, prefix in adapted(model):
         digest = weights.get(f"{prefix}{DIGEST}")
@@ -91,7 +91,7 @@ def check_published(model: nn.Module, weights: dict[str, Tensor], *, where: obje
 
 
 def adapted(model: nn.Module) -> Iterator[tuple[Encoder, Adaptation, str]]:
-    """Yield the encoders of a model that have an adaptation, each with it and the prefix of its weights' names."""
+    """Yield each adapted encoder with its adaptation and the prefix of its weights' names."""
     for path, module in [*model.named_modules()]:
         if isinstance(module, Encoder) and module.adaptation is not None:
             yield module, module.adaptation, f"{path}." if path else ""

@@ -1,4 +1,4 @@
-"""Published weights as they are."""
+"""Frozen published weights."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from polypool.infra.registry import ADAPTATIONS
 
 @ADAPTATIONS.register("frozen")
 class Frozen(Adaptation):
-    """Train nothing of the published weights, only what comes after them.
+    """Train no published weight, only the layers after them.
 
     Args:
         sides: `visual`, `text` or both.
@@ -23,4 +23,4 @@ class Frozen(Adaptation):
         return False
 
     def merge(self, model: nn.Module) -> None:
-        """Leave the weights, which did not change."""
+        """Do nothing: the weights did not change."""

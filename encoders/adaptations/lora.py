@@ -12,17 +12,17 @@ from polypool.infra.registry import ADAPTATIONS
 
 @ADAPTATIONS.register("lora")
 class Lora(Adaptation):
-    """Train low-rank updates of linear maps, W + (alpha / r) B A, and leave W as it is published.
+    """Train low-rank updates of linear maps, W + (alpha / r) B A, with W frozen.
 
-    A `(r, in)` begins random, B `(out, r)` at zero, so that a new model is the published one. Source: Hu et al., "LoRA:
-    low-rank adaptation of large language models", ICLR 2022, equation 3.
+    A `(r, in)` is initialised at random and B `(out, r)` at zero, so that training starts from the published model.
+    Source: Hu et al., "LoRA: low-rank adaptation of large language models", ICLR 2022, equation 3.
 
     Args:
         r: rank of the updates.
-        alpha: numerator of their scale, a whole number; r where None, a scale of 1.
-        dropout: share of the input of A that is dropped in training.
-        parts: last components of the names of the linear maps, or `all`; the default are queries and values of
-            attention by the names of BERT, ViT and DINOv2, and of CLIP, SigLIP and most decoders.
+        alpha: numerator of their scale, a whole number; r if None, for a scale of 1.
+        dropout: dropout rate of the input of A.
+        parts: last components of the names of the linear maps, or `all`; by default queries and values of attention, as
+            BERT, ViT and DINOv2 name them, and as CLIP, SigLIP and most decoders do.
         sides: `visual`, `text` or both.
     """
 

@@ -1,4 +1,4 @@
-"""Networks that `extract` runs once over images, videos or texts: the contract of a backbone."""
+"""Backbones: frozen networks that `extract` runs once over images, videos or texts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from polypool.infra.spec import changed, refuse_untrusted
 
 @dataclass(frozen=True, kw_only=True)
 class Described:
-    """The set of one image, with columns beside its vectors.
+    """The features of one image, with further columns.
 
     Attributes:
         x_ND: `(N, D)` float32.
@@ -33,22 +33,22 @@ class Described:
     columns: Mapping[str, np.ndarray]
 
     def side_by_side(self) -> np.ndarray:
-        """Return vectors and columns as one array `(N, D + C ...)`, the columns in the order of their names."""
+        """Return vectors and columns concatenated, `(N, D + C ...)`, columns sorted by name."""
         return np.concatenate([self.x_ND, *(self.columns[name] for name in sorted(self.columns))], axis=1)
 
 
 class Backbone(ABC):
-    """Describes images, videos or texts for `extract`; register one under `BACKBONES`.
+    """Computes features of images, videos or texts for `extract`; register one under `BACKBONES`.
 
     Attributes:
         dim: width D of the features.
-        gpu: whether it computes on a GPU where there is one; each worker of it then gets one.
-        reads: `image`: it is called with a list of images, and returns a `(N, D)` float32 array for each; `video`: it
-            is called with an iterator over a video's frames, and returns one `(N, D)` float32 array; `text`: with a
-            list of texts, and returns for each such an array, or a text that says why there is none.
-        columns: of a backbone of images, numbers of each column beside the vectors, by name; where there is any, it
-            returns a `Described` for each image.
-        note: printed before `extract` starts, such as that a setting does not suit this machine.
+        gpu: whether it uses a GPU if one is available; each of its workers then reserves one.
+        reads: `image`: called with a list of images, returns a `(N, D)` float32 array for each. `video`: called with an
+            iterator over a video's frames, returns one `(N, D)` float32 array. `text`: called with a list of texts,
+            returns for each an array, or a string with the reason if the text cannot be encoded.
+        columns: for images, the width of each further column, by name; if not empty, the backbone returns a `Described`
+            for each image.
+        note: message printed before `extract` starts, such as a setting that is slow on this machine.
     """
 
     dim: int
@@ -59,17 +59,17 @@ class Backbone(ABC):
 
     @abstractmethod
     def describe(self) -> dict[str, Any]:
-        """Return what the features depend on, as JSON can hold it; `backbone` is the registered name."""
+        """Return all settings that determine the features, as JSON values; `backbone` is the registered name."""
 
     @abstractmethod
     def __call__(
         self, inputs: Iterable[Image.Image | str]
     ) -> list[np.ndarray | Described | str] | np.ndarray:
-        """Describe images of any mode and size, a video by its frames, or texts."""
+        """Compute the features of images of any mode and size, of a video's frames, or of texts."""
 
 
 def vectors(described: np.ndarray | Described) -> np.ndarray:
-    """Return the vectors `(N, D)` alone of what a backbone returned for one image."""
+    """Return the vectors `(N, D)` of a backbone's output for one image, without columns."""
     return described.x_ND if isinstance(described, Described) else described
 
 
@@ -82,19 +82,19 @@ def build_backbone(spec: str) -> Backbone:
     return BACKBONES.build(spec)
 
 
-_SHOWN = reprlib.Repr()  # shortens what differs in a message: a tokenizer takes megabytes
+_SHOWN = reprlib.Repr()  # shortens the difference in a message: a tokenizer takes megabytes
 _SHOWN.maxstring = _SHOWN.maxother = 80
 
 
 def recorded_spec(extractor: Any, *, where: str) -> str:
-    """Return the spec of a backbone that a store names.
+    """Return the spec of the backbone that a store records.
 
     Args:
-        extractor: its description (`Backbone.describe`), as it was read.
+        extractor: output of `Backbone.describe`, as read from the store.
         where: the file and its field, for messages.
 
     Raises:
-        InputError: there is no such backbone, or it is of a module that is not trusted.
+        InputError: an unknown backbone, or one from an untrusted module.
     """
     described = from_plain(dict[str, Any], extractor, where=where)
     name = from_plain(str, described.get("backbone"), where=f"{where}.backbone")
@@ -105,15 +105,15 @@ def recorded_spec(extractor: Any, *, where: str) -> str:
 
 
 def recorded_backbone(extractor: dict[str, Any], *, where: str, store: str) -> Backbone:
-    """Return the backbone that made the features of a store.
+    """Return the backbone that computed the features of a store.
 
     Args:
-        extractor: its description, as it was read.
+        extractor: output of `Backbone.describe`, as read from the store.
         where: the file and its field, for messages.
-        store: the folder, likewise.
+        store: the folder, for messages.
 
     Raises:
-        InputError: it cannot be built, or is another one now.
+        InputError: it cannot be built, or its description differs now.
     """
     spec = recorded_spec(extractor, where=where)
     folder = remembered_folder(extractor)
@@ -121,7 +121,7 @@ def recorded_backbone(extractor: dict[str, Any], *, where: str, store: str) -> B
     if folder and folder.is_dir():
         spec = changed(spec, name=str(folder))
     elif folder:
-        gone = f" Its model was in {folder} when they were extracted, which is gone."
+        gone = f" Its model was in {folder} when they were extracted; that folder no longer exists."
     try:
         built = build_backbone(spec)
     except InputError as error:
@@ -134,7 +134,7 @@ def recorded_backbone(extractor: dict[str, Any], *, where: str, store: str) -> B
             f"{key} {_SHOWN.repr(extractor.get(key))}, here {_SHOWN.repr(here.get(key))}" for key in differing
         )
         raise InputError(
-            f"{store}: its backbone cannot be built as it was ({what}); install what it was made with, or extract the "
-            "store again and train on it"
+            f"{store}: its backbone cannot be built as it was ({what}); install the versions it was made with, or "
+            "extract the store again and retrain"
         )
     return built

@@ -1,12 +1,12 @@
-"""Cells of a regular grid, described by colour, edges and texture: features that need no weights.
+"""Colour, edge and texture features of the cells of a regular grid, which need no weights.
 
-Colour is measured in CIE Lab, where equal distances look equally different. Edges are histograms of oriented
-gradients (Dalal and Triggs, "Histograms of oriented gradients for human detection", CVPR 2005), here with soft
-bins and square roots, after which Euclidean distance compares histograms by Hellinger's. Texture is uniform local
-binary patterns (Ojala, Pietikäinen and Mäenpää, "Multiresolution gray-scale and rotation invariant texture
-classification with local binary patterns", PAMI 2002).
+Colours are in CIE Lab, which is perceptually uniform. Edges are histograms of oriented gradients (Dalal and Triggs,
+"Histograms of oriented gradients for human detection", CVPR 2005), here with soft bins and square roots, so that
+Euclidean distances are Hellinger distances of histograms. Texture is uniform local binary patterns (Ojala, Pietikäinen
+and Mäenpää, "Multiresolution gray-scale and rotation invariant texture classification with local binary patterns", PAMI
+2002).
 
-Fewer numbers did better than more: with a thousand training pictures, finer histograms were only memorised.
+Coarse histograms scored higher: with a thousand training images, finer ones overfitted.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from polypool.infra.pictures import rgb
 from polypool.infra.registry import BACKBONES
 
 ORIENTATIONS = 8
-PATTERNS = 10  # uniform patterns of 8 neighbours: 0 to 8 brighter ones, and all others
+PATTERNS = 10  # uniform patterns of 8 neighbours: 0 to 8 brighter ones, and one bin for all others
 
 
 @BACKBONES.register("cells")
 class Cells(Backbone):
-    """Describes each cell of a `grid` x `grid` partition, row by row.
+    """Features of each cell of a `grid` x `grid` partition, in row-major order.
 
-    A picture is first squeezed to a square of `grid * pixels`, so that every cell has the same number of pixels. The
-    numbers of a cell are the mean, standard deviation and covariance of L, a and b (3 each), its edges (8) and texture
-    (10), then how far mean, deviation and edges differ from those of the cells around it (14), and its row and column
-    from -1 to 1 (2), since pooling forgets places.
+    An image is first resized to a square of `grid * pixels`, so that every cell has the same number of pixels. A cell's
+    features are the mean, standard deviation and covariance of L, a and b (3 each), edges (8) and texture (10), the
+    differences of mean, deviation and edges from the surrounding cells (14), and its row and column from -1 to 1 (2),
+    because pooling discards positions.
 
     Args:
-        grid: cells on a side.
+        grid: cells per side.
         pixels: side of a cell in pixels.
     """
 
@@ -54,11 +54,11 @@ class Cells(Backbone):
         self._place_N2 = np.stack(np.meshgrid(place, place, indexing="ij"), axis=-1).reshape(-1, 2)
 
     def describe(self) -> dict[str, object]:
-        """Return what the features depend on."""
+        """Return all settings that determine the features."""
         return {"backbone": "cells", "grid": self.grid, "pixels": self.pixels, "version": 1}
 
     def __call__(self, images: list[Image.Image]) -> list[np.ndarray]:
-        """Return the `(grid * grid, dim)` float32 features of each image; any mode and size will do."""
+        """Return the features of each image, `(grid * grid, dim)` float32; images may have any mode and size."""
         return [self._features(image) for image in images]
 
     def _features(self, image: Image.Image) -> np.ndarray:
@@ -81,7 +81,7 @@ class Cells(Backbone):
         return mean, deviation, covariance_NCC[:, (0, 0, 1), (1, 2, 2)] / 10
 
     def _edges(self, light_HW: np.ndarray) -> np.ndarray:
-        """Return the `(N, ORIENTATIONS)` histogram of gradient directions, each gradient shared by two bins."""
+        """Return histograms of gradient directions `(N, ORIENTATIONS)`, each gradient split between two bins."""
         down, right = np.gradient(light_HW)
         strength_P = np.hypot(down, right).ravel()
         bin_P = (np.arctan2(down, right).ravel() % np.pi) * (ORIENTATIONS / np.pi)
@@ -93,17 +93,17 @@ class Cells(Backbone):
         return np.sqrt(total)
 
     def _texture(self, light_HW: np.ndarray) -> np.ndarray:
-        """Return the `(N, PATTERNS)` histogram of uniform local binary patterns at radius 1."""
+        """Return histograms of uniform local binary patterns at radius 1, `(N, PATTERNS)`."""
         pattern_HW = local_binary_pattern(light_HW.round().astype(np.uint8), 8, 1, method="uniform")
         return np.sqrt(self._histogram(pattern_HW.ravel().astype(np.int64), PATTERNS, None))
 
     def _histogram(self, bin_P: np.ndarray, bins: int, weight_P: np.ndarray | None) -> np.ndarray:
-        """Return the `(N, bins)` histograms of the cells, a mean over their pixels."""
+        """Return the cells' histograms `(N, bins)`, averaged over their pixels."""
         count = self.grid**2 * bins
         return np.bincount(self._index_P * bins + bin_P, weight_P, count).reshape(-1, bins) / self.pixels**2
 
     def _around(self, x_ND: np.ndarray) -> np.ndarray:
-        """Return the mean over the 5 x 5 cells around each, itself among them; the border is repeated."""
+        """Return the mean over the 5 x 5 cells centred at each cell; borders are replicated."""
         x_GGD = x_ND.reshape(self.grid, self.grid, -1)
         padded = np.pad(x_GGD, ((2, 2), (2, 2), (0, 0)), mode="edge")
         return sliding_window_view(padded, (5, 5), axis=(0, 1)).mean(axis=(-2, -1)).reshape(x_ND.shape)

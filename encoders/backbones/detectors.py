@@ -1,8 +1,8 @@
-"""Regions of pictures by detectors that transformers has: of each its vector, its box, and how sure the detector is.
+"""Region features from object detectors of transformers: a vector, a box and a score for each region.
 
-Regions come as bottom-up attention has them (Anderson et al., "Bottom-up and top-down attention for image captioning
-and visual question answering", CVPR 2018): a fixed number of the surest, or as many as are sure enough between a least
-and a most. Boxes and scores become columns of the store.
+Regions are selected as in bottom-up attention (Anderson et al., "Bottom-up and top-down attention for image captioning
+and visual question answering", CVPR 2018): a fixed number with the highest scores, or all above a threshold between a
+minimum and a maximum number. Boxes and scores become columns of the store.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from polypool.infra.registry import BACKBONES
 
 
 class Detector(Backbone):
-    """A detector whose regions become the elements of a picture, the surest first.
+    """A detector whose regions become the elements of an image, in descending order of score.
 
     Attributes:
         backbone: the registered name.
-        kind: class of transformers.
-        types: the types of models that are read rightly.
+        kind: transformers class.
+        types: supported model types.
     """
 
     gpu = True
@@ -50,12 +50,12 @@ class Detector(Backbone):
             raise InputError(f"{name}: a model of type {found!r}; expected {' or '.join(self.types)}")
 
     def describe(self) -> dict[str, Any]:
-        """Return what the features depend on."""
+        """Return all settings that determine the features."""
         chosen = {name: getattr(self, name) for name in ("regions", "least", "threshold", "overlap")}
         return {"backbone": self.backbone} | chosen | self._pretrained.describe()
 
     def __call__(self, images: list[Image.Image]) -> list[Described]:
-        """Return the regions of each image, `(regions, dim)` or fewer; any mode and size will do."""
+        """Return the regions of each image, `(regions, dim)` or fewer; images may have any mode and size."""
         found = self._pretrained.computed(self._pixels(images), self._detect)
         return [
             self._chosen(x_QD, corners(self._of_picture(centre_Q4, image)), score_Q)
@@ -77,29 +77,29 @@ class Detector(Backbone):
         return self._pretrained.pixels(images)
 
     def _of_picture(self, centre_Q4: np.ndarray, image: Image.Image) -> np.ndarray:
-        """Return boxes as fractions of the picture's sides, where the model gives them of what it was shown."""
+        """Convert boxes from the model's input to fractions of the image's sides."""
         return centre_Q4
 
     @staticmethod
     @abstractmethod
     def _detect(model: Any, pixel_BCHW: Any) -> Sequence[Any]:
-        """Return vectors `(B, Q, D)`, boxes `(B, Q, 4)` as centre and sides, and scores `(B, Q)` from 0 to 1."""
+        """Return vectors `(B, Q, D)`, boxes `(B, Q, 4)` as centre and size, and scores `(B, Q)` in [0, 1]."""
 
 
 @BACKBONES.register("detr")
 class DETR(Detector):
     """DETR: Carion et al., "End-to-end object detection with transformers", ECCV 2020.
 
-    A region's vector is the last state of its query in the decoder; its score, the highest probability of a class that
-    is an object. The published weights name a backbone of timm, which is then needed beside (`pip install timm`).
+    A region's vector is its query's last decoder state; its score is the highest probability of an object class. The
+    published weights use a timm backbone (`pip install timm`).
 
     Args:
         name: a model on the hub, or a local folder.
-        regions: how many at most.
-        least: how many at least.
-        threshold: the score that regions beyond the `least` need; bottom-up attention has 10 to 100, beyond 0.2.
-        overlap: leave out a region of which more than this share (intersection over union) is in a surer one; DETR
-            has learnt not to find things twice, so none by default.
+        regions: maximum number of regions.
+        least: minimum number of regions.
+        threshold: minimum score of regions beyond the `least`; bottom-up attention keeps 10 to 100 above 0.2.
+        overlap: drop a region whose intersection over union with a higher-scored one exceeds this; DETR is trained
+            without duplicates, so 1 (none dropped) by default.
     """
 
     backbone, types = "detr", ("detr", "table-transformer")
@@ -117,20 +117,22 @@ class DETR(Detector):
         self.dim: int = self._pretrained.setting("d_model", of="a DETR")
 
     def _pixels(self, images: list[Image.Image]) -> list[Any]:
-        return self._pretrained.pixels(images, do_pad=False)  # each image has the size that it has
+        return self._pretrained.pixels(images, do_pad=False)  # images differ in size
 
     @staticmethod
     def _detect(model: Any, pixel_BCHW: Any) -> Sequence[Any]:
         found = model(pixel_BCHW)
-        score_BQ = found.logits.float().softmax(dim=-1)[..., :-1].amax(dim=-1)  # the last class is no object
+        score_BQ = (
+            found.logits.float().softmax(dim=-1)[..., :-1].amax(dim=-1)
+        )  # the last class is "no object"
         return found.last_hidden_state, found.pred_boxes, score_BQ
 
 
 @BACKBONES.register("rtdetr")
 class RTDETR(Detector):
-    """RT-DETR and its second version: Zhao et al., "DETRs beat YOLOs on real-time object detection", CVPR 2024.
+    """RT-DETR and RT-DETRv2: Zhao et al., "DETRs beat YOLOs on real-time object detection", CVPR 2024.
 
-    A region's vector is the last state of its query in the decoder; its score, the highest probability of a class.
+    A region's vector is its query's last decoder state; its score is the highest class probability.
 
     Args:
         name: a model on the hub, or a local folder.
@@ -161,14 +163,14 @@ class RTDETR(Detector):
 class OWLv2(Detector):
     """OWLv2: Minderer, Gritsenko and Houlsby, "Scaling open-vocabulary object detection", NeurIPS 2023.
 
-    Every patch proposes a region. Its vector is what the model compares with the embedding of a text, so that regions
-    are told apart by what can be said of them; its score is how likely it is an object of any kind (objectness).
+    Every patch proposes a region. Its vector is the class embedding that the model compares with text embeddings; its
+    score is objectness, the probability of an object of any class.
 
     Args:
         name: a model on the hub, or a local folder.
         regions, least, threshold: see `detr`.
-        overlap: leave out a region of which more than this share (intersection over union) is in a surer one; as
-            neighbouring patches find the same thing, 0.7 by default, as in bottom-up attention.
+        overlap: drop a region whose intersection over union with a higher-scored one exceeds this; neighbouring patches
+            detect the same object, so 0.7 by default, as in bottom-up attention.
     """
 
     backbone, kind, types = "owlv2", "AutoModelForZeroShotObjectDetection", ("owlv2",)
@@ -186,7 +188,7 @@ class OWLv2(Detector):
         self.dim: int = self._pretrained.setting("text_config", of="an OWLv2").hidden_size
 
     def _of_picture(self, centre_Q4: np.ndarray, image: Image.Image) -> np.ndarray:
-        """Return boxes of the picture: the model sees it at the top left of a square."""
+        """Convert boxes to fractions of the image's sides: the input has the image at the top left of a square."""
         width, height = image.size
         return centre_Q4 * max(width, height) / np.array([width, height, width, height], np.float32)
 

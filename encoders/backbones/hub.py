@@ -1,4 +1,4 @@
-"""Published models through transformers: from its cache, from a local folder, or from the hub."""
+"""Published models through transformers: from its cache, a local folder, or the hub."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from polypool.infra.errors import InputError
 from polypool.infra.pictures import rgb
 
 if TYPE_CHECKING:
-    from torch import Tensor  # torch is slow to import, and workers that need no model import this too
+    from torch import Tensor  # torch is slow to import, and workers without a model import this module, too
     from torch.nn import Module
 
 _HELP = (
@@ -25,13 +25,13 @@ _HELP = (
     "model.safetensors and preprocessor_config.json (images) or tokenizer.json (text)"
 )
 
-_PATIENCE = 5.0  # seconds that the hub has to say that it knows a model
+_PATIENCE = 5.0  # timeout of the hub in seconds
 
 
 def from_hub(kind: Any, name: str, **options: Any) -> Any:
     """Return `kind.from_pretrained(name)`, where `kind` is a class of transformers.
 
-    What is in the cache is used without asking the hub, so runs repeat. Weights are read from safetensors only.
+    Cached models are used without contacting the hub, so runs repeat. Weights are read from safetensors only.
 
     Args:
         kind: such as `AutoModel`, `AutoTokenizer`, `AutoConfig`.
@@ -39,7 +39,7 @@ def from_hub(kind: Any, name: str, **options: Any) -> Any:
         options: passed on.
 
     Raises:
-        InputError: no such model, no connection, a file is missing or damaged, or weights of another model.
+        InputError: an unknown model, no connection, a missing or damaged file, or weights of another architecture.
     """
     from huggingface_hub import HfApi  # slow to import, and most workers need no model
 
@@ -53,20 +53,20 @@ def from_hub(kind: Any, name: str, **options: Any) -> Any:
     for local in places:
         try:
             if not local:
-                HfApi().model_info(name, timeout=_PATIENCE)  # else each file would be tried again and again
+                HfApi().model_info(name, timeout=_PATIENCE)  # otherwise each file would be retried
             return _load(kind, name, local_files_only=local, **options)
         except InputError:
             raise
-        except Exception as error:  # transformers, safetensors and tokenizers each raise their own
+        except Exception as error:  # transformers, safetensors and tokenizers each raise their own exceptions
             reason = next(iter(str(error).splitlines()), "") or type(error).__name__
     raise InputError(f"cannot load {name!r} with {kind.__name__}: {reason.rstrip(' .')}. {_HELP}")
 
 
 def half_of_pair(name: str, half: Literal["text", "vision"]) -> Any:
-    """Return the configuration of one half of a model of images and texts, whose projections are as wide as the pair's.
+    """Return the configuration of one tower of an image-text model, with the pair's projection width.
 
     Raises:
-        InputError: there is no such model, or it has no such half.
+        InputError: an unknown model, or one without such a tower.
     """
     from transformers import AutoConfig
 
@@ -77,22 +77,24 @@ def half_of_pair(name: str, half: Literal["text", "vision"]) -> Any:
             "as openai/clip-vit-base-patch32"
         )
     config = getattr(pair, f"{half}_config")
-    if hasattr(pair, "projection_dim"):  # a half keeps a default of its own, whatever the pair has
+    if hasattr(
+        pair, "projection_dim"
+    ):  # a tower's configuration has a default of its own, whatever the pair has
         config.projection_dim = pair.projection_dim
     return config
 
 
 def from_config(config: Mapping[str, Any], *, kind: str = "") -> Any:
-    """Return a new model of a configuration as `to_dict` gives it, without trained weights.
+    """Return a new model of a configuration (as from `to_dict`), with untrained weights.
 
-    What names code to fetch and run (`auto_map`, kernels on the hub) is left out of it.
+    Entries that name code to fetch and run (`auto_map`, kernels on the hub) are ignored.
 
     Args:
         config: with its `model_type`.
-        kind: class of transformers; the usual one of that type where empty.
+        kind: transformers class; the default class of that type if empty.
 
     Raises:
-        InputError: transformers has no such model, or a value that it cannot be built with.
+        InputError: transformers does not know the model type, or cannot build it with these values.
     """
     import transformers
     from transformers import AutoConfig, AutoModel
@@ -107,13 +109,13 @@ def from_config(config: Mapping[str, Any], *, kind: str = "") -> Any:
         if kind:
             return getattr(transformers, kind)(known)
         return AutoModel.from_config(known, trust_remote_code=False)
-    except Exception as error:  # transformers and torch raise whatever a wrong value leads to
+    except Exception as error:  # transformers and torch raise any exception for a wrong value
         reason = next(iter(str(error).splitlines()), "")
         raise InputError(f"no model can be built of its config: {type(error).__name__}: {reason}") from error
 
 
 def known_as(name: str) -> str:
-    """Return what a store calls a model: its name on the hub, or the last part of a folder's."""
+    """Return the name by which a store records a model: its name on the hub, or the last part of a folder."""
     folder = local_folder(name)
     return folder.resolve().name if folder else name
 
@@ -135,7 +137,7 @@ def _load(kind: Any, name: str, **options: Any) -> Any:
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     hub_logging.set_verbosity_error()
-    options |= {"trust_remote_code": False}  # code beside a model would run, or a prompt for its name appear
+    options |= {"trust_remote_code": False}  # the model's code would run, or a prompt to trust it appear
     if not hasattr(kind, "from_config") and not issubclass(
         kind, PreTrainedModel
     ):  # no model, nor what finds one
@@ -148,16 +150,16 @@ def _load(kind: Any, name: str, **options: Any) -> Any:
 
 
 class Pretrained:
-    """A vision model and its own preprocessing, on the GPU where there is one.
+    """A vision model with its preprocessing, on the GPU if one is available.
 
     Args:
         name: a model on the hub, or a local folder.
-        kind: class of transformers that the model is one of.
-        bfloat16: compute in it, as far as autocast does.
-        options: passed on to what loads the model.
+        kind: transformers class.
+        bfloat16: compute in bfloat16 under autocast.
+        options: passed on to `from_pretrained`.
 
     Attributes:
-        note: says that bfloat16 is slow here, where it is; else empty.
+        note: warning if bfloat16 is slow on this machine; otherwise empty.
     """
 
     def __init__(self, name: str, *, kind: str = "AutoModel", bfloat16: bool = False, **options: Any) -> None:
@@ -175,7 +177,7 @@ class Pretrained:
         """Return an entry of the model's configuration.
 
         Raises:
-            InputError: the model has none: it is not one `of` the expected kind.
+            InputError: the model has no such entry: it is not one `of` the expected kind.
         """
         if not hasattr(self.model.config, name):
             kind = self.model.config.model_type
@@ -183,13 +185,13 @@ class Pretrained:
         return getattr(self.model.config, name)
 
     def pixels(self, images: list[Image.Image], **options: Any) -> list[Tensor]:
-        """Return each image as the model wants it, `(3, H, W)`.
+        """Return each image as model input `(3, H, W)`.
 
         Args:
             images: of any mode and size.
             options: override settings of the preprocessing.
         """
-        # without the layout, three-pixel-high images would be taken for channels first
+        # without the layout, images of height 3 would be read as channels first
         options |= {"return_tensors": "pt", "input_data_format": "channels_last"}
         return [self.processor([rgb(image)], **options)["pixel_values"][0] for image in images]
 
@@ -198,18 +200,18 @@ class Pretrained:
 
         Args:
             pixels: of each image.
-            of: its name; the last hidden state is `(N, D)` tokens or a `(D, H, W)` map.
+            of: name of the output; the last hidden state is `(N, D)` tokens or a `(D, H, W)` map.
         """
         return [x for (x,) in self.computed(pixels, lambda model, pixel_BCHW: [model(pixel_BCHW)[of]])]
 
     def computed(
         self, pixels: list[Tensor], compute: Callable[[Any, Tensor], Sequence[Tensor]]
     ) -> list[list[np.ndarray]]:
-        """Return what is computed of each image, float32; images of one size go through the model together.
+        """Return the outputs of `compute` for each image, float32; images of one size are batched.
 
         Args:
             pixels: of each image.
-            compute: takes the model and a batch `(B, 3, H, W)`; what it returns begins with B each.
+            compute: called with the model and a batch `(B, 3, H, W)`; each output has a first axis of B.
         """
         import torch
 
@@ -223,12 +225,12 @@ class Pretrained:
         return [list(of_image) for of_image in zip(*(x.float().cpu().numpy() for x in outputs), strict=True)]
 
     def describe(self) -> dict[str, Any]:
-        """Return the name, the preprocessing, the SHA-256 of the weights, and the precision where it is not full."""
+        """Return the name, the preprocessing, the SHA-256 of the weights, and the precision if it is not float32."""
         return {
             "name": known_as(self.name),
             "preprocessing": json.loads(
                 json.dumps(self.processor.to_dict())
-            ),  # as a store gives it back: no tuples
+            ),  # as read back from a store: no tuples
             "sha256": weights_digest(self.model),
             **({"bfloat16": True} if self.bfloat16 else {}),
         }

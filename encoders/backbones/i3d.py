@@ -1,4 +1,4 @@
-"""I3D's features of a video: 1,024 numbers for every eight frames, the kind that VATEX comes with.
+"""I3D features of a video: one 1,024-wide vector per eight frames, as published with VATEX.
 
 Carreira and Zisserman, "Quo vadis, action recognition? A new model and the Kinetics dataset", CVPR 2017.
 """
@@ -20,30 +20,29 @@ from polypool.infra.pictures import rgb
 from polypool.infra.registry import BACKBONES
 
 if TYPE_CHECKING:
-    from torch import Tensor  # torch is slow to import, and workers that need no model import this too
+    from torch import Tensor  # torch is slow to import, and workers without a model import this module, too
 
-_STEP = 8  # frames to a step of the last map
-_LEAST = 2 * _STEP  # two steps, over which the network takes means
+_STEP = 8  # frames per step of the last map
+_LEAST = 2 * _STEP  # the network averages two neighbouring steps
 _SHORT, _SIDE = 256, 224
 
 
 @BACKBONES.register("i3d")
 class I3DBackbone(Backbone):
-    """The average-pooled last map of I3D on all frames of a video, which are resized to 256 pixels on the short side
-    and cropped to the 224 x 224 in the middle.
+    """The average-pooled last feature map of I3D on all frames of a video.
 
-    The network sees `window` frames at a time, from frame 0, `stride`, 2 `stride` and so on until the last frame was
-    seen; memory is that of one window. The last window holds what is left, and the last frame is repeated until there
-    are a multiple of 8 and at least 16. A window of W frames gives W / 8 - 1 vectors, means of two neighbouring steps
-    of the map, and a set has those of all windows in order. With the default stride, W - 8, these are as many as the
-    network would give of the whole video at once, ceil(frames / 8) - 1 (at least one); they differ from those near
-    the ends of windows, where the network sees zeros instead of the frames beyond.
+    Frames are resized to 256 pixels on the short side, and the central 224 x 224 is cropped. The network sees `window`
+    frames at a time, starting at frame 0, `stride`, 2 `stride` and so on, up to the last frame; only one window is in
+    memory. The last frame is repeated until the last window has a multiple of 8 frames, at least 16. A window of W
+    frames gives W / 8 - 1 vectors, means of two neighbouring steps of the map; a set holds the vectors of all windows.
+    With the default stride W - 8 the number of vectors equals one pass over the whole video, ceil(frames / 8) - 1 (at
+    least one); values differ near the ends of windows, where the network sees zero padding instead of further frames.
 
     Args:
-        weights: path of the published `rgb_imagenet.pt`, or of another file with its names.
-        window: frames that go through the network together, a multiple of 8.
-        stride: frames from one window to the next, a multiple of 8; `window - 8` where None. With less, windows
-            overlap and time is covered more than once.
+        weights: path of the published `rgb_imagenet.pt`, or of another file with the same parameter names.
+        window: frames per forward pass, a multiple of 8.
+        stride: frames from one window to the next, a multiple of 8; `window - 8` if None. Smaller strides make windows
+            overlap further.
     """
 
     gpu = True
@@ -66,15 +65,15 @@ class I3DBackbone(Backbone):
         self._device = best_device()
         self._network = I3D.load(path).to(self._device)
         self._weights = {"weights": path.name, "sha256": sha256(path)}
-        self._lock = Lock()  # videos may come from several threads; the memory is that of one window
+        self._lock = Lock()  # one window in memory, also when called from several threads
 
     def describe(self) -> dict[str, object]:
-        """Return what the features depend on."""
+        """Return all settings that determine the features."""
         sizes = {"short_side": _SHORT, "crop": _SIDE}
         return {"backbone": "i3d", "window": self.window, "stride": self.stride} | sizes | self._weights
 
     def __call__(self, frames: Iterable[Image.Image]) -> np.ndarray:
-        """Return the `(T, 1024)` float32 features of the frames of a video, which are read as they are needed."""
+        """Return the features of a video `(T, 1024)` float32; frames are read lazily."""
         import torch
 
         parts_TD = [np.empty((0, self.dim), np.float32)]
@@ -85,7 +84,7 @@ class I3DBackbone(Backbone):
         return np.concatenate(parts_TD)
 
     def _windows(self, frames: Iterator[np.ndarray]) -> Iterator[list[np.ndarray]]:
-        """Yield the windows, the last one filled up."""
+        """Yield the windows, the last one padded."""
         window_T: list[np.ndarray] = []
         for x_HW3 in frames:
             if len(window_T) == self.window:
@@ -98,7 +97,7 @@ class I3DBackbone(Backbone):
 
 
 def _prepared(image: Image.Image) -> np.ndarray:
-    """Return the 224 x 224 x 3 in the middle, uint8; frames of any mode and size will do."""
+    """Return the central crop `(224, 224, 3)`, uint8; frames may have any mode and size."""
     image = rgb(image)
     scale = _SHORT / min(image.size)
     width, height = (max(_SHORT, round(side * scale)) for side in image.size)
@@ -108,7 +107,7 @@ def _prepared(image: Image.Image) -> np.ndarray:
 
 
 def _pixels(window_T: list[np.ndarray]) -> Tensor:
-    """Return frames as the network wants them: `(1, 3, T, 224, 224)` from -1 to 1."""
+    """Return frames as network input `(1, 3, T, 224, 224)` in [-1, 1]."""
     import torch
 
     x_THW3 = torch.from_numpy(np.stack(window_T))

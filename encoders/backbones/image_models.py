@@ -1,8 +1,8 @@
-"""Image models of transformers: patch tokens of vision transformers, embeddings of pairs, cells of convolutional maps.
+"""Image models of transformers: patch tokens, image embeddings of image-text models, cells of convolutional maps.
 
-All see an image through its own preprocessing, which cuts the border off where it asks for a centre crop (CLIP,
-DINOv2). Sources: Dosovitskiy et al., "An image is worth 16x16 words", ICLR 2021; He et al., "Deep residual learning for
-image recognition", CVPR 2016; Jiang et al., "In defense of grid features for visual question answering", CVPR 2020.
+All use the model's preprocessing, which discards the border if it includes a centre crop (CLIP, DINOv2). Sources:
+Dosovitskiy et al., "An image is worth 16x16 words", ICLR 2021; He et al., "Deep residual learning for image
+recognition", CVPR 2016; Jiang et al., "In defense of grid features for visual question answering", CVPR 2020.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ _KIND = "a vision transformer"
 
 @BACKBONES.register("vit")
 class ViT(Backbone):
-    """The last hidden state of every patch, row by row; DeiT and its like will do too.
+    """The last hidden states of all patches, in row-major order; for ViT, DeiT and similar models.
 
     Args:
         name: a model on the hub, or a local folder.
-        cls: put the [CLS] token before the patches. Other tokens that are no patches are always left out.
-        grid: average the patches over the cells of a `grid` x `grid` partition; where None, each patch is kept. Where
-            patches do not divide evenly, neighbouring cells share some.
-        layers: put the states of so many last layers side by side, the last one first, each through the model's norm,
-            as the linear evaluation of DINOv2 does; elements are as many times as wide.
-        bfloat16: compute in it, which takes half the time where the processor or GPU has it in hardware.
+        cls: prepend the [CLS] token. Other special tokens are always dropped.
+        grid: average the patches over the cells of a `grid` x `grid` partition; None keeps all patches. If the numbers
+            do not divide, neighbouring cells share patches.
+        layers: concatenate the states of the last `layers` layers, the last one first, each through the model's final
+            norm, as in the linear evaluation of DINOv2; elements are `layers` times as wide.
+        bfloat16: compute in bfloat16, which takes half the time on processors and GPUs that support it.
     """
 
     gpu = True
@@ -71,9 +71,9 @@ class ViT(Backbone):
         return {"backbone": self.backbone, "cls": self.cls} | grid | layers | self._pretrained.describe()
 
     def __call__(self, images: list[Image.Image]) -> list[np.ndarray]:
-        """Return the `(patches, dim)` or `(grid * grid, dim)` float32 features of each image, after [CLS] if wanted.
+        """Return the features of each image, `(patches, dim)` or `(grid * grid, dim)` float32, after an optional [CLS].
 
-        Any mode and size of an image will do.
+        Images may have any mode and size.
         """
         pixels = self._pretrained.pixels(images)
         features = []
@@ -86,7 +86,7 @@ class ViT(Backbone):
         return features
 
     def _states(self, pixels: list[Tensor]) -> list[np.ndarray]:
-        """Return the `(N, dim)` states of all tokens of each image."""
+        """Return the states of all tokens of each image, `(N, dim)`."""
         if self.layers == 1:
             return self._pretrained.states(pixels)
         layers = [*range(-1, -1 - self.layers, -1)]
@@ -95,11 +95,11 @@ class ViT(Backbone):
 
 
 class _OfPair(ViT):
-    """The image half of a pair: its patches, or its embedding of the whole image.
+    """The image tower of an image-text model: patches, or the embedding of the whole image.
 
     Attributes:
-        pooled_kind, pooled_output, pooled_width: class of transformers that makes the embedding, the name of what it
-            returns, and the setting that says how wide it is.
+        pooled_kind, pooled_output, pooled_width: transformers class that computes the embedding, the name of its
+            output, and the setting that holds its width.
     """
 
     pooled_kind: str
@@ -124,7 +124,7 @@ class _OfPair(ViT):
         return super().describe() | ({"pooled": True} if self.pooled else {})
 
     def __call__(self, images: list[Image.Image]) -> list[np.ndarray]:
-        """Return the features `(patches, dim)` of each image, or its embedding, `(1, dim)`; float32."""
+        """Return the features of each image, `(patches, dim)`, or its embedding `(1, dim)`; float32."""
         if not self.pooled:
             return super().__call__(images)
         pixels = self._pretrained.pixels(images)
@@ -135,14 +135,14 @@ class _OfPair(ViT):
 class CLIP(_OfPair):
     """The vision tower of CLIP.
 
-    Radford et al., "Learning transferable visual models from natural language supervision", ICML 2021. Patches
-    are those of the last layer, before the norm and the projection that only the [CLS] token goes through.
+    Radford et al., "Learning transferable visual models from natural language supervision", ICML 2021. Patches are from
+    the last layer, before the norm and the projection, which CLIP applies to the [CLS] token only.
 
     Args:
         name: a model on the hub, or a local folder.
-        cls: put the [CLS] token before the patches.
-        pooled: instead of patches, the one embedding of the image beside which `clip_text(pooled=True)` has the text's:
-            [CLS] after the norm and the projection.
+        cls: prepend the [CLS] token.
+        pooled: return only the image embedding, [CLS] after the norm and the projection; `clip_text(pooled=True)`
+            computes the matching text embedding.
         grid, bfloat16: see `ViT`.
     """
 
@@ -167,13 +167,15 @@ class CLIP(_OfPair):
 
 @BACKBONES.register("siglip")
 class SigLIPBackbone(_OfPair):
-    """The vision tower of SigLIP and of SigLIP 2 with fixed sizes: Zhai et al., "Sigmoid loss for language image
-    pre-training", ICCV 2023. It has no [CLS] token; its attention pooling is left out of the patches.
+    """The vision tower of SigLIP, and of SigLIP 2 with fixed sizes (Zhai et al., ICCV 2023).
+
+    Source: "Sigmoid loss for language image pre-training". It has no [CLS] token; patches are taken before its
+    attention pooling.
 
     Args:
         name: a model on the hub, or a local folder.
-        pooled: instead of patches, the one embedding of the image beside which `siglip_text(pooled=True)` has the
-            text's: what attention pooling makes of them.
+        pooled: return only the image embedding, the output of the attention pooling; `siglip_text(pooled=True)`
+            computes the matching text embedding.
         grid, bfloat16: see `ViT`.
     """
 
@@ -193,12 +195,13 @@ class SigLIPBackbone(_OfPair):
 
 @BACKBONES.register("dinov2")
 class DINOv2(ViT):
-    """DINOv2, also with registers, which are left out: Oquab et al., "DINOv2: learning robust visual features without
-    supervision", TMLR 2024.
+    """DINOv2, with or without registers (Oquab et al., TMLR 2024).
+
+    Source: "DINOv2: learning robust visual features without supervision". Register tokens are dropped.
 
     Args:
         name: a model on the hub, or a local folder.
-        cls: put the [CLS] token before the patches.
+        cls: prepend the [CLS] token.
         grid, layers, bfloat16: see `ViT`.
     """
 
@@ -221,14 +224,14 @@ class DINOv2(ViT):
 
 @BACKBONES.register("resnet")
 class ResNetBackbone(Backbone):
-    """The cells of the last feature map, row by row, as the grid models of VSE-infinity have it.
+    """The cells of the last feature map in row-major order, as in the grid models of VSE-infinity.
 
-    Any convolutional model of transformers will do.
+    Supports all convolutional models of transformers.
 
     Args:
         name: a model on the hub, or a local folder.
-        size: squeeze the whole image to a square of this many pixels, 512 in VSE-infinity; by default the image goes
-            through the model's own preprocessing, which cuts the border off.
+        size: resize the whole image to a square of this many pixels (512 in VSE-infinity); by default the model's
+            preprocessing applies, which discards the border.
     """
 
     gpu = True
@@ -244,7 +247,7 @@ class ResNetBackbone(Backbone):
         return {"backbone": "resnet", "size": self.size} | self._pretrained.describe()
 
     def __call__(self, images: list[Image.Image]) -> list[np.ndarray]:
-        """Return the `(cells, dim)` float32 features of each image; any mode and size will do."""
+        """Return the features of each image, `(cells, dim)` float32; images may have any mode and size."""
         options = {}
         if self.size is not None:
             square = (self.size, self.size)
@@ -255,13 +258,13 @@ class ResNetBackbone(Backbone):
 
 
 def _normed_states(model: Any, pixel_BCHW: Tensor, layers: Sequence[int]) -> list[Tensor]:
-    """Return the `(B, N, D)` states of some layers, each through the norm that the last one has."""
+    """Return the states `(B, N, D)` of some layers, each through the model's final norm."""
     states = model(pixel_BCHW, output_hidden_states=True).hidden_states
     return [model.layernorm(states[layer]) for layer in layers]
 
 
 def _cells(x_RCD: np.ndarray, grid: int) -> np.ndarray:
-    """Return the `(grid * grid, D)` means over the cells of a partition, as `adaptive_avg_pool2d` lays them."""
+    """Return the means over the cells of a partition `(grid * grid, D)`, as `adaptive_avg_pool2d` divides it."""
     for axis in (0, 1):
         size = x_RCD.shape[axis]
         parts = [slice(cell * size // grid, -(-(cell + 1) * size // grid)) for cell in range(grid)]

@@ -1,8 +1,8 @@
 """Inception-v1 inflated to three dimensions: I3D on RGB frames.
 
 Carreira and Zisserman, "Quo vadis, action recognition? A new model and the Kinetics dataset", CVPR 2017, figure 3.
-Layers have the names of the PyTorch port that published `rgb_imagenet.pt`, so that this file loads, and pad as
-TensorFlow does, where its weights were trained.
+Layer names are those in the PyTorch port that published `rgb_imagenet.pt`, so that this file loads; padding is
+TensorFlow's, in which the weights were trained.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from polypool.infra.errors import InputError
 
 WIDTH = 1024
 STRIDE = 8
-"""Frames to a step of the last map; its sides are 32 times smaller than those of the frames."""
+"""Frames per step of the last map; its height and width are 1/32 of the frames'."""
 
 _STEM = {  # outputs, kernel and stride
     "Conv3d_1a_7x7": (64, 7, 2),
@@ -49,7 +49,7 @@ _ORDER = sorted((*_STEM, *_POOLS, *_MIXED), key=lambda name: name.split("_")[1])
 def pad_same(x_BCTHW: Tensor, kernel: Sequence[int], stride: Sequence[int]) -> Tensor:
     """Pad with zeros so that a window of `kernel` in steps of `stride` gives ceil(size / stride), as TensorFlow's SAME.
 
-    Where the padding is odd, the end gets one more than the beginning.
+    Odd padding puts the extra zero at the end.
     """
     pads: list[int] = []
     for size, width, step in zip(x_BCTHW.shape[:1:-1], reversed(kernel), reversed(stride), strict=True):
@@ -62,11 +62,11 @@ class Unit(nn.Module):
     """A convolution, batch normalisation by running statistics, and a ReLU.
 
     Args:
-        inputs: channels that come in.
-        outputs: channels that go out.
+        inputs: input channels.
+        outputs: output channels.
         kernel: size in all three dimensions.
         stride: in all three dimensions.
-        last: a plain convolution with a bias instead, the classifier.
+        last: the classifier: a plain convolution with a bias.
     """
 
     def __init__(
@@ -77,14 +77,14 @@ class Unit(nn.Module):
         self.bn = None if last else FrozenBatchNorm(outputs, eps=1e-3)
 
     def forward(self, x_BCTHW: Tensor) -> Tensor:
-        """Return the map, smaller by the stride."""
+        """Return the map, downsampled by the stride."""
         conv = self.conv3d
         y_BCTHW = conv(pad_same(x_BCTHW, conv.kernel_size, conv.stride))
         return y_BCTHW if self.bn is None else self.bn(y_BCTHW).relu_()
 
 
 class MaxPool(nn.Module):
-    """The largest values of windows, padded with zeros: what comes in is never negative.
+    """Max pooling with zero padding; inputs are non-negative.
 
     Args:
         kernel: size of a window.
@@ -96,16 +96,16 @@ class MaxPool(nn.Module):
         self.kernel, self.stride = kernel, stride
 
     def forward(self, x_BCTHW: Tensor) -> Tensor:
-        """Return the map, smaller by the stride."""
+        """Return the map, downsampled by the stride."""
         return F.max_pool3d(pad_same(x_BCTHW, self.kernel, self.stride), self.kernel, self.stride)
 
 
 class Mixed(nn.Module):
-    """Four branches side by side, the inflated Inception block (figure 3, right).
+    """The inflated Inception block with four parallel branches (figure 3, right).
 
     Args:
-        inputs: channels that come in.
-        outputs: channels of the units b0, b1a, b1b, b2a, b2b and b3b; the block gives those of b0, b1b, b2b and b3b.
+        inputs: input channels.
+        outputs: channels of the units b0, b1a, b1b, b2a, b2b and b3b; the block concatenates b0, b1b, b2b and b3b.
     """
 
     def __init__(self, inputs: int, outputs: tuple[int, int, int, int, int, int]) -> None:
@@ -118,16 +118,16 @@ class Mixed(nn.Module):
         self.width = b0 + b1b + b2b + b3b
 
     def forward(self, x_BCTHW: Tensor) -> Tensor:
-        """Return the branches' channels, one after another."""
+        """Return the branches' outputs, concatenated along the channels."""
         branches = (self.b0(x_BCTHW), self.b1b(self.b1a(x_BCTHW)), self.b2b(self.b2a(x_BCTHW)))
         return torch.cat([*branches, self.b3b(self.b3a(x_BCTHW))], dim=1)
 
 
 class I3D(nn.Module):
-    """The network on RGB frames; without dropout, which extraction has no use for.
+    """The network on RGB frames, without dropout, because extraction runs in evaluation mode.
 
     Args:
-        classes: of the classifier; 400 in Kinetics.
+        classes: number of classes; 400 in Kinetics.
     """
 
     def __init__(self, *, classes: int = 400) -> None:
@@ -148,10 +148,10 @@ class I3D(nn.Module):
 
     @classmethod
     def load(cls, path: Path) -> I3D:
-        """Return the network with the weights of a file, `rgb_imagenet.pt` or one with another number of classes.
+        """Return the network with the weights of a file: `rgb_imagenet.pt`, or one with another number of classes.
 
         Raises:
-            InputError: no such file, or weights of another network; missing and unexpected names are listed.
+            InputError: a missing file, or weights of another network; missing and unexpected names are listed.
         """
         weights = {
             name: value
@@ -167,10 +167,10 @@ class I3D(nn.Module):
         return network.eval()
 
     def last_map(self, pixels_B3THW: Tensor) -> Tensor:
-        """Return the last map, `(B, 1024, T / 8, H / 32, W / 32)`, each rounded up.
+        """Return the last map `(B, 1024, T / 8, H / 32, W / 32)`, sizes rounded up.
 
         Args:
-            pixels_B3THW: RGB from -1 to 1.
+            pixels_B3THW: RGB in [-1, 1].
         """
         x_BCTHW = pixels_B3THW
         for name in _ORDER:
@@ -178,19 +178,19 @@ class I3D(nn.Module):
         return x_BCTHW
 
     def forward(self, pixels_B3THW: Tensor) -> Tensor:
-        """Return the features `(B, ceil(T / 8) - 1, 1024)`: means over two steps and 7 x 7 places of the last map.
+        """Return the features `(B, ceil(T / 8) - 1, 1024)`: means over two steps and 7 x 7 positions of the last map.
 
         Args:
-            pixels_B3THW: RGB from -1 to 1, at least 9 frames of 193 to 224 pixels.
+            pixels_B3THW: RGB in [-1, 1], at least 9 frames of 193 to 224 pixels.
         """
         return F.avg_pool3d(self.last_map(pixels_B3THW), (2, 7, 7), stride=1).flatten(2).transpose(1, 2)
 
     def scores(self, features_BTD: Tensor) -> Tensor:
-        """Return the classifier's scores of features, `(B, T, classes)`."""
+        """Return the class scores `(B, T, classes)` of features."""
         return self.logits(features_BTD.transpose(1, 2)[..., None, None]).flatten(2).transpose(1, 2)
 
 
 def _classes(weights: Mapping[str, Tensor]) -> int:
-    """Return how many classes the classifier of a file has; 400 where it has none, which is found out by `fill`."""
+    """Return the number of classes of a file's classifier; 400 if it has none, which `fill` then reports."""
     weight = weights.get("logits.conv3d.weight")
     return weight.shape[0] if weight is not None and weight.ndim else 400

@@ -1,7 +1,7 @@
-"""Local folders of published models: where one was extracted from on this machine, and the folders of POLYPOOL_MODELS.
+"""Local folders of published models: where models were extracted from on this machine, and POLYPOOL_MODELS.
 
-A feature store names a model by the last part of its folder and by the digest of its weights, so that it can be moved
-and published. Which folder that was is kept in the home, by digest.
+A feature store records a model by the last part of its folder and by the digest of its weights, so that stores can be
+moved and published. The folder is recorded in the home, by digest.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from polypool.infra.files import make_folder, write_json
 from polypool.infra.paths import home
 
 MODELS = "POLYPOOL_MODELS"
-"""The variable that lists folders of models, separated as in PATH."""
+"""Environment variable with folders of models, separated as in PATH."""
 REMEMBERED = "data/model_folders.json"
 
 
@@ -30,7 +30,7 @@ class _Remembered:
 
 
 def local_folder(name: str) -> Path | None:
-    """Return the folder of a model: the one named, or one of its name below a folder of POLYPOOL_MODELS; else None."""
+    """Return the folder of a model: the one named, or one of its name in a folder of POLYPOOL_MODELS; else None."""
     named = Path(name).expanduser()
     listed = [Path(each).expanduser() for each in os.environ.get(MODELS, "").split(os.pathsep) if each]
     within = (folder / part for folder in listed for part in (name, named.name))
@@ -38,11 +38,11 @@ def local_folder(name: str) -> Path | None:
 
 
 def remember_folder(name: str, described: Mapping[str, Any]) -> None:
-    """Keep the folder that a backbone's model was read from, if it was one, and forget those that are gone.
+    """Record the folder that a backbone's model was read from, and drop records of deleted folders.
 
     Args:
-        name: the model, as the backbone's spec has it.
-        described: what the backbone's `describe` returned.
+        name: the model, as in the backbone's spec.
+        described: output of `Backbone.describe`.
     """
     folder, sha256 = local_folder(name), described.get("sha256")
     if folder and sha256:
@@ -54,7 +54,7 @@ def remember_folder(name: str, described: Mapping[str, Any]) -> None:
 
 
 def remembered_folder(described: Mapping[str, Any]) -> Path | None:
-    """Return the folder that a described model was read from on this machine, which may be gone; None without one."""
+    """Return the recorded folder of a model, which may no longer exist; None without a record."""
     folder = _remembered(home() / REMEMBERED).get(str(described.get("sha256")))
     return Path(folder) if folder else None
 

@@ -1,6 +1,4 @@
-"""Text encoders with pretrained weights, which describe texts for `extract --texts`: run once for each text, and not in
-every epoch of every run.
-"""
+"""Pretrained text encoders for `extract --texts`: run once per text instead of in every epoch of every run."""
 
 from __future__ import annotations
 
@@ -16,21 +14,21 @@ from polypool.infra.registry import BACKBONES, ENCODERS
 
 
 class TextBackbone(Backbone):
-    """The text encoder of the same name: the states of all tokens, special ones too, before the map to a joint space.
+    """The states of all tokens, including special ones, of the text encoder of the same name, before its linear map.
 
-    Texts are split and read as in training, so that a linear map of what is stored is what the encoder makes by it.
+    Texts are tokenised as in training, so a linear map of the stored states equals the encoder with frozen weights.
 
     Args:
         name: a model on the hub, or a local folder.
-        pooled: instead, the one embedding of the whole text, through the model's own projection.
+        pooled: return only the embedding of the whole text, through the model's projection.
     """
 
     gpu = True
     reads = "text"
     backbone: str
-    """Its name, and that of the encoder."""
+    """Registered name of the backbone and of the encoder."""
     model: str
-    """The encoder's module that is the model of transformers."""
+    """Name of the encoder's submodule with the transformers model."""
 
     def __init__(self, *, name: str, pooled: bool = False) -> None:
         from polypool.encoders.backbones.hub import known_as, weights_digest
@@ -42,7 +40,7 @@ class TextBackbone(Backbone):
         self._tokenizer, self._pooled = kind.tokenizer(assets), pooled
         model = self._encoder.get_submodule(self.model)
         self.dim: int = self._encoder.width if pooled else model.config.hidden_size
-        self._longest = getattr(self._encoder, "longest", None)  # which cuts longer texts itself
+        self._longest = getattr(self._encoder, "longest", None)  # which truncates longer texts
         self._longest = None if self._longest else model.config.max_position_embeddings
         self._described = {
             "backbone": self.backbone,
@@ -53,11 +51,11 @@ class TextBackbone(Backbone):
         }
 
     def describe(self) -> dict[str, Any]:
-        """Return what the features depend on; `preprocessing` is what the tokenizer is made of."""
+        """Return all settings that determine the features; `preprocessing` holds the tokenizer."""
         return self._described
 
     def __call__(self, texts: Sequence[str]) -> list[np.ndarray | str]:
-        """Return the `(N, dim)` float32 features of each text, or why there are none."""
+        """Return the features of each text, `(N, dim)` float32, or the reason if it cannot be encoded."""
         lines = [[number for word in words for number in word] for words in self._tokenizer.encode(texts)]
         sizes = [len(line) + self._tokenizer.starts + self._tokenizer.ends for line in lines]
         most = self._longest or max(sizes, default=0)
@@ -84,14 +82,14 @@ class TextBackbone(Backbone):
 
     @classmethod
     def pieces(cls, described: Mapping[str, Any], text: str) -> list[str]:
-        """Return the tokens of a text's states, as strings.
+        """Return the tokens of a text's states as strings.
 
         Args:
-            described: what `describe` returned.
+            described: output of `describe`.
             text: any.
 
         Raises:
-            InputError: that makes no tokenizer.
+            InputError: the description has no valid tokenizer.
         """
         kind = ENCODERS.get(cls.backbone)
         preprocessing = from_plain(dict[str, Any], described.get("preprocessing"), where="preprocessing")
@@ -105,12 +103,12 @@ class TextBackbone(Backbone):
 
 @BACKBONES.register("bert")
 class BertStates(TextBackbone):
-    """The last hidden states of BERT and its relatives.
+    """The last hidden states of BERT and related models.
 
     Args:
         name: a model on the hub, or a local folder.
-        pooled: instead, their mean, special tokens included: the sentence embedding of MiniLM and most models of
-            sentence-transformers, before it is brought to length 1.
+        pooled: return only their mean, including special tokens: the sentence embedding of MiniLM and most models of
+            sentence-transformers, before L2 normalisation.
     """
 
     backbone, model = "bert", "bert"
@@ -121,7 +119,7 @@ class BertStates(TextBackbone):
         self._described |= {"pooled": True} if pooled else {}
 
     def __call__(self, texts: Sequence[str]) -> list[np.ndarray | str]:
-        """Return the `(N, dim)` states of each text, or their `(1, dim)` mean; or why there are none."""
+        """Return each text's states `(N, dim)`, or their mean `(1, dim)`; or the reason if it cannot be encoded."""
         features = super().__call__(texts)
         if not self._mean:
             return features
@@ -130,12 +128,12 @@ class BertStates(TextBackbone):
 
 @BACKBONES.register("decoder")
 class DecoderStates(TextBackbone):
-    """The last hidden states of any decoder of transformers, special tokens included.
+    """The last hidden states of a decoder of transformers, including special tokens.
 
     Args:
         name: a model on the hub, or a local folder; with a tokenizer.json.
-        pooled: instead, the last of them, that of the end token: the embedding of E5-Mistral and Qwen3-Embedding,
-            before it is brought to length 1.
+        pooled: return only the end token's state: the embedding of E5-Mistral and Qwen3-Embedding, before L2
+            normalisation.
     """
 
     backbone, model = "decoder", "model"
@@ -146,18 +144,18 @@ class DecoderStates(TextBackbone):
         self._described |= {"pooled": True} if pooled else {}
 
     def __call__(self, texts: Sequence[str]) -> list[np.ndarray | str]:
-        """Return the `(N, dim)` states of each text, or the `(1, dim)` last one; or why there are none."""
+        """Return each text's states `(N, dim)`, or the last one `(1, dim)`; or the reason if it cannot be encoded."""
         features = super().__call__(texts)
         return [x if isinstance(x, str) or not self._last else x[-1:] for x in features]
 
 
 @BACKBONES.register("clip_text")
 class ClipTextStates(TextBackbone):
-    """The text half of CLIP: its states behind the last norm.
+    """The states of CLIP's text tower after its final norm.
 
     Args:
         name: a model on the hub, or a local folder.
-        pooled: instead, the embedding trained to be near that of an image, as `clip(pooled=True)` has it.
+        pooled: return only the text embedding that matches `clip(pooled=True)`.
     """
 
     backbone, model = "clip_text", "tower"
@@ -168,11 +166,11 @@ class ClipTextStates(TextBackbone):
 
 @BACKBONES.register("siglip_text")
 class SiglipTextStates(TextBackbone):
-    """The text half of SigLIP, and of SigLIP 2 with fixed sizes: its states behind the last norm.
+    """The states of the text tower of SigLIP, and of SigLIP 2 with fixed sizes, after its final norm.
 
     Args:
         name: a model on the hub, or a local folder; with a tokenizer.json.
-        pooled: instead, the embedding trained to be near that of an image, as `siglip(pooled=True)` has it.
+        pooled: return only the text embedding that matches `siglip(pooled=True)`.
     """
 
     backbone, model = "siglip_text", "tower"

@@ -1,1 +1,1 @@
-"""Encoders of both sets of a pair, by attention to each other."""
+"""Cross-attention encoders of a pair of sets."""

@@ -15,14 +15,14 @@ from polypool.infra.registry import CROSS_ENCODERS
 class CrossModal(nn.Module):
     """Cross-attention of each modality to the other, then self-attention of each, in every layer.
 
-    Both cross-attentions of a layer read the layer's input. There is no feed-forward part, as in the paper.
+    Both cross-attentions of a layer read the layer's input. As in the paper, layers have no feed-forward part.
 
     Args:
         width: width D of the elements of both modalities.
-        heads: heads of every attention.
+        heads: number of attention heads.
         layers: number of layers; one in the paper.
-        dropout: dropout rate of the attentions' output.
-        cls: put a learned element before each set, for the aggregator `cls` (section IV-C).
+        dropout: dropout rate of the attention outputs.
+        cls: prepend a learned element to each set, for the aggregator `cls` (section IV-C).
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class CrossModal(nn.Module):
     def forward(
         self, v_BND: Tensor, v_mask_BN: Tensor, t_BMD: Tensor, t_mask_BM: Tensor
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return both sets, `(B, N, D)` and `(B, M, D)`, after attention, and their masks; no set may be empty."""
+        """Return both sets after attention, `(B, N, D)` and `(B, M, D)`, and their masks; sets must not be empty."""
         # zeros under the masks: an attention weight of 0 times NaN is NaN
         v_BND = v_BND.masked_fill(~v_mask_BN[..., None], 0.0)
         t_BMD = t_BMD.masked_fill(~t_mask_BM[..., None], 0.0)
@@ -54,13 +54,13 @@ class CrossModal(nn.Module):
 
 
 def _put_first(element_D: Tensor, x_BND: Tensor, mask_BN: Tensor) -> tuple[Tensor, Tensor]:
-    """Put one more real element before each set."""
+    """Prepend a real element to each set."""
     first_B1D = element_D.to(x_BND.dtype).expand(len(x_BND), 1, -1)
     return torch.cat((first_B1D, x_BND), dim=1), F.pad(mask_BN, (1, 0), value=True)
 
 
 class _Layer(nn.Module):
-    """One cross-attention and one self-attention for each modality, none sharing weights."""
+    """One cross-attention and one self-attention for each modality, with separate weights."""
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ class _Layer(nn.Module):
 
 
 class MultiHeadAttention(nn.Module):
-    """`LayerNorm(x + dropout(attention))`: scaled dot-product attention with several heads."""
+    """`LayerNorm(x + dropout(attention))` with multi-head scaled dot-product attention."""
 
     def __init__(self, width: int, *, heads: int, dropout: float) -> None:
         super().__init__()
@@ -86,7 +86,7 @@ class MultiHeadAttention(nn.Module):
         self.norm = nn.LayerNorm(width)
 
     def forward(self, x_BND: Tensor, context_BMD: Tensor, context_mask_BM: Tensor) -> Tensor:
-        """Return `(B, N, D)`: each element of `x_BND` after attention to the real elements of `context_BMD`."""
+        """Return the elements of `x_BND` after attention to the real elements of `context_BMD`, `(B, N, D)`."""
         query, key, value = (
             project(source).unflatten(-1, (self.heads, -1)).transpose(1, 2)
             for project, source in ((self.query, x_BND), (self.key, context_BMD), (self.value, context_BMD))

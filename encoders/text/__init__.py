@@ -1,1 +1,1 @@
-"""Encoders of captions and questions, and what they share: vocabularies and word vectors."""
+"""Encoders of captions and questions, tokenizers, vocabularies and word vectors."""

@@ -1,4 +1,4 @@
-"""BERT and its relatives through transformers, or their stored states."""
+"""BERT and related models through transformers, or their stored states."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from polypool.infra.registry import ENCODERS
 
 @dataclass(frozen=True, kw_only=True)
 class Specials:
-    """Numbers of the special tokens."""
+    """Ids of the special tokens."""
 
     start: Annotated[int, at_least(0)]
     end: Annotated[int, at_least(0)]
@@ -40,26 +40,26 @@ _FROM_THE_PAD = {
     *("camembert", "data2vec-text", "esm", "ibert", "longformer", "luke", "mpnet", "roberta"),
     *("roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl", "xmod"),
 }
-"""Kinds of models that number positions from behind that of the pad token."""
+"""Model types whose position ids start after the padding id."""
 
 
 def positions(config: Mapping[str, Any]) -> int:
-    """Return the number of tokens that a model of transformers has positions for; 0 where it names none."""
+    """Return the maximum number of tokens of a transformers model; 0 if it names none."""
     most = config.get("max_position_embeddings") or config.get("n_positions") or 0
     return most - config["pad_token_id"] - 1 if config.get("model_type") in _FROM_THE_PAD else most
 
 
 class Subwords:
-    """A fast tokenizer, given as JSON, that keeps the subwords of a word together.
+    """A fast tokenizer, given as JSON, that groups the subwords of a word.
 
     Args:
         serialised: the JSON.
-        specials: numbers of the special tokens.
-        starts, ends: whether texts get the start and the end token.
-        positions: tokens that the model reads, those two among them; 0 for any number.
+        specials: ids of the special tokens.
+        starts, ends: whether to add the start and the end token to texts.
+        positions: maximum number of tokens, including those two; 0 for no limit.
 
     Raises:
-        InputError: the JSON is no tokenizer, or `specials` has a number that it lacks.
+        InputError: the JSON is no tokenizer, or lacks an id of `specials`.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Subwords:
 
         try:
             self._tokenizer = Tokenizer.from_str(serialised)
-        except Exception as error:  # the library raises nothing more exact
+        except Exception as error:  # the library raises no specific exception
             raise InputError(f"tokenizer must be the JSON of a fast tokenizer: {error}") from error
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
@@ -107,8 +107,8 @@ class Subwords:
 class Bert(TextEncoder):
     """The last hidden states of all tokens through a linear map: the text encoder of VSE-infinity's BERT branch.
 
-    Dropout is drawn by the sample (see `infra.compute.dropout`), except in the library's attention: where that is above
-    zero, as in BERT, several workers do not learn exactly what one does.
+    Dropout masks are drawn per sample (see `infra.compute.dropout`), except in the library's attention: where its
+    dropout is not zero, as in BERT, results depend slightly on the number of workers.
 
     Args:
         assets: the tokenizer and the model's configuration.
@@ -157,7 +157,7 @@ class Bert(TextEncoder):
         self.bert.load_state_dict(_without_pooler(from_hub(AutoModel, self.name)).state_dict())
 
     def forward(self, token_BL: Tensor, mask_BL: Tensor) -> tuple[Tensor, Tensor]:
-        """Encode token numbers `(B, L)` to `(B, L, D)`."""
+        """Encode token ids `(B, L)` to `(B, L, D)`."""
         state_BLH, mask_BL = self.states(token_BL, mask_BL)
         return self.linear(state_BLH), mask_BL
 
@@ -168,7 +168,7 @@ class Bert(TextEncoder):
 
 
 def _without_pooler(model: Any) -> nn.Module:
-    """Drop the head over [CLS], which is not used: DDP refuses weights without a gradient."""
+    """Remove the unused head over [CLS]: DDP fails on weights without a gradient."""
     if hasattr(model, "pooler"):
         model.pooler = None
     return model
@@ -176,12 +176,12 @@ def _without_pooler(model: Any) -> nn.Module:
 
 @ENCODERS.register("stored_text")
 class StoredText(FeatureEncoder):
-    """A linear map of token states that `extract --texts` stored: those of `bert` equal `bert` with frozen weights.
+    """A linear map of token states stored by `extract --texts`; equals `bert` with frozen weights for its states.
 
     Args:
         assets: see `FeatureEncoder`.
         width: width D of the elements.
-        standardise: bring features to mean 0 and deviation 1 first; `auto` where the store has their statistics.
+        standardise: standardise features by the store's statistics; `auto` does so if the store has them.
     """
 
     def __init__(
@@ -196,5 +196,5 @@ class StoredText(FeatureEncoder):
         return map_elements(self.linear, x_BLF, mask_BL, prepared=self.features), mask_BL
 
     def before_affine(self, x_BLF: Tensor, mask_BL: Tensor) -> tuple[Tensor, Tensor, nn.Module]:
-        """Return the features `(B, L, F)`, and the linear map."""
+        """Return the features `(B, L, F)`, their mask and the linear map."""
         return self.features(x_BLF, mask_BL), mask_BL, self.linear

@@ -1,4 +1,4 @@
-"""Words through a bidirectional GRU, with embeddings from GloVe: all states, or embeddings and the last states."""
+"""Bidirectional GRU over word embeddings: all states, or the embeddings and the last states."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ STARTS: dict[str, Callable[[Tensor], object]] = {
     "normal": nn.init.normal_,
     "zero": nn.init.zeros_,
 }
-"""Initial embeddings of words without a vector of GloVe: in ±0.1 as in VSE++, in ±1 / sqrt(width) as in HGR, from
-N(0, 1) as in PVSE and DivE, zero as in the bottom-up-attention baseline of VQA."""
+"""Initial embeddings of words without a GloVe vector: uniform in ±0.1 as in VSE++, uniform in ±1 / sqrt(width) as in
+HGR, N(0, 1) as in PVSE and DivE, zero as in the bottom-up-attention baseline of VQA."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WordAssets:
-    """The known words, in the order of their numbers, whether texts get start and end, and how they are split."""
+    """The vocabulary in the order of its ids, whether texts get start and end tokens, and how they are split."""
 
     words: tuple[str, ...]
     ends: bool = True
@@ -43,7 +43,7 @@ class WordAssets:
 
 
 def read_glove(path: str | Path, words: Iterable[str], *, dim: int) -> dict[str, np.ndarray]:
-    """Return the `(dim,)` vectors of those of `words` that a GloVe text file has, `word v1 ... vD` in a line.
+    """Return the vectors `(dim,)` of those `words` in a GloVe text file, with lines `word v1 ... vD`.
 
     Lines are split from the right, because some words of the 840B file contain spaces.
 
@@ -76,19 +76,19 @@ def read_glove(path: str | Path, words: Iterable[str], *, dim: int) -> dict[str,
 
 
 def simpler(word: str) -> str:
-    """Return a word without hyphens, periods, apostrophes and what follows a slash, as PVSE and DivE do."""
+    """Return a word without hyphens, periods, apostrophes, and anything after a slash, as in PVSE and DivE."""
     return word.translate(str.maketrans("", "", "-.'")).split("/")[0]
 
 
 class WordGRU(TextEncoder):
-    """The base class of encoders of words: embeddings of known words, and one bidirectional layer over them.
+    """Base class of word encoders: embeddings and one bidirectional GRU layer.
 
     Args:
         assets: `words`, the vocabulary.
         embedding: width of the word embeddings.
         hidden: width of the GRU per direction.
         dropout: dropout rate of embeddings.
-        glove: GloVe text file for the initial embeddings of known words.
+        glove: GloVe text file for the initial embeddings of words in the vocabulary.
         start: initial embeddings of other words, a key of `STARTS`.
         retry: whether a word that the file lacks takes the vector of `simpler(word)`.
     """
@@ -135,7 +135,7 @@ class WordGRU(TextEncoder):
         return Vocabulary(assets["words"], ends=ends, split=split)
 
     def load_pretrained(self) -> None:
-        """Load GloVe vectors of known words, where a file is given."""
+        """Load GloVe vectors of the vocabulary, if a file is given."""
         if not self.glove:
             return
         tries = {word: (word, simpler(word)) if self.retry else (word,) for word in self.words}
@@ -154,17 +154,17 @@ class WordGRU(TextEncoder):
 
 @ENCODERS.register("bigru")
 class BiGRU(WordGRU):
-    """The states of all words, averaged over the two directions: the text encoder of VSE-infinity's BiGRU branch.
+    """The states of all words, averaged over both directions: the text encoder of VSE-infinity's BiGRU branch.
 
     Args:
         assets: `words`, the vocabulary.
         width: width of the GRU per direction, and of the elements.
         embedding: width of the word embeddings.
-        min_count: least occurrences of a known word in the training captions (SCAN: 4).
+        min_count: minimum number of occurrences of a word in the training captions (SCAN: 4).
         dropout: dropout rate of embeddings.
-        glove: GloVe text file for the initial embeddings of known words.
+        glove: GloVe text file for the initial embeddings of words in the vocabulary.
         start: initial embeddings of other words: `uniform`, `scaled`, `normal` or `zero`; see `STARTS`.
-        ends: add tokens for start and end to captions; HGR does not.
+        ends: add start and end tokens to captions; HGR does not.
         split: how texts are split into words: `captions`; `treebank`, as nltk; or `questions`, which keeps most
             punctuation.
         orthogonal: initialise the GRU with orthogonal matrices and zero biases, as HGR does.
@@ -191,7 +191,7 @@ class BiGRU(WordGRU):
                 (nn.init.zeros_ if name.startswith("bias") else nn.init.orthogonal_)(parameter)
 
     def forward(self, token_BL: Tensor, mask_BL: Tensor) -> tuple[Tensor, Tensor]:
-        """Encode token numbers `(B, L)` to word states `(B, L, D)`, zero in the pads."""
+        """Encode token ids `(B, L)` to word states `(B, L, D)`, zero in the padding."""
         _, state_BL2D, _ = self.read(token_BL, mask_BL)
         return state_BL2D.mean(dim=2), mask_BL
 
@@ -204,15 +204,15 @@ class Words(WordGRU):
         assets: `words`, the vocabulary.
         width: width of the global feature.
         embedding: width of the word embeddings, the elements.
-        min_count: least occurrences of a known word in the training captions.
-        dropout: dropout rate of embeddings, for the elements and the GRU alike.
-        glove: GloVe text file for the initial embeddings of known words (DivE and PVSE: 840B.300d).
+        min_count: minimum number of occurrences of a word in the training captions.
+        dropout: dropout rate of embeddings, shared by the elements and the GRU.
+        glove: GloVe text file for the initial embeddings of words in the vocabulary (DivE and PVSE: 840B.300d).
         start: initial embeddings of other words: `uniform`, `scaled`, `normal` or `zero`; see `STARTS`.
         retry: whether a word that the file lacks takes the vector of `simpler(word)`.
         split: see `BiGRU`.
-        summary: `mean` (DivE): the average of the last states of two directions, each `width` wide; `last_word`
-            (PVSE): the concatenated states of both directions at the last word, each half as wide, of which the
-            backward one has read that word alone.
+        summary: `mean` (DivE): the average of the last states of both directions, each `width` wide; `last_word`
+            (PVSE): both directions' states at the last word, each half as wide, concatenated; the backward state has
+            read only that word.
     """
 
     def __init__(
@@ -241,7 +241,7 @@ class Words(WordGRU):
         self.width, self.global_width, self.beside = embedding, width, beside
 
     def forward(self, token_BL: Tensor, mask_BL: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Encode token numbers `(B, L)` to embeddings `(B, L, E)` and global features `(B, S)`."""
+        """Encode token ids `(B, L)` to embeddings `(B, L, E)` and global features `(B, S)`."""
         embedded_BLE, state_BL2H, last_2BH = self.read(token_BL, mask_BL)
         if not self.beside:
             return embedded_BLE, mask_BL, last_2BH.mean(dim=0)

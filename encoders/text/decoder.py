@@ -1,4 +1,4 @@
-"""Decoders, language models with causal attention, as text encoders."""
+"""Decoders (language models with causal attention) as text encoders."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from polypool.infra.registry import ENCODERS
 
 @dataclass(frozen=True, kw_only=True)
 class DecoderAssets(BertAssets):
-    """Those of `bert`, and which special tokens a text gets."""
+    """The assets of `bert`, and which special tokens texts get."""
 
     starts: bool
     ends: bool
@@ -28,16 +28,16 @@ class DecoderAssets(BertAssets):
 class Decoder(TextEncoder):
     """The last hidden states of all tokens of any decoder of transformers, through a linear map.
 
-    Attention is causal, so that the last state alone has seen the whole text: `--text-aggregator last` is the pooling
-    of E5-Mistral and Qwen3-Embedding, `position_mean` that of SGPT, `latent_attention` that of NV-Embed (whose
-    attention is not causal). Texts are padded on the right, where pads change nothing.
+    With causal attention only the last state has attended to the whole text: `--text-aggregator last` is the pooling of
+    E5-Mistral and Qwen3-Embedding, `position_mean` of SGPT, `latent_attention` of NV-Embed (whose attention is not
+    causal). Texts are padded on the right, where padding does not change the states.
 
     Args:
         assets: the tokenizer and the model's configuration.
         width: width of the elements.
         name: a model on the hub, or a local folder, with a tokenizer.json.
-        end: append the end token, as the authors of E5-Mistral and Qwen3-Embedding do; those of SGPT do not. The start
-            token is there where the model's tokenizer puts it.
+        end: append the end token, as E5-Mistral and Qwen3-Embedding do; SGPT does not. The start token follows the
+            model's tokenizer.
     """
 
     assets_kind, published = DecoderAssets, "model"
@@ -97,7 +97,7 @@ class Decoder(TextEncoder):
         self.model.load_state_dict(from_hub(AutoModel, self.name).state_dict())
 
     def forward(self, token_BL: Tensor, mask_BL: Tensor) -> tuple[Tensor, Tensor]:
-        """Encode token numbers `(B, L)` to `(B, L, D)`."""
+        """Encode token ids `(B, L)` to `(B, L, D)`."""
         state_BLH, mask_BL = self.states(token_BL, mask_BL)
         return self.linear(state_BLH), mask_BL
 

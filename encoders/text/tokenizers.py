@@ -1,4 +1,4 @@
-"""Tokenizers, ways to split a text into words, vocabularies, and padded batches of token numbers."""
+"""Tokenizers, word splitting, vocabularies, and padded batches of token ids."""
 
 from __future__ import annotations
 
@@ -32,32 +32,33 @@ _CLITIC = re.compile(r"(?<=[^' ])'[smd]?(?= )")
 _LONG_CLITIC = re.compile(r"(?<=[^' ])(?:'ll|'re|'ve|n't)(?= )")
 _TOGETHER = re.compile(r"\b(?:cannot|gimme|lemme|gonna|gotta|d'ye|more'n|wanna(?= ))\b|(?<= )'t(?:is|was)\b")
 _FIRST = {"d'ye": 1, "'tis": 2, "'twas": 2, "more'n": 4}
-"""Length of the first of two words written as one, where it is not three."""
-# a word starts with no mark: that of an emoji in front of it is no part of it
+"""Length of the first part of a contraction of two words, if it is not three."""
+# a word does not start with a mark: a preceding emoji's mark is not part of it
 _WORD = regex.compile(r"(?!\p{M})(?:\w+(?=n't\b)|n't\b|'(?:s|re|ve|ll|d|m)\b|\w+(?:[-.&/]\w+)*)|\S")
 _UNSPACED = regex.compile(
     r"\p{Katakana}[\p{Katakana}ー]*+"
     r"|(?=[\p{Han}\p{Hiragana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\p{Tibetan}ー々])\X"
 )
-"""What is a word in scripts without spaces: a run of Katakana, else a character with its marks (UAX 29)."""
+"""Words of scripts without spaces: a run of Katakana, or a character with its marks (UAX 29)."""
 
 
 def spaced(text: str) -> str:
-    """Return a text in lower case and in NFC, with spaces around the words of scripts that have none between words.
+    """Return a text in lower case and NFC, with spaces around the words of scripts that are written without spaces.
 
-    Those are single characters, since Unicode has no dictionary: `草地` is two words. ASCII is lower-cased alone.
+    Words of these scripts are single characters, because Unicode has no dictionary: `草地` is two words. Only ASCII is
+    lower-cased.
     """
     text = text.lower()
     return text if text.isascii() else _UNSPACED.sub(r" \g<0> ", unicodedata.normalize("NFC", text))
 
 
 def split_treebank(text: str) -> list[str]:
-    """Lower-case a text and split it into words as nltk's `word_tokenize`, which made SCAN's vocabularies, does.
+    """Lower-case a text and split it into words as nltk's `word_tokenize`, which built SCAN's vocabularies.
 
-    The rules are the Penn Treebank's, as nltk 3.3 to 3.9 extend them: quotes become `` and '', `cannot` is two words,
-    and `5:50` is one. They apply to one sentence at a time, because only its last period is a word. Deviation: nltk
-    finds the ends of sentences with a trained model (Punkt); here a sentence ends at every period before white space,
-    except those of common abbreviations, initials and numbers.
+    The rules are the Penn Treebank's with the extensions of nltk 3.3 to 3.9: quotes become
+    `` and '', `cannot` is two words, and `5:50` is one. They apply to single sentences, because only a sentence's last
+    period is a word. Deviation: nltk detects sentence ends with a trained model (Punkt); here every period before white
+    space ends a sentence, except in common abbreviations, initials and numbers.
     """
     return [word for sentence in _sentences(spaced(text)) for word in _words(sentence)]
 
@@ -87,9 +88,9 @@ def _apart(found: re.Match[str]) -> str:
 
 
 def split_words(caption: str) -> list[str]:
-    """Lower-case a caption and split off clitics and punctuation, much as `split_treebank` does.
+    """Lower-case a caption and split off clitics and punctuation, similarly to `split_treebank`.
 
-    Quotes stay as they are, `cannot` is one word and `5:50` three; 0.3 % of COCO's captions differ.
+    Quotes are not changed, `cannot` is one word and `5:50` three; 0.3 % of COCO's captions differ.
     """
     return _WORD.findall(spaced(caption))
 
@@ -97,7 +98,7 @@ def split_words(caption: str) -> list[str]:
 def split_question(question: str) -> list[str]:
     """Lower-case a question, drop commas and question marks, split off `'s` and split at white space.
 
-    As the bottom-up-attention baseline of visual question answering.
+    As in the bottom-up-attention baseline of visual question answering.
     """
     return spaced(question).replace(",", "").replace("?", "").replace("'s", " 's").split()
 
@@ -114,10 +115,10 @@ SPECIALS = ("<pad>", "<start>", "<end>", "<unk>", "<mask>")
 
 
 class Tokenizer(Protocol):
-    """Splits captions into words, each a list of subwords; `pad_tokens` adds `start` and `end` where they are set.
+    """Splits captions into words, each a list of subword ids; `pad_tokens` adds `start` and `end` if set.
 
-    `unknown` is the subword of words that it does not know, -1 where there is none; `longest` the number of subwords
-    of a text that the model has positions for, 0 for any.
+    `unknown` is the id for unknown words, -1 without one; `longest` is the model's maximum number of subwords, 0 for no
+    limit.
     """
 
     size: int
@@ -130,10 +131,10 @@ class Tokenizer(Protocol):
     mask: int
 
     def encode(self, captions: Sequence[str]) -> Iterator[list[list[int]]]:
-        """Yield each caption's words as lists of subword numbers, without special tokens."""
+        """Yield each caption's words as lists of subword ids, without special tokens."""
 
     def subwords(self, numbers: Sequence[int]) -> list[str]:
-        """Return each subword as text, special tokens too."""
+        """Return each subword as text, including special tokens."""
 
 
 @runtime_checkable
@@ -145,12 +146,12 @@ class WordTokenizer(Tokenizer, Protocol):
 
 
 def as_written(tokenizer: Tokenizer, caption: str, numbers: Sequence[int]) -> list[str]:
-    """Return a caption's subwords as text; an unknown word as `WORD (unknown)`.
+    """Return a caption's subwords as text; unknown words as `WORD (unknown)`.
 
     Args:
         tokenizer: of the caption.
         caption: the text.
-        numbers: its first subwords, with the special tokens around them.
+        numbers: its first subword ids, with special tokens.
     """
     subwords = tokenizer.subwords(numbers)
     if not isinstance(tokenizer, WordTokenizer):
@@ -163,7 +164,7 @@ def as_written(tokenizer: Tokenizer, caption: str, numbers: Sequence[int]) -> li
 
 
 def unknown_words(tokenizer: Tokenizer, text: str) -> list[str]:
-    """Return the words of a text that a tokenizer of words does not know, in order; none of one of subwords."""
+    """Return a text's words outside a word tokenizer's vocabulary, in order; empty for subword tokenizers."""
     if not isinstance(tokenizer, WordTokenizer):
         return []
     (numbers,) = tokenizer.encode([text])
@@ -187,7 +188,7 @@ class Vocabulary:
     """A word-level tokenizer.
 
     Args:
-        words: the words after `SPECIALS`, in the order of their numbers.
+        words: the words after `SPECIALS`, in the order of their ids.
         ends: whether captions get `<start>` and `<end>`.
         split: a key of `SPLITS`.
     """
@@ -215,13 +216,13 @@ class Vocabulary:
 
 
 def pad_tokens(subword_P: np.ndarray, size_B: np.ndarray, tokenizer: Tokenizer) -> tuple[Tensor, Tensor]:
-    """Return token numbers `(B, L)`, int64, 0 in the pads, and their mask `(B, L)`.
+    """Return token ids `(B, L)`, int64, 0 in the padding, and their mask `(B, L)`.
 
     Args:
-        subword_P: the subwords of B texts, one after another, without special tokens.
+        subword_P: the subword ids of B texts, concatenated, without special tokens.
         size_B: number of subwords of each text.
-        tokenizer: adds `start` where `starts` is True, and `end` where `ends` is; without either, a text without a
-            subword keeps one pad, so that no set is empty.
+        tokenizer: adds `start` if `starts` is True, and `end` if `ends` is; without both, a text without subwords gets
+            one padding token, so that no set is empty.
     """
     starts, ends = int(tokenizer.starts), int(tokenizer.ends)
     row_P, place_P = ragged(starts, size_B)

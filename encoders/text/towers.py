@@ -1,4 +1,4 @@
-"""The text halves of CLIP and SigLIP: token states, or the pooled embedding."""
+"""The text towers of CLIP and SigLIP: token states, or the pooled embedding."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from polypool.infra.registry import ENCODERS
 
 @dataclass(frozen=True, kw_only=True)
 class TowerSpecials(Specials):
-    """Numbers of the special tokens; `pad` fills up texts for models that read a fixed size."""
+    """Ids of the special tokens; `pad` fills texts up to a fixed size for models that need one."""
 
     pad: Annotated[int, at_least(0)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class TowerAssets:
-    """Configuration, JSON of the fast tokenizer, special tokens; `strips`: trained on texts without punctuation."""
+    """Configuration, JSON of the fast tokenizer, special tokens; `strips` for models trained without punctuation."""
 
     config: dict[str, Any]
     tokenizer: str
@@ -38,17 +38,17 @@ class TowerAssets:
 
 
 class _TextTower(TextEncoder):
-    """A text half `tower` and a linear map `fc` to the joint width: the model's own projection, or a new one."""
+    """A text `tower` and a linear map `fc` to the joint width: the model's projection, or a new one."""
 
     assets_kind, published = TowerAssets, "tower"
     kind: str
-    """Class of transformers."""
+    """Transformers class."""
     model_type: str
     projection: str
     """Name of its projection."""
     tokenizer_kind = "AutoTokenizer"
     strips = ""
-    """End token of models that were trained without punctuation; empty for none."""
+    """End token of models trained without punctuation; empty for none."""
 
     def __init__(self, assets: Mapping[str, Any], *, name: str, width: int | None, pooled: bool) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ class _TextTower(TextEncoder):
         self.end, self.pad = assets["specials"]["end"], assets["specials"]["pad"]
 
     def _apart(self, model: nn.Module) -> tuple[Any, nn.Linear]:
-        """Remove and return the projection: DDP refuses weights without a gradient."""
+        """Remove and return the projection: DDP fails on weights without a gradient."""
         projection = getattr(model, self.projection)
         setattr(model, self.projection, nn.Identity())
         return model, projection
@@ -107,7 +107,7 @@ class _TextTower(TextEncoder):
             self.fc.load_state_dict(projection.state_dict())
 
     def forward(self, token_BL: Tensor, mask_BL: Tensor) -> tuple[Tensor, Tensor]:
-        """Encode token numbers `(B, L)`, real ones first, to `(B, N, D)`; longer texts are cut as in pretraining."""
+        """Encode token ids `(B, L)`, real ones first, to `(B, N, D)`; longer texts are truncated as in pretraining."""
         state_BNH, mask_BN = self.states(token_BL, mask_BL)
         return self.fc(state_BNH), mask_BN
 
@@ -122,23 +122,23 @@ class _TextTower(TextEncoder):
 
     @abstractmethod
     def read(self, token_BL: Tensor, mask_BL: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the model's tokens, the mask of the elements, which come first, and the position to pool."""
+        """Return the model's token ids, the mask of the elements (which come first), and the position to pool."""
 
 
 @ENCODERS.register("clip_text")
 class ClipText(_TextTower):
-    """The text half of CLIP: the normalised states of all tokens, start and end among them.
+    """The text tower of CLIP: the normalised states of all tokens, including start and end.
 
-    Attention is causal, so pads change nothing. Deviation: CLIP repairs broken Unicode (ftfy) first; the fast tokenizer
-    does not.
+    Attention is causal, so padding does not change the states. Deviation: CLIP first repairs broken Unicode (ftfy); the
+    fast tokenizer does not.
 
     Source: Radford et al., "Learning transferable visual models from natural language supervision", ICML 2021.
 
     Args:
         assets: the tokenizer and the configuration.
         name: a model on the hub, or a local folder.
-        width: width of a new linear map; None for the model's own projection.
-        pooled: return a set of one, the state of the end token, as in pretraining.
+        width: width of a new linear map; None for the model's projection.
+        pooled: return a set of one element, the end token's state, as in pretraining.
     """
 
     kind, model_type, projection = "CLIPTextModelWithProjection", "clip_text_model", "text_projection"
@@ -160,7 +160,7 @@ class ClipText(_TextTower):
         )
 
     def read(self, token_BL: Tensor, mask_BL: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the tokens; a text that is too long keeps its end token."""
+        """Return the token ids; a truncated text keeps its end token."""
         last_B = mask_BL.sum(dim=1) - 1
         token_BN, mask_BN = token_BL[:, : self.longest], mask_BL[:, : self.longest]
         if token_BL.shape[1] > self.longest:
@@ -187,22 +187,22 @@ class SiglipSubwords(Subwords):
 
 @ENCODERS.register("siglip_text")
 class SiglipText(_TextTower):
-    """The text half of SigLIP, and of SigLIP 2 with fixed sizes: the normalised states of all tokens.
+    """The text tower of SigLIP, and of SigLIP 2 with fixed sizes: the normalised states of all tokens.
 
-    The model was trained on 64 positions without a mask: text, end token, pads; so tokens attend to pads. The set has
-    only the text. Texts are in lower case, and those of SigLIP, not of SigLIP 2, without punctuation.
+    The model was trained on 64 positions without a mask (text, end token, padding), so tokens attend to padding; the
+    returned set has only the text. Texts are lower-cased, and for SigLIP (not SigLIP 2) stripped of punctuation.
 
     Source: Zhai et al., "Sigmoid loss for language image pre-training", ICCV 2023.
 
     Args:
         assets: the tokenizer and the configuration.
         name: a model on the hub, or a local folder; with a tokenizer.json.
-        width: width of a new linear map; None for the model's own projection.
-        pooled: return a set of one, the state of the last position, as in pretraining.
+        width: width of a new linear map; None for the model's projection.
+        pooled: return a set of one element, the last position's state, as in pretraining.
     """
 
     kind, model_type, projection = "SiglipTextModel", "siglip_text_model", "head"
-    tokenizer_kind = "PreTrainedTokenizerFast"  # its own class reads another file, with another library
+    tokenizer_kind = "PreTrainedTokenizerFast"  # its own tokenizer class needs another file and library
     strips = "</s>"
 
     def __init__(
@@ -223,7 +223,7 @@ class SiglipText(_TextTower):
         )
 
     def read(self, token_BL: Tensor, mask_BL: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return as many tokens as in pretraining: the text, cut where it is too long, the end token and pads."""
+        """Return as many token ids as in pretraining: the truncated text, the end token and padding."""
         mask_BN = mask_BL[:, : self.longest - 1]
         size_B1 = mask_BN.sum(dim=1, keepdim=True)
         place_P = torch.arange(self.longest, device=token_BL.device)

@@ -31,19 +31,19 @@ STRIDE = 32
 
 @ENCODERS.register("cnn")
 class CNN(PixelEncoder):
-    """The cells of the last feature map, row by row, through a linear map.
+    """The cells of the last feature map in row-major order, through a linear map.
 
-    Batch statistics are those of pretraining; all else can be trained.
+    Batch statistics are frozen at those in the published weights; all parameters are trainable.
 
     Args:
         assets: none.
         width: width D of the elements.
         name: `resnet101_caffe`, `resnet152` or `resnext101_32x8d`.
-        weights: published file that a new model starts from: `original_updown_backbone.pth` of VSE-infinity, or a file
-            with torchvision's names such as `resnet152-b121ed2d.pth` or that of `resnext101_32x8d_wsl`.
-        size: side of the square that images are squashed to, in pixels; a multiple of 32.
+        weights: published weights to start from: `original_updown_backbone.pth` of VSE-infinity, or a file with
+            torchvision's names, such as `resnet152-b121ed2d.pth` or `resnext101_32x8d_wsl`.
+        size: side of the square that images are resized to, in pixels; a multiple of 32.
         layout: `own`, in which the network was trained, or `caffe`, in which the authors of VSE-infinity ran
-            torchvision's weights of ResNet-152; colour statistics are those of the weights.
+            torchvision's weights of ResNet-152; colour statistics follow the weights.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Vision models fine-tuned from pixels: the patch models of VSE+2AD (section 4.2), and others of transformers."""
+"""Vision transformers fine-tuned from pixels: the patch models of VSE+2AD (section 4.2), and other models."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ _UNREAD = {
     "dinov2": "embeddings.mask_token",
     "dinov2_with_registers": "embeddings.mask_token",
 }
-"""Known models, and the part that patches do not depend on: DDP refuses weights without a gradient."""
+"""Known model types, and their part that does not affect patches: DDP fails on weights without a gradient."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """Output of a model that is not among the known ones.
+    """Output of a model outside the known types.
 
     Attributes:
         cells: patches of an image, or cells of a map.
-        ahead: tokens before them, such as [CLS] and registers.
-        unread: names of weights that they do not depend on, which are not trained.
+        ahead: number of tokens before them, such as [CLS] and registers.
+        unread: names of weights that do not affect them, which are not trained.
     """
 
     cells: Annotated[int, at_least(1)]
@@ -49,10 +49,10 @@ class Layout:
 
 @dataclass(frozen=True, kw_only=True)
 class PatchesAssets:
-    """The model's configuration, and mean and deviation of colours in pretraining, of 255.
+    """The model's configuration, and the colours' mean and standard deviation in pretraining, on a scale of 255.
 
     Attributes:
-        layout: output of a model that is not among the known ones; None for those.
+        layout: output of a model outside the known types; None for known ones.
     """
 
     config: dict[str, Any]
@@ -63,18 +63,18 @@ class PatchesAssets:
 
 @ENCODERS.register("patches")
 class Patches(PixelEncoder):
-    """The last hidden states of all patches, row by row, through a linear map.
+    """The last hidden states of all patches in row-major order, through a linear map.
 
     Args:
         assets: see `PatchesAssets`.
         width: width D of the elements.
         name: a ViT, CLIP, SigLIP or DINOv2 on the hub, or in a local folder; or any other vision model of transformers
-            whose last hidden states are patches, or a map of cells: DINOv3, DeiT, Swin, ConvNeXt and others. What
-            stands before the patches is told by their number, and weights that they do not depend on are left alone.
-        size: side of the square that images are squashed to, in pixels, a multiple of the patches'; position embeddings
-            are interpolated where the model was trained with another, and can be.
-        class_token: put the [CLS] token, the first, before the patches; `only` leaves the patches out, so that an image
-            or a frame of a video is one element. Registers are always left out.
+            whose last hidden states are patches, or a map of cells: DINOv3, DeiT, Swin, ConvNeXt and others. Leading
+            tokens are inferred from the number of states, and weights that do not affect the patches are frozen.
+        size: side of the square that images are resized to, in pixels, a multiple of the patch size; position
+            embeddings are interpolated if the model was pretrained at another size and supports it.
+        class_token: prepend the [CLS] token, the model's first; `only` drops the patches, so that an image or a frame
+            of a video is one element. Registers are always dropped.
     """
 
     assets_kind, published = PatchesAssets, "vit"
@@ -143,7 +143,7 @@ class Patches(PixelEncoder):
 
 
 def _trimmed(model: Any) -> Any:
-    """Remove the part that patches of a known model do not depend on."""
+    """Remove the part of a known model that does not affect the patches."""
     if model.config.model_type not in _UNREAD:
         return model
     path, _, name = _UNREAD[model.config.model_type].rpartition(".")
@@ -153,7 +153,7 @@ def _trimmed(model: Any) -> Any:
 
 
 def _patches(assets: Mapping[str, Any], *, size: int) -> int:
-    """Return the number of patches that a model makes of an image."""
+    """Return the number of patches per image."""
     if layout := assets.get("layout"):
         return layout["cells"]
     patch = assets["config"].get("patch_size")
@@ -165,34 +165,34 @@ def _patches(assets: Mapping[str, Any], *, size: int) -> int:
 
 
 def _states(output: Any) -> Tensor:
-    """Return the last hidden states `(B, L, H)`; of a map `(B, H, rows, columns)`, its cells row by row."""
+    """Return the last hidden states `(B, L, H)`; for a map `(B, H, rows, columns)`, its cells in row-major order."""
     state = output.last_hidden_state
     return state.flatten(2).transpose(1, 2) if state.ndim == 4 else state
 
 
 def _options(model: Any) -> dict[str, bool]:
-    """Return what lets a model read images of another size than in pretraining."""
+    """Return the options with which a model reads images of another size than in pretraining."""
     wanted = "interpolate_pos_encoding"
     takes = wanted in inspect.signature(model.forward).parameters
     return {wanted: True} if takes and not model.config.model_type.startswith("dinov2") else {}
 
 
 def _width(model: Any) -> int:
-    """Return the width of the last hidden states: of models in stages, that of the last."""
+    """Return the width of the last hidden states; for hierarchical models, of the last stage."""
     return getattr(model.config, "hidden_size", 0) or model.config.hidden_sizes[-1]
 
 
 def _layout(config: Mapping[str, Any], *, name: str, size: int) -> Layout:
-    """Find out what a model makes of an image, by a pass without numbers.
+    """Determine a model's output for an image by a forward pass on the meta device.
 
     Raises:
-        InputError: that is neither patches nor a map, or the model normalises by the batch.
+        InputError: the output is neither patches nor a map, or the model uses batch normalisation.
     """
     with torch.device("meta"):
         model = _trimmed(from_config(config)).train()
         if any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in model.modules()):
             raise InputError(
-                f"{name}: normalises by the batch, which small batches and several workers change; extract its "
+                f"{name}: uses batch normalisation, which depends on batch size and workers; extract its "
                 "features, or choose the encoder `cnn`"
             )
         pixels_13SS = torch.empty(1, 3, size, size)
@@ -205,7 +205,7 @@ def _layout(config: Mapping[str, Any], *, name: str, size: int) -> Layout:
     tokens, patch = state_1LH.shape[1], config.get("patch_size")
     is_map = output.last_hidden_state.ndim == 4
     cells = tokens if is_map or type(patch) is not int else (size // patch) ** 2
-    if math.isqrt(tokens) ** 2 == tokens and cells > tokens:  # of models in stages, whose patches are merged
+    if math.isqrt(tokens) ** 2 == tokens and cells > tokens:  # hierarchical models merge patches
         cells = tokens
     if cells > tokens:
         raise InputError(

@@ -1,4 +1,4 @@
-"""Image preprocessing of encoders that read pixels: squares, cropped and mirrored at random in training."""
+"""Image preprocessing of pixel encoders: resizing to squares, random crops and flips in training."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from torch import Tensor
 from polypool.encoders.encoder import Encoder
 
 IMAGENET: dict[str, Any] = {"mean": (123.675, 116.28, 103.53), "std": (58.395, 57.12, 57.375)}
-"""Mean and deviation of red, green and blue, of 255."""
+"""Mean and standard deviation of red, green and blue, on a scale of 255."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImageTransform:
     """The preprocessing of VSE-infinity's grids (`image_caption.py`).
 
-    The whole image, or in training a random crop, is squashed to a square; its proportions change.
+    The whole image, or a random crop in training, is resized to a square without keeping its aspect ratio.
 
     Attributes:
         size: side S of the square in pixels.
         cells: number N of elements of the network's output.
-        mean: mean of the channels, of 255.
-        std: deviation of the channels, of 255.
+        mean: mean of the channels, on a scale of 255.
+        std: standard deviation of the channels, on a scale of 255.
         bgr: order the channels blue, green, red, as in Caffe.
-        antialias: smooth before downsampling; without it, each new pixel mixes the four nearest old ones.
-        crop: least ratio of the crop's sides to the image's; it is uniform in [crop, 1], and one for both sides.
-        flip: probability of mirroring.
+        antialias: smooth before downsampling; without it, each pixel interpolates the four nearest input pixels.
+        crop: minimum ratio of the crop's sides to the image's; it is uniform in [crop, 1], and the same for both sides.
+        flip: probability of a horizontal flip.
     """
 
     size: int
@@ -48,8 +48,8 @@ class ImageTransform:
 
         Args:
             image: in mode RGB.
-            u_4: uniform numbers for the ratio of the crop, its left and upper edge, and mirroring; None for the whole
-                image.
+            u_4: uniform random numbers for the ratio of the crop, its left and upper edge, and the flip; None for the
+                whole image.
         """
         x_SS3 = self.square(image, u_4)
         planes = [x_SS3[..., channel] for channel in ((2, 1, 0) if self.bgr else (0, 1, 2))]
@@ -75,7 +75,7 @@ class ImageTransform:
 
 
 def _stretch(x: np.ndarray, size: int, *, axis: int) -> np.ndarray:
-    """Resample an axis by linear interpolation between the centres of pixels."""
+    """Resample an axis by linear interpolation between pixel centres."""
     at = (np.arange(size, dtype=np.float32) + 0.5) * (x.shape[axis] / size) - 0.5
     at = at.clip(0, x.shape[axis] - 1)
     lower = at.astype(np.int64)
@@ -88,23 +88,23 @@ def _stretch(x: np.ndarray, size: int, *, axis: int) -> np.ndarray:
 class PixelEncoder(Encoder):
     """An encoder of images `(B, 3, S, S)`, or of videos `(B, F, 3, S, S)`, frame by frame.
 
-    Its mask is of the cells of the output: `(B, N)` of images, `(B, F * N)` of videos, those of a frame together.
+    The mask is over output cells: `(B, N)` for images, `(B, F * N)` for videos, grouped by frame.
     """
 
     reads = "pixels"
 
     def forward(self, pixels: Tensor, mask_BN: Tensor) -> tuple[Tensor, Tensor]:
-        """Encode images or videos to the sets of their cells `(B, N, D)` or `(B, F * N, D)`."""
+        """Encode images or videos to sets of cells `(B, N, D)` or `(B, F * N, D)`."""
         x_IND = self.cells(pixels.flatten(0, -4))
         return x_IND.reshape(*mask_BN.shape, x_IND.shape[-1]), mask_BN
 
     @abstractmethod
     def cells(self, pixels_I3SS: Tensor) -> Tensor:
-        """Encode images, or frames of any videos, to their cells `(I, N, D)`."""
+        """Encode images, or frames of several videos, to cells `(I, N, D)`."""
 
     @classmethod
     def prepare(cls, **params: Any) -> dict[str, Any]:
-        """Make the assets of a new encoder from the parameters of its spec."""
+        """Compute the assets of a new encoder from the parameters of its spec."""
         return {}
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Residual networks for fine-tuning, with the batch statistics of pretraining; files of published weights.
+"""Residual networks for fine-tuning with frozen batch statistics, and readers of published weights.
 
 He et al., "Deep residual learning for image recognition", CVPR 2016; Xie et al., "Aggregated residual transformations
 for deep neural networks", CVPR 2017. Parameters have torchvision's names; files are read without unpickling.
@@ -18,7 +18,7 @@ from polypool.infra.errors import InputError
 
 
 class FrozenBatchNorm(nn.Module):
-    """Batch normalisation by running statistics, in training too; only scale and shift are learned."""
+    """Batch normalisation by running statistics, also in training; only scale and shift are learned."""
 
     running_mean: Tensor
     running_var: Tensor
@@ -40,7 +40,7 @@ class FrozenBatchNorm(nn.Module):
 class Bottleneck(nn.Module):
     """Convolutions 1x1, 3x3 (with `middle` channels in `groups`) and 1x1 with a shortcut.
 
-    With `caffe` the first convolution has the stride, as in networks trained in Caffe, instead of the 3x3.
+    With `caffe` the stride is in the first convolution, as in networks trained in Caffe, instead of the 3x3.
     """
 
     def __init__(
@@ -76,8 +76,8 @@ class ResNet(nn.Module):
         base: channels of the stem; the stages have 4, 8, 16 and 32 times as many.
         groups: of the 3x3 convolutions, 32 in ResNeXt-101 32x8d.
         widen: factor on the channels of the 3x3 convolutions, 4 in ResNeXt-101 32x8d.
-        caffe: the layout of networks trained in Caffe: strides in the first convolution of a block, and a stem
-            that pools without padding and rounds its size up.
+        caffe: the layout of networks trained in Caffe: strides in the first convolution of a block, and a stem that
+            pools without padding and rounds its size up.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class ResNet(nn.Module):
                 nn.init.zeros_(module.bn3.weight)
 
     def forward(self, pixels_B3HW: Tensor) -> Tensor:
-        """Return the last map, `(B, 32 * base, H / 32, W / 32)`; sides in multiples of 32."""
+        """Return the last map `(B, 32 * base, H / 32, W / 32)`; H and W must be multiples of 32."""
         x_BCHW = self.pool(self.bn1(self.conv1(pixels_B3HW)).relu_())
         for stage in (1, 2, 3, 4):
             x_BCHW = self.get_submodule(f"layer{stage}")(x_BCHW)
@@ -134,16 +134,16 @@ _SEQUENTIAL = {
 
 
 def read_weights(path: Path) -> dict[str, Any]:
-    """Return the content of a file of `torch.save`; only tensors and plain containers are read.
+    """Return the content of a `torch.save` file, restricted to tensors and plain containers.
 
     Raises:
-        InputError: no such file, or it is damaged or has other content.
+        InputError: a missing or damaged file, or other content.
     """
     try:
         weights = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
         raise InputError(f"no weights at {path}; give the path of the published file") from None
-    except Exception as error:  # torch raises anything from RuntimeError to UnpicklingError
+    except Exception as error:  # torch raises exceptions from RuntimeError to UnpicklingError
         reason = next(iter(str(error).splitlines()), "") or type(error).__name__
         raise InputError(f"cannot read the weights {path}: {reason}") from error
     if not isinstance(weights, dict):
@@ -152,9 +152,9 @@ def read_weights(path: Path) -> dict[str, Any]:
 
 
 def resnet_name(name: str) -> str:
-    """Return the name in `encoders.visual.resnet` of a parameter of VSE-infinity's backbone, `base.4.0.conv1.weight`.
+    """Map a parameter name of VSE-infinity's backbone, such as `base.4.0.conv1.weight`, to `encoders.visual.resnet`.
 
-    Its code (`lib/modules/resnet.py`) keeps stem and first three stages in `base`, the last stage in `top`.
+    Its code (`lib/modules/resnet.py`) keeps the stem and the first three stages in `base`, the last stage in `top`.
     """
     part, number, rest = [*name.split(".", 2), "", ""][:3]
     place = f"{part}.{number}"
@@ -164,7 +164,7 @@ def resnet_name(name: str) -> str:
 def resnet_weights(weights: Mapping[str, Any], *, where: object) -> dict[str, Tensor]:
     """Return the parameters and statistics of a file under the names of `encoders.visual.resnet`.
 
-    Classifier and counters of batch normalisation are left out.
+    The classifier and the batch counters of batch normalisation are dropped.
 
     Args:
         weights: tensors by torchvision's names, or the parts `base` and `top` of VSE-infinity's
@@ -187,7 +187,7 @@ def resnet_weights(weights: Mapping[str, Any], *, where: object) -> dict[str, Te
 
 
 def fill(module: nn.Module, weights: Mapping[str, Tensor], *, where: object) -> None:
-    """Load weights that must fit a module exactly; an InputError lists differing names and shapes."""
+    """Load weights that must match a module exactly; an InputError lists differing names and shapes."""
     own = module.state_dict()
     shapes = [
         f"{name} {tuple(weights[name].shape)} for {tuple(own[name].shape)}"

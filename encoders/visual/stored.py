@@ -1,4 +1,4 @@
-"""Encoders of stored features: one linear map, or none, and MLPs with batch normalisation beside or on top of it."""
+"""Encoders of stored features: a linear map or none, with or without an MLP with batch normalisation."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class Grid(FeatureEncoder):
 
     Args:
         assets: see `FeatureEncoder`.
-        width: width D of the elements that come out.
-        standardise: bring features to mean 0 and deviation 1 first; `auto` where the store has their statistics.
+        width: output width D of the elements.
+        standardise: standardise features by the store's statistics; `auto` does so if the store has them.
     """
 
     def __init__(
@@ -36,18 +36,18 @@ class Grid(FeatureEncoder):
         return map_elements(self.fc, x_BNF, mask_BN, prepared=self.features), mask_BN
 
     def before_affine(self, x_BNF: Tensor, mask_BN: Tensor) -> tuple[Tensor, Tensor, nn.Module]:
-        """Return the features `(B, N, F)`, and the linear map."""
+        """Return the features `(B, N, F)`, their mask and the linear map."""
         return self.features(x_BNF, mask_BN), mask_BN, self.fc
 
 
 @ENCODERS.register("pooled_grid")
 class PooledGrid(FeatureEncoder):
-    """Stored cells as they are, with a linear map of their mean as global feature: the image side of PVSE.
+    """Unmapped cells, with a linear map of their mean as global feature: the image side of PVSE.
 
     Args:
         assets: see `FeatureEncoder`.
-        width: width of the global feature; the elements keep that of the store.
-        standardise: bring features to mean 0 and deviation 1 first; `auto` where the store has their statistics.
+        width: width of the global feature; the elements keep the store's width.
+        standardise: standardise features by the store's statistics; `auto` does so if the store has them.
     """
 
     def __init__(
@@ -71,9 +71,9 @@ class Frames(FeatureEncoder):
 
     Args:
         assets: see `FeatureEncoder`.
-        width: width D of the elements that come out.
-        dropout: fraction of their values dropped in training.
-        standardise: bring features to mean 0 and deviation 1 first; `auto` where the store has their statistics.
+        width: output width D of the elements.
+        dropout: dropout rate of the elements' values.
+        standardise: standardise features by the store's statistics; `auto` does so if the store has them.
     """
 
     def __init__(
@@ -96,11 +96,11 @@ class Frames(FeatureEncoder):
 
 @ENCODERS.register("stored")
 class Stored(FeatureEncoder):
-    """Stored features without a map, such as embeddings of a pretrained pair.
+    """Stored features without a map, such as embeddings of a pretrained image-text model.
 
     Args:
         assets: see `FeatureEncoder`.
-        unit: bring each element to length 1, as CLIP4Clip does before it averages frames.
+        unit: L2-normalise each element, as CLIP4Clip does before it averages frames.
     """
 
     def __init__(self, assets: Mapping[str, Any], *, unit: bool = False) -> None:
@@ -109,13 +109,13 @@ class Stored(FeatureEncoder):
         self.unit = unit
 
     def forward(self, x_BNF: Tensor, mask_BN: Tensor) -> tuple[Tensor, Tensor]:
-        """Return features `(B, N, F)` in float32."""
+        """Return the features `(B, N, F)` in float32."""
         x_BNF = x_BNF.float()
         return (nn.functional.normalize(x_BNF, dim=-1, eps=1e-8) if self.unit else x_BNF), mask_BN
 
 
 class _ResidualMLP(FeatureEncoder):
-    """A linear map `fc`, and an MLP with batch normalisation whose input is `inputs` wide."""
+    """A linear map `fc`, and an MLP with batch normalisation with input width `inputs`."""
 
     def __init__(
         self,
@@ -135,7 +135,7 @@ class _ResidualMLP(FeatureEncoder):
         self.up = nn.Linear(hidden, width)
 
     def mlp(self, x_RI: Tensor, real: Tensor | int | None) -> Tensor:
-        """Map `(R, I)` to `(R, D)`; the statistics are those of the rows that `Rows.real` names."""
+        """Map `(R, I)` to `(R, D)`; batch statistics cover the rows that `Rows.real` marks."""
         return self.up(self.norm(self.down(x_RI), real).relu())
 
 
@@ -147,9 +147,9 @@ class Regions(_ResidualMLP):
 
     Args:
         assets: see `FeatureEncoder`.
-        width: width D of the elements that come out.
+        width: output width D of the elements.
         hidden: width of the MLP; by default half of `width`.
-        standardise: bring features to mean 0 and deviation 1 first; `auto` where the store has their statistics.
+        standardise: standardise features by the store's statistics; `auto` does so if the store has them.
     """
 
     def __init__(
@@ -171,16 +171,16 @@ class Regions(_ResidualMLP):
 
 @ENCODERS.register("stacked_regions")
 class StackedRegions(_ResidualMLP):
-    """A linear map, then an MLP with batch normalisation on top of it as a residual, then dropout.
+    """A linear map, then a residual MLP with batch normalisation, then dropout.
 
     The image encoder of DivE.
 
     Args:
         assets: see `FeatureEncoder`.
-        width: width D of the elements that come out.
+        width: output width D of the elements.
         hidden: width of the MLP; by default half of `width`.
-        dropout: fraction of the elements' values dropped in training.
-        standardise: bring features to mean 0 and deviation 1 first; `auto` where the store has their statistics.
+        dropout: dropout rate of the elements' values.
+        standardise: standardise features by the store's statistics; `auto` does so if the store has them.
     """
 
     def __init__(
