@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import cached_property, partial
 from itertools import zip_longest
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -38,22 +38,16 @@ def check(
 
 
 class PartChecks:
-    """The checks of one part: the methods marked by `check`, in the order of their definition.
+    """The checks of one part: the methods marked by `check`, those of a base class first.
 
     Attributes:
-        registry: builds the part.
+        registry: of the part's kind.
     """
 
-    registry: ClassVar[Registry]
+    registry: Registry
 
     def __init__(self, spec: str) -> None:
         self.spec = spec
-
-    @cached_property
-    def part(self) -> Any:
-        """A new part."""
-        torch.manual_seed(0)
-        return self.registry.build(self.spec)
 
     def checks(self) -> list[Check]:
         """Return the checks that apply to the part."""
@@ -61,9 +55,28 @@ class PartChecks:
             Check(
                 run=partial(marked.method, self), what=marked.what, advice=marked.advice, vital=marked.vital
             )
-            for marked in vars(type(self)).values()
+            for base in reversed(type(self).__mro__)
+            for marked in vars(base).values()
             if isinstance(marked, Marked) and marked.applies(self)
         ]
+
+
+class BuiltChecks(PartChecks):
+    """The checks of one part that can be built alone."""
+
+    @cached_property
+    def part(self) -> Any:
+        """A new part."""
+        torch.manual_seed(0)
+        return self.registry.build(self.spec)
+
+    @check(
+        "it is built",
+        "derive from the base of its kind, and take every parameter by keyword, with a default",
+        vital=True,
+    )
+    def _built(self) -> str:
+        return type(self.part).__name__
 
 
 def check_parameters(module: nn.Module, *, when: str = "") -> None:

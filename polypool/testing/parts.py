@@ -8,7 +8,7 @@ import io
 import itertools
 import json
 from collections import OrderedDict
-from contextlib import redirect_stderr, redirect_stdout, suppress
+from contextlib import redirect_stdout, suppress
 from dataclasses import fields, replace
 from functools import cached_property
 from typing import Any
@@ -25,24 +25,13 @@ from polypool.encoders.adaptations import Adaptation
 from polypool.encoders.backbones import Backbone, Described, build_backbone
 from polypool.encoders.encoder import Encoder, TextEncoder
 from polypool.infra.checks import Check
-from polypool.infra.errors import PLUG_IN_ERRORS, InputError
-from polypool.infra.registry import (
-    ADAPTATIONS,
-    AGGREGATORS,
-    ENCODERS,
-    KINDS,
-    MINERS,
-    OBJECTIVES,
-    READERS,
-    REGULARISERS,
-    SIMILARITIES,
-    Spec,
-)
+from polypool.infra.errors import PLUG_IN_ERRORS
+from polypool.infra.registry import ADAPTATIONS, AGGREGATORS, ENCODERS, KINDS, OBJECTIVES, Spec
 from polypool.pipelines.data.ingestion import reader_verb
 from polypool.pipelines.recipes.load import Ensemble
 from polypool.pipelines.training.loop.optim import make_optimizer, set_lr
 from polypool.tasks.inputs.texts import Captions
-from polypool.tasks.objectives.miners import BatchScores, Chosen, Mined, Miner
+from polypool.tasks.objectives.miners import BatchScores, Chosen, Miner
 from polypool.tasks.objectives.objective import Objective, batch_positives, pairs_and_negatives
 from polypool.tasks.objectives.regularisers import Regulariser
 from polypool.tasks.run import Optim, Run, from_json, to_json
@@ -50,6 +39,7 @@ from polypool.tasks.similarities.similarity import Similarity
 from polypool.tasks.similarities.vectors import Embeddings, l2_normalise
 from polypool.testing.base import (
     REGISTER,
+    BuiltChecks,
     PartChecks,
     check,
     check_mask,
@@ -67,16 +57,13 @@ CAPTIONS = (
 _STORED = 12  # width of made-up stored features
 _SIZES = (5, 1, 9, 4)
 
-Inputs = tuple[Tensor, Tensor]
 
-
-class EncoderChecks(PartChecks):
+class EncoderChecks(BuiltChecks):
     """Checks of one encoder."""
 
     def __init__(self, spec: str) -> None:
         super().__init__(spec)
-        self._parsed = Spec.parse(spec)
-        self._kind = ENCODERS.get(self._parsed.name)
+        self._kind, self._params = ENCODERS.part(spec), Spec.parse(spec).params
         self._of_text = issubclass(self._kind, TextEncoder)
         self._of_pixels = self._kind.reads == "pixels"
 
@@ -84,20 +71,20 @@ class EncoderChecks(PartChecks):
     def assets(self) -> dict[str, Any]:
         """The assets of a new encoder."""
         if self._of_text:  # each caption several times, since rare words may be left out
-            return self._kind.prepare([text for text in CAPTIONS for _ in range(8)], **self._parsed.params)
+            return self._kind.prepare([text for text in CAPTIONS for _ in range(8)], **self._params)
         if self._of_pixels:
-            return self._kind.prepare(**self._parsed.params)
+            return self._kind.prepare(**self._params)
         return {"dim": _STORED, "statistics": {"mean": [0.1] * _STORED, "std": [1.5] * _STORED}}
 
     @cached_property
-    def inputs(self) -> Inputs:
+    def inputs(self) -> tuple[Tensor, Tensor]:
         """A batch, `(x, mask_BN)`."""
         generator = torch.Generator().manual_seed(0)
         if self._of_text:
             batch = Captions(CAPTIONS, self._kind.tokenizer(self.assets)).batch(np.arange(len(CAPTIONS)))
             return batch["text"], batch["text_mask"]
         if self._of_pixels:
-            transform = self._kind.transform(self.assets, **self._parsed.params)
+            transform = self._kind.transform(self.assets, **self._params)
             pixels = torch.randn(2, 3, transform.size, transform.size, generator=generator)
             return pixels, torch.ones(2, transform.cells, dtype=torch.bool)
         mask_BN = torch.arange(max(_SIZES)) < torch.tensor(_SIZES)[:, None]
@@ -106,16 +93,16 @@ class EncoderChecks(PartChecks):
 
     def _new(self, assets: dict[str, Any]) -> Encoder:
         torch.manual_seed(0)
-        return ENCODERS.build(self.spec, assets)
+        return ENCODERS.build(self.spec, assets).eval()
 
     @cached_property
-    def encoder(self) -> Encoder:
+    def part(self) -> Encoder:
         """A new encoder in evaluation mode."""
-        return self._new(self.assets).eval()
+        return self._new(self.assets)
 
     @torch.no_grad()
     def _encode(self, x: Tensor, mask_BN: Tensor) -> tuple[Tensor, ...]:
-        return self.encoder(x, mask_BN)
+        return self.part(x, mask_BN)
 
     @check(
         "assets are plain JSON",
@@ -126,38 +113,6 @@ class EncoderChecks(PartChecks):
         json.dumps(self.assets)
 
     @check(
-        "the tokenizer numbers the subwords of every word",
-        "give it `size`, `ends`, `start`, `end`, `mask` and `encode(captions)`, which yields for each "
-        "caption a list of words and for each word a list of numbers below `size`",
-        vital=True,
-        applies=lambda self: self._of_text,
-    )
-    def _tokenizes(self) -> str:
-        tokenizer = self._kind.tokenizer(self.assets)
-        missing = [n for n in ("size", "ends", "start", "end", "mask", "encode") if not hasattr(tokenizer, n)]
-        assert not missing, f"the tokenizer {type(tokenizer).__name__} has no {', '.join(missing)}"
-        lines = list(tokenizer.encode(CAPTIONS))
-        assert len(lines) == len(CAPTIONS), f"{len(CAPTIONS)} captions gave {len(lines)} lists of words"
-        assert all(lines), "a caption gave no word"
-        numbers = [subword for line in lines for word in line for subword in word]
-        assert 0 <= min(numbers) <= max(numbers) < tokenizer.size, (
-            f"numbers from {min(numbers)} to {max(numbers)} with a size of {tokenizer.size}"
-        )
-        return f"{tokenizer.size:,} numbers"
-
-    @check(
-        "it is built of assets and parameters",
-        "derive from Encoder, take `assets` first and every parameter by keyword, with a default",
-        vital=True,
-    )
-    def _is_built(self) -> str:
-        weights = sum(p.numel() for p in self.encoder.parameters())
-        _assets, *others = inspect.signature(self._kind).parameters.values()
-        loose = [p.name for p in others if p.kind != p.KEYWORD_ONLY]
-        assert not loose, f"the parameters {', '.join(loose)} are not keyword-only, so a spec cannot set them"
-        return f"{weights:,} weights"
-
-    @check(
         "sets of the declared width, with their mask",
         "return (x_BND, mask_BN), or (x_BND, mask_BN, global_BS), with self.width = D, "
         "self.global_width = S, and a bool mask that marks at least one element of each set",
@@ -165,7 +120,7 @@ class EncoderChecks(PartChecks):
     )
     def _shape(self) -> str:
         out = self._encode(*self.inputs)
-        width, global_feature = self.encoder.width, self.encoder.global_width
+        width, global_feature = self.part.width, self.part.global_width
         assert len(out) == 2 + bool(global_feature), (
             f"{len(out)} things came out, expected {2 + bool(global_feature)} with global_width = {global_feature}"
         )
@@ -199,8 +154,8 @@ class EncoderChecks(PartChecks):
         x, mask_BN = self.inputs
         together = self._encode(x, mask_BN)
         for i in range(len(x)):
-            size = x.shape[1] if self._of_pixels else int(mask_BN[i].sum())
-            alone = self._encode(x[i : i + 1, :size], mask_BN[i : i + 1, : None if self._of_pixels else size])
+            size = None if self._of_pixels else int(mask_BN[i].sum())
+            alone = self._encode(x[i : i + 1, :size], mask_BN[i : i + 1, :size])
             _same_sets(alone, tuple(part[i : i + 1] for part in together), "batch mates change the set")
 
     @check(
@@ -211,27 +166,25 @@ class EncoderChecks(PartChecks):
     def _frames(self) -> None:
         x_B3SS, mask_BN = self.inputs
         x_BND, *_ = self._encode(x_B3SS, mask_BN)
-        video = self._encode(x_B3SS[None], mask_BN.reshape(1, -1))
-        _same_sets(
-            video[:2], (x_BND.flatten(0, 1)[None], mask_BN.reshape(1, -1)), "a video differs from its frames"
-        )
+        mask_1N = mask_BN.reshape(1, -1)
+        video, frames = self._encode(x_B3SS[None], mask_1N)[:2], (x_BND.flatten(0, 1)[None], mask_1N)
+        _same_sets(video, frames, "a video differs from its frames")
 
     @check(
         "before_affine and its map give what forward gives, where there are any",
         "return what the last step of forward maps, and that step, if nothing follows it; None elsewhere",
         applies=lambda self: not self._of_pixels,
     )
+    @torch.no_grad()
     def _before_affine(self) -> None:
-        if mapped := self.encoder.before_affine(*self.inputs):
+        if mapped := self.part.before_affine(*self.inputs):
             x_BNF, mask_BN, affine = mapped
-            with torch.no_grad():
-                _same_sets(
-                    (affine(x_BNF), mask_BN), self._encode(*self.inputs), "the map of before_affine differs"
-                )
+            result, expected = (affine(x_BNF), mask_BN), self._encode(*self.inputs)
+            _same_sets(result, expected, "the map of before_affine differs")
 
     @check("gradients are finite and reach every weight", REGISTER)
     def _gradients(self) -> None:
-        module = copy.deepcopy(self.encoder).train()
+        module = copy.deepcopy(self.part).train()
         x_BND, mask_BN, *global_feature = module(*self.inputs)
         loss = x_BND[mask_BN].square().sum() + sum(part.square().sum() for part in global_feature)
         loss.backward()
@@ -241,20 +194,19 @@ class EncoderChecks(PartChecks):
         "assets and state dict rebuild it",
         "make what is learned a parameter, what is fixed a buffer; put what shapes them into the assets",
     )
+    @torch.no_grad()
     def _rebuilt(self) -> None:
-        other = self._new(json.loads(json.dumps(self.assets))).eval()
+        other = self._new(json.loads(json.dumps(self.assets)))
         for parameter in other.parameters():
             nn.init.normal_(parameter)
-        other.load_state_dict(self.encoder.state_dict())
-        with torch.no_grad():
-            _same_sets(other(*self.inputs), self._encode(*self.inputs), "the rebuilt encoder differs")
+        other.load_state_dict(self.part.state_dict())
+        _same_sets(other(*self.inputs), self._encode(*self.inputs), "the rebuilt encoder differs")
 
 
 def _same_sets(result: tuple[Tensor, ...], expected: tuple[Tensor, ...], what: str) -> None:
     """Assert that two results have the same elements outside the padding, and the same global features."""
     unpadded = [(x_BND[mask_BN], *others) for x_BND, mask_BN, *others in (result, expected)]
     for one, other in zip(*unpadded, strict=True):
-        assert one.shape == other.shape, f"{what}: shape {tuple(one.shape)}, not {tuple(other.shape)}"
         torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4, msg=what)
 
 
@@ -276,33 +228,14 @@ def _distributions(size: int, *, seed: int) -> Tensor:
     return torch.stack((parts[:, 0], 3 * parts[:, 1]), dim=1)
 
 
-class SimilarityChecks(PartChecks):
+class SimilarityChecks(BuiltChecks):
     """Checks of one similarity."""
-
-    registry = SIMILARITIES
 
     @cached_property
     def part(self) -> Similarity:
         """A new similarity."""
         torch.manual_seed(0)
         return Similarity.build(self.spec, _EMBEDDED)
-
-    @check(
-        "it is built, and names what it compares",
-        "derive from polypool.tasks.similarities.similarity.Similarity and set `of_sets` on the class, or "
-        "`of_distributions`",
-        vital=True,
-    )
-    def _built(self) -> str:
-        part = self.part
-        for name in ("of_sets", "of_distributions"):
-            assert isinstance(getattr(part, name), bool), (
-                f"{name} is {getattr(part, name)!r}, neither True nor False"
-            )
-        assert not (part.of_sets and part.of_distributions), "it is of sets and of distributions"
-        if part.of_distributions:
-            return "of distributions"
-        return "of sets" if part.of_sets else "of single vectors"
 
     def _embeddings(self) -> list[tuple[Tensor, Tensor]]:
         """Return pairs of queries and a gallery: vectors, and sets where it compares them; or distributions."""
@@ -311,7 +244,11 @@ class SimilarityChecks(PartChecks):
         shapes = [(), (3,)] if self.part.of_sets else [()]
         return [(_embeddings(5, *shape, seed=0), _embeddings(7, *shape, seed=1)) for shape in shapes]
 
-    @check("a finite score of every query with every embedding", "return (Q, G)", vital=True)
+    @check(
+        "a finite score of every query with every embedding, by what it declares to compare",
+        "return (Q, G), and set `of_sets` or `of_distributions` on the class where it compares these",
+        vital=True,
+    )
     def _scores(self) -> None:
         for query, gallery in self._embeddings():
             check_tensor("the score of all pairs", self.part(query, gallery), 5, 7)
@@ -330,25 +267,19 @@ class SimilarityChecks(PartChecks):
         "gradients are finite and reach every parameter",
         f"add a small number under roots and in divisions; {REGISTER}",
     )
-    def _gradients(self) -> str:
+    def _gradients(self) -> None:
         for query, gallery in self._embeddings():
             query.requires_grad_()
             self.part.zero_grad()
             self.part(query, gallery).square().sum().backward()
             check_tensor("the gradient of the embeddings", query.grad, *query.shape)
             check_parameters(self.part)
-        return _learned(self.part)
 
 
-class ObjectiveChecks(PartChecks):
+class ObjectiveChecks(BuiltChecks):
     """Checks of one objective."""
 
-    registry = OBJECTIVES
     part: Objective
-
-    @check("it is built", "derive from polypool.tasks.objectives.objective.Objective", vital=True)
-    def _built(self) -> str:
-        return type(self.part).__name__
 
     def _terms(
         self, sim_VT: Tensor, *, positive_VT: Tensor = _OWN_VT, epoch: float = 0.0
@@ -363,56 +294,48 @@ class ObjectiveChecks(PartChecks):
         return check_terms(self._terms(self._scores()))
 
     @check("what it learns is reached by finite gradients in every epoch", REGISTER)
-    def _gradients(self) -> str:
+    def _gradients(self) -> None:
         for epoch in _EPOCHS:
             self.part.zero_grad()
             self._terms(self._scores(), epoch=epoch)["loss"].backward()
             check_parameters(self.part, when=f", in epoch {epoch:g}")
-        return _learned(self.part)
 
     @check(
         "a batch without negatives has a finite loss and gradient",
         "use polypool.tasks.objectives.objective.pairs_and_negatives, whose lowest number leaves no NaN",
     )
     def _without_negatives(self) -> None:
-        sim_VT = self._scores()
         for epoch in _EPOCHS:
+            sim_VT = self._scores()
             loss = self._terms(sim_VT, positive_VT=torch.ones_like(_OWN_VT), epoch=epoch)["loss"]
-            assert loss.isfinite(), f"the loss of a batch without negatives is {loss.item()}"
             if loss.requires_grad:
-                (grad,) = torch.autograd.grad(loss, sim_VT, allow_unused=True)
-                assert grad is None or grad.isfinite().all(), "its gradient is not finite"
+                loss.backward()
+            for x in (loss, sim_VT.grad):
+                assert x is None or x.isfinite().all(), "its loss or its gradient is not finite"
 
     @check("steps against its gradient lower it", "see that the scores reach the loss with their gradient")
     def _learns(self) -> str:
         for epoch in _EPOCHS:
-            sim_VT = self._scores()
-            losses = []
+            sim_VT, losses = self._scores(), []
             for _ in range(20):
                 loss = self._terms(sim_VT, epoch=epoch)["loss"]
                 losses.append(loss.item())
                 (grad,) = torch.autograd.grad(loss, sim_VT)
-                assert grad.isfinite().all(), f"the gradient is not finite in epoch {epoch:g}"
                 sim_VT = (sim_VT - 0.02 * grad / grad.norm().clamp(min=1e-6)).detach().requires_grad_()
             change = f"{losses[0]:.4g} to {losses[-1]:.4g}"
             assert losses[-1] < losses[0], f"20 steps took the loss from {change}"
         return change
 
 
-class MinerChecks(PartChecks):
+class MinerChecks(BuiltChecks):
     """Checks of one miner."""
 
-    registry = MINERS
     part: Miner
 
     def _sides(self) -> list[tuple[int, Chosen]]:
         """Return the number of pairs and what is chosen of each, of both directions and several batches."""
-        found = []
-        for scores in _batches():
-            mined = self.part.choose(scores)
-            assert isinstance(mined, Mined), f"it returned {type(mined).__name__}, expected Mined"
-            found += [(len(scores.row_T), side) for side in (mined.to_text, mined.to_visual)]
-        return found
+        found = [(len(scores.row_T), self.part.choose(scores)) for scores in _batches()]
+        return [(pairs, side) for pairs, mined in found for side in (mined.to_text, mined.to_visual)]
 
     @check(
         "it chooses negatives of each pair, in both directions",
@@ -422,12 +345,10 @@ class MinerChecks(PartChecks):
     def _chooses(self) -> None:
         for pairs, side in self._sides():
             score_TN, weight_TN, _ = side.of_pairs()
-            assert (score_TN.ndim, len(score_TN)) == (2, pairs), (
-                f"scores of shape {tuple(score_TN.shape)} for {pairs} pairs"
-            )
+            check_tensor("the scores", score_TN.clamp(min=-_HIGH), pairs, -1)
             assert score_TN.requires_grad, "what it chose has lost its gradient"
             if weight_TN is not None:
-                assert weight_TN.shape == score_TN.shape, f"weights of shape {tuple(weight_TN.shape)}"
+                check_tensor("the weights", weight_TN, *score_TN.shape)
                 assert ((weight_TN >= 0) & (weight_TN <= 1)).all(), "a weight is not from 0 to 1"
                 assert not weight_TN.requires_grad, "a weight has a gradient"
 
@@ -446,34 +367,25 @@ class MinerChecks(PartChecks):
         "triplet and infonce have finite gradients of it, and none where there is no negative",
         "divide by nothing that may be 0",
     )
-    def _gradients(self) -> str:
-        losses = []
+    def _gradients(self) -> None:
         for scores, spec in itertools.product(_batches(), _MINED):
             objective, sim_VT = spec.format(self.spec), scores.sim_VT.detach().requires_grad_()
             terms = OBJECTIVES.build(objective)(sim_VT, scores.row_T, scores.positive_VT, epoch=2.0)
             terms["loss"].backward()
             check_tensor(f"the gradient of {objective}", sim_VT.grad, *sim_VT.shape)
-            learns = sim_VT.grad is not None and sim_VT.grad.any()
-            assert not (learns and scores.positive_VT.all()), "a batch without negatives has a gradient"
-            losses.append(float(terms["loss"].detach()))
-        return f"losses from {min(losses):.3g} to {max(losses):.3g}"
+            assert sim_VT.grad is not None
+            learns = sim_VT.grad.any() and scores.positive_VT.all()
+            assert not learns, "a batch without negatives has a gradient"
 
 
-class RegulariserChecks(PartChecks):
+class RegulariserChecks(BuiltChecks):
     """Checks of one regulariser."""
 
-    registry = REGULARISERS
     part: Regulariser
 
-    @check("it is built, with a name and a weight", "derive from Regulariser and set `name`", vital=True)
-    def _built(self) -> str:
-        part = self.part
-        assert part.name, "it has no name to be logged under"
-        return f"{part.name}, weight {part.weight:g}"
-
     @check(
-        "a finite scalar with finite gradients, which reach every parameter",
-        f"add a small number under roots and in divisions; {REGISTER}",
+        "a finite scalar, logged under a name, with finite gradients, which reach every parameter",
+        f"set `name`; add a small number under roots and in divisions; {REGISTER}",
     )
     def _scalar(self) -> str:
         distributions = self.part.of_distributions
@@ -482,20 +394,12 @@ class RegulariserChecks(PartChecks):
         term = self.part(*(Embeddings(embedding, embedding * 0.5) for embedding in sides))
         check_tensor("it", term)
         term.backward()
-        assert all(embedding.grad is None or embedding.grad.isfinite().all() for embedding in sides), (
-            "a gradient is not finite"
-        )
+        for embedding in sides:
+            if embedding.grad is not None:
+                check_tensor("its gradient", embedding.grad, *embedding.shape)
         check_parameters(self.part)
-        return f"{term.item():.4g}"
-
-
-def _learned(module: nn.Module) -> str:
-    """Say what a module learns, with the values it begins with."""
-    return ", ".join(
-        f"{name} {p.item():.4g}" if p.numel() == 1 else f"{name} {tuple(p.shape)}"
-        for name, p in module.named_parameters()
-        if p.requires_grad
-    )
+        assert self.part.name, "it has no name to be logged under"
+        return f"{self.part.name} {term.item():.4g}, weight {self.part.weight:g}"
 
 
 def _batches() -> list[BatchScores]:
@@ -505,59 +409,43 @@ def _batches() -> list[BatchScores]:
         (torch.arange(3), torch.tensor([0, 0, 1, 2, 2, 2])),
         (torch.tensor([4, 4]), torch.arange(2)),
     ]
-    return [_batch(item_V, row_T) for item_V, row_T in cases]
-
-
-def _batch(item_V: Tensor, row_T: Tensor) -> BatchScores:
-    positive_VT = batch_positives(item_V, row_T)
-    sim_VT = torch.rand(len(item_V), len(row_T), generator=torch.Generator().manual_seed(0))
-    sim_VT = (sim_VT + _HIGH * positive_VT).requires_grad_()
-    pair_T, negative_VT = pairs_and_negatives(sim_VT, row_T, positive_VT)
-    return BatchScores(
-        pair_T=pair_T, negative_VT=negative_VT, row_T=row_T, positive_VT=positive_VT, sim_VT=sim_VT.detach()
-    )
+    batches = []
+    for item_V, row_T in cases:
+        positive_VT = batch_positives(item_V, row_T)
+        sim_VT = torch.rand(len(item_V), len(row_T), generator=torch.Generator().manual_seed(0))
+        sim_VT = (sim_VT + _HIGH * positive_VT).requires_grad_()
+        pair_T, negative_VT = pairs_and_negatives(sim_VT, row_T, positive_VT)
+        known = {"row_T": row_T, "positive_VT": positive_VT, "sim_VT": sim_VT.detach()}
+        batches.append(BatchScores(pair_T=pair_T, negative_VT=negative_VT, **known))
+    return batches
 
 
 _RATE, _STEPS = 1e-3, 6
 _STATE = "keep what a step needs in self.state[weight], and read rates from the groups"
 
 
-class OptimiserChecks(PartChecks):
+class OptimiserChecks(BuiltChecks):
     """Checks of one optimiser."""
 
     def __init__(self, spec: str) -> None:
         super().__init__(spec)
         self._optim = Optim(optimiser=spec, lr=_RATE, weight_decay=0.0)
 
+    @property
+    def part(self) -> torch.optim.Optimizer:
+        """A new optimiser."""
+        return self._made()[1]
+
     def _made(self, **changes: Any) -> tuple[nn.Module, torch.optim.Optimizer]:
         """Return a model of an embedding table, matrices and vectors, and its optimiser."""
         torch.manual_seed(0)
-        layers = {
-            "words": nn.Embedding(5, 4),
-            "inner": nn.Linear(4, 6),
-            "tanh": nn.Tanh(),
-            "outer": nn.Linear(6, 3),
-        }
-        model = nn.Sequential(OrderedDict(layers))
+        parts = (nn.Embedding(5, 4), nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3))
+        model = nn.Sequential(OrderedDict(zip(("words", "inner", "tanh", "outer"), parts, strict=True)))
         return model, make_optimizer(model, replace(self._optim, **changes))
-
-    @check(
-        "it is built of groups of weights, a rate and a decay",
-        "take the groups first, and lr and weight_decay by keyword",
-        vital=True,
-    )
-    def _built(self) -> str:
-        model, optimizer = self._made()
-        held = [weight for group in optimizer.param_groups for weight in group["params"]]
-        assert {id(w) for w in held} == {id(w) for w in model.parameters()}, (
-            "its param_groups are not the weights that it was given, each once"
-        )
-        return f"{type(optimizer).__name__} of {len(optimizer.param_groups)} groups"
 
     @check("a step lowers a loss", "step against the gradient", vital=True)
     def _lowers(self) -> str:
-        model, optimizer = self._made()
-        losses = _train(model, optimizer, steps=_STEPS)
+        losses = _train(*self._made(), steps=_STEPS)
         assert losses[1] < losses[0], (
             f"at a rate of {_RATE}, it took the loss from {losses[0]:.4g} to {losses[1]:.4g}"
         )
@@ -568,8 +456,6 @@ class OptimiserChecks(PartChecks):
         model, optimizer = self._made(lr_factors=(("inner", 0.5),))
         first = copy.deepcopy(model)
         set_lr(optimizer, self._optim, 0.0)
-        _train(model, optimizer, steps=1)
-        assert not _moved(first, model), f"at a rate of 0, it moved {', '.join(_moved(first, model))}"
         for group in optimizer.param_groups:
             group["lr"] = _RATE if group["factor"] == 0.5 else 0.0
         _train(model, optimizer, steps=1)
@@ -583,13 +469,12 @@ class OptimiserChecks(PartChecks):
         "leave it, its decay and its state alone where weight.grad is None",
     )
     def _left_alone(self) -> None:
-        model, optimizer = self._made(weight_decay=0.5)
-        weights, left = dict(model.named_parameters()), ("inner.weight", "words.weight")
-        for _ in range(2):
+        (model, optimizer), left = self._made(weight_decay=0.5), {"inner.weight", "words.weight"}
+        for _ in range(2):  # at once, and after a step that had their gradients
             first = copy.deepcopy(model)
             _batch_loss(model)
             for name in left:
-                weights[name].grad = None
+                model.get_parameter(name).grad = None
             optimizer.step()
             moved = [name for name in _moved(first, model) if name in left]
             assert not moved, f"it moved {', '.join(moved)}"
@@ -602,10 +487,9 @@ class OptimiserChecks(PartChecks):
     def _resumed(self) -> None:
         (whole, optimizer), (again, other) = self._made(), self._made()
         _train(whole, optimizer, steps=_STEPS // 2)
-        kept = io.BytesIO()
-        torch.save({"weights": whole.state_dict(), "optimizer": optimizer.state_dict()}, kept)
-        kept.seek(0)
-        state = torch.load(kept, weights_only=True)
+        torch.save({"weights": whole.state_dict(), "optimizer": optimizer.state_dict()}, file := io.BytesIO())
+        file.seek(0)
+        state = torch.load(file, weights_only=True)
         again.load_state_dict(state["weights"])
         other.load_state_dict(state["optimizer"])
         for model, method in ((whole, optimizer), (again, other)):
@@ -643,38 +527,29 @@ _IMAGES = ((48, 64), (64, 48), (90, 60))  # which a backbone sees, as height and
 _FRAMES = 20
 
 
-class AggregatorChecks(PartChecks):
+class AggregatorChecks(BuiltChecks):
     """The contract of aggregators."""
 
-    registry = AGGREGATORS
+    @cached_property
+    def part(self) -> Any:
+        """A new aggregator."""
+        torch.manual_seed(0)
+        return AGGREGATORS.build(self.spec, _WIDTH)
 
     def checks(self) -> list[Check]:
-        built = Check(
-            what="it is built",
-            run=lambda: AGGREGATORS.build(self.spec, _WIDTH) and None,
-            advice="take the width first and every parameter by keyword, with a default, and have a forward",
-            vital=True,
-        )
-        torch.manual_seed(0)
-        try:
-            part = AGGREGATORS.build(self.spec, _WIDTH)
-        except PLUG_IN_ERRORS:  # which the check tells
-            return [built]
-        return [built, *aggregator_checks(part, _WIDTH)]
+        """Return that it is built, then the contract; the first alone where it is not built."""
+        with suppress(*PLUG_IN_ERRORS):
+            return [*super().checks(), *aggregator_checks(self.part, _WIDTH)]
+        return super().checks()
 
 
-class BackboneChecks(PartChecks):
+class BackboneChecks(BuiltChecks):
     """Checks of one backbone."""
 
     @cached_property
     def part(self) -> Backbone:
+        """A new backbone."""
         return build_backbone(self.spec)
-
-    @check(
-        "it is built", "derive from Backbone, and take every parameter by keyword, with a default", vital=True
-    )
-    def _is_built(self) -> str:
-        return f"reads {self.part.reads}s, dim {self.part.dim}"
 
     @check(
         "it describes what its features depend on",
@@ -682,14 +557,10 @@ class BackboneChecks(PartChecks):
         "by their names, so that a store can be made again",
     )
     def _describes(self) -> None:
-        described = self.part.describe()
-        assert json.loads(json.dumps(described)) == described, (
-            "it comes back from JSON as something else, as tuples do"
-        )
-        name = Spec.parse(self.spec).name
-        assert described.get("backbone") == name, (
-            f"backbone is {described.get('backbone')!r}, expected {name!r}"
-        )
+        described, name = self.part.describe(), Spec.parse(self.spec).name
+        assert json.loads(json.dumps(described)) == described, "JSON gives back something else, as of tuples"
+        found = described.get("backbone")
+        assert found == name, f"backbone is {found!r}, expected {name!r}"
 
     @cached_property
     def _inputs(self) -> list[Any]:
@@ -719,31 +590,29 @@ class BackboneChecks(PartChecks):
     def _sets(self) -> str:
         widths = {"vectors": self.part.dim, **dict(self.part.columns)}
         for arrays in self._of(self._inputs):
+            found = {name: (x.dtype.name, *x.shape) for name, x in arrays.items()}
             size = len(arrays["vectors"])
+            expected = {name: ("float32", size, width) for name, width in widths.items()}
             assert size, "a set is empty"
-            found = {name: x.shape for name, x in arrays.items()}
-            expected = {name: (size, width) for name, width in widths.items()}
-            assert found == expected, f"vectors and columns of shapes {found}, expected {expected}"
-            for name, x in arrays.items():
-                assert x.dtype == np.float32, f"{name} are {x.dtype}, expected float32"
-                assert np.isfinite(x).all(), f"{name} are not finite"
-        return ", ".join(f"{name} {width}" for name, width in widths.items())
+            assert found == expected, f"vectors and columns of {found}, expected {expected}"
+            assert all(np.isfinite(x).all() for x in arrays.values()), "vectors or columns are not finite"
+        return f"of {self.part.reads}s: {', '.join(f'{name} {width}' for name, width in widths.items())}"
 
     @check("batch mates change nothing", "describe each input from itself alone")
     def _batch_mates(self) -> None:
         for number, arrays in enumerate(self._of(self._inputs)):
             (alone,) = self._of(self._inputs[number : number + 1])
             for name, x in arrays.items():
-                assert x.shape == alone[name].shape, f"{len(x)} {name} in a batch, {len(alone[name])} alone"
-                off = np.abs(x - alone[name]).max() / max(1.0, np.abs(alone[name]).max())
-                assert off < 1e-3, f"{name} differ by {off:.2g} of their largest"
+                scale = max(1.0, np.abs(alone[name]).max())
+                np.testing.assert_allclose(x, alone[name], rtol=0, atol=1e-3 * scale, err_msg=name)
 
 
-class AdaptationChecks(PartChecks):
+class AdaptationChecks(BuiltChecks):
     """Checks of one adaptation."""
 
     @cached_property
     def part(self) -> Adaptation:
+        """A new adaptation."""
         return ADAPTATIONS.build(self.spec)
 
     @cached_property
@@ -760,23 +629,17 @@ class AdaptationChecks(PartChecks):
         """Return the changed model; if `moved`, its added weights are random."""
         model = copy.deepcopy(self._published).requires_grad_(False)
         self.part.change(model)
-        if moved:
-            for name, weight in model.named_parameters():
-                if self.part.is_added(name):
-                    nn.init.normal_(weight, std=0.1)
+        for name, weight in model.named_parameters():
+            if moved and self.part.is_added(name):
+                nn.init.normal_(weight, std=0.1)
         return model.eval()
-
-    @check("it is built", "take every parameter by keyword, with a default", vital=True)
-    def _built(self) -> str:
-        return f"of the side {' and '.join(self.part.sides)}"
 
     @check(
         "it adds weights and freezes all others", "let `change` add weights that `is_added` tells", vital=True
     )
     def _adds(self) -> str:
-        names = [
-            name for name, weight in self._changed(moved=False).named_parameters() if weight.requires_grad
-        ]
+        weights = self._changed(moved=False).named_parameters()
+        names = [name for name, weight in weights if weight.requires_grad]
         wrong = [name for name in names if not self.part.is_added(name)]
         assert not wrong, f"{wrong[0]} is trained, and no checkpoint holds it"
         return f"{len(names)} weights are trained"
@@ -808,88 +671,57 @@ def _states(model: nn.Module) -> Tensor:
 
 
 class ReaderChecks(PartChecks):
-    """Checks of one reader, without its files."""
-
-    @check(
-        "it is a dataclass that can read",
-        "decorate it with @dataclass(frozen=True, kw_only=True), and define read",
-        vital=True,
-    )
-    def _is_record(self) -> str:
-        kind = READERS.get(self.spec)
-        assert "__dataclass_fields__" in vars(kind), "it is not decorated as a dataclass"
-        missing = getattr(kind, "__abstractmethods__", ())
-        assert not missing, f"it has no {', '.join(sorted(missing))}"
-        return kind.__qualname__
+    """The check of a reader, without its files."""
 
     @check(
         "its fields are options of `ingest`, each with its help",
-        "annotate fields with types that a command line has, and describe each in a string below it",
+        "decorate it with @dataclass(frozen=True, kw_only=True), define read, annotate fields with types that a "
+        "command line has, and describe each in a string below it",
     )
     def _has_options(self) -> str:
-        printed = io.StringIO()
-        try:
-            with redirect_stdout(printed), redirect_stderr(printed), suppress(SystemExit):
-                tyro.cli(reader_verb(self.spec), prog=f"ingest {self.spec}", args=["--help"])
-        except InputError:
-            raise
-        except Exception as error:  # tyro has several for annotations that it cannot read
-            raise AssertionError(f"its options cannot be read: {error}") from error
-        options = [field.name for field in fields(READERS.get(self.spec)) if field.init]
+        kind, printed = self.registry.get(self.spec), io.StringIO()
+        assert "__dataclass_fields__" in vars(kind), "it is not decorated as a dataclass"
+        assert not inspect.isabstract(kind), "it has no read"
+        with redirect_stdout(printed), suppress(SystemExit):
+            tyro.cli(reader_verb(self.spec), prog=f"ingest {self.spec}", args=["--help"])
+        options = [field.name for field in fields(kind) if field.init]
         lacking = [name for name in options if f"--{name.replace('_', '-')}" not in printed.getvalue()]
         assert not lacking, f"no options are made of {', '.join(lacking)}"
         return f"{', '.join(options) or 'none'}; `polypool ingest {self.spec} --help`"
 
 
 class RecipeChecks(PartChecks):
-    """Checks of one recipe."""
+    """The check of one recipe."""
 
     @check("it returns a whole run of known parts", "see pipelines/recipes")
     def _returned(self) -> str:
-        recipe = KINDS["recipe"].get(self.spec)()
-        assert isinstance(recipe, Run | Ensemble), (
-            f"it returned {type(recipe).__name__}, expected a Run or an Ensemble"
-        )
+        recipe = self.registry.get(self.spec)()
         if isinstance(recipe, Ensemble):
             for member in recipe.members:
-                KINDS["recipe"].get(member)
+                self.registry.get(member)
             return f"an ensemble of {', '.join(recipe.members)}"
-        again = from_json(json.loads(json.dumps(to_json(recipe))))
-        assert again == recipe, (
+        assert isinstance(recipe, Run), f"it returned {type(recipe).__name__}, expected a Run or an Ensemble"
+        assert from_json(json.loads(json.dumps(to_json(recipe)))) == recipe, (
             "it comes back from JSON as something else; use numbers, strings and tuples of them"
         )
-        for kind, part in (
-            ("task", recipe.task),
-            ("encoder", recipe.visual),
-            ("encoder", recipe.text),
-            ("aggregator", recipe.aggregator),
-            ("model", recipe.model),
-            ("optimiser", recipe.optim.optimiser),
-        ):
-            if part:
-                KINDS[kind].part(part)
+        parts = {"task": [recipe.task], "encoder": [recipe.visual, recipe.text], "model": [recipe.model]}
+        parts |= {"aggregator": [recipe.aggregator], "optimiser": [recipe.optim.optimiser]}
+        for kind, specs in parts.items():
+            for spec in filter(None, specs):
+                KINDS[kind].part(spec)
         return f"{recipe.task} on {recipe.data.corpus}; `check {recipe.task} --recipe {self.spec}` tries its data"
 
 
 class LoadingChecks(PartChecks):
     """The check of a part that cannot be tried outside a run."""
 
-    def __init__(self, spec: str, kind: str) -> None:
-        super().__init__(spec)
-        self.kind = kind
-
     @check("it can be loaded, with these parameters", "take parameters by keyword", vital=True)
     def _loaded(self) -> str:
-        parsed = Spec.parse(self.spec)
-        part = KINDS[self.kind].get(parsed.name)
-        assert callable(part), f"it is {type(part).__name__}, expected a class or a function"
-        takes = {p.name for p in inspect.signature(part).parameters.values() if p.kind == p.KEYWORD_ONLY}
-        wrong = [name for name in parsed.params if name not in takes]
+        parameters = inspect.signature(self.registry.part(self.spec)).parameters.values()
+        takes = {each.name for each in parameters if each.kind == each.KEYWORD_ONLY}
+        wrong = {*Spec.parse(self.spec).params} - takes
         assert not wrong, f"it has no parameter {', '.join(wrong)}, only {', '.join(sorted(takes)) or 'none'}"
-        module = isinstance(part, type) and issubclass(part, nn.Module)
-        return (
-            f"a {'module' if module else 'part'} that a run uses; check the task with a recipe that names it"
-        )
+        return "a run uses it; check the task with a recipe that names it"
 
 
 _CHECKS: dict[str, type[PartChecks]] = {
@@ -909,4 +741,6 @@ _CHECKS: dict[str, type[PartChecks]] = {
 
 def checks_of(spec: str, kind: str) -> list[Check]:
     """Return the checks of a part that is not a task."""
-    return _CHECKS[kind](spec).checks() if kind in _CHECKS else LoadingChecks(spec, kind).checks()
+    checks = _CHECKS.get(kind, LoadingChecks)(spec)
+    checks.registry = KINDS[kind]
+    return checks.checks()
