@@ -107,9 +107,9 @@ def verb(ray: Mapping[str, str], name: str, *options: str) -> None:
 def prepare_images(options: DemoOptions, ray: Mapping[str, str] = LOCAL) -> None:
     """Make the corpus of scenes and its features, unless an earlier demo of this size did."""
     data = RECIPES.get("demo")().data
-    if is_there(data, options.images):
-        return
     pictures = home() / f"{data.corpus}_pictures"
+    if pictures.is_dir() and is_there(data, options.images):
+        return
     write_scenes(pictures, images=options.images)
     captions = ("--json", str(pictures / "dataset_scenes.json"))
     verb(ray, "ingest", "karpathy", *captions, "--images", str(pictures), "--out", str(home() / data.corpus))
