@@ -26,7 +26,7 @@ from polypool.tasks.datasets.annotations import DUPLICATE, FORM, map_array, read
 from polypool.tasks.datasets.corpus import Item
 from polypool.tasks.datasets.features import Axes, FileReader, files_of
 from polypool.tasks.datasets.readers.folders import VideoReader
-from polypool.tasks.datasets.readers.hdf5 import Hdf5File
+from polypool.tasks.datasets.readers.hdf5 import data_sets
 from polypool.tasks.datasets.splits import MSRVTT, VATEX
 
 _CAPTIONS = "HGR's ref_captions.json, {video: [sentence, ...]}"
@@ -153,24 +153,17 @@ def _sentences(path: Path) -> Generator[Skipped, None, dict[str, tuple[str, ...]
 
 def _frames(path: Path, names: dict[str, int]) -> Iterator[Features | Skipped]:
     """Yield the frames of each video of an HDF5 file."""
-    with Hdf5File(path, what="the frames of a split's videos") as file:
-        key_of = {_id(key): key for key in file.names()}
+    with data_sets(path, what="the frames of a split's videos") as data:
+        key_of = {_id(key): key for key in data}
         for id in Progress(names, desc=path.name, unit="video"):
-            where, why, key = (
-                f"{path.name}, {id}",
-                "a listed video that has no features",
-                key_of.pop(id, None),
-            )
+            where, key = f"{path.name}, {id}", key_of.pop(id, "")
             try:
-                data = None if key is None else file.data(key)
-                if data is not None and data.shape:
-                    with file.reading():
-                        x_ND = Axes().set(data[()])
-                    yield Features(id=id, x_ND=x_ND, where=where)
+                if key and data[key].shape:
+                    yield Features(id=id, x_ND=Axes().set(data[key][()]), where=where)
                     continue
-                why = why if key is None else "not a data set (frames, D)"
-            except InputError:
-                why = "features that are damaged, or are in another file"
+                why = "not a data set (frames, D)" if key else "a listed video that has no features"
+            except OSError:
+                why = "features that are damaged"
             yield Skipped(where=where, why=why)
         for key in key_of.values():
             why = "features of a video that the list does not have"

@@ -108,7 +108,6 @@ def test_a_data_set_for_each_id_in_groups_or_at_the_top(tmp_path):
     assert list(found) == list(sets)
     assert all(np.array_equal(found[name], x_ND) for name, x_ND in sets.items())
     assert dict(reasons(tmp_path / "out")) == {
-        "b/link": "it is a link, or its data are in other files, which are not read",
         "b/text": "no data set of numbers",
         "train.hdf5, b/empty": "an empty set",
         "train.hdf5, b/wide, shape (2, 5)": "vectors of another width than 4, which most have",
@@ -188,7 +187,7 @@ def virtual(file: h5py.File) -> None:
     file.create_virtual_dataset("image_features", layout)
 
 
-ELSEWHERE = "image_features is a link, or its data are in other files, which are not read"
+ELSEWHERE = "no links, and no data in other files"
 
 
 @pytest.mark.parametrize(
@@ -199,12 +198,12 @@ ELSEWHERE = "image_features is a link, or its data are in other files, which are
         (virtual, ELSEWHERE),
         (
             lambda f: f.create_dataset("image_features", (2**40, 0), "f4", chunks=True),
-            "holds float32 of shape (1099511627776, 0), expected numbers",
+            "is float32 of shape (1099511627776, 0), expected numbers",
         ),
         (lambda f: f.update(image_features=h5py.SoftLink("/image_features")), ELSEWHERE),
         (
             lambda f: f.update(image_features=np.full(FULL, b"a")),
-            "holds |S1 of shape (3, 2, 4), expected num",
+            "is |S1 of shape (3, 2, 4), expected num",
         ),
         (
             lambda f: f.update(image_features=ONES, image_ids=np.array([1.5, np.nan, np.inf])),
@@ -213,10 +212,6 @@ ELSEWHERE = "image_features is a link, or its data are in other files, which are
         (
             lambda f: f.update(image_features=np.ones((7, 4), "f4"), pos_boxes=np.ones((3, 2, 2), int)),
             "pos_boxes is int64 of shape (3, 2, 2), expected whole numbers of shape (n, 2)",
-        ),
-        (
-            lambda f: f.update(image_features=np.ones((7, 4), "f4"), pos_boxes=h5py.Empty("i8")),
-            "pos_boxes is something else, expected whole numbers of shape (n, 2)",
         ),
     ],
 )
@@ -238,6 +233,6 @@ def test_a_link_in_a_group_is_not_followed_and_a_group_is(tmp_path):
         file["here/features"] = np.ones((3, 2, 4), "f4")
         file["there"] = h5py.ExternalLink("other.h5", "/")
     options = ("hdf5", "--file", tmp_path / "features.h5", "--out", tmp_path / "out", "--key")
-    refused("is a link, or its data are in other files", *options, "there/image_features")
+    refused(ELSEWHERE, *options, "there/image_features")
     ingested(*options, "here/features")
     assert list(sets_of(tmp_path / "out")) == ["7", "8", "9"]

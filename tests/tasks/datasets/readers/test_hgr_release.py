@@ -153,7 +153,7 @@ def test_hgr_features_that_are_bad(tmp_path):
             ("trn_ft.hdf5, c", "not a data set (frames, D)"),
             ("trn_ft.hdf5, d", "NaN or infinite values"),
             ("trn_ft.hdf5, stray", "features of a video that the list does not have"),
-            ("val_ft.hdf5, e", "not a data set (frames, D)"),
+            ("val_ft.hdf5, e", "a listed video that has no features"),
             ("tst_ft", "no such .hdf5 or .npy file"),
         ]
     )
