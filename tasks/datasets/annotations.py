@@ -6,10 +6,8 @@ Of their values, paths stay in their folder, and texts can be shown on pages and
 from __future__ import annotations
 
 import csv
-import json
 import os
 import re
-import shlex
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -136,23 +134,10 @@ def read_id_rows(path: str | Path, *, what: str = _IDS) -> list[tuple[str, Any]]
         InputError: it is missing or damaged, holds something else than ids, or is a pickle.
     """
     path = existing(path, what=what)
-    name = json.dumps(str(path))
     if path.suffix in (".pkl", ".pickle"):
-        code = f'import json, pickle; json.dump(pickle.load(open({name}, "rb")), open("ids.json", "w"))'
-        raise InputError(
-            f"{path}: pickles are not read, as they can run code. If you trust it: python -c {shlex.quote(code)}"
-        )
+        raise InputError(f"{path}: {PICKLED}; write the ids as text, one a line")
     if path.suffix == ".npy":
-        try:
-            ids = map_array(path, what="an array of ids").reshape(-1).tolist()
-        except InputError as error:
-            if PICKLED not in str(error):
-                raise
-            code = f"import numpy as n; p = {name}; n.save(p, n.asarray(n.load(p, allow_pickle=True), str))"
-            raise InputError(
-                f"{path}: cannot be read as an array of ids: it holds {PICKLED}. If you trust it, this writes it anew "
-                f"as text: python -c {shlex.quote(code)}"
-            ) from error
+        ids = map_array(path, what="an array of ids").reshape(-1).tolist()
     elif path.suffix == ".json":
         ids = read_json(path, what="a list of ids, or {id: row}")
         if isinstance(ids, dict):

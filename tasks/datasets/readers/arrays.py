@@ -22,12 +22,12 @@ import os
 import re
 import shlex
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
@@ -55,6 +55,7 @@ _BOXES = (_BOX, ("image_w", "image_width"), ("image_h", "image_height"))
 _WHAT, _ROWS = ".npy, .npz or .pth files", "an array of rows, each of an image or video"
 _SPLIT = re.compile(r"(train|trn|val|dev|testall|test|tst)([_.-]|$)")
 _FEW = 4  # files of splits
+_SAMPLE = 200  # files whose shapes say which width is usual, and whether there are boxes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,12 +138,9 @@ class Arrays(ArrayReader):
                     yield Skipped(where=name, why=f"not one of {_WHAT}", wanted=False)
 
     def _without_ids(self, path: Path) -> InputError:
-        try:
-            mapped = path.suffix == ".npy"
-            shape = (map_array(path, what=_ROWS) if mapped else _load(path, key=self.key).x).shape
-        except InputError as error:
-            advice = f". {_advice(path)}" if PICKLED in str(error) else ""
-            return InputError(f"{path}: {str(error).removeprefix(f'{path}: ')}{advice}")
+        if isinstance(found := _load(path, key=self.key), str):
+            return InputError(f"{path}: {found}" + (f". {_advice(path)}" if PICKLED in found else ""))
+        shape = found.x.shape
         return InputError(
             f"{path}: an array of shape {shape}, without the ids of {shape[0]:,} images or videos. Name a .txt, .npy "
             f"or .json file of them by --ids, or call it {path.stem}_ids.txt; files that have one image or video each "
@@ -151,12 +149,13 @@ class Arrays(ArrayReader):
 
     def _of_each(self, entries: Sequence[_Entry | Skipped]) -> Iterator[Features | Skipped]:
         listed = [entry for entry in entries if isinstance(entry, _Entry)]
-        looked = [
-            _look(entry.path, key=entry.key)
-            for entry in Progress(listed, desc="widths", unit="file", leave=False)
-        ]
-        boxed, where = any(has for _, has in looked), self.dir or self.file[0]
-        axes = self.axes((shape for shape, _ in looked if shape), where=where)
+        sample = listed[:: max(1, len(listed) // _SAMPLE)]
+        shapes, boxed = list[Shape](), False
+        for entry in sample:
+            if isinstance(found := _load(entry.path, key=entry.key), _Found):
+                shapes.append(Shape(found.x.shape, found.count))
+                boxed |= bool(found.boxes) and all(box is not None for box in found.boxes)
+        axes = self.axes(shapes, where=self.dir or self.file[0])
         names = {entry.where for entry in listed}
         for entry in Progress(entries, desc="files", unit="file"):
             if isinstance(entry, Skipped):
@@ -165,10 +164,8 @@ class Arrays(ArrayReader):
             if entry.where.endswith("_info.npy") and entry.where.replace("_info.npy", ".npy") in names:
                 yield Skipped(where=entry.where, why="what mmf notes about another file", wanted=False)
                 continue
-            try:
-                found = _load(entry.path, key=entry.key)
-            except InputError as error:
-                yield Skipped(where=entry.where, why=str(error))
+            if isinstance(found := _load(entry.path, key=entry.key), str):
+                yield Skipped(where=entry.where, why=found)
                 continue
             x_ND = axes.set(found.x, found.count)
             if x_ND.size and x_ND.shape[1] != axes.usual:
@@ -181,10 +178,12 @@ class Arrays(ArrayReader):
 
     def _of_rows(self, path: Path, pairs: list[tuple[str, Any]]) -> Iterator[Features | Skipped]:
         """Yield the rows of an array by their ids; a row that comes once more right after is passed over."""
-        try:
-            rows = map_array(path, what=_ROWS) if path.suffix == ".npy" else _load(path, key=self.key).x
-        except InputError as error:
-            raise InputError(f"{path}: {str(error).removeprefix(f'{path}: ')}") from error
+        if path.suffix == ".npy":
+            rows = map_array(path, what=_ROWS)
+        elif isinstance(found := _load(path, key=self.key), str):
+            raise InputError(f"{path}: {found}")
+        else:
+            rows = found.x
         is_list = [row for _, row in pairs] == [*range(len(pairs))]
         if is_list and len(pairs) > len(rows):  # such as an id for each caption
             pairs = [pair for n, pair in enumerate(pairs) if not n or pair[0] != pairs[n - 1][0]]
@@ -263,37 +262,9 @@ def _advice(path: Path) -> str:
     )
 
 
-def _look(path: Path, *, key: str) -> tuple[Shape | None, bool]:
-    """Return the shape that a file's header says, and whether the file has boxes and its picture's size.
-
-    The shape of a damaged file is None; `_load` says what is wrong with it.
-    """
-    shape, boxed = None, False
-    with suppress(Exception):  # damage raises what zip, its methods, torch, or numpy raise
-        if not path.is_file():
-            return None, False
-        if path.suffix == ".npz":
-            arrays = _archive(path)
-            boxed = all(any(name in arrays.files for name in names) for names in _BOXES)
-            assert arrays.zip is not None
-            with arrays.zip.open(f"{_name(arrays.files, key)}.npy") as file:
-                shape = Shape(_shape(file), _count(arrays))
-        elif path.suffix == ".npy":
-            shape = Shape(np.load(path, mmap_mode="r", allow_pickle=False).shape)
-        else:
-            shape = Shape(tuple(_tensor(path, key=key).shape))
-    return shape if shape and shape.axes else None, boxed
-
-
 @lru_cache(maxsize=1)
 def _archive(path: Path) -> np.lib.npyio.NpzFile:
     return np.load(path, allow_pickle=False)
-
-
-def _shape(file: IO[bytes]) -> tuple[int, ...]:
-    version = np.lib.format.read_magic(file)
-    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    return read(file)[0]
 
 
 def _name(names: Sequence[str], key: str) -> str | None:
@@ -313,53 +284,39 @@ def _count(arrays: np.lib.npyio.NpzFile) -> int | None:
     return len(box_N4) if box_N4 is not None and box_N4.ndim == 2 else None
 
 
-def _tensor(path: Path, *, key: str) -> np.ndarray:
-    """Return the tensor of a file of PyTorch as an array, mapped; nothing else in it is unpickled.
-
-    Raises:
-        InputError: which it is of several is not said.
-    """
-    import torch  # which `ingest --help` does without
-
-    held = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
-    if isinstance(held, dict):
-        if (name := _name([*held], key)) is None:
-            raise InputError(_several([*held]))
-        held = held[name]
-    return (held.float() if held.dtype == torch.bfloat16 else held).numpy()
-
-
 def _several(names: Sequence[str]) -> str:
     choices = ", ".join(map(str, names[:5]))
     return f"{len(names)} arrays, none called {' or '.join(_NAMES)}; --key names one, such as of {choices}"
 
 
-def _load(path: Path, *, key: str) -> _Found:
-    """Return what the file of one image or video holds.
-
-    Raises:
-        InputError: it cannot be used; the message is the reason alone.
-    """
+def _load(path: Path, *, key: str) -> _Found | str:
+    """Return what the file of one image or video holds, or why it cannot be used; nothing is unpickled."""
     if not path.is_file():  # opening a pipe would wait for a writer
-        raise InputError("no file, but a folder, a pipe, or a link that leads nowhere")
+        return "no file, but a folder, a pipe, or a link that leads nowhere"
     try:
         if path.suffix in (".pt", ".pth"):
-            found = _Found(x=_tensor(path, key=key))
-        elif path.suffix == ".npz":
-            arrays = _archive(path)
-            if (name := _name(arrays.files, key)) is None:
-                raise InputError(_several(arrays.files))
-            boxes = [_beside(arrays, names) for names in _BOXES]
-            found = _Found(x=arrays[name], count=_count(arrays), boxes=boxes)
+            import torch  # which `ingest --help` does without
+
+            held = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
         else:
-            found = _Found(x=np.load(path, allow_pickle=False))
-    except InputError:
-        raise
-    except Exception as error:  # as in `_look`
-        raise InputError(unreadable(path, error)) from error
-    if not isinstance(found.x, np.ndarray) or not found.x.ndim:
-        raise InputError("no array, or one of a single number")
-    return found
+            held = (
+                _archive(path) if path.suffix == ".npz" else np.load(path, mmap_mode="r", allow_pickle=False)
+            )
+        if isinstance(held, Mapping):
+            if (name := _name([*held], key)) is None:
+                return _several([*held])
+            x = held[name]
+        else:
+            x = held
+        if not isinstance(x, np.ndarray):
+            x = (x.float() if str(x.dtype) == "torch.bfloat16" else x).numpy()
+    except Exception as error:  # damage raises what zip, its methods, torch, or numpy raise
+        return unreadable(path, error)
+    if not x.ndim:
+        return "no array, or one of a single number"
+    if not isinstance(held, np.lib.npyio.NpzFile):
+        return _Found(x=x)
+    return _Found(x=x, count=_count(held), boxes=[_beside(held, names) for names in _BOXES])
 
 
 def _beside(arrays: np.lib.npyio.NpzFile, names: Sequence[str]) -> np.ndarray | None:
