@@ -8,8 +8,8 @@ test depends on how much another one varies; a row of one run borrows the mean o
 Of three runs a variance has two degrees of freedom. `Joint.draw` therefore repeats the whole table: errors of the
 scores, and variances as other seeds and queries would estimate them, in which these errors are then measured
 (`studentised`). Shares of such repetitions are p-values: a parametric bootstrap of the studentised maximum (Beran,
-Journal of the American Statistical Association 83, 1988). Simulations: docs/compare.md. By these, quantiles of errors
-in t with the variance of each row held fixed (Behrens-Fisher) never err and exclude hardly a row of three seeds;
+Journal of the American Statistical Association 83, 1988). Simulations: docs/statistics.md. By these, quantiles of
+errors in t with the variance of each row held fixed (Behrens-Fisher) never err and exclude hardly a row of three seeds;
 variances drawn towards their mean make larger sets than one's own.
 
 **The best and a baseline.** Differences are taken in their standard deviations. A row leaves the confidence set where
