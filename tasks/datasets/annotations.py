@@ -17,7 +17,6 @@ import numpy as np
 from polypool.infra.errors import InputError
 from polypool.infra.fields import is_unicode
 from polypool.infra.files import existing, read_json
-from polypool.infra.store.findings import Skipped
 
 PICKLED = "pickled objects; pickles are not read, as they can run code"
 FORM = "not of the expected form"
@@ -67,57 +66,46 @@ def misfit(entry: Any, what: str, **kinds: type | tuple[type, ...]) -> str | Non
     return None
 
 
-def read_csv(path: str | Path, *, columns: Sequence[str]) -> Iterator[tuple[str, tuple[str, ...]] | Skipped]:
-    """Yield where each row is, and its values in some columns; rows that cannot be trusted are skipped.
-
-    A line is a row: a quote that is not closed on its line would make one row of all lines to the next quote, and a
-    row of more or fewer fields than the header has its values in the wrong columns. Empty lines are passed over.
+def read_csv(path: str | Path, *, columns: Sequence[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield where each row is, and its values in some columns.
 
     Args:
-        path: a UTF-8 file, whose first line names its columns.
+        path: a UTF-8 file, whose first row names its columns.
         columns: those that are wanted.
 
     Raises:
-        InputError: there is no such file, or its header has not these columns, each once.
+        InputError: there is no such file, its header has not these columns, each once, or a row is damaged.
     """
-    path, what = Path(path), f"a CSV file with the column(s) {', '.join(columns)}"
-    lines = read_lines(path, what=what)
-    header = _fields(next(lines, ""))
-    names = [name.strip() for name in header] if isinstance(header, list) else []
-    missing = [name for name in columns if name not in names]
-    if wrong := missing or [name for name in columns if names.count(name) > 1]:
-        many = "no column" if missing else "more than one column"
-        found = header if isinstance(header, str) else ", ".join(names) or "none"
-        raise InputError(
-            f"{path}: {many} {', '.join(wrong)}; expected {', '.join(columns)}, and it has {found:.200}"
-        )
-    for number, line in enumerate(lines, start=2):
-        if not line.strip():
-            continue
-        where, fields = f"{path.name}, line {number}", _fields(line)
-        if isinstance(fields, list) and len(fields) == len(names):
-            yield where, tuple(fields[names.index(name)].strip() for name in columns)
-            continue
-        if isinstance(fields, list):
-            fields = f"a row of {len(fields)} fields, where the header has {len(names)}"
-        yield Skipped(where=where, why=fields)
+    path = existing(path, what=f"a CSV file with the column(s) {', '.join(columns)}")
+    with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
+        rows = csv.reader(file, strict=True)
+        try:
+            names = [name.strip() for name in next(rows, [])]
+            if wrong := [name for name in columns if names.count(name) != 1]:
+                raise InputError(
+                    f"{path}: expected the columns {', '.join(columns)}, each once; it has "
+                    f"{', '.join(names) or 'none':.200}, and {', '.join(wrong)} not once"
+                )
+            for fields in rows:
+                where = f"{path.name}, line {rows.line_num}"
+                if fields and len(fields) != len(names):
+                    raise InputError(
+                        f"{path.parent / where}: a row of {len(fields)} fields, where the header has {len(names)}; "
+                        "correct it, or fetch the file again"
+                    )
+                if fields:
+                    yield where, tuple(fields[names.index(name)].strip() for name in columns)
+        except csv.Error as error:
+            raise InputError(
+                f"{path}, line {rows.line_num}: {error}; perhaps a quote is not closed: correct it, or fetch the "
+                "file again"
+            ) from error
 
 
 def read_lines(path: str | Path, *, what: str) -> Iterator[str]:
     """Yield the lines of a text file; bytes that are no UTF-8 are escaped; raises InputError where it is missing."""
     with existing(path, what=what).open(encoding="utf-8-sig", errors="surrogateescape") as file:
         yield from file
-
-
-def _fields(line: str) -> list[str] | str:
-    """Return the fields of a line, or why it has none."""
-    try:
-        (fields,) = csv.reader([line], strict=True)
-    except (csv.Error, ValueError) as error:
-        if "field larger" in str(error):
-            return "a row with a field that is far too long"
-        return "a row with a quote that is not closed where its field or line ends"
-    return fields
 
 
 def read_ids(path: str | Path, *, what: str = _IDS) -> list[str]:

@@ -33,7 +33,6 @@ import numpy as np
 
 from polypool.infra.errors import InputError
 from polypool.infra.files import existing, read_json
-from polypool.infra.store.findings import Skipped
 from polypool.tasks.datasets.annotations import FORM, read_csv
 from polypool.tasks.datasets.splits import CXC, ECCV, compare_counts
 
@@ -99,10 +98,7 @@ def read_cxc(folder: str | Path, split: str) -> Ratings:
 
 def _read_ratings(path: Path, columns: dict[str, re.Pattern[str]]) -> Rated:
     pairs = []
-    for row in read_csv(path, columns=[*columns, _SCORE]):
-        if isinstance(row, Skipped):
-            raise InputError(f"{path.parent / row.where}: {row.why}; fetch the official file again")
-        where, (*items, score) = row
+    for where, (*items, score) in read_csv(path, columns=[*columns, _SCORE]):
         pairs.append(_pair(items, score, columns=columns, where=f"{path.parent / where}"))
     if not pairs:
         raise InputError(f"{path}: no ratings; the file is cut short: fetch it again")

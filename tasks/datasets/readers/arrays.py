@@ -120,7 +120,13 @@ class Arrays(ArrayReader):
             for path in arrays:
                 yield from self._of_rows(path, read_id_rows(ids[path]))
         elif len(arrays) == 1 and arrays[0].suffix == ".csv":
-            yield from self._of_each([*_listed(arrays[0], key=self.key)])
+            rows = read_csv(arrays[0], columns=("id", "path"))  # relative paths start from the file's folder
+            yield from self._of_each(
+                [
+                    _Entry(where=f"{where} ({name})", id=id, path=arrays[0].parent / name, key=self.key)
+                    for where, (id, name) in rows
+                ]
+            )
         elif len(arrays) == 1 and not self.key and (entries := _members(arrays[0])):
             yield from self._of_each(entries)
         else:
@@ -147,20 +153,15 @@ class Arrays(ArrayReader):
             "are named by its id, or listed in a CSV of id,path that --file names"
         )
 
-    def _of_each(self, entries: Sequence[_Entry | Skipped]) -> Iterator[Features | Skipped]:
-        listed = [entry for entry in entries if isinstance(entry, _Entry)]
-        sample = listed[:: max(1, len(listed) // _SAMPLE)]
+    def _of_each(self, entries: Sequence[_Entry]) -> Iterator[Features | Skipped]:
         shapes, boxed = list[Shape](), False
-        for entry in sample:
+        for entry in entries[:: max(1, len(entries) // _SAMPLE)]:
             if isinstance(found := _load(entry.path, key=entry.key), _Found):
                 shapes.append(Shape(found.x.shape, found.count))
                 boxed |= bool(found.boxes) and all(box is not None for box in found.boxes)
         axes = self.axes(shapes, where=self.dir or self.file[0])
-        names = {entry.where for entry in listed}
+        names = {entry.where for entry in entries}
         for entry in Progress(entries, desc="files", unit="file"):
-            if isinstance(entry, Skipped):
-                yield entry
-                continue
             if entry.where.endswith("_info.npy") and entry.where.replace("_info.npy", ".npy") in names:
                 yield Skipped(where=entry.where, why="what mmf notes about another file", wanted=False)
                 continue
@@ -218,16 +219,6 @@ def _ids_beside(files: Sequence[Path]) -> dict[Path, Path]:
                 if (ids := path.with_name(stem + ending)) != path and ids.is_file():
                     found.setdefault(path, ids)
     return {path: ids for path, ids in found.items() if path not in found.values()}
-
-
-def _listed(path: Path, *, key: str) -> Iterator[_Entry | Skipped]:
-    """Yield the files that a CSV of `id,path` names; a relative path starts from the CSV's folder."""
-    for row in read_csv(path, columns=("id", "path")):
-        if isinstance(row, Skipped):
-            yield row
-            continue
-        where, (id, name) = row
-        yield _Entry(where=f"{where} ({name})", id=id, path=path.parent / name, key=key)
 
 
 def _members(path: Path) -> list[_Entry]:

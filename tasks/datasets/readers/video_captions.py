@@ -36,7 +36,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +52,6 @@ from polypool.tasks.datasets.splits import MSRVTT, MSRVTT_1KA, MSVD, SPLITS, VAT
 
 _MSRVTT = 'MSR-VTT\'s JSON, {"videos": [{"video_id", "split", ...}], "sentences": [{"sen_id", "video_id", "caption"}]}'
 _MSRVTT_SPLITS = {"train": "train", "validate": "val", "test": "test"}
-_TRAIN, _TEST = ("video_id",), ("key", "video_id", "sentence")
 _UNKNOWN = "a listed video that the annotations do not have"
 
 
@@ -164,16 +163,15 @@ class MsrVtt1kA(VideoReader):
         Raises:
             InputError: a file is missing, damaged or of another form, or no training videos are left beside `val`.
         """
-        listed, torn = yield from _list_rows(self.train, columns=_TRAIN, split="train")
-        rows, _ = yield from _list_rows(self.test, columns=_TEST, split="test")
+        listed = [*read_csv(self.train, columns=("video_id",))]
+        rows = [*read_csv(self.test, columns=("key", "video_id", "sentence"))]
         videos = yield from _msrvtt(self.json)
         tested = {id for _, (_, id, _) in rows}
         usable = yield from _trainable(listed, videos=videos, tested=tested)
         if not 0 <= self.val < len(usable):
-            first = f", first {torn[0].where}: {torn[0].why}" if torn else ""
             raise InputError(
                 f"val={self.val:,}: expected 0 or more, and fewer than the {len(usable):,} usable training videos of "
-                f"{self.train}; {len(torn):,} of its rows cannot be read{first}"
+                f"{self.train}"
             )
         held_out = choose(usable, self.val, seed=self.seed)
         for id in usable:
@@ -209,16 +207,6 @@ def _trainable(
             continue
         yield Skipped(where=f"{where}, id {id}", why=why, split="train")
     return usable
-
-
-def _list_rows(
-    path: Path, *, columns: Sequence[str], split: str
-) -> Generator[Skipped, None, tuple[list[tuple[str, tuple[str, ...]]], list[Skipped]]]:
-    """Return the rows of a list that can be read, and those that cannot, which are yielded."""
-    rows = list(read_csv(path, columns=columns))
-    torn = [replace(row, split=split) for row in rows if isinstance(row, Skipped)]
-    yield from torn
-    return [row for row in rows if not isinstance(row, Skipped)], torn
 
 
 _VATEX = 'VATEX\'s JSON, [{"videoID", "enCap": [caption, ...]}, ...]'

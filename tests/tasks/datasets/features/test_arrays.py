@@ -178,7 +178,7 @@ REGIONS = np.ones((600, 36, 8), np.float32)
         (
             {"a.csv": b"name,path\n"},
             "--file in/a.csv",
-            "no column id; expected id, path, and it has name, path",
+            "expected the columns id, path, each once; it has name, path, and id not once",
         ),
     ],
 )
