@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 from matplotlib import colormaps
 from matplotlib.axes import Axes
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import MaxNLocator
 from torch.nn.utils.rnn import pad_sequence
 
 from polypool.aggregators.observe import Watched
@@ -33,9 +33,8 @@ _PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", MU
 """Distinguishable with colour blindness (Okabe and Ito)."""
 _BANDED = 2  # the most embeddings that have bands
 _SEEN = 1e-6  # narrower bands are invisible
-_FEW = 25  # the most positions that are marked
-_ROOM = 4  # curves whose names are drawn among them
-_ABOVE = 0.2  # of the panel's height, which the names of more curves take above them
+_FEW = 30  # the most positions or steps that are marked
+_ROOM = 3  # names of curves in a row
 _AXES = {
     "ranks": "rank of a value in its channel (1 = largest)",
     "elements": "place in the set",
@@ -71,58 +70,37 @@ def draw_coefficients(watched: Sequence[Watched], *, heading: str) -> bytes | No
 
 def _known_before(watched: Watched, curves: Sequence[Curve]) -> bool:
     """Whether an aggregator has no parameters, and the same weights for all sets of a size."""
-    learns = any(True for _ in watched.aggregator.parameters())
-    return not learns and max((curve.high_N - curve.low_N).max() for curve in curves) <= _SEEN
+    return not any(True for _ in watched.aggregator.parameters()) and not _spread(curves)
+
+
+def _spread(curves: Sequence[Curve]) -> bool:
+    """Whether weights differ visibly between sets."""
+    return max((curve.high_N - curve.low_N).max() for curve in curves) > _SEEN
 
 
 def _panel(panel: Axes, watched: Watched, curves: Sequence[Curve]) -> None:
     over, longest = watched.aggregator.weights_over, max(curve.size for curve in curves)
     # bands of many embeddings would hide each other
-    banded = over != "embeddings" or len(curves) <= _BANDED
-    banded = banded and max((curve.high_N - curve.low_N).max() for curve in curves) > _SEEN
-    for number, (curve, colour) in enumerate(zip(curves, _colours(curves), strict=True)):
-        marks: dict[str, Any] = {"marker": "o", "markersize": 3.4} if longest <= _FEW else {}
+    banded = _spread(curves) and (over != "embeddings" or len(curves) <= _BANDED)
+    marker = "o" if longest <= _FEW else ""
+    for curve, colour in zip(curves, _colours(curves), strict=True):
         label = f"sets of {curve.size} ({curve.sets} of {len(watched.seen)})"
         if curve.embedding is not None:
             label = f"embedding {curve.embedding + 1}"
-        line: dict[str, Any] = {"linewidth": 1.7, "zorder": 10 - number, "label": label}
-        panel.plot(range(1, curve.size + 1), curve.mean_N, color=colour, **line, **marks)
+        place_N = range(1, curve.size + 1)
+        line: dict[str, Any] = {"marker": marker, "markersize": 3.4, "linewidth": 1.7, "label": label}
+        panel.plot(place_N, curve.mean_N, color=colour, **line)
         if banded:
-            shade: dict[str, Any] = {"alpha": 0.22 if len(curves) == 1 else 0.16, "linewidth": 0, "zorder": 2}
-            panel.fill_between(range(1, curve.size + 1), curve.low_N, curve.high_N, color=colour, **shade)
-        if curve.sums_to_one and (over != "embeddings" or number == 0):
-            flat: dict[str, Any] = {
-                "color": MUTED if over == "embeddings" else colour,
-                "linewidth": 1,
-                "linestyle": (0, (2, 2)),
-            }
-            panel.plot([1, curve.size], [1 / curve.size] * 2, zorder=3, **flat)
-    note: dict[str, Any] = {
-        "fontsize": 8,
-        "color": MUTED,
-        "va": "top",
-        "linespacing": 1.25,
-        "textcoords": "offset points",
-    }
-    panel.annotate(_legend(watched, curves, banded=banded), (0, 1), (0, 27), xycoords="axes fraction", **note)
-    # positions begin at 1, and coefficients at 0 unless some are negative
-    panel.set_xlim(0.5 - 0.01 * longest, longest + 0.5 + 0.01 * longest)
-    ticks = MaxNLocator(nbins=7, integer=True).tick_values(1, longest)
-    panel.set_xticks([1, *(int(tick) for tick in ticks if 1 < tick <= longest)])
-    low, high = panel.dataLim.intervaly
-    if low < 0:
-        panel.axhline(0, color=MUTED, linewidth=0.8, zorder=1)
-    else:
-        panel.set_ylim(0, 1.08 * high or 1.0)
+            panel.fill_between(place_N, curve.low_N, curve.high_N, color=colour, alpha=0.18, linewidth=0)
+    for size in {curve.size for curve in curves if curve.sums_to_one}:
+        panel.plot([1, size], [1 / size] * 2, color=MUTED, linewidth=1, linestyle=":")
+    about = _legend(watched, curves, banded=banded)
+    panel.text(0, 1.02, about, fontsize=8, color=MUTED, transform=panel.transAxes)
+    panel.xaxis.set_major_locator(MaxNLocator(nbins=7, integer=True))
+    panel.set_ylim(bottom=min(0, panel.dataLim.y0))
     frame(panel, name_of(watched), x=_AXES[over], y="coefficient", size=9, pad=32, grid="y")
-    panel.tick_params(labelsize=8.5)
-    if 1 < len(curves) <= len(_PALETTE):  # a legend: among few curves where there is room, above many
-        place: dict[str, Any] = {"loc": "best"}
-        if len(curves) > _ROOM:
-            low, high = panel.get_ylim()
-            panel.set_ylim(low, high + _ABOVE * (high - low))
-            place = {"loc": "upper center", "ncols": _ROOM, "columnspacing": 1.0}
-        panel.legend(fontsize=8, frameon=False, labelcolor=INK, handlelength=1.4, **place)
+    if 1 < len(curves) <= len(_PALETTE):
+        panel.legend(fontsize=8, frameon=False, labelcolor=INK, ncols=1 if len(curves) <= _ROOM else _ROOM)
 
 
 def _colours(curves: Sequence[Curve]) -> Sequence[Any]:
@@ -146,7 +124,7 @@ def _legend(watched: Watched, curves: Sequence[Curve], *, banded: bool) -> str:
         about += f"; embeddings 1 to {len(curves)} from dark to light"
     over = "sets, channels" if first.channels else "sets"
     more = [f"band: 10th to 90th percentile of {over}"] if banded else []
-    more += ["dashed: mean pooling"] if first.sums_to_one else []
+    more += ["dotted: mean pooling"] if first.sums_to_one else []
     return "\n".join([about, "; ".join(more)])
 
 
@@ -225,10 +203,8 @@ def _curve(weight_SND: np.ndarray, *, embedding: int | None) -> Curve:
 
 
 _GOLDEN = 0.6180339887  # its multiples modulo one fill an interval evenly
-_WIDE, _WIDE_HISTORY = 30, 8  # ratios of largest to smallest value from which the axes are logarithmic
+_WIDE = 10  # ratio of the largest to the smallest value from which an axis is logarithmic
 History = Sequence[tuple[int, float]]  # pairs of step and value
-_FEW_STEPS = 30  # the most values that are marked
-_COLOURS = {"alignment": "#0072b2", "uniformity": "#d55e00"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -283,43 +259,23 @@ def draw_variance(watched: Sequence[Watched], *, heading: str) -> bytes | None:
     figure = new_figure(7.5, 1.3 + 0.95 * len(spreads), heading)
     panel = figure.subplots()
     value_A = np.concatenate([spread.variance_S for spread in spreads])
-    if value_A.min() > 0 and value_A.max() > _WIDE * value_A.min():
+    if wide(value_A):
         panel.set_xscale("log")
-        panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     for row, spread in enumerate(spreads):
-        value_S = np.sort(spread.variance_S)
+        value_S, mean = np.sort(spread.variance_S), spread.variance_S.mean()
         beside_S = row + 0.24 * (2 * (np.arange(1, len(value_S) + 1) * _GOLDEN % 1) - 1)
-        panel.scatter(value_S, beside_S, s=14, color=BAR, edgecolor=POINT, linewidth=0.5, zorder=3)
-        mean = value_S.mean()
-        panel.plot([mean, mean], [row - 0.32, row + 0.32], color=INK, linewidth=2, zorder=4)
-        clear = {"facecolor": "white", "edgecolor": "none", "pad": 1}
-        panel.text(
-            1,
-            row - 0.42,
-            f"mean {mean:.3g}, its logarithm {spread.log_mean:.2f}, {len(value_S)} sets",
-            transform=panel.get_yaxis_transform(),
-            ha="right",
-            va="center",
-            fontsize=8.5,
-            color=INK,
-            zorder=5,
-            bbox=clear,
-        )
-    panel.set_ylim(len(spreads) - 0.45, -0.6)
-    panel.set_yticks(
-        range(len(spreads)), [f"{it.name}\n{it.vectors or 'all'} vectors" for it in spreads], fontsize=9
-    )
-    if panel.get_xscale() == "linear":
-        panel.set_xlim(0, 1.08 * value_A.max() or 1.0)
-    frame(
-        panel,
-        "a point for each set, the line is their mean",
-        x="circular variance of a set (0: collapsed, 1: its vectors cancel out)",
-        size=9,
-        pad=8,
-        grid="x",
-    )
-    panel.tick_params(axis="x", labelsize=8.5, labelcolor=INK, color=MUTED)
+        panel.scatter(value_S, beside_S, s=14, color=BAR, edgecolor=POINT, linewidth=0.5)
+        panel.plot([mean, mean], [row - 0.32, row + 0.32], color=INK, linewidth=2)
+    labels = [
+        f"{it.name}\n{it.vectors or 'all'} vectors, {len(it.variance_S)} sets\n"
+        f"mean {it.variance_S.mean():.3g}, its logarithm {it.log_mean:.2f}"
+        for it in spreads
+    ]
+    panel.set_yticks(range(len(spreads)), labels, fontsize=8.5)
+    panel.set_ylim(len(spreads) - 0.45, -0.55)
+    heading = "a point for each set, the line is their mean"
+    x = "circular variance of a set (0: collapsed, 1: its vectors cancel out)"
+    frame(panel, heading, x=x, size=9, pad=8, grid="x")
     return png(figure)
 
 
@@ -334,33 +290,19 @@ def draw_negatives(
         uniformity: as in the objective.
         heading: of the figure.
     """
-    step_S, count_S = known(negatives)
-    if not len(step_S):
+    histories = {"negatives in the loss (K)": negatives, "alignment": alignment, "uniformity": uniformity}
+    shown = {name: values for name, history in histories.items() if len((values := known(history))[0])}
+    if "negatives in the loss (K)" not in shown:
         return None
-    beside = {"alignment": known(alignment), "uniformity": known(uniformity)}
-    beside = {name: values for name, values in beside.items() if len(values[0])}
-    ratios = [1.6, 1] if beside else [1]
-    figure = new_figure(7.5, 5.4 if beside else 3.6, heading)
-    panels = figure.subplots(len(ratios), 1, squeeze=False, height_ratios=ratios, sharex=True)[:, 0]
-    _draw_line(panels[0], step_S, count_S, POINT, label=f"{count_S[-1]:.3g}")
-    _frame_history(panels[0], "negatives in the loss (K)")
-    panels[0].set_ylim(0, 1.1 * count_S.max())
-    if wide(count_S):
-        panels[0].set_yscale("log")
-        panels[0].yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        panels[0].yaxis.set_major_formatter("{x:g}")
-        panels[0].yaxis.set_minor_locator(NullLocator())
-        panels[0].set_ylim(count_S.min() / 1.2, 1.2 * count_S.max())
-    if beside:
-        upper = max(beside, key=lambda name: beside[name][1][-1])
-        for name, (step_S, value_S) in beside.items():
-            # names must not overlap if the lines end at the same value
-            shift = 0 if len(beside) == 1 else 5 if name == upper else -5
-            label = f"{name} {value_S[-1]:.2f}"
-            _draw_line(panels[1], step_S, value_S, _COLOURS[name], label=label, shift=shift)
-        _frame_history(panels[1], " and ".join(beside))
-    panels[-1].set_xlabel("training step", color=INK, fontsize=9)
+    figure = new_figure(7.5, 1.2 + 1.6 * len(shown), heading)
+    panels = figure.subplots(len(shown), 1, squeeze=False, sharex=True)[:, 0]
+    for panel, (name, (step_S, value_S)), colour in zip(panels, shown.items(), _PALETTE, strict=False):
+        panel.plot(step_S, value_S, color=colour, marker="o" if len(step_S) <= _FEW else "", markersize=3.4)
+        if name not in ("alignment", "uniformity") and wide(value_S):
+            panel.set_yscale("log")
+        frame(panel, f"{name}: {value_S[-1]:.3g} at the end", pad=8, grid="y")
     panels[-1].xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
+    panels[-1].set_xlabel("training step", color=INK, fontsize=9)
     return png(figure)
 
 
@@ -372,22 +314,7 @@ def known(history: History) -> tuple[np.ndarray, np.ndarray]:
 
 def wide(value_S: np.ndarray) -> bool:
     """Whether positive values need a logarithmic axis."""
-    return value_S.min() > 0 and value_S.max() >= _WIDE_HISTORY * value_S.min()
-
-
-def _draw_line(
-    panel: Axes, step_S: np.ndarray, value_S: np.ndarray, colour: str, *, label: str, shift: int = 0
-) -> None:
-    """Draw a line with its name at the end."""
-    few: dict[str, Any] = {"marker": "o", "markersize": 3.4} if len(step_S) <= _FEW_STEPS else {}
-    panel.plot(step_S, value_S, color=colour, linewidth=1.7, zorder=3, **few)
-    beside: dict[str, Any] = {"textcoords": "offset points", "va": "center", "annotation_clip": False}
-    panel.annotate(label, (step_S[-1], value_S[-1]), (7, shift), color=colour, fontsize=9, **beside)
-
-
-def _frame_history(panel: Axes, heading: str) -> None:
-    frame(panel, heading, pad=8, grid="y")
-    panel.tick_params(labelsize=8.5, labelcolor=INK, color=MUTED)
+    return value_S.min() > 0 and value_S.max() >= _WIDE * value_S.min()
 
 
 def name_of(watched: Watched) -> str:
