@@ -6,8 +6,10 @@ Of their values, paths stay in their folder, and texts can be shown on pages and
 from __future__ import annotations
 
 import csv
+import json
 import os
 import re
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -125,7 +127,17 @@ def read_id_rows(path: str | Path, *, what: str = _IDS) -> list[tuple[str, Any]]
     if path.suffix in (".pkl", ".pickle"):
         raise InputError(f"{path}: {PICKLED}; write the ids as text, one a line")
     if path.suffix == ".npy":
-        ids = map_array(path, what="an array of ids").reshape(-1).tolist()
+        try:
+            ids = map_array(path, what="an array of ids").reshape(-1).tolist()
+        except InputError as error:
+            if PICKLED not in str(error):
+                raise
+            name = json.dumps(str(path))  # such as those of HGR's release
+            code = f"import numpy as n; p = {name}; n.save(p, n.asarray(n.load(p, allow_pickle=True), str))"
+            raise InputError(
+                f"{path}: cannot be read as an array of ids: it holds {PICKLED}. If you trust it, this writes it anew "
+                f"as text: python -c {shlex.quote(code)}"
+            ) from error
     elif path.suffix == ".json":
         ids = read_json(path, what="a list of ids, or {id: row}")
         if isinstance(ids, dict):
