@@ -9,9 +9,8 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from array import array
 from collections.abc import Container, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ import pyarrow as pa
 
 from polypool.infra.errors import InputError
 from polypool.infra.fields import read_record
-from polypool.infra.files import read_json, write_json
+from polypool.infra.files import write_json
 from polypool.infra.store.findings import REFUSED, SKIPPED, WARNINGS, Flagged
 from polypool.infra.store.manifest import COLUMNS, Manifest, Shard
 from polypool.infra.store.manifest import NAME as MANIFEST
@@ -33,7 +32,7 @@ _MOST_SETS = 1 << 18  # of a shard, whose ids are in memory while it is filled
 
 
 class OpenShard:
-    """The shard that is being filled; beside its vectors a set takes few bytes, for millions of small ones.
+    """The shard that is being filled.
 
     Args:
         dim, dtype: of the vectors.
@@ -46,12 +45,10 @@ class OpenShard:
 
     def clear(self) -> None:
         """Begin the next one."""
-        # of each set its id, where that ends, where its vectors end, and their check: as objects they are 170 bytes
-        self._ids, self._id_ends = bytearray(), array("i", [0])
-        self._ends, self._checks = array("q", [0]), array("Q")
+        self._ids, self._ends, self._checks = list[str](), [0], list[int]()
 
     def __len__(self) -> int:
-        return len(self._checks)
+        return len(self._ids)
 
     def has_room(self, vectors: int) -> bool:
         """Whether a set of so many vectors fits."""
@@ -62,22 +59,20 @@ class OpenShard:
         start, end = self._ends[-1], self._ends[-1] + len(x_ND)
         if end > len(self._vectors):  # a set larger than a shard has one to itself
             self._vectors = np.empty((end, self._vectors.shape[1]), self._vectors.dtype)
-        self._vectors[start:end] = x_ND
-        self._checks.append(check_of(self._vectors[start:end]))
-        self._ids += id.encode()
-        self._id_ends.append(len(self._ids))
+        stored_ND = self._vectors[start:end]
+        stored_ND[:] = x_ND
+        self._ids.append(id)
         self._ends.append(end)
-        return self._vectors[start:end]
+        self._checks.append(check_of(stored_ND))
+        return stored_ND
 
     def columns(self) -> dict[str, Any]:
-        """Return the arguments of `write_shard`, as views: no set may be added while they are in use."""
+        """Return the arguments of `write_shard`."""
         return {
-            "ids": pa.StringArray.from_buffers(
-                len(self), pa.py_buffer(self._id_ends), pa.py_buffer(self._ids)
-            ),
-            "offsets": np.frombuffer(self._ends, np.int64),
+            "ids": pa.array(self._ids, pa.string()),
+            "offsets": np.array(self._ends, np.int64),
             "vectors_VD": self._vectors[: self._ends[-1]],
-            "checks": np.frombuffer(self._checks, np.uint64),
+            "checks": np.array(self._checks, np.uint64),
         }
 
 
@@ -88,10 +83,13 @@ class _Journal:
     Args:
         job: what is written: version, dim, dtype and source.
         shards: the finished ones, in order; others in the folder are not finished.
+        flagged: the warnings about the sets of each finished shard and of the draft, which a resuming writer does not
+            see again.
     """
 
     job: dict[str, Any]
     shards: tuple[Shard, ...] = ()
+    flagged: dict[str, tuple[Flagged, ...]] = field(default_factory=dict)
 
 
 class Unfinished:
@@ -106,6 +104,7 @@ class Unfinished:
         self._folder, self._draft = folder, folder / DRAFT
         self._job = json.loads(json.dumps(job))  # as it will be read back: no tuples
         self._kept_at = time.monotonic()
+        self._journal = _Journal(job={})
 
     def begin(self) -> tuple[Shard, ...]:
         """Begin or resume the job; return the shards that an interrupted writer has finished.
@@ -119,29 +118,30 @@ class Unfinished:
                 "--replace, else remove this folder"
             )
         there = sorted(path.name for path in self._folder.glob("shard-*.arrow"))
-        if not there:
-            if not self._is_resumed():
-                for path in (*self._folder.glob("draft.*"), *self._folder.glob("flagged-*.json")):
-                    path.unlink()
-            self.note(())
-            return ()
         try:
-            journal = self._load()
+            self._journal = self._load()
         except InputError as error:
-            raise InputError(f"{error}. It is damaged, or of another version; remove this folder") from error
-        if journal.job != self._job:
+            if there:
+                raise InputError(
+                    f"{error}. It is damaged, or of another version; remove this folder"
+                ) from error
+        if there and self._journal.job != self._job:
             other = [
-                f"{key} was {journal.job.get(key)}, is {value}"
+                f"{key} was {self._journal.job.get(key)}, is {value}"
                 for key, value in self._job.items()
-                if journal.job.get(key) != value
+                if self._journal.job.get(key) != value
             ]
             raise InputError(
                 f"{self._folder}: holds finished shards of another job ({'; '.join(other)}). "
                 f"Repeat that job to go on with it, or remove this folder to start anew"
             )
-        finished = journal.shards[: len(there)]
+        if self._journal.job != self._job:
+            self._draft.unlink(missing_ok=True)
+            self._journal = _Journal(job=self._job)
+        finished = self._journal.shards[: len(there)]
         for name in there[len(finished) :]:  # written, but not noted before the writer died
             (self._folder / name).unlink()
+        self._note(shards=finished)
         return finished
 
     def reopen(self) -> None:
@@ -163,8 +163,8 @@ class Unfinished:
                 )
         warnings = self._folder / WARNINGS
         lines = [json.loads(line) for line in warnings.read_bytes().splitlines()] if warnings.exists() else []
-        self.keep_flagged(kept.shards[0].file, [Flagged(**line) for line in lines])
-        self.note(kept.shards)
+        flagged = {kept.shards[0].file: tuple(Flagged(**line) for line in lines)}
+        self._note(job=self._job, shards=kept.shards, flagged=flagged)
 
     def give_way(self, *, complete: bool) -> None:
         """Remove the unfinished work of another job, unless it is that of `extract`; if `complete`, a whole store."""
@@ -173,37 +173,26 @@ class Unfinished:
                 return
         elif not (self._folder / JOURNAL).exists() or self._is_resumed() or self._is_extracted():
             return
-        gone = (MANIFEST, JOURNAL, DRAFT, SKIPPED, WARNINGS, REFUSED, "flagged-*.json", "shard-*.arrow")
+        gone = (MANIFEST, JOURNAL, DRAFT, SKIPPED, WARNINGS, REFUSED, "shard-*.arrow")
         for path in chain.from_iterable(
             map(self._folder.glob, gone)
         ):  # the manifest first, which makes it a store
             path.unlink()
         shutil.rmtree(self._folder / COLUMNS, ignore_errors=True)
 
-    def note(self, finished: Sequence[Shard]) -> None:
-        """Note the finished shards, and drop the draft, which is of the last one."""
-        write_json(self._folder / JOURNAL, asdict(_Journal(job=self._job, shards=tuple(finished))))
-        if finished:
-            self.drop_draft()
+    def finish(self, shard: Shard, flagged: Sequence[Flagged]) -> None:
+        """Note a finished shard and the warnings about its sets, and drop its draft."""
+        noted = self._journal.flagged | {shard.file: tuple(flagged)}
+        self._note(shards=(*self._journal.shards, shard), flagged=noted)
+        self.drop_draft()
 
     def end(self) -> None:
-        """Remove these files, as the store is complete."""
-        for path in (self._folder / JOURNAL, *self._folder.glob("flagged-*.json")):
-            path.unlink(missing_ok=True)
-
-    def keep_flagged(self, file: str, flagged: Sequence[Flagged]) -> None:
-        """Keep the warnings about the sets of a shard or draft, which a resuming writer does not see again."""
-        path = self._flagged_of(file)
-        if flagged:
-            write_json(path, [asdict(case) for case in flagged])
-        else:
-            path.unlink(missing_ok=True)
+        """Remove the journal, as the store is complete."""
+        (self._folder / JOURNAL).unlink(missing_ok=True)
 
     def flagged(self, file: str) -> tuple[Flagged, ...]:
-        """Return what `keep_flagged` kept."""
-        path = self._flagged_of(file)
-        kept = read_json(path, what="the warnings about a shard") if path.exists() else ()
-        return tuple(Flagged(**case) for case in kept)
+        """Return the warnings about the sets of a finished shard or of the draft."""
+        return self._journal.flagged.get(file, ())
 
     @property
     def draft_due(self) -> bool:
@@ -216,7 +205,7 @@ class Unfinished:
         Raises:
             InputError: no space is left.
         """
-        self.keep_flagged(DRAFT, flagged)
+        self._note(flagged=self._journal.flagged | {DRAFT: tuple(flagged)})
         write_shard(self._draft, **shard.columns())
         self._kept_at = time.monotonic()
 
@@ -232,22 +221,21 @@ class Unfinished:
             return None, ()
         try:
             _, kept = written(self._draft, dim=self._job["dim"], dtype=self._job["dtype"])
-            flagged = self.flagged(DRAFT)
         except InputError:
             kept = None
         if kept is None or kept.changed() or any(id in done for id in kept.names()):
             self.drop_draft()
             return None, ()
-        return kept, flagged
+        return kept, self.flagged(DRAFT)
 
     def drop_draft(self) -> None:
         """Remove the draft."""
         self._draft.unlink(missing_ok=True)
-        self.keep_flagged(DRAFT, ())
         self._kept_at = time.monotonic()
 
-    def _flagged_of(self, file: str) -> Path:
-        return self._folder / f"{Path(file).stem.replace('shard', 'flagged')}.json"
+    def _note(self, **changes: Any) -> None:
+        self._journal = replace(self._journal, **changes)
+        write_json(self._folder / JOURNAL, asdict(self._journal))
 
     def _is_resumed(self) -> bool:
         """Whether a writer of the same job left the folder as it is."""

@@ -310,10 +310,9 @@ class StoreWriter:
     def _flush(self) -> None:
         path = self.folder / shard_name(len(self._shards))
         write_shard(path, **self._open.columns())
-        self._unfinished.keep_flagged(path.name, self._flagged)
         shard, _ = written(path, dim=self.dim, dtype=self.dtype)
+        self._unfinished.finish(shard, self._flagged)
         self._finished(shard)
-        self._unfinished.note(self._shards)
         self._open.clear()
         self._flagged = []
 
