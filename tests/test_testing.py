@@ -70,7 +70,6 @@ BROKEN = r"""
     Summing         under the mask change nothing: more padding changes the result. To do: fill
     Unbuilt         it is built: RuntimeError: no room for 8 \(.*broken_parts\.py, line \d+, which is `raise
     Exits           all finite: SystemExit: 3 \(.*broken_parts\.py, line \d+, which is `raise
-    ExitsAtOnce     it is built: SystemExit: 4
     InTraining      change nothing, in training mode: more padding changes the result. To do: fill
     Padded          under the mask change nothing: more padding changes the set. To do: hide
     Halfway         before_affine and its map .*: the map of before_affine differs
@@ -78,9 +77,7 @@ BROKEN = r"""
     Mates           gradients are .*: no gradient reaches idle.weight, idle.bias. To do
     Tensors         assets are plain JSON: TypeError: Object of type Tensor .* To do: make them of dicts
     Relative        each pair is scored by itself: a block of the scores differs
-    RawTemperature  epoch: factor would learn, and is no parameter of .*To do: .* a nn\.Parameter
     HiddenLayers    every parameter: layers\[0\]\.weight, layers\[0\]\.bias would learn
-    IdleWeight      reach every parameter: no gradient reaches idle. To do
     LateWeight      in every epoch: no gradient reaches late, in epoch 0. To do
     IdleTerm        reach every parameter: no gradient reaches idle. To do
     Backwards       steps against its gradient lower it: 20 steps took the loss from .* To do
@@ -98,7 +95,6 @@ BROKEN = r"""
     At              can be logged: the metric 'R@1' has characters that MLflow refuses
     Unjoined        none of right has a different value for each query
     Undrawn         the file 'page.html' of an evaluation's pictures is str, expected bytes
-    Unpictured      pictures are PictureRecord, expected files by name, None or one of .*draw\.register
     Nameless        word_recall is not among its metrics recall
     Chanceless      query: the chance value of word_recall is not known\. To do: give Evaluation\.primary
     Unnoted         query: word_recall does not follow from its single queries; metrics that do: none\. To do

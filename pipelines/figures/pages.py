@@ -19,7 +19,7 @@ from PIL import Image
 
 from polypool.infra.errors import InputError
 from polypool.infra.pictures import load
-from polypool.infra.video import BadVideo, VideoReader, choose_decoder
+from polypool.infra.video import BadVideo, VideoReader
 from polypool.tasks.adapter import Pictures
 from polypool.tasks.questions.answer_report import AnswerExample, AnswerExamples
 from polypool.tasks.scoring.attention_maps import AttentionExample, AttentionExamples
@@ -387,7 +387,7 @@ class Thumbnails(AbstractContextManager["Thumbnails"]):
 
     def __init__(self, *, video: bool) -> None:
         self.video = video
-        self._lock, self._decodes = Lock(), True
+        self._lock = Lock()
         self._reader: VideoReader | None = None
 
     def images(self, file: Path | None, *, at_most: int = 1) -> list[Image.Image]:
@@ -409,22 +409,13 @@ class Thumbnails(AbstractContextManager["Thumbnails"]):
 
     def _frames(self, path: Path, at_most: int) -> list[Image.Image]:
         with self._lock:
+            self._reader = self._reader or VideoReader(decoder="av", timeout=_PATIENCE)
             try:
-                if self._reader is None and self._decodes:
-                    self._reader = VideoReader(decoder=choose_decoder(), timeout=_PATIENCE)
-                if self._reader is None:
-                    return []
                 return [
                     _shrunk(Image.fromarray(np.array(frame.x_HW3)))
                     for frame in self._reader.frames(path, at_most=at_most)
                 ]
-            except BadVideo:
-                return []
-            except (
-                InputError,
-                RuntimeError,
-            ):  # no decoder, or it does not start: no other video would decode
-                self._decodes, self._reader = False, None
+            except (BadVideo, RuntimeError):  # the latter where no decoder is installed
                 return []
 
     def close(self) -> None:

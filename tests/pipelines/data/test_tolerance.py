@@ -33,12 +33,12 @@ def ingest(split: dict[str, Any], *options: object) -> tuple[int, str, str]:
     return run("msrvtt-1ka", *files, "--val", 2, "--out", folder / "out", *options)
 
 
-def test_a_stray_quote_in_the_test_list_takes_one_row_and_is_told(split):
-    split["rows"][2] = 'ret22,msr22,video22,"text 22'
+def test_a_row_that_cannot_be_used_is_counted_and_told(split):
+    split["rows"][2] = "ret22,msr22,video99,text 22"
     code, _, err = ingest(split)
     assert code == 1
     assert "1 of 10 items of test (10.0%) were left out, where up to 5% are let pass" in err
-    assert "1 x a row with a quote that is not closed where its field or line ends: test.csv, line 4" in err
+    assert "1 x a listed video that the annotations do not have: test.csv, line 4, id video99" in err
     out = split["folder"] / "out"
     assert [path.name for path in out.iterdir()] == ["refused.jsonl"]
     assert f"all of them: {out / 'refused.jsonl'}" in err

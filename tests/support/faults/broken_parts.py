@@ -15,7 +15,7 @@ from polypool.encoders.text.bigru import BiGRU
 from polypool.encoders.visual.stored import Grid
 from polypool.infra.registry import Spec
 from polypool.tasks.abilities import Searchable
-from polypool.tasks.adapter import Evaluation, Metric, PictureRecord
+from polypool.tasks.adapter import Evaluation, Metric
 from polypool.tasks.image_text import ImageText
 from polypool.tasks.inputs.texts import Captions
 from polypool.tasks.inputs.visuals import unseen_inputs
@@ -44,13 +44,6 @@ class Exits(Mean):
 
     def forward(self, x_BND, mask_BN):
         raise SystemExit(3)
-
-
-class ExitsAtOnce(Mean):
-    """Ends the program when it is made."""
-
-    def __init__(self, dim):
-        raise SystemExit(4)
 
 
 class InTraining(Mean):
@@ -109,17 +102,6 @@ class Backwards(InfoNCE):
         return {"loss": 2 * loss.detach() - loss}
 
 
-class RawTemperature(InfoNCE):
-    """Learns a tensor that no optimiser sees."""
-
-    def __init__(self):
-        super().__init__()
-        self.factor = torch.ones((), requires_grad=True)
-
-    def forward(self, sim_VT, row_T, positive_VT, *, epoch):
-        return super().forward(sim_VT * self.factor, row_T, positive_VT, epoch=epoch)
-
-
 class HiddenLayers(Cosine):
     """Keeps its layers in a list."""
 
@@ -129,14 +111,6 @@ class HiddenLayers(Cosine):
 
     def forward(self, query, gallery):
         return super().forward(self.layers[0](query), gallery)
-
-
-class IdleWeight(Cosine):
-    """Has a weight that nothing reads."""
-
-    def __init__(self):
-        super().__init__()
-        self.idle = nn.Parameter(torch.ones(2))
 
 
 class LateWeight(InfoNCE):
@@ -223,11 +197,6 @@ class Undrawn(Task):
     def evaluate(self, model, split, protocol):
         found = super().evaluate(model, split, protocol)
         return replace(found, pictures=(lambda: {"page.html": "<p>text</p>"},))
-
-
-class Unpictured(Task):
-    def evaluate(self, model, split, protocol):
-        return replace(super().evaluate(model, split, protocol), pictures=(PictureRecord,))
 
 
 class Nameless(Task):
