@@ -250,7 +250,7 @@ class Halving:
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
-    """A trial that ended: its number, its last report, and the error of its process, if any."""
+    """A trial that ended: its number, its last report, and the error of it or of its process, if any."""
 
     number: int
     result: Mapping[str, Any]
@@ -274,7 +274,7 @@ def run_side_by_side(
         work: returns a report; an error ends that trial alone.
         count: number of trials.
         concurrent: trials at once.
-        folder: for Tune's state; removed at the end.
+        folder: for Tune's state.
         resources: which a trial reserves, such as `{"CPU": 2}`; none where its workers reserve them.
         retries: how often a trial is called again whose process died.
         halving: how poor trials are stopped early, if they are; those end with their last report.
@@ -305,10 +305,7 @@ def run_side_by_side(
             failure_config=tune.FailureConfig(max_failures=retries),
         ),
     )
-    try:
-        tuner.fit()
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    tuner.fit()
 
 
 def _scheduler(halving: Halving) -> Any:
@@ -329,7 +326,8 @@ def _end_callback(ended: Callable[[Ended], None]) -> Any:
     from ray.tune import Callback
 
     def report(trial: Any, error: str = "") -> None:
-        ended(Ended(number=trial.config["number"], result=dict(trial.last_result or {}), error=error))
+        result = dict(trial.last_result or {})
+        ended(Ended(number=trial.config["number"], result=result, error=error or result.get("error", "")))
 
     class EndCallback(Callback):
         def on_trial_complete(self, iteration: int, trials: list, trial: Any, **_: Any) -> None:

@@ -176,7 +176,7 @@ def graceful_stop(request: Callable[[], None], *, seconds: float) -> Iterator[No
 
 @contextmanager
 def resume_hint(command: str) -> Iterator[None]:
-    """Name the command that resumes what is inside after a signal; by default it is this process's own."""
+    """Name the command that resumes after a signal, unless one is named already; by default this process's own."""
     _hints.append(command)
     yield
     _hints.remove(command)
@@ -197,7 +197,7 @@ def report_stop() -> int:
     number = _received[0] if _received else signal.SIGINT
     if number == signal.SIGHUP:
         return 128 + number
-    again = _hints[-1] if _hints else command_line()
+    again = _hints[0] if _hints else command_line()
     with suppress(OSError, ValueError, RuntimeError):  # the signal may have interrupted a print
         sys.stdout.flush()
     with suppress(OSError, ValueError):

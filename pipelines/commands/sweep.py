@@ -13,9 +13,9 @@ is then 1.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import tyro
 
@@ -24,10 +24,6 @@ from polypool.infra.paths import home
 from polypool.infra.process.command import command
 from polypool.infra.process.output import print_next
 from polypool.tasks.run import NO_DEFAULT
-
-if TYPE_CHECKING:
-    from polypool.infra.tracking import RunRecord
-    from polypool.pipelines.training.sweep import Trials
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,8 +41,8 @@ class SweepOptions:
         budget: trials of each aggregator that choose among these, a stratified sample of its own space.
         sample: seed of these samples.
         experiment: MLflow experiment of the runs, where finished ones are looked for.
-        concurrent: the most trials at once, which share a GPU where there are fewer GPUs; 0 for as many as the cluster
-            has cores and GPUs for, by the runs' `cpus` and `workers`.
+        concurrent: the most trials at once, which share a GPU where there are fewer GPUs; 1 needs no Ray; 0 for as many
+            as the cluster has cores and GPUs for, by the runs' `cpus` and `workers`.
         detect: a difference of the primary metric for which to show how many more seeds it needs; 0 for none.
         early_stop: stop the worse half of a recipe's trials after 1, 2, 4, ... epochs, by the score on `val` (ASHA);
             with `--choose`, of an aggregator's trials that choose.
@@ -95,16 +91,19 @@ def sweep(options: SweepOptions, *, flags: Sequence[str] = (), words: Sequence[s
     Raises:
         InputError: unusable arguments, before anything starts.
     """
-    from polypool.infra.tracking import tracking_uri
+    from polypool.infra.text_tables import as_text
+    from polypool.infra.tracking import to_see, tracking_uri
     from polypool.pipelines.comparison.comparison import refuse_detect
     from polypool.pipelines.comparison.sweeps import compare_sweep
-    from polypool.pipelines.training.sweep import Plan, make_trials, outcome_text, records_of
-    from polypool.pipelines.training.sweep import sweep as carry_out
+    from polypool.pipelines.models.next_steps import asking
+    from polypool.pipelines.training import sweep as sweeping
 
     refuse_detect(options.detect)
     if options.concurrent < 0:
         raise InputError(f"--concurrent must be at least 1, or 0 for what fits, not {options.concurrent}")
-    trials = make_trials(
+    if options.budget and not options.choose:
+        raise InputError("--budget is the number of trials that choose settings; name these with --choose")
+    trials = sweeping.make_trials(
         options.recipes,
         options.aggregators,
         text_aggregators=options.text_aggregators,
@@ -113,75 +112,39 @@ def sweep(options: SweepOptions, *, flags: Sequence[str] = (), words: Sequence[s
         flags=flags,
         early_stop=options.early_stop,
     )
-    place = {"uri": tracking_uri(home()), "home": home(), "experiment": options.experiment}
-    names = _PARAMS + (_TUNED if options.choose else ())
-    params = {name: getattr(options, name) for name in names} | {"flags": tuple(flags)}
-    words = [word for word in words if word not in ("--dry-run", "--dry_run")]
-    if options.choose or options.budget:
-        return _tuned(options, trials, place, params=params, words=words)
+    tuning = None
+    if options.choose:
+        tuning = sweeping.make_tuning(
+            trials,
+            options.choose,
+            text_aggregators=bool(options.text_aggregators),
+            budget=options.budget,
+            sample=options.sample,
+        )
     if options.dry_run:
-        records = records_of(place["uri"], options.experiment)
-        plan = Plan.of(trials, records, **place, early_stop=options.early_stop)
-        print(plan.text(records, concurrent=options.concurrent, words=words))
+        words = [word for word in words if word not in ("--dry-run", "--dry_run")]
+        shown = {"concurrent": options.concurrent, "words": words}
+        records = sweeping.records_of(options.experiment)
+        print(
+            sweeping.preview(tuning, **shown)
+            if tuning
+            else sweeping.plan_of(trials, records).text(records, **shown)
+        )
         return False
-    plan, outcomes = carry_out(
-        trials, **place, early_stop=options.early_stop, concurrent=options.concurrent, params=params
+    params = {name: getattr(options, name) for name in _PARAMS + (_TUNED if tuning else ())}
+    plan, final, ends, choices = sweeping.sweep(
+        trials, tuning, concurrent=options.concurrent, params=params | {"flags": tuple(flags)}
     )
-    print(outcome_text(plan, outcomes), end="\n\n")
-    text, best = compare_sweep(plan, detect=options.detect)
-    print(text)
-    _print_next(options.experiment, place["uri"], best)
-    return any(outcome.state == "failed" for outcome in outcomes)
-
-
-def _tuned(
-    options: SweepOptions,
-    trials: Trials,
-    place: Mapping[str, Any],
-    *,
-    params: Mapping[str, Any],
-    words: Sequence[str],
-) -> bool:
-    """Carry a tuned sweep out and print the outcome; return whether a trial failed."""
-    from polypool.infra.text_tables import as_text
-    from polypool.pipelines.comparison.sweeps import compare_sweep
-    from polypool.pipelines.training.sweep import (
-        choice_table,
-        make_tuning,
-        outcome_text,
-        preview,
-        tuned_sweep,
-    )
-
-    if not options.choose:
-        raise InputError("--budget is the number of trials that choose settings; name these with --choose")
-    tuning = make_tuning(
-        trials,
-        options.choose,
-        text_aggregators=bool(options.text_aggregators),
-        budget=options.budget,
-        sample=options.sample,
-        seeds=options.seeds,
-        early_stop=options.early_stop,
-    )
-    if options.dry_run:
-        print(preview(tuning, **place, concurrent=options.concurrent, words=words))
-        return False
-    every, final, outcomes, choices = tuned_sweep(
-        tuning, **place, concurrent=options.concurrent, params=params
-    )
-    print(outcome_text(every, outcomes), end="\n\n")
+    print(sweeping.outcome_text(plan, ends), end="\n\n")
     text, best = compare_sweep(final, detect=options.detect)
-    print(text, end="\n\n")
-    print(as_text(choice_table(choices, words=tuning.words)))
-    _print_next(options.experiment, place["uri"], best)
-    return any(outcome.state == "failed" for outcome in outcomes)
-
-
-def _print_next(experiment: str, uri: str, best: RunRecord | None) -> None:
-    from polypool.infra.tracking import to_see
-    from polypool.pipelines.models.next_steps import asking
-
-    table = ("compare", "--experiment", experiment, "--out", f"{experiment}.csv")
-    steps = asking(uri, best) if best else []
-    print_next(*steps, ("the tables as a file; others: compare --help", table), to_see(uri, experiment))
+    print(text)
+    if choices:
+        print(f"\n{as_text(choices)}")
+    table = ("compare", "--experiment", options.experiment, "--out", f"{options.experiment}.csv")
+    uri = tracking_uri(home())
+    print_next(
+        *(asking(uri, best) if best else []),
+        ("the tables as a file; others: compare --help", table),
+        to_see(uri, options.experiment),
+    )
+    return any(end.state == "failed" for end in ends)

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from polypool.infra.errors import InputError
 from polypool.infra.files import make_folder
-from polypool.infra.tracking import RunRecord, Tracker, find_runs
+from polypool.infra.paths import home
+from polypool.infra.tracking import RunRecord, Tracker, find_runs, tracking_uri
 from polypool.pipelines.comparison.charts import draw_pairs
 from polypool.pipelines.comparison.comparison import compare
 from polypool.pipelines.figures.style import save
@@ -23,13 +24,13 @@ def compare_sweep(plan: Plan, *, detect: float = 0.0) -> tuple[str, RunRecord | 
         detect: a difference for which to name the seeds that it needs; 0 for none.
     """
     try:
-        comparison = compare(plan.uri, plan.experiment)
+        comparison = compare(uri := tracking_uri(home()), plan.trials.experiment)
     except InputError as error:
         return str(error), None
     comparison = replace(comparison, detect=detect)
-    run_id = comparison.log(plan.uri, folder=plan.home)
+    run_id = comparison.log(uri, folder=home())
     lines = [comparison.text(), "", f"kept with figures in run {run_id} of {comparison.kept_in!r}"]
-    tracker = Tracker.attach(plan.uri, run_id, running=False)
+    tracker = Tracker.attach(uri, run_id, running=False)
     for path in _heat_maps(plan):
         tracker.artifact(path)
         lines.append(f"visual against text aggregators: {path}, kept there, too")
@@ -41,16 +42,16 @@ def _heat_maps(plan: Plan) -> list[Path]:
     trials = [match.trial for match in plan.matches]
     if not any(trial.run.text_aggregator for trial in trials):
         return []
-    records = {record.run_id: record for record in find_runs(plan.uri, plan.experiment)}
-    matches = match_trials(plan.uri, trials, [*records.values()], home=plan.home)
-    folder, paths = make_folder(plan.home / "runs"), []
-    for recipe, metric in plan.metrics.items():
+    records = {record.run_id: record for record in find_runs(tracking_uri(home()), plan.trials.experiment)}
+    matches = match_trials(trials, [*records.values()])
+    folder, paths = make_folder(home() / "runs"), []
+    for recipe, metric in plan.trials.metrics.items():
         of_recipe = [match for match in matches if match.trial.run.recipe == recipe]
         scored = [
             (match.trial.run, records[match.run_id].metrics if match.run_id else {}) for match in of_recipe
         ]
         if figure := draw_pairs(scored, metric=metric):
-            name = re.sub(r"[^A-Za-z0-9_.-]", "_", f"{plan.experiment}-{recipe}")
+            name = re.sub(r"[^A-Za-z0-9_.-]", "_", f"{plan.trials.experiment}-{recipe}")
             paths.append(folder / f"{name}-visual_by_text.png")
             save(figure, paths[-1])
     return paths

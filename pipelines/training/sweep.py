@@ -18,16 +18,19 @@ import random
 import re
 import secrets
 import shlex
+import shutil
 import statistics
 import time
 import traceback
 import typing
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import asdict, dataclass, field, replace
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
+
+import torch
 
 from polypool.aggregators.aggregator import Aggregator
 from polypool.infra.compute.unfilled import Unfilled
@@ -36,11 +39,20 @@ from polypool.infra.fields import above, hints, require
 from polypool.infra.files import make_folder, read_json
 from polypool.infra.limits import MOST_REPEATED
 from polypool.infra.locks import HeldError, Lock
-from polypool.infra.paths import here
+from polypool.infra.paths import here, home
+from polypool.infra.process import stopping
 from polypool.infra.process.output import JSON, TEXT, log_line, mode
-from polypool.infra.process.progress import waiting
-from polypool.infra.process.stopping import Stopped, graceful_stop
-from polypool.infra.ray import Ended, Halving, Resources, cores, local_cores, ray_session, run_side_by_side
+from polypool.infra.process.stopping import Stopped, graceful_stop, resume_hint
+from polypool.infra.ray import (
+    Ended,
+    Halving,
+    Resources,
+    cores,
+    local_cores,
+    on_cluster,
+    ray_session,
+    run_side_by_side,
+)
 from polypool.infra.registry import AGGREGATORS, RECIPES, Spec
 from polypool.infra.spec import (
     changed,
@@ -64,6 +76,7 @@ from polypool.infra.tracking import (
     Tracker,
     command_line,
     find_runs,
+    tracking_uri,
 )
 from polypool.pipelines.recipes.arguments import read_run
 from polypool.pipelines.training.loop.optim import longest_prefix
@@ -165,11 +178,15 @@ class Trials:
         all: the runs to train.
         metrics: by recipe, the metric that chooses its best epoch.
         flags: settings of every recipe, as words of the command line.
+        experiment: of the runs, in MLflow.
+        early_stop: whether poor trials are stopped early, and those that were are left as they are.
     """
 
     all: tuple[Trial, ...]
-    metrics: dict[str, Metric]
-    flags: tuple[str, ...]
+    metrics: Mapping[str, Metric]
+    flags: tuple[str, ...] = ()
+    experiment: str = Run.experiment
+    early_stop: bool = False
 
 
 def make_trials(
@@ -228,7 +245,9 @@ def make_trials(
         for run in runs
         for v, t, seed in itertools.product(visual, text or [run.text_aggregator], range(seeds))
     ]
-    return Trials(all=tuple(trials), metrics=metrics, flags=tuple(flags))
+    return Trials(
+        all=tuple(trials), metrics=metrics, flags=tuple(flags), experiment=experiment, early_stop=early_stop
+    )
 
 
 @contextmanager
@@ -285,35 +304,26 @@ class Match:
     note: str = ""
 
 
-def records_of(uri: str, experiment: str) -> list[RunRecord]:
+def records_of(experiment: str) -> list[RunRecord]:
     """Return all runs of an experiment, latest first; none where the store or the experiment does not exist yet.
 
     Raises:
         InputError: the store does not answer or cannot be used.
     """
     try:
-        return find_runs(uri, experiment, finished=False)
+        return find_runs(tracking_uri(home()), experiment, finished=False)
     except AbsentError:
         return []
 
 
-def match_trials(
-    uri: str, trials: Sequence[Trial], records: Sequence[RunRecord], *, home: Path
-) -> list[Match]:
-    """Find the run of each trial.
-
-    Args:
-        uri: the tracking store.
-        trials: of the sweep.
-        records: of the experiment, latest first.
-        home: of the project; folders of runs in it show which are at work.
-    """
+def match_trials(trials: Sequence[Trial], records: Sequence[RunRecord]) -> tuple[Match, ...]:
+    """Find the run of each trial among those of the experiment, latest first."""
     by_tags: dict[tuple[str, ...], list[RunRecord]] = defaultdict(list)
     for record in records:
         if record.tags.get("kind") == "train":
             by_tags[_key(record.tags, run=record.run_id)].append(record)
-    artifacts = Artifacts(uri)
-    return [_match(artifacts, trial, by_tags[_key(trial.tags)], home=home) for trial in trials]
+    artifacts = Artifacts(tracking_uri(home()))
+    return tuple(_match(artifacts, trial, by_tags[_key(trial.tags)]) for trial in trials)
 
 
 def _key(of: Mapping[str, str], *, run: str = "") -> tuple[str, ...]:
@@ -324,9 +334,9 @@ def _key(of: Mapping[str, str], *, run: str = "") -> tuple[str, ...]:
     return own + (tuned.identity if tuned else ())
 
 
-def comparable(run: Run, home: str | Path) -> dict[str, Any]:
+def comparable(run: Run, where: str | Path) -> dict[str, Any]:
     """Return the settings of a run that change its result, with paths below its home relative to it."""
-    run = portable(run, home)
+    run = portable(run, where)
     text, aggregator = _spelled(run.text_aggregator), _spelled(run.aggregator)
     settings = {name: value for name, value in vars(run).items() if name not in WITHOUT_EFFECT}
     return settings | {"aggregator": aggregator, "text_aggregator": "" if text == aggregator else text}
@@ -340,39 +350,35 @@ def _spelled(spec: str) -> str:
         return spec
 
 
-def _match(artifacts: Artifacts, trial: Trial, candidates: Sequence[RunRecord], *, home: Path) -> Match:
-    settings, unusable = {}, {}
+def _match(artifacts: Artifacts, trial: Trial, candidates: Sequence[RunRecord]) -> Match:
+    wanted, same, notes = comparable(trial.run, home()), list[RunRecord](), list[str]()
     for record in candidates:
         try:
             path = artifacts.path(record, "run.json")
             run = from_json(read_json(path, what=f"the settings of run {record.run_id}"))
-            settings[record.run_id] = comparable(run, record.tags.get(HOME, ""))
         except InputError as error:
-            unusable[record.run_id] = error
-    wanted = comparable(trial.run, home)
-    same = [record for record in candidates if settings.get(record.run_id) == wanted]
+            if record.status == "FINISHED":
+                notes.append(f"run {record.run_id} may be it, but its settings cannot be used: {error}")
+            continue
+        if comparable(run, record.tags.get(HOME, "")) == wanted:
+            same.append(record)
     for record in same:
         if record.status == "FINISHED":
             return Match(trial=trial, state="finished", run_id=record.run_id)
-    notes = []
     for record in same:
-        who, holder = behind(record, home=home)
+        who, holder = behind(record, home=home())
         if holder:
             note = f"{holder.partition(':')[0]} is at work"
             return Match(trial=trial, state="running", run_id=record.run_id, note=note)
-        if record.status != "FAILED" and (record.tags.get(SWEEP) or who == "nobody"):
+        if record.status == "FAILED":
+            notes.append(f"run {record.run_id} failed")
+        elif record.tags.get(SWEEP) or who == "nobody":
             epochs, at = record.tags.get(STOPPED, ""), record.tags.get(AT, "")
             state = "stopped" if epochs else "unfinished"
             return Match(trial=trial, state=state, run_id=record.run_id, at=at, detail=epochs)
-        if who == "unknown":
+        elif who == "unknown":
             notes.append(f"run {record.run_id} may be it, and at work elsewhere: its folder is not here")
-    notes += [f"run {record.run_id} failed" for record in same if record.status == "FAILED"]
-    notes += [
-        f"run {record.run_id} may be it, but its settings cannot be used: {unusable[record.run_id]}"
-        for record in candidates
-        if record.status == "FINISHED" and record.run_id in unusable
-    ]
-    return Match(trial=trial, note=notes[0] if notes else "")
+    return Match(trial=trial, note="; ".join(notes[:1]))
 
 
 # --- a plan: which trials are done, how long the others take, and the same as Ray jobs
@@ -380,52 +386,15 @@ def _match(artifacts: Artifacts, trial: Trial, candidates: Sequence[RunRecord], 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Every trial with its run.
+    """Trials with the run of each."""
 
-    Attributes:
-        matches: one for each trial.
-        metrics: by recipe, the metric that chooses its best epoch.
-        flags: given to all recipes.
-        early_stop: whether poor trials are stopped early, and those that were are left as they are.
-        uri: the tracking store.
-        home: the project's.
-        experiment: of the runs.
-    """
-
+    trials: Trials
     matches: tuple[Match, ...]
-    metrics: Mapping[str, Metric] = field(default_factory=dict)
-    flags: tuple[str, ...] = ()
-    early_stop: bool = False
-    uri: str = ""
-    home: Path = Path()
-    experiment: str = Run.experiment
-
-    @classmethod
-    def of(
-        cls,
-        trials: Trials,
-        records: Sequence[RunRecord],
-        *,
-        uri: str,
-        home: Path,
-        experiment: str,
-        early_stop: bool,
-    ) -> Plan:
-        """Match trials with the runs of their experiment."""
-        return cls(
-            matches=tuple(match_trials(uri, trials.all, records, home=home)),
-            metrics=trials.metrics,
-            flags=trials.flags,
-            early_stop=early_stop,
-            uri=uri,
-            home=home,
-            experiment=experiment,
-        )
 
     @property
     def to_do(self) -> list[Match]:
         """The trials to train."""
-        done = ("finished", "running", *(("stopped",) if self.early_stop else ()))
+        done = ("finished", "running", *(("stopped",) if self.trials.early_stop else ()))
         return [match for match in self.matches if match.state not in done]
 
     def print_notes(self) -> None:
@@ -438,7 +407,7 @@ class Plan:
     def summary(self) -> str:
         """Return one line with the numbers of trials by state."""
         counts: Counter[str] = Counter(match.state for match in self.matches)
-        then = "left as they are" if self.early_stop else "to go on, since --early-stop is not given"
+        then = "left as they are" if self.trials.early_stop else "to go on, since --early-stop is not given"
         skipped = f", {counts['finished']} of them finished before and skipped" if counts["finished"] else ""
         others = {
             "running": "at work now, left to whoever trains them",
@@ -451,10 +420,8 @@ class Plan:
 
     def timed(self, records: Sequence[RunRecord]) -> Sequence[RunRecord]:
         """Return the runs that times are estimated from: those of the experiment, and of the usual one."""
-        return [
-            *records,
-            *(records_of(self.uri, Run.experiment) if self.experiment != Run.experiment else []),
-        ]
+        own = self.trials.experiment == Run.experiment
+        return [*records, *(() if own else records_of(Run.experiment))]
 
     def at_once(self, concurrent: int) -> int:
         """Return how many trials train at once: as many as this machine has cores for where `concurrent` is 0."""
@@ -497,7 +464,7 @@ class Plan:
         if run.text_aggregator != RECIPES.get(run.recipe)().text_aggregator:
             words += ["--text-aggregator", run.text_aggregator]
         words += ["--seed", str(run.seed), "--experiment", run.experiment]
-        return shlex.join([*_JOB, "train", run.recipe, *self.flags, *words])
+        return shlex.join([*_JOB, "train", run.recipe, *self.trials.flags, *words])
 
 
 def seconds(run: Run, records: Sequence[RunRecord]) -> float | None:
@@ -776,7 +743,6 @@ class Tuning:
         sample: seed of the sample of each aggregator's space.
         sizes: numbers of points of the spaces, by recipe and aggregator.
         seeds: of the runs with what is chosen, their number from 0.
-        early_stop: whether the worse half of an aggregator's trials is stopped early.
     """
 
     trials: Trials
@@ -785,7 +751,6 @@ class Tuning:
     sample: int
     sizes: Mapping[tuple[str, str], int]
     seeds: int
-    early_stop: bool
 
     @property
     def notes(self) -> list[str]:
@@ -811,7 +776,7 @@ class Tuning:
             budget=self.budget,
             space=_plain_values(self.space.shared),
             own=_plain_values(self.space.own_of(trial.run)),
-            early_stop=self.early_stop,
+            early_stop=self.trials.early_stop,
             chosen=trial.chosen,
             sweep=sweep,
             seed=self.sample,
@@ -829,7 +794,7 @@ class Tuning:
             for trial in chosen
             for seed in range(self.seeds)
         ]
-        return replace(self.trials, all=tuple(trials))
+        return replace(self.trials, all=tuple(trials), early_stop=False)
 
 
 def make_tuning(
@@ -839,8 +804,6 @@ def make_tuning(
     text_aggregators: bool,
     budget: int,
     sample: int,
-    seeds: int,
-    early_stop: bool,
 ) -> Tuning:
     """Return the trials of a tuned sweep, after building a model for each value that may change it.
 
@@ -850,8 +813,6 @@ def make_tuning(
         text_aggregators: whether the text's aggregators are swept, too.
         budget: trials of each aggregator and recipe.
         sample: seed of the sample of each aggregator's space.
-        seeds: of the runs with what is chosen, their number from 0.
-        early_stop: whether poor trials are to be stopped.
 
     Raises:
         InputError: unusable arguments.
@@ -899,8 +860,7 @@ def make_tuning(
         budget=budget,
         sample=sample,
         sizes=sizes,
-        seeds=seeds,
-        early_stop=early_stop,
+        seeds=len({trial.run.seed for trial in trials.all}),
     )
 
 
@@ -959,7 +919,7 @@ def choose(
         groups[match.trial.rivals].append((match.trial, row))
     choices = []
     for (recipe, aggregator), group in groups.items():
-        metric = plan.metrics[recipe]
+        metric = plan.trials.metrics[recipe]
         whole = [(row.best, trial, row) for trial, row in group if row.whole and row.best is not None]
         best, trial, row = max(whole, key=lambda each: metric.sign * each[0], default=(None, None, None))
         choice = Choice(
@@ -1008,13 +968,13 @@ def choice_table(choices: Sequence[Choice], *, words: str) -> Table:
 
 
 @contextmanager
-def only_sweep(home: Path, experiment: str) -> Iterator[None]:
+def only_sweep(experiment: str) -> Iterator[None]:
     """Hold the lock on the sweeps of an experiment.
 
     Raises:
         InputError: another sweep of it is at work.
     """
-    path = home / "runs" / f"sweep-{re.sub(r'[^A-Za-z0-9_.-]', '_', experiment)}.lock"
+    path = home() / "runs" / f"sweep-{re.sub(r'[^A-Za-z0-9_.-]', '_', experiment)}.lock"
     with Lock(path, of=f"experiment {experiment!r}: another sweep of it is at work"):
         yield
 
@@ -1045,6 +1005,9 @@ def _resources(matches: Sequence[Match], *, concurrent: int = 0) -> tuple[int, d
 def carry_out(plan: Plan, *, concurrent: int = 0, parent: str = "") -> list[Match]:
     """Train what is to be done, and return how each of these trials ended.
 
+    One at a time, trials of one worker train in this process, without Ray; those that were interrupted come last, since
+    a trial that the system kills for its memory ends this process.
+
     Args:
         plan: the trials.
         concurrent: the most trials at once; 0 for as many as fit.
@@ -1057,46 +1020,55 @@ def carry_out(plan: Plan, *, concurrent: int = 0, parent: str = "") -> list[Matc
     for match in matches:  # scores of different recipes cannot be compared to stop the worse ones
         at = checkpoints_at(match.run_id, match.at) if match.run_id else new_runs_at()
         alone = trains_here(match.trial.run, at=at, in_sweep=True)
-        groups[match.trial.rivals if plan.early_stop else (), alone].append(match)
-    with ray_session(dashboard=not all(alone for _, alone in groups)):
-        at_once, _ = _resources(matches, concurrent=concurrent)
+        groups[match.trial.rivals if plan.trials.early_stop else (), alone].append(match)
+    alone = all(alone for _, alone in groups)
+    here = concurrent == 1 and alone and not plan.trials.early_stop and not on_cluster()
+    with nullcontext() if here else ray_session(dashboard=not alone):
+        at_once = 1 if here else _resources(matches, concurrent=concurrent)[0]
         print(f"{plan.summary()}, {at_once} at once", flush=True)
         for (_, alone), group in groups.items():
-            reserved = _resources(group, concurrent=at_once)[1] if alone else {}
-            ends += _train(
-                plan, group, concurrent=at_once, reserved=reserved, parent=parent, before=len(ends)
-            )
+            side_by_side = None
+            if here:
+                group = sorted(group, key=lambda match: match.state == "unfinished")
+            else:
+                reserved = _resources(group, concurrent=at_once)[1] if alone else {}
+                retries = max(match.trial.run.retries for match in group) if alone else 0
+                side_by_side = functools.partial(
+                    run_side_by_side, concurrent=at_once, resources=reserved, retries=retries
+                )
+            ends += _train(plan, group, side_by_side, parent=parent, before=len(ends))
     return ends
 
 
 def _train(
     plan: Plan,
     matches: Sequence[Match],
+    side_by_side: Callable[..., None] | None,
     *,
-    concurrent: int,
-    reserved: Mapping[str, float],
     parent: str,
     before: int,
 ) -> list[Match]:
-    """Train some trials of a plan, after `before` others; with early stopping, rivals alone."""
+    """Train some trials of a plan, after `before` others; with early stopping, rivals alone.
+
+    Without `side_by_side` they train one after another in this process.
+    """
     sweep, halving = f"sweep-{secrets.token_hex(4)}", None
-    if plan.early_stop:
+    if plan.trials.early_stop:
         run = matches[0].trial.run
-        primary = plan.metrics[run.recipe]
+        primary = plan.trials.metrics[run.recipe]
         halving = Halving(
             metric=f"dev/{primary.name}", higher_is_better=primary.higher_is_better, epochs=run.optim.epochs
         )
-    started, ends, patience = time.monotonic(), dict[int, Ended](), ExitStack()
-    stop = make_folder(plan.home / "runs" / sweep) / "stop"
+    started, ends = time.monotonic(), dict[int, Ended]()
+    stop = make_folder(home() / "runs" / sweep) / "stop"
 
     def ended(end: Ended) -> None:
-        patience.close()
         ends[end.number] = end
         if stop.exists():
             return
-        error, done, whole = _error(end), before + len(ends), len(plan.to_do)
+        done, whole = before + len(ends), len(plan.to_do)
         how = "done" if "run_id" in end.result else "stopped early"
-        what = f"{matches[end.number].trial.name}: {f'failed: {last_line(error)}' if error else how}"
+        what = f"{matches[end.number].trial.name}: {f'failed: {last_line(end.error)}' if end.error else how}"
         past = time.monotonic() - started
         left = past / len(ends) * (whole - done)
         if mode() == JSON:
@@ -1106,82 +1078,93 @@ def _train(
             soon = f", {duration(left)} left" if done < whole else ""
             print(f"[{done}/{whole}, {duration(past)}{soon}] {what}", flush=True)
 
-    work = Work(
+    train = functools.partial(
+        train_trial,
         matches=tuple(matches),
-        uri=plan.uri,
-        home=plan.home,
-        metric=halving.metric if halving else "",
-        trusted=trusted(),
+        options=TrialOptions(stop=stop, metric=halving.metric if halving else ""),
+        environment={
+            "POLYPOOL_HOME": str(home()),
+            "MLFLOW_TRACKING_URI": tracking_uri(home()),
+        }
+        if side_by_side
+        else {},
+        trust=trusted(),
         sweep=sweep,
         tags={COMMAND: command_line(), **({PARENT: parent} if parent else {})},
-        stop=stop,
     )
     settled: list[Match] = []
-    patience.enter_context(waiting(f"the first of {len(matches)} trials to end", after=10.0))
     try:
-        with graceful_stop(stop.touch, seconds=CHECKPOINT_SECONDS):
-            run_side_by_side(
-                work,
-                len(matches),
-                concurrent=concurrent,
-                folder=stop.parent,
-                resources=reserved,
-                retries=max(match.trial.run.retries for match in matches) if reserved else 0,
-                halving=halving,
-                ended=ended,
-            )
+        with resume_hint(stopping.command_line()), graceful_stop(stop.touch, seconds=CHECKPOINT_SECONDS):
+            if side_by_side:
+                side_by_side(train, len(matches), folder=stop.parent, halving=halving, ended=ended)
+            else:
+                for number in range(len(matches)):
+                    with own_settings():
+                        result = train(number)
+                    ended(Ended(number=number, result=result, error=result.get("error", "")))
     finally:
-        patience.close()
+        shutil.rmtree(stop.parent, ignore_errors=True)
         settled = _settle(plan, matches, ends, sweep)
     return settled
 
 
-@dataclass(frozen=True, kw_only=True)
-class Work:
-    """Trains the trial of a number, in a process of its own.
+def train_trial(
+    number: int,
+    *,
+    matches: Sequence[Match],
+    options: TrialOptions,
+    environment: Mapping[str, str],
+    trust: Sequence[str],
+    sweep: str,
+    tags: Mapping[str, str],
+) -> dict[str, Any]:
+    """Train a trial in this process; return the id of its run, its error, or that it was stopped.
 
-    Attributes:
-        matches: the trials, and the runs to resume.
-        uri: the tracking store.
-        home: the project's.
-        metric: decides which trials are stopped early; empty where none are.
-        trusted: modules whose code specs may name.
+    Args:
+        number: of the trial.
+        matches: all trials, and the runs to resume.
+        options: of each trial.
+        environment: variables that a process of Ray's lacks.
+        trust: modules whose code specs may name.
         sweep: its name.
         tags: of new runs.
-        stop: a file that ends all trials, each after a checkpoint, once it exists.
     """
+    os.environ |= environment
+    trust_modules(*trust)
+    if options.stop.exists():
+        return {"stopped": True}
+    match = matches[number]
+    begun, own = options.stop.with_name(f"{number}.run"), {SWEEP: f"{sweep}/{number}"}
+    try:
+        # the file was left by a process that died
+        if run_id := begun.read_text() if begun.exists() else match.run_id:
+            return {"run_id": resume(run_id, more_tags=own | {STOPPED: ""}, trial=options)}
+        new = {**own, **tags, **match.trial.tags}
+        return {"run_id": start(match.trial.run, more_tags=new, trial=options, begun=begun.write_text)}
+    except Stopped:
+        return {"stopped": True}
+    except InputError as error:
+        return {"error": str(error)}
+    except Exception as error:  # the other trials go on
+        return {"error": "".join(traceback.format_exception(error))}
+    finally:
+        gc.collect()  # the model may be in a cycle, and another trial comes
 
-    matches: tuple[Match, ...]
-    uri: str
-    home: Path
-    metric: str
-    trusted: tuple[str, ...]
-    sweep: str
-    tags: Mapping[str, str]
-    stop: Path
 
-    def __call__(self, number: int) -> dict[str, Any]:
-        """Train a trial; return the id of its run, or its error."""
-        os.environ |= {"POLYPOOL_HOME": str(self.home), "MLFLOW_TRACKING_URI": self.uri}
-        trust_modules(*self.trusted)
-        if self.stop.exists():
-            return {"stopped": True}
-        match, options = self.matches[number], TrialOptions(stop=self.stop, metric=self.metric)
-        begun, own = self.stop.with_name(f"{number}.run"), {SWEEP: f"{self.sweep}/{number}"}
-        try:
-            # the file was left by a process that died
-            if run_id := begun.read_text() if begun.exists() else match.run_id:
-                return {"run_id": resume(run_id, more_tags=own | {STOPPED: ""}, trial=options)}
-            new = {**own, **self.tags, **match.trial.tags}
-            return {"run_id": start(match.trial.run, more_tags=new, trial=options, begun=begun.write_text)}
-        except Stopped:
-            return {"stopped": True}
-        except InputError as error:
-            return {"error": str(error)}
-        except Exception as error:  # the other trials go on
-            return {"error": "".join(traceback.format_exception(error))}
-        finally:
-            gc.collect()  # the model may be in a cycle, and another trial comes
+@contextmanager
+def own_settings() -> Iterator[None]:
+    """Restore what a trial may set of torch in this process: threads, default dtype, deterministic algorithms."""
+    threads, dtype = torch.get_num_threads(), torch.get_default_dtype()
+    flags = (
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+    )
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+        torch.set_default_dtype(dtype)
+        torch.use_deterministic_algorithms(flags[0], warn_only=flags[1])
 
 
 def last_line(error: str) -> str:
@@ -1189,28 +1172,24 @@ def last_line(error: str) -> str:
     return error.strip().splitlines()[-1]
 
 
-def _error(end: Ended) -> str:
-    return end.error or str(end.result.get("error", ""))
-
-
 def _settle(plan: Plan, matches: Sequence[Match], ends: Mapping[int, Ended], sweep: str) -> list[Match]:
     """Return how each trial ended, and set the status of runs whose process was killed."""
-    own = {record.tags.get(SWEEP): record for record in records_of(plan.uri, plan.experiment)}
+    own = {record.tags.get(SWEEP): record for record in records_of(plan.trials.experiment)}
     patience = _ENDING if len(ends) == len(matches) else 0.0  # none after Ctrl-C
     settled: list[Match] = []
     for number, match in enumerate(matches):
         end, record = ends.get(number), own.get(f"{sweep}/{number}")
         done = replace(match, state="trained", detail="", run_id=record.run_id if record else "")
-        tracker = Tracker.attach(plan.uri, record.run_id, running=False) if record else None
+        tracker = Tracker.attach(tracking_uri(home()), record.run_id, running=False) if record else None
         if tracker:
             _send_rest(tracker, patience=patience)
         if end is None:
             if tracker and record and record.status == "RUNNING":  # the sweep was interrupted
                 tracker.finish("KILLED")
-        elif error := _error(end):
-            settled.append(replace(done, state="failed", detail=last_line(error)))
+        elif end.error:
+            settled.append(replace(done, state="failed", detail=last_line(end.error)))
             if tracker:
-                tracker.text(ERROR, error)
+                tracker.text(ERROR, end.error)
                 tracker.finish("FAILED")
         elif "stopped" in end.result:
             continue  # its run has that status
@@ -1268,96 +1247,53 @@ class Row:
 
 
 def sweep(
-    trials: Trials,
-    *,
-    uri: str,
-    home: Path,
-    experiment: str,
-    early_stop: bool = False,
-    concurrent: int = 0,
-    params: Mapping[str, Any],
-) -> tuple[Plan, list[Match]]:
-    """Train what is missing of a grid, recorded as a run of its own.
+    trials: Trials, tuning: Tuning | None = None, *, concurrent: int = 0, params: Mapping[str, Any]
+) -> tuple[Plan, Plan, list[Match], Table | None]:
+    """Train what is missing, recorded as a run of its own: a grid, or trials that choose and then the chosen runs.
 
     Args:
         trials: the grid.
-        uri: the tracking store.
-        home: the project's.
-        experiment: of the runs.
-        early_stop: whether to stop poor trials early.
+        tuning: its trials that choose, if any.
         concurrent: trials at once; 0 for as many as fit.
         params: options of the sweep, for its run.
 
     Returns:
-        All trials, and how those that were trained ended.
+        All trials and runs; of a tuned sweep the chosen runs alone; how those that were trained ended; and what was
+        chosen, if anything.
 
     Raises:
         InputError: another sweep of the experiment is at work, or the store does not answer.
     """
-    with only_sweep(home, experiment):
-        records = records_of(uri, experiment)
-        plan = Plan.of(trials, records, uri=uri, home=home, experiment=experiment, early_stop=early_stop)
+    with only_sweep(trials.experiment):
+        records = records_of(trials.experiment)
+        plan = plan_of(tuning.trials if tuning else trials, records)
+        if tuning:
+            print("".join(f"{line}\n" for line in tuning.notes), end="")
         plan.print_notes()
-        parent = open_parent(plan, records, params=params, to_do=bool(plan.to_do))
+        to_do = bool(plan.to_do or (tuning and _final(tuning, plan, [])[0].to_do))
+        parent = open_parent(plan, records, params=params, to_do=to_do)
+        run_id, final, shown = parent.run_id if parent else "", plan, None
         with at_work(parent) if parent else nullcontext():
-            ends = carry_out(plan, concurrent=concurrent, parent=parent.run_id if parent else "")
+            ends = carry_out(plan, concurrent=concurrent, parent=run_id)
+            if tuning:
+                final, choices = _final(tuning, plan, ends, sweep=run_id)
+                shown = choice_table(choices, words=tuning.words)
+                print(f"\n{as_text(shown)}\n", flush=True)
+                final.print_notes()
+                ends += carry_out(final, concurrent=concurrent, parent=run_id)
+                plan = replace(plan, matches=(*plan.matches, *final.matches))
+                if parent:
+                    space = {"shared": tuning.space.shared, "own": tuning.space.own}
+                    about = {"budget": tuning.budget, "sample": tuning.sample, **space}
+                    parent.json(TUNING, {**about, "chosen": [asdict(choice) for choice in choices]})
         if parent:
-            conclude(parent, plan, ends)
-    return plan, ends
+            conclude(parent, plan, ends, first=as_markdown(shown) if shown else "")
+    return plan, final, ends, shown
 
 
-def tuned_sweep(
-    tuning: Tuning,
-    *,
-    uri: str,
-    home: Path,
-    experiment: str,
-    concurrent: int = 0,
-    params: Mapping[str, Any],
-) -> tuple[Plan, Plan, list[Match], list[Choice]]:
-    """Train what is missing of the trials that choose, choose, and train what is missing of the runs.
-
-    Args:
-        tuning: the trials.
-        uri: the tracking store.
-        home: the project's.
-        experiment: of the runs.
-        concurrent: trials at once; 0 for as many as fit.
-        params: options of the sweep, for its run.
-
-    Returns:
-        All trials and runs, the runs alone, how those that were trained ended, and what was chosen.
-
-    Raises:
-        InputError: another sweep of the experiment is at work, or the store does not answer.
-    """
-    with only_sweep(home, experiment):
-        records = records_of(uri, experiment)
-        first = _first(tuning, records, uri=uri, home=home, experiment=experiment)
-        print("".join(f"{line}\n" for line in tuning.notes), end="")
-        first.print_notes()
-        to_do = bool(first.to_do or _final(tuning, first, [])[0].to_do)
-        parent = open_parent(first, records, params=params, to_do=to_do)
-        run_id = parent.run_id if parent else ""
-        with at_work(parent) if parent else nullcontext():
-            ends = carry_out(first, concurrent=concurrent, parent=run_id)
-            final, choices = _final(tuning, first, ends, sweep=run_id)
-            shown = choice_table(choices, words=tuning.words)
-            print(f"\n{as_text(shown)}\n", flush=True)
-            final.print_notes()
-            ends += carry_out(final, concurrent=concurrent, parent=run_id)
-        both = replace(first, matches=(*first.matches, *final.matches))
-        if parent:
-            space = {"shared": tuning.space.shared, "own": tuning.space.own}
-            about = {"budget": tuning.budget, "sample": tuning.sample, **space}
-            parent.json(TUNING, {**about, "chosen": [asdict(choice) for choice in choices]})
-            conclude(parent, both, ends, first=as_markdown(shown))
-    return both, final, ends, choices
-
-
-def _first(tuning: Tuning, records: Sequence[RunRecord], **place: Any) -> Plan:
-    """Return the trials that choose."""
-    return Plan.of(tuning.trials, records, **place, early_stop=tuning.early_stop)
+def plan_of(trials: Trials, records: Sequence[RunRecord]) -> Plan:
+    """Match trials with the runs of their experiment."""
+    return Plan(trials=trials, matches=match_trials(trials.all, records))
 
 
 def _final(
@@ -1366,25 +1302,19 @@ def _final(
     """Return the runs with what the trials chose, and the choices."""
     chosen = choose(first, rows_of(first, ends), sizes=tuning.sizes)
     trials = tuning.final([trial for _, trial in chosen if trial], sweep=sweep)
-    matches = match_trials(first.uri, trials.all, records_of(first.uri, first.experiment), home=first.home)
-    return replace(first, matches=tuple(matches), early_stop=False), [choice for choice, _ in chosen]
+    return plan_of(trials, records_of(trials.experiment)), [choice for choice, _ in chosen]
 
 
-def preview(
-    tuning: Tuning, *, uri: str, home: Path, experiment: str, concurrent: int = 0, words: Sequence[str] = ()
-) -> str:
+def preview(tuning: Tuning, *, concurrent: int = 0, words: Sequence[str] = ()) -> str:
     """Return what `--dry-run` prints: the trials, and the runs with what they choose or have chosen.
 
     Args:
         tuning: the trials.
-        uri: the tracking store.
-        home: the project's.
-        experiment: of the runs.
         concurrent: trials at once; 0 for as many as this machine has cores for.
         words: of the command line, without `--dry-run`.
     """
-    records = records_of(uri, experiment)
-    first = _first(tuning, records, uri=uri, home=home, experiment=experiment)
+    records = records_of(tuning.trials.experiment)
+    first = plan_of(tuning.trials, records)
     lines = [tuning.words, *tuning.notes, "", "trials that choose, scored on val alone:"]
     lines += [first.text(records, concurrent=concurrent, words=words), ""]
     if first.to_do:
@@ -1448,10 +1378,10 @@ def open_parent(
         for run in runs
     )
     tuned = [str(params[name]) for name in ("budget", "sample", "seeds") if params.get("choose")]
-    named = hashlib.sha256(json.dumps([trials, plan.early_stop, *tuned]).encode()).hexdigest()
+    named = hashlib.sha256(json.dumps([trials, plan.trials.early_stop, *tuned]).encode()).hexdigest()
     same = [of for of in records if of.tags.get("kind") == KIND and of.tags.get(PLAN) == named]
     if same and (to_do or same[0].status != "FINISHED"):
-        return Tracker.attach(plan.uri, same[0].run_id)
+        return Tracker.attach(tracking_uri(home()), same[0].run_id)
     if not to_do:
         return None
     shared = {
@@ -1461,9 +1391,9 @@ def open_parent(
     }
     own = {name: ", ".join(dict.fromkeys(of)) for name, of in shared.items()}
     return Tracker.start(
-        plan.experiment,
-        uri=plan.uri,
-        home=plan.home,
+        plan.trials.experiment,
+        uri=tracking_uri(home()),
+        home=home(),
         name=f"{'tuned ' * bool(params.get('choose'))}sweep of {own['recipe']}, {len(runs)} trials",
         tags=own | {"kind": KIND, PLAN: named, NOTE: plan.summary()},
         params={**params, "trials": len(runs)},
@@ -1495,13 +1425,13 @@ def conclude(tracker: Tracker, plan: Plan, ends: Sequence[Match], *, first: str 
 
 def rows_of(plan: Plan, ends: Sequence[Match]) -> list[Row]:
     """Return how each trial of a plan ended."""
-    records = {record.run_id: record for record in records_of(plan.uri, plan.experiment)}
+    records = {record.run_id: record for record in records_of(plan.trials.experiment)}
     how = {match.trial: (f"{match.state} before", match.run_id) for match in plan.matches}
     for end in ends:
         how[end.trial] = f"stopped {end.detail}" if end.state == "stopped" else end.state, end.run_id
     rows = []
     for trial, (ended, run_id) in how.items():
-        metric, record = plan.metrics[trial.run.recipe].name, records.get(run_id)
+        metric, record = plan.trials.metrics[trial.run.recipe].name, records.get(run_id)
         best = record.metrics.get(f"dev/best_{metric}") if record else None
         parent = record.tags.get(PARENT, "") if record else ""
         rows.append(Row(name=trial.name, how=ended, run_id=run_id, metric=metric, best=best, parent=parent))
@@ -1514,7 +1444,7 @@ def best_of(plan: Plan, rows: Sequence[Row]) -> dict[str, Row]:
     for match, row in zip(plan.matches, rows, strict=True):
         recipe, counts = match.trial.run.recipe, row.whole and match.trial.run.test
         than = best[recipe].best if recipe in best else None
-        if counts and row.best is not None and plan.metrics[recipe].better(row.best, than):
+        if counts and row.best is not None and plan.trials.metrics[recipe].better(row.best, than):
             best[recipe] = row
     return best
 

@@ -172,9 +172,9 @@ def test_every_verb_refuses_a_run_that_names_code(name, files, kept, marker, tmp
 
 def test_a_sweep_does_not_take_up_a_run_that_names_code(files, kept, run, marker):
     change(files / "run.json", aggregator="hostile:Thing")
-    (record,) = (record for record in records_of(polypool_uri(), "polypool") if record.run_id == kept)
+    (record,) = (record for record in records_of("polypool") if record.run_id == kept)
     record = replace(record, status="FINISHED")
-    (match,) = match_trials(polypool_uri(), [Trial(run=run)], [record], home=files)
+    (match,) = match_trials([Trial(run=run)], [record])
     assert match.state == "new"
     assert "aggregator: 'hostile:Thing' names code of the module hostile" in match.note
     assert not marker.exists()

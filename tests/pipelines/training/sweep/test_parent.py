@@ -4,7 +4,6 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-import one_by_one
 import pytest
 
 from polypool.infra.errors import InputError
@@ -16,9 +15,9 @@ from polypool.pipelines.comparison.runs import list_runs
 from polypool.pipelines.models.trained import load_run
 from polypool.pipelines.training import sweep as module
 from polypool.pipelines.training import train as training
-from polypool.pipelines.training.sweep import Match, Plan, Row, best_of, description, make_trials
+from polypool.pipelines.training.sweep import Match, Plan, Row, best_of, description, make_trials, train_trial
 
-pytestmark = pytest.mark.usefixtures("run", "trials_here")
+pytestmark = pytest.mark.usefixtures("run")
 FLAGS = ("--cpus", "1", "--optim.epochs", "1", "--no-figures")
 FAILING = "failing_aggregator:Failing"
 
@@ -86,12 +85,13 @@ def test_a_run_that_was_there_keeps_its_parent_and_another_sweep_notes_it(tmp_pa
 
 
 def test_a_sweep_that_was_interrupted_goes_on_under_its_parent(tmp_path, monkeypatch):
-    def stopped(work, count, *, ended, **_):
-        one_by_one.run_one_by_one(work, 1, ended=ended)
-        raise Stopped
+    def stopped(number, **arguments):
+        if number:
+            raise Stopped
+        return train_trial(number, **arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(module, "run_side_by_side", stopped)
+        patch.setattr(module, "train_trial", stopped)
         with pytest.raises(Stopped):
             swept("mean", "max")
     (parent,), trained = recorded(tmp_path)
@@ -138,4 +138,9 @@ def test_the_best_is_one_that_was_trained_to_its_end_by_what_is_better():
     ]
     for higher, best in ((True, "tiny gpo seed 0"), (False, "tiny max seed 0")):
         metric = replace(trials.metrics["tiny"], higher_is_better=higher)
-        assert best_of(Plan(matches=matches, metrics={"tiny": metric}), ended)["tiny"].name == best
+        assert (
+            best_of(Plan(matches=matches, trials=replace(trials, metrics={"tiny": metric})), ended)[
+                "tiny"
+            ].name
+            == best
+        )

@@ -2,6 +2,7 @@
 
 import os
 import shlex
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -11,17 +12,22 @@ from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
+import mlflow
 import pytest
 import ray
+import torch
 from corpora import make_corpus
 from safetensors.torch import load_file
+from torch import Tensor
 from toy import same_weights
 
 from polypool.infra.errors import InputError
-from polypool.infra.registry import RECIPES
+from polypool.infra.paths import home
+from polypool.infra.registry import AGGREGATORS, RECIPES
 from polypool.infra.tracking import Log, RunRecord, Tracker, find_runs, tracking_uri
 from polypool.pipelines.commands import sweep as module
 from polypool.pipelines.training import sweep as sweeping
+from polypool.pipelines.training import train as training
 from polypool.pipelines.training.record import LOG_FOLDER, take_run
 from polypool.pipelines.training.sweep import ERROR, STOPPED, SWEEP
 from polypool.pipelines.training.train import start
@@ -30,7 +36,9 @@ from polypool.tasks.run import from_json
 pytestmark = pytest.mark.ray
 
 SMALL = ("--cpus", "1", "--optim.epochs", "3", "--no-figures")
-FAILING, REFUSING, BLIND = (f"failing_aggregator:{name}" for name in ("Failing", "Refusing", "Blind"))
+FAILING, REFUSING, BLIND, LEAKING = (
+    f"failing_aggregator:{name}" for name in ("Failing", "Refusing", "Blind", "Leaking")
+)
 RACE = ("--recipes", "tiny", "--experiment", "race", *SMALL, "--aggregators")
 RACERS = ("mean", FAILING, REFUSING, BLIND, "--early-stop", "--concurrent", "2")
 
@@ -117,11 +125,77 @@ def test_the_worse_half_is_stopped_early_and_kept_apart(race):
     assert all_cores_are_free(), "the workers of what was stopped are gone"
 
 
+def weights(run_id: str) -> dict[str, Tensor]:
+    tracker = Tracker.attach(tracking_uri(home()), run_id, running=False)
+    return load_file(tracker.download("model/model.safetensors"))
+
+
+def process_state() -> tuple[object, ...]:
+    return (
+        torch.get_num_threads(),
+        torch.get_default_dtype(),
+        torch.are_deterministic_algorithms_enabled(),
+        signal.getsignal(signal.SIGTERM),
+        mlflow.active_run(),
+        AGGREGATORS.names(),
+    )
+
+
+def test_a_trial_leaves_nothing_to_those_after_it_in_this_process(tiny, monkeypatch):
+    """A trial that changes torch's settings and runs out of memory fails alone, and the next equals a run alone."""
+    before = process_state()
+    for place in (sweeping, training):
+        monkeypatch.delattr(place, "ray_session")
+    words = ("--recipes", "tiny", "--experiment", "one process", *SMALL, "--concurrent", "1")
+    assert command(*words, "--aggregators", LEAKING, "mean", "max") == 1
+    assert process_state() == before
+    found = trained(tiny, "one process")
+    assert found.pop(f"{LEAKING}/{LEAKING}").status == "FAILED"
+    assert [of.status for of in found.values()] == ["FINISHED"] * 2
+    for record in found.values():
+        settings = Tracker.attach(tracking_uri(tiny), record.run_id, running=False).read_json("run.json")
+        alone = start(replace(from_json(settings), experiment="alone"))
+        assert same_weights(weights(record.run_id), weights(alone))
+
+
+def test_sigterm_ends_a_sweep_in_this_process_after_a_checkpoint(tiny, capfd):
+    objective = f"faulty:StoppedOnce(runs={str(tiny / 'runs')!r}, epoch=1.4, process={os.getpid()})"
+    words = ("--recipes", "tiny", "--experiment", "ended", *SMALL, "--concurrent", "1")
+    words += ("--objective", objective, "--aggregators", "mean", "max")
+    assert command(*words) == 143
+    assert "to go on: polypool train" not in capfd.readouterr().err, "the whole sweep does"
+    (stopped,) = trained(tiny, "ended").values()
+    assert (stopped.status, stopped.metrics["epoch"]) == ("KILLED", 1)
+    assert command(*words) == 0
+    found = trained(tiny, "ended")
+    assert [of.status for of in found.values()] == ["FINISHED"] * 2
+    assert found["mean/mean"].run_id == stopped.run_id
+
+
 @pytest.mark.slow
-def test_trials_in_one_process_after_failures_and_deaths_equal_runs_alone(tiny, one_ray):
+def test_a_sweep_in_one_process_goes_on_after_a_kill_with_the_same_weights(tiny):
+    objective = f"faulty:KilledOften(markers={[str(tiny / 'ended')]!r}, epochs=[1.4])"
+    words = ("--recipes", "tiny", "--experiment", "killed", *SMALL, "--concurrent", "1")
+    words += ("--objective", objective, "--aggregators", "mean", "max")
+    if not (child := os.fork()):
+        command(*words)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    (begun,) = trained(tiny, "killed").values()
+    assert command(*words) == 0
+    found = trained(tiny, "killed")
+    assert found["mean/mean"].run_id == begun.run_id, "resumed"
+    assert {of.tags["mlflow.parentRunId"] for of in found.values()} == {begun.tags["mlflow.parentRunId"]}
+    for record in found.values():
+        settings = Tracker.attach(tracking_uri(tiny), record.run_id, running=False).read_json("run.json")
+        assert same_weights(weights(record.run_id), weights(start(from_json(settings))))
+
+
+@pytest.mark.slow
+def test_trials_in_processes_of_ray_after_failures_and_deaths_equal_runs_alone(tiny, one_ray):
     marker = str(tiny / "died")
     objective = f"faulty:KilledOften(markers={[marker]!r}, epochs=[1.4])"
-    words = ("--recipes", "tiny", "--experiment", "kept", *SMALL, "--retries", "1", "--concurrent", "1")
+    words = ("--recipes", "tiny", "--experiment", "kept", *SMALL, "--retries", "1", "--concurrent", "2")
     aggregators = ("mean", FAILING, "max", "kmax(k=2)")
     assert command(*words, "--objective", objective, "--aggregators", *aggregators) == 1
     assert Path(marker).exists()
@@ -131,30 +205,22 @@ def test_trials_in_one_process_after_failures_and_deaths_equal_runs_alone(tiny, 
         record = found[f"{name}/{name}"]
         settings = Tracker.attach(tracking_uri(tiny), record.run_id, running=False).read_json("run.json")
         alone = start(replace(from_json(settings), experiment="alone"))
-        ours, theirs = (
-            load_file(
-                Tracker.attach(tracking_uri(tiny), run_id, running=False).download("model/model.safetensors")
-            )
-            for run_id in (record.run_id, alone)
-        )
-        assert same_weights(ours, theirs)
+        assert same_weights(weights(record.run_id), weights(alone))
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("trials_here")
 def test_what_was_stopped_stays_so_unless_the_whole_is_asked_for(tiny, race, capsys):
     poor = race[1][BLIND]
     assert command(*RACE, "mean", BLIND, "--early-stop") == 0
     assert "1 stopped early before, left as they are; 0 to train" in capsys.readouterr().out
-    assert command(*RACE, "mean", BLIND) == 0
+    assert command(*RACE, "mean", BLIND, "--concurrent", "1") == 0
     whole = trained(tiny, "race")[f"{BLIND}/{BLIND}"]
     assert (whole.run_id, whole.status, whole.tags[STOPPED]) == (poor.run_id, "FINISHED", "")
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("trials_here")
 def test_what_is_done_is_not_done_again_and_what_was_interrupted_goes_on(tiny, capsys):
-    grid = ("--recipes", "tiny", "--experiment", "pairs", *SMALL)
+    grid = ("--recipes", "tiny", "--experiment", "pairs", *SMALL, "--concurrent", "1")
     assert command(*grid, "--aggregators", FAILING, "mean") == 1
     said = capsys.readouterr().out
     found = trained(tiny, "pairs")
@@ -190,7 +256,6 @@ def test_what_is_done_is_not_done_again_and_what_was_interrupted_goes_on(tiny, c
     assert "tiny max, text mean seed 0  finished, run" in capsys.readouterr().out
 
 
-@pytest.mark.usefixtures("trials_here")
 @pytest.mark.parametrize("seen", [True, False], ids=["before it starts", "when it would go on with it"])
 def test_a_run_that_another_process_trains_is_left_to_it(seen, tiny, capsys, monkeypatch):
     grid = ("--recipes", "tiny", "--experiment", f"held {seen}", *SMALL, "--optim.epochs", "1")

@@ -5,7 +5,6 @@ import shlex
 import socket
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,6 +28,7 @@ from polypool.pipelines.training.sweep import (
     make_trials,
     match_trials,
     only_sweep,
+    plan_of,
     read_space,
     records_of,
     scaled,
@@ -135,8 +135,7 @@ def test_a_dry_run_shows_the_grid_and_lines_that_train_the_same(run):
         experiment="my own",
         flags=["--optim.epochs", "2", "--data.visual-augment", ""],
     )
-    uri = tracking_uri(Path.cwd() / "nowhere")
-    plan = Plan(matches=tuple(match_trials(uri, trials.all, [], home=Path.cwd())), flags=trials.flags)
+    plan = plan_of(trials, [])
     text = plan.text([record(run)], concurrent=2, words=["--recipes", "tiny", "--aggregators", "kmax(k=2)"])
     lines = text.splitlines()
     assert lines[0] == "2 trials; 2 to train"
@@ -172,16 +171,16 @@ def test_trials_share_a_gpu_where_more_are_asked_for_than_there_are(
     assert (at_once, reserved["CPU"], reserved.get("GPU")) == (most, 1, share)
 
 
-def test_one_sweep_of_an_experiment_at_a_time(tmp_path):
+def test_one_sweep_of_an_experiment_at_a_time(new_home):
     def second() -> str:
-        with pytest.raises(InputError) as refused, only_sweep(tmp_path, "a b"):
+        with pytest.raises(InputError) as refused, only_sweep("a b"):
             pass
         return str(refused.value)
 
-    with only_sweep(tmp_path, "a b"), only_sweep(tmp_path, "other"), ThreadPoolExecutor(1) as thread:
+    with only_sweep("a b"), only_sweep("other"), ThreadPoolExecutor(1) as thread:
         said = thread.submit(second).result()
         assert said.startswith(f"experiment 'a b': another sweep of it is at work (process {os.getpid()} on ")
-    with ThreadPoolExecutor(1) as thread, only_sweep(tmp_path, "a b"):
+    with ThreadPoolExecutor(1) as thread, only_sweep("a b"):
         pass
 
 
@@ -197,13 +196,13 @@ def keep_run(run: Run, *, settings: Any = None) -> str:
 
 def test_runs_that_do_not_stand_for_a_new_trial_are_named(run, tmp_path):
     uri = tracking_uri(tmp_path)
-    trials = make_trials(["tiny"], ["mean", "max", "gpo", "lip"]).all
-    keep_run(trials[3].run, settings={"colour": "blue"})
-    failed = keep_run(trials[0].run)
+    trials = make_trials(["tiny"], ["mean", "max", "gpo", "lip"])
+    keep_run(trials.all[3].run, settings={"colour": "blue"})
+    failed = keep_run(trials.all[0].run)
     Tracker.attach(uri, failed).finish("FAILED")
-    bare = keep_run(trials[1].run)
+    bare = keep_run(trials.all[1].run)
     (tmp_path / "mlartifacts" / bare / "artifacts" / "run.json").unlink()
-    found = match_trials(uri, trials, records_of(uri, "polypool"), home=tmp_path)
+    found = match_trials(trials.all, records_of("polypool"))
     assert [each.state for each in found] == ["new"] * 4
     first, lost, none, foreign = (each.note for each in found)
     assert (first, none) == (f"run {failed} failed", "")
@@ -211,41 +210,41 @@ def test_runs_that_do_not_stand_for_a_new_trial_are_named(run, tmp_path):
         f"run {bare} may be it, but its settings cannot be used: run {bare} has no artifact run.json"
     )
     assert "its settings cannot be used: run.json: unknown field 'colour'" in foreign
-    lines = Plan(matches=tuple(found)).text([], concurrent=1, words=()).splitlines()
+    lines = Plan(trials=trials, matches=found).text([], concurrent=1, words=()).splitlines()
     assert lines[2].endswith(f"tiny mean seed 0  new, time unknown; run {failed} failed")
     assert lines[4].endswith("time unknown")
 
 
 def test_what_somebody_trains_is_left_to_them_and_what_nobody_trains_goes_on(run, tmp_path):
     uri = tracking_uri(tmp_path)
-    trials = make_trials(["tiny"], ["mean", "max", "gpo"]).all
-    alive, dead, elsewhere = (keep_run(trial.run) for trial in trials)
+    trials = make_trials(["tiny"], ["mean", "max", "gpo"])
+    alive, dead, elsewhere = (keep_run(trial.run) for trial in trials.all)
     for run_id in (alive, dead, elsewhere):
         Tracker.attach(uri, run_id)  # running again
     run_folder(tmp_path, dead).mkdir(parents=True)
     with ThreadPoolExecutor(1) as somebody:
         lease = somebody.submit(take_run, Tracker.attach(uri, alive)).result()
-        found = match_trials(uri, trials, records_of(uri, "polypool"), home=tmp_path)
+        found = match_trials(trials.all, records_of("polypool"))
         somebody.submit(lease.release).result()
     expected = [("running", alive), ("unfinished", dead), ("new", "")]
     assert [(each.state, each.run_id) for each in found] == expected
     assert found[0].note == f"process {os.getpid()} on {socket.gethostname()} is at work"
     assert found[2].note == f"run {elsewhere} may be it, and at work elsewhere: its folder is not here"
-    plan = Plan(matches=tuple(found))
+    plan = Plan(trials=trials, matches=found)
     assert [match.run_id for match in plan.to_do] == [dead, ""]
     assert plan.summary() == (
         "3 trials; 1 at work now, left to whoever trains them; 1 interrupted before, to go on from the last "
         "checkpoint; 2 to train"
     )
-    (again, *_) = match_trials(uri, trials, records_of(uri, "polypool"), home=tmp_path)
+    (again, *_) = match_trials(trials.all, records_of("polypool"))
     assert again.state == "unfinished", "whoever held it let go"
 
 
 def test_trials_are_matched_by_tags_and_settings(run, tmp_path):
     uri = tracking_uri(tmp_path)
-    assert records_of(uri, "polypool") == [], "no store yet"
-    trials = make_trials(["tiny"], ["mean", "max", "gpo", "kmax(k=2)"], seeds=2).all
-    by_name = {trial.name: trial.run for trial in trials}
+    assert records_of("polypool") == [], "no store yet"
+    trials = make_trials(["tiny"], ["mean", "max", "gpo", "kmax(k=2)"], seeds=2)
+    by_name = {trial.name: trial.run for trial in trials.all}
     keep_run(replace(by_name["tiny mean seed 0"], cpus=7, log_every=3, text_aggregator="mean"))
     other = by_name["tiny mean seed 1"]
     keep_run(replace(other, optim=replace(other.optim, epochs=99)))
@@ -262,17 +261,17 @@ def test_trials_are_matched_by_tags_and_settings(run, tmp_path):
     ended("tiny max seed 1", "RUNNING")
     killed = ended("tiny gpo seed 0", "RUNNING", **{SWEEP: "s"})
     stopped = ended("tiny gpo seed 1", "KILLED", **{SWEEP: "s", STOPPED: "after epoch 2 of 6"})
-    found = match_trials(uri, trials, records_of(uri, "polypool"), home=tmp_path)
+    found = match_trials(trials.all, records_of("polypool"))
     states = ["finished", *["new"] * 3, "unfinished", "stopped", *["new"] * 2]
     assert [each.state for each in found] == states
     assert (found[4].run_id, found[5].run_id, found[5].detail) == (killed, stopped, "after epoch 2 of 6")
-    plan = Plan(matches=tuple(found))
+    plan = Plan(trials=trials, matches=found)
     assert plan.summary() == (
         "8 trials, 1 of them finished before and skipped; 1 interrupted before, to go on from the last checkpoint; "
         "1 stopped early before, to go on, since --early-stop is not given; 7 to train"
     )
-    assert len(replace(plan, early_stop=True).to_do) == 6
-    assert records_of(uri, "another") == []
+    assert len(replace(plan, trials=replace(trials, early_stop=True)).to_do) == 6
+    assert records_of("another") == []
 
 
 LR, DECAY, FACTOR = ("optim.lr=1e-3,2e-3,4e-3", "optim.weight-decay=0.01, 0.1", "aggregator.lr=0.1,1")

@@ -1,10 +1,9 @@
 """Sweeps that tune every aggregator with the same budget, and runs with what was chosen."""
 
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 
-import one_by_one
 import pytest
 
 from polypool.infra.errors import InputError
@@ -15,10 +14,20 @@ from polypool.pipelines.comparison import sweeps
 from polypool.pipelines.comparison.comparison import compare
 from polypool.pipelines.training import sweep as module
 from polypool.pipelines.training.record import tuned_of
-from polypool.pipelines.training.sweep import Match, Plan, Row, Tuning, _key, choose, make_trials, make_tuning
+from polypool.pipelines.training.sweep import (
+    Match,
+    Plan,
+    Row,
+    Tuning,
+    _key,
+    choose,
+    make_trials,
+    make_tuning,
+    train_trial,
+)
 from polypool.tasks.retrieval import Retrieval
 
-pytestmark = pytest.mark.usefixtures("run", "trials_here")
+pytestmark = pytest.mark.usefixtures("run")
 FLAGS = ("--cpus", "1", "--optim.epochs", "1", "--no-figures", "--optim.lr", "0.01")
 FAILING = "failing_aggregator:Failing"
 CHOICES = ("optim.lr=1e-4,1e-2", "aggregator.lr=0.1,1")
@@ -32,8 +41,7 @@ def without_comparison(monkeypatch):
 
 def tuning(*aggregators: str, settings=CHOICES, budget: int = 3, seeds: int = 1, **more) -> Tuning:
     trials = make_trials(["tiny"], aggregators, seeds=seeds, flags=FLAGS, **more)
-    arguments = {"budget": budget, "sample": 0, "seeds": seeds, "early_stop": False}
-    return make_tuning(trials, settings, text_aggregators=bool(more), **arguments)
+    return make_tuning(trials, settings, text_aggregators=bool(more), budget=budget, sample=0)
 
 
 def swept(*aggregators: str, choose=CHOICES, budget: int = 2, **more) -> bool:
@@ -100,7 +108,7 @@ def test_a_budget_is_of_settings():
 
 def test_the_best_whole_trial_is_chosen_and_the_first_of_equal_ones():
     made = tuning("gpo", "lip", "max", budget=4)
-    plan = Plan(matches=tuple(Match(trial=trial) for trial in made.trials.all), metrics=made.trials.metrics)
+    plan = Plan(trials=made.trials, matches=tuple(Match(trial=trial) for trial in made.trials.all))
     ends = [("trained", 1.0), ("stopped after epoch 1 of 3", 9.0), ("finished before", 5.0), ("trained", 5.0)]
     ends += [("failed", None)] * (sum(trial.tunes == "lip" for trial in made.trials.all)) + [
         ("trained", 2.0)
@@ -114,23 +122,26 @@ def test_the_best_whole_trial_is_chosen_and_the_first_of_equal_ones():
     assert best == made.trials.all[2]
     assert (lip.best, none) == (None, None)
     assert top.best == 2.0
-    lower = {"tiny": replace(plan.metrics["tiny"], higher_is_better=False)}
-    assert choose(replace(plan, metrics=lower), rows, sizes=made.sizes)[0][0].run_id == "r0"
+    lower = {"tiny": replace(made.trials.metrics["tiny"], higher_is_better=False)}
+    assert (
+        choose(replace(plan, trials=replace(made.trials, metrics=lower)), rows, sizes=made.sizes)[0][0].run_id
+        == "r0"
+    )
 
 
-def test_only_trials_of_one_aggregator_are_compared_to_stop_the_worse(tmp_path, monkeypatch):
+def test_only_trials_of_one_aggregator_are_compared_to_stop_the_worse(monkeypatch):
     """An aggregator that learns slowly would lose all of its trials to others."""
     calls = []
 
     def note(work, count, *, halving, **_):
-        calls.append((halving.metric, [match.trial.tunes for match in work.matches]))
+        calls.append((halving.metric, [match.trial.tunes for match in work.keywords["matches"]]))
 
+    monkeypatch.setattr(module, "ray_session", lambda **_: nullcontext())
+    monkeypatch.setattr(module, "_resources", lambda matches, **_: (1, {"CPU": 1.0}))
     monkeypatch.setattr(module, "run_side_by_side", note)
     trials = tuning("mean", "gpo", budget=2).trials
     matches = tuple(Match(trial=trial) for trial in trials.all)
-    plan = Plan(
-        matches=matches, metrics=trials.metrics, early_stop=True, uri=tracking_uri(tmp_path), home=tmp_path
-    )
+    plan = Plan(matches=matches, trials=replace(trials, early_stop=True))
     assert module.carry_out(plan, concurrent=1) == []
     assert calls == [("dev/rsum", ["mean"] * 2), ("dev/rsum", ["gpo"] * 2)]
 
@@ -191,15 +202,14 @@ def test_tuned_rows_are_apart_from_others_and_trials_in_none(tmp_path):
 def test_an_interrupted_sweep_goes_on_where_it_stopped(tmp_path, monkeypatch, done):
     left = [done]
 
-    def stopped(work, count, *, ended, **_):
-        now = min(left[0], count)
-        one_by_one.run_one_by_one(work, now, ended=ended)
-        left[0] -= now
+    def stopped(number, **arguments):
         if not left[0]:
             raise Stopped
+        left[0] -= 1
+        return train_trial(number, **arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(module, "run_side_by_side", stopped)
+        patch.setattr(module, "train_trial", stopped)
         with suppress(Stopped):
             swept("gpo", seeds=2)
     ended = {of.run_id: of.ended for each in recorded(tmp_path)[1:] for of in each}
