@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from polypool.infra.compute.device import traced
+from polypool.infra.compute.device import shapes_only, traced
 from polypool.infra.errors import InputError
 
 
@@ -235,7 +235,7 @@ def check_sets(x_BND: Tensor, mask_BN: Tensor) -> None:
             f"the mask has shape {tuple(mask_BN.shape)}, and the features {tuple(x_BND.shape)}; expected a mask of "
             f"shape {tuple(x_BND.shape[:2])}, one value for every element"
         )
-    if mask_BN.device.type == "cpu" and not traced():
+    if not shapes_only(mask_BN):
         filled_B = mask_BN.numpy().any(axis=1)  # of small batches, sooner than torch's
         if not filled_B.all():
             empty_B = ~filled_B

@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor
 
+from polypool.infra.compute.device import shapes_only, traced
 from polypool.infra.errors import InputError
 
 Positions = bool | tuple[int, int]
@@ -60,16 +61,20 @@ def encode_grid(
     """Return the encodings `(B, N, dim)` of cells in row-major order: half of the channels each for row and column.
 
     Raises:
-        InputError: a set does not contain all cells of the `(height, width)` grid.
+        InputError: a set does not contain all cells of the `(height, width)` grid. On a GPU an assertion fails there.
     """
     height, width = grid
     size_B = mask_BN.sum(dim=1)
-    if (size_B != height * width).any():
-        wrong = int(size_B[size_B != height * width][0])
-        raise InputError(
-            f"positions={grid} needs all {height * width} cells of each image, and a set has {wrong}; give the grid of "
-            "the features, and train without an augmentation that drops cells"
-        )
+    needs = f"positions={grid} needs all {height * width} cells of each image"
+    if not shapes_only(mask_BN):
+        wrong_B = size_B[size_B != height * width]
+        if len(wrong_B):
+            raise InputError(
+                f"{needs}, and a set has {int(wrong_B[0])}; give the grid of the features, and train without an "
+                "augmentation that drops cells"
+            )
+    elif not traced():
+        torch._assert_async((size_B == height * width).all(), needs)  # the host does not wait for it
     cell_BN = (mask_BN.long().cumsum(dim=1) - 1).clamp(min=0)
     row_BN, column_BN = cell_BN // width + 1, cell_BN % width + 1
     halves = (_turn(row_BN.to(dtype), height), _turn(column_BN.to(dtype), width))

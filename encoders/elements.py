@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from polypool.infra.compute.device import traced
+from polypool.infra.compute.device import shapes_only
 
 STEP = 64
 """The number of rows on a CPU is padded to a multiple of this.
@@ -32,7 +32,7 @@ class Rows:
         self.mask_R: Tensor | None = None
         self.real: Tensor | int | None = None
         self._place_R: Tensor | None = None
-        if mask_BN.device.type != "cpu" or traced():
+        if shapes_only(mask_BN):
             self.real = self.mask_R = mask_BN.flatten()
         elif not mask_BN.all():
             self._place_R = mask_BN.flatten().nonzero().squeeze(1)

@@ -96,7 +96,7 @@ class _Places(nn.Module):
 
     def forward(self, x_BPD: Tensor, side_B1: Tensor) -> Tensor:
         """Return elements `(B, P, D)` of squares with these sides, flattened row by row; P = S^2 positions."""
-        side = _side(x_BPD.shape[1])
+        side = math.isqrt(x_BPD.shape[1] - 1) + 1
         place_P = torch.arange(x_BPD.shape[1], device=x_BPD.device)
         row_P, column_P = place_P // side, place_P % side
         outside_BP = (row_P >= side_B1) | (column_P >= side_B1)
@@ -117,20 +117,13 @@ def _sides(count: Tensor) -> Tensor:
     return count.to(torch.float32).sqrt().ceil().long()
 
 
-def _side(count: int) -> int:
-    """Return `_sides` of one count, a tensor in an exported graph."""
-    if torch.jit.is_tracing():
-        return cast("int", _sides(torch.as_tensor(count)))
-    return math.isqrt(count - 1) + 1
-
-
 def _square(mask_BN: Tensor) -> tuple[Tensor, Tensor]:
     """Return the element index of each position `(B, P)` and each set's side `(B, 1)`.
 
     P suffices for sets without padding; positions after a set's square hold an arbitrary index.
     """
     size_B1, padded = mask_BN.sum(dim=1, keepdim=True), mask_BN.shape[1]
-    place_P = torch.arange(_side(padded) ** 2, device=mask_BN.device)
+    place_P = torch.arange((math.isqrt(padded - 1) + 1) ** 2, device=mask_BN.device)
     element_BP = (place_P - size_B1 * (place_P >= size_B1)).clamp(max=padded - 1)
     before_BN = mask_BN.long().cumsum(dim=1) - 1
     number_BN = before_BN.where(

@@ -12,11 +12,12 @@ from torch.nn.utils.rnn import pad_sequence
 
 from polypool.aggregators.aggregator import Aggregator, Pooled
 from polypool.aggregators.positions import encode_ranks
+from polypool.aggregators.ranks.by_size import weights_by_size
 from polypool.aggregators.ranks.fspool import stretch
 from polypool.aggregators.ranks.kernels import native
 from polypool.aggregators.ranks.shared_gru import SharedGRU
 from polypool.aggregators.ranks.sorted_sum import sort_descending, sorted_sum_unchecked
-from polypool.infra.compute.device import traced
+from polypool.infra.compute.device import shapes_only, traced
 from polypool.infra.compute.gru import GRU
 from polypool.infra.errors import InputError, unknown
 from polypool.infra.registry import AGGREGATORS
@@ -99,8 +100,12 @@ class GPO(Aggregator):
         """
         if self.feature_conditioned:
             raise ValueError("these weights depend on features; pool sets and read Pooled.weights")
-        longest = int(size_S.max())
-        weight_SNC = self._decode(size_S, None, longest) if self.decoder else self._stretch(size_S, longest)
+        return self._squeezed(self._of_sizes(size_S, int(size_S.max())))
+
+    def _of_sizes(self, size_S: Tensor, longest: int) -> Tensor:
+        return self._decode(size_S, None, longest) if self.decoder else self._stretch(size_S, longest)
+
+    def _squeezed(self, weight_SNC: Tensor) -> Tensor:
         return weight_SNC if self.per_channel else weight_SNC.squeeze(-1)
 
     def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
@@ -114,17 +119,11 @@ class GPO(Aggregator):
     def _weights(self, x_BND: Tensor, mask_BN: Tensor) -> Tensor:
         size_B, padded = mask_BN.sum(dim=1), mask_BN.shape[1]
         if self.feature_conditioned:
-            weight_BNC = self._decode(size_B, sort_descending(x_BND, mask_BN), padded)
-            return weight_BNC if self.per_channel else weight_BNC.squeeze(-1)
-        if traced():  # sizes are symbolic in an exported graph: compute the weights of every set
-            weight = self._decode(size_B, None, padded) if self.decoder else self._stretch(size_B, padded)
-            return weight if self.per_channel else weight.squeeze(-1)
-        if torch.is_grad_enabled():
-            size_S, set_B = size_B.unique(return_inverse=True)
-            weight = self.size_weights(size_S).index_select(0, set_B)
-        else:
-            each = self._kept_weights(size_B.tolist())
-            weight = each[0][None].clone() if len(each) == 1 else pad_sequence(each, batch_first=True)
+            return self._squeezed(self._decode(size_B, sort_descending(x_BND, mask_BN), padded))
+        if torch.is_grad_enabled() or shapes_only(mask_BN):
+            return self._squeezed(weights_by_size(self._of_sizes, mask_BN))
+        each = self._kept_weights(size_B.tolist())
+        weight = each[0][None].clone() if len(each) == 1 else pad_sequence(each, batch_first=True)
         if weight.shape[1] == padded:
             return weight
         rest = weight.new_zeros(len(weight), padded - weight.shape[1], *weight.shape[2:])
@@ -153,7 +152,6 @@ class GPO(Aggregator):
         x_SNC = self._encodings(longest)[None]
         if sorted_SND is not None:
             x_SNC = torch.cat((x_SNC.expand(len(sorted_SND), -1, -1), sorted_SND.to(x_SNC.dtype)), dim=-1)
-        size_S = size_S.to(x_SNC.device)
         score_SNC = self.linear(self.get_submodule(self.decoder)(x_SNC, size_S)) / self.temperature
         return score_SNC.masked_fill(_beyond(size_S, longest), float("-inf")).softmax(dim=1)
 
@@ -206,9 +204,9 @@ class GRUDecoder(GRU):
 
     def forward(self, x_SNC: Tensor, size_S: Tensor) -> Tensor:
         """Return the states `(S, N, hidden)`."""
-        if len(x_SNC) == 1 and x_SNC.dtype in native.TYPES and not traced():
-            weights = [weight.cpu() for direction in self.weights for weight in direction]
-            return SharedGRU.apply(x_SNC[0].cpu(), size_S.cpu(), *weights).to(x_SNC.device)
+        if len(x_SNC) == 1 and x_SNC.dtype in native.TYPES and not shapes_only(x_SNC):
+            weights = [weight for direction in self.weights for weight in direction]
+            return SharedGRU.apply(x_SNC[0], size_S, *weights)
         state_SN2H, _ = super().forward(x_SNC.expand(size_S.shape[0], -1, -1), size_S)
         return state_SN2H.mean(dim=2)
 

@@ -2,8 +2,7 @@
 
 The forward states of a smaller set are a prefix of the largest set's; the backward direction starts at each size's end.
 A step of 32 states is far cheaper than its torch calls, so all steps are one call of compiled code, or shorter numpy
-calls without a compiler. The CPU also computes it for GPUs, where cuDNN would launch ten kernels per step and
-direction.
+calls without a compiler.
 """
 
 from __future__ import annotations

@@ -7,8 +7,7 @@ from torch import Tensor, nn
 
 from polypool.aggregators.aggregator import Aggregator, Pooled
 from polypool.aggregators.masks import zero_pads
-from polypool.infra.compute.device import traced
-from polypool.infra.compute.gru import read_steps, taken
+from polypool.infra.compute.gru import read_padded, taken
 from polypool.infra.registry import AGGREGATORS
 
 
@@ -30,11 +29,5 @@ class Seq2Seq(Aggregator):
         """
         order_BN = mask_BN.int().argsort(dim=1, descending=True, stable=True)
         x_BND = taken(zero_pads(x_BND, mask_BN), order_BN)
-        if traced() and not torch.jit.is_tracing():  # which would fix the number of elements
-            state_BND = read_steps(x_BND, *self.gru.parameters())
-        else:
-            start_1BD = x_BND.new_zeros(1, x_BND.shape[0], x_BND.shape[2])
-            weights = tuple(self.gru.parameters())
-            training = torch.is_grad_enabled()  # cuDNN gives no gradients in evaluation mode
-            state_BND, _ = torch.gru(x_BND, start_1BD, weights, True, 1, 0.0, training, False, True)
+        state_BND = read_padded(x_BND, *self.gru.parameters())
         return Pooled(state_BND[torch.arange(x_BND.shape[0], device=x_BND.device), mask_BN.sum(dim=1) - 1])

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from polypool.encoders.backbones.hub import from_config, from_hub
 from polypool.encoders.elements import map_elements
 from polypool.encoders.encoder import FeatureEncoder, Standardise, TextEncoder
+from polypool.infra.compute.device import shapes_only
 from polypool.infra.compute.dropout import by_sample
 from polypool.infra.errors import InputError
 from polypool.infra.fields import at_least
@@ -163,8 +164,12 @@ class Bert(TextEncoder):
 
     def states(self, token_BL: Tensor, mask_BL: Tensor) -> tuple[Tensor, Tensor]:
         """Return the last hidden states `(B, L, H)`, before the map, and their mask."""
-        state_BLH = self.bert(input_ids=token_BL, attention_mask=mask_BL.long()).last_hidden_state
-        return state_BLH, mask_BL
+        whole_BL = mask_BL.long()
+        if shapes_only(
+            mask_BL
+        ):  # transformers reads the values of a mask (B, L), to leave it out where it can
+            whole_BL = mask_BL[:, None, None].expand(-1, 1, mask_BL.shape[1], -1)
+        return self.bert(input_ids=token_BL, attention_mask=whole_BL).last_hidden_state, mask_BL
 
 
 def _without_pooler(model: Any) -> nn.Module:

@@ -36,8 +36,9 @@ class SetBatchNorm(nn.BatchNorm1d):
             return super().forward(x_RD)
         mask_R, first = (real, None) if isinstance(real, Tensor) else (None, real)
         wide_RD = _masked(x_RD.to(torch.promote_types(x_RD.dtype, torch.float32)), mask_R)
-        count = torch.tensor(len(wide_RD[:first])) if mask_R is None else mask_R.sum()
-        total = all_sum(torch.cat((wide_RD[:first].sum(dim=0), count.to(wide_RD)[None])))
+        rows = wide_RD[:first]
+        count_1 = wide_RD.new_full((1,), len(rows)) if mask_R is None else mask_R.sum()[None].to(wide_RD)
+        total = all_sum(torch.cat((rows.sum(dim=0), count_1)))
         count = total[-1].detach()
         mean_D = total[:-1] / count
         centred_RD = _masked(wide_RD - mean_D, mask_R)

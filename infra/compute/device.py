@@ -44,10 +44,15 @@ def on_device(batch: Mapping[str, Tensor], device: torch.device) -> dict[str, Te
 
 
 def traced() -> bool:
-    """Whether the code is compiled, exported or within `torch.func.vmap`: values are unknown where the code runs."""
-    return torch.compiler.is_compiling() or torch.jit.is_tracing() or _transformed()
+    """Return whether code is compiled, exported or inside a transform of `torch.func`, so that no value is known."""
+    # no public function tells of a transform
+    return torch.compiler.is_compiling() or torch._C._functorch.maybe_current_level() is not None
 
 
-def _transformed() -> bool:
-    """Whether the code runs within a transform of `torch.func`, which no public function tells."""
-    return torch._C._functorch.maybe_current_level() is not None
+def shapes_only(x: Tensor) -> bool:
+    """Return whether code may depend on the shape of `x`, and not on its values.
+
+    True where code is traced, and on every device but the CPU: reading a value there makes the host wait for the
+    device, and cannot be captured in a CUDA graph.
+    """
+    return x.device.type != "cpu" or traced()

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from polypool.infra.compute.randomness import uniform
+from polypool.infra.compute.randomness import state_of, uniform, words
 
 _BITS = 2**32
 _FACTORS = (0x7FEB352D, 0x846CA68B)
@@ -33,6 +33,7 @@ class Draws:
         first: place in the global batch of this worker's first sample.
         samples: how many it has.
         count: dropouts so far in this step.
+        state: hash of seed and step on a device, `()` int64, where a CUDA graph is to read it at each replay.
     """
 
     seed: int
@@ -40,14 +41,20 @@ class Draws:
     first: int
     samples: int
     count: int = 0
+    state: Tensor | None = None
 
-    def keys(self, rows: int) -> Tensor:
+    def keys(self, rows: int, device: torch.device) -> Tensor:
         """Return a 32-bit number for each row of the step's next dropout, `(rows,)` int32.
 
         Several rows of a sample, such as the five captions of an image, are consecutive.
         """
         self.count += 1
         first = self.first * rows // self.samples
+        if device.type != "cpu" or self.state is not None:  # without a copy from the host
+            state = self.state
+            if state is None:
+                state = torch.full((), state_of(self.seed, self.step), device=device)
+            return words(state, self.count, torch.arange(first, first + rows, device=state.device))
         key_B = uniform(self.seed, self.step, self.count, np.arange(first, first + rows))
         return torch.from_numpy((key_B * _BITS).astype(np.uint32).view(np.int32))
 
@@ -86,7 +93,7 @@ class Dropout(nn.Dropout):
         draws = None if torch.compiler.is_compiling() else _DRAWS.get()
         if draws is None or not self.training or not 0 < self.p < 1 or x.ndim < 2 or not len(x):
             return super().forward(x)
-        return x * keep(draws.keys(len(x)).to(x.device), x.shape, self.p).to(x.dtype).mul_(1 / (1 - self.p))
+        return x * keep(draws.keys(len(x), x.device), x.shape, self.p).to(x.dtype).mul_(1 / (1 - self.p))
 
 
 def keep(key_B: Tensor, shape: torch.Size, p: float) -> Tensor:

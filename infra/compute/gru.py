@@ -16,9 +16,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.amp import custom_bwd, custom_fwd
 from torch.autograd.function import once_differentiable
-from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
+from torch.nn.utils.rnn import PackedSequence
 
-from polypool.infra.compute.device import traced
+from polypool.infra.compute.device import shapes_only, traced
 from polypool.infra.compute.recurrence import Direction
 
 MANY = 16384
@@ -49,9 +49,9 @@ class GRU(nn.RNNBase):
         Returns:
             The states `(B, N, R, H)` of R directions, zero in the pads, and each direction's last `(R, B, H)`.
         """
-        if traced() and not torch.jit.is_tracing():
+        if shapes_only(x_BNE):
             return self._padded(x_BNE, size_B)
-        if x_BNE.device.type != "cpu" or torch.jit.is_tracing() or self._is_small(len(x_BNE)):
+        if self._is_small(len(x_BNE)):
             return self._packed(x_BNE, size_B)
         order = _Order(size_B, x_BNE.shape[1], directions=len(self.weights))
         return _Read.apply(x_BNE, order, *(weight for direction in self.weights for weight in direction))
@@ -70,36 +70,26 @@ class GRU(nn.RNNBase):
         return self.hidden_size < WIDE or sets <= FEW
 
     def _padded(self, x_BNE: Tensor, size_B: Tensor) -> tuple[Tensor, Tensor]:
-        """Read pads behind the real elements, where they change no state; for graphs, which know no sizes."""
+        """Read pads after the real elements, where they change no state: no size is needed on the host."""
         place_N = torch.arange(x_BNE.shape[1], device=x_BNE.device)
         size_B1 = size_B.to(x_BNE.device)[:, None]
         mirrored_BN = (size_B1 - 1 - place_N).where(place_N < size_B1, place_N)
-        reads = [read_steps(x_BNE, *self.weights[0])]
+        reads = [read_padded(x_BNE, *self.weights[0])]
         lasts = [taken(reads[0], size_B1 - 1)]
         if self.bidirectional:
-            reads.append(taken(read_steps(taken(x_BNE, mirrored_BN), *self.weights[1]), mirrored_BN))
+            reads.append(taken(read_padded(taken(x_BNE, mirrored_BN), *self.weights[1]), mirrored_BN))
             lasts.append(reads[1][:, :1])
         state_BNRH = torch.stack(reads, dim=2).masked_fill((place_N >= size_B1)[..., None, None], 0.0)
         return state_BNRH, torch.cat(lasts, dim=1).transpose(0, 1)
 
     def _packed(self, x_BNE: Tensor, size_B: Tensor) -> tuple[Tensor, Tensor]:
-        """Read with torch's GRU, which takes a `PackedSequence`.
-
-        One selection of rows packs all elements, and one copy unpacks the states. `pack_padded_sequence` and
-        `pad_packed_sequence` work step by step, which took a quarter of a training step on a GPU; a traced graph has
-        them, as exporters know them.
-        """
-        gru = cast("nn.GRU", self)
-        if torch.jit.is_tracing():
-            packed = pack_padded_sequence(x_BNE, size_B.cpu(), batch_first=True, enforce_sorted=False)
-            states, last_RBH = nn.GRU.forward(gru, packed)
-            state_BNC, _ = pad_packed_sequence(states, batch_first=True, total_length=x_BNE.shape[1])
-            return state_BNC.unflatten(-1, (-1, self.hidden_size)), last_RBH
+        """Read with torch's GRU, which takes a `PackedSequence`, packed by one selection of rows."""
         order = _Order(size_B, x_BNE.shape[1], directions=1)
-        row_S, *indices = (part.to(x_BNE.device) for part in (order.row_RS[0], order.set_B, order.rank_B))
-        x_AE = x_BNE.flatten(0, 1)
-        x_SE = x_AE.index_select(0, row_S)
-        states, last_RBH = nn.GRU.forward(gru, PackedSequence(x_SE, torch.tensor(order.active), *indices))
+        row_S, x_AE = order.row_RS[0], x_BNE.flatten(0, 1)
+        packed = PackedSequence(
+            x_AE.index_select(0, row_S), torch.tensor(order.active), order.set_B, order.rank_B
+        )
+        states, last_RBH = nn.GRU.forward(cast("nn.GRU", self), packed)
         state_AC = states.data.new_zeros(len(x_AE), states.data.shape[1])
         state_BNC = state_AC.index_copy(0, row_S, states.data).unflatten(0, x_BNE.shape[:2])
         return state_BNC.unflatten(-1, (-1, self.hidden_size)), last_RBH
@@ -108,6 +98,20 @@ class GRU(nn.RNNBase):
 def taken(x_BNE: Tensor, place_BM: Tensor) -> Tensor:
     """Return the elements at some places, `(B, M, E)`; `take_along_dim` would fix the sizes of an exported graph."""
     return x_BNE.gather(1, place_BM[..., None].expand(-1, -1, x_BNE.shape[2]))
+
+
+def read_padded(x_BNE: Tensor, *weights: Tensor) -> Tensor:
+    """Return the states `(B, N, H)` of one direction: all steps in one call of torch's GRU, step by step where traced.
+
+    Args:
+        x_BNE: the elements, pads after the real ones.
+        weights: of the direction, as `GRU.weights` returns them.
+    """
+    if traced():
+        return read_steps(x_BNE, *weights)
+    start_1BH = x_BNE.new_zeros(1, x_BNE.shape[0], weights[1].shape[1])
+    training = torch.is_grad_enabled()  # else cuDNN gives no gradients in evaluation
+    return torch.gru(x_BNE, start_1BH, weights, True, 1, 0.0, training, False, True)[0]
 
 
 def read_steps(

@@ -7,20 +7,58 @@ restart.
 from __future__ import annotations
 
 import numpy as np
+import torch
+from torch import Tensor
 
 _STEP = np.uint64(0x9E3779B97F4A7C15)
+_ROUNDS = (30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)
+_LAST = 31
 
 
 def _mix(z: np.ndarray) -> np.ndarray:
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return z ^ (z >> np.uint64(31))
+    for shift, factor in _ROUNDS:
+        z = (z ^ (z >> np.uint64(shift))) * np.uint64(factor)
+    return z ^ (z >> np.uint64(_LAST))
 
 
-def uniform(*coordinates: np.ndarray | int) -> np.ndarray:
-    """Return float64 numbers in [0, 1), one for each element of the broadcast integer coordinates."""
+def _states(*coordinates: np.ndarray | int) -> np.ndarray:
     state: np.ndarray = np.zeros(1, np.uint64)
     with np.errstate(over="ignore"):
         for coordinate in coordinates:
             state = _mix((state ^ np.asarray(coordinate).astype(np.uint64)) + _STEP)
-    return ((state >> np.uint64(11)) * 2.0**-53).reshape(np.broadcast_shapes(*map(np.shape, coordinates)))
+    return state
+
+
+def uniform(*coordinates: np.ndarray | int) -> np.ndarray:
+    """Return float64 numbers in [0, 1), one for each element of the broadcast integer coordinates."""
+    shape = np.broadcast_shapes(*map(np.shape, coordinates))
+    return ((_states(*coordinates) >> np.uint64(11)) * 2.0**-53).reshape(shape)
+
+
+def state_of(*coordinates: int) -> int:
+    """Return the 64-bit state after some coordinates, as a signed number, from which `words` continues."""
+    return int(_states(*coordinates).view(np.int64)[0])
+
+
+def words(state: Tensor, *coordinates: Tensor | int) -> Tensor:
+    """Return 32-bit numbers, int32: the bits of `uniform` times 2**32, computed on the device of the state.
+
+    Args:
+        state: from `state_of`, int64, on any device.
+        coordinates: the rest of the integer coordinates, which are broadcast.
+    """
+    for coordinate in coordinates:
+        state = (state ^ coordinate) + _signed(int(_STEP))
+        for shift, factor in _ROUNDS:
+            state = (state ^ _shifted(state, shift)) * _signed(factor)
+        state = state ^ _shifted(state, _LAST)
+    return (state >> 32).to(torch.int32)
+
+
+def _shifted(state: Tensor, bits: int) -> Tensor:
+    """Shift to the right without copies of the sign."""
+    return (state >> bits) & ((1 << (64 - bits)) - 1)
+
+
+def _signed(word: int) -> int:
+    return word - 2**64 if word >= 2**63 else word

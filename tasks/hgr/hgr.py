@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from polypool.aggregators.masks import zero_pads
 from polypool.encoders.text.tokenizers import Tokenizer
 from polypool.infra.batches import Batch
-from polypool.infra.compute.device import device_of, on_device
+from polypool.infra.compute.device import device_of, on_device, shapes_only
 from polypool.infra.compute.dist import gather, gather_shared
 from polypool.infra.fields import above, require
 from polypool.infra.paths import FilePath
@@ -174,7 +174,10 @@ def phrase_scores(frames: PaddedSets, phrase_TPD: Tensor, used_TP: Tensor, *, sh
     in_block, phrases = BLOCK.get(phrase_TPD.device.type, BLOCK_ELSEWHERE)
     with torch.autocast(phrase_TPD.device.type, enabled=False):
         x_VFD = at_least_float32(zero_pads(*frames))
-        phrase_SD = at_least_float32(phrase_TPD[used_TP])
+        place_S = None if shapes_only(used_TP) else used_TP.flatten().nonzero().squeeze(1)
+        phrase_SD = at_least_float32(phrase_TPD.flatten(0, 1))
+        if place_S is not None:
+            phrase_SD = phrase_SD[place_S]
         phrase_SD = phrase_SD * _inverse_root(phrase_SD.square().sum(dim=1, keepdim=True))
         score_VS = torch.cat(
             [
@@ -182,8 +185,10 @@ def phrase_scores(frames: PaddedSets, phrase_TPD: Tensor, used_TP: Tensor, *, sh
                 for videos in PaddedSets(x_VFD, frames.mask_BN).split(max(1, in_block // shape[1]))
             ]
         )
-    score_VR = score_VS.new_zeros(shape[0], shape[2])
-    score_VR = score_VR.index_copy(1, used_TP.flatten().nonzero().squeeze(1), score_VS)
+    if place_S is None:
+        score_VR = score_VS.masked_fill(~used_TP.flatten(), 0.0)
+    else:
+        score_VR = score_VS.new_zeros(shape[0], shape[2]).index_copy(1, place_S, score_VS)
     return score_VR.unflatten(1, used_TP.shape).sum(dim=2) / used_TP.sum(dim=1).clamp(min=1)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from polypool.infra.compute.device import shapes_only
 from polypool.infra.errors import InputError
 from polypool.infra.fields import above, require
 from polypool.infra.registry import SIMILARITIES
@@ -44,14 +45,14 @@ class SmoothChamfer(SetSimilarity):
     def combine(self, scaled_QKLG: Tensor) -> Tensor:
         """Return the mean of both directions, `(Q, G)`; `scaled_QKLG` is overwritten.
 
-        What `logsumexp` does, in fewer passes over memory. Shifted by the largest of two sets' cosines, one exponential
-        serves both directions. Only where alpha or the embeddings are so large that those of an element could vanish,
-        is each element's shifted by its own largest.
+        Shifted by the largest cosine of two sets, one exponential serves both directions, in fewer passes over memory
+        than `logsumexp`. Each element is shifted by its own largest cosine where alpha or the embeddings are so large
+        that the exponentials of an element could vanish, and on devices where that would have to be asked.
         """
         top_QG = scaled_QKLG.detach().amax((1, 2))
         exp_QKLG = (scaled_QKLG - top_QG[:, None, None]).exp_()
         rows_QKG, columns_QLG = (exp_QKLG.sum(dim).log() for dim in (2, 1))
-        if torch.minimum(rows_QKG.amin(), columns_QLG.amin()) < FAINT:
+        if shapes_only(scaled_QKLG) or torch.minimum(rows_QKG.amin(), columns_QLG.amin()) < FAINT:
             del exp_QKLG
             return self._apart(scaled_QKLG)
         return (rows_QKG.mean(dim=1) + columns_QLG.mean(dim=1)).add_(top_QG, alpha=2) / (2 * self.factor)

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from polypool.infra.compute.dropout import Draws, Dropout, by_sample, drawn
-from polypool.infra.compute.randomness import uniform
+from polypool.infra.compute.randomness import state_of, uniform
 
 
 def dropped(
@@ -43,6 +43,16 @@ def test_a_sample_loses_the_same_on_any_worker_however_its_set_is_padded():
         (10, 4), samples=2, first=1
     )  # five captions of each of two images, the second and the third
     assert torch.equal(five, dropped((20, 4), samples=4)[5:15])
+
+
+def test_a_gpu_draws_the_numbers_of_a_cpu():
+    state = torch.tensor(state_of(7, 2**40 + 11))
+    on_cpu, on_gpu = (Draws(seed=7, step=2**40 + 11, first=4, samples=6, state=s) for s in (None, state))
+    for _ in range(3):
+        expected, found = (draws.keys(18, torch.device("cpu")) for draws in (on_cpu, on_gpu))
+        assert torch.equal(found, expected)
+    whole = np.floor(uniform(7, 2**40 + 11, 3, np.arange(12, 30)) * 2**32).astype(np.uint32)
+    assert np.array_equal(found.numpy().view(np.uint32), whole)
 
 
 def test_the_gradient_passes_where_values_stay():

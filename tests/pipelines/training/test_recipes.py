@@ -1,5 +1,6 @@
 """Every recipe, with its own parts made small: built, trained two steps, evaluated."""
 
+import copy
 import inspect
 import json
 import math
@@ -9,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from asking import META, as_on_a_gpu, nothing_asked, on_meta
 from corpora import make_corpus, make_questions
 from PIL import Image
 from searchable import with_texts
@@ -17,6 +19,7 @@ from toy import trainer_of
 
 from polypool.encoders.visual.cnn import NETWORKS
 from polypool.encoders.visual.resnet import ResNet
+from polypool.infra.compute.dropout import Draws, drawn
 from polypool.infra.registry import AGGREGATORS, CROSS_ENCODERS, ENCODERS, MODELS, RECIPES, TASKS, Spec
 from polypool.infra.spec import changed
 from polypool.pipelines.recipes.load import Ensemble, derive, named_run
@@ -136,6 +139,28 @@ def kind(recipe: Run) -> str:
     return re.sub(r"\bk=(?!1\b)\d+", "k=2", json.dumps(run, sort_keys=True))  # as many vectors as one likes
 
 
+def gradient(adapter, model, batch) -> dict[str, torch.Tensor]:
+    """Return the loss of a step, and the gradients of the weights."""
+    torch.manual_seed(0)
+    with drawn(Draws(seed=0, step=1, first=0, samples=8)):
+        loss = adapter.loss(model.train(), batch, epoch=5.0)["loss"]
+    names, weights = zip(*((name, p) for name, p in model.named_parameters() if p.requires_grad), strict=True)
+    found = torch.autograd.grad(loss, weights, allow_unused=True)
+    return {"loss": loss} | {name: x for name, x in zip(names, found, strict=True) if x is not None}
+
+
+def assert_fit_for_a_gpu(adapter) -> None:
+    """Take the gradient of a step without any value of the device, and compare these ways with a CPU's."""
+    model, batch = adapter.model(), adapter.data("train").batch(np.arange(8), seed=0, epoch=0)
+    expected = gradient(adapter, copy.deepcopy(model), batch)
+    with as_on_a_gpu():
+        found = gradient(adapter, copy.deepcopy(model), batch)
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)
+    model, batch = model.to(META), on_meta(batch)
+    with nothing_asked():
+        assert gradient(adapter, model, batch).keys() == expected.keys()
+
+
 @pytest.fixture(scope="module")
 def trained() -> dict[str, list[str]]:
     """The weights' names of the models that were trained, by the kind of recipe."""
@@ -170,6 +195,7 @@ def test_a_recipe_trains_two_steps_and_is_evaluated(name, trained, corpus, quest
     ours, theirs = (each.data("train").batch(np.arange(3), seed=1, epoch=2) for each in (adapter, told))
     assert ours.keys() == theirs.keys()
     assert all(torch.equal(value, theirs[key]) for key, value in ours.items())
+    assert_fit_for_a_gpu(adapter)
     trainer = trainer_of(run, tmp_path, adapter=adapter)
     before = {key: value.clone() for key, value in trainer.model.state_dict().items()}
     trained[kind(recipe)] = [*before]
