@@ -1,5 +1,7 @@
 """Pages written by hand: links, commands, names of code and files, the notebook."""
 
+import ast
+import inspect
 import io
 import json
 import os
@@ -20,8 +22,10 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from places import ROOT
 
+import polypool as pp
 from polypool.__main__ import main, verbs
-from polypool.infra.registry import KINDS
+from polypool.infra.registry import KINDS, RECIPES
+from polypool.pipelines.models.trained import TrainedModel
 
 FOLDERS = ("aggregators", "benchmarks", "docs", "encoders", "infra", "pipelines", "tasks", "tests")
 PAGES = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*.md")]
@@ -137,9 +141,109 @@ def test_a_command_of_the_documentation_exists(command, file):
     if verb == verb.upper():  # `polypool VERB`
         return
     assert verb in verbs(), f"{file}: {command}"
+    if verb == "train" and words and re.fullmatch(r"[a-z]\w+", words[0]):
+        assert words[0] in {*RECIPES.names(), "resume", "rerun"}, f"{file}: {command}"
     shown = helps(verb, words)
     for option in (word.partition("=")[0] for word in words if word.startswith("--")):
         assert re.search(rf"{re.escape(option)}\b", shown), f"{file}: {command}"
+
+
+def test_every_page_has_its_place_in_the_navigation():
+    pages = {path for path in FILES if path.is_relative_to(ROOT / "docs")} - {ROOT / "docs/index.md"}
+    trees = [
+        (path.parent / f"{name}.md").resolve()
+        for path in pages | {ROOT / "docs/index.md"}
+        for tree in re.findall(r"```\{toctree\}\n(.*?)```", path.read_text(), re.DOTALL)
+        for name in re.findall(r"^[\w/-]+$", tree, re.MULTILINE)
+    ]
+    assert sorted(trees) == sorted(pages)
+    # Sphinx writes its own pages under these names
+    assert not {"search.md", "genindex.md"} & {path.name for path in pages}
+
+
+@pytest.mark.parametrize(
+    ("query", "page"),
+    [
+        ("leaderboard", "vqa2.md"),
+        ("HDF5", "own-features.md"),
+        ("resume", "resume.md"),
+        ("GPU", "workers.md"),
+        ("object storage", "places.md"),
+        ("my own videos", "own-data.md"),
+        ("significant", "statistics.md"),
+        ("MSR-VTT", "public-data.md"),
+        ("plug-in", "plug-ins.md"),
+        ("Slurm", "cluster.md"),
+    ],
+)
+def test_a_search_finds_the_page_by_a_heading(query, page):
+    lines = (ROOT / "docs" / page).read_text().splitlines()
+    assert any(line.startswith("#") and query.lower() in line.lower() for line in lines)
+
+
+class Instance:
+    """An instance of a class in code that is not run."""
+
+    def __init__(self, of: type) -> None:
+        self.of = of
+
+
+def value_of(node: ast.expr, names: dict[str, object]) -> object:
+    """Return the module, function, class or `Instance` that an expression stands for; None if unknown."""
+    if isinstance(node, ast.Name):
+        return names.get(node.id)
+    if isinstance(node, ast.Attribute):
+        owner = value_of(node.value, names)
+        return getattr(owner.of if isinstance(owner, Instance) else owner, node.attr, None)
+    if isinstance(node, ast.Call):
+        called = value_of(node.func, names)
+        kind = called if isinstance(called, type) else RETURNED.get(called)
+        return Instance(kind) if kind else None
+    return None
+
+
+RETURNED = {pp.load: TrainedModel, pp.train: pp.TrainedRun}
+
+
+def calls(code: str) -> Iterator[tuple[str, object, ast.Call, bool]]:
+    """Yield the source of each call of polypool's functions, the function, the call, and whether it is a method."""
+    names: dict[str, object] = {}
+    for node in ast.walk(ast.parse(code)):  # breadth first: statements of the module before those inside them
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            module = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
+            for name in node.names:
+                if f"{module}{name.name}".startswith("polypool"):
+                    names[name.asname or name.name] = pkgutil.resolve_name(f"{module}{name.name}")
+        elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            names[node.targets[0].id] = value_of(node.value, names)
+        elif isinstance(node, ast.withitem) and isinstance(node.optional_vars, ast.Name):
+            names[node.optional_vars.id] = value_of(node.context_expr, names)
+        elif isinstance(node, ast.Call):
+            called = value_of(node.func, names)
+            if callable(called) and getattr(called, "__module__", "").startswith("polypool"):
+                of = value_of(node.func.value, names) if isinstance(node.func, ast.Attribute) else None
+                yield ast.unparse(node), called, node, isinstance(of, Instance)
+
+
+def python(path: Path) -> list[str]:
+    """Return the Python of a page: its blocks, and the calls in its sentences."""
+    found = [*tokens(path)]
+    blocks = [token.content for token in found if token.type == "fence" and token.info == "python"]
+    inline = [token.content for token in found if token.type == "code_inline"]
+    spans = [code for code in inline if re.match(r"(pp|polypool)\.[\w.]+\(.*\)", code) and "..." not in code]
+    return blocks + [f"import polypool\nimport polypool as pp\n{code}" for code in spans]
+
+
+CALLS = [(path.name, *call) for path in FILES for code in python(path) for call in calls(code)]
+
+
+@pytest.mark.parametrize(
+    ("page", "source", "called", "call", "method"), CALLS, ids=[f"{c[0]}: {c[1]}" for c in CALLS]
+)
+def test_a_call_of_the_documentation_has_the_signature_of_the_code(page, source, called, call, method):
+    positional = [None] * (len(call.args) + method)
+    keywords = {keyword.arg: None for keyword in call.keywords if keyword.arg}
+    inspect.signature(called).bind(*positional, **keywords)
 
 
 NOTEBOOK = ROOT / "docs/examples/poolings.ipynb"
