@@ -234,7 +234,12 @@ class Table(ColumnReader):
         if self.split and self.split_column:
             raise InputError("give --split or --split-column, not both")
         random, opened = self.random, [TableFile(*_said(each)) for each in self.file]
-        apart = _apart(opened)
+        unsaid = [str(file.path) for file in opened if not file.split]
+        if 0 < len(unsaid) < len(opened):
+            raise InputError(
+                f"--file {' '.join(unsaid)}: say the split, as for the others, such as test={unsaid[0]}"
+            )
+        apart = not unsaid
         if apart and (self.split or self.split_column):
             raise InputError("--file says the splits; leave out --split and --split-column")
         pictures = _pictures_inside(opened[0])
@@ -264,7 +269,6 @@ class Table(ColumnReader):
                 folder=folder,
                 splits=random,
                 own_splits=own_splits,
-                apart=apart,
                 questions=columns.questions,
             ),
             source={
@@ -294,21 +298,6 @@ def _said(file: Path) -> tuple[Path, str]:
     if not says or not re.fullmatch(r"[\w-]+", split) or file.exists():
         return file, ""
     return Path(path), split_called(split)
-
-
-def _apart(files: Sequence[TableFile]) -> bool:
-    """Whether the splits of files were said.
-
-    Raises:
-        InputError: those of some alone.
-    """
-    if unsaid := [str(file.path) for file in files if not file.split]:
-        if len(unsaid) < len(files):
-            raise InputError(
-                f"--file {' '.join(unsaid)}: say the split, as for the others, such as test={unsaid[0]}"
-            )
-        return False
-    return True
 
 
 def _refuse_split_names(files: Sequence[TableFile], *, folder: Path) -> None:
@@ -489,9 +478,12 @@ class Folder(DividedReader):
                 yield Skipped(where=path, why=f"no {_TEXT} file of its name beside it", split=split)
                 continue
             try:
-                yield Row(where=text, id=path, path=path, texts=_lines(self.dir / text), split=split)
-            except InputError as error:
-                yield Skipped(where=text, why=str(error), split=split)
+                lines = (self.dir / text).read_text("utf-8-sig", "surrogateescape").splitlines()
+            except OSError:
+                yield Skipped(where=text, why="a text that cannot be read", split=split)
+                continue
+            captions = tuple(line for line in lines if line.strip())
+            yield Row(where=text, id=path, path=path, texts=captions, split=split)
         for path in sorted(lonely):
             yield Flagged(where=path, why="a text beside no picture or video")
 
@@ -500,20 +492,6 @@ def _top(path: str) -> str:
     """Return the split that the uppermost folder of a path is called by; empty where there is none."""
     top, _, rest = path.partition(os.sep)
     return split_called(top) if rest else ""
-
-
-def _lines(path: Path) -> tuple[str, ...]:
-    """Return the lines of a text file that are not empty.
-
-    Raises:
-        InputError: it cannot be read.
-    """
-    try:
-        return tuple(line for line in path.read_text("utf-8-sig").splitlines() if line.strip())
-    except UnicodeDecodeError as error:
-        raise InputError("a text that is not UTF-8") from error
-    except OSError as error:
-        raise InputError("a text that cannot be read") from error
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -614,7 +592,6 @@ def grouped(
     *,
     splits: RandomSplits,
     own_splits: bool = False,
-    apart: bool = False,
     questions: bool = False,
     folder: Path | None = None,
 ) -> Iterator[Item | Question | Skipped | Flagged]:
@@ -624,20 +601,18 @@ def grouped(
         rows: of all files.
         splits: the random ones.
         own_splits: whether the rows have their own.
-        apart: whether each split has files of its own, so that none may have a picture, video or question of another.
         questions: whether texts are questions.
         folder: that paths start from, where rows without a file are to be skipped.
 
     Raises:
-        InputError: wrong `--val`, too few ids to be divided, or two splits with the same file.
+        InputError: wrong `--val`, or too few ids to be divided.
     """
     if splits.val and not own_splits:
         raise InputError(
             f"--val {splits.val} is for data with splits of their own; --split gives random ones shares"
         )
     listing, ids = Listing(folder) if folder else None, defaultdict[str, set[str]](set)
-    split_of, overlap, answered = dict[str, str](), list[str](), {"train", "val"}
-    groups: dict[str, list[Row]] = {}
+    answered, groups = {"train", "val"}, dict[str, list[Row]]()
     for row in rows:
         if not isinstance(row, Row):
             yield row
@@ -650,15 +625,6 @@ def grouped(
         # questions of several splits may be about one picture, of which the corpus warns
         groups.setdefault(f"{row.split}\0{row.id}" if questions and own_splits else row.id, []).append(row)
         ids[row.split].add(row.id)
-        same = f"{row.id}\0{' '.join(row.texts)}" if questions else row.id
-        if apart and split_of.setdefault(same, row.split) != row.split:
-            overlap.append(f"{row.where}, id {row.id}")
-    if overlap:
-        what = "the same questions about pictures" if questions else "pictures or videos"
-        raise InputError(
-            f"{len(overlap):,} rows are {what} that a file of another split has, too, such as {overlap[0]}; take "
-            "them out of one of the files"
-        )
     held_out = splits.held_out(ids) if splits.val and ids else set()
     random = splits.divide(groups) if groups and not own_splits else {}
     answered |= {*random.values()}
@@ -786,15 +752,15 @@ def _samples(shard: Path, folder: Path) -> Iterator[Row | Skipped | Flagged]:
             f"{shard}: its samples have {', '.join(kinds)}; expected one of {', '.join(_PICTURES)}, and one of "
             f"{', '.join(_TEXTS)}"
         )
-    samples, number = iter(_files(part, picture)), 0
-    while True:
+
+    def read() -> Iterator[Any]:
         try:
-            sample = next(samples, None)
+            yield from _files(part, picture)
         except Exception as error:  # as in `_loaded`
             raise InputError(f"{shard}: cannot be read as a tar file: {error}; fetch it again") from error
-        if sample is None:
-            return
-        key, number = sample["__key__"], number + 1
+
+    for number, sample in enumerate(read(), start=1):
+        key = sample["__key__"]
         where, path = f"{shard.name}, {key}", os.path.join(shard.stem, f"{key}.{picture}")
         if os.path.isabs(key) or os.pardir in Path(key).parts:
             yield Skipped(where=where, why="a name that leaves the folder of images")

@@ -49,7 +49,8 @@ def test_what_has_no_text_or_picture_is_listed(tmp_path):
     said, _, skipped = corpus_of(tmp_path / "out", "folder", "--dir", tmp_path / "in")
     assert "a text beside no picture or video: lonely.txt" in said
     assert sorted(skipped) == [
-        ("latin.txt", "a text that is not UTF-8"),
+        ("id latin.png", "no captions"),
+        ("id latin.png, caption 1", "a caption that is not valid UTF-8"),
         ("silent.png", "no .txt file of its name beside it"),
     ]
 

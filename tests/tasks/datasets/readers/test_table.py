@@ -272,12 +272,13 @@ def test_files_may_say_their_splits(kind, folder):
     refused("--file says the splits", *words, "--split", "8/1/1", "--out", folder / "out")
 
 
-def test_files_that_share_a_picture_are_no_splits(folder):
+def test_a_picture_of_two_files_stays_in_the_first(folder):
     train, test = split_files(folder, "a.csv", "b.csv", rows=(slice(0, 10), slice(9, 12)))
-    words = ("table", "--file", f"train={train}", f"test={test}", "--out", folder / "out")
-    message = "2 rows are pictures or videos that a file of another split has, too, such as b.csv, row 1, id pictures/9"
-    refused(message, *words, "--allow-skipped")
-    assert not [*(folder / "out").glob("*.arrow")]
+    words = ("table", "--file", f"train={train}", f"test={test}", "--allow-skipped")
+    _, corpus, skipped = corpus_of(folder / "out", *words)
+    assert corpus.splits == {"train": 10, "test": 2}
+    why = "a row in another split than the first one of its picture or video"
+    assert skipped == [(f"b.csv, row {row}, id pictures/9.png", why) for row in (1, 2)]
 
 
 def test_questions_of_two_splits_may_be_about_one_picture(folder):
@@ -288,9 +289,6 @@ def test_questions_of_two_splits_may_be_about_one_picture(folder):
     assert "15 questions (train 10 about 10 images, val 2 about 2 images, test 3 about 3 images)" in said
     assert "nothing skipped" in said
     assert "3 x" in said  # pictures that splits share
-    written(folder / "b.csv", [*other, rows[0]])
-    message = "1 rows are the same questions about pictures that a file of another split has, too, such as b.csv, row 4"
-    refused(message, "table", "--file", *files, "--out", folder / "out")
 
 
 def test_files_that_are_called_after_splits_are_not_divided_anew(folder):
