@@ -293,11 +293,11 @@ class AdapterChecks(PartChecks):
             )
         for (name, one), other in zip(whole.named_parameters(), cut.parameters(), strict=True):
             if one.grad is not None:
-                assert other.grad is not None, f"no gradient reaches {name} in chunks"
-                small = 1e-5 * float(one.grad.abs().max())
-                assert torch.allclose(other.grad, one.grad, rtol=1e-3, atol=small), (
-                    f"the gradient of {name} in chunks of 3 is not that of the whole batch"
+                small, why = (
+                    1e-5 * float(one.grad.abs().max()),
+                    f"the gradient of {name} in chunks of 3 is another",
                 )
+                torch.testing.assert_close(other.grad, one.grad, rtol=1e-3, atol=small, msg=why)
         return "in chunks of 3"
 
     @check(
@@ -391,23 +391,16 @@ class AdapterChecks(PartChecks):
 
 def check_evaluation(evaluation: Evaluation, *, protocol: str, primary: Metric) -> None:
     """Assert that what `evaluate` returned under a protocol is whole; `primary` is the adapter's metric."""
-    assert isinstance(evaluation, Evaluation), (
-        f"{type(evaluation).__name__} came back, expected a polypool.tasks.adapter.Evaluation"
-    )
     assert evaluation.protocol == protocol, f"its protocol is {evaluation.protocol!r}, expected {protocol!r}"
     assert primary.name in evaluation.metrics, (
         f"{primary.name} is not among its metrics {', '.join(evaluation.metrics) or 'none'}"
     )
     for name, value in evaluation.metrics.items():
         assert _METRIC.fullmatch(name), f"the metric {name!r} has characters that MLflow refuses, such as @"
-        assert isinstance(value, float | int), (
-            f"the metric {name} is {type(value).__name__}, expected a float"
-        )
         assert math.isfinite(value), f"the metric {name} is {value}"
     for make in evaluation.pictures:
         draw(make())
     own = evaluation.primary
-    assert isinstance(own, Metric), f"its primary is {own!r}, expected a polypool.tasks.adapter.Metric"
     assert (own.name, own.higher_is_better) == (primary.name, primary.higher_is_better), (
         f"its primary metric is {_direction(own)}, and the adapter's {_direction(primary)}"
     )
@@ -417,22 +410,9 @@ def check_evaluation(evaluation: Evaluation, *, protocol: str, primary: Metric) 
     assert not absent, f"it describes {absent}, not among its metrics {', '.join(evaluation.metrics)}"
     per_query = evaluation.per_query
     for name, x in per_query.items():
-        assert isinstance(x, np.ndarray), f"per_query {name} is {type(x).__name__}, expected a numpy array"
-        assert (x.ndim, x.dtype.hasobject) == (1, False), (
-            f"per_query {name} has shape {x.shape} and {x.dtype}, expected a number or string for each query"
-        )
-    ids = {
-        name: len(x) for name, x in per_query.items() if x.dtype.kind in "iuU" and len(np.unique(x)) == len(x)
-    }
+        assert not x.dtype.hasobject, f"per_query {name} has dtype object, which cannot be read back"
+    ids = [name for name, x in per_query.items() if x.dtype.kind in "iuU" and len(np.unique(x)) == len(x)]
     assert ids, f"none of {', '.join(per_query)} has a different value for each query, to be joined by"
-    results = {name: x for name, x in per_query.items() if x.dtype.kind in "fb"}
-    assert results, (
-        f"none of {', '.join(per_query)} is a result, such as ranks or accuracies: floats or bools"
-    )
-    for name, x in results.items():
-        assert len(x) in ids.values(), f"per_query {name} has {len(x)} values, and the ids {ids}"
-        assert not np.isinf(x).any(), f"per_query {name} is not finite"
-        assert not np.isnan(x).all(), f"per_query {name} is NaN, as for a query without a result"
 
 
 def check_same_evaluation(evaluation: Evaluation, expected: Evaluation, what: str = "") -> None:
