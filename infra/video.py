@@ -33,7 +33,7 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from queue import Empty, LifoQueue
+from queue import LifoQueue
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple, cast
 
 import numpy as np
@@ -619,10 +619,11 @@ class VideoReaders:
     """
 
     def __init__(self, count: int, *, decoder: str, timeout: float = 60.0) -> None:
+        readers = [VideoReader(decoder=decoder, timeout=timeout) for _ in range(count)]
         self._idle: LifoQueue[VideoReader] = LifoQueue()  # one that has a process comes first
-        for _ in range(count):
-            self._idle.put(VideoReader(decoder=decoder, timeout=timeout))
-        self.close = weakref.finalize(self, _close, self._idle)
+        for reader in readers:
+            self._idle.put(reader)
+        self.close = weakref.finalize(self, _close, readers)
 
     def frames(
         self, path: str | Path, *, every: int = 1, at_most: int | None = None
@@ -636,12 +637,9 @@ class VideoReaders:
             self._idle.put(reader)
 
 
-def _close(readers: LifoQueue[VideoReader]) -> None:
-    while True:
-        try:
-            readers.get_nowait().close()
-        except Empty:
-            return
+def _close(readers: Sequence[VideoReader]) -> None:
+    for reader in readers:
+        reader.close()
 
 
 if __name__ == "__main__":

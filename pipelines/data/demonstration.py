@@ -7,13 +7,12 @@ import os
 import re
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -84,36 +83,25 @@ HIDDEN = re.compile(
 """Lines of a job's output that Ray writes about itself; not shown."""
 
 
-def verb(ray: Mapping[str, str], name: str, *options: str) -> None:
+def verb(ray: Mapping[str, str], name: str, *options: object) -> None:
     """Show `polypool <name>`, run it on this machine, and stop the demo if it fails."""
-    words = ("python", "-m", "polypool", name, *options)
+    words = ("python", "-m", "polypool", name, *map(str, options))
     print(f"\n$ {shlex.join(words)}", flush=True)
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     env = {**os.environ, **ray, "PATH": path, "POLYPOOL_HOME": str(home()), WITHIN: "demo"}
-    child = subprocess.Popen(words, cwd=workplace(), env=env, process_group=0)  # Ctrl-C is for us alone
-    with child:
-        try:
-            code = child.wait()
-        except KeyboardInterrupt:
-            child.send_signal(signal.SIGHUP)  # at which it ends without a word
-            with suppress(subprocess.TimeoutExpired):
-                child.wait(5)
-            child.kill()
-            raise
-    if code:
+    if code := subprocess.run(words, cwd=workplace(), env=env).returncode:
         raise InputError(f"the command above ended with exit code {code}; its output says why")
 
 
 def prepare_images(options: DemoOptions, ray: Mapping[str, str] = LOCAL) -> None:
     """Make the corpus of scenes and its features, unless an earlier demo of this size did."""
     data = RECIPES.get("demo")().data
-    pictures = home() / f"{data.corpus}_pictures"
+    pictures, corpus = home() / f"{data.corpus}_pictures", home() / data.corpus
     if pictures.is_dir() and is_there(data, options.images):
         return
-    write_scenes(pictures, images=options.images)
-    captions = ("--json", str(pictures / "dataset_scenes.json"))
-    verb(ray, "ingest", "karpathy", *captions, "--images", str(pictures), "--out", str(home() / data.corpus))
-    extract(ray, data, "--backbone", "cells")
+    captions = write_scenes(pictures, images=options.images)
+    verb(ray, "ingest", "karpathy", "--json", captions, "--images", pictures, "--out", corpus)
+    verb(ray, "extract", "--corpus", corpus, "--backbone", "cells", "--out", home() / data.features)
 
 
 def prepare_videos(options: DemoOptions, ray: Mapping[str, str] = LOCAL) -> None:
@@ -121,22 +109,20 @@ def prepare_videos(options: DemoOptions, ray: Mapping[str, str] = LOCAL) -> None
     data = RECIPES.get("demo_videos")().data
     if is_there(data, options.videos):
         return
-    folder = home() / f"{data.corpus}_videos"
-    captions = ("--json", *map(str, write_moving_scenes(folder, videos=options.videos)))
-    videos = ("--videos", str(folder / "videos"))
-    verb(ray, "ingest", "msrvtt", *captions, *videos, "--out", str(home() / data.corpus))
-    extract(ray, data, "--video", "--backbone", "cells(grid=3)", "--pool", "concat")
+    folder, corpus = home() / f"{data.corpus}_videos", home() / data.corpus
+    captions = write_moving_scenes(folder, videos=options.videos)
+    verb(ray, "ingest", "msrvtt", "--json", *captions, "--videos", folder / "videos", "--out", corpus)
+    backbone = ("--video", "--backbone", "cells(grid=3)", "--pool", "concat")
+    verb(ray, "extract", "--corpus", corpus, *backbone, "--out", home() / data.features)
 
 
 def prepare_questions(options: DemoOptions, ray: Mapping[str, str] = LOCAL) -> None:
     """Make the corpus of questions about the scenes, whose features it shares."""
     pictures = home() / f"{RECIPES.get('demo')().data.corpus}_pictures"
     corpus = home() / RECIPES.get("demo_questions")().data.corpus
-    questions, annotations = (
-        map(str, paths) for paths in write_scene_questions(pictures, images=options.images)
-    )
-    files = ("--questions", *questions, "--annotations", *annotations)
-    verb(ray, "ingest", "vqa2", *files, "--images", str(pictures / "images"), "--out", str(corpus))
+    questions, annotations = write_scene_questions(pictures, images=options.images)
+    files = ("--questions", *questions, "--annotations", *annotations, "--images", pictures / "images")
+    verb(ray, "ingest", "vqa2", *files, "--out", corpus)
 
 
 def is_there(data: Data, size: int) -> bool:
@@ -149,11 +135,6 @@ def is_there(data: Data, size: int) -> bool:
         pass
     shutil.rmtree(home() / data.corpus, ignore_errors=True)
     return False
-
-
-def extract(ray: Mapping[str, str], data: Data, *words: str) -> None:
-    """Extract the features of a corpus."""
-    verb(ray, "extract", "--corpus", str(home() / data.corpus), *words, "--out", str(home() / data.features))
 
 
 PREPARE = {"demo": prepare_images, "demo_videos": prepare_videos, "demo_questions": prepare_questions}
