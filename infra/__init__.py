@@ -1,1 +1,1 @@
-"""Registry, store, video, tracking, Ray, checkpoints: all that knows no task and no pipeline."""
+"""Infrastructure that is independent of tasks and pipelines: registry, store, video, tracking, Ray, checkpoints."""

@@ -1,4 +1,4 @@
-"""Batches of a data set, in an order that depends on the seed and the epoch alone."""
+"""Batches of a data set in an order determined by seed and epoch."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from polypool.infra.compute.dist import rank, world
 from polypool.infra.errors import InputError
 
 Batch = dict[str, Tensor]
-"""The tensors of some samples by name. The first axis counts samples; `x_mask` is the bool mask of `x`."""
+"""Tensors by name, with samples on the first axis; `x_mask` is the bool mask of `x`."""
 
 
 class Dataset(Protocol):
-    """Samples by number, whose content depends on the number, the seed and the epoch alone."""
+    """Samples by index; their content is determined by index, seed and epoch."""
 
     def __len__(self) -> int: ...
 
     def batch(self, index_B: np.ndarray, *, seed: int, epoch: int) -> Batch:
-        """Return the batch of these samples, augmented as in this epoch of training."""
+        """Return the batch of these samples, with the augmentation of this epoch."""
 
 
 @runtime_checkable
 class Ordered(Protocol):
-    """A data set with an order of its own."""
+    """A data set that defines its own sample order."""
 
     def order(self, *, batch: int, unit: int, seed: int) -> Order:
         """Return the order of all epochs."""
@@ -42,10 +42,10 @@ class Order:
     Progress is counted in samples of the global batch, so that it does not depend on the number of workers.
 
     Attributes:
-        size: samples in the data set.
-        batch: samples in a global batch.
-        unit: an epoch has a multiple of so many samples: a batch where incomplete ones are dropped, otherwise a number
-            that all numbers of workers can share evenly.
+        size: number of samples in the data set.
+        batch: size of a global batch.
+        unit: an epoch has a multiple of this many samples: the batch size if incomplete batches are dropped, otherwise
+            a number that every possible number of workers divides.
         seed: of the permutations.
     """
 
@@ -70,7 +70,7 @@ class Order:
         return -(-self.epoch_samples // self.batch)
 
     def batches(self, samples: int) -> Iterator[np.ndarray]:
-        """Yield the sample numbers of each global batch, for the rest of the epoch after `samples` samples."""
+        """Yield the sample indices of each global batch for the rest of the epoch, after `samples` samples."""
         epoch, offset = divmod(samples, self.epoch_samples)
         order = np.random.default_rng((self.seed, epoch)).permutation(self.size)[: self.epoch_samples]
         for start in range(offset, self.epoch_samples, self.batch):
@@ -78,7 +78,7 @@ class Order:
 
 
 def order_of(data: Dataset, *, batch: int, unit: int, seed: int) -> Order:
-    """Return the order of all epochs: the data set's own, or else a new permutation for each."""
+    """Return the data set's own order, or one with a new permutation per epoch."""
     if isinstance(data, Ordered):
         return data.order(batch=batch, unit=unit, seed=seed)
     return Order(size=len(data), batch=batch, unit=unit, seed=seed)
@@ -89,7 +89,7 @@ def load(
 ) -> Iterator[tuple[int, dict[str, Tensor]]]:
     """Yield `(size of the global batch, this worker's part on the device)` for the rest of an epoch.
 
-    The next batch is made in a thread while the current one is used.
+    A thread prefetches the next batch.
     """
     epoch = samples // order.epoch_samples
 

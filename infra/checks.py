@@ -1,4 +1,4 @@
-"""Checks of a part, run one by one, each with advice for when it fails."""
+"""Checks of a part (such as a plug-in), run in order, each with advice for failures."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _ROOT, _LIBRARY = Path(__file__).parents[1], Path(os.__file__).parent
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """One thing that must hold of a part.
+    """One property that a part must have.
 
     Attributes:
-        what: what must hold, in a few words.
-        run: raises where it does not, an AssertionError where the message is enough; what it returns is printed.
-        advice: what to change then.
-        vital: whether nothing after it can be checked where it fails.
+        what: the property in a few words.
+        run: raises if it is violated, an AssertionError if its message suffices; the returned text is printed.
+        advice: how to fix a violation.
+        vital: whether a failure makes all later checks impossible.
     """
 
     what: str
@@ -38,7 +38,7 @@ class Check:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """The result of a check; `passed` is None where a vital check before it failed."""
+    """The result of a check; `passed` is None if an earlier vital check failed."""
 
     what: str
     passed: bool | None
@@ -50,7 +50,7 @@ class Outcome:
 
 
 def run_checks(checks: Iterable[Check]) -> Iterator[Outcome]:
-    """Run the checks in order; after a vital one that fails, the others are only listed."""
+    """Run the checks in order; after a failed vital check, the others are listed without running."""
     ended = False
     for check in checks:
         if ended:
@@ -73,26 +73,28 @@ def _failure(error: BaseException, advice: str) -> str:
         where = own[-1] if own else frames[-1]
         line = f", which is `{where.line}`" if own else ""
         what = f"{type(error).__name__}: {what} ({where.filename}, line {where.lineno}{line})"
-        do = f"correct this line, or what calls it. Expected here: {advice}" if own else advice
-    if not advice or isinstance(error, InputError):  # whose message has its own advice
+        do = f"correct this line or its caller. Expected here: {advice}" if own else advice
+    if not advice or isinstance(error, InputError):  # its message contains advice
         return what
     return f"{what}. To do: {do}"
 
 
 def summary(outcomes: Sequence[Outcome]) -> str:
-    """Return how many checks failed, and apart from them how many were not run after which; empty where all passed."""
+    """Return the number of failed checks, and of checks that did not run; empty if all passed."""
     failed = [outcome for outcome in outcomes if outcome.passed is False]
     left = sum(outcome.passed is None for outcome in outcomes)
     text = f"{len(failed)} of {len(outcomes)} checks failed" if failed else ""
-    return text + (f"; {left} were not run, as they need that {failed[-1].what!r} holds" if left else "")
+    return text + (
+        f"; {left} were not run because they require that {failed[-1].what!r} holds" if left else ""
+    )
 
 
 def _of_library(file: str) -> bool:
-    """Whether a file belongs to Python or an installed package, and not to the part."""
+    """Whether a file belongs to Python or an installed package rather than to the part."""
     return "site-packages" in file or Path(file).is_relative_to(_LIBRARY)
 
 
 def _of_checks(file: str) -> bool:
-    """Whether a file holds checks, rather than what they check."""
+    """Whether a file holds checks rather than the part that they check."""
     path = Path(file)
     return path.is_relative_to(_ROOT) and ("testing" in path.parts or path.stem in ("checks", "contract"))

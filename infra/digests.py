@@ -1,4 +1,4 @@
-"""SHA-256 digests of files, taken when they are written or ingested, and compared before they are used."""
+"""SHA-256 digests of files, recorded when they are written or ingested and verified before use."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from polypool.infra.files import atomic, sha256, why_no_file
 from polypool.infra.process.progress import Progress
 
 DIGESTS = "digests.json"
-"""The file of digests by name. A folder without one is used as it is."""
-_PICTURES = 1 << 16  # whose digests are kept, 15 MB
-_THREADS = 4  # which hide the delays of a network
-_TOGETHER = 32  # files that a thread reads on end
+"""File of digests by name. A folder without it is used unverified."""
+_PICTURES = 1 << 16  # files per digest cache, 15 MB
+_THREADS = 4  # threads, to hide network latency
+_TOGETHER = 32  # files per task of a thread
 
 
 def write_digests(folder: Path, names: Sequence[str]) -> None:
-    """Write the digests of some files of a folder."""
+    """Record the digests of some files of a folder."""
     digests = {name: sha256(folder / name) for name in names}
     with atomic(folder / DIGESTS) as file:
         file.write(json.dumps(digests, indent=1).encode())
 
 
 def damaged(folder: Path) -> list[str]:
-    """Return the files of a folder that are missing or not as they were written.
+    """Return the files of a folder that are missing or whose digest differs.
 
     Raises:
-        InputError: the digests themselves are damaged.
+        InputError: the file of digests is damaged.
     """
     if not (folder / DIGESTS).exists():
         return []
@@ -46,14 +46,14 @@ def damaged(folder: Path) -> list[str]:
 
 
 def refuse_damaged(folder: Path, *, then: str) -> None:
-    """Refuse a folder with a damaged file.
+    """Verify a folder's files against their digests.
 
     Args:
         folder: the files and their digests.
-        then: what to do, for the message.
+        then: advice for the message.
 
     Raises:
-        InputError: names the files.
+        InputError: names the missing or damaged files.
     """
     if changed := damaged(folder):
         are = "is" if len(changed) == 1 else "are"
@@ -64,7 +64,7 @@ def refuse_damaged(folder: Path, *, then: str) -> None:
 
 
 def digest_of(path: str | Path) -> str:
-    """Return the digest of a file; empty where there is none that can be read."""
+    """Return the digest of a file; empty if it cannot be read."""
     try:
         return "" if why_no_file(path) else sha256(Path(path))
     except OSError:
@@ -72,9 +72,9 @@ def digest_of(path: str | Path) -> str:
 
 
 def why_changed(path: str | Path, digest: str) -> str | None:
-    """Return why a file is another one than was ingested.
+    """Return a message if a file differs from its recorded digest.
 
-    None where it is not, where its digest was not taken, or where it cannot be read, which decoding it says.
+    None if it is unchanged, if no digest was recorded, or if it cannot be read, which decoding reports.
     """
     if not digest or digest_of(path) in ("", digest):
         return None
@@ -82,15 +82,15 @@ def why_changed(path: str | Path, digest: str) -> str | None:
 
 
 class FileDigests(AbstractContextManager["FileDigests"]):
-    """Takes the SHA-256 of pictures and videos below a folder, several at a time, and shows how many are done."""
+    """Computes SHA-256 digests of pictures and videos in a folder, in several threads, with progress."""
 
     def __init__(self, folder: str | Path) -> None:
         self._folder, self._pool = folder, ThreadPoolExecutor(_THREADS)
-        self._digest_of = lru_cache(_PICTURES)(digest_of)  # many questions are about one picture
+        self._digest_of = lru_cache(_PICTURES)(digest_of)  # many questions share a picture
         self._bar = Progress(desc="pictures", unit="file", delay=1)
 
     def of(self, paths: Sequence[str]) -> list[str]:
-        """Return the digests of some files; empty where there is none that can be read."""
+        """Return the digests of some files; empty for files that cannot be read."""
         files, found = [*dict.fromkeys(filter(None, paths))], {"": ""}
         parts = [files[at : at + _TOGETHER] for at in range(0, len(files), _TOGETHER)]
         for part, digests in zip(parts, self._pool.map(self._of_part, parts), strict=True):

@@ -7,51 +7,51 @@ from collections.abc import Iterable
 from pathlib import Path
 
 LACKING = "extract, and ingest with --corpus, compute those of the split train"
-"""Why a store may have no statistics to standardise features by."""
+"""Hint for a store without statistics for standardising features."""
 
 
 class InputError(ValueError):
-    """What the user gave cannot be used.
+    """Invalid input by the user.
 
-    The message says what is wrong, where (file, row or id), what was expected, and what to do.
+    The message names the problem, the place (file, row or id), the expected value, and a remedy.
     """
 
     exit_code = 2
 
 
 PLUG_IN_ERRORS = (Exception, SystemExit)
-"""What foreign code may raise: a script that is imported as a plug-in may call `sys.exit`."""
+"""Exceptions of foreign code: a script that is imported as a plug-in may call `sys.exit`."""
 
 
 class AbsentError(InputError):
-    """Something does not exist yet."""
+    """A resource that does not exist yet."""
 
 
 class MissingError(InputError):
     """A file or folder that does not exist.
 
     Attributes:
-        path: where it was looked for.
+        path: the expected path.
     """
 
-    def __init__(self, message: str, path: Path = Path()) -> None:  # unpickled with the message alone
+    def __init__(self, message: str, path: Path = Path()) -> None:  # unpickling passes the message only
         super().__init__(message)
         self.path = path
 
 
 class AwayError(InputError):
-    """A server does not answer, or a cluster lacks resources, perhaps for a while."""
+    """A server does not answer, or a cluster lacks resources; possibly temporary."""
 
 
 class FaultError(RuntimeError):
-    """The infrastructure failed, and not the work: another attempt may succeed."""
+    """An infrastructure failure, independent of the job: a retry may succeed."""
 
 
 _MANY, _SHOWN = 60, 8
 
 
 def unknown(kind: str, name: object, choices: Iterable[object], hint: str = "") -> InputError:
-    """Return the error for a `name` that is not among `choices`: it lists them, or the nearest of very many."""
+    """Return the error for a `name` that is not among `choices`: it lists them, or the closest matches of many."""
     names = sorted(str(choice) for choice in choices)
     nearest = difflib.get_close_matches(str(name), names, n=1, cutoff=0.5)
     suggestion = f" Did you mean {nearest[0]!r}?" if nearest else ""

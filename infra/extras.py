@@ -1,4 +1,4 @@
-"""Packages that come with an extra of polypool, and the error that names the extra of one that is missing."""
+"""Optional packages by extra of polypool, and the error that names the extra of a missing package."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ EXTRAS = {
     "serve": "anyio fastapi starlette uvicorn",
     "video": "av decord",
 }
-"""Modules that are imported in many places, by the extra that brings them; others name their extra where they are."""
+"""Modules that are imported in many places, by extra; others name their extra at the import."""
 _BROUGHT_BY = {module: extra for extra, modules in EXTRAS.items() for module in modules.split()}
 
 
 class MissingPackageError(InputError):
-    """A package that an extra brings is not installed, or cannot be imported."""
+    """A package of an extra is not installed, or cannot be imported."""
 
 
 class needed(ContextDecorator):
-    """Raise a package that is missing inside as the error that names its extra.
+    """Convert the ImportError of a missing package to an error that names its extra.
 
-    The Python functions of `polypool`, the registries and the command line are wrapped in it: code inside imports what
-    it needs without further ado.
+    The Python functions of `polypool`, the registries and the command line are wrapped in it, so that code inside can
+    import optional packages directly.
 
     Args:
-        extra: the extra that brings whatever is imported inside; that of the missing module in `EXTRAS` where empty.
-        otherwise: what else the user can do.
+        extra: extra of the packages imported inside; looked up in `EXTRAS` by the missing module if empty.
+        otherwise: alternative remedy, for the message.
     """
 
     def __init__(self, extra: str = "", *, otherwise: str = "") -> None:

@@ -1,8 +1,8 @@
 """Rules for the fields of a dataclass, in their declaration: `lr: Annotated[float, above(0)]`.
 
-`validate` checks an instance against its types and rules; `read_record` makes one of a JSON file, and `from_plain` of
-parsed JSON, by pydantic. All raise an `InputError` that names the field, its value and what is expected. Rules alone,
-and `check_value` for plain types, need no pydantic, as where only numpy and torch are installed.
+`validate` checks an instance against its types and rules; `read_record` reads one from a JSON file, `from_plain` from
+parsed JSON, with pydantic. All raise an `InputError` that names the field, its value and the expected type or rule.
+Rules, and `check_value` for plain types, work without pydantic, for environments with numpy and torch only.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Rule:
-    """A condition on a value beside its type.
+    """A condition on a value, in addition to its type.
 
     Args:
         expected: follows "must be" in messages.
-        holds: whether a value of the right type keeps the rule; may raise an InputError that says more.
+        holds: whether a value of the right type satisfies the rule; may raise a more specific InputError.
     """
 
     expected: str
@@ -50,7 +50,7 @@ class Rule:
 
         def check_number(value: Any, convert: Callable[[Any], float]) -> Any:
             convert(value)
-            return check(value)  # a whole number stays one
+            return check(value)  # an integer stays an integer
 
         kind = WrapValidator(check_number) if source is float else AfterValidator(check)
         return kind.__get_pydantic_core_schema__(source, handler)
@@ -73,10 +73,10 @@ def one_of(*choices: str) -> Rule:
 
 
 def require(rule: Rule, /, **values: Any) -> None:
-    """Refuse values, by name, that do not keep a rule, such as the parameters of a part.
+    """Check named values, such as the parameters of a part, against a rule.
 
     Raises:
-        InputError: the first that does not.
+        InputError: names the first that violates it.
     """
     for name, value in values.items():
         if not rule.holds(value):
@@ -91,22 +91,22 @@ def validate(instance: Any, *, prefix: str = "--") -> None:
 
     Args:
         instance: of a dataclass.
-        prefix: of field names in messages, which are spelled as flags: `--optim.` for those of a part.
+        prefix: of field names in messages, which are spelled as flags: `--optim.` for fields of `optim`.
 
     Raises:
-        InputError: the first field that does not fit: its name, the value and what is expected.
+        InputError: the name, value and expectation of the first invalid field.
     """
     for name, hint in hints(type(instance)).items():
         check_value(getattr(instance, name), hint, prefix + name.replace("_", "-"))
 
 
 def check_value(value: Any, hint: Any, where: str) -> None:
-    """Check a value against a type and its rules, and so each element of a tuple or mapping.
+    """Check a value, or each element of a tuple or mapping, against a type and its rules.
 
-    An int is a float, a bool is neither, and a float is finite.
+    An int is accepted as a float, a bool is neither, and a float must be finite.
 
     Raises:
-        InputError: the value does not fit; `where` is its name in the message.
+        InputError: an invalid value; `where` is its name in the message.
     """
     if hint in (int, float, bool, str):
         fits = isinstance(value, int | float if hint is float else hint)
@@ -118,31 +118,31 @@ def check_value(value: Any, hint: Any, where: str) -> None:
 
 
 def read_record(cls: type[T], path: str | Path, *, what: str) -> T:
-    """Read a JSON file that holds the fields of a dataclass.
+    """Read a dataclass from a JSON file.
 
     Args:
         cls: the dataclass. Fields may be numbers, texts, Literals, lists, tuples, mappings, other dataclasses, any of
             these or None, and Any.
         path: the file.
-        what: what the file should hold, for the message if it does not exist.
+        what: expected content, for the message if the file does not exist.
 
     Raises:
-        InputError: the file does not exist or is no JSON, or an unknown, missing or mistyped field, or a value that a
-            rule forbids. The message names file, field, what is expected and what was found.
+        InputError: a missing file, invalid JSON, an unknown, missing or mistyped field, or a value that violates a
+            rule. The message names file, field, expectation and value.
     """
     return from_plain(cls, read_json(path, what=what), where=str(path))
 
 
 def from_plain(kind: type[T], values: Any, *, where: str = "") -> T:
-    """Return the inverse of `dataclasses.asdict` and JSON.
+    """Return a value from parsed JSON, the inverse of `dataclasses.asdict`.
 
     Args:
         kind: a dataclass, or any type of a field; see `read_record`.
         values: parsed JSON.
-        where: the file, with which messages begin.
+        where: the file, a prefix of messages.
 
     Raises:
-        InputError: a field is unknown or missing, or a value does not fit its field.
+        InputError: an unknown, missing or invalid field.
     """
     try:
         text = json.dumps([values], ensure_ascii=False)
@@ -165,7 +165,7 @@ def _adapter(kind: Any) -> TypeAdapter:
     from pydantic import ConfigDict, TypeAdapter
 
     config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
-    return TypeAdapter(tuple[kind], config=config)  # of a dataclass alone, it would be its own configuration
+    return TypeAdapter(tuple[kind], config=config)  # of a dataclass itself, it would be its configuration
 
 
 def _checked(kind: Any, check: Callable[[TypeAdapter], Any], *, where: str = "") -> Any:
@@ -190,14 +190,14 @@ _EXPECTED = {
     "mapping": "a mapping of names to values",
     "dataclass": "a mapping of names to values",
 }
-"""What messages call types, by pydantic's names."""
+"""Names of types in messages, by pydantic's names."""
 _SHOWN = reprlib.Repr()
-"""Abbreviates values in messages, which in a damaged file may have megabytes."""
+"""Abbreviates values in messages; a damaged file may contain megabytes."""
 _SHOWN.maxstring = _SHOWN.maxother = 80
 
 
 def _refused(kind: Any, error: ValidationError, where: str) -> InputError:
-    """Return the message for the first field that is unknown or else does not fit."""
+    """Return the error for the first unknown, otherwise the first invalid field."""
     errors = error.errors(include_url=False)
     first = min(errors, key=lambda each: each["type"] != "unexpected_keyword_argument")
     names, value, raised = first["loc"][1:], first["input"], first.get("ctx", {}).get("error")
@@ -222,7 +222,7 @@ def _refused(kind: Any, error: ValidationError, where: str) -> InputError:
 
 
 def _fields_at(kind: Any, names: Sequence[int | str]) -> list[str]:
-    """Return the fields of the dataclass at some place of another type."""
+    """Return the fields of the dataclass at a path within another type."""
     if dataclasses.is_dataclass(kind):
         if not names:
             return [field.name for field in dataclasses.fields(kind)]
@@ -234,7 +234,7 @@ def _fields_at(kind: Any, names: Sequence[int | str]) -> list[str]:
 
 
 def _not_unicode(values: Any, at: str = "") -> Iterator[tuple[str, str]]:
-    """Yield texts that are no Unicode in parsed JSON, and their places; a name is at the place of its mapping."""
+    """Yield texts in parsed JSON that are invalid Unicode, with their paths; a key has the path of its mapping."""
     if isinstance(values, str) and not is_unicode(values):
         yield at, values
     for name, value in values.items() if isinstance(values, dict) else ():
@@ -245,7 +245,7 @@ def _not_unicode(values: Any, at: str = "") -> Iterator[tuple[str, str]]:
 
 
 def is_unicode(text: str) -> bool:
-    """Whether text can be written as UTF-8; JSON may hold half a surrogate pair, which cannot."""
+    """Whether text can be encoded as UTF-8; JSON may contain half a surrogate pair, which cannot."""
     try:
         text.encode()
     except UnicodeEncodeError:

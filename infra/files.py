@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, and clear messages where files cannot be read or written."""
+"""Atomic file writes, and clear messages for files that cannot be read or written."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _FORBIDDEN = {errno.EACCES, errno.EPERM}
 _RUST_ERROR = re.compile(r"\(os error (\d+)\)")
 _NO_FILE = "no such file"
 _TORCH_WRITER = "inline_container.cc"
-"""In torch's message where a disk took less than was written, whatever the reason."""
+"""Part of torch's message for a short write, for any reason."""
 
 
 def existing(path: str | Path, *, what: str) -> Path:
-    """Return `path` if it is a readable file; `what` names for the message what was expected."""
+    """Return `path` if it is a readable file; `what` names the expected content in the message."""
     path = local(path, what=what)
-    if not os.path.isfile(path):  # False, too, of a name that the system rejects
+    if not os.path.isfile(path):  # also False for a name that the system rejects
         if os.path.lexists(path) and (why := why_no_file(path)) != _NO_FILE:
             raise InputError(f"{path}: is {why}; expected {what}")
         raise MissingError(f"{path}: {_NO_FILE}; expected {what}{elsewhere(path)}", path)
@@ -42,9 +42,9 @@ def existing(path: str | Path, *, what: str) -> Path:
 
 
 def why_no_file(path: str | Path) -> str | None:
-    """Return why a path names no file with content, in words without the path; None where it does.
+    """Return why a path is not a non-empty file, without the path; None if it is.
 
-    Pipes, devices and sockets are not opened, which may block for ever.
+    Pipes, devices and sockets are not opened, because that may block for ever.
     """
     try:
         status = os.stat(path)
@@ -60,7 +60,7 @@ def why_no_file(path: str | Path) -> str | None:
 
 
 def existing_folder(path: str | Path, *, what: str) -> Path:
-    """Return `path` if it is a folder; `what` names for the message what was expected."""
+    """Return `path` if it is a folder; `what` names the expected content in the message."""
     path = local(path, what=what)
     if not os.path.isdir(path):
         if os.path.isfile(path):
@@ -81,14 +81,14 @@ def make_folder(path: str | Path) -> Path:
 
 @contextmanager
 def atomic(path: Path, *, needs: int = 0) -> Iterator[BinaryIO]:
-    """Open a file for writing that appears at `path` when the block has ended without error and it is on disk.
+    """Open a file for writing; it is synced and renamed to `path` if the block ends without error.
 
     Args:
-        path: the final name; the bytes go to a hidden file beside it first.
-        needs: bytes about to be written, for the message where they do not fit.
+        path: the final name; bytes are first written to a hidden file in the same folder.
+        needs: number of bytes about to be written, for the message if they do not fit.
 
     Raises:
-        InputError: the file cannot be opened, or no space is left.
+        InputError: the file cannot be opened, or the disk is full.
     """
     path = local(path, what="a file to write")
     part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
@@ -114,7 +114,7 @@ def atomic(path: Path, *, needs: int = 0) -> Iterator[BinaryIO]:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make a rename survive a power cut."""
+    """Sync a folder, so that a rename survives a power failure."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -131,10 +131,10 @@ def _no_space(path: Path, needs: int) -> InputError:
 
 
 def read_json(path: str | Path, *, what: str, entry: Callable[[dict[str, Any]], Any] | None = None) -> Any:
-    """Read a UTF-8 JSON file, as `parse_json` does.
+    """Read a UTF-8 JSON file; see `parse_json`.
 
     Raises:
-        InputError: it is missing, or is not JSON; the message gives the line of the error.
+        InputError: a missing file or invalid JSON; the message gives the line of the error.
     """
     path = existing(path, what=what)
     try:
@@ -152,16 +152,16 @@ def parse_json(
     Args:
         data: the bytes.
         where: the file, for messages.
-        what: was expected there.
-        entry: returns what becomes of an object, while the rest is read.
+        what: expected content, for messages.
+        entry: maps each object while parsing (`object_hook`).
 
     Raises:
-        InputError: they are no JSON, or an object has a key twice; the message gives the line of the error.
+        InputError: invalid JSON, or a duplicate key; the message gives the line of the error.
     """
 
     def made(pairs: list[tuple[str, Any]]) -> Any:
         held = dict(pairs)
-        if len(held) < len(pairs):  # Python would keep the last value of a key that is there twice
+        if len(held) < len(pairs):  # Python would keep the last value of a duplicate key
             twice = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
             raise ValueError(f"the key {twice!r:.60} is twice in an object")
         return entry(held) if entry else held
@@ -173,7 +173,10 @@ def parse_json(
             f"{where}: not valid JSON at line {error.lineno}, character {error.pos:,}: {error.msg}; "
             f"expected {what}. The file may be cut short: fetch or write it again"
         ) from error
-    except (ValueError, RecursionError) as error:  # no UTF-8, or a number of more digits than Python reads
+    except (
+        ValueError,
+        RecursionError,
+    ) as error:  # invalid UTF-8, or a number with more digits than Python parses
         raise InputError(f"{where}: not valid JSON: {error}; expected {what}") from error
 
 
@@ -194,13 +197,13 @@ def files_like(folder: Path, pattern: str) -> list[Path]:
     """Return the files of a folder that match a pattern, sorted by name.
 
     Raises:
-        InputError: there is no such folder.
+        InputError: the folder does not exist.
     """
     return sorted(existing_folder(folder, what=f"a folder of {pattern}").glob(pattern))
 
 
 def identity(*paths: Path) -> list[dict[str, Any]]:
-    """Return name and size of input files: an interrupted job resumes only with the same ones."""
+    """Return name and size of input files: an interrupted job resumes only with equal ones."""
     return [
         {"file": path.name, "bytes": existing(path, what="an input of this command").stat().st_size}
         for path in paths
@@ -208,7 +211,7 @@ def identity(*paths: Path) -> list[dict[str, Any]]:
 
 
 def causes(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield an error and its causes, also across the processes of Ray."""
+    """Yield an error and its causes, including those raised in Ray's processes."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
@@ -218,11 +221,11 @@ def causes(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def disk_fault(error: BaseException, folder: Path) -> str | None:
-    """Return the message for an error that a full or read-only disk caused; None for other errors.
+    """Return the message for an error caused by a full or read-only disk; None for other errors.
 
     Args:
-        error: what was raised.
-        folder: was written to, beside the folder of temporary files.
+        error: the exception.
+        folder: output folder; the folder of temporary files is checked, too.
     """
     for each in causes(error):
         number = _errno(each)
@@ -230,7 +233,7 @@ def disk_fault(error: BaseException, folder: Path) -> str | None:
             places = dict.fromkeys((str(folder), tempfile.gettempdir()))
             free = " and ".join(f"{place} has {free_bytes(Path(place)):,} bytes free" for place in places)
             return f"no space left ({free}; or a quota or a limit on the size of files is reached); make room"
-        # a file that may not be read is another matter
+        # a file without read permission is a different error
         if number == errno.EROFS or (number in _FORBIDDEN and str(folder) in str(each)):
             where = getattr(each, "filename", None) or folder
             return f"{where}: cannot be written: {os.strerror(number)}; make it writable"
@@ -238,7 +241,7 @@ def disk_fault(error: BaseException, folder: Path) -> str | None:
 
 
 def _errno(error: BaseException) -> int | None:
-    """Return the system's error number, also of libraries that give it in the message only."""
+    """Return the error number of the system, parsed from the message for libraries that give it only there."""
     if isinstance(error, OSError):
         return error.errno
     if found := _RUST_ERROR.search(str(error)):
@@ -247,6 +250,6 @@ def _errno(error: BaseException) -> int | None:
 
 
 def free_bytes(folder: Path) -> int:
-    """Return the free bytes of a folder, or of its nearest parent that exists."""
+    """Return the free bytes of a folder, or of its nearest existing parent."""
     folder = folder.absolute()
     return shutil.disk_usage(next(each for each in (folder, *folder.parents) if each.exists())).free

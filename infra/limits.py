@@ -1,8 +1,8 @@
-"""Bounds on what settings of strangers may ask for."""
+"""Upper bounds on settings, which may come from untrusted files."""
 
 from __future__ import annotations
 
 LARGEST_NUMBER = 2**31
-"""What whole numbers in the settings of runs and parts stay below: sizes, counts and the like."""
+"""Upper bound of integers in the settings of runs and parts, such as sizes and counts."""
 MOST_REPEATED = 1000
-"""Layers and iterations of a part, each of which is made or run in its turn."""
+"""Upper bound of layers and iterations of a part."""

@@ -1,4 +1,4 @@
-"""Locks on folders and files, by filelock; a lock ends with its process, however that ends."""
+"""Locks on folders and files, by filelock; a lock is released when its process ends or dies."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from polypool.infra.files import make_folder
 from polypool.infra.process.stopping import command_line
 
 NAME = ".lock"
-"""The lock file of a folder, in that folder; it names its holder."""
-_SECONDS = 0.2  # longer than `holder_of` holds a lock to look at it
+"""Name of a folder's lock file, which records its holder."""
+_SECONDS = 0.2  # longer than `holder_of` holds a lock to read it
 
 
 class HeldError(InputError):
@@ -23,15 +23,15 @@ class HeldError(InputError):
 
 
 class Lock:
-    """A lock that this process holds until `release`; the thread that has it may take it again, and alone releases it.
+    """A lock held until `release`; re-entrant in the acquiring thread, which alone can release it.
 
     Args:
-        path: the lock file; folders are made where necessary.
-        of: what it locks, with which the message begins.
+        path: the lock file; its folders are created if necessary.
+        of: the locked resource, a prefix of messages.
 
     Raises:
         HeldError: another process or thread holds it.
-        InputError: the file cannot be written.
+        InputError: the lock file cannot be written.
     """
 
     def __init__(self, path: Path, *, of: str) -> None:
@@ -47,9 +47,9 @@ class Lock:
             raise InputError(f"{self.path}: cannot be written: {error.strerror}") from error
 
     def release(self) -> None:
-        """Release it, once for each time that it was taken; more often does nothing."""
+        """Release the lock once per acquisition; further calls do nothing."""
         if self._lock.lock_counter == 1:
-            with suppress(OSError):  # the file may be gone
+            with suppress(OSError):  # the file may have been deleted
                 self.path.unlink()
         self._lock.release()
 
@@ -61,17 +61,17 @@ class Lock:
 
 
 def lock_folder(folder: str | Path) -> Lock:
-    """Lock a folder to write to, which is made where necessary.
+    """Lock a folder for writing; it is created if necessary.
 
     Raises:
-        HeldError: another process or thread writes there.
-        InputError: nothing can be written there.
+        HeldError: another process or thread writes to it.
+        InputError: the folder is not writable.
     """
     return Lock(Path(folder) / NAME, of=f"{folder}: another command writes to this folder")
 
 
 def holder_of(path: Path) -> str:
-    """Return the process that holds a lock, such as `process 7 on host: polypool train`; empty where it is free."""
+    """Return the process that holds a lock, such as `process 7 on host: polypool train`; empty if it is free."""
     if not path.is_file():
         return ""
     try:

@@ -1,4 +1,4 @@
-"""Paths that users name: relative ones start at the current folder, and those of recipes at the project's home."""
+"""Resolution of user paths: typed ones are relative to the current folder, paths in recipes to the project's home."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from polypool.infra.errors import InputError
 from polypool.infra.storage import Url, local, place
 
 FilePath = Annotated[str, "a file or folder"]
-"""Type of a part's parameter that names a file or folder; a run that names the part makes it absolute."""
+"""Type of a part's parameter that is a file or folder; runs record it as an absolute path."""
 ModelName = Annotated[str, "a published model, or its folder"]
-"""Type of a part's parameter that names a model on the hub or a local folder; a folder that exists becomes absolute."""
+"""Type of a part's parameter that is a model on the hub or a local folder; runs record folders as absolute paths."""
 
 
 def home() -> Path:
-    """Return the folder of data and runs, at which paths of recipes start: POLYPOOL_HOME, or else the current one.
+    """Return the folder of data and runs, to which paths in recipes are relative: POLYPOOL_HOME, or the current folder.
 
-    A Ray job runs in a temporary copy of the working directory, where data is missing and a database would be lost:
-    there it is the folder that polypool was installed from with `pip install -e`.
+    A Ray job runs in a temporary copy of the working directory, without its data, and a database there would be lost;
+    its home is the folder of an editable install (`pip install -e`).
 
     Raises:
         InputError: a Ray job on a machine without the project.
@@ -48,7 +48,7 @@ def _in_job() -> bool:
 
 
 def here() -> Path:
-    """Return the folder at which typed paths start: the current one, or in a Ray job, whose own is a copy, `home()`."""
+    """Return the folder of relative typed paths: the current one, or in a Ray job, which runs in a copy, `home()`."""
     return home() if _in_job() else Path.cwd()
 
 
@@ -56,8 +56,8 @@ def absolute(path: str | Path | Url, start: Callable[[], Path]) -> Path | Url:
     """Return a URL of object storage unchanged, and any other path absolute.
 
     Args:
-        path: of a user.
-        start: returns the folder at which a relative path starts, `here` or `home`.
+        path: given by the user.
+        start: returns the folder to which a relative path refers, `here` or `home`.
     """
     found = place(path)
     if isinstance(found, Url) or (found := found.expanduser()).is_absolute():
@@ -66,7 +66,7 @@ def absolute(path: str | Path | Url, start: Callable[[], Path]) -> Path | Url:
 
 
 def located(path: str, kind: Any, start: Callable[[], Path]) -> str:
-    """Return a parameter of type `FilePath`, or `ModelName` where it is a folder, as `absolute` does, as text."""
+    """Return a parameter of type `FilePath`, or `ModelName` if it is a folder, as an absolute path or URL."""
     found = absolute(path, start)
     if (
         kind is ModelName
@@ -82,11 +82,11 @@ _HEADER = "# left out of what `ray job submit --working-dir .` uploads, at most 
 
 
 def keep_out_of_jobs(written: str | Path | Url) -> None:
-    """Name in a `.rayignore` what is not to be sent with Ray jobs; one that a user wrote stays as it is.
+    """Add a folder to `.rayignore`, so that Ray jobs do not upload it; a user's own `.rayignore` is not changed.
 
     Args:
-        written: a folder of data or runs. The file is in the home, or in the current folder, whichever it is below, and
-            names the topmost folder there, too.
+        written: a folder of data or runs. The file is in the home or the current folder, whichever contains it, and
+            lists its topmost folder.
     """
     path = absolute(written, here)
     if _in_job() or isinstance(path, Url):
@@ -97,14 +97,14 @@ def keep_out_of_jobs(written: str | Path | Url) -> None:
         file, top = at / ".rayignore", path.relative_to(at).parts[0]
         lines = file.read_text().splitlines() if file.is_file() else [_HEADER, *_IGNORED]
         if lines[:1] == [_HEADER] and not (file.exists() and top in lines):
-            with suppress(OSError):  # of a folder that may only be read
+            with suppress(OSError):  # read-only folder
                 file.write_text("".join(f"{line}\n" for line in dict.fromkeys([*lines, top])))
         return
 
 
 def elsewhere(missing: Path) -> str:
-    """Return a hint, for messages, where the home has what is missing in the current folder, or the reverse."""
-    with suppress(ValueError, InputError):  # a job without a home
+    """Return a hint for messages if a path missing in the current folder exists in the home, or the reverse."""
+    with suppress(ValueError, InputError):  # a job without home
         at, current = home(), Path.cwd()
         path = current / missing
         for start, other, rule in (
@@ -112,16 +112,16 @@ def elsewhere(missing: Path) -> str:
             (at, current, "paths of recipes start at POLYPOOL_HOME"),
         ):
             found = other / path.relative_to(start) if path.is_relative_to(start) else None
-            if at != current and found and os.path.exists(found):  # False of a name that the system rejects
-                return f"; {rule}, but it is in the other one: name {found}"
+            if at != current and found and os.path.exists(found):  # False for a name that the system rejects
+                return f"; {rule}, but the other folder has it: use {found}"
     return ""
 
 
 def runs() -> Path | Url | None:
-    """Return the folder or URL of POLYPOOL_RUNS; None where it is not set.
+    """Return the folder or URL of POLYPOOL_RUNS; None if it is not set.
 
     Raises:
-        InputError: it is neither, or a hub, where each write is a commit.
+        InputError: neither a folder nor a supported URL; a hub is refused, because each write is a commit.
     """
     if not (named := os.environ.get("POLYPOOL_RUNS")):
         return None
@@ -135,7 +135,7 @@ def runs() -> Path | Url | None:
 
 
 def _editable_folder() -> Path | None:
-    """Return the folder that polypool is installed from with `pip install -e`, if it exists."""
+    """Return the folder of an editable install of polypool, if it exists."""
     for distribution in distributions(name="polypool"):
         origin = json.loads(distribution.read_text("direct_url.json") or "{}")
         if origin.get("dir_info", {}).get("editable"):

@@ -1,9 +1,9 @@
-"""Pictures: boxes in them, and the safe opening of their files.
+"""Safe decoding of picture files, and bounding boxes.
 
-Formats are from a list, the size is checked before decoding, and what comes is RGB of 8 bits. Pillow by itself opens
-some forty formats by a file's content, whatever its name: one of them runs Ghostscript, several are little tested. And
-a few kB can contain any number of pixels. Of a damaged JPEG it fills in what libjpeg could not decode, without the
-warning: simplejpeg, whose pixels are the same, refuses one that libjpeg warns of.
+Formats are on an allowlist, sizes are checked before decoding, and the result is 8-bit RGB. Unrestricted, Pillow opens
+some forty formats by content, whatever the file's name: one of them runs Ghostscript, several are little tested, and a
+few kB can expand to any number of pixels. For a damaged JPEG, Pillow silently fills in the pixels that libjpeg could
+not decode; simplejpeg, whose pixels are otherwise the same, fails on libjpeg's warnings.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ from polypool.infra.errors import InputError
 from polypool.infra.files import why_no_file
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
-"""Formats that are opened, by Pillow's names."""
+"""Supported formats, by Pillow's names."""
 MAX_PIXELS = 1 << 26
-"""Pixels of a picture, 8,192 x 8,192: more than cameras have (61 million), and 540 MB while it is converted."""
-_BITS, _MEANING = 258, 262  # TIFF's tags: bits of a sample, and of its zero, which is white where this is 0
+"""Maximum number of pixels, 8,192 x 8,192: more than cameras have (61 million), and 540 MB during conversion."""
+_BITS, _MEANING = 258, 262  # TIFF tags: bits per sample; photometric interpretation (0: zero is white)
 BOXES = "boxes"
-"""The column of a store with the box of each element in its picture: left, top, right and bottom as fractions."""
+"""Name of the store column with each element's box: left, top, right and bottom as fractions."""
 SCORES = "scores"
-"""The column with a detector's score of each."""
+"""Name of the store column with each element's detection score."""
 
-# above its own limit Pillow warns, and refuses only twice as much
+# above its limit Pillow only warns, up to twice the limit
 warnings.simplefilter("error", Image.DecompressionBombWarning)
 
 
 def load(path: str | Path, *, side: int = 0, digest: str = "") -> Image.Image | str:
-    """Return an image file as RGB, upright, or why that cannot be done.
+    """Return a picture file as RGB with EXIF orientation applied, or the reason if it cannot be decoded.
 
     Args:
         path: the file.
-        side: the least length of its sides, where it will be made small: a JPEG decodes at a fraction of its size, in a
-            fraction of the time. 0 for its own size.
-        digest: its SHA-256, where that is known.
+        side: minimum length of its sides if it will be downsampled: JPEGs are then decoded at a fraction of their size
+            and time. 0 for the full size.
+        digest: its SHA-256, if known.
     """
     if why := why_no_file(path):
         return why
@@ -76,7 +76,7 @@ _TOO_LARGE = f"more than {MAX_PIXELS:,} pixels; make it smaller"
 
 
 def _upright(image: Image.Image, side: int) -> Image.Image:
-    """Return an opened picture as RGB, rotated by its EXIF orientation."""
+    """Return an opened picture as RGB with EXIF orientation applied."""
     if image.width * image.height > MAX_PIXELS:
         raise InputError(_TOO_LARGE)
     if isinstance(image, TiffImageFile):
@@ -87,14 +87,14 @@ def _upright(image: Image.Image, side: int) -> Image.Image:
             raise InputError("a TIFF of other than 1, 8 or 16 bits whose zero is black; save it again")
     if side:
         image.draft("RGB", (side, side))
-    if isinstance(image, JpegImageFile):  # also those of several pictures, of which this is the first
+    if isinstance(image, JpegImageFile):  # includes multi-picture files, of which this is the first picture
         image = _without_warnings(image)
     ImageOps.exif_transpose(image, in_place=True)
     return rgb(image)
 
 
 def _without_warnings(image: JpegImageFile) -> Image.Image:
-    """Return the pixels of a JPEG, at the size that Pillow was asked for.
+    """Return the pixels of a JPEG, at the size requested of Pillow.
 
     Raises:
         InputError: libjpeg warns of damage.
@@ -108,20 +108,20 @@ def _without_warnings(image: JpegImageFile) -> Image.Image:
         raise InputError(
             "a JPEG that does not decode without a warning; if it looks right, save it again"
         ) from error
-    if image.mode == "CMYK":  # whose colours Pillow converts in its own way
+    if image.mode == "CMYK":  # Pillow converts their colours differently
         return image
     decoded = Image.fromarray(x_HW3)
-    decoded.info = image.info  # with the orientation
+    decoded.info = image.info  # contains the orientation
     return decoded
 
 
 def rgb(image: Image.Image) -> Image.Image:
-    """Return `image` in mode RGB: transparency on white, of 16 bits the upper eight.
+    """Return `image` in mode RGB: transparency on white, the upper 8 bits of 16.
 
     Raises:
-        InputError: numbers of 32 bits, which have no agreed shades of grey.
+        InputError: 32-bit values, whose grey scale is undefined.
     """
-    if image.mode.startswith("I"):  # 16 bits of some formats come as 32
+    if image.mode.startswith("I"):  # Pillow reads some 16-bit formats as 32 bits
         x_HW = np.asarray(image)
         if x_HW.min() < 0 or x_HW.max() >= 1 << 16:
             raise InputError(
@@ -138,7 +138,7 @@ def rgb(image: Image.Image) -> Image.Image:
 
 
 def fractions(box_N4: np.ndarray | None, count: int, *, width: float, height: float) -> np.ndarray | None:
-    """Return boxes in pixels as fractions `(count, 4)`, float32; None where there are none, or invalid ones.
+    """Convert boxes from pixels to fractions `(count, 4)`, float32; None if they are missing or invalid.
 
     Args:
         box_N4: left, top, right and bottom in pixels, or None.
@@ -152,10 +152,10 @@ def fractions(box_N4: np.ndarray | None, count: int, *, width: float, height: fl
 
 
 def corners(centre_N4: np.ndarray) -> np.ndarray:
-    """Convert boxes from centre, width and height to left, top, right and bottom, clipped to the picture.
+    """Convert boxes from centre and size to left, top, right and bottom, clipped to the picture.
 
     Args:
-        centre_N4: as fractions of the picture's sides.
+        centre_N4: centre x and y, width and height, as fractions of the picture's sides.
     """
     middle_N2, half_N2 = centre_N4[:, :2], centre_N4[:, 2:] / 2
     return np.concatenate([middle_N2 - half_N2, middle_N2 + half_N2], axis=1).clip(0, 1)
@@ -164,17 +164,17 @@ def corners(centre_N4: np.ndarray) -> np.ndarray:
 def best_regions(
     box_N4: np.ndarray, score_N: np.ndarray, *, most: int, least: int, threshold: float, overlap: float
 ) -> np.ndarray:
-    """Return the numbers of the regions to keep, by falling score.
+    """Return the indices of the regions to keep, in descending order of score.
 
-    Greedy non-maximum suppression, over all classes: a region is dropped where its intersection over union with a kept
-    one is above `overlap`. Boxes without an area, such as those beyond the picture's border, come last.
+    Greedy non-maximum suppression over all classes: a region is dropped if its intersection over union with a kept one
+    exceeds `overlap`. Boxes with zero area, such as those outside the picture, come last.
 
     Args:
         box_N4: left, top, right and bottom.
         score_N: of the detector.
-        most, least: how many regions, where there are so many.
-        threshold: the score that regions beyond the `least` need.
-        overlap: 1 keeps all.
+        most, least: maximum and minimum number of regions.
+        threshold: minimum score of regions beyond the `least`.
+        overlap: maximum intersection over union; 1 keeps all.
     """
     area_N = (box_N4[:, 2:] > box_N4[:, :2]).all(axis=1)
     wanted_N = area_N & (score_N >= threshold)
@@ -188,7 +188,7 @@ def best_regions(
 
 
 def shared(box_4: np.ndarray, box_N4: np.ndarray) -> np.ndarray:
-    """Return the intersection over union of a box with each of others, `(N,)`; 0 where neither has an area."""
+    """Return the intersection over union of a box with each of N others, `(N,)`; 0 if both have zero area."""
     corner_N2 = np.maximum(box_4[:2], box_N4[:, :2])
     side_N2 = (np.minimum(box_4[2:], box_N4[:, 2:]) - corner_N2).clip(min=0)
     both_N = side_N2.prod(axis=1)

@@ -1,4 +1,4 @@
-"""Ray: sessions, which never join a stray cluster, resources of workers, trials side by side, jobs, a private head."""
+"""Ray: sessions that never join a stray cluster, worker resources, parallel trials, jobs, a private head."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ if TYPE_CHECKING:
 
 _EVERYWHERE = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-    "RAY_IGNORE_UNHANDLED_ERRORS": "1",  # of tasks that nobody waits for after a first error
-    "RAY_COLOR_PREFIX": "0",  # colours would come out as text (polypool.infra.process.output)
+    "RAY_IGNORE_UNHANDLED_ERRORS": "1",  # errors of tasks that are not awaited after a first error
+    "RAY_COLOR_PREFIX": "0",  # colours would be escaped as text (polypool.infra.process.output)
 }
 """Default settings of Ray."""
 _ON_ONE_MACHINE = {
-    "RAY_AUTH_MODE": "token",  # the one in the user's home, which Ray makes: others on this machine have none
-    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # listen on 127.0.0.1 alone, as where no other machine can join
-    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",  # by default a run waits up to two seconds to begin, and to end
-    "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",  # a process of its own, for clusters whose machines are taken away
-    "RAY_worker_niceness": "0",  # by default 15: whatever else runs on the machine would go first
+    "RAY_AUTH_MODE": "token",  # the token file in the user's home, created by Ray and not readable by other users
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # listen on 127.0.0.1 only, as if no other machine could join
+    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",  # by default a run waits up to two seconds to start and to end
+    "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",  # a separate process, for clusters with preemptible machines
+    "RAY_worker_niceness": "0",  # by default 15: all other processes would have priority
 }
-"""Default settings of a Ray that runs on this machine alone; Ray reads them when it is imported or starts."""
-_PATIENCE, _NO_PATIENCE = 30.0, 0.5  # seconds for Ray to be left
-_LONGEST = 36  # bytes of the folder below which Ray has its sockets, whose paths have at most 107
-_LOOKS = 10.0, 30.0  # seconds until the first look for who holds the cores, and between two
+"""Default settings of a local Ray, read when it is imported or starts."""
+_PATIENCE, _NO_PATIENCE = 30.0, 0.5  # seconds to shut Ray down
+_LONGEST = 36  # maximum length of Ray's folder in bytes: paths of its sockets have at most 107
+_LOOKS = 10.0, 30.0  # seconds until the first check of which jobs occupy the cores, and between checks
 
 
 def on_cluster() -> bool:
@@ -57,16 +57,16 @@ def on_cluster() -> bool:
 
 @contextmanager
 def ray_session(*, cpus: int | None = None, dashboard: bool = False) -> Iterator[None]:
-    """Connect to the cluster that RAY_ADDRESS names (a Ray job has one), or start a Ray on this machine.
+    """Connect to the cluster of RAY_ADDRESS (set in Ray jobs), or start Ray on this machine.
 
-    Inside another session, that one is used and left open.
+    A nested session reuses the open one and does not close it.
 
     Args:
-        cpus: cores of a Ray on this machine; all where None.
-        dashboard: whether it has one, which Ray Train asks how its actors are, and which takes seconds to start.
+        cpus: cores of a Ray on this machine; all if None.
+        dashboard: start the dashboard, which Ray Train queries for the state of actors; takes seconds.
 
     Raises:
-        InputError: RAY_ADDRESS names a job server.
+        InputError: RAY_ADDRESS is a job server.
         AwayError: no cluster answers there.
     """
     address = os.environ.get("RAY_ADDRESS", "local")
@@ -110,7 +110,7 @@ def ray_session(*, cpus: int | None = None, dashboard: bool = False) -> Iterator
 
 
 def _shorten_folder() -> None:
-    """Let Ray write to /tmp where the temporary folder's path is too long for its sockets."""
+    """Move Ray's files to /tmp if the temporary folder's path is too long for its sockets."""
     folder = os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp"
     if len(os.fsencode(folder)) > _LONGEST:
         print(
@@ -121,7 +121,7 @@ def _shorten_folder() -> None:
 
 
 def _answers(address: str) -> bool:
-    """Whether a server listens at `[ray://]host:port`; Ray itself would wait for minutes."""
+    """Whether a server listens at `[ray://]host:port`; Ray would wait for minutes."""
     host, _, port = address.rpartition("/")[2].rpartition(":")
     try:
         with socket.create_connection((host, int(port)), timeout=5):
@@ -131,7 +131,7 @@ def _answers(address: str) -> bool:
 
 
 def cores(kind: str = "CPU") -> int:
-    """Return the number of cores, or of another resource, of the open session's cluster."""
+    """Return the number of cores, or of another resource, of the connected cluster."""
     import ray
 
     return int(ray.cluster_resources().get(kind, 0))
@@ -139,10 +139,10 @@ def cores(kind: str = "CPU") -> int:
 
 @contextmanager
 def waiting_for_cores(count: int) -> Iterator[None]:
-    """Print which jobs of a cluster hold the cores that the work inside waits for, until it has some.
+    """Print which jobs occupy the cores that the block waits for, until it gets them.
 
     Args:
-        count: cores without which it does not begin.
+        count: number of cores that it needs to start.
     """
     over = threading.Event()
 
@@ -150,7 +150,7 @@ def waiting_for_cores(count: int) -> Iterator[None]:
         started, pause = time.monotonic(), _LOOKS[0]
         while not over.wait(pause):
             pause = _LOOKS[1]
-            with suppress(Exception):  # a cluster without a dashboard, or one that ends
+            with suppress(Exception):  # a cluster without a dashboard, or one that is shutting down
                 if not (line := _cores_held(count)):
                     return
                 say(line, what="cores", seconds=time.monotonic() - started)
@@ -164,7 +164,7 @@ def waiting_for_cores(count: int) -> Iterator[None]:
 
 
 def _cores_held(count: int) -> str:
-    """Return who holds the cores that this job lacks; empty where it has some, or enough are free."""
+    """Return which jobs occupy the cores that this job needs; empty if it has some, or enough are free."""
     import ray
     from ray.util.state import list_actors, list_jobs, list_placement_groups
 
@@ -190,7 +190,7 @@ def _cores_held(count: int) -> str:
 
 
 def local_cores() -> int:
-    """Return the number of cores that this process may use, as a Ray on this machine does."""
+    """Return the number of cores available to this process, as a local Ray counts them."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -203,12 +203,12 @@ class Resources:
 
     @classmethod
     def plan(cls, workers: int, *, fewest: int = 0, cpus: int) -> Resources:
-        """Share the cluster among the workers: a GPU each where there are enough, and up to `cpus` cores.
+        """Divide the cluster among the workers: a GPU each if there are enough, and up to `cpus` cores.
 
         Args:
-            workers: their largest number.
-            fewest: their smallest number; 0 for all.
-            cpus: cores that each wants.
+            workers: maximum number of workers.
+            fewest: minimum number of workers; 0 for all.
+            cpus: cores requested per worker.
 
         Raises:
             AwayError: the cluster has fewer cores than workers.
@@ -223,7 +223,7 @@ class Resources:
 
 
 _TUNE_SETTINGS = {
-    "RAY_AIR_NEW_OUTPUT": "0",  # the new one prints a table even at verbosity 0
+    "RAY_AIR_NEW_OUTPUT": "0",  # the new output engine prints a table even at verbosity 0
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     "TUNE_DISABLE_SIGINT_HANDLER": "1",  # Ctrl-C is handled by the command
     "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",  # the last report of a trial has no score
@@ -236,10 +236,10 @@ class Halving:
     """Asynchronous successive halving (ASHA, Li et al. 2020): after 1, 2, 4, ... epochs the worse half is stopped.
 
     Attributes:
-        metric: as `reporter` reports it.
-        higher_is_better: of that metric.
-        epochs: of a whole trial, which is never stopped at the last one.
-        factor: between the epochs of two decisions; the best 1 / factor go on.
+        metric: name in the reports.
+        higher_is_better: direction of the metric.
+        epochs: of a complete trial; none is stopped at the last epoch.
+        factor: ratio of the epochs of two decisions; the best 1 / factor continue.
     """
 
     metric: str
@@ -250,7 +250,7 @@ class Halving:
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
-    """A trial that ended: its number, its last report, and the error of it or of its process, if any."""
+    """A finished trial: its number, its last report, and its error or its process's, if any."""
 
     number: int
     result: Mapping[str, Any]
@@ -268,24 +268,28 @@ def run_side_by_side(
     halving: Halving | None = None,
     ended: Callable[[Ended], None],
 ) -> None:
-    """Call `work(0)` to `work(count - 1)` in processes of the running Ray session, each of which does one at a time.
+    """Call `work(0)` to `work(count - 1)` in processes of the Ray session, one trial per process at a time.
 
     Args:
-        work: returns a report; an error ends that trial alone.
+        work: returns a report; an error ends only that trial.
         count: number of trials.
-        concurrent: trials at once.
+        concurrent: maximum number of parallel trials.
         folder: for Tune's state.
-        resources: which a trial reserves, such as `{"CPU": 2}`; none where its workers reserve them.
-        retries: how often a trial is called again whose process died.
-        halving: how poor trials are stopped early, if they are; those end with their last report.
-        ended: called in this process after each trial.
+        resources: reserved per trial, such as `{"CPU": 2}`; empty if the trial's workers reserve them.
+        retries: number of retries of a trial whose process died.
+        halving: early stopping of poor trials, or None; stopped trials end with their last report.
+        ended: callback in this process after each trial.
     """
     os.environ.update(_TUNE_SETTINGS)
     from ray import tune
 
-    reserved = {"CPU": 0, "memory": 1, **resources}  # Tune refuses an empty request, and would reserve a core
+    reserved = {
+        "CPU": 0,
+        "memory": 1,
+        **resources,
+    }  # Tune rejects an empty request; by default it reserves a core
 
-    def trial(config: dict[str, Any]) -> dict[str, Any]:  # Ray shows its name before each line of output
+    def trial(config: dict[str, Any]) -> dict[str, Any]:  # Ray prefixes each output line with its name
         return dict(work(config["number"]))
 
     tuner = tune.Tuner(
@@ -294,7 +298,7 @@ def run_side_by_side(
         tune_config=tune.TuneConfig(
             scheduler=_scheduler(halving) if halving else None,
             max_concurrent_trials=concurrent,
-            # the process of a trial that is stopped early must end
+            # end the process of a trial that is stopped early
             reuse_actors=halving is None,
         ),
         run_config=tune.RunConfig(
@@ -317,12 +321,12 @@ def _scheduler(halving: Halving) -> Any:
         mode="max" if halving.higher_is_better else "min",
         max_t=max(1, halving.epochs - 1),
         reduction_factor=halving.factor,
-        stop_last_trials=False,  # the last trials still score the test split
+        stop_last_trials=False,  # the last trials may still be scoring the test split
     )
 
 
 def _end_callback(ended: Callable[[Ended], None]) -> Any:
-    """Return Tune's callback that reports the end of each trial."""
+    """Return the Tune callback that reports the end of each trial."""
     from ray.tune import Callback
 
     def report(trial: Any, error: str = "") -> None:
@@ -339,22 +343,22 @@ def _end_callback(ended: Callable[[Ended], None]) -> Any:
 
         def __reduce__(
             self,
-        ) -> tuple[type, tuple]:  # Tune keeps its settings on disk, to be restored by nobody
+        ) -> tuple[type, tuple]:  # Tune stores its settings on disk, which are not restored
             return Callback, ()
 
     return EndCallback()
 
 
 def report(metric: str, values: Mapping[str, Any]) -> None:
-    """Report `metric` and the epoch to the scheduler, from the process of a trial."""
-    if metric in values:  # not of a checkpoint within an epoch
+    """Report `metric` and the epoch to the scheduler, from a trial's process."""
+    if metric in values:  # not for a checkpoint within an epoch
         from ray import tune
 
         tune.report(_of_epoch(metric, values))
 
 
 def reporter(metric: str) -> Any:
-    """Return a callback of Ray Train that reports as `report` does, for a trial with workers of its own."""
+    """Return a Ray Train callback that reports like `report`, for a trial with separate workers."""
     from ray.tune.integration.ray_train import TuneReportCallback
 
     class Reporter(TuneReportCallback):
@@ -382,13 +386,13 @@ _PORTS = (
 
 @dataclass(frozen=True, kw_only=True)
 class JobServer:
-    """A server that takes Ray jobs.
+    """A server that accepts Ray jobs.
 
     Attributes:
         address: of a head's dashboard (`http://host:8265`), or of its cluster (`ray://host:10001`, `host:6379`).
-        token: of its clients; where empty, that of Ray's own settings (RAY_AUTH_TOKEN).
-        cluster: the address at which more nodes join; empty where unknown.
-        environment: variables with which another process of this machine works on the cluster; empty where unknown.
+        token: authentication token; if empty, Ray's own setting (RAY_AUTH_TOKEN).
+        cluster: address for joining nodes; empty if unknown.
+        environment: variables with which other processes on this machine connect to the cluster; empty if unknown.
     """
 
     address: str
@@ -405,7 +409,7 @@ class JobServer:
         from ray.job_submission import JobSubmissionClient
 
         for handler in logging.getLogger("ray").handlers:
-            handler.setLevel(logging.ERROR)  # it logs each file that is not sent, and each connection's end
+            handler.setLevel(logging.ERROR)  # it logs each excluded file, and the end of each connection
         headers = {"Authorization": f"Bearer {self.token}"} if self.token else None
         return JobSubmissionClient(self.address, headers=headers)
 
@@ -416,12 +420,12 @@ class JobServer:
 
         Args:
             words: of the command; `python` is the first on the head's PATH.
-            folder: the job's working directory, without the files that `.rayignore` names.
-            env: environment variables of the job, added to the head's.
+            folder: the job's working directory, without the files in `.rayignore`.
+            env: environment variables of the job, in addition to the head's.
             show: called with each line of the job's output.
 
         Raises:
-            InputError: the server does not answer, or the job did not succeed.
+            InputError: the server does not answer, or the job failed.
         """
         from ray.job_submission import JobStatus
 
@@ -437,7 +441,7 @@ class JobServer:
                     entrypoint=command, runtime_env={"working_dir": str(folder), "env_vars": dict(env)}
                 )
                 break
-            except RuntimeError as error:  # a head answers before it can take jobs
+            except RuntimeError as error:  # a head answers before it accepts jobs
                 if "No available agent" not in str(error) or time.monotonic() > limit:
                     raise
                 await asyncio.sleep(1)
@@ -475,16 +479,16 @@ def free_ports(count: int) -> list[int]:
 
 @contextmanager
 def private_head(*, cpus: int | None = None, alone: bool = True) -> Iterator[JobServer]:
-    """Start a head with its own ports, folder and token, and end it with all its processes.
+    """Start a Ray head with private ports, folder and token; at the end, stop it with all its processes.
 
     Args:
-        cpus: its number of cores; that of this machine where None.
-        alone: whether it listens on 127.0.0.1 alone, so that no other node can join.
+        cpus: number of cores; all of this machine if None.
+        alone: listen on 127.0.0.1 only, so that no other node can join.
 
     Raises:
         RuntimeError: it did not answer in time; the message has the end of its log.
     """
-    folder = Path(tempfile.mkdtemp(prefix="pp-", dir="/tmp"))  # short: Ray puts sockets into it
+    folder = Path(tempfile.mkdtemp(prefix="pp-", dir="/tmp"))  # short, because Ray's sockets are in it
     ports = dict(zip(_PORTS, free_ports(len(_PORTS)), strict=True))
     command = [
         str(Path(sys.executable).with_name("ray")),
@@ -496,7 +500,7 @@ def private_head(*, cpus: int | None = None, alone: bool = True) -> Iterator[Job
     command += ["--node-ip-address=127.0.0.1", "--dashboard-host=127.0.0.1", "--include-dashboard=true"]
     command += [f"--temp-dir={folder}", f"--num-cpus={cpus or os.cpu_count()}"]
     command += [f"{name}={port}" for name, port in ports.items()]
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # a job's `python` is the first on it
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # a job's `python` is the first on PATH
     token, cluster = secrets.token_hex(32), f"127.0.0.1:{ports['--port']}"
     env = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token}
     if alone:
@@ -535,7 +539,7 @@ def private_head(*, cpus: int | None = None, alone: bool = True) -> Iterator[Job
                 time.sleep(0.3)
         yield server
     finally:
-        head.terminate()  # `ray start --block` then ends what it started
+        head.terminate()  # `ray start --block` then ends its child processes
         try:
             head.wait(_END_SECONDS)
         except subprocess.TimeoutExpired:

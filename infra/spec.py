@@ -1,10 +1,10 @@
-"""Specs, which name the parts of a run, and the modules whose code they may name: `kmax(k=5)`, `mine:Mean`.
+"""Specs, which name parts of a run with parameters, and trust in modules: `kmax(k=5)`, `mine:Mean`.
 
-A plain name is a registered part or an installed entry point. `module:Name` runs the code of a module: a spec in a
-command line or in Python may name any, but one in a file (runs, stores, tags) only a module that is trusted by
+A plain name is a registered part or an installed entry point. `module:Name` runs the code of a module: specs typed on
+the command line or in Python may name any module; specs read from files (runs, stores, tags) only modules trusted by
 `--trust MODULE`, or `trust=("MODULE",)` in Python.
 
-Trust holds for the process, not for a thread, since any thread may use a loaded model; it is sent to Ray workers.
+Trust is per process, not per thread, because any thread may use a loaded model; it is passed on to Ray workers.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ from polypool.infra.limits import LARGEST_NUMBER
 _SPEC = re.compile(r"\s*+([A-Za-z_][\w.\-]*+(?::[A-Za-z_][\w.]*+)?)\s*+(?:\((.*)\))?\s*+", re.DOTALL)
 _KEY = re.compile(r"[A-Za-z_]\w*+")
 _CODE = re.compile(r"([^\W\d][\w.\-]*+)(?::([^\W\d]\w*+))?")
-"""A word, and what makes it `module:Name`; anywhere in a spec, also in parameters, brackets and quotes."""
+"""A word with its optional `:Name`, anywhere in a spec, including parameters, brackets and quotes."""
 LONGEST = 10_000
-"""Characters of a spec."""
+"""Maximum length of a spec."""
 _trusted: set[str] = set()
 
 
 @dataclass(frozen=True)
 class Spec:
-    """A name and the parameters given to it; `str` returns it in the form that `parse` reads."""
+    """A name and its parameters; `str` is the inverse of `parse`."""
 
     name: str
     params: Mapping[str, Any] = field(default_factory=dict)
 
     @staticmethod
     def parse(text: str | Spec) -> Spec:
-        """Return the spec that `name` or `name(key=value, ...)` is; each text is parsed once.
+        """Parse `name` or `name(key=value, ...)`; results are cached.
 
-        A value is a Python literal, `inf` or `nan`, or another spec, which stays a string. Nothing is evaluated.
+        A value is a Python literal, `inf` or `nan`, or a nested spec, which remains a string. Nothing is evaluated.
 
         Raises:
             InputError: the text is not a spec.
@@ -57,13 +57,13 @@ class Spec:
 
 
 def changed(spec: str, **params: Any) -> str:
-    """Return a spec with new values of some parameters: `changed("kmax(k=5)", k=3)`."""
+    """Return a spec with some parameters replaced: `changed("kmax(k=5)", k=3)`."""
     parsed = Spec.parse(spec)
     return str(Spec(parsed.name, {**parsed.params, **params}))
 
 
 def without(spec: str, *names: str) -> str:
-    """Return a spec without some of its parameters, if it has them."""
+    """Return a spec without some of its parameters."""
     parsed = Spec.parse(spec)
     return str(Spec(parsed.name, {key: value for key, value in parsed.params.items() if key not in names}))
 
@@ -90,7 +90,7 @@ def _parsed(text: str) -> Spec:
 
 
 def written(value: Any) -> str:
-    """Return a value as a spec holds it: texts that read back without quotes, such as specs, have none."""
+    """Return a value in the form of a spec: strings that parse without quotes, such as specs, are unquoted."""
     if isinstance(value, str):
         with suppress(InputError):
             if _parsed(f"a(b={value})").params == {"b": value}:
@@ -99,10 +99,10 @@ def written(value: Any) -> str:
 
 
 def split_values(inside: str, spec: str) -> list[str]:
-    """Split at the commas that are in no bracket and no quote; messages name `spec`.
+    """Split at commas outside brackets and quotes; messages name `spec`.
 
     Raises:
-        InputError: a bracket or quote is not closed.
+        InputError: an unclosed bracket or quote.
     """
     parts, start, depth, quote, escaped = [], 0, 0, "", False
     for at, char in enumerate(inside):
@@ -127,11 +127,11 @@ def split_values(inside: str, spec: str) -> list[str]:
 
 
 _NUMBERS = {"inf": math.inf, "nan": math.nan}
-"""Numbers that `repr` writes as names."""
+"""Numbers whose `repr` is a name."""
 
 
 class _Numbers(ast.NodeTransformer):
-    """Makes constants of the names in `_NUMBERS`."""
+    """Replaces the names in `_NUMBERS` by constants."""
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
         return ast.Constant(_NUMBERS[node.id]) if node.id in _NUMBERS else node
@@ -140,7 +140,7 @@ class _Numbers(ast.NodeTransformer):
 def _value(text: str, spec: str) -> Any:
     try:
         value = ast.literal_eval(_Numbers().visit(ast.parse(text, mode="eval")))
-    except (ValueError, SyntaxError, RecursionError, MemoryError):  # the last two: nested too deeply
+    except (ValueError, SyntaxError, RecursionError, MemoryError):  # the last two: nesting is too deep
         if _SPEC.fullmatch(text):
             return text
         raise InputError(f"{text!r} in the spec {spec!r} is neither a literal nor a spec") from None
@@ -157,34 +157,34 @@ def _refuse_large(value: Any, spec: str) -> None:
 
 
 def trust_modules(*modules: str) -> None:
-    """Let specs name parts of these modules as `module:Name`."""
+    """Allow specs to name parts of these modules as `module:Name`."""
     _trusted.update(modules)
 
 
 def trusted() -> tuple[str, ...]:
-    """Return the trusted modules, for another process."""
+    """Return the trusted modules, to pass on to another process."""
     return tuple(sorted(_trusted))
 
 
 def modules_of(specs: Iterable[str]) -> tuple[str, ...]:
-    """Return the modules that specs name, each once: `gcn(then=mine:Mean)` names `mine`."""
+    """Return the distinct modules that specs name: `gcn(then=mine:Mean)` names `mine`."""
     return tuple(dict.fromkeys(module for spec in specs for module, name in _CODE.findall(spec) if name))
 
 
 def trust_specs(*specs: str) -> None:
-    """Trust the modules that specs name, which a user typed or a user's program made."""
+    """Trust the modules in specs that the user typed or a user's program created."""
     trust_modules(*modules_of(specs))
 
 
 def refuse_untrusted(spec: str, *, where: str) -> None:
-    """Refuse a spec that names an untrusted module, itself or in a parameter; nothing is imported.
+    """Check that a spec and its nested specs name no untrusted module; nothing is imported.
 
     Args:
-        spec: as it was read.
+        spec: as read.
         where: the file and its field, for the message.
 
     Raises:
-        InputError: it names one.
+        InputError: an untrusted module.
     """
     for module in modules_of([spec]):
         if module not in _trusted:
@@ -196,15 +196,15 @@ def refuse_untrusted(spec: str, *, where: str) -> None:
 
 
 def load_part(target: str, *, kind: str = "part", origin: str = "") -> Any:
-    """Import what `module:Name` names, which must be trusted.
+    """Import `module:Name` from a trusted module.
 
     Args:
         target: `module:Name`.
         kind: its name in messages.
-        origin: follows the name in messages, such as the package of a plug-in.
+        origin: suffix of the name in messages, such as the package of a plug-in.
 
     Raises:
-        InputError: the module cannot be imported, or has nothing of this name.
+        InputError: the import fails, or the module has no such name.
     """
     if not (match := _CODE.fullmatch(target)) or not match[2]:
         raise InputError(
@@ -226,5 +226,5 @@ def load_part(target: str, *, kind: str = "part", origin: str = "") -> Any:
 
 
 def trust_flags(modules: Iterable[str]) -> list[str]:
-    """Return the flags of a command line that trust modules."""
+    """Return the command-line flags that trust modules."""
     return [word for module in modules for word in ("--trust", module)]

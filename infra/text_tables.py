@@ -1,4 +1,4 @@
-"""Tables of text, as a terminal, Markdown and LaTeX show them, and numbers and times as text."""
+"""Tables as text, Markdown and LaTeX; numbers and durations as text."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 WIDTH = 120
-"""Columns of a terminal that a `Table` takes at most."""
+"""Maximum width of a `Table` in a terminal, in characters."""
 ABSENT = "\u2013"  # an en dash
 _GAP = 2  # blanks between columns
 _LATEX = {
@@ -49,13 +49,13 @@ class Table:
     """A titled table with a label in each row.
 
     Attributes:
-        title: stands above it.
+        title: heading above the table.
         legend: sentences under the title, without full stops.
-        header: the columns' names; line breaks in them count in a terminal alone.
-        rows: a label and the entries beside it; spaces that align entries count in a terminal alone.
+        header: column names; line breaks apply to terminals only.
+        rows: a label and the entries of each row; alignment spaces apply to terminals only.
         notes: sentences under the table.
         best: row and column of the entries that LaTeX sets in bold.
-        label: columns of a terminal that long labels keep before a table's last columns go below.
+        label: minimum width of the label column in a terminal before columns are moved below.
     """
 
     title: str
@@ -73,10 +73,10 @@ def aligned(
     """Return the lines of a table for a terminal: a header, a rule and the rows.
 
     Args:
-        header: the columns' names, of several lines each where they hold line breaks.
-        rows: a text for each column; blanks at the end of a number are kept, so that signs after others line up.
-        width: the most columns of the terminal; only the first column is wrapped to fit.
-        left: the columns that are set left, the others right.
+        header: column names, possibly with line breaks.
+        rows: a text per column; trailing blanks of a number are kept, so that signs after numbers align.
+        width: maximum width in characters; only the first column is wrapped.
+        left: indices of the left-aligned columns; the others are right-aligned.
     """
     table = RichTable(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, _GAP - 1, 0, 0))
     height = max(name.count("\n") for name in header)
@@ -86,7 +86,7 @@ def aligned(
         text = Text("\n" * (height - name.count("\n")) + name, justify="left" if at in left else "right")
         table.add_column(text, no_wrap=at > 0, min_width=size if at else None, overflow="fold")
     for cells in rows:
-        # rich strips what it sets right itself
+        # rich strips entries that it right-aligns
         texts = (cell if at in left else cell.rjust(sizes[at]) for at, cell in enumerate(cells))
         table.add_row(*(Text(text, justify="left") for text in texts))
     output = StringIO()
@@ -95,7 +95,7 @@ def aligned(
 
 
 def as_text(table: Table) -> str:
-    """Return a table of at most `WIDTH` columns: long labels are wrapped, and columns too many go below."""
+    """Return a table of at most `WIDTH` characters per line: long labels are wrapped, excess columns moved below."""
     lines = [table.title, *(line for text in table.legend for line in textwrap.wrap(text, WIDTH))]
     lines += ["", text_rows(table)]
     if table.notes:
@@ -104,7 +104,7 @@ def as_text(table: Table) -> str:
 
 
 def text_rows(table: Table) -> str:
-    """Return the header and rows of `as_text` alone."""
+    """Return the header and rows of `as_text`."""
     lines: list[str] = []
     for columns in _parts(table):
         header, *rows = [[entries[k] for k in (0, *columns)] for entries in (table.header, *table.rows)]
@@ -113,7 +113,7 @@ def text_rows(table: Table) -> str:
 
 
 def _parts(table: Table) -> Iterator[list[int]]:
-    """Yield the columns beside the label that fit beside each other."""
+    """Yield groups of columns that fit the width together with the label."""
     label, *widths = [_cell_width(column) for column in zip(table.header, *table.rows, strict=True)]
     room = left = WIDTH - min(table.label, label)
     columns: list[int] = []
@@ -131,7 +131,7 @@ def _cell_width(texts: Sequence[str]) -> int:
 
 
 def as_markdown(table: Table, *, level: int = 2) -> str:
-    """Return a Markdown table with its legend and notes under a heading."""
+    """Return a Markdown table under a heading, with its legend and notes."""
     notes = "\n".join(f"- {note}" for note in table.notes)
     parts = (f"{'#' * level} {table.title}", markdown_legend(table), markdown_rows(table), notes)
     return "\n\n".join(part for part in parts if part)
@@ -142,7 +142,7 @@ def markdown_legend(table: Table) -> str:
 
 
 def markdown_rows(table: Table) -> str:
-    """Return the header and rows of `as_markdown` alone."""
+    """Return the header and rows of `as_markdown`."""
     header, *rows = _one_line(table)
     rows = [header, *([f"`{label}`", *entries] for label, *entries in rows)]
     lines = [
@@ -153,7 +153,7 @@ def markdown_rows(table: Table) -> str:
 
 
 def as_latex(table: Table) -> str:
-    """Return a LaTeX table with booktabs' rules."""
+    """Return a LaTeX table with booktabs rules."""
     header, *rows = ([_tex(entry) for entry in entries] for entries in _one_line(table))
     for at, row in enumerate(rows):
         row[0] = rf"\texttt{{{row[0]}}}"
@@ -167,7 +167,7 @@ def as_latex(table: Table) -> str:
 
 
 def _one_line(table: Table) -> Iterator[list[str]]:
-    """Yield the header and the rows without line breaks and spaces that align."""
+    """Yield the header and the rows without line breaks and alignment spaces."""
     for at, row in enumerate((table.header, *table.rows)):
         yield [text if at and not k else " ".join(text.split()) for k, text in enumerate(row)]
 
@@ -182,12 +182,12 @@ def _tex(text: str) -> str:
 
 
 def decimals(largest: float) -> int:
-    """Return how many decimals are shown of values up to `largest`."""
+    """Return the number of decimals to show for values up to `largest`."""
     return 1 if largest >= 10 else 2 if largest > 1 else 3
 
 
 def duration(time: float | None) -> str:
-    """Return seconds as text, such as `1 h 02 min`; None is unknown."""
+    """Return seconds as text, such as `1 h 02 min`; `unknown` for None."""
     if time is None:
         return "unknown"
     minutes, rest = divmod(round(time), 60)

@@ -152,7 +152,7 @@ def test_nothing_is_checked_after_a_vital_check_fails():
         ([True, False, True, False], "2 of 4 checks failed"),
         (
             [False, False, None, None],
-            "2 of 4 checks failed; 2 were not run, as they need that 'check 1' holds",
+            "2 of 4 checks failed; 2 were not run because they require that 'check 1' holds",
         ),
     ],
 )
@@ -206,7 +206,7 @@ def test_the_verb_prints_a_line_a_check_and_ends_with_0_or_2(capsys):
     assert "FAILED       padding and" in captured.out
     assert "Summing: 8 of 26 checks failed\n" in captured.err
     assert verb("broken_parts:Short") == 2
-    message = "1 of 17 checks failed; 14 were not run, as they need that 'two batches of tensors"
+    message = "1 of 17 checks failed; 14 were not run because they require that 'two batches of tensors"
     own_data = "a task that reads data of its own is checked with --recipe RECIPE"
     err = capsys.readouterr().err
     assert (message in err, own_data in err) == (True, True), err

@@ -1,4 +1,4 @@
-"""Attention of a CPU under autocast, in float32."""
+"""Attention in float32 under a CPU's autocast."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from torch.nn import functional as F
 def attend_in_float32() -> torch.library.Library:
     """Compute `scaled_dot_product_attention` in float32 under a CPU's autocast, until the process ends.
 
-    The gradient of torch's kernel takes about ten times as long in bfloat16 as in float32, in torch 2.13 at least. This
-    replaces what autocast does for every caller of torch's function, modules of other packages included. The result
-    has autocast's precision, as before.
+    The backward pass of torch's kernel is about ten times slower in bfloat16 than in float32 (torch 2.13). This
+    replaces autocast's rule for all callers of the function, including modules of other packages. The result has
+    autocast's dtype, as before.
     """
     override = torch.library.Library("aten", "IMPL")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # torch warns that its own kernel is replaced
         override.impl("scaled_dot_product_attention", _attend, "AutocastCPU")
-    return override  # it holds as long as this object
+    return override  # the rule applies as long as this object exists
 
 
 def _attend(
     query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, *args: Any, **kwargs: Any
 ) -> Tensor:
     dtype = torch.get_autocast_dtype("cpu")
-    if query.dtype == torch.float64:  # autocast leaves it alone
+    if query.dtype == torch.float64:  # not affected by autocast
         dtype = torch.float64
     wide = torch.promote_types(dtype, torch.float32)
     if attn_mask is not None and attn_mask.dtype != torch.bool:

@@ -1,4 +1,4 @@
-"""Batch normalisation of sets: statistics over real elements only, over all workers."""
+"""Batch normalisation of sets, with statistics over the real elements of all workers."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from polypool.infra.compute.dist import all_sum
 
 
 class SetBatchNorm(nn.BatchNorm1d):
-    """`nn.BatchNorm1d` over the channels of the elements of sets, `(R, D)` one below the other.
+    """`nn.BatchNorm1d` over the channels of the elements of sets, concatenated to `(R, D)`.
 
-    In training the mean and variance are those of the real elements of the whole global batch, so neither padding nor
-    the number of workers changes a result. Counts and moments are computed in float32 at least: in bfloat16, 3,713
-    elements are 3,712.
+    In training, mean and variance are over the real elements of the global batch, so neither padding nor the number of
+    workers changes a result. Counts and moments are computed in float32 at least: in bfloat16, 3,713 elements round to
+    3,712.
 
     Deviation from VSE-infinity's code, whose `BatchNorm1d` includes the zeros of padded regions; its released models
     therefore reach their published numbers only with that padding.
@@ -29,8 +29,8 @@ class SetBatchNorm(nn.BatchNorm1d):
 
         Args:
             x_RD: the elements.
-            real: which are real: a mask `(R)`, or how many of the first; None for all. Others come out finite and
-                undefined.
+            real: the real elements: a mask `(R)`, or the number of leading ones; None for all. Other rows are finite
+                and undefined.
         """
         if not self.training:
             return super().forward(x_RD)

@@ -1,9 +1,9 @@
-"""Cost of work, in a unit that depends little on other work on the same machine.
+"""Computational cost in a unit that depends little on other load of the machine.
 
-The processor time of this process, all its threads together, is divided by that of a probe timed just before and just
-after: a product of two 512 x 512 matrices in float32. A shared core, cache or clock slows both. Other processes, such
-as video decoders, are not included. On an accelerator, which is not shared, it is the wall-clock time until all
-requested work is done.
+The CPU time of this process (all threads) is divided by the CPU time of a benchmark run just before and just after: a
+product of two 512 x 512 matrices in float32. Contention for a core, cache or clock slows both equally. Other processes,
+such as video decoders, are not included. On an accelerator, which is not shared, cost is the wall-clock time until all
+queued work is done.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
     import torch
 
 SIDE = 512
-"""Rows and columns of the probe's matrices."""
+"""Rows and columns of the benchmark's matrices."""
 UNIT = f"products of two {SIDE} x {SIDE} matrices"
-"""The unit of costs."""
+"""Unit of costs."""
 _PRODUCTS = 8
-"""Products of a probe, whose mean counts: some 30 ms of a core."""
+"""Products per benchmark, averaged: about 30 ms of a core."""
 
 
 def seconds(device: torch.device) -> float:
-    """Return the seconds that this process has spent on a device, from an arbitrary origin."""
+    """Return the time that this process has spent on a device, in seconds from an arbitrary origin."""
     if device.type == "cpu":
         return time.process_time()
     import torch
@@ -33,7 +33,7 @@ def seconds(device: torch.device) -> float:
 
 
 def probe(device: torch.device) -> float:
-    """Return the mean seconds of one product; no random numbers are drawn."""
+    """Return the mean time of one benchmark product, in seconds; draws no random numbers."""
     import torch
 
     matrix = torch.linspace(-1.0, 1.0, SIDE * SIDE, dtype=torch.float32, device=device).reshape(SIDE, SIDE)
@@ -46,7 +46,7 @@ def probe(device: torch.device) -> float:
 
 
 class CostMeter:
-    """Measures the cost of work on a device since it was created."""
+    """Measures the cost of work on a device since its creation."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -55,7 +55,7 @@ class CostMeter:
         self._since = seconds(device)
 
     def lap(self) -> float:
-        """Return the cost, in `UNIT`, since the creation or the last lap, and set `seconds` to its time."""
+        """Return the cost in `UNIT` since the creation or the last lap; set `seconds` to the elapsed time."""
         self.seconds = seconds(self.device) - self._since
         again = probe(self.device)
         cost = self.seconds / ((self._probe + again) / 2)

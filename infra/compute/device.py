@@ -1,4 +1,4 @@
-"""Devices, the transfer of batches to them, and whether code is being compiled for one."""
+"""Device selection, transfer of batches, and detection of tracing."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from torch import Tensor, nn
 
 
 def best_device() -> torch.device:
-    """Return the GPU where there is one, else the CPU.
+    """Return the GPU if one is available, otherwise the CPU.
 
-    On a GPU it also turns off TF32 in cuDNN, so that convolutions and recurrent networks in float32 are computed in
-    float32, as torch computes matrix products. With TF32, features of an I3D differed from a CPU's by up to 0.02.
+    On a GPU this also disables TF32 in cuDNN, so that float32 convolutions and recurrent networks are computed in
+    float32, as torch's matrix products are. With TF32, I3D features differed from a CPU's by up to 0.02.
     """
     if not torch.cuda.is_available():
         return torch.device("cpu")
@@ -21,9 +21,9 @@ def best_device() -> torch.device:
 
 
 def computes_bfloat16(device: torch.device) -> bool:
-    """Whether a device has bfloat16 in hardware.
+    """Whether a device supports bfloat16 in hardware.
 
-    There it takes half the time of float32; emulated, it took four times as long on one processor.
+    In hardware it takes half the time of float32; emulated, four times as long on one processor.
     """
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
@@ -34,7 +34,7 @@ def computes_bfloat16(device: torch.device) -> bool:
 
 
 def device_of(model: nn.Module) -> torch.device:
-    """Return the device of a model's first parameter; the CPU where it has none."""
+    """Return the device of a model's first parameter; the CPU if it has none."""
     return next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
 
 
@@ -44,15 +44,15 @@ def on_device(batch: Mapping[str, Tensor], device: torch.device) -> dict[str, Te
 
 
 def traced() -> bool:
-    """Return whether code is compiled, exported or inside a transform of `torch.func`, so that no value is known."""
+    """Whether the code is compiled, exported or inside a `torch.func` transform, so that values are not available."""
     # no public function tells of a transform
     return torch.compiler.is_compiling() or torch._C._functorch.maybe_current_level() is not None
 
 
 def shapes_only(x: Tensor) -> bool:
-    """Return whether code may depend on the shape of `x`, and not on its values.
+    """Whether code may depend on the shape of `x`, but not on its values.
 
-    True where code is traced, and on every device but the CPU: reading a value there makes the host wait for the
-    device, and cannot be captured in a CUDA graph.
+    True under tracing, and on every device but the CPU: reading a value would synchronise with the device, and cannot
+    be captured in a CUDA graph.
     """
     return x.device.type != "cpu" or traced()

@@ -1,8 +1,7 @@
-"""Collective operations of training; with one process they do nothing.
+"""Collective operations of training; no-ops in a single process.
 
-Losses and batch statistics see the global batch: embeddings of all workers are gathered with their gradient, every
-worker computes the same loss on them, and DDP's mean over workers is the exact gradient of one process with the whole
-batch.
+Losses and batch statistics use the global batch: embeddings of all workers are gathered with gradients, every worker
+computes the same loss on them, and DDP's mean over workers equals the gradient of one process with the whole batch.
 """
 
 from __future__ import annotations
@@ -18,18 +17,21 @@ from torch.distributed.nn.functional import all_gather
 
 
 def rank() -> int:
-    """Return the number of this worker; 0 where training is not distributed."""
+    """Return the rank of this worker; 0 if training is not distributed."""
     return dist.get_rank() if dist.is_initialized() else 0
 
 
 def world() -> int:
-    """Return the number of workers; 1 where training is not distributed."""
+    """Return the number of workers; 1 if training is not distributed."""
     return dist.get_world_size() if dist.is_initialized() else 1
 
 
 class _Gather(torch.autograd.Function):
-    """Concatenate along the batch. Every worker computes the same loss, so its own slice of the gradient, times the
-    number of workers that DDP averages over, suffices: no communication in backward."""
+    """All-gather along the batch axis with a local backward pass.
+
+    Every worker computes the same loss, so its slice of the gradient, times the number of workers (over which DDP
+    averages), suffices: the backward pass needs no communication.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -43,24 +45,26 @@ class _Gather(torch.autograd.Function):
 
 
 def gather(x: Tensor) -> Tensor:
-    """Concatenate every worker's `(b, ...)` into the global `(B, ...)`, in order of rank, with gradient.
+    """Concatenate every worker's `(b, ...)` to the global `(B, ...)` in order of rank, with gradient.
 
-    Every worker has equally many samples. The loss of the result must be the same on every worker, and gradients of
-    parameters must be averaged over workers, as DDP does.
+    All workers must have equally many samples and compute the same loss of the result, and parameter gradients must be
+    averaged over workers, as DDP does.
     """
     return x if world() == 1 else _Gather.apply(x)
 
 
 def gather_shared(x: Tensor) -> Tensor:
-    """Concatenate as `gather` does, for samples that every worker uses differently, such as captions to score its own
-    images against. Their gradient is the sum over the workers; the results must reach the loss through `gather`, whose
-    factor DDP's mean removes."""
+    """Concatenate like `gather`, for samples that every worker uses differently.
+
+    For example captions against which a worker scores its own images. Their gradient is the sum over the workers;
+    results must reach the loss through `gather`, whose factor cancels DDP's mean.
+    """
     return x if world() == 1 else torch.cat(all_gather(x))
 
 
 @torch.no_grad()
 def gather_uneven(x: Tensor) -> Tensor:
-    """Concatenate every worker's `(b, ...)`, in order of rank, where b may differ and be 0; without gradient."""
+    """Concatenate every worker's `(b, ...)` in order of rank; b may differ and be 0; without gradient."""
     if world() == 1:
         return x
     sizes = gather_objects(len(x))
@@ -73,14 +77,14 @@ def gather_uneven(x: Tensor) -> Tensor:
 
 @torch.no_grad()
 def broadcast_state(module: nn.Module) -> None:
-    """Give every worker the parameters and buffers of rank 0."""
+    """Broadcast the parameters and buffers of rank 0."""
     if world() > 1:
         for x in module.state_dict().values():
             dist.broadcast(x, src=0)
 
 
 class _Sum(torch.autograd.Function):
-    """Add up over the workers, and the gradients likewise."""
+    """All-reduce by sum, forward and backward."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -100,14 +104,14 @@ def all_sum(x: Tensor) -> Tensor:
 
 
 _BUCKET = 2**23
-"""Numbers averaged at once."""
+"""Bucket size of an all-reduce, in numbers."""
 
 
 @torch.no_grad()
 def average_gradients(parameters: Iterable[nn.Parameter]) -> None:
-    """Give every worker the mean of the workers' gradients, as DDP does.
+    """Average gradients over the workers, as DDP does.
 
-    A gradient that some workers lack is zero there; one that all lack stays None.
+    A gradient that is missing on some workers counts as zero there; one that is missing on all stays None.
 
     Args:
         parameters: the same on every worker, in the same order.

@@ -1,7 +1,8 @@
-"""Dropout drawn by the sample: the same for any number of workers, and after any restart.
+"""Dropout with a counter-based mask per sample: the same for any number of workers, and after any restart.
 
-What is dropped depends on the seed, the step, the number of the dropout in it, the sample's place in the global batch,
-and a value's place in the sample; not on the padding of a set. torch's generator gives each worker other numbers.
+The mask depends on the seed, the step, the index of the dropout within the step, the sample's index in the global
+batch, and the value's index in the sample; it does not depend on a set's padding. With torch's generator, each worker
+would draw other numbers.
 """
 
 from __future__ import annotations
@@ -19,21 +20,21 @@ from polypool.infra.compute.randomness import state_of, uniform, words
 
 _BITS = 2**32
 _FACTORS = (0x7FEB352D, 0x846CA68B)
-"""Of the 32-bit hash `lowbias32`, which has little bias (Wellons 2018)."""
+"""Constants of the 32-bit hash `lowbias32` (Wellons 2018)."""
 _SPREAD = (0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D, 0x27D4EB2F)
-"""Odd numbers that keep the axes of a sample apart."""
+"""Odd multipliers that decorrelate the axes of a sample."""
 
 
 @dataclass(kw_only=True)
 class Draws:
-    """The draws of one step on one worker.
+    """The random state of one step on one worker.
 
     Attributes:
         seed, step: of the run.
-        first: place in the global batch of this worker's first sample.
-        samples: how many it has.
+        first: index of this worker's first sample in the global batch.
+        samples: number of its samples.
         count: dropouts so far in this step.
-        state: hash of seed and step on a device, `()` int64, where a CUDA graph is to read it at each replay.
+        state: hash of seed and step on a device, `()` int64, if a CUDA graph reads it at each replay.
     """
 
     seed: int
@@ -44,9 +45,9 @@ class Draws:
     state: Tensor | None = None
 
     def keys(self, rows: int, device: torch.device) -> Tensor:
-        """Return a 32-bit number for each row of the step's next dropout, `(rows,)` int32.
+        """Return a 32-bit key for each row of the step's next dropout, `(rows,)` int32.
 
-        Several rows of a sample, such as the five captions of an image, are consecutive.
+        Rows of one sample, such as the five captions of an image, are consecutive.
         """
         self.count += 1
         first = self.first * rows // self.samples
@@ -63,13 +64,13 @@ _DRAWS: ContextVar[Draws | None] = ContextVar("draws", default=None)
 
 
 def current_draws() -> Draws | None:
-    """Return the draws of the current step; None outside one."""
+    """Return the random state of the current step; None outside a step."""
     return _DRAWS.get()
 
 
 @contextmanager
 def drawn(draws: Draws | None) -> Iterator[None]:
-    """Let every `Dropout` inside draw by the sample; with None, as torch does."""
+    """Make every `Dropout` inside draw masks per sample; with None, from torch's generator."""
     token = _DRAWS.set(draws)
     try:
         yield
@@ -78,7 +79,7 @@ def drawn(draws: Draws | None) -> Iterator[None]:
 
 
 def drawn_again() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-    """Return the contexts of `torch.utils.checkpoint` (`context_fn`) in which recomputation draws the same numbers."""
+    """Return the contexts of `torch.utils.checkpoint` (`context_fn`) that make recomputation draw the same masks."""
     draws = _DRAWS.get()
     return nullcontext(), drawn(replace(draws) if draws else None)
 
@@ -86,7 +87,7 @@ def drawn_again() -> tuple[AbstractContextManager[None], AbstractContextManager[
 class Dropout(nn.Dropout):
     """Dropout whose input has samples on its first axis.
 
-    It is drawn by the sample inside `drawn`, as in the training loop, and elsewhere as torch does, as in compiled code.
+    Masks are drawn per sample inside `drawn`, as in the training loop; otherwise, and in compiled code, by torch.
     """
 
     def forward(self, x: Tensor) -> Tensor:
@@ -97,7 +98,7 @@ class Dropout(nn.Dropout):
 
 
 def keep(key_B: Tensor, shape: torch.Size, p: float) -> Tensor:
-    """Return which values of `(B, ...)` stay, bool, each with probability 1 - p; `key_B` is a number per row, int32."""
+    """Return the bool mask of values `(B, ...)` to keep, each with probability 1 - p; `key_B` has int32 keys."""
     word = key_B.view(-1, *[1] * (len(shape) - 1))
     for axis, (size, spread) in enumerate(zip(shape[1:], _SPREAD, strict=False), 1):
         place = torch.arange(size, dtype=torch.int32, device=key_B.device) * _signed(spread)
@@ -108,7 +109,7 @@ def keep(key_B: Tensor, shape: torch.Size, p: float) -> Tensor:
 def _hashed(word: Tensor) -> Tensor:
     """Mix the bits of 32-bit numbers, in place."""
     for shift, factor in zip((16, 15), _FACTORS, strict=True):
-        word ^= (word >> shift) & ((1 << (32 - shift)) - 1)  # the sign is no bit to be copied
+        word ^= (word >> shift) & ((1 << (32 - shift)) - 1)  # shift without sign extension
         word *= _signed(factor)
     word ^= (word >> 16) & 0xFFFF
     return word
@@ -120,7 +121,7 @@ def _signed(number: int) -> int:
 
 
 def by_sample(module: nn.Module) -> nn.Module:
-    """Replace the dropout modules inside a library's module; its dropout functions, as in attention, stay."""
+    """Replace the dropout modules inside a library's module; functional dropout, as in attention, remains."""
     for name, child in module.named_children():
         if type(child) is nn.Dropout:
             setattr(module, name, Dropout(child.p, child.inplace))
@@ -130,10 +131,10 @@ def by_sample(module: nn.Module) -> nn.Module:
 
 
 class Replay:
-    """Repeats a computation with the same random numbers, those drawn by the sample and those of torch's generators.
+    """Repeats a computation with the same random numbers, counter-based ones and those drawn from torch's generators.
 
     Args:
-        draws: of the step, before the computation; None outside a training step.
+        draws: state of the step before the computation; None outside a training step.
         device: of the computation.
     """
 
@@ -144,7 +145,7 @@ class Replay:
 
     @contextmanager
     def first(self) -> Iterator[Draws | None]:
-        """Compute for the first time; yield draws that count the dropouts."""
+        """Compute for the first time; yield the state that counts the dropouts."""
         self._states = [torch.get_rng_state(), *map(torch.cuda.get_rng_state, self.cuda)]
         own = replace(self.draws) if self.draws else None
         with drawn(own):
@@ -152,7 +153,7 @@ class Replay:
 
     @contextmanager
     def again(self) -> Iterator[None]:
-        """Compute again, and restore the state of torch's generators."""
+        """Recompute, then restore the state of torch's generators."""
         with torch.random.fork_rng(devices=self.cuda), drawn(replace(self.draws) if self.draws else None):
             torch.set_rng_state(self._states[0])
             for device, state in zip(self.cuda, self._states[1:], strict=True):

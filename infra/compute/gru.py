@@ -1,9 +1,9 @@
-"""GRU over sets of different sizes: cuDNN's on a GPU, and on a CPU one that takes little more than its products.
+"""GRU over sets of different sizes: cuDNN's on a GPU, and a faster implementation on a CPU.
 
-torch's GRU on a CPU packs its recurrent weights at every step, and adds to the gradients of every weight and of all
-elements at every step, which for recurrent weights of 3 x 1024 x 1024 costs as much as the products themselves. Here
-weights are packed once, and each one's gradient is one product over all steps. Under autocast it stays in float32 on a
-CPU, where torch's, in bfloat16, takes longer.
+On a CPU, torch's GRU packs its recurrent weights at every step, and accumulates the gradients of all weights and
+elements at every step, which for recurrent weights of 3 x 1024 x 1024 costs as much as the matrix products. Here
+weights are packed once, and each weight's gradient is one product over all steps. Under autocast it computes in float32
+on a CPU, where torch's is slower in bfloat16.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from polypool.infra.compute.device import shapes_only, traced
 from polypool.infra.compute.recurrence import Direction
 
 MANY = 16384
-"""With fewer states a step, sets times hidden width, torch is faster on a CPU: calls cost more than products."""
+"""Below this number of states per step (sets x hidden width) torch is faster on a CPU: call overhead dominates."""
 WIDE, FEW = 768, 8
-"""Without gradients torch is faster below this hidden width, and up to so many sets, as packing is most of the work."""
+"""Without gradients torch is faster below this hidden width and up to this many sets: packing dominates."""
 
 
 class GRU(nn.RNNBase):
-    """One layer of `torch.nn.GRU`, batch first, whose parameters have the same names, for padded sets.
+    """One layer of `torch.nn.GRU`, batch first and with the same parameter names, for padded sets.
 
     Args:
         inputs: width E of the elements.
@@ -44,10 +44,10 @@ class GRU(nn.RNNBase):
 
         Args:
             x_BNE: the sets' elements, real ones first.
-            size_B: how many are real, at least one of each set; on any device.
+            size_B: number of real elements, at least one per set; on any device.
 
         Returns:
-            The states `(B, N, R, H)` of R directions, zero in the pads, and each direction's last `(R, B, H)`.
+            The states `(B, N, R, H)` of R directions, zero in the padding, and each direction's last state `(R, B, H)`.
         """
         if shapes_only(x_BNE):
             return self._padded(x_BNE, size_B)
@@ -58,19 +58,19 @@ class GRU(nn.RNNBase):
 
     @property
     def weights(self) -> list[tuple[Tensor, Tensor, Tensor, Tensor]]:
-        """Weights and biases of the inputs and of the states, of each direction."""
+        """Input and recurrent weights and biases of each direction."""
         ends = ("l0", "l0_reverse")[: 1 + self.bidirectional]
         names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
         return [tuple(getattr(self, f"{name}_{end}") for name in names) for end in ends]
 
     def _is_small(self, sets: int) -> bool:
-        """Whether torch is faster on a CPU."""
+        """Whether torch is faster for this size on a CPU."""
         if torch.is_grad_enabled():
             return sets * self.hidden_size < MANY
         return self.hidden_size < WIDE or sets <= FEW
 
     def _padded(self, x_BNE: Tensor, size_B: Tensor) -> tuple[Tensor, Tensor]:
-        """Read pads after the real elements, where they change no state: no size is needed on the host."""
+        """Process padded sets; padding after the real elements changes no state, and no size is needed on the host."""
         place_N = torch.arange(x_BNE.shape[1], device=x_BNE.device)
         size_B1 = size_B.to(x_BNE.device)[:, None]
         mirrored_BN = (size_B1 - 1 - place_N).where(place_N < size_B1, place_N)
@@ -83,7 +83,7 @@ class GRU(nn.RNNBase):
         return state_BNRH, torch.cat(lasts, dim=1).transpose(0, 1)
 
     def _packed(self, x_BNE: Tensor, size_B: Tensor) -> tuple[Tensor, Tensor]:
-        """Read with torch's GRU, which takes a `PackedSequence`, packed by one selection of rows."""
+        """Process a `PackedSequence`, packed by one row selection, with torch's GRU."""
         order = _Order(size_B, x_BNE.shape[1], directions=1)
         row_S, x_AE = order.row_RS[0], x_BNE.flatten(0, 1)
         packed = PackedSequence(
@@ -96,16 +96,16 @@ class GRU(nn.RNNBase):
 
 
 def taken(x_BNE: Tensor, place_BM: Tensor) -> Tensor:
-    """Return the elements at some places, `(B, M, E)`; `take_along_dim` would fix the sizes of an exported graph."""
+    """Return the elements at some positions `(B, M, E)`; `take_along_dim` would fix the sizes of an exported graph."""
     return x_BNE.gather(1, place_BM[..., None].expand(-1, -1, x_BNE.shape[2]))
 
 
 def read_padded(x_BNE: Tensor, *weights: Tensor) -> Tensor:
-    """Return the states `(B, N, H)` of one direction: all steps in one call of torch's GRU, step by step where traced.
+    """Return the states `(B, N, H)` of one direction: one call of torch's GRU, or step by step under tracing.
 
     Args:
-        x_BNE: the elements, pads after the real ones.
-        weights: of the direction, as `GRU.weights` returns them.
+        x_BNE: the elements, padding after the real ones.
+        weights: of the direction, from `GRU.weights`.
     """
     if traced():
         return read_steps(x_BNE, *weights)
@@ -117,7 +117,7 @@ def read_padded(x_BNE: Tensor, *weights: Tensor) -> Tensor:
 def read_steps(
     x_BNE: Tensor, of_input_GE: Tensor, of_state_GH: Tensor, input_G: Tensor, state_G: Tensor
 ) -> Tensor:
-    """Return the states `(B, N, H)` of one direction, in operations that every transform of torch knows."""
+    """Return the states `(B, N, H)` of one direction, in operations that all torch transforms support."""
     gates_BNG = F.linear(x_BNE, of_input_GE, input_G)
     state_BH, states = gates_BNG.new_zeros(x_BNE.shape[0], of_state_GH.shape[1]), []
     for gates_BG in gates_BNG.unbind(1):
@@ -130,14 +130,14 @@ def read_steps(
 
 
 class _Order:
-    """The order of elements by step: first of every set, then second, ...; longer sets first.
+    """The elements ordered by step: the first of every set, then the second, and so on; larger sets first.
 
     Attributes:
-        active: how many sets have an element at each step.
-        set_B: the sets, longer ones first.
-        rank_B: the place of each set among these.
-        row_RS: for each direction, positions of the S elements of all sets among B x N.
-        last_B: which of the S is each set's last.
+        active: number of sets with an element at each step.
+        set_B: the sets, larger ones first.
+        rank_B: position of each set in `set_B`.
+        row_RS: per direction, the index in B x N of each of the S elements of all sets.
+        last_B: index in S of each set's last element.
     """
 
     def __init__(self, size_B: Tensor, longest: int, *, directions: int) -> None:
@@ -154,7 +154,7 @@ class _Order:
 
 
 class _Read(torch.autograd.Function):
-    """`(x_BNE, order, *weights)` -> what `GRU.forward` returns."""
+    """`(x_BNE, order, *weights)` -> the outputs of `GRU.forward`."""
 
     @staticmethod
     @custom_fwd(device_type="cpu", cast_inputs=torch.float32)

@@ -1,6 +1,6 @@
-"""Numbers measured once on a machine and kept for later processes, so that every run decides alike by them.
+"""Benchmark results, measured once per machine and cached, so that all runs make the same choices.
 
-They are in the user's cache, `~/.cache/polypool`, or below `XDG_CACHE_HOME`.
+They are stored in `~/.cache/polypool`, or below `XDG_CACHE_HOME`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from polypool.infra.storage import user_cache
 
 
 def processor() -> list[str]:
-    """Return lines that tell this machine's processor from others: its architecture, model and instructions."""
+    """Return lines that identify this machine's processor: architecture, model and instruction sets."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text().partition("\n\n")[0].splitlines() if info.exists() else [platform.processor()]
     able = [line for line in lines if line.startswith(("flags", "Features", "model name"))] or lines
@@ -25,11 +25,11 @@ def processor() -> list[str]:
 
 
 def kept(name: str, what: str, measure: Callable[[], float]) -> float:
-    """Return a number from the file `name` of the cache, or a new one, which is added to it if it can be written."""
+    """Return a number from the cache file `name`; on a miss, measure it, and store it if the cache is writable."""
     numbers = _numbers(name)
     if what not in numbers:
         measured = measure()
-        numbers = {**_numbers(name), what: measured}  # other processes measure, too
+        numbers = {**_numbers(name), what: measured}  # other processes may have measured meanwhile
         with suppress(OSError, RuntimeError, InputError):
             user_cache().mkdir(parents=True, exist_ok=True)
             write_json(user_cache() / f"{name}.json", numbers)
@@ -37,7 +37,7 @@ def kept(name: str, what: str, measure: Callable[[], float]) -> float:
 
 
 def _numbers(name: str) -> dict[str, float]:
-    """Read the numbers that are kept; none where the file is not what was written."""
+    """Read the cached numbers; empty if the file is invalid."""
     try:
         text = (user_cache() / f"{name}.json").read_text()
         return {what: float(number) for what, number in json.loads(text).items()}

@@ -1,7 +1,6 @@
 """Counter-based random numbers, by SplitMix64 (Steele et al. 2014).
 
-The number for word 3 of caption 17 in epoch 5 is the same for any batch, worker and number of workers, and after any
-restart.
+The number for word 3 of caption 17 in epoch 5 is the same for any batch and number of workers, and after any restart.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ def _states(*coordinates: np.ndarray | int) -> np.ndarray:
 
 
 def uniform(*coordinates: np.ndarray | int) -> np.ndarray:
-    """Return float64 numbers in [0, 1), one for each element of the broadcast integer coordinates."""
+    """Return float64 numbers in [0, 1), one per element of the broadcast integer coordinates."""
     shape = np.broadcast_shapes(*map(np.shape, coordinates))
     return ((_states(*coordinates) >> np.uint64(11)) * 2.0**-53).reshape(shape)
 
@@ -41,11 +40,11 @@ def state_of(*coordinates: int) -> int:
 
 
 def words(state: Tensor, *coordinates: Tensor | int) -> Tensor:
-    """Return 32-bit numbers, int32: the bits of `uniform` times 2**32, computed on the device of the state.
+    """Return 32-bit numbers, int32: the bits of `uniform` times 2**32, computed on the state's device.
 
     Args:
         state: from `state_of`, int64, on any device.
-        coordinates: the rest of the integer coordinates, which are broadcast.
+        coordinates: the remaining integer coordinates, which are broadcast.
     """
     for coordinate in coordinates:
         state = (state ^ coordinate) + _signed(int(_STEP))
@@ -56,7 +55,7 @@ def words(state: Tensor, *coordinates: Tensor | int) -> Tensor:
 
 
 def _shifted(state: Tensor, bits: int) -> Tensor:
-    """Shift to the right without copies of the sign."""
+    """Shift right without sign extension."""
     return (state >> bits) & ((1 << (64 - bits)) - 1)
 
 

@@ -1,10 +1,10 @@
 """One direction of a GRU on a CPU, and its gradient.
 
-With r and z the gates and n the candidate of a step, as `torch.nn.GRU` has them: q = W_hn h + b_hn,
-n = tanh(W_in x + b_in + r q), and the next state is n + z (h - n).
+With gates r and z and candidate n as in `torch.nn.GRU`: q = W_hn h + b_hn, n = tanh(W_in x + b_in + r q), and the next
+state is n + z (h - n).
 
-Elements are ordered by step: the first of every set, then the second of those that have one, and so on, longer sets
-first. So the sets of a step are the first ones of the step before.
+Elements are ordered by step: the first of every set, then the second of sets that have one, and so on, larger sets
+first. So the sets of a step are a prefix of the previous step's.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ import torch.nn.functional as F
 from torch import Tensor
 
 WIDTHS = 16
-"""Widths of inputs are padded to a multiple of this: torch's products of others take up to 1.6 times as long."""
+"""Input widths are padded to a multiple of this: torch's products of other widths take up to 1.6 times as long."""
 ROWS = 8
-"""Inputs have a multiple of so many rows: oneDNN generates code for each number of rows."""
+"""Inputs are padded to a multiple of this many rows: oneDNN compiles a kernel for each number of rows."""
 
 
 class Product:
     """`x (M, K)` -> `x @ weight.T + bias`, without gradient, for one weight and many x.
 
-    Where torch has oneDNN, the weight is packed once for its kernels. torch's own products pack it each time, which for
-    few rows costs as much as the product.
+    With oneDNN the weight is packed once for its kernels. torch's products pack it at every call, which for few rows
+    costs as much as the product.
 
     Args:
         weight_NK: the weight.
@@ -65,8 +65,8 @@ class Direction:
     """The recurrence with one set of weights.
 
     Args:
-        active: how many sets have an element at each of the T steps; S elements in all.
-        of_input_GE, of_state_GH: weights; G is r, z, n, H of each.
+        active: number of sets with an element at each of the T steps; S elements in all.
+        of_input_GE, of_state_GH: weights; G concatenates r, z and n, H each.
         input_bias_G, state_bias_G: biases.
     """
 
@@ -114,7 +114,7 @@ class Direction:
         return state_SH[:real], [x_SE, n_SH, state_SH, *kept]
 
     def _steps(self) -> list[tuple[slice, slice]]:
-        """Return the rows of each step's elements, and these with as many of the next as make a multiple of ROWS."""
+        """Return each step's rows, and these extended into the next step to a multiple of ROWS."""
         steps, start = [], 0
         for count in self.active:
             steps.append((slice(start, start + count), slice(start, start + count + -count % ROWS)))
@@ -122,7 +122,7 @@ class Direction:
         return steps
 
     def back(self, grad_SH: Tensor, kept: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Return the gradients of elements and weights; overwrites those of the states."""
+        """Return the gradients of elements and weights; overwrites the gradient of the states."""
         x_SE, n_SH, state_SH, *kept = kept
         hidden, real = self.hidden, len(grad_SH)
         grad_SH = F.pad(grad_SH, (0, 0, 0, ROWS))
@@ -159,7 +159,7 @@ class Direction:
     def _gradients(
         self, x_SE: Tensor, state_SH: Tensor, grad_n_SH: Tensor, grad_state_SG: Tensor
     ) -> tuple[Tensor, ...]:
-        """Return the gradients of elements and weights from those of n, and of r, z and q."""
+        """Return the gradients of elements and weights from the gradients of n, and of r, z and q."""
         hidden, first = self.hidden, self.active[0]
         grad_gate_SG = grad_state_SG[:, : 2 * hidden]
         grad_x_SE = torch.addmm(
@@ -172,7 +172,7 @@ class Direction:
         return grad_x_SE[:, : self.inputs], of_input[:, : self.inputs], of_state, input_bias, state_bias
 
     def _past(self) -> Tensor:
-        """Return the predecessor of each element but the first of every set."""
+        """Return the predecessor of each element, without the first of every set."""
         active_T = torch.tensor(self.active)
         step_S = torch.repeat_interleave(active_T)
         return torch.arange(self.active[0], len(step_S)) - active_T[step_S[self.active[0] :] - 1]

@@ -1,4 +1,4 @@
-"""Models whose weights are not initialised, for their names and shapes alone."""
+"""Models with uninitialised weights, for reading parameter names and shapes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 class Unfilled(TorchFunctionMode):
     """Leaves parameters uninitialised: memory that is never written costs nothing.
 
-    On the device `meta`, initialising one imports torch's compiler, which takes two seconds.
+    Initialising on the device `meta` would import torch's compiler, which takes two seconds.
     """
 
     def __torch_function__(
@@ -24,6 +24,6 @@ class Unfilled(TorchFunctionMode):
         options: Mapping[str, Any] | None = None,
     ) -> Any:
         options, name = options or {}, getattr(function, "__name__", "")
-        first = next(chain(arguments, options.values()), None)  # torch.nn.init names all it passes on
+        first = next(chain(arguments, options.values()), None)  # torch.nn.init passes all arguments by name
         writes = name.endswith("_") and not name.endswith("__") and name != "requires_grad_"
         return first if writes and isinstance(first, nn.Parameter) else function(*arguments, **options)

@@ -1,1 +1,1 @@
-"""Files that start polypool on a cluster: Slurm, containers, Kubernetes."""
+"""Files for starting polypool on a cluster: Slurm, containers, Kubernetes."""

@@ -1,4 +1,4 @@
-"""`python -m polypool.infra.deploy.nodes COUNT SECONDS`: wait for all machines of a Ray cluster."""
+"""`python -m polypool.infra.deploy.nodes COUNT SECONDS`: wait for all nodes of a Ray cluster."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from polypool.infra.ray import ray_session
 
 
 def addresses() -> list[str]:
-    """Return the addresses of the machines in the open session's cluster."""
+    """Return the addresses of the cluster's nodes."""
     import ray
 
     return sorted(node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"])
 
 
 def wait_for(count: int, *, seconds: float) -> list[str]:
-    """Return the addresses of all machines once there are `count` of them.
+    """Return the addresses of all nodes, as soon as `count` have joined.
 
     Raises:
-        InputError: there are fewer after `seconds`.
+        InputError: fewer have joined after `seconds`.
     """
     limit = time.monotonic() + seconds
     while len(there := addresses()) < count:

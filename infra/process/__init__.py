@@ -1,1 +1,1 @@
-"""Processes: signals, the wrapping of verbs, forks, locks on files, memory and the terminal."""
+"""Processes: signals, the wrapper of verbs, output streams and the terminal."""

@@ -1,4 +1,4 @@
-"""The wrapping of a verb's `main`: bad input and signals end it with a line and an exit code, never a traceback."""
+"""The wrapper of a verb's `main`: invalid input and signals end it with a message and an exit code, not a traceback."""
 
 from __future__ import annotations
 
@@ -34,23 +34,23 @@ from polypool.infra.process.stopping import report_stop, stoppable
 from polypool.infra.storage import local
 
 Repeated = Annotated[tuple[str, ...], tyro.conf.UseAppendAction]
-"""An option that may be given several times, one value each."""
+"""An option that can be repeated, with one value each."""
 NamedRun = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN", help_behavior_hint="(required)")]
-"""A run, as of `polypool.infra.tracking.resolve_run`; without one, the message lists the latest runs."""
+"""A run, see `polypool.infra.tracking.resolve_run`; if missing, the message lists the latest runs."""
 _WHOLE = 2**63
-_NARROW = 40  # columns, below which tyro breaks lines for minutes
+_NARROW = 40  # columns, below which tyro wraps lines for minutes
 AllByDefault = Annotated[tuple[str, ...], tyro.conf.arg(help_behavior_hint="(default: all)")]
 
 
 def command(main: Callable[[], None]) -> Callable[[], None]:
-    """Wrap the `main` of a verb: an `InputError` is printed to standard error and exits with its code.
+    """Wrap the `main` of a verb: an `InputError` is printed to standard error and sets the exit code.
 
-    What is printed may come from files of others: control characters are escaped (`polypool.infra.process.output`).
+    Output may contain text from untrusted files: control characters are escaped (`polypool.infra.process.output`).
     """
 
     @functools.wraps(main)
     def run() -> None:
-        # with torch and MLflow in memory, garbage collection takes a second of their import, and two at the end
+        # garbage collection takes a second while importing torch and MLflow, and two at exit
         gc.set_threshold(50_000, 20, 100)
         atexit.register(gc.freeze)
         try:
@@ -74,15 +74,15 @@ def command(main: Callable[[], None]) -> Callable[[], None]:
 
 
 def call_verb(verb: Callable[..., None], options: Mapping[str, Any], *, name: str) -> None:
-    """Call the function of a verb with the options of its command line by name; it prints no next commands.
+    """Call the function of a verb with the options of its command line by name; the next commands are not printed.
 
     Args:
-        verb: a function of keyword arguments, some of which are dataclasses whose fields are options themselves.
-        options: by name, with underscores; texts may stand for paths, and one value for a tuple of one.
+        verb: a function with keyword arguments; the fields of dataclass arguments are options, too.
+        options: by name, with underscores; strings are accepted for paths, and a single value for a tuple.
         name: of the verb, for messages.
 
     Raises:
-        InputError: an unknown or missing option, a value of another type, or as the verb.
+        InputError: an unknown, missing or mistyped option, or raised by the verb.
     """
     parameters = inspect.signature(verb).parameters.items()
     arguments: dict[str, Any] = {}
@@ -112,7 +112,7 @@ def call_verb(verb: Callable[..., None], options: Mapping[str, Any], *, name: st
 
 
 def _as_typed(value: Any, hint: Any) -> Any:
-    """Return an option with texts as paths, and lists or one value as tuples, where its type has these."""
+    """Convert an option to its type: strings to paths, lists and single values to tuples."""
     kinds = get_args(hint) or (hint,)
     if get_origin(hint) is tuple:
         values = value if isinstance(value, list | tuple) else [value]
@@ -121,10 +121,10 @@ def _as_typed(value: Any, hint: Any) -> Any:
 
 
 def _refuse_undecodable(words: Sequence[str]) -> None:
-    """Refuse what cannot be recorded with a run: a word, or a name of the folders it works in, that is no UTF-8.
+    """Check that the command line and the working folders are valid UTF-8, because a run records them.
 
     Raises:
-        InputError: there is one, or the current folder was deleted.
+        InputError: they are not, or the current folder was deleted.
     """
     try:
         folder = os.getcwd()
@@ -145,7 +145,7 @@ def _refuse_undecodable(words: Sequence[str]) -> None:
 
 @needed()
 def _with_help(main: Callable[[], None], words: Sequence[str]) -> None:
-    """Call a verb; after its help, print the options that all verbs have."""
+    """Call a verb; after its help, print the options common to all verbs."""
     try:
         main()
     except SystemExit as end:
@@ -155,9 +155,9 @@ def _with_help(main: Callable[[], None], words: Sequence[str]) -> None:
 
 
 def _arguments() -> ConstructorRegistry:
-    """Return a context in which tyro reads arguments as this package means them.
+    """Return a registry with this package's rules for tyro's arguments.
 
-    `file:///x` of type `Path` is `/x`, and other URLs pass as text; whole numbers are of 64 bits.
+    `file:///x` of type `Path` is `/x`, and other URLs are kept as text; integers have 64 bits.
     """
     registry = ConstructorRegistry()
 

@@ -1,7 +1,7 @@
 """Output of verbs: text without control characters; progress and next steps as text, as JSON lines, or not at all.
 
-`--quiet` and `--log-format json` are options of every verb. The choice is in an environment variable, so that the
-processes that a verb starts share it.
+`--quiet` and `--log-format json` are options of every verb. An environment variable passes the choice on to child
+processes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any, TextIO
 from polypool.infra.errors import unknown
 
 LOG, WITHIN = "POLYPOOL_LOG", "POLYPOOL_WITHIN"
-"""Environment variables: how progress is printed; and, for a verb within another one, that its next steps are not."""
+"""Environment variables: the format of progress; and whether a verb called by another one omits its next steps."""
 TEXT, JSON, QUIET = MODES = ("text", "json", "quiet")
 HELP = """every verb also takes
   --quiet              print results, warnings and errors alone
@@ -29,15 +29,15 @@ HELP = """every verb also takes
 
 
 def mode() -> str:
-    """Return how progress is printed: `text`, `json` or `quiet`."""
+    """Return the format of progress: `text`, `json` or `quiet`."""
     return os.environ.get(LOG, TEXT)
 
 
 def take_options(words: Sequence[str]) -> tuple[str, list[str]]:
-    """Return how progress is printed by the options of a command line, and its other words.
+    """Return the format of progress requested by a command line, and its remaining words.
 
     Raises:
-        InputError: no such format.
+        InputError: an unknown format.
     """
     chosen, rest, waiting = mode(), list[str](), iter(words)
     for word in waiting:
@@ -55,7 +55,7 @@ def take_options(words: Sequence[str]) -> tuple[str, list[str]]:
 
 @contextmanager
 def environment(name: str, value: str) -> Iterator[None]:
-    """Set an environment variable for this process and those that it starts, and restore it afterwards."""
+    """Set an environment variable for this process and its children, and restore it afterwards."""
     before = os.environ.get(name)
     os.environ[name] = value
     try:
@@ -69,7 +69,7 @@ def environment(name: str, value: str) -> Iterator[None]:
 
 @contextmanager
 def printed_as(chosen: str) -> Iterator[None]:
-    """Print progress in this form, in this process and those that it starts."""
+    """Print progress in this format, in this process and its children."""
     with (
         environment(LOG, chosen),
         redirect_stderr(_Unmarked(sys.stderr)) if chosen == JSON else nullcontext(),
@@ -81,7 +81,7 @@ _MARK = re.compile(r"^(\x1b\[\d+m)?\(\w+ pid=\d+(, ip=[\w.:]+)?\)(\x1b\[0m)? (?=
 
 
 class _Unmarked:
-    """Standard error in which JSON lines of Ray's workers do not begin with the name of their process."""
+    """Standard error that removes the process name from JSON lines of Ray's workers."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -104,11 +104,11 @@ def log_line(**values: Any) -> None:
 
 
 Step = tuple[str, Sequence[object]]
-"""Purpose of a command, and its words, of which the first is a verb of `polypool` or, behind `$`, another program."""
+"""Purpose and words of a command; the first word is a verb of `polypool` or, after `$`, another program."""
 
 
 def print_next(*steps: Step) -> None:
-    """Print the commands that come next, each with what it is for; nothing where programs read the output."""
+    """Print the next commands with their purpose, unless output is for programs."""
     if mode() != TEXT or os.environ.get(WITHIN) or not steps:
         return
     lines = [(command_line(words), why) for why, words in steps]
@@ -119,7 +119,7 @@ def print_next(*steps: Step) -> None:
 
 
 def command_line(words: Sequence[object]) -> str:
-    """Return a command as it is typed; words in capitals are left as they are, for the user to fill in."""
+    """Return a shell-quoted command; words in capitals are placeholders and not quoted."""
     first, *rest = map(str, words)
     ours = ["polypool"] if shutil.which("polypool") else ["python", "-m", "polypool"]
     program = [first.removeprefix("$")] if first.startswith("$") else [*ours, first]
@@ -127,10 +127,10 @@ def command_line(words: Sequence[object]) -> str:
 
 
 def printable(text: str) -> str:
-    r"""Escape what controls a terminal or cannot be encoded; line breaks and tabs stay.
+    r"""Escape control characters and unencodable characters; line breaks and tabs are kept.
 
-    These are control characters, among them those that begin escape sequences or turn the direction of writing, and
-    halves of surrogate pairs, as in file names that are no UTF-8. They become `\x1b`, `\u202e`, `\udcff`.
+    Control characters include those that start escape sequences or change the writing direction; unencodable are halves
+    of surrogate pairs, as in file names that are invalid UTF-8. They become `\x1b`, `\u202e`, `\udcff`.
     """
     if text.isascii() and text.isprintable():
         return text
@@ -141,9 +141,9 @@ def printable(text: str) -> str:
 
 
 def open_closed_streams() -> None:
-    """Open the standard streams that the caller has closed (`>&-`) on the null device.
+    """Open standard streams that the caller closed (`>&-`) on the null device.
 
-    The files that are opened first would take their numbers, and get what is printed.
+    Otherwise the first opened files would get their descriptors, and the printed output.
     """
     while (number := os.open(os.devnull, os.O_RDWR)) <= 2:  # standard error
         pass
@@ -155,22 +155,22 @@ def open_closed_streams() -> None:
 
 @contextmanager
 def _exit_on_error(stream: TextIO) -> Iterator[None]:
-    """End the process where a stream takes no more: as SIGPIPE would in `| head`, with a message on a full disk."""
+    """End the process if a stream fails: silently for a closed pipe (`| head`), with a message for a full disk."""
     try:
         yield
     except OSError as error:
-        with suppress(OSError):  # discard what is buffered, which Python would try to flush at exit
+        with suppress(OSError):  # discard the buffer, which Python would try to flush at exit
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
         if error.errno == errno.EPIPE:
             raise SystemExit(128 + signal.SIGPIPE) from None
-        print(f"error: what is printed cannot be written: {error.strerror}", file=sys.stderr)
+        print(f"error: the output cannot be written: {error.strerror}", file=sys.stderr)
         raise SystemExit(1) from None
 
 
 class Printable:
-    """A text stream whose text goes through `printable`, and is escaped where its encoding lacks a character.
+    """A text stream that applies `printable`, and escapes characters that its encoding lacks.
 
-    It is no terminal, so that libraries send it no colours.
+    It reports that it is not a terminal, so that libraries print no colours.
     """
 
     def __init__(self, stream: TextIO) -> None:

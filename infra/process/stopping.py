@@ -1,8 +1,8 @@
-"""Ending a command by a signal: Ctrl-C, SIGTERM, or SIGHUP when its terminal is gone.
+"""Ending a command by a signal: Ctrl-C, SIGTERM, or SIGHUP when its terminal is closed.
 
-One line on standard error says so, with the command that resumes; the exit code is 128 plus the signal's number, as in
-a shell. While a command is being imported it ends at once. Later the signal is raised as `Stopped` in the main thread,
-so that everything is cleaned up; a second signal ends the process at once.
+It prints one line to standard error with the command that resumes, and exits with 128 plus the signal's number, as
+shells do. While a command is being imported it exits immediately. Later the signal is raised as `Stopped` in the main
+thread, so that resources are released; a second signal ends the process immediately.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _cleanups: list[Callable[[], None]] = []
 
 
 class Stopped(KeyboardInterrupt):
-    """A signal, or a stop that was requested of a part of the work.
+    """A signal, or a requested stop of a part of the work.
 
-    Libraries may turn it into a plain KeyboardInterrupt, as Ray does: catch that.
+    Libraries such as Ray may convert it to a plain KeyboardInterrupt: catch that.
     """
 
 
 def set_handler(handler: Callable[[int, FrameType | None], None]) -> None:
-    """Let `handler` handle the signals, except those that the parent process set to be ignored."""
+    """Install `handler` for the signals, except those that the parent process ignores."""
     for number in SIGNALS:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, handler)
@@ -41,7 +41,7 @@ def set_handler(handler: Callable[[int, FrameType | None], None]) -> None:
 
 @contextmanager
 def stoppable() -> Iterator[None]:
-    """Raise the signals as `Stopped` inside; does nothing outside the main thread."""
+    """Raise signals as `Stopped` inside the block; does nothing outside the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -54,7 +54,7 @@ def stoppable() -> Iterator[None]:
 
 @contextmanager
 def handlers_restored() -> Iterator[None]:
-    """Restore the signals' handlers afterwards."""
+    """Restore the signal handlers after the block."""
     before = {number: signal.getsignal(number) for number in SIGNALS}
     try:
         yield
@@ -65,7 +65,7 @@ def handlers_restored() -> Iterator[None]:
 
 
 def exit_now(number: int, frame: FrameType | None = None) -> None:
-    """Handle a signal: report it and end the process at once."""
+    """Signal handler: report the signal and end the process immediately."""
     for other in SIGNALS:
         signal.signal(other, signal.SIG_IGN)
     _received.insert(0, number)
@@ -77,10 +77,10 @@ def exit_now(number: int, frame: FrameType | None = None) -> None:
 
 
 def raise_stopped(number: int, frame: FrameType | None = None) -> None:
-    """Handle a signal: raise `Stopped`, and let the next one end the process at once.
+    """Signal handler: raise `Stopped`; the next signal ends the process immediately.
 
-    During the import of torch the process ends at once: torch tries to import numpy, and takes the exception for its
-    absence.
+    During the import of torch the first signal does so, too: torch tries to import numpy and would take the exception
+    for its absence.
     """
     if _in_import_of("torch", frame):
         exit_now(number)
@@ -90,7 +90,7 @@ def raise_stopped(number: int, frame: FrameType | None = None) -> None:
 
 
 def _in_import_of(module: str, frame: FrameType | None) -> bool:
-    """Whether a module's body is running, in this frame or one of its callers."""
+    """Whether a module's body is running in this frame or one of its callers."""
     while frame is not None:
         if frame.f_code.co_name == "<module>" and frame.f_globals.get("__name__") == module:
             return True
@@ -99,9 +99,9 @@ def _in_import_of(module: str, frame: FrameType | None) -> bool:
 
 
 def run_async(main: Coroutine[Any, Any, None]) -> None:
-    """Run a coroutine as `asyncio.run` does; a signal cancels it, and is raised once its clean-up has finished.
+    """Run a coroutine like `asyncio.run`; a signal cancels it and is raised after its clean-up.
 
-    An exception raised by a signal's handler inside the event loop could skip that clean-up.
+    An exception raised by a signal handler inside the event loop could skip that clean-up.
     """
     import asyncio
 
@@ -133,19 +133,19 @@ def run_async(main: Coroutine[Any, Any, None]) -> None:
 
 @contextmanager
 def graceful_stop(request: Callable[[], None], *, seconds: float) -> Iterator[None]:
-    """On SIGTERM or Ctrl-C, let the block end by itself, as training does with a checkpoint; then raise `Stopped`.
+    """On SIGTERM or Ctrl-C, let the block end normally, as training does with a checkpoint, then raise `Stopped`.
 
-    A second signal ends the process at once.
+    A second signal ends the process immediately.
 
     Args:
-        request: called once, in the signal's handler.
-        seconds: after which `Stopped` is raised inside.
+        request: called once, in the signal handler.
+        seconds: timeout, after which `Stopped` is raised inside the block.
     """
     requested: list[int] = []
 
     def later(number: int, frame: FrameType | None) -> None:
         requested.append(number)
-        _received.append(number)  # also where the block ends with an error
+        _received.append(number)  # also if the block raises
         set_handler(exit_now)
         request()
         signal.setitimer(signal.ITIMER_REAL, seconds)
@@ -153,7 +153,7 @@ def graceful_stop(request: Callable[[], None], *, seconds: float) -> Iterator[No
     def too_late(number: int, frame: FrameType | None) -> None:
         raise_stopped(requested[0])
 
-    if signal.getsignal(signal.SIGTERM) is not raise_stopped:  # no command of ours, or a thread of one
+    if signal.getsignal(signal.SIGTERM) is not raise_stopped:  # not a command of polypool, or another thread
         yield
         return
     graceful = [
@@ -176,7 +176,7 @@ def graceful_stop(request: Callable[[], None], *, seconds: float) -> Iterator[No
 
 @contextmanager
 def resume_hint(command: str) -> Iterator[None]:
-    """Name the command that resumes after a signal, unless one is named already; by default this process's own."""
+    """Set the command that is printed for resuming after a signal, unless one is set; by default this process's."""
     _hints.append(command)
     yield
     _hints.remove(command)
@@ -184,7 +184,7 @@ def resume_hint(command: str) -> Iterator[None]:
 
 @contextmanager
 def cleanup_on_exit(cleanup: Callable[[], None]) -> Iterator[None]:
-    """Call `cleanup`, which must be quick, also where a second signal ends the process inside."""
+    """Call `cleanup`, which must be quick, at the end of the block, also if a second signal ends the process."""
     _cleanups.append(cleanup)
     try:
         yield
@@ -193,7 +193,7 @@ def cleanup_on_exit(cleanup: Callable[[], None]) -> Iterator[None]:
 
 
 def report_stop() -> int:
-    """Print the line, unless the terminal is gone, and return the exit code."""
+    """Print the message, unless the terminal is closed, and return the exit code."""
     number = _received[0] if _received else signal.SIGINT
     if number == signal.SIGHUP:
         return 128 + number
@@ -202,13 +202,13 @@ def report_stop() -> int:
         sys.stdout.flush()
     with suppress(OSError, ValueError):
         fresh = "\n" if sys.stderr.isatty() else ""  # after a progress bar, or the terminal's ^C
-        line = f"{fresh}stopped by {_NAMES[signal.Signals(number)]}; to go on: {again}\n"
+        line = f"{fresh}stopped by {_NAMES[signal.Signals(number)]}; to resume: {again}\n"
         os.write(sys.stderr.fileno(), line.encode(errors="surrogateescape"))
     return 128 + number
 
 
 def command_line() -> str:
-    """Return this process's command line as one would type it."""
+    """Return this process's command line, shell-quoted."""
     _, *words = sys.orig_argv
     installed = bool(words) and Path(words[0]).name == "polypool"
     return shlex.join(["polypool", *words[1:]] if installed else ["python", *words])

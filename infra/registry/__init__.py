@@ -1,9 +1,9 @@
 """Registries of the parts of a run, by name.
 
-A part is registered by a decorator in its own file, by another package's entry point, or named directly as
-`module:Name` if the module is trusted (`infra.spec`). The names of built-in parts are read from the decorators in
-their files, and a file or an entry point is imported when its part is first used: a list of names, or a mistyped one,
-imports no torch. A plug-in that cannot be imported, or takes a name in use, is an error only when that name is used.
+A part is registered by a decorator in its file or by another package's entry point, or named as `module:Name` if the
+module is trusted (`infra.spec`). Names of built-in parts are read from the decorators in their files, and a file or an
+entry point is imported on first use of its part: listing names, or a mistyped name, does not import torch. A plug-in
+that cannot be imported, or uses a taken name, is an error only when that name is used.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ __all__ = ["KINDS", "Listed", "Registry", "Spec"]
 T = TypeVar("T")
 
 _PATHS = {"FilePath": FilePath, "ModelName": ModelName}
-"""Types of parameters that are paths, or may be, likewise."""
+"""Types of parameters that are or may be paths, by the names in annotations."""
 _PLAIN = {"int": int, "float": float, "bool": bool, "str": str, **dict.fromkeys(_PATHS, str)}
-"""Types of parameters that values are held to, by the names that annotations give them."""
+"""Types of parameters that are checked, by the names in annotations."""
 _REPEATED = ("layers", "iterations")
-"""Parameters whose number is how often something is made or run."""
+"""Parameters that count repetitions, such as layers."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Listed:
-    """A registered name, its origins (`built in`, or a package and `module:Name`), and why it cannot be used, if so."""
+    """A registered name, its origins (`built in`, or a package and `module:Name`), and an error if it is unusable."""
 
     name: str
     origins: tuple[str, ...]
@@ -60,13 +60,13 @@ class Registry:
     """The parts of one kind.
 
     Args:
-        kind: what a part is called in messages, such as `aggregator`.
-        package: the package whose modules register the built-in parts.
-        rooms: its sub-packages whose modules do so, if those of the package itself do not.
-        plural: names the entry points of plug-ins, `polypool.<plural>`; the kind with an s if empty.
-        decorator: registers a part in its file, called with its name; `<PLURAL>.register` if empty.
-        base: `module:Class` that every part derives from. Parts of a kind without one are whatever is registered.
-        light: import the modules for the names of their parts, which tables may give: they import nothing heavy.
+        kind: name of the kind in messages, such as `aggregator`.
+        package: package whose modules register the built-in parts.
+        rooms: its sub-packages with such modules, if not the package itself.
+        plural: suffix of the entry points of plug-ins, `polypool.<plural>`; the kind with an s if empty.
+        decorator: name of the registering decorator in the files; `<PLURAL>.register` if empty.
+        base: `module:Class` from which every part must derive; empty for no check.
+        light: import the modules to list their parts (which may come from tables); they must not import heavy packages.
     """
 
     def __init__(
@@ -95,9 +95,9 @@ class Registry:
         return self.group.partition(".")[2].replace("_", " ")
 
     def register(self, name: str) -> Callable[[T], T]:
-        """Register a class or function as `name`; a name in use is an error.
+        """Register a class or function as `name`; a taken name is an error.
 
-        If a plug-in was imported first and took the name of a built-in part, using that name is the error.
+        If a plug-in was imported first with the name of a built-in part, using that name is the error.
         """
 
         def add(part: T) -> T:
@@ -114,29 +114,29 @@ class Registry:
         return add
 
     def names(self) -> list[str]:
-        """Return every name, built-in and plugged in, even if its part cannot be used."""
+        """Return all names, built-in and plugged in, including parts that cannot be used."""
         self._discover()
         return sorted({*self._parts, *self._files, *self._plugins})
 
     def built_in(self) -> list[str]:
-        """Return the names of the parts that are polypool's own, whatever plug-ins are installed."""
+        """Return the names of polypool's own parts, independent of plug-ins."""
         self._discover()
         own = (name for name, part in {**self._parts, **self._ousted}.items() if self._built_in(part))
         return sorted({*self._files, *own})
 
     def usable(self) -> Iterator[tuple[str, Any]]:
-        """Yield every name whose part can be used, with the part."""
+        """Yield each usable name with its part."""
         for name in self.names():
             with suppress(InputError):
                 yield name, self.get(name)
 
     @needed()
     def get(self, name: str) -> Any:
-        """Return the part called `name`, or the one at `module:Name`. It is not called.
+        """Return the part called `name`, or the one at `module:Name`, without calling it.
 
         Raises:
-            InputError: there is none (the message lists those that exist), its import failed, or there are two; the
-                module is not trusted (see `polypool.infra.spec`); or the part is of another kind.
+            InputError: an unknown name (the message lists the known ones), a failed import, a duplicate name, an
+                untrusted module (see `polypool.infra.spec`), or a part of another kind.
         """
         if ":" in name:
             refuse_untrusted(name, where=self.kind)
@@ -156,7 +156,7 @@ class Registry:
         return part
 
     def part(self, spec: str | Spec) -> Any:
-        """Return the part that a spec names, without calling it; see `get`."""
+        """Return the part of a spec without calling it; see `get`."""
         return self.get(Spec.parse(spec).name)
 
     def _named(self, name: str) -> Any:
@@ -172,13 +172,13 @@ class Registry:
         if points and (part is None or target(points[0]) != place(part)):
             by = f" (plugged in as {name!r} by {origin(points[0]).partition(' (')[0]})"
             part_of_plugin = load_part(target(points[0]), kind=self.kind, origin=by)
-            part = self._parts.setdefault(name, part_of_plugin)  # its module may have registered it itself
+            part = self._parts.setdefault(name, part_of_plugin)  # its module may have registered it
             if part is not part_of_plugin:
                 raise self._two(name)
         return part
 
     def listing(self) -> list[Listed]:
-        """Return every name with its origins; plug-ins are imported, to see whether they can be."""
+        """Return every name with its origins; imports plug-ins to report errors."""
         found = []
         for name in self.names():
             error = ""
@@ -197,10 +197,10 @@ class Registry:
         return (*own, *map(origin, points))
 
     def build(self, spec: str | Spec, *args: Any, **arguments: Any) -> Any:
-        """Call the part that `spec` names with its parameters, after `args` and `arguments`.
+        """Call the part of a spec with its parameters, after `args` and `arguments`.
 
         Raises:
-            InputError: an unknown name, an unknown or missing parameter, or a value that the part refuses.
+            InputError: an unknown name, an unknown or missing parameter, or a value that the part rejects.
         """
         parsed = Spec.parse(spec)
         part = self.get(parsed.name)
@@ -228,13 +228,18 @@ class Registry:
             return part(*args, **arguments, **parsed.params)
         except InputError:
             raise
-        except (ValueError, TypeError, RuntimeError, ArithmeticError) as error:  # torch's, of sizes, too
+        except (
+            ValueError,
+            TypeError,
+            RuntimeError,
+            ArithmeticError,
+        ) as error:  # including torch's errors about sizes
             if not parsed.params:
                 raise
             raise InputError(f"{self.kind} {spec!r}: {error}") from error
 
     def paths(self, name: str) -> dict[str, Any]:
-        """Return the parameters of a part that are paths: `FilePath` or `ModelName` by parameter.
+        """Return the path parameters of a part: `FilePath` or `ModelName` by parameter.
 
         A built-in part is not imported.
         """
@@ -250,15 +255,15 @@ class Registry:
         return {key: kind for key, kind in kinds.items() if any(kind is each for each in _PATHS.values())}
 
     def located(self, spec: str, start: Callable[[], Path]) -> str:
-        """Return a spec whose paths are absolute; relative ones start at the folder that `start` returns."""
+        """Return a spec with absolute paths; relative ones refer to the folder that `start` returns."""
         return self.with_paths(spec, lambda path, kind: located(path, kind, start))
 
     def with_paths(self, spec: str, change: Callable[[str, Any], str]) -> str:
-        """Return a spec with changed paths, also in the specs among its parameters; an unknown part stays as it is.
+        """Return a spec with transformed paths, including nested specs; an unknown part is returned unchanged.
 
         Args:
             spec: of a part of this kind.
-            change: is called with a path and its type, and returns what becomes of it.
+            change: called with a path and its type, returns the new path.
         """
         parsed = Spec.parse(spec) if spec else Spec("")
         texts = {key: value for key, value in parsed.params.items() if isinstance(value, str) and value}
@@ -302,7 +307,7 @@ class Registry:
 
 
 def _nested(value: str, change: Callable[[str, Any], str]) -> str:
-    """Return a parameter that may be a spec, with changed paths."""
+    """Return a parameter that may be a spec, with transformed paths."""
     with suppress(InputError):  # an ordinary text
         name = Spec.parse(value).name
         for registry in KINDS.values():
@@ -382,4 +387,4 @@ KINDS = {
     "reader": READERS,
     "recipe": RECIPES,
 }
-"""Every registry, by what the command line calls its kind."""
+"""Every registry, by its kind on the command line."""

@@ -1,4 +1,4 @@
-"""Parts where they are defined: decorated in a file, which is not imported, or named by a package's entry point."""
+"""Discovery of parts by decorators in source files, without import, and by entry points."""
 
 from __future__ import annotations
 
@@ -23,35 +23,35 @@ def registered(source: Path, decorator: str) -> Iterator[tuple[str, str]]:
 
 
 def annotated(source: Path) -> Iterator[tuple[str, str]]:
-    """Yield name and type of each parameter in a file that is a path (`polypool.infra.paths`), likewise."""
+    """Yield name and type of each path parameter (`polypool.infra.paths`) in a file, without importing it."""
     yield from re.findall(r"\b(\w+): (FilePath|ModelName)\b", source.read_text())
 
 
 def place(part: Any) -> str:
-    """Return `module:Name` of a part; an object made by a call is known by its class."""
+    """Return `module:Name` of a part, or of the class of an object."""
     named = part if hasattr(part, "__qualname__") else type(part)
     return f"{named.__module__}:{named.__qualname__}"
 
 
 def target(point: EntryPoint) -> str:
-    """Return `module:Name` of what an entry point names."""
+    """Return the `module:Name` of an entry point."""
     return "".join(point.value.split())
 
 
 def origin(point: EntryPoint) -> str:
-    """Return the package and version that an entry point is of, and its target."""
+    """Return the package, version and target of an entry point."""
     package = f"{point.dist.name} {point.dist.version}" if point.dist else "a package"
     return f"{package} ({target(point)})"
 
 
 def load_quietly(point: EntryPoint) -> Any:
-    """Return what an entry point names, or None where it cannot be imported."""
+    """Load an entry point; None if the import fails."""
     with suppress(InputError):
         return load_part(target(point))
 
 
 def described(part: Any) -> str:
-    """Return what kind of object a part is, for a message."""
+    """Return the kind of object that a part is, for a message."""
     if isinstance(part, type):
         return f"the class {part.__name__}"
     return "a function" if callable(part) else f"a value of type {type(part).__name__}"

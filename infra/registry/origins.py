@@ -1,4 +1,4 @@
-"""The packages that plugged-in parts of a run come from, kept beside its settings."""
+"""The packages that provide a run's plugged-in parts, recorded with its settings."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from polypool.infra.registry import KINDS
 from polypool.infra.spec import Spec
 
 ORIGINS = "plugins"
-"""The name in the JSON of a run; absent where all parts are built in."""
-_NAME = Rule("a name of a package", lambda text: text.replace("-", "_").replace(".", "_").isidentifier())
+"""Key in the JSON of a run; absent if all parts are built in."""
+_NAME = Rule("a package name", lambda text: text.replace("-", "_").replace(".", "_").isidentifier())
 
 
 @dataclass(frozen=True, kw_only=True)
 class Origin:
-    """A part by its kind, a key of `KINDS`, and its name, and the package that plugged it in."""
+    """A part by its kind, a key of `KINDS`, and its name, with the package that provides it."""
 
     kind: str
     name: str
@@ -28,7 +28,7 @@ class Origin:
 
 
 def origins(specs: Iterable[str]) -> list[dict[str, str]]:
-    """Return the origins of the parts that specs name and packages have plugged in, as JSON."""
+    """Return the origins of the plugged-in parts in specs, as JSON."""
     names, points = {Spec.parse(spec).name for spec in specs if spec}, entry_points()
     return [
         asdict(Origin(kind=kind, name=point.name, package=point.dist.name, version=point.dist.version))
@@ -42,7 +42,7 @@ def without_origins(values: Any, *, where: str) -> Any:
     """Return the JSON of a run without its origins.
 
     Raises:
-        InputError: they are no origins, or a package that they name is not installed.
+        InputError: invalid origins, or a package that is not installed.
     """
     if not isinstance(values, dict) or ORIGINS not in values:
         return values

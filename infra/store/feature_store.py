@@ -1,8 +1,8 @@
-"""Reader of a feature store: memory-mapped Arrow files as numpy views, and batches of them as padded tensors.
+"""Feature store reader: memory-mapped Arrow files as numpy views, and padded batches as tensors.
 
-Opening reads the manifest only. A shard is mapped when it is first used; its vectors and offsets are views of
-the file, so a store larger than memory takes none, and a row costs what copying its bytes costs. Damaged sets are
-never returned: see `polypool.infra.store.shard`.
+Opening reads only the manifest. A shard is mapped on first use; its vectors and offsets are views of the file, so a
+store may be larger than memory, and reading a row costs one copy of its bytes. Damaged sets are never returned: see
+`polypool.infra.store.shard`.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ def text_id(text: str) -> str:
 
 
 def column_source(name: str, of: dict[str, Any]) -> dict[str, Any]:
-    """Return the source of a column, given that of its store."""
+    """Return the source of a column, given its store's source."""
     return {"column": name, "of": of}
 
 
 def column_place(folder: Path | Url, name: str) -> Path | Url:
-    """Return where a column of a store is; see `polypool.infra.store.writer`."""
+    """Return the folder or URL of a store's column; see `polypool.infra.store.writer`."""
     return folder / COLUMNS / name
 
 
 class FeatureStore:
-    """A complete store; open it with `FeatureStore.open`. Only the path is pickled.
+    """A complete store; open it with `FeatureStore.open`. Pickling stores only the path.
 
     Args:
-        folder: the store, which may be a URL.
+        folder: the store's folder or URL.
         files: the folder with its shards, or with copies of them.
         manifest: of the store.
     """
@@ -56,7 +56,7 @@ class FeatureStore:
     def __init__(self, folder: Path | Url, files: Path, manifest: Manifest) -> None:
         self.folder, self._files = folder, files
         self.manifest = manifest
-        # the row at which each shard begins
+        # first row of each shard
         self._first = [0, *accumulate(shard.sets for shard in manifest.shards)]
         self._mapped: list[MappedShard | None] = [None] * len(manifest.shards)
         self._mapping = threading.Lock()
@@ -64,10 +64,10 @@ class FeatureStore:
 
     @classmethod
     def open(cls, folder: str | Path | Url) -> FeatureStore:
-        """Open the store in `folder`, which may be a URL: it is then copied to this machine once.
+        """Open the store at a folder or URL; a URL is copied to this machine once.
 
         Raises:
-            InputError: it is missing, half written, of another version, or a file is missing or cut short.
+            InputError: a missing or incomplete store, another version, or a missing or truncated file.
         """
         folder, manifest = place(folder), Manifest.read(folder)
         if isinstance(folder, Path):
@@ -79,7 +79,7 @@ class FeatureStore:
             size = path.stat().st_size if path.is_file() else None
             if size != shard.bytes:
                 state = "is missing" if size is None else f"has {size:,} bytes, not {shard.bytes:,}"
-                raise InputError(f"{path}: {state}; copy the store again, or write it anew")
+                raise InputError(f"{path}: {state}; copy the store again, or recreate it")
         allow_files(len(manifest.shards))
         return cls(folder, files, manifest)
 
@@ -98,24 +98,24 @@ class FeatureStore:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the content: ids and features, not their source."""
+        """SHA-256 of the content (ids and features), independent of the source."""
         return self.manifest.digest
 
     @property
     def origin(self) -> str:
-        """SHA-256 of the settings by which `extract` made the features, and of their sizes; else empty."""
+        """SHA-256 of the settings of `extract` and of the sizes; empty for other stores."""
         return self.manifest.origin
 
     @property
     def columns(self) -> Mapping[str, int]:
-        """The widths of the columns beside the vectors, such as boxes, by name."""
+        """Widths of the further columns, such as boxes, by name."""
         return self.manifest.source.get(COLUMNS, {})
 
     def column(self, name: str) -> FeatureStore:
         """Return a column as a store `(N, width)` of the same sets in the same rows.
 
         Raises:
-            InputError: there is no such column, or it is missing, damaged or of other sets.
+            InputError: the column is unknown, missing, damaged, or has other sets.
         """
         if name not in self.columns:
             raise unknown(f"column of {self.folder}:", name, self.columns)
@@ -124,7 +124,7 @@ class FeatureStore:
         expected = (ours.sets, ours.vectors, self.columns[name], column_source(name, ours.source))
         if (theirs.sets, theirs.vectors, theirs.dim, theirs.source) != expected:
             raise InputError(
-                f"{found.folder}: is no column of {self.folder}; copy the whole store again, or write it anew"
+                f"{found.folder}: is no column of {self.folder}; copy the whole store again, or recreate it"
             )
         return found
 
@@ -139,7 +139,7 @@ class FeatureStore:
     def _shard(self, index: int) -> MappedShard:
         mapped = self._mapped[index]
         if mapped is None:
-            with self._mapping:  # and no other thread maps it meanwhile
+            with self._mapping:  # so that no other thread maps it meanwhile
                 mapped = self._mapped[index]
                 if mapped is None:
                     mapped = self._mapped[index] = self._map(self.manifest.shards[index])
@@ -149,10 +149,10 @@ class FeatureStore:
         return map_shard(self._files / shard.file, shard, dim=self.dim, dtype=self.dtype)
 
     def rows(self, ids: Sequence[str]) -> np.ndarray:
-        """Return the row of each id, int64. Call it once for all ids, not for each batch.
+        """Return the row of each id, int64. Call it once for all ids, not per batch.
 
         Raises:
-            InputError: ids without features; the message lists the first ones and says how many.
+            InputError: ids without features; the message gives their number and the first ones.
         """
         rows = self.find(ids)
         if missing := np.flatnonzero(rows < 0).tolist():
@@ -164,21 +164,21 @@ class FeatureStore:
         return rows
 
     def find(self, ids: Sequence[str]) -> np.ndarray:
-        """Return the row of each id, int64, and -1 for those without features."""
+        """Return the row of each id, int64, -1 for ids without features."""
         rows = pc.index_in(pa.array(ids, pa.string()), value_set=self.ids)
         return rows.fill_null(-1).to_numpy().astype(np.int64)
 
     def __getitem__(self, row: int) -> np.ndarray:
-        """Return the set in `row` as a read-only `(N, D)` view of the file.
+        """Return the set in `row` as a read-only view `(N, D)` of the file.
 
         Raises:
-            InputError: its bytes changed since they were written; checked at the first time.
+            InputError: its checksum differs; verified on first access.
         """
         shard, local = self.place(row)
         return shard[local]
 
     def place(self, row: int) -> Place:
-        """Return the shard that a row is in, and its number there."""
+        """Return a row's shard and its index in it."""
         if not 0 <= row < len(self):
             raise IndexError(f"row {row} of a store with {len(self)} sets")
         index = bisect_right(self._first, row) - 1
@@ -198,19 +198,19 @@ class FeatureStore:
         return sizes
 
     def padded(self, rows: np.ndarray, *, keep: list[np.ndarray] | None = None) -> tuple[Tensor, Tensor]:
-        """Copy the sets in `rows` into one tensor.
+        """Copy the sets in `rows` into one padded tensor.
 
         Args:
             rows: B rows, from `rows()`.
             keep: for each row the elements to keep, as indices or as a bool mask over the set; at least one.
 
         Returns:
-            x_BND in the store's dtype, zeros in the pads, N the largest size; and mask_BN, True = real.
+            x_BND in the store's dtype, zero in the padding, N the largest size; and mask_BN, True for real elements.
 
         Raises:
-            InputError: the bytes of a set changed since they were written; checked at the first time.
+            InputError: a set's checksum differs; verified on first access.
         """
-        import torch  # here, so that `ingest` and others that read no tensors start fast
+        import torch  # imported here, so that `ingest` and others that read no tensors start fast
 
         places = [self.place(row) for row in np.asarray(rows).tolist()]
         sets = [shard.view(local) for shard, local in places]
@@ -222,7 +222,7 @@ class FeatureStore:
             x_ND, kept_ND = sets[i], x_BND[i, : sizes[i]]
             if keep is None:
                 kept_ND[:] = x_ND
-                shard.check(local, kept_ND)  # the copy, which is in the processor's cache
+                shard.check(local, kept_ND)  # verify the copy, which is in the processor's cache
             else:
                 shard.check(local, x_ND)
                 np.take(x_ND, kept[i], axis=0, out=kept_ND, mode="clip")  # "raise" would copy twice
@@ -230,10 +230,10 @@ class FeatureStore:
         return torch.from_numpy(x_BND), torch.from_numpy(np.arange(width) < sizes[:, None])
 
     def verify(self) -> None:
-        """Read everything: hashes, counts, offsets, unique ids, finite values.
+        """Read everything and verify hashes, counts, offsets, unique ids and finite values.
 
         Raises:
-            InputError: it names every file that is damaged, and the sets in it that are.
+            InputError: names every damaged file and set.
         """
         damaged = []
         for shard in Progress(self.manifest.shards, desc="verify", unit="shard"):
@@ -258,7 +258,7 @@ class FeatureStore:
             few = ", ".join(mapped.ids.take(changed[:5]).to_pylist()) + (", ..." if len(changed) > 5 else "")
             raise InputError(
                 f"{path}: {len(changed):,} of its {shard.sets:,} sets changed since they were written: {few}; copy "
-                "this file again, or write the store anew"
+                "this file again, or recreate the store"
             )
         if hashlib.sha256(mapped.file.buffer).hexdigest() != shard.sha256:
             raise InputError(

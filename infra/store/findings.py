@@ -1,4 +1,4 @@
-"""Rows that an ingest skipped, and its warnings: every case in a file, counts and examples by reason."""
+"""Skipped rows and warnings of an ingest: every case in a file, counts and examples by reason."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from polypool.infra.fields import is_unicode
 from polypool.infra.files import atomic
 from polypool.infra.process.output import printable
 
-_IN_MEMORY = 8 << 20  # bytes of cases; beyond, they wait in a temporary file
+_IN_MEMORY = 8 << 20  # bytes of cases in memory; more are spooled to a temporary file
 _EXAMPLES = 3
 _REASONS = 50
 _LONGEST_ID = 1000  # characters
-_TOLERATED = 0.05  # of the rows, or of the parts of rows, may be skipped by default
+_TOLERATED = 0.05  # share of the rows, or of their parts, that may be skipped by default
 
 
 def wrong_id(id: Any, *, what: str = "an id") -> str | None:
-    """Return why a value cannot be an id, in the same words for every such value; None where it can.
+    """Return why a value is not a valid id, None if it is; the text is the same for all such values.
 
-    An id has 1 to 1,000 characters, all of them printable, so that it can be listed, searched for and typed.
+    An id has 1 to 1,000 printable characters, so that it can be listed, searched for and typed.
     """
     if not isinstance(id, str):
         return f"{what} that is not a string"
@@ -41,14 +41,14 @@ def wrong_id(id: Any, *, what: str = "an id") -> str | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Skipped:
-    """A row, file or id that was left out.
+    """A row, file or id that was skipped.
 
     Args:
         where: the file and the row, line or id.
-        why: the reason, in the same words for every such case, by which cases are counted.
-        split: it belongs to, where that is known: a small split may be lost in a large data set.
-        part: whether it is part of a row that is kept, such as a caption of an image.
-        wanted: False for what is in no list, such as a further video: it is listed, and is no loss.
+        why: the reason, the same text for all such cases, by which they are counted.
+        split: of the row, if known: a small split may be lost in a large data set.
+        part: whether it is part of a kept row, such as a caption of an image.
+        wanted: False for a file that no list names, such as a further video: it is listed, and not counted as a loss.
     """
 
     where: str
@@ -64,7 +64,7 @@ class Flagged:
 
     Args:
         where: the file and the row, line or id.
-        why: the warning, in the same words for every such case, by which cases are counted.
+        why: the warning, the same text for all such cases, by which they are counted.
     """
 
     where: str
@@ -73,11 +73,11 @@ class Flagged:
 
 @dataclass(frozen=True, kw_only=True)
 class Tolerance:
-    """What an ingest tolerates.
+    """Limits on skipped rows and warnings of an ingest.
 
     Args:
         allow_skipped: tolerate any number of skipped rows; by default more than 5 % is an error.
-        strict: refuse warnings, such as one picture in two splits.
+        strict: treat warnings, such as one picture in two splits, as errors.
     """
 
     allow_skipped: bool = False
@@ -88,13 +88,13 @@ USUAL = Tolerance()
 
 
 class TooMuchSkipped(InputError):
-    """Too much of the input was skipped."""
+    """More of the input was skipped than tolerated."""
 
     exit_code = 1
 
 
 class _Cases:
-    """Cases of one kind: each is kept as a line, and counted by its reason."""
+    """Cases of one kind: stored as lines, and counted by reason."""
 
     def __init__(self) -> None:
         self._lines = tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY)  # noqa: SIM115 (lives as long as the job)
@@ -118,14 +118,14 @@ class _Cases:
 
 
 class Findings:
-    """Collects what one job skipped and flagged; `close` writes each case to a file beside what the job wrote."""
+    """Collects the skipped rows and warnings of one job; `close` writes them to files in the job's output folder."""
 
     def __init__(self) -> None:
         self._skipped, self._flagged = _Cases(), _Cases()
         self._lost_rows, self._lost_parts = Counter[str](), 0  # rows by their split
 
     def add(self, case: Skipped | Flagged) -> None:
-        """Count a case and keep it."""
+        """Count and store a case."""
         if isinstance(case, Flagged):
             self._flagged.add(case.where, case.why)
             return
@@ -137,12 +137,12 @@ class Findings:
 
     @property
     def skipped(self) -> dict[str, Any]:
-        """What was left out: `{"count", "reasons": {why: {"count", "examples": [where, ...]}}}`, frequent first."""
+        """Skipped rows: `{"count", "reasons": {why: {"count", "examples": [where, ...]}}}`, most frequent first."""
         return self._skipped.summary()
 
     @property
     def flagged(self) -> dict[str, Any]:
-        """What is used and odd, in the form of `skipped`."""
+        """Summary of warnings, in the form of `skipped`."""
         return self._flagged.summary()
 
     def judge(
@@ -153,17 +153,17 @@ class Findings:
         rows: tuple[Mapping[str, int], str],
         parts: tuple[int, str] = (0, "parts"),
     ) -> None:
-        """Refuse a job that skipped too much, or that has warnings where it is strict; `refused.jsonl` lists the cases.
+        """Fail a job that skipped too much, or has warnings in strict mode; `refused.jsonl` lists the cases.
 
         Args:
-            folder: that the job writes.
+            folder: output folder of the job.
             tolerance: of the job.
-            rows: how many are kept in each split, or in all as "", and their name, such as items.
-            parts: how many parts of rows are kept, and their name, such as captions.
+            rows: number of kept rows per split (or of all, as ""), and their name, such as items.
+            parts: number of kept parts of rows, and their name, such as captions.
 
         Raises:
-            TooMuchSkipped: more than a twentieth of the rows, of those of a split, or of the parts was skipped.
-            InputError: there are warnings, and `tolerance` is strict.
+            TooMuchSkipped: more than a twentieth of all rows, of a split's rows, or of the parts was skipped.
+            InputError: there are warnings and `tolerance` is strict.
         """
         kept, name = rows
         losses = [
@@ -183,20 +183,20 @@ class Findings:
         if much and not tolerance.allow_skipped:
             listing = self._refuse(folder)
             raise TooMuchSkipped(
-                f"{folder}: {much[0]} were left out, where up to {_TOLERATED:.0%} are let pass; "
-                f"{describe(self.skipped)}\n  all of them: {listing}\nIt is not taken into use. Mend what is read; or, "
-                "if what is left is what you want, give the same command with --allow-skipped (in Python, "
+                f"{folder}: {much[0]} were skipped, and at most {_TOLERATED:.0%} may be; "
+                f"{describe(self.skipped)}\n  all of them: {listing}\nThe result is not used. Fix the input; or, to "
+                "accept the rest, repeat the command with --allow-skipped (in Python, "
                 "tolerance=Tolerance(allow_skipped=True))"
             )
         if tolerance.strict and self.flagged["count"]:
             listing = self._refuse(folder)
             raise InputError(
-                f"{folder}: not taken into use, as --strict asks; {describe(self.flagged, 'warnings')}\n  all of them: "
-                f"{listing}\nMend what is read, or leave out --strict"
+                f"{folder}: not used, because --strict refuses warnings; {describe(self.flagged, 'warnings')}\n"
+                f"  all of them: {listing}\nFix the input, or omit --strict"
             )
 
     def close(self, folder: Path, *, prefix: str = "") -> tuple[dict[str, Any], dict[str, Any]]:
-        """Write `<prefix>skipped.jsonl` and `<prefix>warnings.jsonl`, a JSON object a line; remove those of before.
+        """Write `<prefix>skipped.jsonl` and `<prefix>warnings.jsonl`, a JSON object per line; remove older ones.
 
         Returns:
             `skipped` and `flagged`.
@@ -222,7 +222,7 @@ SKIPPED, WARNINGS, REFUSED = "skipped.jsonl", "warnings.jsonl", "refused.jsonl"
 
 
 def describe(summary: dict[str, Any], what: str = "skipped") -> str:
-    """Return the counts of `Findings.skipped` or `flagged` as text: a line for each reason, with examples."""
+    """Return `Findings.skipped` or `flagged` as text: a line per reason, with examples."""
     if not summary["count"]:
         return f"nothing {what}" if what == "skipped" else f"no {what}"
     lines = [f"{what} {summary['count']:,}:"]

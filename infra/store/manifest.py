@@ -1,4 +1,4 @@
-"""Manifest of a feature store, `manifest.json`: written last; without it a store is unreadable."""
+"""Manifest of a feature store, `manifest.json`: written last, so that an incomplete store is unreadable."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from polypool.infra.files import existing_folder, write_json
 from polypool.infra.storage import Url, place, read_json
 
 VERSION = 2
-"""The one that is written and can be read."""
+"""The version that is written and read."""
 
 NAME = "manifest.json"
 COLUMNS = "columns"
-"""Key of a source that lists the columns beside the vectors, and their folder; see `infra.store.writer`."""
-_DERIVED = ("sets", "vectors", "check")  # for readers without this class; compared when the file is read
+"""Key of a source that lists further columns, and name of their folder; see `infra.store.writer`."""
+_DERIVED = ("sets", "vectors", "check")  # for readers without this class; verified on reading
 _BESIDE = Rule("the name of a file beside it", lambda name: Path(name).name == name != "")
 _ANY = Rule("at least one", bool)
 
@@ -30,12 +30,12 @@ class Shard:
 
     Args:
         file: its name.
-        sets: how many it holds.
-        vectors: how many all its sets have.
+        sets: number of sets.
+        vectors: number of vectors in all its sets.
         bytes: its size.
         sha256: of all its bytes.
-        vectors_at: the byte at which its vectors begin.
-        check: XXH3 of all its bytes except the vectors', in hexadecimal.
+        vectors_at: byte offset of its vectors.
+        check: XXH3 of all its bytes except the vectors, in hexadecimal.
     """
 
     file: Annotated[str, _BESIDE]
@@ -53,13 +53,13 @@ class Manifest:
 
     Args:
         version: of the format.
-        source: where the features come from: reader and files, or `extractor`, the description of a backbone.
+        source: origin of the features: reader and files, or `extractor`, the description of a backbone.
         dim: width D of the vectors.
         dtype: `float16` or `float32`.
         shards: the files, in the order of their sets.
         statistics: `{"sets", "vectors", "mean", "std"}` over chosen sets, mean and std per channel; or None.
-        skipped: what was left out, as `polypool.infra.store.findings.Findings.skipped` gives it.
-        flagged: what is stored and odd, in the same form.
+        skipped: summary of `polypool.infra.store.findings.Findings.skipped`.
+        flagged: summary of `polypool.infra.store.findings.Findings.flagged`.
     """
 
     version: Literal[2] = VERSION
@@ -83,14 +83,14 @@ class Manifest:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the shards' SHA-256: equal for equal ids and features, whatever their source."""
+        """SHA-256 of the shards' SHA-256: equal for equal ids and features, independent of the source."""
         return hashlib.sha256("".join(shard.sha256 for shard in self.shards).encode()).hexdigest()
 
     @property
     def origin(self) -> str:
-        """SHA-256 of the settings by which `extract` made the store, and of its sizes; empty for other stores.
+        """SHA-256 of the settings of `extract` and of the sizes; empty for other stores.
 
-        Stores of one origin differ by rounding alone, such as another processor's.
+        Stores of one origin differ only by rounding, for example on another processor.
         """
         if "extractor" not in self.source:
             return ""
@@ -107,8 +107,8 @@ class Manifest:
         """Read the manifest of a store.
 
         Raises:
-            AbsentError: there is no store, or it is half written; where there is no folder, a MissingError.
-            InputError: it is of another version, or its manifest is damaged.
+            AbsentError: no store, or an incomplete one; a MissingError if the folder does not exist.
+            InputError: another version, or a damaged manifest.
         """
         folder, what = place(folder), "the manifest of a feature store"
         try:
@@ -120,7 +120,7 @@ class Manifest:
         except AbsentError as error:
             raise AbsentError(
                 f"{folder}: not a complete feature store: it has no {NAME}, which is written last. "
-                f"Run the command that writes it again (it goes on where it stopped), or check the path"
+                f"Repeat the command that writes it to resume, or check the path"
             ) from error
         version = data.get("version") if isinstance(data, dict) else None
         if version != VERSION:
@@ -128,11 +128,11 @@ class Manifest:
         try:
             return cls._of(data)
         except InputError as error:
-            raise InputError(f"{path}: {error}; copy the store again, or write it anew") from error
+            raise InputError(f"{path}: {error}; copy the store again, or recreate it") from error
 
     @classmethod
     def _of(cls, data: Any) -> Manifest:
-        """Return a manifest made of JSON, if its derived values are consistent."""
+        """Return a manifest from JSON if its derived values are consistent."""
         own = {name: data[name] for name in data if name not in _DERIVED} if isinstance(data, dict) else data
         manifest = from_plain(cls, own)
         check = _check_of({name: data[name] for name in data if name != "check"})
@@ -145,6 +145,6 @@ class Manifest:
 
 
 def _check_of(data: dict[str, Any]) -> str:
-    """Return the SHA-256 of JSON data in one spelling."""
+    """Return the SHA-256 of JSON data in canonical form."""
     plain = json.loads(json.dumps(data))
     return hashlib.sha256(json.dumps(plain, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

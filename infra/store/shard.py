@@ -1,17 +1,17 @@
-"""Shard of a feature store: an Arrow IPC file with one record batch of ids, sets (lists of vectors), and their checks.
+"""Shard of a feature store: an Arrow IPC file with one record batch of ids, sets (lists of vectors), and checksums.
 
 The columns are `id: string`, `features: large_list<fixed_size_list<half|float, D>>` and `check: uint64`. The file is
-uncompressed, so its memory-mapped buffers are numpy arrays as they are: all vectors `(V, D)` in one piece, and the
-offsets at which the sets begin.
+uncompressed, so its memory-mapped buffers can be used as numpy arrays: all vectors `(V, D)`, contiguous, and the
+offsets of the sets.
 
-No byte is used unchecked. The check of a set is the XXH3 of its vectors, compared when the set is first read, so that
-reading at random costs no more bytes. The rest of the file, thousands of times smaller, has one check in the manifest,
-compared before Arrow parses it. XXH3 is as fast as memory, five times as fast as zlib's CRC-32: to copy a batch of
-128 x 36 x 2048 halves takes 2 ms, to check the copy 0.3 ms, once.
+All bytes are verified before use. A set's checksum is the XXH3 of its vectors, verified when the set is first read, so
+that random access reads no additional bytes. The rest of the file, thousands of times smaller, has one checksum in the
+manifest, verified before Arrow parses it. XXH3 runs at memory speed, five times as fast as zlib's CRC-32: copying a
+batch of 128 x 36 x 2048 halves takes 2 ms, verifying the copy 0.3 ms, once.
 
-By default the system notices only when a page is touched that it is not in memory. It then waits for the disk, page
-after page, and reads ahead, on some machines megabytes, which where data is larger than memory evict what is needed. So
-read-ahead is off, and what is about to be touched is fetched first: the disk then reads all parts of a batch at once.
+By default a page that is not in memory is detected on access; the system then waits for the disk page by page and reads
+ahead, megabytes on some machines, which evicts needed pages if the data is larger than memory. So read-ahead is off,
+and all parts of a batch are prefetched, so that the disk reads them in parallel.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ from polypool.infra.files import atomic, sha256
 from polypool.infra.store.manifest import Shard
 
 TRIAL_EVERY = 16
-"""Batches that are fetched ahead before one is read without, to see whether that is necessary."""
-_PIECE = 128 << 10  # bytes; the usual read-ahead, beyond which a disk may ignore advice
+"""Number of prefetched batches between two without, which test whether prefetching is necessary."""
+_PIECE = 128 << 10  # bytes; the usual read-ahead, beyond which a system may ignore advice
 _OTHER_FILES = 512
 FILES_EACH = 2
-"""Open files for each that is mapped: Python's mapping has a descriptor of its own."""
+"""Open files per mapped file: Python's mapping duplicates the descriptor."""
 
 
 class MappedFile:
-    """A file's bytes, read-only; `buffer` is what numpy and Arrow make views of.
+    """A memory-mapped file, read-only; numpy and Arrow make views of its `buffer`.
 
-    Systems and file systems that take no advice only differ in speed.
+    Systems and file systems without support for advice differ only in speed.
 
     Args:
         path: of the file, which must not be empty.
@@ -66,10 +66,10 @@ class MappedFile:
         return len(self.buffer)
 
     def fetch(self, start: int, end: int) -> None:
-        """Have the system begin to read some bytes that are not in memory, without waiting for them.
+        """Prefetch a range of bytes without waiting.
 
-        By the file and not the mapping, as Python's `mmap.madvise` blocks all other threads while the disk's queue is
-        full.
+        Uses advice on the file instead of the mapping, because Python's `mmap.madvise` blocks all threads while the
+        disk's queue is full.
         """
         if not hasattr(os, "posix_fadvise"):
             return
@@ -79,27 +79,27 @@ class MappedFile:
                 os.posix_fadvise(self._descriptor, at, min(_PIECE, end - at), os.POSIX_FADV_WILLNEED)
 
     def advise(self, name: str) -> None:
-        """Tell the system how the whole file is read, such as `MADV_SEQUENTIAL`, where it knows this advice."""
+        """Advise the system of the access pattern of the whole file, such as `MADV_SEQUENTIAL`, if supported."""
         if hasattr(mmap, name):
             with suppress(OSError):
                 self.buffer.madvise(getattr(mmap, name))
 
 
 class Ahead:
-    """Fetches the parts of a batch before they are touched, while the disk is slower than memory.
+    """Prefetches the parts of a batch while the disk is slower than memory.
 
-    Each fetch is a system call, which where everything is in memory takes a third of a batch's time. So from time to
-    time a batch is begun without, and the rest of it is fetched only if the thread had to wait for the disk.
+    Each prefetch is a system call, a third of a batch's time if all data is in memory. So from time to time a batch
+    starts without prefetching, and the rest of it is prefetched only if the thread had to wait for the disk.
 
     Args:
-        fetch: has the system begin to read a part.
+        fetch: prefetches one part.
     """
 
     def __init__(self, fetch: Callable[[Any], None]) -> None:
         self._fetch, self._left = fetch, TRIAL_EVERY
 
     def __call__(self, places: Sequence[Any]) -> Iterator[Any]:
-        """Yield the parts of a batch, each to be touched before the next one is requested."""
+        """Yield the parts of a batch; read each before requesting the next one."""
         before, fetched = disk_waits(), 0
         if self._left > 0 or before is None:
             self._left -= 1
@@ -118,26 +118,26 @@ class Ahead:
 
 
 def disk_waits() -> int | None:
-    """Return how often this thread waited for a page to be read from a disk; None where the system does not count."""
+    """Return the number of major page faults of this thread; None if the system does not count them."""
     if not hasattr(resource, "RUSAGE_THREAD"):
         return None
     return resource.getrusage(resource.RUSAGE_THREAD).ru_majflt
 
 
 def allow_files(count: int) -> None:
-    """Raise this process's limit of open files, if possible and necessary, so that it can map `count`."""
+    """Raise this process's limit of open files, if necessary and possible, to map `count` files."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = FILES_EACH * count + _OTHER_FILES
     if hard != resource.RLIM_INFINITY:
         wanted = min(wanted, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
-        with suppress(OSError, ValueError):  # a system may have a limit of its own
+        with suppress(OSError, ValueError):  # a system may have a separate limit
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 DTYPES = {"float16": pa.float16(), "float32": pa.float32()}
 check_of: Callable[[Any], int] = xxhash.xxh3_64_intdigest
-"""The check of a contiguous array: 64 bits against accidental changes, not against intent."""
+"""Checksum of a contiguous array: 64 bits against accidental changes, not against intent."""
 _IDS_AT_ONCE = 1 << 12
 
 
@@ -154,12 +154,12 @@ class MappedShard:
     Args:
         path: the file.
         file: its bytes.
-        vectors_at: the byte at which the vectors begin.
+        vectors_at: byte offset of the vectors.
         ids: `(S,)` Arrow strings.
         offsets: `(S + 1,)` int64; set i is `vectors_VD[offsets[i]:offsets[i + 1]]`.
-        vectors_VD: `(V, D)`, read-only and unchecked; `shard[i]` is a set that was checked.
-        checks: `(S,)` uint64.
-        trusted: for each set whether its check was compared; any thread may do that.
+        vectors_VD: `(V, D)`, read-only and unverified; `shard[i]` is a verified set.
+        checks: `(S,)` uint64 checksums.
+        trusted: whether each set was verified; any thread may set it.
     """
 
     path: Path
@@ -172,20 +172,20 @@ class MappedShard:
     trusted: bytearray
 
     def fetch(self, row: int) -> None:
-        """Have the system begin to read a set that is not in memory, without waiting for it."""
+        """Prefetch a set without waiting."""
         width = self.vectors_VD.strides[0]
         first, last = self.offsets[row : row + 2].tolist()
         self.file.fetch(self.vectors_at + first * width, self.vectors_at + last * width)
 
     def view(self, row: int) -> np.ndarray:
-        """Return a set `(N, D)` unchecked; the caller calls `check`."""
+        """Return a set `(N, D)` unverified; the caller must call `check`."""
         return self.vectors_VD[self.offsets[row] : self.offsets[row + 1]]
 
     def check(self, row: int, x_ND: np.ndarray) -> None:
-        """Compare a set, or a copy of it, with its check, once.
+        """Verify a set, or a copy of it, against its checksum, once.
 
         Raises:
-            InputError: its bytes changed since they were written.
+            InputError: the checksum differs.
         """
         if self.trusted[row]:
             return
@@ -198,19 +198,19 @@ class MappedShard:
         self.trusted[row] = True
 
     def names(self) -> Iterator[str]:
-        """Yield the ids in order; only a few thousand are Python objects at a time."""
+        """Yield the ids in order, with only a few thousand Python objects at a time."""
         for start in range(0, len(self.ids), _IDS_AT_ONCE):
             yield from self.ids.slice(start, _IDS_AT_ONCE).to_pylist()
 
     def __getitem__(self, row: int) -> np.ndarray:
-        """Fetch a set, check it, and return it `(N, D)`."""
+        """Prefetch, verify and return a set `(N, D)`."""
         self.fetch(row)
         x_ND = self.view(row)
         self.check(row, x_ND)
         return x_ND
 
     def changed(self) -> list[int]:
-        """Read all sets; return those whose bytes changed since they were written."""
+        """Read all sets; return those with a wrong checksum."""
         ends = zip(self.offsets[:-1].tolist(), self.offsets[1:].tolist(), self.checks.tolist(), strict=True)
         return [
             row
@@ -220,16 +220,16 @@ class MappedShard:
 
 
 Place = tuple[MappedShard, int]
-"""A shard, and the number of a set in it."""
+"""A shard, and the index of a set in it."""
 
 
 def write_shard(
     path: Path, *, ids: pa.StringArray, offsets: np.ndarray, vectors_VD: np.ndarray, checks: np.ndarray
 ) -> None:
-    """Write a shard atomically, straight from the arrays, which are those of a `MappedShard`.
+    """Write a shard atomically from the arrays of a `MappedShard`, without copies.
 
     Raises:
-        InputError: no space is left.
+        InputError: the disk is full.
     """
     form = schema(dim=vectors_VD.shape[1], dtype=vectors_VD.dtype.name)
     list_type = form.field("features").type
@@ -245,10 +245,10 @@ def write_shard(
 
 
 def map_shard(path: Path, shard: Shard, *, dim: int, dtype: str) -> MappedShard:
-    """Memory-map a shard that the manifest describes; all of it is checked except the vectors.
+    """Memory-map a shard of the manifest; all bytes except the vectors are verified.
 
     Raises:
-        InputError: it is missing or cut short, changed since it was written, or is no such Arrow file.
+        InputError: the file is missing, truncated or changed, or is not such an Arrow file.
     """
     file = _mapped(path)
     if len(file) != shard.bytes:
@@ -264,7 +264,7 @@ def map_shard(path: Path, shard: Shard, *, dim: int, dtype: str) -> MappedShard:
 
 
 def written(path: Path, *, dim: int, dtype: str) -> tuple[Shard, MappedShard]:
-    """Return the manifest's entry of a shard that was just written, and the shard."""
+    """Return the manifest entry of a newly written shard, and the shard."""
     file = _mapped(path)
     mapped = _parsed(path, file, dim=dim, dtype=dtype)
     shard = Shard(
@@ -287,7 +287,7 @@ def _mapped(path: Path) -> MappedFile:
 
 
 def _check_around(file: MappedFile, shard: Shard, *, dim: int, dtype: str) -> str:
-    """Return the XXH3 of all bytes except the vectors'."""
+    """Return the XXH3 of all bytes except the vectors."""
     start = shard.vectors_at
     end = start + shard.vectors * dim * np.dtype(dtype).itemsize
     file.fetch(0, start)
@@ -299,14 +299,16 @@ def _check_around(file: MappedFile, shard: Shard, *, dim: int, dtype: str) -> st
 
 
 def _parsed(path: Path, file: MappedFile, *, dim: int, dtype: str) -> MappedShard:
-    """Parse a file with Arrow, and check its structure."""
+    """Parse a file with Arrow and validate its structure."""
     data, form = pa.py_buffer(file.buffer), schema(dim=dim, dtype=dtype)
     try:
         with pa.ipc.open_file(data) as reader:
             fits = reader.num_record_batches == 1 and reader.schema == form
             batch = reader.get_batch(0) if fits else None
         if batch is not None:
-            batch.validate(full=True)  # buffers are as long as said, offsets rise within them, ids are UTF-8
+            batch.validate(
+                full=True
+            )  # buffer lengths are valid, offsets are increasing and within them, ids are UTF-8
     except (OSError, pa.ArrowException) as error:
         raise _damaged(path, f"cannot be read as a shard of a feature store: {error}") from error
     if batch is None:
@@ -327,4 +329,4 @@ def _parsed(path: Path, file: MappedFile, *, dim: int, dtype: str) -> MappedShar
 
 
 def _damaged(path: Path, why: str) -> InputError:
-    return InputError(f"{path}: {why}; copy this file again, or write the store anew")
+    return InputError(f"{path}: {why}; copy this file again, or recreate the store")

@@ -1,7 +1,8 @@
-"""The state of an unfinished feature store, for the writer that resumes it.
+"""State of an unfinished feature store, for the writer that resumes it.
 
-`writing.json` has the job and the finished shards. As a shard may take an hour to fill where features are slow to
-compute, its sets are kept in a draft once a minute. A resumed store is the same as an uninterrupted one, byte for byte.
+`writing.json` records the job and the finished shards. A shard may take an hour to fill if features are slow to
+compute, so its sets are saved to a draft every minute. A resumed store is identical to an uninterrupted one, byte for
+byte.
 """
 
 from __future__ import annotations
@@ -28,36 +29,36 @@ from polypool.infra.store.shard import MappedShard, check_of, write_shard, writt
 
 JOURNAL, DRAFT = "writing.json", "draft.arrow"
 DRAFT_SECONDS = 60.0
-_MOST_SETS = 1 << 18  # of a shard, whose ids are in memory while it is filled
+_MOST_SETS = 1 << 18  # sets of a shard, whose ids are in memory while it is filled
 
 
 class OpenShard:
-    """The shard that is being filled.
+    """The shard being filled.
 
     Args:
         dim, dtype: of the vectors.
-        rows: vectors that make it full; a set is never divided.
+        rows: capacity in vectors; a set is never split.
     """
 
     def __init__(self, *, dim: int, dtype: str, rows: int) -> None:
-        self._vectors = np.empty((rows, dim), dtype)  # pages that are never touched take no memory
+        self._vectors = np.empty((rows, dim), dtype)  # untouched pages take no memory
         self.clear()
 
     def clear(self) -> None:
-        """Begin the next one."""
+        """Start the next shard."""
         self._ids, self._ends, self._checks = list[str](), [0], list[int]()
 
     def __len__(self) -> int:
         return len(self._ids)
 
     def has_room(self, vectors: int) -> bool:
-        """Whether a set of so many vectors fits."""
+        """Whether a set with this many vectors fits."""
         return not len(self) or (len(self) < _MOST_SETS and self._ends[-1] + vectors <= len(self._vectors))
 
     def put(self, id: str, x_ND: np.ndarray) -> np.ndarray:
-        """Add a set; return it as it is stored."""
+        """Add a set; return it in the stored precision."""
         start, end = self._ends[-1], self._ends[-1] + len(x_ND)
-        if end > len(self._vectors):  # a set larger than a shard has one to itself
+        if end > len(self._vectors):  # a set larger than a shard gets a separate shard
             self._vectors = np.empty((end, self._vectors.shape[1]), self._vectors.dtype)
         stored_ND = self._vectors[start:end]
         stored_ND[:] = x_ND
@@ -81,10 +82,10 @@ class _Journal:
     """The content of `writing.json`.
 
     Args:
-        job: what is written: version, dim, dtype and source.
-        shards: the finished ones, in order; others in the folder are not finished.
-        flagged: the warnings about the sets of each finished shard and of the draft, which a resuming writer does not
-            see again.
+        job: version, dim, dtype and source of the store.
+        shards: the finished ones, in order; other files in the folder are unfinished.
+        flagged: warnings about the sets of each finished shard and of the draft, which a resuming writer does not
+            process again.
     """
 
     job: dict[str, Any]
@@ -97,24 +98,24 @@ class Unfinished:
 
     Args:
         folder: of the store.
-        job: what is written: version, dim, dtype and source.
+        job: version, dim, dtype and source of the store.
     """
 
     def __init__(self, folder: Path, job: dict[str, Any]) -> None:
         self._folder, self._draft = folder, folder / DRAFT
-        self._job = json.loads(json.dumps(job))  # as it will be read back: no tuples
+        self._job = json.loads(json.dumps(job))  # as read back from JSON: no tuples
         self._kept_at = time.monotonic()
         self._journal = _Journal(job={})
 
     def begin(self) -> tuple[Shard, ...]:
-        """Begin or resume the job; return the shards that an interrupted writer has finished.
+        """Start or resume the job; return the shards that an interrupted writer finished.
 
         Raises:
-            InputError: the folder holds a complete store, or shards of another job, or some are missing.
+            InputError: the folder holds a complete store, or shards of another job, or shards are missing.
         """
         if (self._folder / MANIFEST).exists() and not (self._folder / JOURNAL).exists():
             raise InputError(
-                f"{self._folder}: holds a complete store; choose another folder, or write it anew: ingest does with "
+                f"{self._folder}: holds a complete store; choose another folder, or recreate it: ingest does with "
                 "--replace, else remove this folder"
             )
         there = sorted(path.name for path in self._folder.glob("shard-*.arrow"))
@@ -133,24 +134,24 @@ class Unfinished:
             ]
             raise InputError(
                 f"{self._folder}: holds finished shards of another job ({'; '.join(other)}). "
-                f"Repeat that job to go on with it, or remove this folder to start anew"
+                f"Repeat that job to resume it, or remove this folder to start over"
             )
         if self._journal.job != self._job:
             self._draft.unlink(missing_ok=True)
             self._journal = _Journal(job=self._job)
         finished = self._journal.shards[: len(there)]
-        for name in there[len(finished) :]:  # written, but not noted before the writer died
+        for name in there[len(finished) :]:  # written, but not recorded before the writer died
             (self._folder / name).unlink()
         self._note(shards=finished)
         return finished
 
     def reopen(self) -> None:
-        """Begin this job where the folder holds a complete store of a part of it, whose shards are finished.
+        """Start a job that extends the complete store in the folder, whose shards count as finished.
 
-        The store can be read until the larger one takes its place.
+        The existing store remains readable until the extended one replaces it.
 
         Raises:
-            InputError: the store has other vectors, or no checks; or its warnings are damaged.
+            InputError: the store has other vectors, or no checksums; or its warnings are damaged.
         """
         if not (self._folder / MANIFEST).exists() or (self._folder / JOURNAL).exists():
             return
@@ -159,7 +160,7 @@ class Unfinished:
             if value != self._job[name]:
                 raise InputError(
                     f"{self._folder}: holds a complete store of {name} {value}, and what is to be added has "
-                    f"{self._job[name]}; remove this folder to write it anew"
+                    f"{self._job[name]}; remove this folder to recreate it"
                 )
         warnings = self._folder / WARNINGS
         lines = [json.loads(line) for line in warnings.read_bytes().splitlines()] if warnings.exists() else []
@@ -167,7 +168,7 @@ class Unfinished:
         self._note(job=self._job, shards=kept.shards, flagged=flagged)
 
     def give_way(self, *, complete: bool) -> None:
-        """Remove the unfinished work of another job, unless it is that of `extract`; if `complete`, a whole store."""
+        """Remove the unfinished work of another job, except of `extract`; if `complete`, a complete store, too."""
         if (self._folder / MANIFEST).exists():
             if not complete:
                 return
@@ -181,13 +182,13 @@ class Unfinished:
         shutil.rmtree(self._folder / COLUMNS, ignore_errors=True)
 
     def finish(self, shard: Shard, flagged: Sequence[Flagged]) -> None:
-        """Note a finished shard and the warnings about its sets, and drop its draft."""
+        """Record a finished shard and the warnings about its sets, and delete its draft."""
         noted = self._journal.flagged | {shard.file: tuple(flagged)}
         self._note(shards=(*self._journal.shards, shard), flagged=noted)
         self.drop_draft()
 
     def end(self) -> None:
-        """Remove the journal, as the store is complete."""
+        """Delete the journal after the store is complete."""
         (self._folder / JOURNAL).unlink(missing_ok=True)
 
     def flagged(self, file: str) -> tuple[Flagged, ...]:
@@ -203,16 +204,16 @@ class Unfinished:
         """Write a draft of a shard, and the warnings about its sets.
 
         Raises:
-            InputError: no space is left.
+            InputError: the disk is full.
         """
         self._note(flagged=self._journal.flagged | {DRAFT: tuple(flagged)})
         write_shard(self._draft, **shard.columns())
         self._kept_at = time.monotonic()
 
     def read_draft(self, done: Container[str]) -> tuple[MappedShard | None, tuple[Flagged, ...]]:
-        """Return the sets of the draft, all of them checked, and the warnings about them.
+        """Return the verified sets of the draft, and the warnings about them.
 
-        A draft that is damaged, or whose shard was finished, is dropped: its sets are stored anew, or are stored.
+        A damaged draft, or one whose shard is finished, is deleted: its sets are stored again, or already stored.
 
         Args:
             done: ids in finished shards.
@@ -238,7 +239,7 @@ class Unfinished:
         write_json(self._folder / JOURNAL, asdict(self._journal))
 
     def _is_resumed(self) -> bool:
-        """Whether a writer of the same job left the folder as it is."""
+        """Whether the folder is from a writer of the same job."""
         try:
             return self._load().job == self._job
         except InputError:
@@ -255,10 +256,10 @@ class Unfinished:
 
 
 def left_behind(folder: Path) -> str:
-    """Return what an interrupted writer left in a folder, and what to do with it; empty where it left nothing."""
+    """Return what an interrupted writer left in a folder, and the remedy; empty if nothing."""
     shards = len([*folder.glob("shard-*.arrow")])
     if (folder / JOURNAL).exists():
-        return f"a half-written store, {shards} shards; give the command that writes it again, and it goes on"
+        return f"a half-written store, {shards} shards; repeat the command that writes it to resume"
     return f"{shards} shards without {MANIFEST} and {JOURNAL}; remove this folder" if shards else ""
 
 

@@ -1,7 +1,7 @@
-"""Writer of a feature store: sets in, shards of bounded size out, the manifest last.
+"""Feature store writer: adds sets, writes shards of bounded size, and the manifest last.
 
-Columns beside the vectors, such as boxes, are stores of their own in the folder `columns` of the store, with the same
-rows and elements. The store's source has their widths, `{"columns": {"boxes": 4}}`.
+Further columns, such as boxes, are separate stores in the folder `columns` of the store, with the same rows and
+elements. The store's source has their widths, `{"columns": {"boxes": 4}}`.
 """
 
 from __future__ import annotations
@@ -35,20 +35,19 @@ from polypool.infra.store.manifest import NAME as MANIFEST
 from polypool.infra.store.shard import DTYPES, MappedShard, map_shard, write_shard, written
 from polypool.infra.store.unfinished import OpenShard, Unfinished, shard_name
 
-_PIECE = 1 << 20  # numbers converted to float64 at a time
+_PIECE = 1 << 20  # numbers converted to float64 per chunk
 
 
 class Moments:
-    """Accumulates in float64 by merging the moments of pieces, which is exact also for a mean far above the spread.
+    """Mean and variance in float64, accumulated by merging chunks; accurate for means far above the spread.
 
-    Source: Chan, Golub, LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances",
-    1979.
+    Source: Chan, Golub, LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances", 1979.
 
     Args:
         dim: number of channels D.
 
     Attributes:
-        count: vectors that were added.
+        count: number of added vectors.
         mean: of each channel, `(D,)` float64.
     """
 
@@ -75,15 +74,15 @@ class Moments:
 
 
 def statistics(shards: Callable[[], Iterable[MappedShard]], *, wanted: Set[str], dim: int) -> dict[str, Any]:
-    """Return `{"sets", "vectors", "mean", "std"}` over the sets whose id is one of those `wanted`.
+    """Return `{"sets", "vectors", "mean", "std"}` over the sets with `wanted` ids.
 
     Args:
-        shards: maps the shards, one after another; called twice, to keep none of them in memory.
+        shards: maps the shards one by one; called twice, so that none stays in memory.
         wanted: ids of the sets; ids that are not stored are ignored.
         dim: width of the vectors.
     """
     moments, sets = Moments(dim), 0
-    chosen = [  # of each shard which sets, `(sets,)` bool
+    chosen = [  # for each shard, the mask of its wanted sets `(sets,)` bool
         np.fromiter((id in wanted for id in shard.names()), bool, len(shard.ids)) for shard in shards()
     ]
     for shard, chosen_S in zip(shards(), Progress(chosen, desc="statistics", unit="shard"), strict=True):
@@ -99,46 +98,46 @@ def statistics(shards: Callable[[], Iterable[MappedShard]], *, wanted: Set[str],
 
 
 _UNDERFLOWN = 0.01
-"""Share of a set's values that may become zeros without a warning."""
+"""Share of a set's values that may be rounded to zero without a warning."""
 
 
 def _largest(x_ND: np.ndarray) -> float:
-    """Return the largest magnitude, not finite where any value is not."""
+    """Return the largest magnitude; not finite if any value is not."""
     if x_ND.dtype == np.float16:
         return float(_magnitudes(x_ND).max().view(np.float16))
     return max(float(x_ND.max()), -float(x_ND.min()))
 
 
 def _values(x_ND: np.ndarray) -> int:
-    """Return how many numbers are not zero."""
+    """Return the number of nonzero values."""
     return int(np.count_nonzero(_magnitudes(x_ND) if x_ND.dtype == np.float16 else x_ND))
 
 
 def _magnitudes(x_ND: np.ndarray) -> np.ndarray:
-    """Return the bits of halves without their signs, which are ordered alike and a hundred times faster to compare."""
+    """Return the bits of halves without signs, which have the same order and compare a hundred times faster."""
     return np.ascontiguousarray(x_ND).view(np.uint16) & 0x7FFF
 
 
 class StoreWriter:
     """Writes sets in the order in which they are added.
 
-    An interrupted writer leaves its finished shards, and a draft of the one that it was filling. The next one with the
-    same dim, dtype and source resumes: it has their ids in `done`, and writes what is missing. Given the same sets in
-    the same order, the shards are the same, byte for byte. A store for a URL is written to the cache's folder, and
-    uploaded when it is complete.
+    An interrupted writer leaves its finished shards and a draft of the unfinished one. A writer with the same dim,
+    dtype and source resumes: their ids are in `done`, and it writes the missing sets. Given the same sets in the same
+    order, the shards are identical, byte for byte. A store at a URL is written to the cache's folder and uploaded when
+    complete.
 
     Args:
-        folder: the store, made where it does not exist, or its URL.
+        folder: folder of the store, created if necessary, or its URL.
         dim: width D of every vector.
         dtype: `float16` or `float32`.
-        source: where the features come from; anything that JSON can hold.
-        shard_bytes: size at which a shard is full; one set is never divided. This much memory is used.
-        extends: add to a complete store in the folder, whose sets this job has, too.
-        replaces: what gives way in the folder: `unfinished` work of another job, or a `complete` store, too. Work of
-            `extract`, which takes hours, never does unless it is complete.
+        source: origin of the features; any JSON values.
+        shard_bytes: size of a full shard, which is also the memory used; a set is never split.
+        extends: extend a complete store in the folder, whose sets this job includes.
+        replaces: content of the folder that may be replaced: `unfinished` work of another job, or also a `complete`
+            store. Unfinished work of `extract`, which takes hours, is never replaced.
 
     Raises:
-        InputError: the folder holds a complete store, or shards of another job, which do not give way, or another
+        InputError: the folder holds a complete store or shards of another job that may not be replaced, or another
             process writes to it.
     """
 
@@ -165,7 +164,7 @@ class StoreWriter:
         self._findings = Findings()
         job = {"version": VERSION, "dim": dim, "dtype": dtype, "source": source}
         self._unfinished = Unfinished(self.folder, job)
-        self._flagged: list[Flagged] = []  # of the shard that is being filled
+        self._flagged: list[Flagged] = []  # warnings of the shard being filled
         try:
             if replaces:
                 self._unfinished.give_way(complete=replaces == "complete")
@@ -189,8 +188,8 @@ class StoreWriter:
         """Store the set `x_ND` `(N, D)` as `id`.
 
         Raises:
-            InputError: the id is taken; the set is empty, of another width, not finite, or too large for the
-                dtype; or no space is left.
+            InputError: a duplicate id; a set that is empty, of another width, not finite, or too large for the dtype;
+                or a full disk.
         """
         why = "duplicate id" if id in self.done else self._refuse(id, x_ND)
         if why:
@@ -198,9 +197,9 @@ class StoreWriter:
         self._append(id, x_ND, where=id)
 
     def offer(self, id: str, x_ND: np.ndarray, *, where: str) -> str | None:
-        """Store a set; one that cannot be stored is skipped as `where`, and the reason returned.
+        """Store a set; an invalid one is skipped as `where`, and the reason returned.
 
-        Sets that an earlier writer stored are passed over, so that a resumed reader starts at its first row.
+        Sets that an earlier writer stored are ignored, so that a resumed reader starts at its first row.
         """
         if id in self.done and id not in self._seen:
             self._seen.add(id)
@@ -213,21 +212,21 @@ class StoreWriter:
         return why
 
     def note(self, case: Skipped | Flagged) -> None:
-        """Count and list something that was left out, or a warning."""
+        """Count and list a skipped row or a warning."""
         self._findings.add(case)
 
     def close(self, *, statistics_of: Iterable[str] = (), tolerance: Tolerance | None = None) -> Manifest:
         """Write the last shard and then the manifest, which makes the store readable.
 
         Args:
-            statistics_of: ids whose vectors' mean and standard deviation per channel go to the manifest, such
-                as those of the training split; ids that were not stored are passed over, and without any other there
-                are no statistics.
-            tolerance: of skipped and flagged sets; None for any number. A refused store stays unfinished, and the same
+            statistics_of: ids over whose vectors the mean and standard deviation per channel are computed, such as the
+                training split; ids that are not stored are ignored, and without any stored id the manifest has no
+                statistics.
+            tolerance: of skipped and flagged sets; None for no limit. A refused store remains unfinished, and the same
                 job with another tolerance finishes it.
 
         Raises:
-            InputError: nothing was stored, the tolerance is exceeded, or no space is left.
+            InputError: nothing was stored, the tolerance is exceeded, or the disk is full.
         """
         if self._manifest is not None:
             return self._manifest
@@ -259,7 +258,7 @@ class StoreWriter:
         return manifest
 
     def _refuse(self, id: str, x_ND: np.ndarray) -> str | None:
-        """Return why a set cannot be stored, in the same words for every such set."""
+        """Return why a set cannot be stored, the same text for all such sets."""
         if id in self._seen:
             return "duplicate id"
         if why := wrong_id(id):
@@ -284,7 +283,7 @@ class StoreWriter:
             self._unfinished.keep_draft(self._open, self._flagged)
 
     def _put(self, id: str, x_ND: np.ndarray) -> np.ndarray:
-        """Add a set to the open shard; return it as it is stored."""
+        """Add a set to the open shard; return it in the stored precision."""
         if not self._open.has_room(len(x_ND)):
             self._flush()
         return self._open.put(id, x_ND)
@@ -298,7 +297,7 @@ class StoreWriter:
         self._flagged += flagged
 
     def _flag(self, x_ND: np.ndarray, stored_ND: np.ndarray, *, where: str) -> None:
-        """Warn of sets of zeros only, and of those of which more than a hundredth of the values became zeros."""
+        """Warn of all-zero sets, and of sets with over a hundredth of their values rounded to zero."""
         values = _values(x_ND)
         if not values:
             self._flagged.append(Flagged(where=where, why="a set of zeros only"))
@@ -317,14 +316,14 @@ class StoreWriter:
         self._flagged = []
 
     def _resume(self, finished: Sequence[Shard]) -> None:
-        """Check and take over what an interrupted writer has finished."""
+        """Verify and adopt the finished shards of an interrupted writer."""
         for shard in Progress(finished, desc="finished shards", unit="shard", disable=not finished):
             path = self.folder / shard.file
             found, mapped = written(path, dim=self.dim, dtype=self.dtype)
             if found != shard:
                 raise InputError(
                     f"{path}: changed since an interrupted writer finished it; remove it and the shards after it, and "
-                    "run the command again, which goes on from there"
+                    "repeat the command, which resumes there"
                 )
             self._finished(found)
             self.done.update(mapped.names())
@@ -356,16 +355,16 @@ class StoreWriter:
 
 
 class ColumnsWriter:
-    """Writes the columns of a store, float32; it is closed before the store's writer, and resumed like it.
+    """Writes the columns of a store, float32; close it before the store's writer. It resumes in the same way.
 
     Args:
         folder: of the store.
-        widths: numbers of an element in each column.
-        source: of the store, as `with_columns` returns it.
-        extends: add to complete columns, as of `StoreWriter`.
+        widths: width of each column.
+        source: of the store, from `with_columns`.
+        extends: extend complete columns, see `StoreWriter`.
 
     Raises:
-        InputError: a column is there of other sets, or another process writes to it.
+        InputError: an existing column has other sets, or another process writes to it.
     """
 
     def __init__(
@@ -381,7 +380,7 @@ class ColumnsWriter:
         self._writers: dict[str, StoreWriter] = {}
         for name, width in widths.items():
             at = column_place(place(folder), name)
-            own = column_source(name, json.loads(json.dumps(source)))  # as it is read back: no tuples
+            own = column_source(name, json.loads(json.dumps(source)))  # as read back from JSON: no tuples
             if not _complete(at, own, extends=extends):
                 writer = StoreWriter(at, dim=width, dtype="float32", source=own, extends=extends)
                 self._writers[name] = self._exits.enter_context(writer)
@@ -400,10 +399,10 @@ class ColumnsWriter:
         *,
         where: str,
     ) -> str | None:
-        """Store a set with its columns; one that cannot be stored is skipped whole, and the reason returned.
+        """Store a set with its columns; if any is invalid the whole set is skipped, and the reason returned.
 
         Args:
-            writer: of the store that the columns are of.
+            writer: of the columns' store.
             id, x_ND, where: see `StoreWriter.offer`.
             columns: `(N, C)` each, by name.
         """
@@ -411,12 +410,12 @@ class ColumnsWriter:
             writer.note(Skipped(where=where, why=why))
             return why
         if (why := writer.offer(id, x_ND, where=where)) is None:
-            for name, column in self._writers.items():  # without those that an earlier writer finished
+            for name, column in self._writers.items():  # without columns that an earlier writer finished
                 column.offer(id, columns[name], where=where)
         return why
 
     def _refuse(self, columns: Mapping[str, np.ndarray], size: int) -> str | None:
-        """Return why the columns of a set cannot be stored, in the same words for all such sets."""
+        """Return why the columns of a set cannot be stored, the same text for all such sets."""
         if {*columns} != {*self.widths}:
             return f"columns {', '.join(columns) or 'none'}, expected {', '.join(self.widths) or 'none'}"
         for name, x_NC in columns.items():
@@ -434,12 +433,12 @@ class ColumnsWriter:
 
 
 def with_columns(source: dict[str, Any], widths: Mapping[str, int]) -> dict[str, Any]:
-    """Return the source of a store that has columns."""
+    """Return the source of a store with columns."""
     return source | {COLUMNS: dict(widths)} if widths else source
 
 
 def _complete(at: Path | Url, source: dict[str, Any], *, extends: bool) -> bool:
-    """Whether an interrupted writer finished a column of the same sets; with `extends` there may be one of fewer."""
+    """Whether an interrupted writer finished a column with the same sets; with `extends`, also one with fewer sets."""
     try:
         found = FeatureStore.open(at)
     except (AbsentError, MissingError):
@@ -447,5 +446,5 @@ def _complete(at: Path | Url, source: dict[str, Any], *, extends: bool) -> bool:
     if extends and found.manifest.source != source:
         return False
     if found.manifest.source != source:
-        raise InputError(f"{at}: holds a column of another store; remove this folder to write it anew")
+        raise InputError(f"{at}: holds a column of another store; remove this folder to recreate it")
     return True

@@ -100,7 +100,7 @@ def test_options_of_all_verbs_may_come_first(monkeypatch, capsys):
     [
         ("train --list >&-", 0, "", ""),
         ("train nope <&- >&- 2>&-", 2, "", ""),
-        ("--help >/dev/full", 1, "", "error: what is printed cannot be written: No space left on device\n"),
+        ("--help >/dev/full", 1, "", "error: the output cannot be written: No space left on device\n"),
     ],
 )
 def test_a_stream_that_takes_nothing_is_no_traceback(words, code, out, error):

@@ -40,8 +40,8 @@ def begin(folder: Path, body: str = SLEEP, *words: str, clean_up: float = 0) -> 
 @pytest.mark.parametrize(
     ("number", "said"),
     [
-        (signal.SIGINT, "stopped by Ctrl-C; to go on: python '{verb}' --query 'it'\"'\"'s'\n"),
-        (signal.SIGTERM, "stopped by SIGTERM; to go on: python '{verb}' --query 'it'\"'\"'s'\n"),
+        (signal.SIGINT, "stopped by Ctrl-C; to resume: python '{verb}' --query 'it'\"'\"'s'\n"),
+        (signal.SIGTERM, "stopped by SIGTERM; to resume: python '{verb}' --query 'it'\"'\"'s'\n"),
         (signal.SIGHUP, ""),
     ],
 )
@@ -57,7 +57,7 @@ def test_what_began_says_itself_how_to_go_on(tmp_path):
             print('ready', flush=True)
             time.sleep(60)"""
     _, _, err = end(begin(tmp_path, body), signal.SIGINT)
-    assert err == "stopped by Ctrl-C; to go on: polypool train resume 12ab\n"
+    assert err == "stopped by Ctrl-C; to resume: polypool train resume 12ab\n"
 
 
 def test_a_second_signal_ends_the_clean_up_but_for_what_takes_no_time(tmp_path):
@@ -145,7 +145,7 @@ def test_an_import_is_stopped_with_the_line_alone(tmp_path):
         process = begin_until("ready", *words, env={"PYTHONPATH": f"{tmp_path}:{ROOT}"})
         code, _, err = end(process, signal.SIGINT)
         assert code == 130
-        assert err.startswith("stopped by Ctrl-C; to go on: python -")
+        assert err.startswith("stopped by Ctrl-C; to resume: python -")
         assert err.count("\n") == 1
 
 
@@ -174,4 +174,4 @@ main()
 def test_a_signal_is_not_taken_for_the_absence_of_a_library():
     code, out, err = end(programs.begin("-c", IMPORTING, env=os.environ))
     assert (code, out) == (143, "undone\n")
-    assert err.startswith("stopped by SIGTERM; to go on: ")
+    assert err.startswith("stopped by SIGTERM; to resume: ")

@@ -57,7 +57,7 @@ def test_a_flipped_bit_anywhere_in_the_manifest_is_refused_or_changes_nothing(sm
     [
         (
             {"job": {"version": 2}},
-            "a half-written store, 1 shards; give the command that writes it again, and it",
+            "a half-written store, 1 shards; repeat the command that writes it to resume",
         ),
         (None, "1 shards without manifest.json and writing.json; remove this folder"),
     ],

@@ -33,7 +33,7 @@ def judge(findings: Findings, folder: Path, *, rows: dict[str, int], parts: int 
 def test_a_twentieth_is_let_pass_and_no_more(tmp_path):
     judge(lost(5), tmp_path, rows={"train": 95})
     assert list(tmp_path.iterdir()) == []
-    with pytest.raises(TooMuchSkipped, match=r"6 of 100 items \(6\.0%\) were left out") as caught:
+    with pytest.raises(TooMuchSkipped, match=r"6 of 100 items \(6\.0%\) were skipped") as caught:
         judge(lost(6), tmp_path, rows={"train": 94})
     assert caught.value.exit_code == 1
     assert "6 x torn: line 0; line 1; line 2; ..." in str(caught.value)
@@ -67,7 +67,9 @@ def test_strictness_refuses_what_is_flagged(tmp_path):
     findings = Findings()
     findings.add(Flagged(where="id 1", why="odd"))
     judge(findings, tmp_path, rows={"train": 1})
-    with pytest.raises(InputError, match=r"as --strict asks; warnings 1:\n  1 x odd: id 1") as caught:
+    with pytest.raises(
+        InputError, match=r"--strict refuses warnings; warnings 1:\n  1 x odd: id 1"
+    ) as caught:
         judge(findings, tmp_path, rows={"train": 1}, strict=True)
     assert caught.value.exit_code == 2
     assert (tmp_path / "refused.jsonl").read_text() == '{"where": "id 1", "why": "odd"}\n'

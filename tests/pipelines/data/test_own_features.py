@@ -227,7 +227,7 @@ def test_a_refused_store_gives_way_to_the_corrected_command(tmp_path):
         x_ND = np.full((2, 4), number if number else np.nan, np.float32)
         np.savez(tmp_path / "in" / f"{number}.npz", x=x_ND, bbox=np.ones((2, 4)), image_w=9, image_h=9)
     words = ("arrays", "--dir", tmp_path / "in", "--out", tmp_path / "out")
-    refused("1 of 10 sets (10.0%) were left out", *words, code=1)
+    refused("1 of 10 sets (10.0%) were skipped", *words, code=1)
     np.savez(tmp_path / "in" / "0.npz", x=np.ones((2, 4), np.float32))
     ingested(*words, "--dtype", "float32")
     assert len(sets_of(tmp_path / "out")) == 10

@@ -37,7 +37,7 @@ def test_a_row_that_cannot_be_used_is_counted_and_told(split):
     split["rows"][2] = "ret22,msr22,video99,text 22"
     code, _, err = ingest(split)
     assert code == 1
-    assert "1 of 10 items of test (10.0%) were left out, where up to 5% are let pass" in err
+    assert "1 of 10 items of test (10.0%) were skipped, and at most 5% may be" in err
     assert "1 x a listed video that the annotations do not have: test.csv, line 4, id video99" in err
     out = split["folder"] / "out"
     assert [path.name for path in out.iterdir()] == ["refused.jsonl"]

@@ -168,7 +168,7 @@ def test_sigterm_leaves_a_checkpoint_with_which_the_run_goes_on(place, finished,
     assert record.status == "KILLED"
     said = capfd.readouterr().err
     assert said.endswith(
-        f"stopped by SIGTERM; to go on: polypool train resume {record.run_id} --trust faulty\n"
+        f"stopped by SIGTERM; to resume: polypool train resume {record.run_id} --trust faulty\n"
     )
     inside, whole = (samples(home / "runs" / run_id) for run_id in (record.run_id, finished))
     assert 2 < inside / (whole / run.optim.epochs) < 3
@@ -261,7 +261,7 @@ def test_ctrl_c_leaves_no_process_behind_and_says_what_to_type(run, home):
     assert process.returncode == 130, said
     _, left = psutil.wait_procs(started, timeout=30)
     assert left == []
-    assert said.splitlines()[-1] == f"stopped by Ctrl-C; to go on: polypool train resume {tracker.run_id}"
+    assert said.splitlines()[-1] == f"stopped by Ctrl-C; to resume: polypool train resume {tracker.run_id}"
     assert tracker.status() == "KILLED"
 
 

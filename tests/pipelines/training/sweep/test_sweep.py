@@ -163,7 +163,7 @@ def test_sigterm_ends_a_sweep_in_this_process_after_a_checkpoint(tiny, capfd):
     words = ("--recipes", "tiny", "--experiment", "ended", *SMALL, "--concurrent", "1")
     words += ("--objective", objective, "--aggregators", "mean", "max")
     assert command(*words) == 143
-    assert "to go on: polypool train" not in capfd.readouterr().err, "the whole sweep does"
+    assert "to resume: polypool train" not in capfd.readouterr().err, "the whole sweep does"
     (stopped,) = trained(tiny, "ended").values()
     assert (stopped.status, stopped.metrics["epoch"]) == ("KILLED", 1)
     assert command(*words) == 0

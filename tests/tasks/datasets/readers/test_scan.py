@@ -66,7 +66,7 @@ def test_scan_leaves_bad_rows_out_of_both(tmp_path):
     (tmp_path / "in" / "train_caps.txt").write_bytes(b"\n".join(caps))
     (tmp_path / "in" / "train_ids.txt").write_text("0\n1\n2\n3\n4\n3\n")
     files = ("scan", "--dir", tmp_path / "in")
-    refused("4 of 6 items (66.7%) were left out", *files, "--out", tmp_path / "out", code=1)
+    refused("4 of 6 items (66.7%) were skipped", *files, "--out", tmp_path / "out", code=1)
     assert not (tmp_path / "out" / "corpus.json").exists()
     assert not (tmp_path / "out" / "regions" / "manifest.json").exists()
     _, corpus, listed = corpus_of(tmp_path / "out", *files)
