@@ -1,1 +1,1 @@
-"""The verbs of the command line: arguments, one call, what is printed."""
+"""The verbs of the command line: arguments, one call, and printed output."""

@@ -1,9 +1,9 @@
 """`polypool check NAME`: Check a part or plug-in on small random batches before any long run.
 
-NAME is as in a run: `gpo`, `'kmax(k=3)'`, `my_package.median:Median`. A task is tried on a small random corpus of
-captions or questions; one that reads data of its own needs `--recipe RECIPE [--overrides]`, a recipe that names them.
-`--list` shows everything that is registered, where it comes from, and what cannot be used. The exit code is 0 where
-every check passes, else 2.
+NAME is as in a run: `gpo`, `'kmax(k=3)'`, `my_package.median:Median`. A task is checked on a small random corpus of
+captions or questions; a task with other data needs `--recipe RECIPE [--overrides]`, a recipe that names them. `--list`
+shows all registered parts, their origin, and which cannot be used. The exit code is 0 if every check passes, otherwise
+2.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class CheckOptions:
 
     Attributes:
         name: a name, a spec, or module:Name.
-        kind: kind of the part, such as `aggregator`, where several parts have the name.
-        recipe: for a task: the recipe whose data and parts it is tried with; a random corpus where none is given.
-        list: show everything that is registered, or only one kind with --kind.
+        kind: kind of the part, such as `aggregator`, if several kinds share the name.
+        recipe: for a task: recipe with the data and parts for the check (default: a random corpus).
+        list: show all registered parts, or only one kind with --kind.
     """
 
     name: tyro.conf.Positional[str] = ""

@@ -1,13 +1,13 @@
 """`polypool compare --experiment NAME`: Compare the runs of an experiment in tables and figures.
 
-Prints one table, of scores or, over several tasks or data sets, of task x aggregator, and which rows may be the best,
-over seeds and queries. `--details` prints the others: a table for each task, data set and protocol; our numbers beside
-published ones; differences, costs, and what more seeds would show.
+Prints one table (scores, or task x aggregator for several tasks or data sets) and the rows that may be the best over
+seeds and queries. `--details` also prints a table for each task, data set and protocol, our numbers next to published
+ones, differences, costs, and the benefit of more seeds.
 
-`polypool compare tables FILES` renews the tables and figures in Markdown files from results that --out wrote. A table
-stands between two comments, the first of which names a file relative to the Markdown file's folder (FILE#TABLE for one
-of several tables; `FILE as text` aligns it as in a terminal). A figure of a table, a panel for each column of scores
-and one for the cost of a training step, stands below one comment:
+`polypool compare tables FILES` updates the tables and figures in Markdown files from results written by --out. A table
+is enclosed by two comments; the first names a file relative to the Markdown file's folder (FILE#TABLE for one of
+several tables; `FILE as text` for a terminal's alignment). A figure of a table, with a panel for each column of scores
+and one for the cost of a training step, follows one comment:
 
     <!-- table: docs/results/demo.csv -->
     <!-- end of table -->
@@ -59,20 +59,20 @@ def compare(
 
     Args:
         experiment: MLflow experiment.
-        archives: files of `polypool runs archive`, whose runs are compared with those of the experiment.
-        metric: metric that orders the rows and is drawn, such as `i2t/R1` (default: each task's primary metric).
-        protocol: the only protocol shown (default: every one under which a test split was scored).
-        choice: which runs are shown and compared.
+        archives: files of `polypool runs archive`, whose runs are added to the experiment's.
+        metric: metric for sorting and figures, such as `i2t/R1` (default: each task's primary metric).
+        protocol: show only this protocol (default: every protocol with scores of a test split).
+        choice: filters of runs.
         significance: mark the rows that may be the best; reads the per-query results of all runs.
-        baseline: row or aggregator, such as `mean`, with which the others are compared, too.
-        pairs: show the difference of every two rows, too, corrected for their number.
-        detect: show how many more seeds a difference of the primary metric of this size needs; 0 for none.
-        out: file for the numbers and their origin (runs, commits, digests, commands): .csv or .parquet; FILE#NAME
-            writes one of several tables in a file.
+        baseline: row or aggregator, such as `mean`, to compare all others with.
+        pairs: show the differences of all pairs of rows, corrected for multiple comparisons.
+        detect: show the number of seeds needed to detect this difference of the primary metric; 0 for none.
+        out: file for the numbers with their origin (runs, commits, digests, commands): .csv or .parquet; FILE#NAME for
+            one of several tables in a file.
         markdown: file for the tables as Markdown.
         latex: file for the tables as LaTeX, with booktabs.
         details: print all tables and notes.
-        log: record the tables and figures in an MLflow run of their own.
+        log: log the tables and figures in a separate MLflow run.
     """
     from polypool.infra.tracking import tracking_uri
     from polypool.pipelines.comparison import comparison as comparing
@@ -111,7 +111,7 @@ def _print_next(comparison: comparing.Comparison, uri: str) -> None:
 
 
 def _refuse_files(**files: Path | None) -> None:
-    """Refuse files that cannot be written, by the names of their options, before anything is read."""
+    """Check that the output files are writable before any input is read; messages name their options."""
     from polypool.pipelines.comparison.results import refuse_ending
 
     if files["out"] is not None:
@@ -140,11 +140,11 @@ def _write(
 def tables(
     files: tyro.conf.Positional[tuple[Path, ...]] = (Path("README.md"),), *, check: bool = False
 ) -> None:
-    """Renew the tables and figures in Markdown files from the results that they name.
+    """Update the tables and figures in Markdown files from the result files that they name.
 
     Args:
         files: Markdown files.
-        check: write nothing, and exit with 1 if a table is not current.
+        check: write nothing, and exit with 1 if a table is outdated.
     """
     from polypool.pipelines.comparison.documents import renew
 

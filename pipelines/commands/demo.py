@@ -1,8 +1,8 @@
 """`polypool demo`: Run everything on small rendered corpora, from pictures and videos to a comparison.
 
-Renders scenes with captions in COCO's file formats and with questions in VQA 2.0's, and moving shapes in MSR-VTT's;
-ingests them, extracts features, and trains four aggregators on each of the three tasks, as a Ray job, which ends with
-their comparison. RAY_ADDRESS names the job server of a cluster to use instead of a private head on this machine.
+Renders scenes with captions in COCO's file formats and questions in VQA 2.0's, and moving shapes in MSR-VTT's; ingests
+them, extracts features, trains four aggregators on each of the three tasks as a Ray job, and compares them. RAY_ADDRESS
+selects the job server of a cluster instead of a private head on this machine.
 """
 
 from __future__ import annotations

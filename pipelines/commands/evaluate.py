@@ -1,23 +1,22 @@
 """`polypool evaluate RUN [RUN ...]`: Score trained runs under a named protocol.
 
-Several runs are an ensemble: the mean of their score matrices, as in the papers. Several protocols, each behind a
---protocol of its own, are shown side by side.
+Several runs form an ensemble: the mean of their score matrices, as in the papers. Several protocols, each given by a
+separate --protocol, are shown side by side.
 
-With --rescore scores are changed before they are ranked, by dual softmax (dsl) or by a bank of training queries
-(qbnorm): tasks/scoring/rescoring.py. With --vectors the first few vectors of each set are compared,
-for a model that was trained so (--model matryoshka).
+--rescore changes scores before ranking, by dual softmax (dsl) or by a bank of training queries (qbnorm); see
+tasks/scoring/rescoring.py. --vectors compares only the first vectors of each set, for models trained for that (--model
+matryoshka).
 
-Questions of a split without answers, such as VQA's test-dev, are answered into a file for its evaluation server, whose
-path is printed.
+For questions without answers, such as VQA's test-dev, it writes the predicted answers to a file for the evaluation
+server and prints its path.
 
-With --corpus and --features the runs are scored on other data than those that they were trained on, whose
-words and statistics of features they keep. The scores are logged in a run of their own, of kind `transfer`, and
-`compare` has a table of its own for them. A corpus or features that have changed since a run was trained are refused,
-or with --other-data scored likewise.
+--corpus and --features score the runs on other data, with the vocabulary and feature statistics of training. The scores
+are logged in a separate run of kind `transfer`, and `compare` shows them in a separate table. A corpus or features that
+changed since training are refused; --other-data scores them likewise.
 
-With --embeddings the embeddings of one run are analysed instead: alignment and uniformity; for sets also their variance
-and the scores with single elements alone or left out; for distributions their uncertainty. The numbers are logged in
-the run, as metrics named `analysis/...`. Scores and diagnostics of an exported folder are printed alone.
+--embeddings instead analyses the embeddings of one run: alignment and uniformity; for sets also their variance, and the
+scores with single elements kept or removed; for distributions their uncertainty. The numbers are logged in the run as
+metrics `analysis/...`. For an exported folder, scores and diagnostics are only printed.
 """
 
 from __future__ import annotations
@@ -62,20 +61,21 @@ def evaluate(
     """Score runs.
 
     Args:
-        runs: a run, by its id, a beginning of it, its name or `latest`, or the folder or URL that `export` made of
-            one; several for an ensemble.
-        protocol: named protocol, once for each; the run's own where none is given. Examples are drawn by the first.
-        split: the split that is scored.
-        rescore: change scores first; the protocol is then called PROTOCOL-dsl, and so on, and compared with its like
-            alone.
-        vectors: compare the first vectors of each set, this many; the protocol is then called PROTOCOL-vectorsK.
+        runs: a run, by its id or a prefix of it, its name, or `latest`, or the folder or URL of an export; several for
+            an ensemble.
+        protocol: named protocol, repeatable (default: the run's). The first one selects the examples.
+        split: split to score.
+        rescore: change scores before ranking; the protocol is then named PROTOCOL-dsl or PROTOCOL-qbnorm, and compared
+            separately.
+        vectors: compare the first K vectors of each set; the protocol is then named PROTOCOL-vectorsK.
         embeddings: analyse the embeddings of one run instead.
-        elements: with --embeddings: score elements of sets alone and left out; for sets of K, about 2K + 1 evaluations.
-        task: task adapter with other parameters, such as "image_text(cxc='data/cxc')"; each run's own where empty.
-        data: other data than those that the runs were trained on.
-        other_data: score a run on its corpus and features though they have changed since it was trained; the scores
-            are logged in a run of their own, as with --corpus.
-        trust: a module whose code the runs may name, as module:Name; once for each.
+        elements: with --embeddings: score sets with single elements kept or removed; about 2K + 1 evaluations for sets
+            of K.
+        task: task adapter with other parameters, such as "image_text(cxc='data/cxc')" (default: each run's).
+        data: other data than in training.
+        other_data: score a run on its corpus and features even if they changed since training; the scores are logged in
+            a separate run, as with --corpus.
+        trust: trusted module whose code the runs may name as module:Name; repeatable.
     """
     if vectors is not None and vectors < 1:
         raise InputError(f"--vectors must be at least 1, such as 4, not {vectors}")
@@ -129,7 +129,7 @@ def analyse(trained: TrainedModel, *, split: str, protocol: str, elements: bool)
 
 
 def written(run_id: str, file: str) -> Path:
-    """Return where a file of an evaluation that a run records can be read."""
+    """Return a readable path of an evaluation file that a run records."""
     from polypool.infra.paths import home
     from polypool.infra.tracking import Tracker, tracking_uri
     from polypool.pipelines.training.record import EVALUATION
@@ -147,7 +147,7 @@ def name(trained: TrainedModel) -> str:
 
 
 def metric_table(evaluations: Sequence[Evaluation]) -> list[str]:
-    """Return the lines of a table: a row a metric, a column an evaluation, with a heading if there are several."""
+    """Return the lines of a table: a row per metric, a column per evaluation, with a heading if there are several."""
     from polypool.pipelines.training.record import printed
 
     columns = [
@@ -170,7 +170,7 @@ def metric_table(evaluations: Sequence[Evaluation]) -> list[str]:
 
 
 def side_table(numbers: Mapping[str, float], *, digits: int) -> list[str]:
-    """Return the lines of a table of numbers that are named `row/side`."""
+    """Return the lines of a table of numbers named `row/side`."""
     named = [name.split("/") for name in numbers]
     sides = [side for side in ("visual", "text", "joint") if any(side == column for _, column in named)]
     rows = []

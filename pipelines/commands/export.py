@@ -1,11 +1,11 @@
 """`polypool export RUN_ID --out DIR`: Write the best model of a run as one folder that loads in five lines.
 
-With `--out hf://user/name` the folder is a repository on the Hugging Face hub, which is made where necessary and gets
-one commit; `polypool.load("hf://user/name")` loads it elsewhere. An exported folder in the place of RUN_ID is copied
-there as it is, for a README that you have written further.
+With `--out hf://user/name` the folder is a repository on the Hugging Face hub, which is created if necessary and
+receives one commit; `polypool.load("hf://user/name")` loads it elsewhere. If RUN_ID is an exported folder, it is copied
+there unchanged, for example with an edited README.
 
-With `--mlflow` it is kept in MLflow as a model of the run, linked to its scores and their data, which
-`mlflow.pyfunc.load_model` and `mlflow models serve` take; `--registered-name NAME --alias champion` registers it.
+`--mlflow` logs it in MLflow as a model of the run, linked to its scores and their data, for `mlflow.pyfunc.load_model`
+and `mlflow models serve`; `--registered-name NAME --alias champion` registers it.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ def export(
     """Export the best model of a run.
 
     Args:
-        run_id: a run, by its id, a beginning of it, its name or `latest`, or a folder that was exported before.
-        out: folder to make, which must not exist yet, or be empty; or its URL, such as hf://user/name.
-        mlflow: keep it in MLflow, as a model that can be served.
-        registered_name: register that model as the next version of this name.
-        alias: point this alias, such as `champion`, to that version.
-        publication: licence, and who may see a repository on the hub.
-        trust: a module whose code the run may name, as module:Name; once for each.
+        run_id: a run, by its id or a prefix of it, its name, or `latest`, or an exported folder.
+        out: output folder, which must not exist or be empty; or its URL, such as hf://user/name.
+        mlflow: log it in MLflow as a servable model.
+        registered_name: register the MLflow model as the next version of this name.
+        alias: alias of that version, such as `champion`.
+        publication: licence, and visibility of a repository on the hub.
+        trust: trusted module whose code the run may name as module:Name; repeatable.
     """
     if not run_id:
         resolve_run(tracking_uri(home()), run_id)

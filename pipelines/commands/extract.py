@@ -1,11 +1,11 @@
-"""Turn the images, videos or texts of a corpus into a feature store, with workers of Ray.
+"""Extract features of the images, videos or texts of a corpus to a feature store, with Ray workers.
 
 polypool extract --corpus DIR --backbone 'cells(grid=7)' --out DIR
 polypool extract --video --corpus DIR --backbone 'cells(grid=3)' --out DIR
 polypool extract --texts --corpus DIR --backbone 'bert(name="bert-base-uncased")' --out DIR
 
-They are decoded and described by Ray's workers; the store is written here, in the order of the corpus, so the same
-files give the same bytes. A run that was stopped goes on where it was when it is started again.
+Ray's workers decode and encode the files; the store is written here, in the order of the corpus, so the same files give
+the same bytes. Repeat an interrupted command to resume it.
 """
 
 from __future__ import annotations
@@ -40,33 +40,31 @@ def extract(
     videos: tyro.conf.OmitArgPrefixes[VideoOptions] = VIDEO_DEFAULTS,
     tolerance: Tolerate = USUAL,
 ) -> None:
-    """Turn the images, videos or texts of a corpus into a feature store.
+    """Extract features of the images, videos or texts of a corpus to a feature store.
 
-    One that is missing or does not decode is skipped, counted and listed. A text is stored once, wherever it stands;
-    its id is its SHA-256. The manifest has the statistics of the training split's features. Run again after an
-    interruption, it goes on where it stopped; with other `--splits`, or a larger `--limit`, it adds to a store that is
-    there.
+    Files that are missing or do not decode are skipped, counted and listed. Equal texts are stored once; a text's id is
+    its SHA-256. The manifest has the feature statistics of the training split. Repeat an interrupted command to resume
+    it; with other `--splits`, or a larger `--limit`, the command adds to an existing store.
 
     Args:
-        corpus: folder of the corpus, as ingest writes it, or its URL.
+        corpus: folder of the corpus, as written by ingest, or its URL.
         out: folder of the store, or its URL.
-        backbone: what describes an image or a frame: cells, clip, dinov2, resnet, siglip or vit, with parameters, such
-            as 'cells(grid=7)'; or its regions: detr, owlv2 or rtdetr, with their boxes; or all frames of a video: i3d;
-            or a text: bert, clip_text, decoder or siglip_text; or your own.
-        dtype: what numbers are stored as.
-        batch: images, texts, or frames of one video, that go through the backbone together.
-        splits: the splits to extract, or to add.
-        limit: take only the first images, videos or questions of each of these splits; of texts, the captions of
-            these.
+        backbone: model of an image or a frame: cells, clip, dinov2, resnet, siglip or vit, with parameters, such as
+            'cells(grid=7)'; or of regions with boxes: detr, owlv2 or rtdetr; or of all frames of a video: i3d; or of a
+            text: bert, clip_text, decoder or siglip_text; or your own.
+        dtype: dtype of the stored features.
+        batch: batch size: images, texts, or frames of one video per forward pass.
+        splits: splits to extract, or to add.
+        limit: only the first images, videos or questions of each of these splits; of texts, their captions.
         video: the files of the corpus are videos.
-        texts: describe the captions or questions of the corpus, not its files.
-        videos: how they are read.
-        tolerance: what may be left out or odd.
+        texts: encode the captions or questions of the corpus instead of its files.
+        videos: options for reading videos.
+        tolerance: limits on skipped files and warnings.
 
     Raises:
-        InputError: no corpus, an unknown backbone or split, a finished store in `out` that has all of this or was made
-            otherwise, a backbone that reads something else, no usable image, video or
-            text, or more were left out than the tolerance lets pass.
+        InputError: no corpus, an unknown backbone or split, a finished store in `out` that already has all of this or
+            was made with other settings, a backbone for another kind of input, no usable image, video or text, or more
+            skipped files than tolerated.
     """
     done = extraction.extract(
         corpus=corpus,
@@ -87,7 +85,7 @@ def extract(
 
 
 def _report(out: Path, done: Extracted) -> None:
-    """Print what a store holds, how long it took, and what was left out."""
+    """Print the content of a store, the time it took, and the skipped files."""
     keep_out_of_jobs(out)
     manifest, seconds = done.manifest, done.seconds
     size = sum(shard.bytes for shard in manifest.shards)
@@ -100,7 +98,7 @@ def _report(out: Path, done: Extracted) -> None:
 
 
 def _without(words: Sequence[str], *options: str) -> list[str]:
-    """Return the words of a command line without some options and their values."""
+    """Remove some options and their values from a command line."""
     kept, within = list[str](), False
     for word in words:
         if word.startswith("--"):
@@ -111,5 +109,5 @@ def _without(words: Sequence[str], *options: str) -> list[str]:
 
 @command
 def main() -> None:
-    """Extract what the command line says."""
+    """Extract as requested on the command line."""
     tyro.cli(extract, prog="polypool extract")

@@ -33,7 +33,7 @@ from polypool.pipelines.data.ingestion import subcommands
 
 @command
 def main() -> None:
-    """Run the subcommand that is named on the command line."""
+    """Run the subcommand named on the command line."""
     tyro.extras.subcommand_cli_from_dict(
         subcommands(sys.argv[1:]),
         prog="polypool ingest",

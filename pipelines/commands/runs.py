@@ -1,13 +1,13 @@
-"""`polypool runs`: List the runs of an experiment, the best of each task first, and the processes that train them.
+"""`polypool runs`: List the runs of an experiment, the best of each task first, and their training processes.
 
-Verbs take a run by its id, the beginning that is shown or any other that no other run has, its name (`train --name`),
-or `latest`. Scores of one data set and protocol can be compared; `compare` says which differences mean something.
+Verbs accept a run's id, a unique prefix of it (such as the one shown), its name (`train --name`), or `latest`. Scores
+are comparable within one data set and protocol; `compare` tests the differences.
 
-A run that MLflow shows as running may have lost its process: `--mark-dead` ends those as KILLED, after sending what
-they logged and MLflow lacks. A run whose folder is not on this machine stays as it is.
+A run that MLflow shows as running may have lost its process: `--mark-dead` ends such runs as KILLED, after sending what
+MLflow lacks of their logs. A run whose folder is not on this machine is not changed.
 
-`polypool runs archive --out FILE.parquet` writes what `compare` reads of finished runs to a file, from which `compare
---archives FILE.parquet` reads it on any machine.
+`polypool runs archive --out FILE.parquet` writes the data that `compare` reads of finished runs to a file, for
+`compare --archives FILE.parquet` on any machine.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def show(*, experiment: str = "polypool", mark_dead: bool = False, json: bool = 
 
     Args:
         experiment: MLflow experiment.
-        mark_dead: end as KILLED the runs that no process trains any more.
-        json: print JSON, an object for each run.
+        mark_dead: end the runs without a training process as KILLED.
+        json: print JSON, one object per run.
     """
     from polypool.pipelines.comparison import runs as listing
 
@@ -56,12 +56,12 @@ def archive(
     experiment: str = "polypool",
     choice: tyro.conf.OmitArgPrefixes[Choice] = ALL,
 ) -> None:
-    """Write the scores, settings and results of single queries of finished runs to a file.
+    """Write the scores, settings and per-query results of finished runs to a file.
 
     Args:
         out: the file, .parquet.
         experiment: MLflow experiment.
-        choice: which runs are written.
+        choice: filters of runs.
     """
     from polypool.infra.tracking import Artifacts
     from polypool.pipelines.comparison.archives import refuse_ending, write_archive

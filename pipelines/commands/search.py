@@ -1,8 +1,8 @@
 """`polypool search RUN "a dog on the grass"`: Search with a trained model; `polypool serve` has a page.
 
-A text finds the images or videos that are like it; --image FILE, --video FILE or --id ID finds the captions that are
-like one, or with --find images or videos those that look alike. A run on questions answers `polypool search RUN_ID
---image car.jpg "what colour is the car?"`.
+A text query finds similar images or videos; --image FILE, --video FILE or --id ID finds matching captions, or with
+--find images or videos similar ones. A model of question answering answers
+`polypool search RUN_ID --image car.jpg "what colour is the car?"`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from polypool.tasks.similarities.similarity import Side
 
 FEW = 20
-"""Items below which results say little of a model."""
+"""Number of items below which results are not meaningful."""
 
 
 def search(
@@ -41,24 +41,23 @@ def search(
     other_data: bool = False,
     trust: Repeated = (),
 ) -> str:
-    """Return the results of one query as the terminal shows them.
+    """Return the results of one query as printed in the terminal.
 
     Args:
-        run_id: a run, by its id, a beginning of it, its name or `latest`, or the folder or URL that `export` made of
-            one.
-        query: text to look for; the question, of a run on questions.
-        image: an image file whose captions are looked for, or that the question is about.
-        video: a video file whose captions are looked for.
-        id: an image or video of the corpus instead of a file.
-        k: results; by default 10, and 5 answers.
-        split: the split that is searched; all for every split.
-        find: what is searched; by default images or videos for a text, and captions for an image or video.
-        index: how: exact, or faiss for many single vectors (pip install 'polypool[faiss]').
-        other_data: search the run's corpus and features though they have changed since it was trained.
-        trust: a module whose code the run or its store may name, as module:Name; once for each.
+        run_id: a run, by its id or a prefix of it, its name, or `latest`, or the folder or URL of an export.
+        query: text query; for a question answering run, the question.
+        image: image file: a query for captions, or the subject of the question.
+        video: video file: a query for captions.
+        id: image or video of the corpus, instead of a file.
+        k: number of results; by default 10, and 5 answers.
+        split: split to search; all for every split.
+        find: kind of results; by default images or videos for a text, and captions for an image or video.
+        index: exact, or faiss for many single vectors (pip install 'polypool[faiss]').
+        other_data: search the run's corpus and features even if they changed since training.
+        trust: trusted module whose code the run or its store may name as module:Name; repeatable.
 
     Raises:
-        InputError: no such run, split, file or id, or a query that the run cannot answer.
+        InputError: an unknown run, split, file or id, or a query that the run cannot answer.
     """
     visuals = [visual for visual in (image, video, id) if visual]
     if len(visuals) > 1:
@@ -96,7 +95,7 @@ def _side(find: str, searched: RetrievalSearch) -> Side | None:
 
 
 def _notes(trained: TrainedModel, searched: RetrievalSearch, query: str) -> list[str]:
-    """Return why results may mean little: unknown words, a small split, a model that is no better than chance."""
+    """Return warnings about unreliable results: unknown words, a small split, a model at chance level."""
     from polypool.tasks.inputs.corpus_inputs import CorpusInputs
 
     of, notes = trained.adapter, []
@@ -117,7 +116,7 @@ def _notes(trained: TrainedModel, searched: RetrievalSearch, query: str) -> list
 
 
 def hit_table(hits: Sequence[Hit], k: int) -> str:
-    """Return a line for each result, and notes on all; `k` were requested."""
+    """Return a line for each result, and notes; `k` were requested."""
     id_width = max(len("id"), max(len(hit.id) for hit in hits))
     file_width = max(len("file"), max(len(hit.file) for hit in hits)) if any(hit.file for hit in hits) else 0
 

@@ -3,9 +3,9 @@
     polypool serve RUN_ID
     curl localhost:8000/embed -H 'Content-Type: application/json' -d '{"rows": [{"text": "a dog on the grass"}]}'
 
-A browser gets the page. For programs, `GET /` says what is served, `GET /openapi.json` in which form, `GET /health`
-whether the model answers. Rows of concurrent requests go through the model together. The model is in this process, or
-with --replicas in processes of Ray Serve, on a Ray of its own or on the cluster that RAY_ADDRESS names.
+Browsers get the page. For programs, `GET /` describes the model, `GET /openapi.json` the API, and `GET /health` is a
+health check. Concurrent requests are batched. The model runs in this process, or with --replicas in Ray Serve
+processes, on a private Ray or the cluster of RAY_ADDRESS.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ def serve(
     """Serve a trained model until Ctrl-C.
 
     Args:
-        settings: what is served.
-        at: where.
-        token_file: file with the token that clients must send; without, that of POLYPOOL_SERVE_TOKEN, and none where
-            that is not set. With a token there is no page.
-        open: answer any client, also from other machines and without a token.
+        settings: model and limits.
+        at: address.
+        token_file: file with the token that clients must send (default: POLYPOOL_SERVE_TOKEN, or no token if unset).
+            With a token the page is disabled.
+        open: accept clients from other machines without a token.
     """
     from polypool.pipelines.serving import start
 

@@ -1,13 +1,12 @@
 """`polypool sweep --recipes A B --aggregators mean gpo --seeds 3`: Train a grid of recipes, aggregators and seeds.
 
-Recipes x aggregators x seeds, with Ray Tune, side by side where there are cores for it. Other settings of the recipes
-are changed by the flags of `polypool train`, such as `--optim.epochs 2 --cpus 1`. Trials that finished before, with
-the same settings, are skipped, and a sweep that was ended goes on where it stopped: give the same command again.
-With `--text-aggregators` every visual aggregator is trained with every text aggregator, and a heat map of them is
-drawn. With `--choose optim.lr=1e-3,2e-3,4e-3 --budget 6` every aggregator gets as many trials, a stratified sample of
-its own space, scored on `val` alone, and is then trained with the settings that were best there. `--dry-run` shows the
-trials, what is done, the time it will take, and the same as Ray jobs. A trial that fails stops no other; the exit code
-is then 1.
+Trains recipes x aggregators x seeds with Ray Tune, in parallel if there are enough cores. Flags of `polypool train`,
+such as `--optim.epochs 2 --cpus 1`, change other settings of all recipes. Finished trials with the same settings are
+skipped; repeat an interrupted command to resume it. With `--text-aggregators` every visual aggregator is trained with
+every text aggregator, and the result is drawn as a heat map. With `--choose optim.lr=1e-3,2e-3,4e-3 --budget 6` each
+aggregator gets this many tuning trials, a stratified sample of its search space, scored on `val` only, and is then
+trained with its best settings. `--dry-run` shows the trials, their state, the expected time, and the equivalent Ray
+jobs. A failed trial does not stop the others; the exit code is then 1.
 """
 
 from __future__ import annotations
@@ -28,25 +27,25 @@ from polypool.tasks.run import NO_DEFAULT
 
 @dataclass(frozen=True, kw_only=True)
 class SweepOptions:
-    """What to train.
+    """The grid to train.
 
     Attributes:
-        recipes: recipes, as of `polypool train --list`.
-        aggregators: aggregators of both modalities, or of the visual one where there are text aggregators.
-        text_aggregators: aggregators of the text, each trained with each of the others.
-        seeds: how many seeds: 0, 1, ...
-        choose: settings to tune, each with the values to choose from: of all aggregators, such as
-            `optim.lr=1e-3,2e-3` and `aggregator.lr=0.1,1` (a factor for the aggregators' own weights), or of one,
-            such as `kmax.k=1,2,5`.
-        budget: trials of each aggregator that choose among these, a stratified sample of its own space.
+        recipes: recipes, see `polypool train --list`.
+        aggregators: aggregators of both modalities, or of the visual one if there are text aggregators.
+        text_aggregators: aggregators of the text, each combined with each of the others.
+        seeds: number of seeds: 0, 1, ...
+        choose: settings to tune with their candidate values: for all aggregators, such as `optim.lr=1e-3,2e-3` and
+            `aggregator.lr=0.1,1` (a learning rate factor for the aggregators' weights), or for one, such as
+            `kmax.k=1,2,5`.
+        budget: tuning trials per aggregator, a stratified sample of its search space.
         sample: seed of these samples.
-        experiment: MLflow experiment of the runs, where finished ones are looked for.
-        concurrent: the most trials at once, which share a GPU where there are fewer GPUs; 1 needs no Ray; 0 for as many
-            as the cluster has cores and GPUs for, by the runs' `cpus` and `workers`.
-        detect: a difference of the primary metric for which to show how many more seeds it needs; 0 for none.
+        experiment: MLflow experiment of the runs, which is searched for finished ones.
+        concurrent: maximum number of parallel trials, which share GPUs if there are fewer; 1 needs no Ray; 0 for as
+            many as the cluster has cores and GPUs for, by the runs' `cpus` and `workers`.
+        detect: show the number of seeds needed to detect this difference of the primary metric; 0 for none.
         early_stop: stop the worse half of a recipe's trials after 1, 2, 4, ... epochs, by the score on `val` (ASHA);
-            with `--choose`, of an aggregator's trials that choose.
-        dry_run: show what would be done, and train nothing.
+            with `--choose`, of an aggregator's tuning trials.
+        dry_run: show the plan without training.
     """
 
     recipes: tuple[str, ...]
@@ -72,7 +71,7 @@ _TUNED = ("choose", "budget", "sample")
 
 @command
 def main() -> None:
-    """Train what is missing, print what failed, and compare."""
+    """Train the missing trials, print failures, and compare."""
     options, flags = tyro.cli(
         SweepOptions, prog="polypool sweep", description=__doc__, return_unknown_args=True
     )
@@ -81,15 +80,15 @@ def main() -> None:
 
 
 def sweep(options: SweepOptions, *, flags: Sequence[str] = (), words: Sequence[str] = ()) -> bool:
-    """Carry a sweep out and print the outcome; return whether a trial failed.
+    """Run a sweep and print the outcome; return whether a trial failed.
 
     Args:
         options: of the command line.
-        flags: settings of all runs, as of `polypool train`.
+        flags: settings of all runs, as in `polypool train`.
         words: the command line, which `--dry-run` shows as a Ray job.
 
     Raises:
-        InputError: unusable arguments, before anything starts.
+        InputError: invalid arguments, before anything starts.
     """
     from polypool.infra.text_tables import as_text
     from polypool.infra.tracking import to_see, tracking_uri

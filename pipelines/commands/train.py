@@ -1,12 +1,12 @@
 """`polypool train RECIPE [--overrides]`: Train a run, on this machine or as a Ray job.
 
-RECIPE is a name, or a file in YAML or JSON: what differs from the recipe that it names as `base`, or a whole run, such
-as the `run.json` that every run keeps. `--list` shows all recipes and the published numbers they aim at, `RECIPE
---help` its settings. `resume RUN_ID` resumes an interrupted run from its last checkpoint; a finished one is left as it
-is. `rerun RUN_ID` trains a run again with the settings that MLflow holds, and shows what differs from then. With
-`RECIPE --run-id-file FILE` the id is written there, and the same command, given again, resumes that run.
+RECIPE is a name, or a YAML or JSON file: changes to the recipe that it names as `base`, or a complete run, such as the
+`run.json` of every run. `--list` shows all recipes and the published numbers they aim at, `RECIPE --help` the settings.
+`resume RUN_ID` resumes an interrupted run from its last checkpoint; a finished one is not changed. `rerun RUN_ID`
+trains a run again with the settings recorded in MLflow, and shows the differences. `RECIPE --run-id-file FILE` writes
+the run's id to a file; the same command, repeated, resumes that run.
 
-SIGTERM and Ctrl-C write a checkpoint first. Workers on Ray that fail are restarted from the last one (`--retries`).
+SIGTERM and Ctrl-C write a checkpoint first. Failed Ray workers are restarted from the last checkpoint (`--retries`).
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ class Resume:
 
 @dataclass(frozen=True, kw_only=True)
 class Rerun:
-    """Train a run again from what MLflow holds, and show what differs from then.
+    """Train a run again with the settings recorded in MLflow, and show the differences.
 
     Attributes:
-        run_id: a run that was trained.
-        dry_run: show what differs, and train nothing.
-        trust: a module whose code the run may name, as module:Name; repeatable.
+        run_id: a trained run.
+        dry_run: show the differences without training.
+        trust: trusted module whose code the run may name as module:Name; repeatable.
     """
 
     run_id: NamedRun = ""
@@ -71,7 +71,7 @@ def parse(words: list[str]) -> Run | Ensemble | Resume | Rerun:
 
 
 def take_run_id_file(words: Sequence[str]) -> tuple[Path | None, list[str]]:
-    """Return the file that `--run-id-file` names, if any, and the other words.
+    """Return the file of `--run-id-file`, if any, and the other words.
 
     Raises:
         SystemExit: with code 2, after a message: the flag has no value.
@@ -83,11 +83,11 @@ def take_run_id_file(words: Sequence[str]) -> tuple[Path | None, list[str]]:
 
 
 def train(work: Run | Resume, file: Path | None = None) -> tuple[str, str]:
-    """Train a new run, or resume one; return its id and how it ended.
+    """Train a new run, or resume one; return its id and its final state.
 
     Args:
         work: the run.
-        file: keeps the id of a new run; where it exists, that run is resumed.
+        file: file for the id of a new run; if it exists, that run is resumed.
 
     Raises:
         InputError: the file holds the id of another run; also as `start` and `resume` do.
@@ -95,13 +95,13 @@ def train(work: Run | Resume, file: Path | None = None) -> tuple[str, str]:
     from polypool.pipelines.training.train import resume, start  # imports torch
 
     if file and isinstance(work, Resume):
-        raise InputError(f"{RUN_ID_FILE} is for a recipe; leave it out where the id is known")
+        raise InputError(f"{RUN_ID_FILE} is for a recipe; omit it with a known id")
     if file and isinstance(work, Run) and (found := read_run_id(file, work)):
         work = Resume(run_id=found)
     if isinstance(work, Resume):
         run_id = resolve_run(tracking_uri(home()), work.run_id)
         before = Tracker.attach(tracking_uri(home()), run_id, running=False).status()
-        how = "had finished before, and is left as it is" if before == "FINISHED" else "finished"
+        how = "had finished before, and is not changed" if before == "FINISHED" else "finished"
         return resume(run_id, trust=work.trust), how
 
     def note(run_id: str) -> None:
@@ -114,10 +114,11 @@ def train(work: Run | Resume, file: Path | None = None) -> tuple[str, str]:
 
 
 def read_run_id(file: Path, run: Run) -> str | None:
-    """Return the id of the run that the same command started before; None where the file does not exist.
+    """Return the id of the run that the same command started before; None if the file does not exist.
 
     Raises:
-        InputError: the file holds no id; MLflow does not know the run, or does not answer; the run has other settings.
+        InputError: the file holds no id; MLflow does not know the run, or does not answer; or the run has other
+            settings.
     """
     if not file.exists():
         return None
@@ -136,14 +137,14 @@ def read_run_id(file: Path, run: Run) -> str | None:
         before, now = (dict(flattened(to_params(each))) for each in (then, run))
         other = sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
         raise InputError(
-            f"{file}: run {run_id} was begun with other settings ({', '.join(other)}); name another file after "
-            f"{RUN_ID_FILE} for a new run, or go on with that one: `polypool train resume {run_id}`"
+            f"{file}: run {run_id} was started with other settings ({', '.join(other)}); name another file after "
+            f"{RUN_ID_FILE} for a new run, or resume that one: `polypool train resume {run_id}`"
         )
     return run_id
 
 
 def show(run_id: str, how: str = "finished") -> None:
-    """Print how a run ended, and its scores."""
+    """Print a run's final state and scores."""
     print(f"run {run_id} {how}")
     from polypool.pipelines.comparison.queries import run_doubts
     from polypool.pipelines.training.record import printed
@@ -163,7 +164,7 @@ def show(run_id: str, how: str = "finished") -> None:
 
 
 def rerun(options: Rerun) -> None:
-    """Print what differs, train, and print the scores side by side."""
+    """Print the differences, train, and print the scores side by side."""
     from polypool.pipelines.training.record import inherited
     from polypool.pipelines.training.train import ORIGIN, read_original, scores, start
 
@@ -182,9 +183,9 @@ def rerun(options: Rerun) -> None:
 
 @command
 def main() -> None:
-    """Train, and print where to look."""
+    """Train, and print the next steps."""
     file, words = take_run_id_file(sys.argv[1:])
-    work = parse(words)  # a wrong word is an error before torch is imported, which takes seconds
+    work = parse(words)  # report invalid arguments before importing torch, which takes seconds
     if file and isinstance(work, Ensemble | Rerun):
         members = f"; train its members: {', '.join(work.members)}" if isinstance(work, Ensemble) else ""
         raise InputError(f"{RUN_ID_FILE} is for one new run{members}")

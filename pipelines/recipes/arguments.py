@@ -1,6 +1,6 @@
 """A run from the command line: a recipe's name and flags that change its settings.
 
-Every verb that takes a recipe reads it here; torch is not imported.
+Shared by all verbs that take a recipe; does not import torch.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from polypool.tasks.run import (
 
 
 def read_config(name: str, flags: Sequence[str] = (), *, prog: str = "polypool train") -> Run | Ensemble:
-    """Return the run or ensemble of a recipe, with the settings that flags change; its paths are absolute.
+    """Return the run or ensemble of a recipe with changed settings and absolute paths.
 
     Args:
         name: a recipe, `module:function`, or a file of a run (see `polypool.pipelines.recipes.load`).
@@ -47,7 +47,7 @@ def read_config(name: str, flags: Sequence[str] = (), *, prog: str = "polypool t
         prog: the command, for messages and help.
 
     Raises:
-        InputError: no such recipe, or no part of a name that it gives.
+        InputError: an unknown recipe or part.
         SystemExit: help was shown, or, with code 2, a message about a flag.
     """
     if name.endswith(SUFFIXES):
@@ -71,14 +71,14 @@ def read_config(name: str, flags: Sequence[str] = (), *, prog: str = "polypool t
 
 
 def begun_with(run: Run) -> Run:
-    """Return a run whose `init` is the id of the run that it names, as of `polypool.infra.tracking.resolve_run`."""
+    """Return a run with its `init` resolved to a run id, see `polypool.infra.tracking.resolve_run`."""
     return replace(run, init=resolve_run(tracking_uri(home()), run.init)) if run.init else run
 
 
 def check_names(run: Run) -> None:
-    """Raise InputError for a missing corpus or an unknown part of a run; only parts named `module:Name` are imported.
+    """Raise InputError for a missing corpus or an unknown part of a run; imports only parts named `module:Name`.
 
-    Objectives are not checked: a task may define its own, as visual question answering does.
+    Objectives are not checked, because a task may define its own, as visual question answering does.
     """
     refuse_incomplete(run)
     for field, spec in specs(run):
@@ -98,10 +98,10 @@ def read_run(name: str, flags: Sequence[str] = (), *, prog: str = "polypool trai
 
 
 def recipe_list(*, everything: bool = True) -> str:
-    """Return a line for each recipe, with its published numbers or its description, grouped by the data it lacks.
+    """Return a line for each recipe, with its published numbers or its description, grouped by missing data.
 
     Args:
-        everything: list all of them, and not only those whose data are here or that take any data.
+        everything: list all recipes instead of those with available data or any data.
     """
     listing = RECIPES.listing()
     width = max(len(listed.name) for listed in listing)
@@ -138,9 +138,9 @@ _OWN = "--corpus and --features"
 
 
 def _lacking(config: Run | Ensemble) -> str:
-    """Return the missing corpora of a recipe, or else what else it lacks: stores, weights, word vectors, role graphs.
+    """Return the missing corpora of a recipe, or its other missing files: stores, weights, word vectors, role graphs.
 
-    As text; empty for none. URLs count as here.
+    As text; empty if complete. URLs count as available.
     """
     if isinstance(config, Run) and config.data.dataset == AUTO:
         return _OWN

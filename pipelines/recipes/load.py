@@ -1,7 +1,7 @@
-"""Recipes: complete runs by name, from the YAML files of this folder; a user's own files have the same form.
+"""Recipes: complete runs by name, from the YAML files of this folder; user files have the same form.
 
-A recipe gives the settings of `polypool.tasks.run.Run` that differ from those of its `base`, another recipe, or from
-the defaults. Its `members` are the runs of a joint run by name, or a list of recipes whose scores an ensemble averages.
+A recipe gives the settings of `polypool.tasks.run.Run` that differ from its `base` (another recipe) or from the
+defaults. Its `members` are the runs of a joint run by name, or a list of recipes whose scores an ensemble averages.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ def recipe(
 
     Args:
         name: name on the command line.
-        published: published numbers by protocol and metric, such as `{"coco-5k/rsum": 421.9}`; those of another split
-            begin with its name.
+        published: published numbers by protocol and metric, such as `{"coco-5k/rsum": 421.9}`; for another split than
+            test, prefixed with its name.
         source: table and paper of these numbers.
     """
 
@@ -92,11 +92,11 @@ def recipe(
 
 
 def read_run_file(path: str | Path) -> Run:
-    """Return the run of a file in YAML or JSON: a recipe with changes, or a complete run, as `run.json` is.
+    """Return the run of a YAML or JSON file: a recipe with changes, or a complete run such as `run.json`.
 
     Raises:
-        InputError: there is no such file, it is no YAML or JSON of settings, its base is no recipe of one run, or
-            `polypool.tasks.run.from_json` refuses its settings, such as code of a module that is not trusted.
+        InputError: a missing file, invalid YAML or JSON, a base that is not a recipe of one run, or settings that
+            `polypool.tasks.run.from_json` rejects, such as code of an untrusted module.
     """
     path = existing(path, what="a run in YAML or JSON")
     try:
@@ -109,10 +109,10 @@ def read_run_file(path: str | Path) -> Run:
 
 
 def named_recipe(name: str) -> Run | Ensemble:
-    """Return the run or ensemble of a recipe, whose relative paths start at the project's home.
+    """Return the run or ensemble of a recipe; its relative paths refer to the project's home.
 
     Raises:
-        InputError: no such recipe.
+        InputError: an unknown recipe.
     """
     config = RECIPES.get(name)()
     if isinstance(config, Ensemble):
@@ -122,16 +122,16 @@ def named_recipe(name: str) -> Run | Ensemble:
 
 
 def named_run(name: str) -> Run:
-    """Return the run of a recipe, as `named_recipe` does.
+    """Return the run of a recipe; see `named_recipe`.
 
     Raises:
-        InputError: no such recipe, or one of an ensemble.
+        InputError: an unknown recipe, or an ensemble.
     """
     return single(named_recipe(name), name)
 
 
 def single(config: Run | Ensemble, name: str) -> Run:
-    """Return a run as it is; raise InputError for an ensemble, which is no run."""
+    """Return a run unchanged; raise InputError for an ensemble."""
     if isinstance(config, Ensemble):
         members = ", ".join(config.members)
         raise InputError(f"recipe {name!r} is an ensemble; name one of its members: {members}")
@@ -139,10 +139,10 @@ def single(config: Run | Ensemble, name: str) -> Run:
 
 
 def with_published(run: Run) -> Run:
-    """Return a run with the published numbers of the rows whose parts and data set it has, and of no others.
+    """Return a run with the published numbers of the rows with the same parts and data set, and no others.
 
-    Other settings, such as epochs, are not compared. A plug-in's recipe has one row, itself. Numbers with a source of
-    the user's own stay.
+    Other settings, such as epochs, are not compared. A plug-in's recipe is its own only row. Numbers with a user's own
+    source are kept.
     """
     if run.recipe not in RECIPES.names():
         return run
@@ -160,14 +160,14 @@ def with_published(run: Run) -> Run:
 
 
 def _parts(run: Run) -> tuple[Any, ...]:
-    """Return what tells published rows apart: the data set, and the parts, with paths relative to the home."""
+    """Return the key of published rows: the data set, and the parts, with paths relative to the home."""
     return run.data.dataset, *(
         (name, spec and Spec.parse(spec)) for name, spec in specs(portable(run, home()))
     )
 
 
 def published_text(published: Mapping[str, float], source: str) -> str:
-    """Return the sums and accuracies that are published in a line; other numbers where there are none.
+    """Return the published sums and accuracies in one line, or the other numbers if there are none.
 
     Such as `VSE-infinity, table 9: f30k-1k/rsum 498.1`; empty without numbers.
     """
@@ -181,8 +181,8 @@ def derive(run: Run, **changes: Any) -> Run:
 
     Args:
         run: its settings.
-        changes: settings of `Run`; a dict changes fields of `data` or `optim`: `optim={"epochs": 80}`. The places of
-            the data stand for themselves, as on the command line: `corpus="data/mine"`.
+        changes: settings of `Run`; a dict changes fields of `data` or `optim`: `optim={"epochs": 80}`. Paths of the
+            data need no group, as on the command line: `corpus="data/mine"`.
 
     Raises:
         InputError: an unknown setting, or a value out of range.
@@ -215,7 +215,7 @@ _Loader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+.012345
 
 
 def _with_base(values: Mapping[str, Any], *, where: str) -> dict[str, Any]:
-    """Return the settings that a file gives with those of its base, also of its members'."""
+    """Return the settings of a file merged into its base, including its members'."""
     settings = dict(values)
     if isinstance(members := settings.get("members"), Mapping):
         settings["members"] = {

@@ -1,4 +1,4 @@
-"""Published numbers of the papers, from `published.yaml`: by table and row, with the recipe that reproduces each."""
+"""Published numbers of the papers, from `published.yaml`: by table and row, with the reproducing recipe."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Row:
 
     Args:
         row: its name there.
-        recipe: recipe that reproduces it; empty where `command` does.
-        changes: settings of the recipe that the row changes.
+        recipe: recipe that reproduces it; empty if `command` does.
+        changes: changed settings of the recipe.
         command: words of another verb than `train`.
         numbers: in the order of the table's columns; empty for figures.
     """
@@ -36,7 +36,7 @@ class Row:
 
     @property
     def words(self) -> str:
-        """The command that reproduces the row, behind `polypool`."""
+        """The command that reproduces the row, without `polypool`."""
         flags = (x for name, value in self.changes.items() for x in (f"--{name.replace('_', '-')}", value))
         return self.command or shlex.join(("train", self.recipe, *flags))
 
@@ -47,8 +47,8 @@ class Table:
 
     Args:
         name: of the table, such as `table 10`.
-        protocol: protocol of the columns; empty where the columns name theirs.
-        about: what the rows differ in, and how the paper's table is to be read.
+        protocol: protocol of the columns; empty if the columns name theirs.
+        about: how the rows differ, and notes on reading the paper's table.
         columns: metrics; empty for figures.
         rows: its rows.
     """
@@ -73,7 +73,7 @@ def papers() -> dict[str, tuple[Table, ...]]:
 
 
 def rows_of(recipe: str) -> list[tuple[str, Table, Row]]:
-    """Return the rows with numbers that a recipe reproduces, changed or not, each with its paper and table."""
+    """Return the rows with numbers that a recipe reproduces, with or without changes, each with its paper and table."""
     return [
         (paper, table, row)
         for paper, tables in papers().items()

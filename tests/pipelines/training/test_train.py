@@ -274,7 +274,7 @@ def test_a_finished_run_is_left_as_it_is(finished, home, capsys):
     (before,) = [r for r in find_runs(tracking_uri(home), "polypool") if r.run_id == finished]
     show(*train(Resume(run_id=finished)))
     said = capsys.readouterr().out
-    assert said.startswith(f"run {finished} had finished before, and is left as it is\n  test/chance ")
+    assert said.startswith(f"run {finished} had finished before, and is not changed\n  test/chance ")
     assert before in find_runs(tracking_uri(home), "polypool")
 
 

@@ -43,7 +43,7 @@ def test_the_same_command_goes_on_with_the_run_that_it_began(run, home, tmp_path
     begun = count(home)
     assert train(run, file) == (run_id, "finished")
     assert tracker.status() == "FINISHED"
-    assert train(run, file) == (run_id, "had finished before, and is left as it is")
+    assert train(run, file) == (run_id, "had finished before, and is not changed")
     assert count(home) == begun
 
 
@@ -52,7 +52,7 @@ def test_a_file_is_for_one_run_alone(run, home, tmp_path, monkeypatch, capsys):
     run_id, _ = train(run, file)
     begun = count(home)
     other = replace(run, seed=5, optim=replace(run.optim, epochs=2))
-    with pytest.raises(InputError, match=rf"{run_id} was begun with other settings \(optim.epochs, seed\)"):
+    with pytest.raises(InputError, match=rf"{run_id} was started with other settings \(optim.epochs, seed\)"):
         train(other, file)
     for words in (["coco_wsl_bert_x2"], ["resume", run_id], ["rerun", run_id]):
         argv = ["polypool train", *words, "--run-id-file", str(tmp_path / "another")]
