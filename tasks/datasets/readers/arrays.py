@@ -10,8 +10,8 @@ video the array is called `features` or `x`, or is the only one; `num_bbox` or t
 axes is the width, which OpenVQA's and MCAN's files have first. D is what most files have.
 
 An `.npz` of regions has boxes in pixels, `bbox` or `boxes` `(N, 4)`, and the picture's size, `image_w` or `image_width`
-and `image_h` or `image_height`: where any file has, boxes are kept as a column, with zeros where one has none or odd
-ones, which are listed.
+and `image_h` or `image_height`: where any of a sample of the files has, boxes are kept as a column, with zeros where
+one has none or odd ones, which are listed.
 """
 
 from __future__ import annotations

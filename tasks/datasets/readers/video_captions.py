@@ -167,7 +167,19 @@ class MsrVtt1kA(VideoReader):
         rows = [*read_csv(self.test, columns=("key", "video_id", "sentence"))]
         videos = yield from _msrvtt(self.json)
         tested = {id for _, (_, id, _) in rows}
-        usable = yield from _trainable(listed, videos=videos, tested=tested)
+        usable: dict[str, None] = {}
+        for where, (id,) in listed:
+            reasons = {
+                "a row without a video_id": not id,
+                DUPLICATE: id in usable,
+                "a training video that the test set has; it is left to the test set": id in tested,
+                _UNKNOWN: id not in videos,
+                "no captions": not any(map(str.strip, videos.get(id, (None, {}))[1].values())),
+            }
+            if why := next((why for why, holds in reasons.items() if holds), ""):
+                yield Skipped(where=f"{where}, id {id}", why=why, split="train")
+            else:
+                usable[id] = None
         if not 0 <= self.val < len(usable):
             raise InputError(
                 f"val={self.val:,}: expected 0 or more, and fewer than the {len(usable):,} usable training videos of "
@@ -184,29 +196,6 @@ class MsrVtt1kA(VideoReader):
                 yield Skipped(where=f"{where}, id {id}", why=why, split="test")
         for id in (id for id in videos if id not in usable and id not in tested):
             yield Skipped(where=f"id {id}", why="a video that neither list has", wanted=False)
-
-
-def _trainable(
-    listed: Sequence[tuple[str, tuple[str, ...]]], *, videos: _Videos, tested: set[str]
-) -> Generator[Skipped, None, dict[str, None]]:
-    """Yield what cannot be trained on; return the ids that can be, in order, as the keys of a dictionary."""
-    usable: dict[str, None] = {}
-    for where, (id,) in listed:
-        if not id:
-            why = "a row without a video_id"
-        elif id in usable:
-            why = DUPLICATE
-        elif id in tested:
-            why = "a training video that the test set has; it is left to the test set"
-        elif id not in videos:
-            why = _UNKNOWN
-        elif not any(caption.strip() for caption in videos[id][1].values()):
-            why = "no captions"
-        else:
-            usable[id] = None
-            continue
-        yield Skipped(where=f"{where}, id {id}", why=why, split="train")
-    return usable
 
 
 _VATEX = 'VATEX\'s JSON, [{"videoID", "enCap": [caption, ...]}, ...]'
