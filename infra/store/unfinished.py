@@ -116,7 +116,7 @@ class Unfinished:
         if (self._folder / MANIFEST).exists() and not (self._folder / JOURNAL).exists():
             raise InputError(
                 f"{self._folder}: holds a complete store; choose another folder, or recreate it: ingest does with "
-                "--replace, else remove this folder"
+                "--replace, and adds to it with --extend; else remove this folder"
             )
         there = sorted(path.name for path in self._folder.glob("shard-*.arrow"))
         try:

@@ -31,7 +31,7 @@ from polypool.tasks.datasets.corpus import (
     write_corpus,
     write_questions,
 )
-from polypool.tasks.datasets.features import IdMatch, cross_check, write_features
+from polypool.tasks.datasets.features import IdMatch, cross_check, stored_ids, write_features
 from polypool.tasks.datasets.readers.folders import VIDEOS, VideoReader
 from polypool.tasks.datasets.readers.scan import open_scan, write_scan
 from polypool.tasks.datasets.splits import SCAN, Published, compare_counts
@@ -48,6 +48,7 @@ _STORE_HELP = {
     "`standardise` needs are those of its split train.",
     "min_matched": "share of the corpus's images or videos that must have features, in each split.",
     "replace": "write a store that is complete anew.",
+    "extend": "add to a complete store of the same reader; sets that it has are skipped.",
 }
 Tolerate = Annotated[Tolerance, tyro.conf.arg(name="")]  # its fields are flags of the verb
 
@@ -110,16 +111,19 @@ def reader_verb(name: str) -> Callable[..., None]:
         corpus: Path | None = None,
         min_matched: float = 0.99,
         replace: bool = False,
+        extend: bool = False,
         tolerance: Tolerate = USUAL,
     ) -> None:
         to, reference, reading = place(out), open_corpus(corpus) if corpus else None, reader.read()
         source, rows = {"reader": name, **reading.source}, reading.rows
-        match = IdMatch(reader, reference, min_matched=min_matched) if reference else None
+        stored = stored_ids(to) if extend else frozenset[str]()
+        match = IdMatch(reader, reference, min_matched=min_matched, stored=stored) if reference else None
         if match and reference:
             source, rows = source | {"corpus": reference.digest}, match.renamed(rows)
         for line in reading.notes:
             print(line, flush=True)
         how: dict[str, Any] = {"source": source, "dtype": dtype, "tolerance": tolerance, "replace": replace}
+        how["stored"] = stored
         training, complete = reference.training_ids() if reference else (), True
         report_store(to, write_features(to, rows, training=training, **how))
         if reference:

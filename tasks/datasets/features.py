@@ -7,7 +7,7 @@ import math
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow.compute as pc
 
-from polypool.infra.errors import InputError
+from polypool.infra.errors import AbsentError, InputError, MissingError
 from polypool.infra.files import existing, existing_folder
 from polypool.infra.storage import Url, write_bytes
 from polypool.infra.store import FeatureStore, StoreWriter
@@ -42,6 +42,7 @@ def write_features(
     tolerance: Tolerance = USUAL,
     training: Iterable[str] = (),
     replace: bool = False,
+    stored: Set[str] = frozenset(),
 ) -> Manifest:
     """Write a store of what a reader yields; all sets must be as wide as the first.
 
@@ -53,6 +54,7 @@ def write_features(
         tolerance: what may be left out or odd.
         training: ids of the training split, of whose sets the manifest gets the statistics.
         replace: a complete store in the folder gives way, too.
+        stored: ids of a complete store in the folder, to which the others are added; see `stored_ids`.
 
     Raises:
         InputError: nothing usable came, the tolerance is exceeded, the folder holds another store, or no space is left.
@@ -66,12 +68,23 @@ def write_features(
         raise InputError(f"{folder}: nothing usable was found; {describe(findings.skipped)}")
     widths = {name: x_NC.shape[1] for name, x_NC in first.columns.items()}
     source, dim = with_columns(source, widths), first.x_ND.shape[1]
-    replaces = "complete" if replace else "unfinished"
+    if stored:
+        source = _extended(source, folder)
+    replaces, extends = "complete" if replace else "unfinished", bool(stored)
     with StoreWriter(
-        folder, dim=dim, dtype=dtype, source=source, shard_bytes=shard_bytes, replaces=replaces
+        folder,
+        dim=dim,
+        dtype=dtype,
+        source=source,
+        shard_bytes=shard_bytes,
+        replaces=replaces,
+        extends=extends,
     ) as writer:
-        with ColumnsWriter(folder, widths, source=source) as beside:
+        with ColumnsWriter(folder, widths, source=source, extends=extends) as beside:
             for entry in chain(skipped, [first], sets):
+                if isinstance(entry, Features) and entry.id in stored:
+                    writer.note(Skipped(where=entry.where, why="a set that the store has", wanted=False))
+                    continue
                 if isinstance(entry, Skipped):
                     writer.note(entry)
                     continue
@@ -79,6 +92,31 @@ def write_features(
                 if why is None and entry.odd:
                     writer.note(Flagged(where=entry.where, why=entry.odd))
         return writer.close(statistics_of=training, tolerance=tolerance)
+
+
+def stored_ids(folder: str | Path | Url) -> frozenset[str]:
+    """Return the ids of the complete store in a folder; none where there is no store."""
+    try:
+        return frozenset(FeatureStore.open(folder).ids.to_pylist())
+    except (AbsentError, MissingError):
+        return frozenset()
+
+
+def _extended(source: dict[str, Any], folder: str | Path | Url) -> dict[str, Any]:
+    """Return the source of the store in a folder with the files of another source.
+
+    Raises:
+        InputError: the store was made otherwise, such as by another reader.
+    """
+    there, now = Manifest.read(folder).source, json.loads(json.dumps(source))
+    own = ("files", "corpus")
+    if other := sorted(name for name in {*there, *now} - {*own} if there.get(name) != now.get(name)):
+        raise InputError(
+            f"{folder}: holds a complete store that was made with another {', '.join(other)}, so that nothing can be "
+            "added; name another folder with --out, or write it anew with --replace"
+        )
+    files = there.get("files", [])
+    return now | {"files": [*files, *(file for file in now.get("files", []) if file not in files)]}
 
 
 def _first(sets: Iterator[Features | Skipped]) -> tuple[list[Skipped], Features | None]:
@@ -351,13 +389,21 @@ class IdMatch:
         corpus: has the ids.
         min_matched: share of the images or videos that must have features, in each of train, val and test, and in
             other splits in which any has.
+        stored: ids that have features before.
 
     Raises:
         InputError: no rule fits any id.
     """
 
-    def __init__(self, reader: Reader, corpus: Corpus | QuestionCorpus, *, min_matched: float) -> None:
-        self._corpus, self._min_matched = corpus, min_matched
+    def __init__(
+        self,
+        reader: Reader,
+        corpus: Corpus | QuestionCorpus,
+        *,
+        min_matched: float,
+        stored: Set[str] = frozenset(),
+    ) -> None:
+        self._corpus, self._min_matched, self._stored = corpus, min_matched, stored
         named = [(id, path) for split in corpus.splits for id, path, _ in corpus.paths(split)]
         ids = [rule.ids(named) for rule in RULES]
         hits, seen = Counter[int](), list[str]()
@@ -409,7 +455,7 @@ class IdMatch:
         shares, lacking = dict[str, float](), list[str]()
         for split in self._corpus.splits:
             ids = dict.fromkeys(id for id, *_ in self._corpus.paths(split))
-            without = [id for id in ids if id not in self._named]
+            without = [id for id in ids if id not in self._named and id not in self._stored]
             if split in SPLITS or len(without) < len(ids):
                 shares[split] = 1 - len(without) / len(ids)
                 lacking += without

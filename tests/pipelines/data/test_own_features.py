@@ -13,6 +13,7 @@ import pytest
 import torch
 from corpora import make_corpus
 from describing import in_this_process
+from downloads import write_questions, write_tsv
 from pictures import noise
 from toy import trainer_of
 from verbs import called, ingested, refused, sets_of
@@ -236,3 +237,29 @@ def test_a_refused_store_gives_way_to_the_corrected_command(tmp_path):
     assert FeatureStore.open(tmp_path / "out").dtype == "float32"
     ingested(*words, "--replace")
     assert FeatureStore.open(tmp_path / "out").dtype == "float16"
+
+
+def test_the_regions_of_vqas_test_split_are_added_to_those_of_the_others(tmp_path):
+    write_questions(tmp_path)
+    write_tsv(tmp_path / "trainval_36", range(20), parts=2)
+    write_tsv(tmp_path / "test2015_36", range(100, 104))
+    questions = sorted(tmp_path.glob("*_questions.json")), sorted(tmp_path.glob("*_annotations.json"))
+    corpus, store = tmp_path / "vqa2", tmp_path / "vqa2/regions"
+    ingested("vqa2", "--questions", *questions[0], "--annotations", *questions[1], "--out", corpus)
+    to = ("--corpus", corpus, "--out", store)
+    ingested("butd", "--dir", tmp_path / "trainval_36", *to)
+    before, more = FeatureStore.open(store), ("butd", "--dir", tmp_path / "test2015_36", *to)
+    refused("adds to it with --extend", *more)
+    assert "questions only: 0" in ingested(*more, "--extend")
+    after = FeatureStore.open(store)
+    assert after.ids.to_pylist() == [*before.ids.to_pylist(), *map(str, range(100, 104))]
+    assert after.column("boxes").ids.to_pylist() == after.ids.to_pylist()
+    assert after.manifest.statistics == before.manifest.statistics
+    assert len(after.manifest.source["files"]) == 3
+    assert "4 x a set that the store has" in ingested(*more, "--extend")
+    assert FeatureStore.open(store).digest == after.digest
+    (tmp_path / "own").mkdir()
+    for name in ("a", "b"):
+        np.save(tmp_path / f"own/{name}.npy", np.ones((2, 2048), np.float32))
+    words = ("arrays", "--dir", tmp_path / "own", "--out", store, "--extend")
+    refused("holds a complete store that was made with another", *words)

@@ -22,7 +22,7 @@ def caption(id: object) -> str:
 
 
 def write_csvs(folder: Path, *, split: str = "test", **rows: list[tuple[str, str, object]]) -> Path:
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     for kind, header in HEADERS.items():
         lines = [f"{a},{b},{rating},made" for a, b, rating in rows.get(kind, [])]
         (folder / f"{kind}_{split}.csv").write_text("\n".join([header, *lines]) + "\n")
