@@ -107,6 +107,9 @@ class Data:
     """Folder of an ingested corpus, or its URL: ids, splits, captions."""
     features: Annotated[str, short("--features")] = ""
     """Folder of a feature store, or its URL; unused where the visual encoder reads pixels."""
+    extractor: Part = ""
+    """Backbone that the recipe's features are of, such as `resnet(size=224)`, or the reader of published ones, such as
+    `butd`: a store that `extract` made with another is refused; empty for any. Stores of published files are taken."""
     texts: Annotated[str, short("--texts")] = ""
     """Folder of a store of the texts' features, or its URL; unused where the text encoder reads words."""
     missing: Literal["error", "skip"] = "error"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, make_dataclass
@@ -20,7 +21,7 @@ from polypool.infra.errors import LACKING, InputError
 from polypool.infra.fields import from_plain
 from polypool.infra.paths import absolute, home
 from polypool.infra.process.progress import Progress
-from polypool.infra.registry import AUGMENTATIONS, ENCODERS, MODELS, Spec
+from polypool.infra.registry import AUGMENTATIONS, BACKBONES, ENCODERS, MODELS, Spec
 from polypool.infra.store import FeatureStore
 from polypool.infra.tracking import Source
 from polypool.tasks.datasets.corpus import Corpus, Image, Item, QuestionCorpus
@@ -57,6 +58,11 @@ def present(corpus: Corpus | QuestionCorpus, store: FeatureStore | None) -> Corp
     listing = Listing(corpus.image_folder)
     paths = (row for split in corpus.splits for row in corpus.paths(split))
     return corpus.only(pa.array([id for id, path, _ in paths if path and listing.has(path)], pa.string()))
+
+
+def _base_name(value: Any) -> Any:
+    """Return a value of a store's record; of a model's name the last part, as of a folder with a copy of it."""
+    return value.rpartition("/")[2] if isinstance(value, str) else value
 
 
 class CorpusInputs:
@@ -157,6 +163,26 @@ class CorpusInputs:
             f"--corpus {self.run.data.corpus}, which finds out how ids match"
         )
 
+    def _check_extractor(self, store: FeatureStore) -> None:
+        """Refuse features that `extract` made with another backbone than the run names."""
+        made, data = store.manifest.source.get("extractor") or {}, self.run.data
+        if not made or not data.extractor:
+            return
+        wanted = Spec.parse(data.extractor)
+        found = {name: made.get(name) for name in ("backbone", *wanted.params)}
+        expected = {"backbone": wanted.name, **wanted.params}
+        if all(_base_name(found[name]) == _base_name(value) for name, value in expected.items()):
+            return
+        reads, kind = f"--corpus {data.corpus}", " --video" if self.modality == "video" else ""
+        command = f"extract{kind} {reads} --backbone {shlex.quote(data.extractor)}"
+        if wanted.name not in BACKBONES.names():
+            command = f"ingest {wanted.name} --dir DIR {reads}"
+        described = ", ".join(f"{name} {value}" for name, value in found.items())
+        raise InputError(
+            f"{store.folder}: features of {described}, where the run expects {data.extractor}. `polypool {command} "
+            "--out FOLDER` makes these, for --features FOLDER; or take the others by --data.extractor ''"
+        )
+
     def check_inputs(self) -> None:
         """Refuse a run, before it starts, whose images, videos or texts lack features, or whose settings do not fit.
 
@@ -175,6 +201,8 @@ class CorpusInputs:
                     f"{store.folder}: {len(lacking):,} of {len(ids):,} {self.modality}s of the split {split!r} "
                     f"have no features, such as {', '.join(lacking[:5])}; {self._remedy(store, lacking, ids)}"
                 )
+        if store:
+            self._check_extractor(store)
         if store and not store.manifest.statistics and self.visual_spec.params.get("standardise") == "auto":
             print(
                 f"note: {store.folder}: features are not standardised, as their store has no statistics: {LACKING}",

@@ -1,6 +1,7 @@
 """Inputs of a corpus: items, and texts that are stored as features."""
 
 import json
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,36 @@ def without(run: Run, folder: Path, *lacking: str, plus: float = 0.0, **source: 
                 writer.add(id, np.array(store[row]) + np.float32(plus))
         writer.close(statistics_of=["1", "2"])
     return replace(run, data=replace(run.data, features=str(folder)))
+
+
+RESNET = {"backbone": "resnet", "name": "microsoft/resnet-152", "size": 224}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "source", "message"),
+    [
+        ("resnet(name='microsoft/resnet-152', size=224)", {"extractor": RESNET | {"sha256": "a"}}, ""),
+        ("resnet(name='microsoft/resnet-152')", {"extractor": RESNET | {"name": "resnet-152"}}, ""),
+        ("butd", {"reader": "butd"}, ""),
+        ("", {"extractor": RESNET}, ""),
+        (
+            "resnet(name='microsoft/resnet-152', size=224)",
+            {"extractor": RESNET | {"size": None}},
+            r"features of backbone resnet, name microsoft/resnet-152, size None, where .* `polypool extract --corpus",
+        ),
+        (
+            "resnet",
+            {"extractor": {"backbone": "cells", "grid": 7}},
+            "features of backbone cells, where .* extract",
+        ),
+        ("butd", {"extractor": RESNET}, "`polypool ingest butd --dir DIR --corpus .* --data.extractor ''"),
+    ],
+)
+def test_features_of_another_extractor_are_refused(wanted, source, message, tmp_path):
+    run = without(make_corpus(tmp_path), tmp_path / "store", **source)
+    run = replace(run, data=replace(run.data, extractor=wanted))
+    with pytest.raises(InputError, match=message) if message else nullcontext():
+        prepare(run)
 
 
 def test_stores_that_were_extracted_alike_have_one_origin(tmp_path):
