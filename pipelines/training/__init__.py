@@ -1,1 +1,1 @@
-"""Training: the loop, optimisers, checkpoints, what is recorded, Ray Train, sweeps."""
+"""Training: the loop, optimisers, checkpoints, records, Ray Train, sweeps."""

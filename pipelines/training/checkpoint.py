@@ -1,8 +1,8 @@
-"""Checkpoints of a run: all that a restart needs, where they are kept, and the best one, an artifact of the run.
+"""Checkpoints of a run with the full state for a restart, their storage, and the best one, an artifact of the run.
 
 Training in this process writes `checkpoint_SAMPLES_TIME` into the run's folder; Ray Train writes
-`ray-TIME/checkpoint_SAMPLES_TIME` there or into object storage, with a folder for each time that it was started. The
-whole one with the most samples counts.
+`ray-TIME/checkpoint_SAMPLES_TIME` there or into object storage, with a folder for each start. The valid checkpoint with
+the most samples is used.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ class Progress:
     """Progress of a run, in samples instead of steps: equal for any number of workers.
 
     Attributes:
-        samples: trained on.
-        seconds: of wall-clock time in training.
+        samples: number of training samples processed.
+        seconds: wall-clock time of training.
         cost: of training on each worker, in `polypool.infra.compute.cost.UNIT`.
-        cost_seconds, cost_steps: over which `cost` was counted.
-        best, best_epoch: the best score on `val` so far.
-        precision: of the steps, which stays where another machine goes on.
+        cost_seconds, cost_steps: time and steps over which `cost` was measured.
+        best, best_epoch: the best score on `val` so far, and its epoch.
+        precision: of the steps; kept when another machine resumes.
     """
 
     samples: Annotated[int, at_least(0)] = 0
@@ -65,23 +65,23 @@ class Progress:
 
 
 def save_weights(model: nn.Module, path: Path) -> None:
-    """Write a model's parameters and buffers, without those that are published and stay so."""
+    """Write a model's parameters and buffers, except frozen published ones."""
     save_file(_own_weights(model), path)
 
 
 def _own_weights(model: nn.Module) -> dict[str, Tensor]:
     published = left_out(model)
-    # copies: safetensors refuses two names of one tensor, as of a shared part
+    # copies: safetensors rejects two names of one tensor, as of a shared part
     return {name: _copied(x).contiguous() for name, x in model.state_dict().items() if name not in published}
 
 
 def load_weights(model: nn.Module, path: Path, *, optional: tuple[str, ...] = ()) -> None:
-    """Read what `save_weights` wrote.
+    """Load a file of `save_weights`.
 
     Args:
         model: of the same architecture.
         path: the file.
-        optional: prefixes of names that the file may lack; such a weight keeps its value.
+        optional: prefixes of names that the file may lack; such weights keep their values.
 
     Raises:
         InputError: the file belongs to another architecture; lists missing and unexpected names.
@@ -95,17 +95,17 @@ def load_weights(model: nn.Module, path: Path, *, optional: tuple[str, ...] = ()
 
 
 def fill_weights(model: nn.Module, path: Path) -> tuple[list[str], list[str]]:
-    """Load the weights of any model that have a name and a shape of this one.
+    """Load the weights of any model that match this one in name and shape.
 
     Returns:
-        The names that were loaded, and those of the model that keep their values.
+        The loaded names, and the model's other names.
 
     Raises:
         InputError: the file cannot be read, or has no parameter in common with the model.
     """
     weights, own = _read_weights(path), model.state_dict()
     same = {name: weights[name] for name in own if name in weights and weights[name].shape == own[name].shape}
-    if not any(name in same for name, _ in model.named_parameters()):  # buffers alone do not count
+    if not any(name in same for name, _ in model.named_parameters()):  # buffers do not count
         raise InputError(
             f"the weights {path} have no name and shape in common with the model: they hold {_some(weights)}, and it "
             f"has {_some(own)}"
@@ -128,14 +128,14 @@ def _read_weights(path: Path) -> dict[str, Tensor]:
             "export or train the model again"
         ) from error
     for name, x in weights.items():
-        if x.is_floating_point() and x.isnan().any():  # infinity may be meant, as in a mask
+        if x.is_floating_point() and x.isnan().any():  # infinity may be intended, as in a mask
             raise InputError(f"the weights {path} are damaged: {name} has values that are NaN")
     return weights
 
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
-    """A copy of the full state on the host, which can be written while training goes on."""
+    """A copy of the full state on the host, which can be written while training continues."""
 
     weights: dict[str, Tensor]
     state: dict[str, Any]
@@ -208,7 +208,7 @@ def load_checkpoint(
 
 
 def is_whole(folder: Path) -> bool:
-    """Whether all files of a checkpoint are as they were written."""
+    """Whether all files of a checkpoint match their checksums."""
     try:
         return (folder / DIGESTS).is_file() and not damaged(folder)
     except (InputError, OSError):
@@ -216,30 +216,30 @@ def is_whole(folder: Path) -> bool:
 
 
 KEPT = 2
-"""Checkpoints of a run that are kept: the last one, and the one before in case that is damaged."""
+"""Number of checkpoints to keep: the last one, and the previous one in case the last is damaged."""
 _FILE = re.compile(r"(.*/(checkpoint_\d[^/]*))/[^/]+")
-_STOP_SECONDS = 1.0  # between two looks for a request to stop
+_STOP_SECONDS = 1.0  # seconds between checks for a stop request
 
 
 class DamagedError(InputError):
-    """No checkpoint of a run is whole."""
+    """All checkpoints of a run are damaged."""
 
 
 def time_stamp() -> str:
-    """Return the time as a part of a folder's name."""
+    """Return the time as part of a folder name."""
     return f"{datetime.now():%Y-%m-%d_%H-%M-%S.%f}"
 
 
 def _name(snapshot: Snapshot) -> str:
-    """Return a checkpoint's name, by which later ones come last whatever the clocks of machines show."""
+    """Return a checkpoint's name; later checkpoints sort last, independent of machines' clocks."""
     return f"checkpoint_{snapshot.samples:012d}_{time_stamp()}"
 
 
 def checkpoints(at: Path | Url) -> list[str]:
-    """Return the paths of a run's checkpoints in their file system, the last one last.
+    """Return the paths of a run's checkpoints in their file system, in order.
 
     Raises:
-        InputError: the storage does not answer, or refuses.
+        InputError: the storage does not answer, or denies access.
     """
     with explained(at, "read"):
         system, root = filesystem(at)
@@ -249,11 +249,11 @@ def checkpoints(at: Path | Url) -> list[str]:
 
 
 def last_whole(at: Path | Url) -> str | None:
-    """Return the path of a run's last checkpoint, after removing damaged ones behind it; None where it made none.
+    """Return the path of a run's last valid checkpoint, after removing damaged later ones; None without checkpoints.
 
     Raises:
-        DamagedError: none of its checkpoints is whole.
-        InputError: the storage does not answer, or refuses.
+        DamagedError: all its checkpoints are damaged.
+        InputError: the storage does not answer, or denies access.
     """
     found, damaged = checkpoints(at), list[str]()
     for path in reversed(found):
@@ -273,7 +273,7 @@ def last_whole(at: Path | Url) -> str | None:
 
 @contextmanager
 def as_folder(at: Path | Url, path: str) -> Iterator[Path]:
-    """Yield the folder of a checkpoint: itself, or a copy from object storage."""
+    """Yield a checkpoint's folder, or a local copy if it is in object storage."""
     if isinstance(at, Path):
         yield Path(path)
         return
@@ -289,12 +289,12 @@ def _delete(at: Path | Url, path: str) -> None:
 
 
 def remove_old(at: Path | Url) -> None:
-    """Remove unfinished checkpoints, all but the last two, and folders of Ray Train without any.
+    """Remove unfinished checkpoints, all but the last two, and Ray Train folders without any.
 
     The caller holds the run's lock.
 
     Raises:
-        InputError: the storage does not answer, or refuses.
+        InputError: the storage does not answer, or denies access.
     """
     found = checkpoints(at)
     for path in found[:-KEPT]:
@@ -312,14 +312,14 @@ def remove_old(at: Path | Url) -> None:
 class InFolder:
     """Log and checkpoints of training in this process.
 
-    A checkpoint is written in the background, one at a time, so that at most two are in memory; it gets its name once
-    it is whole.
+    Checkpoints are written in the background, one at a time, so that at most two are in memory; a complete one is
+    renamed to its final name.
 
     Attributes:
         folder: of the run.
-        stop: a file that asks for the end after a checkpoint.
+        stop: a file that requests the end after a checkpoint.
         journal: opens the run's log, whose entries the driver sends to MLflow.
-        start: the checkpoint that training begins with, if any.
+        start: the checkpoint to start from, if any.
         reported: called with the metrics of every report.
     """
 
@@ -337,7 +337,7 @@ class InFolder:
         return self.stop.exists()
 
     def report(self, metrics: dict[str, Any], snapshot: Snapshot | None) -> None:
-        """Report metrics and begin to write a checkpoint.
+        """Report metrics and start writing a checkpoint.
 
         Raises:
             OSError: the previous checkpoint could not be written.
@@ -353,7 +353,7 @@ class InFolder:
         yield Path(self.start) if self.start else None
 
     def close(self) -> None:
-        """Wait for the last checkpoint; raises as `report` does."""
+        """Wait for the last checkpoint; raises like `report`."""
         self._wait()
         self._pool.shutdown()
 
@@ -376,13 +376,13 @@ class InFolder:
 
 @dataclass(kw_only=True)
 class ByRay:
-    """The same for a worker of Ray Train, which uploads the checkpoints, deletes old ones, and waits for the last.
+    """Log and checkpoints of a Ray Train worker; Ray uploads checkpoints, deletes old ones, and waits for the last.
 
     Attributes:
         at: the folder or URL of the run's checkpoints.
-        stop: a file there, or in the folder of a sweep, that asks the workers to end after a checkpoint.
-        journal: as of `InFolder`.
-        start: the path of the checkpoint that training begins with, if any.
+        stop: a file there, or in the folder of a sweep, that requests the end after a checkpoint.
+        journal: see `InFolder`.
+        start: the path of the checkpoint to start from, if any.
     """
 
     at: Path | Url
@@ -431,7 +431,7 @@ class ByRay:
             yield None
 
     def close(self) -> None:
-        """Nothing to wait for."""
+        """Do nothing: Ray Train waits."""
 
 
 ARTIFACT = "model"
@@ -447,7 +447,7 @@ _OTHER_KINDS = {
     "synthetic": "is that of a synthetic experiment; give a run that was trained on a corpus",
     "": "was not made by polypool, as it has no tag `kind`; give a run that was trained",
 }
-"""For each kind of run without training: what it is, and what to give instead."""
+"""For each kind of run without training: a description, and the run to give instead."""
 
 
 def write_model(
@@ -461,9 +461,9 @@ def write_model(
     """Write weights, run and assets of a model to a folder, with their digests.
 
     Args:
-        folder: it exists.
-        model, run, adapter: what is written.
-        digests: of the data of training; what the adapter describes now if None.
+        folder: an existing folder.
+        model, run, adapter: to write.
+        digests: of the training data; the adapter's current ones if None.
     """
     save_weights(model, folder / WEIGHTS)
     record = to_record(run, adapter.describe() if digests is None else digests)
@@ -499,10 +499,10 @@ def best_checkpoint(tracker: Tracker) -> Path:
 
 
 def weights_of(run_id: str, uri: str) -> Path:
-    """Return the file of weights of a run's best checkpoint in the tracking store `uri`.
+    """Return the weights file of a run's best checkpoint in the tracking store `uri`.
 
     Raises:
-        InputError: there is no such run, or it has no checkpoint.
+        InputError: an unknown run, or one without a checkpoint.
     """
     return best_checkpoint(Tracker.attach(uri, run_id, running=False)) / WEIGHTS
 

@@ -1,4 +1,4 @@
-"""Optimisers, which specs name: AdamW, SGD, Lion and Muon, without the import of torch's compiler."""
+"""Optimisers by spec: AdamW, SGD, Lion and Muon, without importing torch's compiler."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from polypool.infra.registry import OPTIMISERS
 class Plain(torch.optim.Optimizer):
     """An optimiser without the compiler wrappers of torch's methods, whose import takes two seconds.
 
-    A class derives from this one first and then from torch's, and unwraps torch's `step`.
+    Subclasses derive from this class first and then from torch's, and unwrap torch's `step`.
     """
 
     add_param_group = inspect.unwrap(torch.optim.Optimizer.add_param_group)
@@ -27,7 +27,7 @@ class Plain(torch.optim.Optimizer):
 
 
 class OwnUpdate(Plain, ABC):
-    """An optimiser with an update of its own."""
+    """Base class of optimisers with their own update rule."""
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Tensor] | None = None) -> Tensor | None:
@@ -41,21 +41,21 @@ class OwnUpdate(Plain, ABC):
 
     @abstractmethod
     def update(self) -> None:
-        """Update the weights; no gradients are recorded."""
+        """Update the weights, without recording gradients."""
 
 
 @OPTIMISERS.register("adamw")
 class AdamW(Plain, torch.optim.AdamW):
-    """torch's; without weight decay it is Adam.
+    """torch's AdamW; without weight decay it is Adam.
 
     Args:
         params: weights, or groups of them.
         lr: learning rate.
-        weight_decay: taken off every weight, times the learning rate.
-        beta1: of the mean of gradients.
-        beta2: of the mean of their squares.
-        eps: added to the root of the latter.
-        amsgrad: divide by the largest second moment so far (Reddi et al. 2018), as PVSE does.
+        weight_decay: decoupled weight decay, multiplied by the learning rate.
+        beta1: decay rate of the first moment.
+        beta2: decay rate of the second moment.
+        eps: added to the root of the second moment.
+        amsgrad: divide by the maximum second moment so far (Reddi et al. 2018), as PVSE does.
     """
 
     step = torch.no_grad()(inspect.unwrap(torch.optim.AdamW.step))
@@ -84,14 +84,14 @@ class AdamW(Plain, torch.optim.AdamW):
 
 @OPTIMISERS.register("sgd")
 class SGD(Plain, torch.optim.SGD):
-    """torch's; its weight decay is added to the gradient, and so to the momentum.
+    """torch's SGD; its weight decay is added to the gradient, and thus to the momentum.
 
     Args:
         params: weights, or groups of them.
         lr: learning rate.
-        weight_decay: factor of the weights in the gradient.
-        momentum: of the sum of gradients.
-        nesterov: look ahead along the momentum.
+        weight_decay: coefficient of the weights in the gradient.
+        momentum: momentum coefficient.
+        nesterov: use Nesterov momentum.
     """
 
     step = torch.no_grad()(inspect.unwrap(torch.optim.SGD.step))
@@ -105,23 +105,24 @@ class SGD(Plain, torch.optim.SGD):
         momentum: float = 0.9,
         nesterov: bool = False,
     ) -> None:
-        # not fused: torch's kernel cannot take in a weight whose gradient comes after those of others
+        # not fused: torch's kernel cannot add a weight whose gradient appears later than the others'
         super().__init__(params, lr=lr, weight_decay=weight_decay, momentum=momentum, nesterov=nesterov)
 
 
 @OPTIMISERS.register("lion")
 class Lion(OwnUpdate):
-    """Steps by the sign of `beta1 * momentum + (1 - beta1) * gradient`, then `beta2` moves the momentum.
+    """Updates by the sign of `beta1 * momentum + (1 - beta1) * gradient`; `beta2` is the decay rate of the momentum.
 
-    Every weight moves by the learning rate, whatever its gradient: the paper takes a rate 3 to 10 times smaller than
-    AdamW's, and a decay as much larger, since what decays is the weight times both.
+    Every weight changes by the learning rate, whatever its gradient's magnitude: the paper uses a learning rate 3 to 10
+    times smaller than AdamW's, and a weight decay larger by the same factor, because the effective decay is their
+    product.
 
     Args:
         params: weights, or groups of them.
         lr: learning rate.
-        weight_decay: taken off every weight, times the learning rate.
-        beta1: share of the momentum in the step.
-        beta2: share of the momentum that stays.
+        weight_decay: decoupled weight decay, multiplied by the learning rate.
+        beta1: share of the momentum in the update.
+        beta2: decay rate of the momentum.
     """
 
     def __init__(
@@ -156,28 +157,28 @@ class Lion(OwnUpdate):
 
 @OPTIMISERS.register("muon")
 class Muon(OwnUpdate):
-    """torch's Muon (Jordan et al. 2024; Liu et al. 2025) for matrices; AdamW for all else.
+    """torch's Muon (Jordan et al. 2024; Liu et al. 2025) for matrices; AdamW for all other weights.
 
-    All else is vectors, kernels of convolutions, and tables of word vectors.
+    Other weights are vectors, convolution kernels, and word embedding tables.
 
-    Both have the run's learning rate and weight decay, each group times its factor. By `match_rms_adamw` a step of
-    Muon is as large as one of AdamW, whose rates then fit; by `original` it wants some 20 to 50 times the rate.
-    A stacked matrix, as of a GRU's gates, is one matrix. The steps of matrices are formed in bfloat16.
+    Both use the run's learning rate and weight decay, each group times its factor. With `match_rms_adamw` a step of
+    Muon has the size of an AdamW step, so AdamW's learning rates apply; with `original` about 20 to 50 times that rate
+    is needed. A stacked matrix, as of a GRU's gates, is one matrix. Matrix updates are computed in bfloat16.
 
     Args:
-        params: groups of weights of one `sort` each.
+        params: groups of weights, each of one `sort`.
         lr: learning rate.
-        weight_decay: taken off every weight, times the learning rate.
-        momentum: of matrices.
-        nesterov: look ahead along it.
-        iterations: of Newton and Schulz, toward the nearest orthogonal matrix.
-        rate: how a matrix's rate follows from its shape (a, b): `match_rms_adamw`, times 0.2 sqrt(max(a, b)), or
-            `original`, times sqrt(max(1, a / b)).
+        weight_decay: decoupled weight decay, multiplied by the learning rate.
+        momentum: momentum coefficient of matrices.
+        nesterov: use Nesterov momentum.
+        iterations: Newton-Schulz iterations toward the nearest orthogonal matrix.
+        rate: factor of a matrix's learning rate by its shape (a, b): `match_rms_adamw`, 0.2 sqrt(max(a, b)), or
+            `original`, sqrt(max(1, a / b)).
         beta1: of AdamW.
         beta2: of AdamW.
 
     Raises:
-        InputError: torch is older than 2.9, which has none.
+        InputError: torch is older than 2.9, which lacks Muon.
     """
 
     def __init__(
@@ -218,12 +219,12 @@ class Muon(OwnUpdate):
 
     @staticmethod
     def sort(module: nn.Module, weight: nn.Parameter) -> str:
-        """Return `matrix` for weights that Muon trains, else `other`, as for tables of word vectors."""
+        """Return `matrix` for weights trained by Muon, otherwise `other`, as for word embedding tables."""
         table = isinstance(module, nn.Embedding | nn.EmbeddingBag)
         return "matrix" if weight.ndim == 2 and not table else "other"
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore the state of both."""
+        """Restore the state of both optimisers."""
         super().load_state_dict(state_dict)
         self._share()
 
@@ -232,7 +233,7 @@ class Muon(OwnUpdate):
             part.step()
 
     def _share(self) -> None:
-        """Let both optimisers use the groups and the state of this one, each its own groups."""
+        """Let both optimisers share this one's groups and state, each with its groups."""
         start = 0
         for part in self._parts:
             end = start + len(part.param_groups)

@@ -1,7 +1,7 @@
-"""The record of a run: its folder and lock on this machine, and in MLflow its description, log, results and tuning.
+"""The record of a run: its folder and lock on this machine, and its description, log, results and tuning in MLflow.
 
-The folder holds the log and the checkpoints. Where POLYPOOL_RUNS is a URL of object storage, Ray Train keeps the
-checkpoints there, and machines that share no folder can resume the run.
+The folder holds the log and the checkpoints. If POLYPOOL_RUNS is a URL of object storage, Ray Train stores the
+checkpoints there, and machines without a shared folder can resume the run.
 """
 
 from __future__ import annotations
@@ -72,11 +72,11 @@ if TYPE_CHECKING:
     from polypool.pipelines.training.checkpoint import Progress
 
 LOG_FOLDER = "log"
-"""In the folder of a run, its log until MLflow has all of it."""
+"""File name of a run's log in its folder, until MLflow has all entries."""
 AT = "checkpoints_at"
-"""The tag of a run whose checkpoints are in object storage: the URL of the parent of its folder."""
+"""Tag of a run with checkpoints in object storage: the URL of its folder's parent."""
 Behind = Literal["", "alive", "nobody", "unknown"]
-"""Process state of a run: alive, nobody (it died), unknown (its folder is on another machine) or empty (it ended)."""
+"""Process state of a run: alive, nobody (dead), unknown (its folder is on another machine) or empty (ended)."""
 
 
 def run_folder(home: Path, run_id: str) -> Path:
@@ -86,7 +86,7 @@ def run_folder(home: Path, run_id: str) -> Path:
 
 
 def resume_command(run_id: str, trust: Iterable[str] = ()) -> str:
-    """Return the command line that resumes a run which names trusted modules."""
+    """Return the command that resumes a run, with flags for trusted modules."""
     return " ".join(["polypool train resume", run_id, *trust_flags(trust)])
 
 
@@ -103,12 +103,12 @@ def take_run(tracker: Tracker) -> Lock:
 
 @contextmanager
 def at_work(tracker: Tracker) -> Iterator[None]:
-    """Lock a run that trains nothing itself, such as a sweep, and end the run with the block.
+    """Lock a run without training, such as a sweep, and end the run with the block.
 
-    By the lock `polypool runs` sees whether the process that works for it is alive.
+    The lock shows `polypool runs` whether its process is alive.
 
     Raises:
-        HeldError: another process works for it.
+        HeldError: another process holds the run.
         InputError: its folder cannot be written.
     """
     with take_run(tracker), ending(tracker.finish):
@@ -118,7 +118,7 @@ def at_work(tracker: Tracker) -> Iterator[None]:
 
 
 def behind(record: RunRecord, *, home: Path) -> tuple[Behind, str]:
-    """Return the state of the process that trains a run, and which it is, where that is known."""
+    """Return the state of the process that trains a run, and the process, if known."""
     folder = run_folder(home, record.run_id)
     if holder := holder_of(folder / NAME):
         return "alive", holder
@@ -128,17 +128,17 @@ def behind(record: RunRecord, *, home: Path) -> tuple[Behind, str]:
 
 
 COLLAPSED = "collapsed"
-"""The tag of a run that has collapsed, with step and symptoms."""
+"""Tag of a collapsed run, with step and symptoms."""
 SCORED = "scored"
-"""The tag of a run all of whose scores are logged, with the protocol of its test split; figures may be missing."""
+"""Tag of a run with all scores logged: the protocol of its test split; figures may be missing."""
 PRECISION = "precision"
-"""The tag with what a run computes its losses in, `float32` or `bfloat16`."""
+"""Tag with the precision of the losses, `float32` or `bfloat16`."""
 
 
 TUNED = "tuned"
-"""The tag of a run whose settings a tuned sweep chose."""
+"""Tag of a run with settings from a tuned sweep."""
 FACTOR = "aggregator.lr"
-"""The setting that multiplies the learning rate of the aggregators' own weights, by `optim.lr_factors`."""
+"""Setting for the learning rate factor of the aggregators' weights, in `optim.lr_factors`."""
 
 Listed = tuple[tuple[str, tuple[str, ...]], ...]
 """Values by setting, as text."""
@@ -150,23 +150,23 @@ def listed(values: Listed) -> str:
 
 
 def text_of(chosen: Iterable[tuple[str, str]]) -> str:
-    """Return a value for each setting as text, such as `optim.lr=0.001, kmax.k=2`."""
+    """Return chosen settings as text, such as `optim.lr=0.001, kmax.k=2`."""
     return ", ".join(f"{name}={value}" for name, value in chosen)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tuned:
-    """How settings were chosen.
+    """Record of how settings were tuned.
 
     Attributes:
-        aggregator: its spec without the options that were chosen, and the text's.
-        budget: trials of each aggregator.
-        space: by setting, the values that all aggregators could have.
-        own: by option of the aggregator, the values that it could have.
+        aggregator: its spec without the tuned options, and the text's.
+        budget: trials per aggregator.
+        space: candidate values by setting, for all aggregators.
+        own: candidate values by option of this aggregator.
         early_stop: whether the worse half of an aggregator's trials was stopped early.
-        chosen: by setting and option, the value that was best on `val`.
-        sweep: the run of the sweep.
-        seed: of the sample of each aggregator's space; None if the sample was not stratified.
+        chosen: by setting and option, the best value on `val`.
+        sweep: run id of the sweep.
+        seed: of the sample of each search space; None if the sample was not stratified.
     """
 
     aggregator: str
@@ -180,17 +180,17 @@ class Tuned:
 
     @property
     def identity(self) -> tuple[str, ...]:
-        """What two runs have in common that were tuned alike, whatever was chosen."""
+        """Key of comparably tuned runs, independent of the chosen values."""
         return self.named, self.words
 
     @property
     def named(self) -> str:
-        """The aggregator with the values of its own options."""
+        """The aggregator with the candidate values of its options."""
         return self.aggregator + (f" ({listed(self.own)})" if self.own else "")
 
     @property
     def words(self) -> str:
-        """The tuning as in the title of a table, equal for all aggregators of a sweep."""
+        """The tuning as text for a table's title, equal for all aggregators of a sweep."""
         stopped = ", the worse half stopped early" if self.early_stop else ""
         over = f" over {listed(self.space)}" if self.space else ""
         drawn = f", sample {self.seed}" if self.seed is not None else ""
@@ -198,7 +198,7 @@ class Tuned:
 
     @property
     def settings(self) -> tuple[str, ...]:
-        """The settings of a run that tuning changes, beside its aggregators."""
+        """The settings changed by tuning, besides the aggregators."""
         return tuple("optim.lr_factors" if name == FACTOR else name for name, _ in self.space)
 
     def tag(self) -> dict[str, str]:
@@ -206,16 +206,16 @@ class Tuned:
 
 
 def inherited(tags: Mapping[str, str]) -> dict[str, str]:
-    """Return the tag of a run that others of its weights or settings have, too, so that tables keep them apart."""
+    """Return the tags of a run that runs with its weights or settings inherit, so that tables separate them."""
     return {TUNED: tags[TUNED]} if tags.get(TUNED) else {}
 
 
 def tuned_of(tags: Mapping[str, str], *, run: str) -> Tuned | None:
-    """Return how a run was tuned; None for one that was not.
+    """Return how a run was tuned; None if it was not.
 
     Args:
         tags: of the run.
-        run: its id, for the message.
+        run: its id, for messages.
 
     Raises:
         InputError: the tag is damaged, or of another version.
@@ -232,14 +232,14 @@ def tuned_of(tags: Mapping[str, str], *, run: str) -> Tuned | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Described:
-    """A run before its first log entry; plain data that can be stored.
+    """Description of a new run before its first log entry, as plain data.
 
     Attributes:
         experiment: its name.
         name: of the run in MLflow.
-        tags: by which it is found.
+        tags: for searching.
         params: its settings, nested.
-        settings: the run as `polypool.tasks.run.from_json` reads it.
+        settings: the run in the form of `polypool.tasks.run.from_json`.
         words: a description in a sentence or two.
         sources: the data that it reads.
     """
@@ -283,21 +283,21 @@ class Described:
 
 
 def recorded_run(tracker: Tracker) -> Run:
-    """Return the settings of a recorded run, as `at_home` does.
+    """Return the settings of a recorded run with its paths on this machine, see `at_home`.
 
     Raises:
-        InputError: they are missing, or `from_json` refuses them.
+        InputError: they are missing, or `from_json` rejects them.
     """
     run = from_json(tracker.read_json("run.json"), where=f"run.json of run {tracker.run_id}")
     return at_home(run, tracker.tag(HOME))
 
 
 def at_home(run: Run, recorded: str) -> Run:
-    """Return a run whose paths are absolute; those below the home of another machine are below the one here.
+    """Return a run with absolute paths; paths below the recording machine's home are moved to this machine's.
 
     Args:
         run: its settings.
-        recorded: the home of the machine that started it; empty of an exported model, whose paths are relative.
+        recorded: the home of the machine that started it; empty for an exported model, whose paths are relative.
     """
     return located(portable(run, recorded), home) if not os.path.isdir(recorded) else run
 
@@ -306,12 +306,12 @@ _DATA = "data."
 
 
 def data_tags(adapter: TaskAdapter) -> dict[str, str]:
-    """Return the tags with what an adapter describes of its data."""
+    """Return an adapter's description of its data as tags."""
     return {_DATA + name: value for name, value in adapter.describe().items()}
 
 
 def recorded_data(tags: Mapping[str, str]) -> dict[str, str]:
-    """Return what `data_tags` made tags of."""
+    """Return the description of data from tags, the inverse of `data_tags`."""
     return {name.removeprefix(_DATA): value for name, value in tags.items() if name.startswith(_DATA)}
 
 
@@ -333,7 +333,7 @@ def tags(run: Run) -> dict[str, str]:
 
 
 def name_of(run: Run) -> str:
-    """Return the name of a run in MLflow: its own, else such as `gpo · image_text · mine · cells · seed 0`."""
+    """Return the name of a run in MLflow: its `name`, or such as `gpo · image_text · mine · cells · seed 0`."""
     if run.name:
         return f"{run.name} · {run.task_name}" if run.jointly else run.name
     text = f", text {run.text_aggregator}" if run.text_aggregator not in ("", run.aggregator) else ""
@@ -343,7 +343,7 @@ def name_of(run: Run) -> str:
 
 
 def words(run: Run) -> str:
-    """Return a description of a run; MLflow's table shows its beginning, the run's page all as Markdown."""
+    """Return a description of a run in Markdown; MLflow's table shows its beginning, the run's page all of it."""
     data, optim, text = run.data, run.optim, run.text_aggregator or run.aggregator
     if run.members:
         each = [f"{name} on {of.data.dataset} ({of.data.corpus})" for name, of in run.members.items()]
@@ -371,16 +371,16 @@ def words(run: Run) -> str:
 
 
 KILLED_SECONDS = 2.0
-"""How long a stopped run waits for MLflow."""
+"""Seconds that a stopped run waits for MLflow."""
 MEMBER = "member"
-"""Tag of the run of one of several tasks that were trained together, beside `JOINT`: the name of the task there."""
+"""Tag of a jointly trained task's run, in addition to `JOINT`: the name of the task."""
 
 
 @contextmanager
 def recorded(tracker: Tracker) -> Iterator[None]:
-    """Send what the workers log, and set the run's status at the end of the block.
+    """Send the workers' log entries, and set the run's status at the end of the block.
 
-    What MLflow does not accept now stays in the run's folder; the run does not fail for it.
+    Entries that MLflow does not accept now stay in the run's folder; the run does not fail.
 
     Args:
         tracker: of the run.
@@ -401,18 +401,18 @@ def recorded(tracker: Tracker) -> Iterator[None]:
 
 
 def finish_soon(tracker: Tracker, status: Status) -> threading.Thread:
-    """Set a run's status in a thread, which is returned: MLflow may not answer."""
+    """Set a run's status in a thread, which is returned, because MLflow may not answer."""
     thread = threading.Thread(target=tracker.finish, args=[status], daemon=True)
     thread.start()
     return thread
 
 
 def send(tracker: Tracker, status: Status | None = None) -> None:
-    """Send what MLflow has not received of a run's log, and print what is left.
+    """Send the unsent part of a run's log to MLflow, and print how much remains.
 
     Args:
         tracker: of the run.
-        status: how it ended, if it ends now.
+        status: final status, if the run ends now.
     """
     folder = run_folder(home(), tracker.run_id) / LOG_FOLDER
     if status is not None or folder.is_dir():
@@ -448,14 +448,14 @@ def _close(log: Sender, tracker: Tracker, status: Status | None) -> None:
 
 
 def send_members(folder: Path, joint: Tracker) -> str:
-    """Send the logs of tasks that were trained together, each as a run under the joint one, created if new.
+    """Send the logs of jointly trained tasks, each as a child run of the joint one, created if new.
 
     Args:
         folder: of the joint run's log.
-        joint: the run, whose own log MLflow has.
+        joint: the joint run, whose log MLflow already has.
 
     Returns:
-        Why MLflow does not have all of them; empty where it does.
+        Why MLflow lacks some of them; empty if it has all.
     """
     missing = []
     for own in sorted((folder / MEMBERS).glob("*")):
@@ -488,10 +488,10 @@ _FAILED = "failed.txt"
 
 
 def costs(model: nn.Module, progress: Progress, *, steps: int) -> dict[str, float]:
-    """Return the numbers of weights, in all and of aggregators, and the cost of a training step of all workers, if any.
+    """Return the numbers of weights, in total and of aggregators, and the cost of a step of all workers, if any.
 
-    `cost/step` is in `infra.compute.cost.UNIT`, `cost/step_ms` the milliseconds of processors (or of an accelerator)
-    that it was counted from, and `time/step_ms` wall-clock time, which depends on the load of the machine.
+    `cost/step` is in `infra.compute.cost.UNIT`, `cost/step_ms` the underlying milliseconds of CPU time (or of an
+    accelerator), and `time/step_ms` wall-clock time, which depends on the load of the machine.
     """
     from polypool.aggregators.aggregator import Aggregator
     from polypool.infra.compute.dist import world
@@ -512,16 +512,16 @@ def costs(model: nn.Module, progress: Progress, *, steps: int) -> dict[str, floa
 
 
 def printed(value: float) -> str:
-    """Return a metric as text in a column: two decimals, three for values up to 1."""
+    """Return a metric as text for a column: two decimals, three for values up to 1."""
     return f"{value:9.3f}" if 0 < abs(value) <= 1 else f"{value:8.2f}"
 
 
 def headline(evaluation: Evaluation) -> dict[str, float]:
-    """Return the primary metric of an evaluation under names that all tasks share.
+    """Return the primary metric of an evaluation under task-independent names.
 
     Returns:
-        `test/score`, and `test/chance` and `test/chance_normalised` where chance and the best possible are known;
-        nothing for a split without answers.
+        `test/score`, and `test/chance` and `test/chance_normalised` if chance level and best value are known; empty for
+        a split without answers.
     """
     metric = evaluation.primary
     if metric.name not in evaluation.metrics:
@@ -532,7 +532,7 @@ def headline(evaluation: Evaluation) -> dict[str, float]:
 
 
 def log_evaluation(log: Log | Tracker, evaluation: Evaluation, *, step: int) -> None:
-    """Log an evaluation: metrics with their meaning, per-query results and files."""
+    """Log an evaluation: metrics with their descriptions, per-query results and files."""
     costs = {
         "cost/embed": evaluation.embed_cost,
         "cost/query": evaluation.query_cost,
@@ -560,10 +560,10 @@ def log_evaluation(log: Log | Tracker, evaluation: Evaluation, *, step: int) -> 
 def log_pictures(log: Log | Tracker | None, *makers: Callable[[], Pictures]) -> None:
     """Draw pictures and log them; every worker calls this, and rank 0, which has a log, draws.
 
-    An error does not end the run: it is logged and written to a file beside the pictures.
+    An error does not end the run: it is logged and written to a file next to the pictures.
 
     Args:
-        log: where they go.
+        log: destination.
         makers: each returns a record to draw, or files by name.
     """
     from polypool.pipelines.figures.pages import draw  # templates and decoders, once, at the end
@@ -585,11 +585,11 @@ def log_pictures(log: Log | Tracker | None, *makers: Callable[[], Pictures]) -> 
 def run_figures(
     watched: Sequence[Watched], history: Callable[[str], Sequence[tuple[int, float]]], *, title: str
 ) -> list[Callable[[], dict[str, bytes]]]:
-    """Return functions that draw a run's figures: each returns a PNG by file name, or nothing if not applicable.
+    """Return functions that draw a run's figures: each returns PNGs by file name, or nothing if not applicable.
 
     Args:
         watched: observed aggregators of the model.
-        history: returns steps and values of a metric; empty where it was never logged.
+        history: returns steps and values of a metric; empty if it was never logged.
         title: of each figure.
     """
     from polypool.pipelines.figures.run_figures import (

@@ -1,6 +1,6 @@
-"""Training of a tracked run: started, resumed or repeated; in this process where it has one worker, else on Ray Train.
+"""Training of a tracked run: started, resumed or repeated; one worker runs in this process, several on Ray Train.
 
-Ray restarts workers that fail from the last checkpoint.
+Ray restarts failed workers from the last checkpoint.
 """
 
 from __future__ import annotations
@@ -89,22 +89,22 @@ if TYPE_CHECKING:
     from ray.train.torch import TorchTrainer
 
 CHECKPOINT_SECONDS = 20.0
-"""How long SIGTERM waits for a checkpoint; batch systems kill after 30 seconds."""
+"""Seconds that SIGTERM waits for a checkpoint; batch systems kill after 30 seconds."""
 ORIGIN = "rerun_of"
-"""The tag of a repeated run that names the original."""
+"""Tag of a repeated run: the id of the original."""
 REFUSED = "refused.txt"
-"""Beside the checkpoints of a run, the message of an error that no restart of its workers can help."""
-_PATIENCE = "86400"  # seconds that workers wait for cores of others, which Ray calls a fault after 60
-_RESIZE_SECONDS = 10.0  # between two looks for room for more workers
+"""File next to a run's checkpoints with the message of an error that a restart would repeat."""
+_PATIENCE = "86400"  # seconds that workers wait for occupied cores; by default Ray fails after 60
+_RESIZE_SECONDS = 10.0  # seconds between checks for resources for more workers
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrialOptions:
-    """A trial of a sweep, in a process that has the cores and the GPU of one worker.
+    """A trial of a sweep, in a process that reserves the cores and the GPU of one worker.
 
     Attributes:
         stop: a file that, once it exists, ends the training after a checkpoint.
-        metric: on `val`, by which poor trials are stopped early; empty where none are.
+        metric: on `val`, for early stopping of poor trials; empty for none.
     """
 
     stop: Path
@@ -125,9 +125,9 @@ def start(
 
     Args:
         run: its complete description.
-        more_tags: beside the usual ones.
-        trial: as of `fit`.
-        begun: called with the id once the run can be resumed, before it trains.
+        more_tags: additional tags.
+        trial: see `fit`.
+        begun: called with the id before training, once the run can be resumed.
     """
     uri, at, run = tracking_uri(home()), new_runs_at(), with_published(run)
     adapter = prepare(run)
@@ -150,18 +150,18 @@ def resume(
     more_tags: Mapping[str, str] | None = None,
     trial: TrialOptions | None = None,
 ) -> str:
-    """Resume an interrupted run and return its id; a finished one is left as it is.
+    """Resume an interrupted run and return its id; a finished one is not changed.
 
     Args:
         run_id: the run.
         trust: modules whose code the run may name.
-        more_tags: set on the run once it resumes.
-        trial: as of `fit`.
+        more_tags: set on the run when it resumes.
+        trial: see `fit`.
 
     Raises:
         HeldError: another process trains it.
-        InputError: no such run, or one that was not trained; its settings are missing, damaged or name a module that
-            is not trusted; its checkpoints are gone.
+        InputError: an unknown run, or one that was not trained; settings that are missing, damaged or name an untrusted
+            module; missing checkpoints.
     """
     trust_modules(*trust)
     tracker = _training(run_id)
@@ -188,10 +188,10 @@ def resume(
 
 
 def _last(tracker: Tracker, at: Url | None) -> str | None:
-    """Return the last whole checkpoint of a run; None where it ended before its first one, and starts again.
+    """Return the last valid checkpoint of a run; None if it ended before its first one and starts over.
 
     Raises:
-        InputError: it has trained and its checkpoints are missing or damaged, or the storage does not answer.
+        InputError: it was trained and its checkpoints are missing or damaged, or the storage does not answer.
     """
     folder = run_folder(home(), tracker.run_id)
     try:
@@ -213,20 +213,20 @@ def _last(tracker: Tracker, at: Url | None) -> str | None:
 
 
 def new_runs_at() -> Url | None:
-    """Return the URL below which new runs keep their checkpoints; None where they keep them in their folders."""
+    """Return the URL for checkpoints of new runs; None if they are in the runs' folders."""
     named = runs()
     return named if isinstance(named, Url) else None
 
 
 def checkpoints_at(run_id: str, named: str) -> Url | None:
-    """Return the URL of a run's checkpoints; None where they are in its folder.
+    """Return the URL of a run's checkpoints; None if they are in its folder.
 
     Args:
         run_id: the run.
-        named: its tag `AT`, empty where it has none.
+        named: its tag `AT`; empty without one.
 
     Raises:
-        InputError: the tag names no object storage.
+        InputError: the tag is not a URL of object storage.
     """
     if not named:
         return None
@@ -239,7 +239,7 @@ def checkpoints_at(run_id: str, named: str) -> Url | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Original:
-    """A run as it was recorded, and lines on how today's code, libraries and data differ."""
+    """A recorded run, and lines on the differences of current code, libraries and data."""
 
     run: Run
     tracker: Tracker
@@ -247,15 +247,15 @@ class Original:
 
 
 def read_original(run_id: str, *, trust: Sequence[str] = ()) -> Original:
-    """Read a recorded run and compare it with the code and data at hand.
+    """Read a recorded run and compare it with the current code and data.
 
     Args:
         run_id: of the run.
         trust: modules whose code it may name.
 
     Raises:
-        InputError: no such run, it was not trained, its settings are missing or those of another version, or its data
-            or a part is not at hand.
+        InputError: an unknown run, one that was not trained, settings that are missing or of another version, or
+            missing data or parts.
     """
     trust_modules(*trust)
     tracker = _training(run_id)
@@ -285,10 +285,10 @@ def read_original(run_id: str, *, trust: Sequence[str] = ()) -> Original:
 
 
 def _training(run_id: str) -> Tracker:
-    """Return a run that was trained, as `resolve_run` names it; its status stays.
+    """Return a trained run, as named for `resolve_run`, without changing its status.
 
     Raises:
-        InputError: there is none, or it is of another kind.
+        InputError: an unknown run, or one of another kind.
     """
     uri = tracking_uri(home())
     tracker = Tracker.attach(uri, resolve_run(uri, run_id), running=False)
@@ -298,7 +298,7 @@ def _training(run_id: str) -> Tracker:
 
 
 def scores(then: Tracker, now: Tracker) -> list[str]:
-    """Return a line for each score of the test split: then and now."""
+    """Return a line for each score of the test split: original and repeated."""
     protocol = f"{then.tag('protocol')}/"
     old, new = then.metrics(), now.metrics()
     names = [name for name in sorted(old) if name.startswith(protocol) and name in new]
@@ -313,11 +313,11 @@ def prepare(run: Run, **arguments: Any) -> TaskAdapter:
 
     Args:
         run: its complete description, from a trusted source: the modules that it names become trusted.
-        arguments: passed on to the adapter, such as `assets` that are known already.
+        arguments: passed on to the adapter, such as known `assets`.
 
     Raises:
-        InputError: an unknown part or protocol, unsuitable data, a setting that the task does not use, or a prefix of
-            `lr_factors` or `freeze` that no parameter has.
+        InputError: an unknown part or protocol, unsuitable data, a setting that the task does not use, or a prefix in
+            `lr_factors` or `freeze` that matches no parameter.
     """
     if run.jointly:
         raise InputError(
@@ -350,7 +350,7 @@ def prepare(run: Run, **arguments: Any) -> TaskAdapter:
 
 
 def _check_chunks(adapter: TaskAdapter, model: nn.Module, *, chunk: int) -> None:
-    """Refuse chunks for a task without them, or where they change the gradient; leave the model in training mode."""
+    """Refuse chunks if the task does not support them or they change the gradient; leave the model in training mode."""
     if not isinstance(adapter, Chunked):
         raise InputError(
             f"--optim.chunk {chunk}: {type(adapter).__name__} has no `passes` that cut its batches into chunks (see "
@@ -368,10 +368,10 @@ def _check_chunks(adapter: TaskAdapter, model: nn.Module, *, chunk: int) -> None
 
 
 def _print_init(run: Run, adapter: TaskAdapter, model: nn.Module) -> None:
-    """Print which weights a new run takes from another one, and which start anew.
+    """Print which weights a new run takes from another one, and which are newly initialised.
 
     Raises:
-        InputError: there is no such run, or no weight of it fits.
+        InputError: an unknown run, or no matching weights.
     """
     weights = weights_of(run.init, tracking_uri(home()))
     taken, left = fill_weights(model, weights)
@@ -392,13 +392,13 @@ def _print_init(run: Run, adapter: TaskAdapter, model: nn.Module) -> None:
 def trains_here(run: Run, *, at: object, in_sweep: bool = False) -> bool:
     """Whether a run trains in the process that starts it, without Ray.
 
-    One worker needs none of what Ray Train does for several, whose processes cost as much as a short run; a sweep has
-    processes of its own.
+    A single worker needs nothing from Ray Train, whose processes cost as much as a short run; a sweep has separate
+    processes.
 
     Args:
         run: its settings.
         at: the object storage of its checkpoints, if any.
-        in_sweep: whether this process belongs to a sweep, and has the cores and the GPU of one worker.
+        in_sweep: whether this process belongs to a sweep and reserves the cores and the GPU of one worker.
     """
     return run.worker_counts == (1,) and at is None and (in_sweep or not on_cluster())
 
@@ -412,22 +412,22 @@ def fit(
     last: str | None = None,
     trial: TrialOptions | None = None,
 ) -> None:
-    """Train a tracked run, from its last checkpoint where it has one.
+    """Train a tracked run, from its last checkpoint if it has one.
 
-    SIGTERM and Ctrl-C end it after a checkpoint, as does a file `stop` in the run's folder.
+    SIGTERM, Ctrl-C, or a file `stop` in the run's folder end it after a checkpoint.
 
     Args:
         run: its complete description.
         tracker: of the run.
         adapter: its task.
-        at: the URL of its checkpoints; None where they are in its folder.
-        last: the path of the checkpoint to begin with, if any.
+        at: the URL of its checkpoints; None if they are in its folder.
+        last: the path of the checkpoint to start from, if any.
         trial: of the sweep that trains it, if any.
 
     Raises:
         InputError: the run cannot be trained with this input, or the disk is full.
-        RuntimeError: training failed, or workers on Ray failed more often than `run.retries` allows.
-        Stopped: a signal came, or the file `stop` was created.
+        RuntimeError: training failed, or Ray workers failed more often than `run.retries` allows.
+        Stopped: a signal was received, or the file `stop` was created.
     """
     folder = make_folder(run_folder(home(), tracker.run_id))
     kept_at, metric = at or folder, trial.metric if trial else ""
@@ -439,7 +439,7 @@ def fit(
     here = isinstance(stop, Path) and trains_here(run, at=at, in_sweep=trial is not None)
 
     def attempt() -> bool:
-        """Return whether the training got to its end; raise errors with what to do."""
+        """Return whether training finished; errors name the remedy."""
         finished, failure = False, None
         try:
             finished = train_all()
@@ -447,7 +447,7 @@ def fit(
             raise
         except Exception as error:
             failure = error
-        if exists(kept_at / REFUSED):  # no restart can help
+        if exists(kept_at / REFUSED):  # a restart would fail again
             raise InputError(read_bytes(kept_at / REFUSED).decode()) from failure
         if failure is None:
             return finished
@@ -485,12 +485,12 @@ def _until_stopped(train: Callable[[], bool], *, stop: Path | Url, tracker: Trac
     """Train until SIGTERM, or the file `stop`, ends it after a checkpoint.
 
     Args:
-        train: returns whether it got to the end, as it may after a request that comes in the final test.
-        stop: as of `fit`.
+        train: returns whether training finished, which it may despite a request during the final test.
+        stop: see `fit`.
         tracker: of the run.
 
     Raises:
-        Stopped: a request ended the training; also where its workers were killed then.
+        Stopped: a request ended the training; also if its workers were killed then.
     """
     finished, marked = False, []
 
@@ -507,7 +507,7 @@ def _until_stopped(train: Callable[[], bool], *, stop: Path | Url, tracker: Trac
     except Stopped:
         if not finished:
             raise
-        for thread in marked:  # else it could mark the run after its end
+        for thread in marked:  # otherwise it could tag the run after its end
             thread.join(KILLED_SECONDS)
     except (Exception, SystemExit) as error:
         if exists(stop) or (isinstance(stop, Path) and not stop.parent.is_dir()):
@@ -521,7 +521,7 @@ def input_error(error: BaseException) -> InputError | None:
 
 
 def _fit_in_thread(trainer: Any) -> bool:
-    """Train on Ray outside the main thread, whose signal handlers stay as they are; return as the workers do."""
+    """Train on Ray outside the main thread, so that its signal handlers are kept; return the workers' result."""
     if threading.current_thread() is not threading.main_thread():
         return bool(trainer.fit().return_value)
     future: Future[bool] = Future()
@@ -590,15 +590,15 @@ def _trainer(
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """The work of a process of Ray's.
+    """The work of a Ray process.
 
     Attributes:
-        run, kept, uri: as of `train`.
-        assets: of the adapter, as JSON in Ray's object store, as a vocabulary may be large; null to make them anew.
+        run, kept, uri: see `train`.
+        assets: of the adapter, as JSON in Ray's object store, because a vocabulary may be large; null to compute them.
         home: the project's folder of data and runs.
         threads: of torch.
         terminal: whether the driver's output is a terminal, where a progress bar can be redrawn.
-        log: how progress is printed, as of `polypool.infra.process.output.mode`.
+        log: format of progress, see `polypool.infra.process.output.mode`.
         trusted: modules whose code specs may name.
     """
 
@@ -614,9 +614,9 @@ class Work:
 
 
 def work_on_ray(config: dict[str, Work]) -> bool:
-    """Set up a process of Ray's and train in it; return as `train` does.
+    """Set up a Ray process and train in it; return the result of `train`.
 
-    After an error that a restart would meet again, its message is left for the driver, and restarted workers return.
+    After an error that a restart would repeat, its message is left for the driver, and restarted workers return.
     """
     work = config["work"]
     kept = work.kept
@@ -654,10 +654,10 @@ def work_on_ray(config: dict[str, Work]) -> bool:
 
 
 def set_up(*, threads: int) -> None:
-    """Set up this process for training, with a number of torch's threads.
+    """Set up this process for training, with a number of torch threads.
 
-    GNU's C library would give large blocks that a step frees back to the system, and every 4 kB of the next ones cost a
-    page fault: some 4 % of a step on a CPU. It keeps up to 1 GB; blocks of 256 MB and more still go back.
+    glibc would return large blocks freed by a step to the system, and every 4 kB of the next allocation would cost a
+    page fault, about 4 % of a step on a CPU. Here it retains up to 1 GB; blocks of 256 MB and more are still returned.
     """
     torch.set_num_threads(threads)
     with suppress(AttributeError, OSError, TypeError):  # another library, without mallopt
@@ -675,15 +675,15 @@ def train(
     device: torch.device,
     bar: Callable[..., Any] = resumed_bar,
 ) -> bool:
-    """Train a run to its end, from its last checkpoint where it has one; return False where it was stopped before.
+    """Train a run to its end, from its last checkpoint if it has one; return False if it was stopped.
 
     Args:
         run: to train.
         adapter: its task.
-        kept: where log and checkpoints go.
+        kept: destination of log and checkpoints.
         uri: of the tracking store, which has the run of `run.init`.
-        device: where the model lives.
-        bar: makes the progress bar.
+        device: of the model.
+        bar: creates the progress bar.
     """
     with closing(kept.journal()) if rank() == 0 else nullcontext() as log:
         trainer = Trainer(

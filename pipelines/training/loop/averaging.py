@@ -1,4 +1,4 @@
-"""An exponential moving average of weights, which is scored and kept in place of the last ones."""
+"""An exponential moving average of the weights, which is scored and stored instead of the last weights."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from torch import Tensor, nn
 
 
 class WeightAverage:
-    """The average `a <- d a + (1 - d) w` of a model's trained weights, and of its floating-point buffers.
+    """The moving average `a <- d a + (1 - d) w` of a model's trained weights and floating-point buffers.
 
     The decay d of step t is min(decay, (1 + t) / (10 + t)), as in TensorFlow's ExponentialMovingAverage, so that the
-    first weights are soon forgotten. Workers have equal weights, and so equal averages.
+    initial weights fade quickly. Workers have equal weights, and so equal averages.
 
     Args:
         model: whose weights change in place.
-        decay: of late steps, such as 0.999; at 0 nothing is averaged or kept.
+        decay: of late steps, such as 0.999; 0 disables the average.
     """
 
     def __init__(self, model: nn.Module, *, decay: float) -> None:
@@ -29,14 +29,14 @@ class WeightAverage:
 
     @torch.no_grad()
     def update(self, step: int) -> None:
-        """Move the average towards the weights after a step, counted from 0."""
+        """Update the average after a step, counted from 0."""
         if self._own:
             decay = min(self.decay, (1 + step) / (10 + step))
             torch._foreach_lerp_([*self._average.values()], [*self._own.values()], 1 - decay)
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """Give the model the average, and at the end its own weights again."""
+        """Replace the model's weights by the average within the block."""
         self._swap()
         try:
             yield
@@ -44,11 +44,11 @@ class WeightAverage:
             self._swap()
 
     def state(self) -> dict[str, Tensor]:
-        """Return the average, by the names of the weights; empty if there is none."""
+        """Return the average by weight name; empty if disabled."""
         return self._average
 
     def load(self, state: dict[str, Tensor]) -> None:
-        """Go on from a state; weights that it lacks, as of checkpoints without an average, stay as they are."""
+        """Load a state; weights that it lacks, as in checkpoints without an average, are not changed."""
         for name, average in self._average.items():
             average.copy_(state.get(name, self._own[name]))
 

@@ -1,4 +1,4 @@
-"""Detection of collapsed runs, whose model tells nothing apart."""
+"""Detection of collapsed runs, whose model gives all inputs the same output."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from polypool.tasks.abilities import Watchful
 from polypool.tasks.adapter import TaskAdapter
 
 FEWEST, FEWEST_AT_END = 10, 3
-"""Consecutive steps that are required even in short epochs, within one and at its end."""
+"""Minimum number of consecutive steps for a warning, within an epoch and at its end."""
 
 
 class CollapseWatch:
-    """Warns once that a run has collapsed: for half an epoch of consecutive steps, at an epoch's end the last quarter.
+    """Warns once if a run has collapsed: for half an epoch of consecutive steps, or the last quarter of an epoch.
 
     Args:
-        adapter: of the task, which knows the signs.
+        adapter: of the task, which detects collapse.
         epoch_steps: steps of an epoch.
     """
 
@@ -28,16 +28,16 @@ class CollapseWatch:
         self._found, self._row = "", 0
 
     def begin(self, terms: Mapping[str, Tensor]) -> None:
-        """Keep the metrics of the first step."""
+        """Record the metrics of the first step."""
         self._first = {name: value.detach().clone() for name, value in terms.items()}
 
     def trained(
         self, model: nn.Module, means: Mapping[str, float], *, steps: int, step: int, at_end: bool
     ) -> str:
-        """Return the warning after some steps, mostly empty.
+        """Return the warning after some steps; usually empty.
 
         Args:
-            model: that is trained.
+            model: the trained model.
             means: of the metrics of these steps.
             steps: their number since the last call; may be 0.
             step: the last of them.

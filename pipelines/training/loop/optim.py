@@ -1,4 +1,4 @@
-"""The optimiser, its parameter groups, learning rates and gradients by progress; gradients in chunks."""
+"""The optimiser, its parameter groups, learning rates and freezing by progress; gradients in chunks."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from polypool.tasks.run import Optim
 
 
 def make_optimizer(model: nn.Module, optim: Optim) -> torch.optim.Optimizer:
-    """Return the optimiser of the settings, with a group for each learning-rate factor and time of freezing.
+    """Return the optimiser, with a group for each combination of learning rate factor and freezing time.
 
-    One with a method `sort`, as Muon has, gets groups of one sort of weights each. Parameters of factor 0 are frozen
-    for good.
+    An optimiser with a method `sort`, such as Muon, gets groups with one sort of weights each. Parameters with factor 0
+    are frozen permanently.
 
     Raises:
-        InputError: a prefix that no parameter has, nothing to train, or an unknown optimiser.
+        InputError: a prefix that matches no parameter, no trainable parameter, or an unknown optimiser.
     """
     return OPTIMISERS.build(
         optim.optimiser,
@@ -43,10 +43,10 @@ def parameter_groups(
     Args:
         model: of the run.
         optim: its settings.
-        sort: the kind of a parameter, by which groups are split, too.
+        sort: returns the sort of a parameter, which also splits groups.
 
     Raises:
-        InputError: a prefix that no parameter has, or nothing to train.
+        InputError: a prefix that matches no parameter, or no trainable parameter.
     """
     names = [name for name, _ in model.named_parameters()]
     for setting in ("lr_factors", "freeze"):
@@ -80,8 +80,8 @@ def longest_prefix(pairs: Iterable[tuple[str, float]], name: str, *, default: fl
 def lr_scale(optim: Optim, *, step: int, epoch_steps: int) -> float:
     """Return the factor on every learning rate at a step, counted from 0.
 
-    It is 1 before the warm-up, which begins at the first step that `warmup_start` epochs leave out; the first of its
-    N steps takes 1 / N, the last one 1. The schedule multiplies that.
+    It is 1 before the warm-up, which starts after `warmup_start` epochs; the first of its N steps has 1 / N, the last
+    one 1. The schedule multiplies this factor.
     """
     warmed, steps = step - optim.warmup_start * epoch_steps, warmup_steps(optim, epoch_steps=epoch_steps)
     warmup = min(1.0, (warmed + 1) / steps) if steps and warmed >= 0 else 1.0
@@ -93,25 +93,25 @@ def lr_scale(optim: Optim, *, step: int, epoch_steps: int) -> float:
 
 
 def warmup_steps(optim: Optim, *, epoch_steps: int) -> int:
-    """Return the steps of the warm-up: a tenth of the training where the setting asks for more than a fifth."""
+    """Return the steps of the warm-up: a tenth of the training if the setting exceeds a fifth."""
     whole = optim.epochs * epoch_steps
     return optim.warmup_steps if 5 * optim.warmup_steps <= whole else whole // 10
 
 
 def set_lr(optimizer: torch.optim.Optimizer, optim: Optim, scale: float) -> None:
-    """Set every group's learning rate."""
+    """Set the learning rate of every group."""
     for group in optimizer.param_groups:
         group["lr"] = optim.lr * group["factor"] * scale
 
 
 def ready_gradients(optimizer: torch.optim.Optimizer, optim: Optim, *, step: int, epoch_steps: int) -> Tensor:
-    """Drop gradients of parameters that are still frozen, clip the others by their joint norm, and return that norm.
+    """Drop gradients of parameters that are still frozen, clip the others by their joint norm, and return this norm.
 
-    Without a gradient, an optimiser leaves a parameter, its decay and its moments alone. `requires_grad` stays set, as
+    Without a gradient, an optimiser does not change a parameter or its moments. `requires_grad` remains set, because
     DDP must know all gradients from the start.
 
     Args:
-        optimizer: made by `make_optimizer`; its parameters have their gradients, averaged over workers.
+        optimizer: from `make_optimizer`; its parameters have their gradients, averaged over workers.
         optim: settings.
         step: counted from 0.
         epoch_steps: steps of an epoch.
@@ -133,15 +133,15 @@ def chunked_gradients(
     chunk: int,
     precision: AbstractContextManager,
 ) -> dict[str, Tensor]:
-    """Add the gradient of a batch to the parameters', averaged over workers; return the terms of `TaskAdapter.loss`.
+    """Accumulate the gradient of a batch in chunks, averaged over workers; return the terms of `TaskAdapter.loss`.
 
     Args:
         adapter: of the task.
-        model: not wrapped in DDP, which would average after every pass.
+        model: not wrapped in DDP, which would average after every chunk.
         batch: this worker's share.
         epoch: epochs trained so far.
-        chunk: samples of this worker that pass at once.
-        precision: in which to compute.
+        chunk: samples of this worker per forward pass.
+        precision: context of the computation.
     """
     terms: dict[str, Tensor] = {}
     passes = adapter.passes(model, batch, epoch=epoch, chunk=chunk)

@@ -1,7 +1,7 @@
-"""Precision of the steps of a run: what `--optim.precision auto` stands for on its device.
+"""Precision of training steps: the meaning of `--optim.precision auto` on a device.
 
-On a CPU bfloat16 is chosen by a product as wide as the model's own, timed once on a machine, and not by the run's
-steps: all aggregators that are compared on one machine compute alike, also again.
+On a CPU the choice depends on a product as wide as the model's, timed once per machine, instead of on the run's steps:
+all aggregators compared on one machine use the same precision, also when repeated.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from polypool.infra.compute.measured import kept, processor
 Precision = Literal["float32", "bfloat16"]
 
 FASTER = 1.25
-"""How many times faster than float32 a product in bfloat16 has to be on a CPU. What a step does beside its products, it
-does in float32."""
+"""Minimum speed-up of a bfloat16 product on a CPU. All other operations of a step are in float32."""
 _ROUNDS = 7
 
 
 def precision_of(asked: str, model: nn.Module, device: torch.device, *, samples: int) -> Precision:
-    """Return what a run computes its losses in.
+    """Return the precision of a run's losses.
 
     Args:
-        asked: either, or `auto`: bfloat16 on a GPU that has it in hardware, and on a CPU that has, where it is faster.
-        model: its widest linear map outside the aggregators is what is timed on a CPU.
-        device: that the run trains on.
+        asked: a precision, or `auto`: bfloat16 on a GPU that supports it in hardware, and on such a CPU if it is
+            faster.
+        model: its widest linear map outside the aggregators is timed on a CPU.
+        device: of the training.
         samples: of a step on this worker.
     """
     if asked == "float32" or asked == "bfloat16":
@@ -50,7 +50,7 @@ def precision_of(asked: str, model: nn.Module, device: torch.device, *, samples:
 
 
 def autocast(device: torch.device, precision: Precision | None) -> torch.autocast:
-    """Return the context in which losses are computed; on a CPU, attention in it stays in float32."""
+    """Return the context in which losses are computed; on a CPU, attention in it is in float32."""
     if device.type == "cpu" and precision == "bfloat16":
         attend_in_float32()
     return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16")
@@ -65,9 +65,9 @@ def _linear(model: nn.Module) -> Iterator[nn.Linear]:
 
 
 def times_faster(rows: int, inputs: int, outputs: int) -> float:
-    """Return how many times faster than in float32 this CPU computes a linear map and its gradients in bfloat16.
+    """Return the speed-up of bfloat16 over float32 for a linear map and its gradients on this CPU.
 
-    It is measured once for a processor, a version of torch and a number of threads.
+    Measured once per processor, torch version and number of threads.
     """
     threads = torch.get_num_threads()
     named = "\0".join([*processor(), torch.__version__, str(threads)])
@@ -77,7 +77,7 @@ def times_faster(rows: int, inputs: int, outputs: int) -> float:
 
 
 def _measure(rows: int, inputs: int, outputs: int) -> float:
-    """Return the ratio of the shortest times of a few rounds; no random numbers are drawn."""
+    """Return the ratio of the shortest times of a few rounds; draws no random numbers."""
     seconds: dict[bool, list[float]] = {False: [], True: []}
     with torch.enable_grad():
         x_RI = torch.linspace(-1, 1, rows * inputs).reshape(rows, inputs)

@@ -66,11 +66,11 @@ from polypool.tasks.adapter import Evaluation, TaskAdapter
 from polypool.tasks.run import Run
 
 Report = Callable[[dict[str, Any], Snapshot | None], None]
-"""Stores metrics and a checkpoint; every worker calls it, rank 0 with the checkpoint."""
+"""Stores metrics and a checkpoint; called by every worker, on rank 0 with the checkpoint."""
 
 
 class Meter:
-    """Running means, on the device until `flush`."""
+    """Running means, kept on the device until `flush`."""
 
     def __init__(self) -> None:
         self.sums: dict[str, Tensor] = {}
@@ -85,7 +85,7 @@ class Meter:
         self.steps, self.samples = self.steps + 1, self.samples + samples
 
     def flush(self) -> dict[str, float]:
-        """Return the means since the last call, each over the steps that had it, and the samples a second."""
+        """Return the means since the last call, each over the steps that had it, and samples per second."""
         values = {name: float(total) / self.counts[name] for name, total in self.sums.items()}
         values["samples_per_second"] = self.samples / (time.perf_counter() - self.started)
         self.__init__()
@@ -98,11 +98,11 @@ class Trainer:
     Args:
         run: its complete description.
         adapter: the task.
-        log: where rank 0 writes; other ranks have none.
+        log: rank 0's log; None on other ranks.
         report: stores checkpoints.
-        device: where the model lives.
-        bar: makes the progress bar.
-        stopping: whether to end after a checkpoint; called after each step, by several workers where they log.
+        device: of the model.
+        bar: creates the progress bar.
+        stopping: whether to stop after a checkpoint; called after each step, with several workers when they log.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class Trainer:
             else None
         )
         self.parallel: nn.Module = self.model
-        # for draws that are not by sample: different for each seed and worker
+        # for random numbers not drawn per sample: different for each seed and worker
         torch.manual_seed(int(np.random.SeedSequence((run.seed, rank())).generate_state(1)[0]))
         (precision, *_) = gather_objects(
             precision_of(run.optim.precision, self.model, device, samples=run.optim.batch // world())
@@ -142,30 +142,30 @@ class Trainer:
         self.progress = Progress(precision=precision)
 
     def resume(self, folder: Path) -> None:
-        """Go on from a checkpoint."""
+        """Resume from a checkpoint."""
         self.progress = load_checkpoint(folder, self.model, self.optimizer, self.average)
 
     @property
     def precision(self) -> torch.autocast:
-        """The context that losses are computed in."""
+        """The autocast context of the losses."""
         return autocast(self.device, self.progress.precision)
 
     def begin_with(self, weights: Path) -> None:
-        """Load weights of any model that have a name and shape of this one."""
+        """Load the weights of any model that match this one in name and shape."""
         fill_weights(self.model, weights)
 
     def train(self) -> bool:
         """Train to the last epoch, keep the best on `val`, and score it on `test` once, unless `run.test` is False.
 
-        With `optim.keep` `last`, the last epoch is kept in the place of the best.
+        With `optim.keep` `last`, the last epoch is kept instead of the best.
 
         With 0 epochs the initial model is scored.
 
         Returns:
-            Whether all of that is done and logged; False after a request to stop, which ends with a checkpoint.
+            True if training is complete and logged; False after a stop request, which ends with a checkpoint.
 
         Raises:
-            InputError: the loss is no longer finite, or no score on `val` was.
+            InputError: the loss became NaN or infinite, or no score on `val` was finite.
         """
         optim, epoch_steps = self.run.optim, self.order.epoch_steps
         if self.log is not None:
@@ -208,17 +208,17 @@ class Trainer:
 
     @property
     def epoch(self) -> int:
-        """Whole epochs trained."""
+        """Number of completed epochs."""
         return self.progress.samples // self.order.epoch_samples
 
     @property
     def step(self) -> int:
-        """Steps trained."""
+        """Number of completed steps."""
         epoch, offset = divmod(self.progress.samples, self.order.epoch_samples)
         return epoch * self.order.epoch_steps + offset // self.order.batch
 
     def _train_epoch(self) -> bool:
-        """Train to the end of an epoch; return whether it got there."""
+        """Train to the end of an epoch; return whether it was reached."""
         run, meter = self.run, Meter()
         self.model.train()
         started, seconds = time.perf_counter(), self.progress.seconds
@@ -256,7 +256,7 @@ class Trainer:
         self.progress.cost_steps += steps
 
     def _to_stop(self) -> bool:
-        """Whether to stop here; equal on all workers."""
+        """Whether to stop now; equal on all workers."""
         if world() == 1:
             return self.stopping()
         return self.step % self.run.log_every == 0 and any(gather_objects(self.stopping()))
@@ -289,9 +289,9 @@ class Trainer:
             self.log.tags({COLLAPSED: collapsed})
 
     def _log_training(self, meter: Meter, *, at_end: bool = False) -> None:
-        """Log the means of the steps since the last call, after a warning where the run has collapsed.
+        """Log the means of the steps since the last call, after a warning if the run has collapsed.
 
-        Checkpoints and epochs end such a mean, so that a run that goes on from one logs every step once.
+        Means end at checkpoints and epochs, so that a resumed run logs every step once.
         """
         steps = meter.steps
         values = meter.flush() if steps else {}
@@ -361,7 +361,7 @@ class Trainer:
             log_pictures(self.log, *self._figures(watched), *evaluation.pictures)
 
     def _log_members(self, evaluation: Evaluation) -> None:
-        """Record each of several tasks that were trained together as a run, with its part of the model."""
+        """Record each jointly trained task as a run, with its part of the model."""
         for name, member in self.adapter.members(self.model).items():
             own, log = evaluation.members[name], None
             if self.log is not None:
@@ -377,7 +377,7 @@ class Trainer:
                 log_pictures(log, *own.pictures)
 
     def _figures(self, watched: Sequence[Watched]) -> Sequence[Callable[[], Mapping[str, bytes]]]:
-        """Return functions that draw the aggregators in the last evaluation, and the training."""
+        """Return functions that draw the training and the aggregators in the last evaluation."""
         if self.log is None:
             return ()
         run = self.run
@@ -388,6 +388,6 @@ class Trainer:
 
 
 def _print(line: str) -> None:
-    """Print to standard error; Ray Train would log the output of print a second time."""
+    """Print to standard error; Ray Train would log printed output a second time."""
     sys.stderr.write(f"{line}\n")
     sys.stderr.flush()
