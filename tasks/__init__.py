@@ -1,1 +1,1 @@
-"""Tasks: the contract of an adapter, the adapters, and the parts that they are composed of."""
+"""Tasks: the adapter contract, the adapters, and the parts that they are composed of."""

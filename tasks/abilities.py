@@ -1,4 +1,4 @@
-"""Optional abilities of a task's adapter, as protocols that verbs other than `train` require."""
+"""Optional capabilities of a task's adapter, as protocols required by verbs other than `train`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from polypool.tasks.adapter import Evaluation, Score
 
-if TYPE_CHECKING:  # what reads results alone, such as `compare`, waits for no torch
+if TYPE_CHECKING:  # verbs that only read results, such as `compare`, do not import torch
     import numpy as np
     from torch import Tensor, nn
 
@@ -28,25 +28,25 @@ class CountsWords(Protocol):
 
     @abstractmethod
     def counted_texts(self) -> Iterable[str]:
-        """Return the texts whose words a new text encoder knows."""
+        """Return the texts from which the vocabulary of a new text encoder is built."""
 
     @abstractmethod
     def assets_for(self, texts: Sequence[str]) -> dict[str, Any]:
-        """Return the adapter's assets with those of a text encoder that is made for other texts."""
+        """Return the adapter's assets with a text encoder built for other texts."""
 
 
 class Pass(NamedTuple):
-    """A part of a step: what is backpropagated, and what is logged of it."""
+    """A part of a training step: a scalar to backpropagate, and terms to log."""
 
     loss: Tensor
-    """A scalar whose gradient is added to those of the other passes."""
+    """A scalar to backpropagate; gradients accumulate over passes."""
     terms: Mapping[str, Tensor] = MappingProxyType({})
-    """Parts of the scalars that `TaskAdapter.loss` returns; their sums over all passes are those of the batch."""
+    """This pass's parts of the scalars of `TaskAdapter.loss`; they add up to the batch's."""
 
 
 @runtime_checkable
 class Chunked(Protocol):
-    """An adapter whose batches can pass the model in chunks, with the gradient of the whole (`--optim.chunk`)."""
+    """An adapter that can process a batch in chunks with the gradient of the whole batch (`--optim.chunk`)."""
 
     @abstractmethod
     def passes(
@@ -54,67 +54,68 @@ class Chunked(Protocol):
     ) -> Iterator[Pass]:
         """Yield passes; each is backpropagated before the next is computed.
 
-        Together their gradients are that of `TaskAdapter.loss` of the whole batch, before the mean over workers.
+        The sum of their gradients is the gradient of `TaskAdapter.loss` for the whole batch, before averaging over
+        workers.
 
         Args:
-            model: as it is, not wrapped in DDP.
-            batch: this worker's share of the batch; all workers hold equally many samples.
+            model: not wrapped in DDP.
+            batch: this worker's share of the batch; all workers have equally many samples.
             epoch: epochs trained so far, as a fraction.
-            chunk: samples that pass at once.
+            chunk: samples per forward pass.
         """
 
 
 @runtime_checkable
 class Watchful(Protocol):
-    """An adapter that recognises a collapsed model, so that a run is warned of it in its first epoch."""
+    """An adapter that detects a collapsed model, so that a run warns in its first epoch."""
 
     @abstractmethod
     def collapse(self, model: nn.Module, means: Mapping[str, float], *, first: Mapping[str, float]) -> str:
-        """Return how a model has collapsed, by the means of what some steps logged; empty if it has not.
+        """Return a description of the model's collapse, from the means of logged terms; empty if it has not collapsed.
 
         Args:
-            model: that is trained.
-            means: of what the steps logged.
-            first: what the run's first step logged; empty after a restart.
+            model: the trained model.
+            means: of the terms logged in recent steps.
+            first: terms logged in the run's first step; empty after a restart.
         """
 
 
 @runtime_checkable
 class Scores(Protocol):
-    """An adapter that splits an evaluation in two, scores and what follows from them.
+    """An adapter that separates computing scores from evaluating them.
 
-    `evaluate A B` averages the scores of several models before they are evaluated, and `evaluate --embeddings` changes
-    them. A score is a function of two slices: rows are the images, videos or questions of a split, columns the captions
-    or answers, and any block of the matrix can be had without the rest: `score(slice(0, 10), slice(None))`.
+    `evaluate A B` averages the scores of several models before evaluation, and `evaluate --embeddings` changes them. A
+    score is a function of two slices: rows are the images, videos or questions of a split, columns the captions or
+    answers, and any block of the matrix can be computed separately: `score(slice(0, 10), slice(None))`.
     """
 
     @abstractmethod
     def scorer(self, model: nn.Module, split: str) -> Score:
-        """Return what computes any block of a split's scores `(rows, columns)`, float32; higher is better.
+        """Return a function that computes any block of a split's scores `(rows, columns)`, float32; higher is better.
 
         Every worker calls this; each may then compute other blocks.
         """
 
     @abstractmethod
     def evaluate_scores(self, score: Score, split: str, protocol: str) -> Evaluation:
-        """Evaluate a split by any such function; `evaluate` uses that of a model."""
+        """Evaluate a split from such a function; `evaluate` uses the model's."""
 
     @abstractmethod
     def check_same_data(self, other: Any, split: str) -> None:
         """Check that another adapter of the same class has the same rows and columns of scores.
 
         Raises:
-            InputError: it has not, so a mean of scores would be meaningless.
+            InputError: they differ, so that a mean of scores would be meaningless.
         """
 
 
 @runtime_checkable
 class Banks(Protocol):
-    """An adapter some of whose protocols compare a split with the queries of the training split."""
+    """An adapter with protocols that score a split against the queries of the training split."""
 
     @abstractmethod
     def needs_bank(self, protocol: str) -> bool:
-        """Whether a protocol is one of them; its `evaluate_scores` then takes a `tasks.scoring.scores.Banked`."""
+        """Whether a protocol needs a query bank; its `evaluate_scores` then takes a `tasks.scoring.scores.Banked`."""
 
     @abstractmethod
     def bank(self, model: nn.Module, split: str, *, protocol: str) -> Bank:
@@ -134,15 +135,15 @@ class Banks(Protocol):
 class ReadsInputs(Protocol):
     """An adapter whose model reads images or videos and texts from outside a corpus, as an exported model does.
 
-    Model and adapter agree on the batches: `visual` and `visual_mask`, `text` and `text_mask`, as in training.
+    Batches of model and adapter are as in training: `visual` and `visual_mask`, `text` and `text_mask`.
     """
 
     visual_dim: int
-    """Width F of the features `(N, F)` that an image or video is given as; 0 where the model reads files."""
+    """Width F of the features `(N, F)` of an image or video; 0 if the model reads files."""
 
     @abstractmethod
     def visual_inputs(self, visuals: Sequence[np.ndarray | str | Path]) -> VisualInputs:
-        """Return the model's inputs of images or videos: features `(N, F)` of each, or image or video files.
+        """Return the model's inputs for images or videos: features `(N, F)` of each, or image or video files.
 
         Raises:
             InputError: features of another shape, or a file that is missing or does not decode.
@@ -150,15 +151,15 @@ class ReadsInputs(Protocol):
 
     @abstractmethod
     def text_inputs(self, texts: Sequence[str]) -> TextInputs:
-        """Return the model's inputs of texts."""
+        """Return the model's inputs for texts."""
 
 
 @runtime_checkable
 class Answers(ReadsInputs, Protocol):
-    """An adapter that answers questions about images by one of many choices."""
+    """An adapter that answers questions about images with one of many choices."""
 
     choices: Sequence[str]
-    """The A answers that there are to choose from, in the order of the model's outputs."""
+    """The A candidate answers, in the order of the model's outputs."""
 
     @abstractmethod
     def probabilities(self, model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
@@ -166,7 +167,7 @@ class Answers(ReadsInputs, Protocol):
 
         Args:
             model: in evaluation mode.
-            batch: as the inputs above make it, on the model's device: question b is about image b.
+            batch: from the input methods, on the model's device: question b is about image b.
         """
 
 
@@ -174,17 +175,17 @@ class Answers(ReadsInputs, Protocol):
 class Searchable(ReadsInputs, Protocol):
     """An adapter over a corpus of items that `search` shows and compares with texts and files.
 
-    If it also is `Answers`, `search` asks questions about the items. Otherwise the data of a split must be
-    `tasks.inputs.pairs.Pairs` and the model a `tasks.models.retrieval_model.RetrievalModel`; then items are
-    found by text, and their texts by item.
+    If it is also `Answers`, `search` asks questions about the items. Otherwise the data of a split must be
+    `tasks.inputs.pairs.Pairs` and the model a `tasks.models.retrieval_model.RetrievalModel`; then texts find items, and
+    items find texts.
     """
 
     modality: str
-    """What the items are: `image` or `video`."""
+    """Modality of the items: `image` or `video`."""
     corpus: Corpus | QuestionCorpus
     """The items, by split."""
     store: FeatureStore | None
-    """Features of the items; None where the model reads their files."""
+    """Features of the items; None if the model reads their files."""
 
 
 def missing(adapter: object, protocol: type) -> list[str]:

@@ -1,4 +1,4 @@
-"""The contract between a task and the training loop: batches, loss, scores."""
+"""The contract between a task and the training loop: batches, loss, evaluation."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ import numpy as np
 from polypool.infra.fields import Rule
 from polypool.infra.tracking import Source
 
-if TYPE_CHECKING:  # what reads results alone, such as `compare`, waits for no torch
+if TYPE_CHECKING:  # verbs that only read results, such as `compare`, do not import torch
     from torch import Tensor, nn
 
     from polypool.infra.batches import Dataset
     from polypool.tasks.run import Run
 
 Score = Callable[[slice, slice], "Tensor"]
-"""`score(items, texts) -> (items, texts)`: any block of a split's scores, `(V, T)`; higher is more alike."""
+"""`score(items, texts) -> (items, texts)`: any block of a split's scores, `(V, T)`; higher is more similar."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Metric:
-    """A number that an evaluation gives, and what it means.
+    """A metric of an evaluation, and its meaning.
 
     Attributes:
         name: its key in `Evaluation.metrics`, without the protocol.
         higher_is_better: False for errors, losses, ranks.
-        best: the best possible value; NaN if there is none or it is unknown.
-        chance: the mean value of an untrained model on the split that was scored; NaN if unknown.
+        best: best possible value; NaN if there is none or it is unknown.
+        chance: mean value of an untrained model on the scored split; NaN if unknown.
         unit: such as `%`; empty for none.
-        in_tables: whether tables show it by default; they can be sorted by it in any case.
+        in_tables: whether tables show it by default; sorting by it is always possible.
     """
 
     name: str
@@ -45,7 +45,7 @@ class Metric:
 
     @property
     def sign(self) -> int:
-        """1 where higher is better, else -1: of two values, the one with the larger `sign * value` is better."""
+        """1 if higher is better, otherwise -1: the better of two values has the larger `sign * value`."""
         return 1 if self.higher_is_better else -1
 
     @property
@@ -54,28 +54,28 @@ class Metric:
 
     @property
     def label(self) -> str:
-        """The name with its unit, and with its direction where lower is better."""
+        """The name with its unit, and with its direction if lower is better."""
         name = self.name + (f" in {self.unit}" if self.unit else "")
         return name if self.higher_is_better else f"{name}, {self.direction}"
 
     def better(self, value: float, than: float | None) -> bool:
-        """Whether `value` beats the best so far; any finite number beats None, and NaN or infinity beats nothing."""
+        """Whether `value` beats the best so far; any finite number beats None, NaN and infinity beat nothing."""
         return math.isfinite(value) and (than is None or self.sign * value > self.sign * than)
 
     def chance_normalised(self, value: float) -> float:
-        """Return 0 for chance and 100 for the best possible value; NaN if one of them is unknown or they are equal."""
+        """Return 0 for chance and 100 for the best possible value; NaN if one is unknown or both are equal."""
         if self.best == self.chance:
             return math.nan
         return 100.0 * (value - self.chance) / (self.best - self.chance)
 
     def above_chance(self, low: float, high: float) -> bool:
-        """Whether an interval lies on the better side of chance; unknown numbers do not speak against it."""
+        """Whether an interval lies on the better side of chance; True if an end or the chance level is unknown."""
         return not (low <= self.chance if self.higher_is_better else high >= self.chance)
 
     def shade(self, values: np.ndarray) -> np.ndarray:
-        """Return the shades of values in a heat map, 0 for chance and worse, 1 for the best possible.
+        """Return the shades of values in a heat map, 0 for chance and worse, 1 for the best possible value.
 
-        Where these are unknown, 0 is the worst and 1 the best of the values, 0.5 if all are equal. NaN stays NaN.
+        If these are unknown, 0 is the worst and 1 the best of the values, 0.5 if all are equal. NaN stays NaN.
         """
         if self.best != self.chance and not math.isnan(self.best - self.chance):
             return np.clip((values - self.chance) / (self.best - self.chance), 0.0, 1.0)
@@ -93,11 +93,11 @@ class QueryMean:
     """A mean over queries of one kind, such as captions.
 
     Attributes:
-        scores: names of arrays in `Evaluation.per_query`, `(Q,)`; a query's score is their sum. A query whose score
-            is NaN does not count.
-        units: name of the array `(Q,)` of the ids of the units, such as images, that queries belong to.
-        factor: of the mean, such as 100 where the arrays hold fractions and the metric is in per cent.
-        offset: then added, such as 1 for ranks that are kept from 0 and shown from 1.
+        scores: names of arrays in `Evaluation.per_query`, `(Q,)`; a query's score is their sum. Queries with a NaN
+            score are excluded.
+        units: name of the array `(Q,)` with the id of each query's unit, such as an image.
+        factor: of the mean, such as 100 for fractions and a metric in per cent.
+        offset: added afterwards, such as 1 for ranks stored from 0 and shown from 1.
     """
 
     scores: Annotated[tuple[str, ...], _SOME]
@@ -114,8 +114,8 @@ class QueryMetric:
 
     Attributes:
         name: of the metric.
-        means: one for an accuracy, one for each direction of retrieval for RSUM.
-        units: what the units are called, such as `images with their captions`.
+        means: one for an accuracy, one per direction of retrieval for RSUM.
+        units: description of the units, such as `images with their captions`.
     """
 
     name: str
@@ -138,23 +138,23 @@ class Evaluation:
     Attributes:
         protocol: its name.
         metrics: numbers by name, without the protocol.
-        protocol_version: raised whenever the protocol computes something else, so that numbers of two versions are
-            never compared.
-        primary: the deciding metric of the protocol, with the chance level of this split; under the adapter's
-            `dev_protocol` that is the adapter's own. A split without answers has no value of it in `metrics`.
-        others: the other metrics that tables may be sorted by, in the order of tables; any more numbers in `metrics`
-            are notes about the evaluation, such as counts.
+        protocol_version: incremented when the protocol's computation changes, so that numbers of two versions are never
+            compared.
+        primary: the primary metric of the protocol, with the chance level of this split; under the adapter's
+            `dev_protocol`, the adapter's primary metric. A split without answers has no value of it in `metrics`.
+        others: further metrics for sorting tables, in the order of tables; other numbers in `metrics` are notes about
+            the evaluation, such as counts.
         per_query: arrays with a row for each query, such as ids and ranks.
-        query_metrics: the metrics that are means of those arrays; only their differences are tested.
-        files: more to keep, by file name.
-        pictures: what makes records of pages to keep, or files by name. Called once, at the end of a run, and then by
-            every worker, since a score may need all of them; those of the first worker are drawn.
-        embed_cost: what it cost to encode an item and its texts, or to answer a question, in `infra.compute.cost.UNIT`;
-            NaN if it was not measured.
-        query_cost: likewise, to score a query with the whole gallery and rank it, queries of both directions together.
-        members: of tasks that are trained together, each one's own, by its name.
-        item_bytes: what the embeddings of an image or video take, zero vectors that fill up sets not counted; NaN for a
-            model that has none.
+        query_metrics: metrics that are means of those arrays; only their differences are tested.
+        files: further files to log, by name.
+        pictures: functions that return records of pages, or files by name. Called once, at the end of a run, by every
+            worker, because a score may need all workers; only the first worker's records are drawn.
+        embed_cost: cost of encoding an item and its texts, or of answering a question, in `infra.compute.cost.UNIT`;
+            NaN if not measured.
+        query_cost: cost of scoring a query against the whole gallery and ranking it, over queries of both directions.
+        members: evaluations of jointly trained tasks, by name.
+        item_bytes: size of the embeddings of an image or video in bytes, without zero vectors that fill up sets; NaN
+            for a model without embeddings.
     """
 
     protocol: str
@@ -173,10 +173,10 @@ class Evaluation:
 
 
 class Member(NamedTuple):
-    """One of several tasks that are trained together."""
+    """One of several jointly trained tasks."""
 
     run: Run
-    """What it would be alone, with the settings of the joint run; `jointly` says of which."""
+    """Its run as a single task, with the settings of the joint run, which `jointly` names."""
     adapter: TaskAdapter
     """Its own."""
     model: nn.Module
@@ -184,35 +184,35 @@ class Member(NamedTuple):
 
 
 class TaskAdapter(Protocol):
-    """What a task's batches mean and how it is scored. The loop knows no task.
+    """Defines a task's batches, model, loss and evaluation. The training loop is independent of tasks.
 
-    Adapters derive from this class, and from those of `tasks.abilities` that they support. The registry builds one
-    from a run's `task` spec as `Adapter(run, assets=None, **parameters)`: without assets for a new run, with those of
-    a checkpoint for a trained model, whose data are opened on first use.
+    Adapters derive from this class, and from the classes of `tasks.abilities` that they support. The registry builds
+    one from a run's `task` spec as `Adapter(run, assets=None, **parameters)`: without assets for a new run, with a
+    checkpoint's assets for a trained model, whose data are opened on first use.
     """
 
     primary: Metric
-    """The metric that chooses the best epoch; its chance level is that of a split, and an evaluation's to fill in."""
+    """The metric that selects the best epoch; its chance level depends on the split and is set in evaluations."""
     dev_protocol: str
-    """The protocol that chooses the best epoch, on the `val` split."""
+    """The protocol that selects the best epoch, on the `val` split."""
     assets: dict[str, Any]
-    """What a model is rebuilt from beside run and weights, as plain JSON."""
+    """Data for rebuilding a model, in addition to run and weights, as plain JSON."""
     unused: tuple[str, ...] = ()
-    """Settings of a run that the task ignores, such as `("fusion", "data.sample")`. A run that changes one of them is
+    """Settings of a run that the task does not use, such as `("fusion", "data.sample")`. A run that changes one is
     refused before it starts."""
 
     uses_all_weights: bool = True
-    """False where a batch leaves some weights without a gradient; these stay as they are in that step."""
+    """False if a batch may leave some weights without a gradient; they are not updated in that step."""
 
     @abstractmethod
     def describe(self) -> Mapping[str, str]:
-        """Return what is recorded about the data, such as digests and counts.
+        """Return properties of the data to record, such as digests and counts.
 
-        It follows from the data alone: a run is not resumed, scored or searched where it has changed.
+        It depends only on the data: a run is not resumed, scored or searched if it has changed.
         """
 
     def sources(self) -> Sequence[Source]:
-        """Return the data that a run reads, by which tracking filters; none if unknown."""
+        """Return the data that a run reads, for filters in tracking; empty if unknown."""
         return ()
 
     @abstractmethod
@@ -220,31 +220,31 @@ class TaskAdapter(Protocol):
         """Return the samples of a split."""
 
     def check_training(self) -> None:
-        """Refuse a run that cannot train, before it starts; other checks are for trained models too.
+        """Check that a run can train, before it starts; other checks also apply to trained models.
 
         Raises:
-            InputError: such as a training split of fewer samples than a batch.
+            InputError: such as a training split with fewer samples than a batch.
         """
 
     @abstractmethod
     def model(self, *, pretrained: bool = True) -> nn.Module:
-        """Return a new model; if `pretrained`, with published weights in the parts that have them."""
+        """Return a new model; if `pretrained`, with published weights in parts that have them."""
 
     @abstractmethod
     def loss(self, model: Callable[..., Any], batch: dict[str, Tensor], *, epoch: float) -> dict[str, Tensor]:
-        """Return scalars: `loss` is minimised, every other entry is logged.
+        """Return scalars: `loss` is minimised, all other entries are logged.
 
         Args:
-            model: to be called as a whole, since DDP may be wrapped around it.
+            model: must be called as a whole, because it may be wrapped in DDP.
             batch: this worker's share of the batch.
             epoch: epochs trained so far, as a fraction.
         """
 
     def check_protocol(self, protocol: str, split: str) -> None:
-        """Refuse a protocol that does not fit a split, before its scores are computed.
+        """Check that a protocol fits a split, before scores are computed.
 
         Raises:
-            InputError: such as a protocol for another size of split, or files that it needs and that are missing.
+            InputError: such as a protocol for a split of another size, or missing files that it needs.
         """
 
     @abstractmethod
@@ -252,12 +252,12 @@ class TaskAdapter(Protocol):
         """Score a split under a protocol.
 
         Raises:
-            InputError: no such split or protocol, or a split that the protocol does not fit.
+            InputError: an unknown split or protocol, or a protocol that does not fit the split.
         """
 
     def members(self, model: nn.Module) -> Mapping[str, Member]:
-        """Return the tasks that were trained together in a model, by name; none of a task by itself.
+        """Return the jointly trained tasks in a model, by name; empty for a single task.
 
-        Each is recorded as a run of its own, with its model and its evaluation of `Evaluation.members`.
+        Each is recorded as a separate run, with its model and its evaluation in `Evaluation.members`.
         """
         return {}

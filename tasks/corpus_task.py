@@ -1,4 +1,4 @@
-"""The adapter of tasks whose encoders read images or videos and texts of a corpus."""
+"""Base adapter of tasks whose encoders read images or videos and texts of a corpus."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ PIXEL_CHUNK = 32  # images or frames of 512 pixels encoded at once in evaluation
 
 
 class CorpusTask(CorpusInputs, TaskAdapter, CountsWords, Scores, Searchable):
-    """An adapter composed of `CorpusInputs`, a model, a loss and a protocol; derived classes give the last three.
+    """An adapter composed of `CorpusInputs`, a model, a loss and a protocol; subclasses provide the last three.
 
     They implement `read`, `model`, `loss`, `scorer`, `rows_and_columns`, `evaluate_scores` and `evaluate`.
 
     Args:
         run: its complete description.
-        assets: of a checkpoint; made from the corpus if None.
-        chunk: samples that pass the model at once in evaluation; fewer if it reads pixels.
+        assets: of a checkpoint; computed from the corpus if None.
+        chunk: samples per forward pass in evaluation; fewer if the model reads pixels.
     """
 
     def __init__(self, run: Run, assets: dict[str, Any] | None, *, chunk: int) -> None:
@@ -43,17 +43,17 @@ class CorpusTask(CorpusInputs, TaskAdapter, CountsWords, Scores, Searchable):
 
     @abstractmethod
     def read(self, split: str) -> Dataset:
-        """Return the samples of a split; `data` keeps them."""
+        """Return the samples of a split; `data` caches them."""
 
     @abstractmethod
     def rows_and_columns(self, split: str) -> tuple[Sequence[str], Sequence[str]]:
-        """Return what identifies the rows and the columns of a split's scores."""
+        """Return the ids of the rows and the columns of a split's scores."""
 
     def new_assets(self) -> dict[str, Any]:
         """Check the run's data, and return the assets of its new encoders.
 
         Raises:
-            InputError: the data do not fit.
+            InputError: unsuitable data.
         """
         self.check_inputs()
         return self.encoder_assets()
@@ -74,7 +74,7 @@ class CorpusTask(CorpusInputs, TaskAdapter, CountsWords, Scores, Searchable):
                 )
 
     def check_batches(self, samples: int) -> None:
-        """Refuse a training split of fewer samples than a batch.
+        """Check that the training split has at least one batch of samples.
 
         Raises:
             InputError: it has fewer.
@@ -84,19 +84,19 @@ class CorpusTask(CorpusInputs, TaskAdapter, CountsWords, Scores, Searchable):
 
 
 def reads_video_files(adapter: object) -> bool:
-    """Whether the model of an adapter reads video files, and not stored features or images."""
+    """Whether an adapter's model reads video files instead of stored features or images."""
     return isinstance(adapter, CorpusTask) and adapter.modality == "video" and not adapter.reads_store
 
 
 def refuse_video_files(adapter: object, what: str) -> None:
-    """Refuse a model that reads video files, for what has no place for these.
+    """Refuse a model that reads video files where these are not supported.
 
     Args:
         adapter: of the model.
-        what: it is, in the plural.
+        what: name of the caller in messages, in the plural.
 
     Raises:
-        InputError: the model reads them.
+        InputError: the model reads video files.
     """
     if reads_video_files(adapter):
         raise InputError(

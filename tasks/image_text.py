@@ -1,4 +1,4 @@
-"""Image-text retrieval: COCO, Flickr30K, and corpora like them."""
+"""Image-text retrieval: COCO, Flickr30K, and other image corpora."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class ImageText(Retrieval):
 
     Args:
         run: its complete description.
-        assets: of a checkpoint; made from the training split if None.
-        dev_protocol: the protocol that chooses the best epoch.
-        cxc: folder of the official files of Crisscrossed Captions, for the protocol `coco-5k-cxc`; `data/cxc` below
-            the project's home if empty.
-        eccv: folder of the JSON files of ECCV Caption, for `coco-eccv`; those of its package if empty.
-        chunk: images or captions encoded at once in evaluation.
+        assets: of a checkpoint; computed from the training split if None.
+        dev_protocol: protocol that selects the best epoch.
+        cxc: folder of the official files of Crisscrossed Captions, for the protocol `coco-5k-cxc`; `data/cxc` in the
+            project's home if empty.
+        eccv: folder of the JSON files of ECCV Caption, for `coco-eccv`; the package's own if empty.
+        chunk: images or captions per forward pass in evaluation.
     """
 
     def __init__(

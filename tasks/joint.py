@@ -1,4 +1,4 @@
-"""Several tasks trained together: batches drawn by weight, parts in common, and every task scored by itself."""
+"""Joint training of several tasks: batches drawn by weight, shared modules, and separate evaluation of every task."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from polypool.tasks.run import Run, member_runs
 
 
 class JointModel(nn.Module):
-    """One model for each task; shared modules are trained by all.
+    """One model per task; shared modules are trained by all tasks.
 
     Args:
         members: a model for each task, by its name.
-        share: paths of modules, such as `text` or `visual.aggregator`. Of those that have one there, each takes that of
-            the first; a model of other parts keeps its own.
+        share: paths of modules, such as `text` or `visual.aggregator`. All models with a module at a path use the first
+            one's; other models are not affected.
 
     Raises:
-        InputError: fewer than two models have such a module, or they are not alike.
+        InputError: fewer than two models have such a module, or the modules differ.
     """
 
     def __init__(self, members: Mapping[str, nn.Module], share: Sequence[str]) -> None:
@@ -72,13 +72,13 @@ def _has(model: nn.Module, path: str) -> bool:
 
 
 def _common(members: Mapping[str, nn.Module]) -> set[str]:
-    """Return paths of two parts at most that two models have."""
+    """Return paths of at most two modules that two models share."""
     paths = [{p for p, _ in model.named_modules() if p and p.count(".") < 2} for model in members.values()]
     return {path for own in paths for path in own if sum(path in of for of in paths) > 1}
 
 
 def _difference(one: nn.Module, other: nn.Module) -> str:
-    """Say in what two modules differ; empty where they are alike."""
+    """Return the difference of two modules as text; empty if they match."""
     if type(one) is not type(other):
         return f"one is {type(one).__name__}, the other {type(other).__name__}"
     shapes = [{name: tuple(x.shape) for name, x in each.state_dict().items()} for each in (one, other)]
@@ -98,22 +98,22 @@ _OF_ENCODER = {"text": "text", "text.encoder": "text", "visual": "visual", "visu
 
 @TASKS.register("joint")
 class Joint(TaskAdapter, Chunked, Watchful):
-    """The tasks of `run.members`, each with its own data, head, objective and protocol.
+    """The tasks of `run.members`, each with separate data, head, objective and protocol.
 
-    A batch is of one task, drawn by weight. All are trained with the settings of the joint run (`tasks.run.member_runs`
-    says which), and each step changes what its task uses alone. The epoch that is kept has the best mean of the
-    tasks' deciding metrics, each between chance and the best possible.
+    A batch is from one task, drawn by weight. The joint run's settings apply to all tasks (see
+    `tasks.run.member_runs`), and each step updates only weights that its task uses. The epoch with the best mean of the
+    tasks' primary metrics, each normalised between chance and the best possible value, is kept.
 
     Args:
         run: its complete description, with a run for each task.
-        assets: of a checkpoint, by task; made from the tasks' data where there are none.
-        share: paths of modules that are one in all models that have them, with commas between. A text encoder in common
-            knows the words of all its tasks.
-        weights: how often each task is drawn, by its name.
+        assets: of a checkpoint, by task; computed from the tasks' data if None.
+        share: comma-separated paths of modules shared by all models that have them. A shared text encoder has the words
+            of all its tasks.
+        weights: sampling weight of each task, by name.
 
     Raises:
         InputError: tasks without a weight or a weight without a task, a weight that is not above 0, a protocol other
-            than `joint`, or parts that cannot be shared.
+            than `joint`, or modules that cannot be shared.
     """
 
     primary = MEAN
@@ -156,7 +156,7 @@ class Joint(TaskAdapter, Chunked, Watchful):
         self.assets = {name: adapter.assets for name, adapter in self.adapters.items()}
 
     def _check_shared(self, runs: Mapping[str, Run]) -> None:
-        """Refuse encoders in common that the tasks' settings describe differently."""
+        """Check that the tasks' settings describe shared encoders equally."""
         for path in self.share:
             setting = _OF_ENCODER.get(path)
             specs = {getattr(of, setting) for of in runs.values()} if setting else set()
@@ -167,7 +167,7 @@ class Joint(TaskAdapter, Chunked, Watchful):
                 )
 
     def _share_words(self) -> None:
-        """Where a text encoder is shared, make its assets of the words of all tasks that can count theirs."""
+        """Build the assets of a shared text encoder from the words of all tasks that support it."""
         if not {"text", "text.encoder"} & {*self.share}:
             return
         counting = {name: of for name, of in self.adapters.items() if isinstance(of, CountsWords)}
@@ -217,12 +217,12 @@ class Joint(TaskAdapter, Chunked, Watchful):
     def passes(self, model: JointModel, batch: Batch, *, epoch: float, chunk: int) -> Iterator[Pass]:
         name, own = self._drawn(batch)
         adapter = self.adapters[name]
-        assert isinstance(adapter, Chunked), "check_training refuses others"
+        assert isinstance(adapter, Chunked), "check_training rejects others"
         for each in adapter.passes(model.members[name], own, epoch=epoch, chunk=chunk):
             yield Pass(loss=each.loss, terms=_named(name, each.terms) if each.terms else {})
 
     def collapse(self, model: JointModel, means: Mapping[str, float], *, first: Mapping[str, float]) -> str:
-        """Return how the first task that has collapsed did, of those that the steps trained."""
+        """Return the collapse of the first collapsed task among those trained in these steps."""
         for name, adapter in self.adapters.items():
             own, begun = (_of_task(name, values) for values in (means, first))
             if own and isinstance(adapter, Watchful):
@@ -241,10 +241,10 @@ class Joint(TaskAdapter, Chunked, Watchful):
 
     @torch.no_grad()
     def evaluate(self, model: JointModel, split: str, protocol: str) -> Evaluation:
-        """Score a split of every task under its own protocol.
+        """Score a split of every task under the task's protocol.
 
         Raises:
-            InputError: what a task raises, or a task whose deciding metric has no known chance level or best value.
+            InputError: raised by a task, or a task whose primary metric has no known chance level or best value.
         """
         _check_protocol(protocol)
         members = {
@@ -285,12 +285,12 @@ class Joint(TaskAdapter, Chunked, Watchful):
 
 
 def _named(name: str, terms: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return a task's terms as a joint run logs them."""
+    """Return a task's terms under the names of a joint run's log."""
     return {"loss": terms["loss"]} | {f"{name}/{key}": value for key, value in terms.items()}
 
 
 def _of_task(name: str, logged: Mapping[str, float]) -> dict[str, float]:
-    """Return what a joint run logged of a task, as the task names it."""
+    """Return a task's terms from a joint run's log, under the task's names."""
     return {
         key.removeprefix(f"{name}/"): value for key, value in logged.items() if key.startswith(f"{name}/")
     }

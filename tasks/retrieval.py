@@ -1,4 +1,4 @@
-"""The adapter of image-text and video-text retrieval, but for what differs between them."""
+"""Base adapter of image-text and video-text retrieval."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class Retrieval(CorpusTask, Chunked, Watchful, Banks):
 
     Args:
         run: its complete description.
-        assets: of a checkpoint; made from the training split if None.
-        dev_protocol: the protocol that chooses the best epoch.
-        chunk: items or captions encoded at once in evaluation.
+        assets: of a checkpoint; computed from the training split if None.
+        dev_protocol: protocol that selects the best epoch.
+        chunk: items or captions per forward pass in evaluation.
     """
 
     primary = RSUM
@@ -60,7 +60,7 @@ class Retrieval(CorpusTask, Chunked, Watchful, Banks):
         return super().new_assets()
 
     def _caption_counts(self, split: str) -> list[int]:
-        """Return how many captions of each item are used."""
+        """Return the number of used captions of each item."""
         return [len(self.run.data.used(range(count))) for count in self.corpus.caption_counts(split)]
 
     def check_training(self) -> None:
@@ -105,7 +105,7 @@ class Retrieval(CorpusTask, Chunked, Watchful, Banks):
     def collapse(
         self, model: RetrievalModel, means: Mapping[str, float], *, first: Mapping[str, float]
     ) -> str:
-        """Return how pairs score no higher than others while scores are flat or the embeddings have shrunk."""
+        """Return the symptoms if pairs score no higher than others and scores are flat or embeddings have shrunk."""
         aim, deviation = model.objective.target_gap, means[DEVIATION]
         gap = means["positive_similarity"] - means["negative_similarity"]
         sides = (VISUAL_VARIANCE, TEXT_VARIANCE)
@@ -139,7 +139,7 @@ class Retrieval(CorpusTask, Chunked, Watchful, Banks):
         return self.data(split).item_ids.tolist(), self.data(split).texts
 
     def scored(self, split: str) -> RetrievalSplit:
-        """Return a split as evaluations take it."""
+        """Return a split in the form that evaluations take."""
         return RetrievalSplit(
             name=split,
             modality=self.modality,

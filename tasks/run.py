@@ -1,4 +1,4 @@
-"""A run, described completely: recipes return one, the command line changes it, MLflow keeps it as JSON."""
+"""The complete description of a run: recipes return one, the command line changes it, MLflow stores it as JSON."""
 
 from __future__ import annotations
 
@@ -41,21 +41,21 @@ from polypool.infra.spec import Spec, changed, modules_of, refuse_untrusted
 from polypool.infra.storage import Url, place
 
 AUTO = "auto"
-"""A setting that is still to follow."""
+"""Value of a setting that is derived from the corpus."""
 
 
 def short(flag: str) -> Any:
-    """Return the annotation of a setting that the command line also knows by a flag without its group."""
+    """Return the annotation of a setting with a command-line flag that omits its group."""
     return tyro.conf.arg(aliases=(flag,))
 
 
 def folder_name(corpus: str) -> str:
-    """Return the name of a corpus's folder or URL; empty where there is none."""
+    """Return the last part of a corpus's folder or URL; empty without one."""
     return os.path.basename(os.path.normpath(str(absolute(corpus, here)))) if corpus else ""
 
 
 def features_name(features: str, visual: str) -> str:
-    """Return the name of the folder of a feature store, or of the visual encoder where there is none."""
+    """Return the folder name of a feature store, or the visual encoder without one."""
     return folder_name(features) or (Spec.parse(visual).name if visual else "")
 
 
@@ -79,57 +79,57 @@ Name = Annotated[str, NOT_EMPTY]
 
 _SPEC = Rule("a spec", lambda text: not text or bool(Spec.parse(text)))
 NO_DEFAULT = tyro.conf.arg(help_behavior_hint="(default: none)")
-"""What help says of a list that is empty where nothing is given."""
+"""Default in the help of a list that is empty by default."""
 Part = Annotated[str, _SPEC]
-"""A spec such as `kmax(k=5)`; empty where there is no such part."""
+"""A spec such as `kmax(k=5)`; empty for none."""
 ByPrefix = Annotated[
     tuple[tuple[str, NonNegative], ...],
     NO_DEFAULT,
     Rule("pairs with each prefix once", lambda pairs: len({prefix for prefix, _ in pairs}) == len(pairs)),
 ]
-"""Numbers by prefixes of parameter names; the longest prefix of a name wins."""
+"""Numbers by prefix of parameter names; the longest matching prefix applies."""
 
 
 PLACES = ("corpus", "features", "texts")
-"""Settings of `Data` that are folders or URLs."""
+"""Fields of `Data` that are folders or URLs."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Data:
-    """Where the data is and how training samples are made of it.
+    """The data, and how training samples are made from it.
 
     Corpora and stores may be in object storage: `s3://bucket/data/coco`, `gs://...` or `hf://...`.
     """
 
     dataset: Name = AUTO
-    """Name of the data set, a tag of the run; `auto` is the name of the corpus's folder."""
+    """Name of the data set, a tag of the run; `auto` takes the name of the corpus's folder."""
     corpus: Annotated[str, short("--corpus")]
     """Folder of an ingested corpus, or its URL: ids, splits, captions."""
     features: Annotated[str, short("--features")] = ""
-    """Folder of a feature store, or its URL; unused where the visual encoder reads pixels."""
+    """Folder of a feature store, or its URL; not used if the visual encoder reads pixels."""
     extractor: Part = ""
     """Backbone that the recipe's features are of, such as `resnet(size=224)`, or the reader of published ones, such as
     `butd`: a store that `extract` made with another is refused; empty for any. Stores of published files are taken."""
     texts: Annotated[str, short("--texts")] = ""
-    """Folder of a store of the texts' features, or its URL; unused where the text encoder reads words."""
+    """Folder of a store of text features, or its URL; not used if the text encoder reads words."""
     missing: Literal["error", "skip"] = "error"
-    """What becomes of pictures and videos of the corpus that have no features, or no file where the model reads these:
-    an error before training, or they are left out of all splits, and counted in every table."""
+    """Pictures and videos of the corpus without features (or without files, if the model reads files): an error before
+    training, or skip them in all splits, and count them in every table."""
     captions: Count = 0
-    """How many captions of each item are used, the first ones; all papers cut COCO's to five. 0 for no limit."""
+    """Use the first captions of each item, at most this many; all papers use five for COCO. 0 for no limit."""
     visual_augment: Part = ""
     """Augmentation of the visual sets in training, such as `drop(p=0.2)`; empty for none."""
     max_frames: Count = 0
-    """Elements of a stored set, or frames that are read of a video file, evenly spaced. 0 for no limit."""
+    """Maximum elements of a stored set, or frames of a video file, evenly spaced. 0 for no limit."""
     max_words: Count = 0
-    """Words of a caption; longer ones are cut. 0 for no limit."""
+    """Maximum words of a caption; longer ones are truncated. 0 for no limit."""
     sample: Literal["caption", "image"] = "caption"
-    """What a batch is made of: captions, each with its image, or images, each with all its captions."""
+    """Samples of a batch: captions, each with its image, or images, each with all its captions."""
     text_augment: Part = ""
     """Augmentation of the captions in training, such as `mask_replace_delete(p=0.2)` of words, or `drop(p=0.2)` of
     stored features; empty for none."""
     vocabulary: Splits = ("train",)
-    """Splits whose words are counted; SCAN's lists, which most papers on COCO share, count `train` and `val`."""
+    """Splits for building the vocabulary; SCAN's, used by most papers on COCO, is from `train` and `val`."""
 
     def __post_init__(self) -> None:
         validate(self, prefix="--data.")
@@ -139,53 +139,53 @@ class Data:
             object.__setattr__(self, "dataset", folder_name(self.corpus) or AUTO)
 
     def used(self, captions: Sequence[T]) -> Sequence[T]:
-        """Return the captions, or ids of captions, of an item that are used."""
+        """Return the used captions, or ids of captions, of an item."""
         return captions[: self.captions or None]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Optim:
-    """How the weights are found: by which optimiser, with the schedule of the learning rate in steps or epochs."""
+    """Optimiser, learning rate schedule (in steps or epochs), precision and batches."""
 
     epochs: Count = 25
-    """Passes over the training split; 0 scores pretrained weights as they are."""
+    """Passes over the training split; 0 scores the pretrained weights without training."""
     batch: Positive = 128
     """Samples in the global batch, over all workers."""
     chunk: Count = 0
-    """Samples of a worker that pass the model at once, with the gradient of the whole batch, so that a large batch fits
-    a small device; 0 for all of them. Not for models that normalise by the batch."""
+    """Samples per forward pass of a worker, with the gradient of the whole batch, so that a large batch fits a small
+    device; 0 for all. Not for models with batch normalisation."""
     lr: PositiveFloat = 5e-4
     """Learning rate."""
     weight_decay: NonNegative = 1e-4
-    """The optimiser's, on every parameter, as in the published codes."""
+    """Weight decay of the optimiser, on every parameter, as in the published codes."""
     optimiser: Annotated[Part, NOT_EMPTY] = "adamw"
-    """What makes steps of gradients, such as `lion` or `adamw(amsgrad=True)`."""
+    """Optimiser, such as `lion` or `adamw(amsgrad=True)`."""
     lr_factors: ByPrefix = ()
-    """Pairs of a parameter-name prefix and a factor on the learning rate; the longest prefix wins; 0 freezes."""
+    """Pairs of a parameter-name prefix and a learning rate factor; the longest prefix applies; 0 freezes."""
     freeze: ByPrefix = ()
-    """Pairs of a parameter-name prefix and the epochs for which it stays as it is; the longest prefix wins."""
+    """Pairs of a parameter-name prefix and a number of epochs to freeze it for; the longest prefix applies."""
     schedule: Literal["step", "cosine", "constant"] = "step"
-    """How the learning rate falls."""
+    """Learning rate schedule."""
     milestones: Epochs = (15,)
     """Epochs after which the `step` schedule multiplies the learning rate by `decay`."""
     decay: Decay = 0.1
     """See `milestones`."""
     warmup_steps: Count = 0
-    """Steps over which the learning rate rises linearly from 0; more than a fifth of the training is cut to a tenth."""
+    """Steps of linear warm-up from 0; reduced to a tenth of the training if more than a fifth."""
     warmup_start: NonNegative = 0.0
-    """Epochs before that, at the full learning rate: VSE-infinity's grids warm up in the second one."""
+    """Epochs at the full learning rate before the warm-up; 1 for VSE-infinity's grids."""
     clip: NonNegative = 2.0
-    """Largest norm of the whole gradient; 0 for no clipping."""
+    """Maximum norm of the gradient over all parameters (gradient clipping); 0 for no clipping."""
     ema: Annotated[NonNegative, below(1)] = 0.0
-    """Decay of a moving average of the weights, such as 0.999, which is scored and kept; 0 for none."""
+    """Decay of a moving average of the weights, such as 0.999, which is scored and stored; 0 for none."""
     keep: Literal["best", "last"] = "best"
-    """The epoch whose weights are kept and scored: the best on `val`, or the last, as VSE+2AD and DivE report it."""
+    """Epoch to store and score: the best on `val`, or the last, as VSE+2AD and DivE report."""
     recompute: bool = False
-    """Compute activations of published encoders again in the backward pass: less memory, a third more time."""
+    """Recompute activations of published encoders in the backward pass: less memory, a third more time."""
     drop_last: bool = True
-    """Whether an epoch's last batch is left out when it is not full."""
+    """Whether to drop an epoch's last batch if it is incomplete."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
-    """`auto` is bfloat16 on a GPU that has it in hardware, and on a CPU that has, where it was measured faster."""
+    """`auto` is bfloat16 on GPUs that support it in hardware, and on such CPUs if measured to be faster."""
 
     def __post_init__(self) -> None:
         validate(self, prefix="--optim.")
@@ -215,71 +215,71 @@ class Run:
     """
 
     recipe: tyro.conf.Suppress[str] = ""
-    """The recipe that this run came from."""
+    """Recipe of this run."""
     data: Data
     visual: Part
     """Visual encoder."""
     text: Part = ""
-    """Text encoder; `auto` is a BiGRU of the words, or an MLP of the features that `data.texts` names, as wide as the
-    visual encoder; empty for tasks that read no texts."""
+    """Text encoder; `auto` is a BiGRU over words, or an MLP over the features of `data.texts`, as wide as the visual
+    encoder; empty for tasks without texts."""
     adapt: Part = ""
-    """What is trained of encoders with published weights, such as `lora(r=16)` or `frozen`; all where empty."""
+    """Adaptation of encoders with published weights, such as `lora(r=16)` or `frozen`; empty to train all weights."""
     protocol: Name
-    """Protocol of the test split, scored once, with the epoch that was best on `val`."""
+    """Protocol of the test split, which is scored once, with the best epoch on `val`."""
     test: bool = True
-    """Score the test split at the end; else a run reads `val` alone, as one that helps to choose settings should."""
+    """Score the test split at the end; otherwise the run reads only `val`, for tuning."""
     task: Annotated[Part, NOT_EMPTY] = "image_text"
     """Task adapter."""
     aggregator: Part = "gpo"
     """Aggregator of both modalities."""
     text_aggregator: Part = ""
-    """Aggregator of the text alone, where it differs."""
+    """Aggregator of the text, if different."""
     model: Part = ""
-    """What the parts are put together to, such as `hgr`; where empty, two branches, or a model of pairs where the
-    aggregators or a cross-modal encoder ask for one."""
+    """Model composed of the parts, such as `hgr`; if empty, a dual encoder, or a model of pairs if the aggregators or a
+    cross-modal encoder need one."""
     cross: Part = ""
-    """Cross-modal encoder, in which image and caption look at each other; none where empty."""
+    """Cross-modal encoder, with attention between image and caption; empty for none."""
     similarity: Part = ""
-    """What compares embeddings; where empty, `cosine` for single vectors and `smooth_chamfer` for sets of them."""
+    """Similarity of embeddings; if empty, `cosine` for single vectors and `smooth_chamfer` for sets."""
     fusion: Part = "concat"
-    """What becomes of the embeddings of image and question, where a task answers from both."""
+    """Fusion of the embeddings of image and question, for question answering."""
     objective: Part = "triplet"
-    """What is minimised."""
+    """Loss function."""
     regularisers: Annotated[tuple[Annotated[Part, NOT_EMPTY], ...], NO_DEFAULT] = ()
     """Terms added to the objective, such as `mmd(weight=0.01)`."""
     optim: Optim = field(default_factory=Optim)
     init: str = ""
-    """A run whose best weights this one begins with, where name and shape are the same; others begin anew."""
+    """Run whose best weights initialise this one, where name and shape match."""
     seed: Seed = 0
-    """Decides first weights, the order of samples and their augmentation."""
+    """Random seed of initial weights, sample order and augmentation."""
     experiment: Name = "polypool"
     """MLflow experiment that the run belongs to."""
     name: str = ""
-    """Name of the run in MLflow, which verbs take in the place of its id; where empty, its aggregator, task, data,
-    features and seed."""
+    """Name of the run in MLflow, which verbs accept instead of its id; if empty, its aggregator, task, data, features
+    and seed."""
     workers: Positive = 1
     """Ray Train workers; each holds batch / workers samples."""
     min_workers: Count = 0
-    """How few will do where machines are lost or still to come; 0 for all. As many train as there is room for, and each
-    number has to share a batch evenly; the result is the same but for rounding."""
+    """Minimum number of workers if machines are lost or not yet available; 0 for all. Training uses as many as fit;
+    every number must divide the batch; results differ only by rounding."""
     cpus: Positive = 2
-    """Cores of a worker, or its share of the cluster where that is less."""
+    """Cores per worker, at most its share of the cluster."""
     retries: Count = 1
-    """How often Ray restarts workers that failed, from the last checkpoint."""
+    """Number of restarts of failed workers by Ray, from the last checkpoint."""
     log_every: Positive = 10
-    """Steps between two logged losses."""
+    """Steps between logged losses."""
     checkpoint_every: Count = 0
-    """Steps between checkpoints inside an epoch; there is one after every epoch in any case."""
+    """Steps between checkpoints within an epoch, in addition to one after every epoch."""
     figures: bool = True
-    """Draw the pooling weights of the aggregators and make pages of examples, at the end of the run."""
+    """Draw the aggregators' pooling weights and pages of examples at the end of the run."""
     published: tyro.conf.Suppress[Mapping[str, float]] = field(default_factory=dict, hash=False)
-    """The numbers that the recipe aims at, by protocol and metric, such as `{"coco-5k/rsum": 421.9}`."""
+    """Published numbers that the recipe aims at, by protocol and metric, such as `{"coco-5k/rsum": 421.9}`."""
     source: tyro.conf.Suppress[str] = ""
-    """Where they are printed."""
+    """Source of the published numbers."""
     members: tyro.conf.Suppress[Mapping[str, Run]] = field(default_factory=dict, hash=False)
-    """The runs whose tasks are trained together, by names of their own; see `tasks.joint` and `member_runs`."""
+    """Jointly trained runs by name; see `tasks.joint` and `member_runs`."""
     jointly: tyro.conf.Suppress[str] = ""
-    """The task of the joint run that this one was a member of; such a run is a record, and is not trained by itself."""
+    """Task of the joint run that this run was a member of; such a run is a record and cannot be trained."""
 
     def __post_init__(self) -> None:
         validate(self)
@@ -309,7 +309,7 @@ class Run:
             from polypool.tasks.datasets.corpus import answers_of_corpus
             from polypool.tasks.questions.accuracy import protocol_for
 
-            with suppress(InputError):  # opening it will say why
+            with suppress(InputError):  # opening it reports the reason
                 object.__setattr__(self, "protocol", protocol_for(answers_of_corpus(at)))
 
     @property
@@ -319,26 +319,26 @@ class Run:
 
     @property
     def features(self) -> str:
-        """The name of its features: the folder of its store, or the visual encoder where that reads files."""
+        """The name of its features: the folder of its store, or the visual encoder if that reads files."""
         if self.members:
             return "+".join(dict.fromkeys(run.features for run in self.members.values()))
         return features_name(self.data.features, self.visual)
 
     @property
     def label(self) -> str:
-        """Its recipe; task and data set, too, where the recipe is not named after its data: `image_text mine`."""
+        """Its recipe; with task and data set if the recipe is not named after its data: `image_text mine`."""
         if self.members or self.recipe.startswith(self.data.dataset):
             return self.recipe
         return " ".join(dict.fromkeys(filter(None, (self.task_name, self.recipe, self.data.dataset))))
 
     @property
     def worker_counts(self) -> tuple[int, ...]:
-        """The numbers of workers that may train, ascending."""
+        """The allowed numbers of workers, ascending."""
         return tuple(range(self.min_workers or self.workers, self.workers + 1))
 
     @property
     def epoch_unit(self) -> int:
-        """An epoch has a multiple of so many samples, whichever of these numbers of workers trains it."""
+        """An epoch has a multiple of this many samples, for every allowed number of workers."""
         return self.optim.batch if self.optim.drop_last else math.lcm(*self.worker_counts)
 
 
@@ -354,19 +354,19 @@ WITHOUT_EFFECT = (
     "checkpoint_every",
     "figures",
 )
-"""Settings that change nothing of a run's result."""
+"""Settings that do not affect a run's result."""
 
 
 OF_THE_JOINT_RUN = ("aggregator", "text_aggregator", "optim", "seed", "workers", *WITHOUT_EFFECT)
-"""Settings that all tasks have from the run that trains them together; published numbers are of runs alone."""
+"""Settings that member runs take from the joint run; published numbers are of single-task runs."""
 _UNNAMED = "joint"
-"""The recipe that a task is compared under where the joint run came from none."""
+"""Recipe name in comparisons of members if the joint run has no recipe."""
 
 
 def member_runs(run: Run) -> dict[str, Run]:
-    """Return the runs that are trained together as they then are: with the joint run's aggregators and training.
+    """Return the members of a joint run, with its aggregators and training settings.
 
-    Their recipe is the joint run's, by which tables tell them from runs of the same task alone.
+    Their recipe is the joint run's, so that tables separate them from single-task runs.
     """
     shared = {name: getattr(run, name) for name in OF_THE_JOINT_RUN} | {
         "recipe": run.recipe or _UNNAMED,
@@ -380,7 +380,7 @@ def member_runs(run: Run) -> dict[str, Run]:
 
 
 def specs(of: Run | Data | Optim, *, prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Yield every spec in a run with its field, such as `data.visual_augment`; empty ones, too."""
+    """Yield every spec in a run with its field, such as `data.visual_augment`; including empty ones."""
     for name, hint in hints(type(of)).items():
         value = getattr(of, name)
         if isinstance(value, Data | Optim):
@@ -411,7 +411,7 @@ REGISTRIES: Mapping[str, Registry] = {
     "data.text_augment": AUGMENTATIONS,
     "optim.optimiser": OPTIMISERS,
 }
-"""Kinds of the parts that the settings of a run name."""
+"""Kinds of parts by setting of a run."""
 
 
 def named_encoder(spec: str, side: str) -> str:
@@ -426,7 +426,7 @@ def named_encoder(spec: str, side: str) -> str:
 
 
 def refuse_incomplete(run: Run) -> None:
-    """Raise InputError for a run whose settings are to follow from a corpus that is not given."""
+    """Raise InputError for a run with settings that depend on a missing corpus."""
     for each in (run, *run.members.values()):
         if not each.data.corpus and AUTO in (each.data.dataset, each.text, each.protocol):
             raise InputError(
@@ -437,23 +437,22 @@ def refuse_incomplete(run: Run) -> None:
 
 
 def located(run: Run, start: Callable[[], Path]) -> Run:
-    """Return a run whose paths are absolute: those of its data, and those of its parts, `FilePath` and `ModelName`.
+    """Return a run with absolute paths of its data and its parts (`FilePath` and `ModelName`).
 
     Args:
         run: its settings.
-        start: returns the folder at which relative paths start: `polypool.infra.paths.here` for what a user types,
-            `home` for recipes.
+        start: returns the folder of relative paths: `polypool.infra.paths.here` for typed paths, `home` for recipes.
     """
     return _with_paths(run, lambda path, kind: paths.located(path, kind, start))
 
 
 def portable(run: Run, home: str | Path) -> Run:
-    """Return a run whose paths below a home are relative to it, as in recipes and as on other machines."""
+    """Return a run with its paths below a home made relative to it, for recipes and other machines."""
     return _with_paths(run, lambda path, _: path.removeprefix(f"{home}/" if home else ""))
 
 
 def files(run: Run) -> list[str]:
-    """Return the files and folders that a run names: its corpus and stores, and those of its parts, such as weights."""
+    """Return the files and folders of a run: its corpus and stores, and files of its parts, such as weights."""
     found: list[str] = []
 
     def note(path: str, kind: Any) -> str:
@@ -486,7 +485,7 @@ def _with_paths(run: Run, change: Callable[[str, Any], str]) -> Run:
 
 
 def modules(run: Run) -> tuple[str, ...]:
-    """Return the modules that a run names by `module:Name`, which loading it again demands trust in."""
+    """Return the modules that a run names by `module:Name`, which must be trusted to load it."""
     return modules_of(spec for _, spec in specs(run))
 
 
@@ -496,15 +495,15 @@ def to_json(run: Run) -> dict[str, Any]:
 
 
 TRAINING_DATA = "training_data"
-"""The key in the `run.json` of a model with what its adapter describes of the data of training."""
+"""Key in a model's `run.json` with its adapter's description of the training data."""
 
 
 def to_record(run: Run, digests: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """Return a run as `run.json` holds it: plain JSON, with the packages of parts that are plugged in.
+    """Return the content of `run.json`: the run as plain JSON, with the packages of plugged-in parts.
 
     Args:
         run: the settings.
-        digests: of the data that a model was trained on; see `training_data`.
+        digests: of the training data of a model; see `training_data`.
     """
     found = origins(spec for _, spec in specs(run))
     return (
@@ -515,31 +514,31 @@ def to_record(run: Run, digests: Mapping[str, str] | None = None) -> dict[str, A
 
 
 def training_data(record: Any, *, where: str) -> dict[str, str]:
-    """Return the digests of the data of training in what `to_record` wrote; empty if it holds none.
+    """Return the digests of the training data in a record of `to_record`; empty if it has none.
 
     Raises:
-        InputError: they are no texts by name.
+        InputError: the digests are invalid.
     """
     held = record.get(TRAINING_DATA, {}) if isinstance(record, dict) else {}
     return from_plain(dict[str, str], held, where=f"{where}: {TRAINING_DATA}")
 
 
 def to_params(run: Run) -> dict[str, Any]:
-    """Return a run as tracking shows its settings: `published` is one of them, as JSON."""
+    """Return a run as MLflow parameters; `published` is one of them, as JSON."""
     members = {name: to_params(member) for name, member in member_runs(run).items()}
     return to_json(run) | {"published": json.dumps(dict(run.published)), "members": members}
 
 
 def from_json(values: Any, *, where: str = "run.json") -> Run:
-    """Return the run that `to_record` or `to_json` wrote.
+    """Return a run from the JSON of `to_record` or `to_json`.
 
     Args:
-        values: what was read.
-        where: the file, which messages name.
+        values: parsed JSON.
+        where: the file, for messages.
 
     Raises:
-        InputError: a setting that a run does not have or lacks, as of another version, a value that a run refuses, a
-            part whose package is not installed, or a module that is not trusted (see `polypool.infra.spec`).
+        InputError: an unknown or missing setting, as from another version, an invalid value, a part whose package is
+            not installed, or an untrusted module (see `polypool.infra.spec`).
     """
     values = without_origins(values, where=where)
     if isinstance(values, dict):

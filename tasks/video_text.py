@@ -1,4 +1,4 @@
-"""Video-text retrieval: MSR-VTT, VATEX, MSVD, and corpora like them."""
+"""Video-text retrieval: MSR-VTT, VATEX, MSVD, and other video corpora."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from polypool.tasks.run import Run
 
 @TASKS.register("video_text")
 class VideoText(Retrieval):
-    """The adapter of video-text retrieval: a video is the set of its frames, or of its clips, in a feature store.
+    """The adapter of video-text retrieval: a video is the set of its frames or clips in a feature store.
 
     Args:
         run: its complete description.
-        assets: of a checkpoint; made from the training split if None.
-        dev_protocol: the protocol that chooses the best epoch.
-        chunk: videos or captions encoded at once in evaluation.
+        assets: of a checkpoint; computed from the training split if None.
+        dev_protocol: protocol that selects the best epoch.
+        chunk: videos or captions per forward pass in evaluation.
     """
 
     modality = "video"

@@ -1,4 +1,4 @@
-"""Visual question answering: VQA 2.0, and corpora like it."""
+"""Visual question answering: VQA 2.0, and other corpora of questions."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ from polypool.tasks.scoring.attention_maps import attention_examples, question_p
 
 @TASKS.register("vqa")
 class VQA(CorpusTask, Answers, Chunked):
-    """The adapter of visual question answering, as a choice between the frequent answers.
+    """The adapter of visual question answering, as classification over the frequent answers.
 
     Args:
-        run: its complete description; its objective is `bce`, its protocol `vqa` or, for questions of fewer than ten
-            answers, `exact-match`.
-        assets: of a checkpoint; made from the corpus if None.
-        targets: `soft`: 0.3, 0.6, 0.9, 1 for answers of 1, 2, 3, more people, or by `exact-match` the share of people
-            who gave the answer; `hard`: 1 for the most frequent.
-        answers: whose frequent answers are the choices: `train+val`, as is usual, or `train`.
-        min_count: how many questions an answer must belong to.
-        chunk: questions answered at once in evaluation.
+        run: its complete description; its objective is `bce`, its protocol `vqa`, or `exact-match` for questions with
+            fewer than ten answers.
+        assets: of a checkpoint; computed from the corpus if None.
+        targets: `soft`: 0.3, 0.6, 0.9, 1 for answers given by 1, 2, 3, more people, or for `exact-match` the share of
+            people who gave the answer; `hard`: 1 for the most frequent answer.
+        answers: splits whose frequent answers are the classes: `train+val`, as is usual, or `train`.
+        min_count: minimum number of questions with an answer.
+        chunk: questions per forward pass in evaluation.
     """
 
     samples = "questions"
@@ -108,7 +108,7 @@ class VQA(CorpusTask, Answers, Chunked):
         return self.vocabulary.answers
 
     def probabilities(self, model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-        """Return the probability of each answer to each question, `(B, A)`, each by itself: they need not sum to 1."""
+        """Return the probability of each answer to each question, `(B, A)`; independent, they need not sum to 1."""
         return model(batch).float().sigmoid()
 
     def loss(self, model: nn.Module, batch: dict[str, Tensor], *, epoch: float) -> dict[str, Tensor]:
