@@ -129,7 +129,7 @@ def rendered(records: pd.DataFrame, *, file: str, as_in_terminal: bool = False) 
     of = f" of commit{'s' * (len(shown) > 1)} {', '.join(shown)}" if shown else ""
     by = f", by `{commands[0]}`" if commands else ""
     if len(commands) > 1:
-        by += f" and {len(commands) - 1} more command{'s' * (len(commands) > 2)}, which are there"
+        by += f" and {len(commands) - 1} more command{'s' * (len(commands) > 2)}, listed there"
     path, _, name = file.partition("#")
     origin = f"From [{Path(path).name}]({path}){f', `{name}`' * bool(name)}: {len(runs)} run{'s' * (len(runs) > 1)}"
     wrapped = textwrap.fill(f"{origin}{of}{by}.", _WIDTH, break_long_words=False, break_on_hyphens=False)
