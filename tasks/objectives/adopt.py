@@ -1,4 +1,4 @@
-"""ADOPT: InfoNCE over fewer and fewer of the hardest negatives as the space matures (VSE+2AD, section 3.3)."""
+"""ADOPT: InfoNCE over a number of hardest negatives that decreases as the space matures (VSE+2AD, section 3.3)."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from polypool.tasks.objectives.objective import Objective, lowest, pairs_and_neg
 def logsumexp_of_highest(
     score_VT: Tensor, k_row: Tensor, k_column: Tensor, *, temperature: float
 ) -> tuple[Tensor, Tensor]:
-    """Return the logsumexp of the highest scores over the temperature: of each row `(V,)` and each column `(T,)`.
+    """Return the logsumexp of the k highest scores over the temperature, of each row `(V,)` and each column `(T,)`.
 
-    Where several scores tie for the last places, each counts for its share of them, so the result is that of exactly
-    k scores. No matrix is larger than that of the scores.
+    Ties at the k-th place share its weight, so the result is that for exactly k scores. No tensor exceeds the size of
+    the score matrix.
 
     Args:
         score_VT: scores.
-        k_row: how many of each row count, from 1 to T; a whole scalar tensor, which only a CPU reads on the host.
-        k_column: how many of each column count, from 1 to V.
+        k_row: k for each row, from 1 to T; a scalar integer tensor, read on the host only on CPUs.
+        k_column: k for each column, from 1 to V.
         temperature: divides the scores.
     """
     return _LogSumExpOfHighest.apply(score_VT, k_row, k_column, temperature)
 
 
 class _LogSumExpOfHighest(torch.autograd.Function):
-    """Keeps the exponentials, which are the gradient."""
+    """Saves the exponentials, which are the gradient."""
 
     @staticmethod
     def forward(
@@ -69,12 +69,11 @@ def _exponentials(x_VT: Tensor, k: Tensor, *, temperature: float, dim: int) -> t
 
 
 def shares_of_highest(x_VT: Tensor, k: Tensor, *, dim: int, spare_VT: Tensor) -> Tensor:
-    """Return one for what is above the k-th highest value, zero for what is below, and the share of what ties.
+    """Return a 0/1 mask of the k highest values; ties at the k-th place share its weight.
 
     Without gradient; `spare_VT` is overwritten.
 
-    By arithmetic on zeros and ones: to select by a mask takes a CPU many times longer, since its branches are a coin's
-    flip.
+    Computed by arithmetic on zeros and ones: masked selection is slow on CPUs, because its branches are unpredictable.
     """
     kth = kth_highest(x_VT, k, dim=dim, spare_VT=spare_VT).unsqueeze(dim)
     above_VT, reach_VT = (
@@ -88,8 +87,8 @@ def shares_of_highest(x_VT: Tensor, k: Tensor, *, dim: int, spare_VT: Tensor) ->
 def kth_highest(x_VT: Tensor, k: Tensor, *, dim: int, spare_VT: Tensor) -> Tensor:
     """Return the k-th highest value along a dimension of a matrix, without gradient; `spare_VT` is overwritten.
 
-    An accelerator sorts, since to select it would have to tell the host what k is. On a CPU that costs nothing, and
-    numpy's selection is some 50 times faster than a sort.
+    Accelerators sort, because selection would synchronise with the host to read k. On CPUs numpy's selection is about
+    50 times faster than a sort.
     """
     if x_VT.device.type != "cpu":
         return x_VT.sort(dim=dim, descending=True).values.index_select(dim, k.view(1) - 1).squeeze(dim)
@@ -105,7 +104,7 @@ def kth_highest(x_VT: Tensor, k: Tensor, *, dim: int, spare_VT: Tensor) -> Tenso
 
 @lru_cache
 def _threads() -> ThreadPoolExecutor:
-    """Return threads for numpy, which has none of its own and lets go of the interpreter."""
+    """Return a thread pool; numpy releases the GIL."""
     return ThreadPoolExecutor(len(os.sched_getaffinity(0)), "partition")
 
 
@@ -115,14 +114,13 @@ class AdoptK(Miner):
 
     Source: VSE+2AD, section 3.3 (ADOPT).
 
-    Where several tie for the last places, each counts for its share of them. `negatives` (K), `alignment` and
-    `uniformity` are logged.
+    Ties at the K-th place share its weight. `negatives` (K), `alignment` and `uniformity` are logged.
 
     Args:
         scale: exponent of the code's rule.
-        rule: with N candidates and `a` the mean score of pairs, `code`: K = trunc(N cos((a + u)^scale)) + 1, where u
-            is the mean of exp(-score), positives counted as 1; `paper`: K = floor(N cos((a + u) pi / 4)), where u
-            is the logarithm of the mean of exp(score) (equation 6). K is then kept within 1 and N - 1.
+        rule: with N candidates and `a` the mean score of pairs, `code`: K = trunc(N cos((a + u)^scale)) + 1, where u is
+            the mean of exp(-score), positives counted as 1; `paper`: K = floor(N cos((a + u) pi / 4)), where u is the
+            logarithm of the mean of exp(score) (equation 6). K is clamped to [1, N - 1].
     """
 
     def __init__(self, *, scale: float = 1.25, rule: str = "code") -> None:
@@ -131,7 +129,7 @@ class AdoptK(Miner):
         self.scale, self.rule = scale, rule
 
     def choose(self, scores: BatchScores) -> Mined:
-        """Return all negatives, weighed by whether they are among the K highest."""
+        """Return all negatives, weighted by membership in the K highest."""
         negative_VT = scores.negative_VT
         k_text, k_visual, terms = self.count(scores.sim_VT, scores.row_T, scores.positive_VT)
         with torch.no_grad():
@@ -149,9 +147,9 @@ class AdoptK(Miner):
     def count(
         self, sim_VT: Tensor, row_T: Tensor, positive_VT: Tensor
     ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        """Return K of texts and K of images or videos, whole, on the device, and what is logged of them.
+        """Return K for texts and K for images or videos as integers on the device, and the logged terms.
 
-        They are 1 where the scores are not numbers.
+        K is 1 if the scores are NaN.
         """
         alignment = sim_VT.gather(0, row_T[None]).mean()
         uniformity = self._uniformity(sim_VT, positive_VT)
@@ -177,22 +175,22 @@ class AdoptK(Miner):
 class Adopt(Objective):
     """The cross-entropy of each pair against its K hardest negatives; K follows from alignment and uniformity.
 
-    Deviation from both: a positive is never among the negatives that are chosen. In the authors' code it takes part in
-    that choice with a score of 0, and is drawn where fewer than K negatives score above 0.
+    Deviation from paper and code: a positive is never among the selected negatives. In the authors' code it takes part
+    in the selection with a score of 0, and is selected if fewer than K negatives score above 0.
 
-    It is `infonce(negatives=adopt_k, margin=0.2, temperature=0.05)`, in less memory; `AdoptK` chooses K.
+    Equivalent to `infonce(negatives=adopt_k, margin=0.2, temperature=0.05)`, with less memory; `AdoptK` determines K.
 
-    Paper and code disagree on K, and only the code's rule makes K as small as the paper's figure 2 shows; it is the
-    default. The paper's objective is `adopt(rule=paper, margin=0, positive_in_denominator=False, halve=False)`.
-    Beside the loss, K (`negatives`), `alignment` and `uniformity` are logged.
+    Paper and code disagree on K, and only the code's rule makes K as small as in the paper's figure 2; it is the
+    default. The paper's objective is `adopt(rule=paper, margin=0, positive_in_denominator=False,
+    halve=False)`. In addition to the loss, K (`negatives`), `alignment` and `uniformity` are logged.
 
     Args:
         margin: added to the scores of negatives.
         temperature: divides the scores.
         scale: of the rule for K, see `AdoptK`.
-        rule: for K, `code` or `paper`, likewise.
-        positive_in_denominator: whether a pair is one of its own competitors, as in cross-entropy.
-        halve: average both directions rather than add them.
+        rule: for K, `code` or `paper`, see `AdoptK`.
+        positive_in_denominator: whether a pair is one of its competitors, as in cross-entropy.
+        halve: average both directions instead of adding them.
     """
 
     def __init__(

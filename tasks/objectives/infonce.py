@@ -24,18 +24,18 @@ LARGEST_SCALE = 100.0  # CLIP's bound on the factor of the scores, 1 / temperatu
 class InfoNCE(Objective):
     """The cross-entropy of each pair against its negatives, averaged over the batch and the directions.
 
-    A pair's competitors are the negatives that a miner chooses, all unless told otherwise, and nothing else: other
-    captions of its image, and the image drawn again, are left out of the sum, where CLIP has all of them in it.
+    A pair's competitors are only the negatives selected by a miner, by default all: other captions of its image, and
+    duplicates of the image, are excluded from the sum, where CLIP includes them.
 
     A learned temperature is trained as the logarithm of the factor on the scores, `log_scale` = ln(1 / temperature),
-    which is clipped to at most ln(100) before each use, as in CLIP; then `temperature` is logged beside the loss. CLIP
-    begins with `infonce(temperature=0.07, learned=True)`. AdamW's weight decay takes hold of it as of every parameter,
-    where CLIP decays no scalars.
+    clipped to at most ln(100) before each use, as in CLIP; `temperature` is then logged. CLIP starts with
+    `infonce(temperature=0.07, learned=True)`. AdamW's weight decay applies to it as to every parameter; CLIP does not
+    decay scalars.
 
     Args:
-        temperature: divides the scores; the first value of a learned one, then at least 0.01.
+        temperature: divides the scores; the initial value of a learned one, then at least 0.01.
         learned: train the temperature.
-        negatives: the miner of those that compete with a pair: `all`, `hard(k=5)`, `semi_hard`, `adopt_k`.
+        negatives: the miner of a pair's competitors: `all`, `hard(k=5)`, `semi_hard`, `adopt_k`.
         margin: added to the scores of negatives.
     """
 
@@ -80,7 +80,7 @@ class InfoNCE(Objective):
     def _cost(self, pair_T: Tensor, chosen: Chosen, temperature: float | Tensor) -> Tensor:
         """Return each pair's cross-entropy against its negatives of one direction, `(T,)`."""
         score_RN, weight_RN, of_T = chosen
-        if weight_RN is not None:  # which may be 0 everywhere in a row
+        if weight_RN is not None:  # weights may be 0 everywhere in a row
             score_RN = (score_RN + weight_RN.log()).clamp(min=lowest(score_RN))
         rivals_R = score_RN.logsumexp(dim=1)
         rivals_T = rivals_R if of_T is None else rivals_R[of_T]
@@ -90,7 +90,7 @@ class InfoNCE(Objective):
 
 
 def _clipped(log_scale: nn.Parameter) -> Tensor:
-    """Clip a parameter in place: a clipped copy would have no gradient beyond the bound, and stay there."""
+    """Clip a parameter in place: a clipped copy would have no gradient beyond the bound and could not return."""
     with torch.no_grad():
         log_scale.clamp_(max=math.log(LARGEST_SCALE))
     return log_scale

@@ -1,4 +1,4 @@
-"""Miners: which of a batch's negatives an objective looks at."""
+"""Miners: selection of a batch's negatives for an objective."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from polypool.tasks.objectives.objective import lowest, pairs_and_negatives
 
 @dataclass(frozen=True, kw_only=True)
 class BatchScores:
-    """What there is to choose from: the scores of the global batch, and which of them belong together.
+    """The scores of the global batch, and which of them are positives.
 
     Attributes:
         pair_T: each text's score with the row that it was drawn with, `(T,)`.
-        negative_VT: scores to choose from, the dtype's lowest number at positives, as `pairs_and_negatives` makes them.
+        negative_VT: candidate scores, the dtype's lowest number at positives, from `pairs_and_negatives`.
         row_T: the row of each text.
-        positive_VT: True where a row and a column belong together.
-        sim_VT: the scores as the model gives them. An objective with a temperature has divided the others by it, which
-            changes nothing of their order.
+        positive_VT: True where a row and a column match.
+        sim_VT: the model's scores. An objective with a temperature has divided the others by it, which preserves their
+            order.
     """
 
     pair_T: Tensor
@@ -34,7 +34,7 @@ class BatchScores:
 
     @classmethod
     def of(cls, scaled_VT: Tensor, row_T: Tensor, positive_VT: Tensor, *, sim_VT: Tensor) -> BatchScores:
-        """Split scores into those of the pairs and the negatives; `scaled_VT` are what an objective makes of them."""
+        """Split scores into pairs and negatives; `scaled_VT` are the objective's scaled scores."""
         pair_T, negative_VT = pairs_and_negatives(scaled_VT, row_T, positive_VT)
         return cls(
             pair_T=pair_T,
@@ -46,12 +46,12 @@ class BatchScores:
 
 
 class Chosen(NamedTuple):
-    """The negatives of one direction that count, with their gradient.
+    """The selected negatives of one direction, with gradient.
 
     Attributes:
-        score_RN: the scores of N of each row, `(R, N)`; the dtype's lowest number where there is none.
-        weight_RN: how much each counts, from 0 to 1, without gradient; None where all do.
-        of_T: the row r of each pair, `(T,)`; None where the rows are the pairs, in order.
+        score_RN: scores of N negatives per row, `(R, N)`; the dtype's lowest number for none.
+        weight_RN: weight of each from 0 to 1, without gradient; None for equal weights.
+        of_T: the row r of each pair, `(T,)`; None if rows are the pairs, in order.
     """
 
     score_RN: Tensor
@@ -68,12 +68,12 @@ class Chosen(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Mined:
-    """The negatives that count in both directions.
+    """The selected negatives of both directions.
 
     Attributes:
-        to_text: texts that do not belong to each pair's image.
-        to_visual: images or videos that do not belong to each pair's text.
-        terms: scalars to log, such as how many they are.
+        to_text: texts that do not match each pair's image.
+        to_visual: images or videos that do not match each pair's text.
+        terms: scalars to log, such as their number.
     """
 
     to_text: Chosen
@@ -82,10 +82,10 @@ class Mined:
 
 
 class Miner(ABC):
-    """Chooses among the negatives of the global batch, for `triplet(negatives=...)` and `infonce(negatives=...)`.
+    """Selects among the negatives of the global batch, for `triplet(negatives=...)` and `infonce(negatives=...)`.
 
-    It learns nothing, keeps nothing between batches, and waits for no device. Positives are in `negative_VT` as the
-    dtype's lowest number and may be returned as that: they then add nothing to a loss. Spec strings set its
+    It has no parameters, no state between batches, and does not synchronise with the device. Positives are the dtype's
+    lowest number in `negative_VT` and may be returned as such: they then add nothing to a loss. Spec strings set its
     keyword-only parameters::
 
         @MINERS.register("above")
@@ -103,12 +103,12 @@ class Miner(ABC):
 
     @abstractmethod
     def choose(self, scores: BatchScores) -> Mined:
-        """Return the negatives that count for each pair."""
+        """Return the selected negatives of each pair."""
 
 
 @MINERS.register("all")
 class All(Miner):
-    """All negatives count."""
+    """All negatives."""
 
     def choose(self, scores: BatchScores) -> Mined:
         return Mined(
@@ -121,7 +121,7 @@ class Hard(Miner):
     """The highest negatives of each row and column (VSE++, Faghri et al., BMVC 2018, equation 6).
 
     Args:
-        k: how many of them; all, where there are fewer.
+        k: number of negatives; all if there are fewer.
     """
 
     def __init__(self, *, k: int = 1) -> None:
@@ -143,7 +143,7 @@ class Hard(Miner):
 
 @MINERS.register("semi_hard")
 class SemiHard(Miner):
-    """The highest negative below each positive; where every negative reaches the positive, the lowest of them.
+    """The highest negative below each positive; if every negative reaches the positive, the lowest of them.
 
     Source: FaceNet (Schroff et al., CVPR 2015).
     """

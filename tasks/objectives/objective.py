@@ -1,4 +1,4 @@
-"""The base class of retrieval objectives: losses of a score matrix, given which of its entries belong together."""
+"""Base class of retrieval objectives: losses on a score matrix with known positives."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from torch import Tensor, nn
 
 
 class Objective(nn.Module, ABC):
-    """What training minimises: a function of the scores of a batch, written once for all workers.
+    """A loss on the scores of the global batch, independent of the number of workers.
 
-    An objective sees the global batch. V images or videos and T texts of all workers have been scored, row by column,
-    and every worker computes the same loss of the same matrix; so an objective gathers nothing.
+    The scores of V images or videos (rows) and T texts (columns) of all workers are gathered already, and every worker
+    computes the same loss on the same matrix, so an objective communicates nothing.
 
-    What it learns, such as a temperature, is a `nn.Parameter` made in `__init__`, and what it only keeps is a buffer
-    (`register_buffer`). It is a module of the model: its parameters are trained, saved with the weights as
-    `objective.<name>`, moved to the device and averaged over workers, and `lr_factors` and `freeze` of a run take the
-    prefix `objective.`. Each of them must get a gradient from `loss` in every epoch. `objective.<name>` is not needed
-    to score: a model file without it can still be evaluated.
+    Learned values, such as a temperature, are `nn.Parameter`s created in `__init__`; other state is in buffers
+    (`register_buffer`). The objective is a module of the model: its parameters are trained, saved with the weights as
+    `objective.<name>`, moved to the device and averaged over workers, and `lr_factors` and `freeze` of a run match the
+    prefix `objective.`. Each must get a gradient from `loss` in every epoch. Scoring does not need `objective.<name>`:
+    a model file without it can be evaluated.
 
     It is called outside autocast, with scores in at least float32. Spec strings set its keyword-only parameters::
 
@@ -34,48 +34,46 @@ class Objective(nn.Module, ABC):
     """
 
     target_gap: float = 0.0
-    """The difference of scores that the loss aims at, such as a margin or a temperature; 0 if training does not get
-    stuck at equal scores, which is then not checked."""
+    """Score difference that the loss aims at, such as a margin or a temperature, for detecting collapse at equal
+    scores; 0 disables the check."""
 
     @abstractmethod
     def forward(
         self, sim_VT: Tensor, row_T: Tensor, positive_VT: Tensor, *, epoch: float
     ) -> dict[str, Tensor]:
-        """Return scalars: `loss` is minimised, every other entry is logged under its name.
+        """Return scalars: `loss` is minimised, all other entries are logged under their names.
 
         Args:
-            sim_VT: scores of every image or video with every text, `(V, T)`, higher for what is more alike. Rows are
-                always visual. Where a batch is made of pairs, V = T; where of items with all their texts, V < T.
+            sim_VT: scores of every image or video with every text, `(V, T)`, higher for more similar ones. Rows are
+                always visual. V = T for batches of pairs, V < T for batches of items with all their texts.
             row_T: the row that each column was drawn with, `(T,)`, int64: its pair is `sim_VT[row_T[t], t]`.
-            positive_VT: True where a row and a column belong together, `(V, T)`, bool; see `batch_positives`. Beside
-                the pairs, these are the other captions of an item and items that were drawn twice. Such an entry is
-                never to be treated as a negative. There may be no negatives at all, and then the loss and its
-                gradients must still be finite.
+            positive_VT: True where a row and a column match, `(V, T)`, bool; see `batch_positives`. Besides the pairs,
+                these are other captions of an item and duplicates of items. They must not be used as negatives. A batch
+                may have no negatives at all; the loss and its gradients must then be finite.
             epoch: epochs trained so far, as a fraction: 2.5 is the middle of the third.
         """
 
 
 def batch_positives(item_V: Tensor, row_T: Tensor) -> Tensor:
-    """Return which rows and columns of a batch's score matrix belong together, `(V, T)`, True where they do.
+    """Return the mask of matching rows and columns of a batch's score matrix, `(V, T)`.
 
-    All captions of an item belong to every row that shows it, and so does a caption that is drawn with another row of
-    the same item: they are never negatives of each other. Papers and their codes know the diagonal alone, and push an
-    image that was drawn twice away from its own captions.
+    All captions of an item match every row that shows it, also a caption drawn with another row of the same item.
+    Papers and their codes use only the diagonal, and push a duplicate image away from its own captions.
 
     Args:
-        item_V: the number of each row's item in its split, `(V,)`.
+        item_V: the index of each row's item in its split, `(V,)`.
         row_T: the row that each column was drawn with, `(T,)`.
     """
     return item_V[:, None] == item_V[row_T][None, :]
 
 
 def pairs_and_negatives(sim_VT: Tensor, row_T: Tensor, positive_VT: Tensor) -> tuple[Tensor, Tensor]:
-    """Split the scores by the batch's pairs.
+    """Split the scores into pairs and negatives.
 
     Returns:
-        Each column's score with its own row `(T,)`, and the negatives `(V, T)`, in which positives have become the
-        dtype's lowest number. That counts for nothing in maxima, hinges and exponentials, as -inf does, but where a
-        batch has no negatives at all it leaves gradients zero and not NaN.
+        Each column's score with its own row `(T,)`, and the negatives `(V, T)`, with positives set to the dtype's
+        lowest number. Like -inf it does not affect maxima, hinges and exponentials, but for a batch without negatives
+        it gives zero gradients instead of NaN.
     """
     pair_T = sim_VT.gather(0, row_T[None]).squeeze(0)
     return pair_T, sim_VT.masked_fill(positive_VT, lowest(sim_VT))

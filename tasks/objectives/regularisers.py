@@ -1,4 +1,4 @@
-"""Regularisers: scalars of the embeddings of the global batch, added to the objective."""
+"""Regularisers: scalar functions of the embeddings of the global batch, added to the objective."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from polypool.tasks.similarities.vectors import Embeddings, l2_normalise, mean_a
 
 
 class Regulariser(nn.Module, ABC):
-    """A term of the loss that looks at embeddings, not at scores; a model may have several.
+    """A loss term on embeddings instead of scores; a model may have several.
 
-    Like an objective, it sees the global batch on every worker, outside autocast and in at least float32, and what it
-    learns is a `nn.Parameter`, named `regularisers.<place>.<name>` in the model. A model that has no embeddings of one
-    modality alone takes none.
+    Like an objective, it sees the global batch on every worker, outside autocast and in at least float32. Learned
+    values are `nn.Parameter`s, named `regularisers.<place>.<name>` in the model. Models without separate embeddings of
+    each modality do not support regularisers.
 
     Args:
-        weight: of the term in the loss, not below 0.
+        weight: of the term in the loss, at least 0.
     """
 
     name: str
     """Name of the term in the log."""
     of_distributions: bool = False
-    """True: embeddings are Gaussians, a mean and a log-variance; False: vectors, or sets of them. A model refuses one
-    that is not of what it makes."""
+    """Whether it takes Gaussians (mean and log-variance) instead of vectors or sets; a model refuses a regulariser of
+    the other kind."""
 
     def __init__(self, *, weight: float) -> None:
         super().__init__()
@@ -39,19 +39,19 @@ class Regulariser(nn.Module, ABC):
         """Return the unweighted term of the global batch, a scalar, which is logged under `name`.
 
         Args:
-            visual: of V images or videos: vectors `(V, D)` or `(V, K, D)`, and the residual where there is one;
-                distributions `(V, 2, D)` where `of_distributions`.
-            text: of T captions, likewise.
+            visual: of V images or videos: vectors `(V, D)` or `(V, K, D)`, and the residual if there is one;
+                distributions `(V, 2, D)` with `of_distributions`.
+            text: of T captions, in the same form.
         """
 
 
 class WithinSets(Regulariser):
-    """A regulariser of the distances between the elements of a set: the sum of a mean over each modality's sets.
+    """A regulariser of distances between the elements of a set: the mean over sets, summed over modalities.
 
     Args:
         weight: of the term in the loss.
-        on: `residual`, what an aggregator adds to a global vector for each element, or, from one that works
-            otherwise, the embedding; or `embedding`, always.
+        on: `residual`, the residual that an aggregator adds to a global feature, or the embedding for aggregators
+            without one; or `embedding`, always.
     """
 
     def __init__(self, *, weight: float, on: str = "residual") -> None:
@@ -61,10 +61,10 @@ class WithinSets(Regulariser):
 
     @abstractmethod
     def of_sets(self, gram_BKK: Tensor) -> Tensor:
-        """Return the term, a scalar mean over sets, from the cosines of each set's elements with each other."""
+        """Return the term, a mean over sets, from the cosines between each set's elements."""
 
     def forward(self, visual: Embeddings, text: Embeddings) -> Tensor:
-        """Return the sum over modalities; single vectors add nothing, so that K may be swept from 1."""
+        """Return the sum over modalities; single vectors add nothing, so K may be swept from 1."""
         sides = [self._elements(encoded) for encoded in (visual, text)]
         sets = [x_BKD for x_BKD in sides if x_BKD.ndim == 3 and x_BKD.shape[1] > 1]
         zero = visual.vectors.new_zeros(())
@@ -92,7 +92,7 @@ class Diversity(WithinSets):
 class Uniformity(WithinSets):
     """The mean of exp(-2 d^2) over the pairs of each set's elements, d their distance (DivE, section 3.4).
 
-    The paper sums over pairs; what its code averages is what the published weight goes with.
+    The paper sums over pairs; the authors' code averages, and the published weight refers to the average.
     """
 
     name = "uniformity"
@@ -107,11 +107,11 @@ class Uniformity(WithinSets):
 
 @REGULARISERS.register("mmd")
 class MMD(Regulariser):
-    """The squared maximum mean discrepancy of all elements of one modality from those of the other, a V-statistic.
+    """The squared maximum mean discrepancy between all elements of both modalities, a V-statistic.
 
     Sources: Gretton et al. 2006; PVSE; DivE.
 
-    The kernel is exp(-gamma * distance), not of the distance squared: so in the embeddings of PVSE and DivE.
+    The kernel is exp(-gamma * distance), not of the squared distance, as in PVSE's and DivE's code.
 
     Args:
         weight: of the term in the loss.
@@ -126,7 +126,7 @@ class MMD(Regulariser):
         self.gamma = gamma
 
     def forward(self, visual: Embeddings, text: Embeddings) -> Tensor:
-        """Return the mean kernel within each modality less twice that between them, a scalar."""
+        """Return the mean kernel within each modality minus twice the mean between them, a scalar."""
         x_MD, y_ND = (encoded.vectors.reshape(-1, encoded.vectors.shape[-1]) for encoded in (visual, text))
         return self._kernel(x_MD, x_MD) - 2 * self._kernel(x_MD, y_ND) + self._kernel(y_ND, y_ND)
 
@@ -135,10 +135,10 @@ class MMD(Regulariser):
 
 
 def distances(x_MD: Tensor, y_ND: Tensor) -> Tensor:
-    """Return the Euclidean distances `(M, N)`, by way of a matrix product: nothing larger is made.
+    """Return the Euclidean distances `(M, N)` by a matrix product, without larger tensors.
 
-    A distance below what the product can resolve (0.002 between unit vectors in single precision) counts as zero and
-    has zero gradient, where that of the root has no bound.
+    A distance below the resolution of the product (0.002 between unit vectors in float32) counts as zero with zero
+    gradient, where the gradient of the root is unbounded.
     """
     square_M, square_N = x_MD.square().sum(dim=1), y_ND.square().sum(dim=1)
     scale_MN = square_M[:, None] + square_N
@@ -149,13 +149,13 @@ def distances(x_MD: Tensor, y_ND: Tensor) -> Tensor:
 
 @REGULARISERS.register("vib")
 class VIB(Regulariser):
-    """The divergence of each distribution from N(0, I), the mean over a modality's items, summed over both.
+    """The KL divergence of each distribution from N(0, I), averaged over a modality's items, summed over both.
 
     Sources: Alemi et al. 2017 (variational information bottleneck); PCME++, Chun, ICLR 2024.
 
-    It keeps variances from vanishing. A divergence is a sum over channels; here it is their mean, as in PCME++'s code,
-    since the published weight of 1e-4 goes with that. That code leaves the term out where it exceeds 10,000; here it
-    stays, as its gradient is what brings it down.
+    It prevents vanishing variances. A divergence is a sum over channels; here it is the mean, as in PCME++'s code, to
+    which the published weight of 1e-4 refers. That code drops the term above 10,000; here it is kept, because its
+    gradient reduces it.
 
     Args:
         weight: of the term in the loss.
@@ -168,7 +168,7 @@ class VIB(Regulariser):
         """Return the sum of both modalities' divergences, a scalar.
 
         Raises:
-            InputError: these are no distributions.
+            InputError: the embeddings are not distributions.
         """
         one, other = (_divergence(*mean_and_log_variance(side.vectors)) for side in (visual, text))
         return one + other

@@ -1,4 +1,4 @@
-"""Objectives that answer yes or no for every pair: SigLIP's sigmoid loss, PCME++'s matching of distributions."""
+"""Binary objectives over all pairs: SigLIP's sigmoid loss, PCME++'s matching of distributions."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from polypool.tasks.objectives.objective import Objective
 
 @OBJECTIVES.register("siglip")
 class SigmoidLoss(Objective):
-    """A yes or no of every image with every text, `-log(sigmoid(z * (scale * score + bias)))`; z is 1, or -1 for a no.
+    """Binary cross-entropy of every image with every text, `-log(sigmoid(z * (scale * score + bias)))`, z = 1 or -1.
 
     Source: Zhai et al., "Sigmoid loss for language image pre-training", ICCV 2023 (SigLIP).
 
-    The sum over the matrix is divided by the number of texts, which is that of the pairs. All of `positive_VT` are a
-    yes: other captions of an image, and an image drawn twice. The paper's z knows the diagonal alone.
+    The sum over the matrix is divided by the number of texts, which equals the number of pairs. All of `positive_VT`
+    have z = 1: other captions of an image, and duplicates of an image, too. In the paper only the diagonal has.
 
-    Scale, as `log_scale`, and `bias` are learned. The bias begins far below zero, since nearly all of the matrix is a
-    no, and without it the first steps would only correct that. Both are logged beside the loss.
+    Scale, as `log_scale`, and `bias` are learned. The bias starts far below zero because nearly all entries are
+    negative, and the first steps would otherwise only correct that. Both are logged.
 
     Args:
-        scale: the first value of the factor on the scores; the paper's is 10.
-        bias: the first value of what is added to them; the paper's is -10.
+        scale: initial factor on the scores; 10 in the paper.
+        bias: initial bias of the scores; -10 in the paper.
     """
 
     def __init__(self, *, scale: float = 10.0, bias: float = -10.0) -> None:
@@ -51,32 +51,31 @@ class SigmoidLoss(Objective):
 
 @OBJECTIVES.register("pcmepp")
 class PseudoPositiveMatching(Objective):
-    """A yes or no of every image with every text, once by what belongs together and once by what is as near.
+    """Binary cross-entropy of every image with every text, for matches and for pseudo-positives.
 
     Source: Chun, "Improved probabilistic image-text representations" (PCME++), ICLR 2024, sections 2.2 and 2.3, and its
     code.
 
-    The logit of a pair is scale * score + bias, both learned; the score of `csd` is minus the distance. The loss is
-    twice the mean binary cross-entropy over the whole matrix, plus `pseudo` times that of two matrices of other
-    answers: for each image, and for each text, all are a yes whose scores reach that of one it belongs to. So what
-    is not annotated as a match, and what the model finds as near, is pushed away less.
+    The logit of a pair is scale * score + bias, both learned; the score of `csd` is the negative distance. The loss is
+    twice the mean binary cross-entropy over the whole matrix, plus `pseudo` times that for two matrices of
+    pseudo-labels: for each image, and for each text, all entries with at least the score of a match are positive. So
+    unannotated matches, which the model finds similar, are pushed away less.
 
-    Where several belong to one image, those count that reach the lowest of their scores: the paper makes a
-    pseudo-positive of whatever is as near as a positive, and its code, which looks at the first of several, would have
-    the order of a batch matter. The paper has the match once, and its code twice, which is what the published weight of
-    the other answers goes with. Left out are mixed samples (MSDA) and the smoothed labels of the code. The third term
-    of the paper, the divergence from N(0, I), is the regulariser `vib`.
+    With several matches of one image, the threshold is the lowest of their scores: the paper makes everything as near
+    as a positive a pseudo-positive, and its code, which uses the first of several, would depend on the order of a
+    batch. The paper has the matching term once, its code twice, to which the published weight of the pseudo-labels
+    refers. Omitted are mixed samples (MSDA) and the code's smoothed labels. The paper's third term, the divergence from
+    N(0, I), is the regulariser `vib`.
 
-    To a model that begins from nothing, half of a batch is as near as what belongs together: there a lower `pseudo`
-    than the paper's, whose models begin as CLIP, can learn more.
+    For an untrained model half of a batch scores as high as the matches; there a lower `pseudo` than the paper's, whose
+    models start from CLIP, can train better.
 
-    Scale and bias are logged beside the loss, and how many pseudo-positives an image or text had, `pseudo_positives`,
-    averaged over both.
+    Scale, bias, and the mean number of pseudo-positives of an image or text (`pseudo_positives`) are logged.
 
     Args:
-        scale: the first value of the factor on the scores.
-        bias: the first value of what is added to them.
-        pseudo: weight of the answers with pseudo-positives, the paper's alpha; 0 leaves them out.
+        scale: initial factor on the scores.
+        bias: initial bias of the scores.
+        pseudo: weight of the pseudo-labels, the paper's alpha; 0 disables them.
     """
 
     def __init__(self, *, scale: float = 5.0, bias: float = 5.0, pseudo: float = 0.1) -> None:
@@ -111,5 +110,5 @@ def _cross_entropy(logit_VT: Tensor, yes_VT: Tensor) -> Tensor:
 
 
 def _lowest_positive(sim_VT: Tensor, positive_VT: Tensor, *, dim: int) -> Tensor:
-    """Return the lowest score of what belongs to each row (`dim` 1) or column (`dim` 0), with that axis kept."""
+    """Return the lowest score of the matches of each row (`dim` 1) or column (`dim` 0), keeping that axis."""
     return sim_VT.detach().masked_fill(~positive_VT, torch.inf).amin(dim=dim, keepdim=True)

@@ -1,4 +1,4 @@
-"""The hinge triplet loss over the negatives that a miner chooses (VSE++, equations 5 and 6)."""
+"""Hinge triplet loss over mined negatives (VSE++, equations 5 and 6)."""
 
 from __future__ import annotations
 
@@ -14,20 +14,19 @@ from polypool.tasks.objectives.objective import Objective, lowest
 class Triplet(Objective):
     """`max(0, margin + negative - positive)` for every pair and both directions.
 
-    Captions of one item and items that are drawn twice are never negatives of each other; the published codes know the
-    diagonal alone.
+    Captions of one item and duplicates of items are never negatives of each other; the published codes use only the
+    diagonal as positives.
 
-    All negatives count in the first epochs, those that were chosen after. With the hardest negatives alone, training
-    from the start often collapses: every score is equal and the summed loss stays at 2 * batch * margin.
+    All negatives are used in the first epochs, the mined ones afterwards. Training with the hardest negatives from the
+    start often collapses: every score is equal and the summed loss stays at 2 * batch * margin.
 
     Args:
-        margin: how far a negative must stay below the positive.
-        negatives: the miner of those that count: `hard`, the highest of each row and column; `all`; `adopt_k`; or
-            `semi_hard`, the highest that is still below the positive, which costs nothing unless it is within the
-            margin.
-        warmup_epochs: for how many epochs all negatives count.
-        reduction: `sum` (VSE++, VSE-infinity), or `mean` (HGR, PVSE, DivE) over the hinges of each direction: over
-            the pairs of the batch, or over all of a positive and a negative where several negatives of it count.
+        margin: required distance of a negative below the positive.
+        negatives: the miner: `hard`, the highest of each row and column; `all`; `adopt_k`; or `semi_hard`, the highest
+            below the positive, which has no loss unless it is within the margin.
+        warmup_epochs: number of epochs with all negatives.
+        reduction: `sum` (VSE++, VSE-infinity), or `mean` (HGR, PVSE, DivE) over the hinges of each direction: over the
+            pairs of the batch, or over all positive-negative combinations if several negatives are used.
     """
 
     def __init__(
@@ -59,7 +58,7 @@ class Triplet(Objective):
         return self.margin
 
     def mining(self, epoch: float) -> Miner:
-        """Return what chooses negatives at a time of training."""
+        """Return the miner for a time of training."""
         return self.first if epoch < self.warmup_epochs else self.miner
 
     def _cost(self, pair_T: Tensor, chosen: Chosen) -> Tensor:

@@ -1,1 +1,1 @@
-"""Scores of embeddings against embeddings."""
+"""Similarities between embeddings."""

@@ -1,4 +1,4 @@
-"""Similarities of sets: all cosines of two sets' elements, combined to one score, block by block."""
+"""Similarities of sets, computed in blocks: all cosines between two sets' elements, combined to one score."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def in_blocks(
     *,
     factor: float = 1.0,
 ) -> Tensor:
-    """Return the `(Q, G)` scores of sets of K vectors against sets of L.
+    """Return the scores `(Q, G)` of sets of K vectors against sets of L.
 
     Args:
-        combine: makes scores of the products of a block.
+        combine: computes scores from the products of a block.
         query_QKD: sets of one modality.
         gallery_GLD: sets of the other.
-        parameters: what `combine` uses beside its argument and needs a gradient.
-        factor: what multiplies the products; within them it costs nothing.
+        parameters: tensors with gradient that `combine` uses.
+        factor: multiplies the products, at no cost within them.
     """
     learned = (query_QKD, gallery_GLD, *parameters)
     products = math.prod(query_QKD.shape[:2]) * math.prod(gallery_GLD.shape[:2])
@@ -51,7 +51,7 @@ def in_blocks(
 
 
 class _Blocks(torch.autograd.Function):
-    """Keeps the products of a batch for backward, or computes them again where they are many; all else, always."""
+    """Saves the products for the backward pass, or recomputes them if there are many; all else is recomputed."""
 
     @staticmethod
     def forward(
@@ -100,9 +100,9 @@ class _Blocks(torch.autograd.Function):
 
 
 def _blocks(query_QKD: Tensor, gallery_GLD: Tensor) -> Iterator[tuple[slice, slice, Tensor]]:
-    """Yield the sets of both sides of each block, and the gallery's.
+    """Yield the slices of both sides of each block, and the gallery's sets.
 
-    These are `(L, g, D)`, contiguous: sums over a set's elements then run over whole rows of scores.
+    These are `(L, g, D)`, contiguous, so that sums over a set's elements run over whole rows of scores.
     """
     of_queries, of_gallery = VECTORS.get(query_QKD.device.type, VECTORS_ELSEWHERE)
     for columns in _slices(gallery_GLD, of_gallery):
@@ -112,7 +112,7 @@ def _blocks(query_QKD: Tensor, gallery_GLD: Tensor) -> Iterator[tuple[slice, sli
 
 
 def _products(query_QKD: Tensor, gallery_LGD: Tensor, factor: float) -> Tensor:
-    """Return the products of all elements, times the factor, `(q, K, L, g)`; of one set, q lies innermost."""
+    """Return the products of all elements times the factor, `(q, K, L, g)`; for a single set, q is innermost in memory."""
     query_VD, gallery_WD = query_QKD.flatten(0, 1), gallery_LGD.flatten(0, 1)
     scaled_VW = torch.addmm(query_VD.new_zeros(()), query_VD, gallery_WD.T, beta=0, alpha=factor)
     scaled_QKLG = scaled_VW.view(*query_QKD.shape[:2], *gallery_LGD.shape[:2])
@@ -131,14 +131,14 @@ class SetSimilarity(Similarity):
 
     of_sets = True
     factor: float = 1.0
-    """What multiplies the cosines before they are combined; within the product it costs nothing."""
+    """Factor on the cosines before they are combined, at no cost within the product."""
 
     @abstractmethod
     def combine(self, scaled_QKLG: Tensor) -> Tensor:
-        """Return the `(Q, G)` scores of sets whose elements have these scaled cosines, which it may overwrite."""
+        """Return the scores `(Q, G)` from the elements' scaled cosines, which it may overwrite."""
 
     def forward(self, query: Tensor, gallery: Tensor) -> Tensor:
-        """Return the `(Q, G)` scores, computed block by block; so is the gradient."""
+        """Return the scores `(Q, G)`, computed block by block, as is the gradient."""
         learned = [parameter for parameter in self.parameters() if parameter.requires_grad]
 
         def combine(scaled_QKLG: Tensor, rows: slice, columns: slice) -> Tensor:
@@ -155,7 +155,7 @@ def as_sets(query: Tensor, gallery: Tensor) -> tuple[Tensor, Tensor]:
     """Return embeddings as `(Q, K, D)` and `(G, L, D)`.
 
     Raises:
-        InputError: they are neither vectors nor sets of them, or differ in width.
+        InputError: they are neither vectors nor sets, or differ in width.
     """
     for embedding in (query, gallery):
         if embedding.ndim not in (2, 3):

@@ -1,4 +1,4 @@
-"""Late interaction: similarities of sets of any size, by each element's closest one in the other set."""
+"""Late interaction of sets of any size: similarity by each element's nearest element in the other set."""
 
 from __future__ import annotations
 
@@ -15,25 +15,24 @@ from polypool.tasks.similarities.vectors import real_vectors
 
 @SIMILARITIES.register("maxsim")
 class MaxSim(Similarity):
-    """The mean over elements of the cosine with the closest one in the other set, averaged over both directions.
+    """The mean over elements of the maximum cosine with the other set, averaged over both directions.
 
-    `chamfer` for sets of different sizes: zero vectors are no elements, so that a negative cosine never loses to one. A
-    set without an element scores 0.
+    `chamfer` for sets of different sizes: zero vectors are padding, so that a negative cosine never loses to one. An
+    empty set scores 0.
 
-    Sources: Yao et al., "FILIP", ICLR 2022, equations 4 and 5, whose loss takes from images to texts the one direction
-    and from texts to images the other, where here both have the mean of the two; Khattab and Zaharia, "ColBERT", SIGIR
-    2020, equation 3, the sum of the query's direction alone. One direction would not be symmetric, and which side asks
-    is not known here.
+    Sources: Yao et al., "FILIP", ICLR 2022, equations 4 and 5, whose loss uses a different direction for each retrieval
+    task, where here both use the mean; Khattab and Zaharia, "ColBERT", SIGIR 2020, equation 3, the sum over the query
+    only. A single direction would not be symmetric, and a similarity does not know which side is the query.
     """
 
     of_sets = True
     of_any_size = True
 
     sides: tuple[Side, Side] = ("visual", "text")
-    """What queries and gallery are."""
+    """Modalities of queries and gallery."""
 
     def weights(self, x_BKD: Tensor, real_BK: Tensor, side: Side) -> Tensor:
-        """Return the weight of each element of a side's sets, `(B, K)`: 0 in the pads, with a sum of 1."""
+        """Return the weight of each element of a side's sets, `(B, K)`: 0 in the padding, with a sum of 1."""
         return real_BK / real_BK.sum(dim=1, keepdim=True).clamp(min=1).to(x_BKD.dtype)
 
     def _both_weights(self, *sets: tuple[Tensor, Tensor]) -> list[Tensor]:
@@ -70,14 +69,14 @@ class MaxSim(Similarity):
 
 @SIMILARITIES.register("wti")
 class WeightedTokenInteraction(MaxSim):
-    """`maxsim` whose means are weighted: an MLP scores each element, and a softmax over the set makes weights of that.
+    """`maxsim` with weighted means: an MLP scores each element, and a softmax over the set gives the weights.
 
-    With cosines c_kl, ((sum over k of w_k max over l of c_kl) + (sum over l of v_l max over k of c_kl)) / 2, where
-    w = softmax(MLP(x)) is over the elements of an image or video, and v, of an MLP of its own, over those of a text.
+    With cosines c_kl, ((sum over k of w_k max over l of c_kl) + (sum over l of v_l max over k of c_kl)) / 2, where w =
+    softmax(MLP(x)) is over the elements of an image or video, and v, from a separate MLP, over a text's elements.
 
     Source: Wang et al., "Disentangled representation learning for text-video retrieval" (DRL), 2022, section 3.2, and
-    its code. Its MLPs read elements of any length, and here what is compared, of unit length. There a cosine with a pad
-    is 0, so that a pad is closer than an element with a negative cosine; here pads are no elements.
+    its code. Its MLPs read unnormalised elements, here L2-normalised ones. There the cosine with padding is 0, so
+    padding is nearer than an element with a negative cosine; here padding is masked.
 
     Args:
         dim: width of the elements.
@@ -103,13 +102,13 @@ class WeightedTokenInteraction(MaxSim):
 
 
 def _mlp(dim: int, layers: int) -> nn.Sequential:
-    """Return linear maps with ReLU between them; the last makes a number, without a bias, which no softmax sees."""
+    """Return linear maps with ReLU between them; the last has one output, without a bias."""
     hidden = [part for _ in range(layers - 1) for part in (nn.Linear(dim, dim), nn.ReLU())]
     return nn.Sequential(*hidden, nn.Linear(dim, 1, bias=False))
 
 
 def _softmax(score_BK: Tensor, real_BK: Tensor) -> Tensor:
-    """Return the softmax over a set's elements; 0 for others, and everywhere in a set without any."""
+    """Return the softmax over a set's elements; 0 in the padding, and everywhere in an empty set."""
     none_B1 = ~real_BK.any(dim=1, keepdim=True)
     return score_BK.masked_fill(~(real_BK | none_B1), float("-inf")).softmax(dim=1) * real_BK
 
@@ -117,12 +116,12 @@ def _softmax(score_BK: Tensor, real_BK: Tensor) -> Tensor:
 def _closest(
     cosine_QKLG: Tensor, query_QKg: tuple[Tensor, Tensor], gallery_qLG: tuple[Tensor, Tensor]
 ) -> Tensor:
-    """Return the mean of both directions, `(Q, G)`; small letters are axes of one or of all.
+    """Return the mean of both directions, `(Q, G)`; lower-case axes have size one or the full size.
 
     Args:
         cosine_QKLG: of all elements; overwritten.
-        query_QKg: True for elements of the queries, and what each weighs.
-        gallery_qLG: likewise of the gallery.
+        query_QKg: mask of the queries' elements, and their weights.
+        gallery_qLG: mask of the gallery's elements, and their weights.
     """
     (real_QKg, weight_QKg), (real_qLG, weight_qLG) = query_QKg, gallery_qLG
     both_QKLG = real_QKg[:, :, None] & real_qLG[:, None]
@@ -131,5 +130,5 @@ def _closest(
 
 
 def _mean(largest: Tensor, weight: Tensor) -> Tensor:
-    """Return the weighted mean along axis 1 over elements that met one; 0 where there is none."""
+    """Return the weighted mean along axis 1 over elements with a counterpart; 0 without any."""
     return (largest.where(largest != float("-inf"), 0.0) * weight).sum(dim=1)

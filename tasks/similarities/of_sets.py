@@ -1,4 +1,4 @@
-"""Similarities of sets of vectors of one size."""
+"""Similarities of sets of equal size."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from polypool.tasks.similarities.similarity import Similarity
 
 @SIMILARITIES.register("chamfer")
 class Chamfer(SetSimilarity):
-    """The mean over elements of the cosine with the closest one in the other set, averaged over both directions.
+    """The mean over elements of the maximum cosine with the other set, averaged over both directions.
 
     Source: DivE, section 3.3.
     """
@@ -31,10 +31,10 @@ FAINT = -80.0  # logarithm of what float32 still holds with all its digits, with
 class SmoothChamfer(SetSimilarity):
     """Chamfer similarity with `log(sum(exp(alpha * cosine))) / alpha` for the maximum (DivE, equation 6).
 
-    It is not bounded by one: two sets of K equal elements score 1 + ln(K) / alpha.
+    It can exceed one: two sets of K equal elements score 1 + ln(K) / alpha.
 
     Args:
-        alpha: how sharply the closest element stands out; as it grows, the result nears `chamfer`.
+        alpha: sharpness of the maximum; the limit is `chamfer`.
     """
 
     def __init__(self, *, alpha: float = 16.0) -> None:
@@ -67,7 +67,7 @@ class SmoothChamfer(SetSimilarity):
 
 @SIMILARITIES.register("mil")
 class MIL(SetSimilarity):
-    """The largest cosine of an element of one set with one of the other (PVSE, Song and Soleymani 2019)."""
+    """The maximum cosine between elements of both sets (PVSE, Song and Soleymani 2019)."""
 
     def combine(self, cosine_QKLG: Tensor) -> Tensor:
         return cosine_QKLG.amax(dim=2).amax(dim=1)
@@ -80,8 +80,8 @@ class MatchProbability(SetSimilarity):
     DivE's paper writes a sum; its code, and PCME, take the mean.
 
     Args:
-        scale: its first value.
-        shift: its first value.
+        scale: initial value.
+        shift: initial value.
     """
 
     def __init__(self, *, scale: float = 1.0, shift: float = 0.0) -> None:
@@ -95,7 +95,7 @@ class MatchProbability(SetSimilarity):
 
 @SIMILARITIES.register("aligned_mean")
 class AlignedMean(Similarity):
-    """The mean of the cosines of elements at the same place, of which both sets have equally many.
+    """The mean cosine of elements at equal positions; both sets must have equally many.
 
     Source: score attention with k queries (Stefanini et al. 2020).
     """
@@ -103,7 +103,7 @@ class AlignedMean(Similarity):
     of_sets = True
 
     def forward(self, query: Tensor, gallery: Tensor) -> Tensor:
-        """Return the `(Q, G)` means: one product of the sets laid out as long vectors."""
+        """Return the means `(Q, G)`: one product of the sets flattened to long vectors."""
         query_QKD, gallery_GKD = _aligned(query, gallery)
         return (query_QKD.flatten(1) @ gallery_GKD.flatten(1).T).div_(query_QKD.shape[1])
 

@@ -1,4 +1,4 @@
-"""The base class of similarities, and those of single vectors and of distributions."""
+"""Base class of similarities, and similarities of single vectors and of distributions."""
 
 from __future__ import annotations
 
@@ -15,31 +15,30 @@ Side = Literal["visual", "text"]
 
 
 class Similarity(nn.Module, ABC):
-    """Scores Q embeddings, `(Q, D)` or `(Q, K, D)`, against G, `(G, D)` or `(G, L, D)`: `(Q, G)`, higher is more alike.
+    """Scores `(Q, G)` of Q embeddings, `(Q, D)` or `(Q, K, D)`, against G, `(G, D)` or `(G, L, D)`.
 
-    Queries are images or videos and the gallery texts; `between` is for other sides. Each pair is scored by itself,
-    since evaluation computes blocks. What a similarity learns is a `nn.Parameter`: it is a module of the model, and
-    trained, saved and moved with it as `similarity.<name>`.
+    Higher is more similar. Queries are images or videos and the gallery texts; `between` is for other sides. Each
+    pair's score is independent of the others, because evaluation computes blocks. Learned values are `nn.Parameter`s:
+    the similarity is a module of the model, and trained, saved and moved with it as `similarity.<name>`.
     """
 
     of_sets: bool
-    """True: embeddings are sets, and a single vector counts as a set of one; False: single vectors alone."""
+    """Whether embeddings are sets (a single vector is a set of one) instead of single vectors."""
     of_any_size: bool = False
-    """True: zero vectors are no elements of a set, so that sets of different sizes fit one tensor."""
+    """Whether zero vectors are padding, so that sets of different sizes fit one tensor."""
     of_distributions: bool = False
-    """True: embeddings are Gaussians `(B, 2, D)`, a mean and a log-variance, and nothing else; then `of_sets` is
-    False."""
+    """Whether embeddings must be Gaussians `(B, 2, D)`, mean and log-variance; then `of_sets` is False."""
     symmetric: bool = True
-    """True: the sides do not matter, and `between` returns the similarity itself."""
+    """Whether the score is independent of the sides; `between` then returns the similarity itself."""
     takes_width: bool = False
-    """True: the constructor takes the width of the embeddings first."""
+    """Whether the constructor takes the width of the embeddings first."""
 
     @staticmethod
     def build(spec: str, width: int | None) -> Similarity:
-        """Build the similarity that a spec names, for embeddings of a width.
+        """Build the similarity of a spec, for embeddings of a width.
 
         Raises:
-            InputError: there is none, or it takes the width and that is None.
+            InputError: an unknown name, or it needs the width and that is None.
         """
         if not SIMILARITIES.part(spec).takes_width:
             return SIMILARITIES.build(spec)
@@ -52,23 +51,23 @@ class Similarity(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, query: Tensor, gallery: Tensor) -> Tensor:
-        """Return the `(Q, G)` scores; memory beyond them and the embeddings does not grow with Q * G."""
+        """Return the scores `(Q, G)`; additional memory must not grow with Q * G."""
 
     def between(self, query: Side, gallery: Side) -> Similarity:
-        """Return what scores queries and a gallery of these sides, such as texts and texts, with the same weights."""
+        """Return the similarity for other sides, such as texts and texts, with the same weights."""
         return self
 
     def pairs(self, query: Tensor, gallery: Tensor) -> Tensor:
-        """Return the `(P,)` scores of the p-th query against the p-th of the gallery: the diagonal of `forward`.
+        """Return the scores `(P,)` of the p-th query against the p-th of the gallery: the diagonal of `forward`.
 
-        For models whose embeddings belong to a pair. Similarities that can do less than all P * P scores for it should.
+        For models whose embeddings depend on the pair. Override it if the diagonal is cheaper than all P * P scores.
         """
         return self(query, gallery).diagonal()
 
 
 @SIMILARITIES.register("cosine")
 class Cosine(Similarity):
-    """The product of vectors of unit length."""
+    """The dot product of unit vectors."""
 
     of_sets = False
 
@@ -93,14 +92,14 @@ def _check(query: Tensor, gallery: Tensor) -> None:
 
 @SIMILARITIES.register("csd")
 class ClosedFormSampledDistance(Similarity):
-    """Minus the expected squared distance of a sample of the one from a sample of the other (PCME++, equation 1).
+    """The negative expected squared distance between samples of two distributions (PCME++, equation 1).
 
-    It is |difference of means|^2 plus the variances of all channels of both. As in the authors' `eval_by_csd`, it is
-    also what ranks: of equally near items the surer one comes first.
+    |difference of means|^2 plus the variances of all channels of both. As in the authors' `eval_by_csd`, it is also
+    used for ranking: of equally near items the more certain one is first.
 
-    The distance is formed of a product of the means and a number for each row and column, in at least float32. The
-    variances, which may be large beside differences of distances, come last: so the error is that of the largest of a
-    score's parts, 1e-7 of it.
+    The distance is computed from a product of the means and a number for each row and column, in at least float32. The
+    variances, which may be large compared with differences of distances, are added last, so the error is relative to
+    the largest term of a score, 1e-7.
     """
 
     of_sets = False
@@ -121,6 +120,6 @@ class ClosedFormSampledDistance(Similarity):
 
 
 def _parts(embedding: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the means `(B, D)`, their squared lengths `(B,)` and the sums of the variances `(B,)`."""
+    """Return the means `(B, D)`, their squared norms `(B,)` and the sums of the variances `(B,)`."""
     mean_BD, log_variance_BD = mean_and_log_variance(at_least_float32(embedding))
     return mean_BD, mean_BD.square().sum(dim=-1), uncertainty(log_variance_BD)

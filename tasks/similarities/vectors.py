@@ -1,6 +1,4 @@
-"""The embeddings of a batch, which similarities compare and regularisers look at: vectors of unit length, or Gaussians
-whose means are.
-"""
+"""Embeddings of a batch, for similarities and regularisers: unit vectors, or Gaussians with unit means."""
 
 from __future__ import annotations
 
@@ -20,27 +18,27 @@ def l2_normalise(x: Tensor) -> Tensor:
 
 
 def at_least_float32(x: Tensor) -> Tensor:
-    """Bring half precision to single, and leave double as it is: scores and losses are never rounded further."""
+    """Convert half precision to float32, and keep float64: scores and losses are not rounded further."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def real_vectors(x_BKD: Tensor) -> Tensor:
-    """Return which vectors are elements of sets, `(B, K)`: a zero vector has no direction, it fills up smaller sets."""
+    """Return the mask of sets' elements, `(B, K)`: zero vectors are padding."""
     return torch.linalg.vector_norm(x_BKD.detach(), dim=-1) != 0  # half the time of `any`
 
 
 def first_of(embedding: Tensor, k: int) -> Tensor:
-    """Return the first `k` vectors of sets, `(B, K, D)`, or single vectors `(B, D)` as they are."""
+    """Return the first `k` vectors of sets, `(B, K, D)`; single vectors `(B, D)` unchanged."""
     return embedding if embedding.ndim == 2 else embedding[:, :k]
 
 
 def widened(x_BKD: Tensor, size: int) -> Tensor:
-    """Return sets with zero vectors after their own, so that there are `size` of them."""
+    """Pad sets with zero vectors to `size` elements."""
     return F.pad(x_BKD, (0, 0, 0, size - x_BKD.shape[1]))
 
 
 def side_by_side(embeddings: Sequence[Tensor]) -> Tensor:
-    """Concatenate batches of embeddings, `(B, D)` or `(B, K, D)`, where K may differ."""
+    """Concatenate batches of embeddings, `(B, D)` or `(B, K, D)`; K may differ."""
     if embeddings[0].ndim == 2:
         return torch.cat(list(embeddings))
     size = max(x_BKD.shape[1] for x_BKD in embeddings)
@@ -51,7 +49,7 @@ def mean_and_log_variance(embedding: Tensor) -> tuple[Tensor, Tensor]:
     """Return both parts of distributions `(B, 2, D)`, each `(B, D)`.
 
     Raises:
-        InputError: these are no distributions.
+        InputError: the embeddings are not distributions.
     """
     if embedding.ndim != 3 or embedding.shape[1] != 2:
         raise InputError(
@@ -68,27 +66,25 @@ def uncertainty(log_variance_BD: Tensor) -> Tensor:
 
 
 def mean_vector(embedding: Tensor) -> Tensor:
-    """Return the mean of each set's elements, `(B, D)`; single vectors as they are."""
+    """Return the mean of each set's elements, `(B, D)`; single vectors unchanged."""
     if embedding.ndim == 2:
         return embedding
     return embedding.sum(dim=1) / real_vectors(embedding).sum(dim=1, keepdim=True).clamp(min=1)
 
 
 class Embeddings(NamedTuple):
-    """What a branch makes of a batch: an aggregator's `Pooled`, with vectors of unit length.
+    """A branch's output for a batch: an aggregator's `Pooled` with unit vectors.
 
     Attributes:
-        vectors: `(B, D)`, or `(B, K, D)` where an aggregator makes K, of unit length along the last axis; or zero
-            vectors, which fill up sets of fewer elements where each has as many as it needs. Of an aggregator that
-            makes distributions `(B, 2, D)`: the mean, of unit length, and the log-variance as it is, in at least
-            float32.
-        residual: `(B, K, D)`: what each of K vectors adds to a global one, where an aggregator works so; not
-            normalised.
+        vectors: `(B, D)`, or `(B, K, D)` for aggregators with K vectors, of unit length along the last axis, with zero
+            vectors as padding of sets of different sizes. For distributions `(B, 2, D)`: the mean, of unit length, and
+            the unnormalised log-variance, in at least float32.
+        residual: `(B, K, D)`, the residual that each of K vectors adds to a global feature, not normalised; or None.
     """
 
     vectors: Tensor
     residual: Tensor | None = None
 
     def map(self, function: Callable[[Tensor], Tensor]) -> Embeddings:
-        """Return both parts after a function."""
+        """Apply a function to both parts."""
         return Embeddings(function(self.vectors), None if self.residual is None else function(self.residual))
