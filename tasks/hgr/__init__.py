@@ -1,1 +1,1 @@
-"""Hierarchical graph reasoning (HGR): the model, role graphs of captions, and the parsers that make them."""
+"""Hierarchical graph reasoning (HGR): the model, role graphs of captions, and their parser."""

@@ -40,8 +40,8 @@ class TextEmbeddings(NamedTuple):
 
     Attributes:
         vectors: whole sentences, of unit length: `(B, D)` or `(B, K, D)`.
-        phrase_BPD: phrases: the slots of verbs, then those of nouns.
-        used_BP: True where there is a phrase.
+        phrase_BPD: phrases: verb slots first, then noun slots.
+        used_BP: True for used slots.
     """
 
     vectors: Tensor
@@ -50,7 +50,7 @@ class TextEmbeddings(NamedTuple):
 
 
 class VideoLevels(nn.Module):
-    """One encoder for each level, and the aggregator of the first."""
+    """One encoder per level, and the aggregator of the first level."""
 
     def __init__(self, parts: Parts) -> None:
         super().__init__()
@@ -99,7 +99,7 @@ def _plain(encoder: Encoder) -> Encoder:
 
 
 def _alone(aggregator: Aggregator, width: int) -> Aggregator:
-    """Refuse an aggregator that needs the other modality, returns no vectors, or changes the width."""
+    """Check that an aggregator needs no other modality, returns vectors, and keeps the width."""
     name = type(aggregator).__name__
     refuse_distributions(aggregator, "hgr")
     if aggregator.context != "none":
@@ -121,10 +121,10 @@ class RoleGraphEncoder(nn.Module):
     Args:
         width: width D of words, sentence and phrases.
         roles: number of roles.
-        layers: number of rounds of messages, each with separate weights.
+        layers: number of message-passing layers, each with separate weights.
         dropout: dropout rate of messages.
         root_messages: whether the sentence receives messages from the verbs. In the authors' code it receives none, and
-            is its words' vector, layer-normed.
+            is the layer norm of its words' vector.
     """
 
     def __init__(
@@ -149,9 +149,9 @@ class RoleGraphEncoder(nn.Module):
         Args:
             sentence_BKD: vectors of the whole sentence; their mean is the graph's root.
             word_BLD: words.
-            span_BPL: True for the words of each phrase; a slot without any is unused and ignored.
-            role_BP: role number of each phrase.
-            edge_BVV: True where the row's node receives from the column's; node 0 is the sentence, 1 + p phrase p.
+            span_BPL: True for the words of each phrase; a slot without words is unused and ignored.
+            role_BP: role id of each phrase.
+            edge_BVV: True if the row's node receives from the column's; node 0 is the sentence, 1 + p phrase p.
         """
         used_BP = span_BPL.any(dim=2)
         phrase_BPD = max_over_spans(word_BLD, span_BPL) * self.role(role_BP)
@@ -161,7 +161,7 @@ class RoleGraphEncoder(nn.Module):
         return sentence_BKD, phrase_BPD.masked_fill(~used_BP[..., None], 0.0)
 
     def _between(self, used_BP: Tensor, edge_BVV: Tensor) -> Tensor:
-        """Return the edges between the sentence and used slots, with those to the root where it has any."""
+        """Return the edges between the sentence and used slots, including edges to the root if `root_messages`."""
         if self.root_messages:
             edge_BVV = torch.cat([edge_BVV[:, None, :, 0], edge_BVV[:, 1:]], dim=1)
         used_BV = torch.cat([torch.ones_like(used_BP[:, :1]), used_BP], dim=1)
@@ -169,9 +169,9 @@ class RoleGraphEncoder(nn.Module):
 
 
 class GraphAttention(nn.Module):
-    """Attention of each node to the nodes that send to it, a residual connection and a layer norm.
+    """Attention of each node to its senders, with a residual connection and a layer norm.
 
-    A node without senders receives zeros. Keys have no bias: it would shift all scores of a softmax alike.
+    A node without senders receives zeros. Keys have no bias, because the softmax would cancel it.
     """
 
     def __init__(self, width: int, *, dropout: float) -> None:
@@ -188,7 +188,7 @@ class GraphAttention(nn.Module):
         query_BVE = self.query(node_BVD) * self.query.out_features**-0.5
         score_BVV = query_BVE @ self.key(node_BVD).mT
         weight_BVV = score_BVV.masked_fill(~edge_BVV, torch.finfo(score_BVV.dtype).min).softmax(dim=-1)
-        weight_BVV = weight_BVV.masked_fill(~edge_BVV, 0.0)  # a row without an edge was uniform
+        weight_BVV = weight_BVV.masked_fill(~edge_BVV, 0.0)  # a row without edges was uniform
         message_BVD = self.dropout(self.context(weight_BVV @ node_BVD))
         return self.norm(sentence_BKD + message_BVD[:, :1]), self.norm(phrase_BPD + message_BVD[:, 1:])
 

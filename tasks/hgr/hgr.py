@@ -36,16 +36,16 @@ VIDEOS = 64  # videos whose frames are padded to a common number while a split i
 class HGR(RetrievalModel):
     """The mean of three scores: video and sentence, frames and verbs, frames and nouns.
 
-    The sentence's score is that of the run's aggregators: `attention` as published, `gpo` for the HGR-infinity of
-    VSE-infinity. Sets of K vectors enter the graph as their mean, and each is layer-normed as the root is.
+    The run's aggregators compute the sentence's score: `attention` as published, `gpo` for the HGR-infinity of
+    VSE-infinity. Sets of K vectors enter the graph as their mean, and each vector is layer-normalised like the root.
 
-    Batches are those of `RetrievalModel` with the captions' role graphs: see `RoleCaptions.batch`.
+    Batches are as in `RetrievalModel`, with the captions' role graphs: see `RoleCaptions.batch`.
 
     Args:
         parts: builds encoders, aggregators, the sentence's similarity and the objective.
-        verbs: slots for verbs of a caption.
+        verbs: verb slots of a caption.
         nouns: slots for its other phrases.
-        graphs: file of role graphs, HGR's own or that of `polypool ingest graphs`; see `RoleCaptions`.
+        graphs: file of role graphs, HGR's or from `polypool ingest graphs`; see `RoleCaptions`.
         root_messages: whether the sentence receives messages from the verbs; in the authors' code it receives none.
         sharpness: factor in the softmax over frames; see `phrase_scores`.
         dropout: dropout rate of the graph's messages.
@@ -107,7 +107,7 @@ class HGR(RetrievalModel):
         return (sentence_VT + verb_VT + noun_VT) / 3
 
     def score_encoded(self, batch: Batch, visual: VideoEmbeddings, text: TextEmbeddings) -> Scored:
-        """Score the global batch: each worker its own videos against the captions of all."""
+        """Score the global batch: each worker scores its videos against the captions of all workers."""
         captions = TextEmbeddings(
             gather_shared(text.vectors), gather_shared(text.phrase_BPD), gather(text.used_BP)
         )
@@ -115,7 +115,7 @@ class HGR(RetrievalModel):
 
     @torch.inference_mode()
     def scorer(self, images: Batches, captions: Batches) -> Score:
-        """Score a split once: embeddings of all videos are kept, those of captions one batch at a time."""
+        """Score a split once: all video embeddings are kept in memory, caption embeddings one batch at a time."""
         device = device_of(self)
         videos = self._encode_videos(images, device)
 
@@ -127,7 +127,7 @@ class HGR(RetrievalModel):
         return lambda images, captions: sim_TV[captions, images].T
 
     def _encode_videos(self, images: Batches, device: torch.device) -> list[VideoEmbeddings]:
-        """Return the videos of all workers by number, in parts of at most `VIDEOS` that are padded alike."""
+        """Return the videos of all workers by index, in chunks of at most `VIDEOS` with common padding."""
         whole, verb, noun = [], [], []
         for number_B, batch in images:
             video = self.encode_visual(on_device(batch, device))
@@ -193,7 +193,7 @@ def phrase_scores(frames: PaddedSets, phrase_TPD: Tensor, used_TP: Tensor, *, sh
 
 
 def _attend(x_VFD: Tensor, mask_VF: Tensor, unit_SD: Tensor, *, sharpness: float) -> Tensor:
-    """Return the `(V, S)` scores of phrases of length 1."""
+    """Return the scores `(V, S)` of unit-length phrases."""
     gram_VFF = x_VFD @ x_VFD.mT
     square_VF = gram_VFF.diagonal(dim1=1, dim2=2)
     product_VFS = (x_VFD.flatten(0, 1) @ unit_SD.T).unflatten(0, mask_VF.shape)

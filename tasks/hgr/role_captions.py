@@ -1,4 +1,4 @@
-"""Captions with their role graphs, as HGR reads them."""
+"""Captions with role graphs, the text inputs of HGR."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ _QUERIES = 32  # texts at most that are parsed here, such as those of a search
 
 
 class RoleCaptions:
-    """Text inputs with role graphs from a file: the graph of an equal sentence, else of one with the same letters.
+    """Text inputs with role graphs from a file, matched by equal sentence, otherwise by equal letters.
 
-    Captions that have none are told by their sentence alone, unless they are a few queries and spaCy is installed,
-    which parses these. Each distinct caption has one graph.
+    Captions without a graph are represented by their sentence only, unless they are a few queries and spaCy is
+    installed, which then parses them. Equal captions share one graph.
 
     Args:
         captions: texts.
         tokenizer: a `WordTokenizer`.
-        verbs: verbs kept of a caption, the first ones.
-        nouns: other phrases kept.
-        graphs: a file in the form of HGR's `sent2rolegraph.augment.json`; `polypool ingest graphs` makes one.
-        limit: words after which a caption is cut; 0 for no limit.
+        verbs: maximum number of verbs of a caption; the first ones are kept.
+        nouns: maximum number of other phrases.
+        graphs: a file in the format of HGR's `sent2rolegraph.augment.json`; `polypool ingest graphs` writes one.
+        limit: maximum number of words of a caption; 0 for no limit.
 
     Raises:
-        InputError: the tokenizer is not of words, a parameter is out of range, or the file cannot be read or has a
-            graph of none of many captions.
+        InputError: a subword tokenizer, a parameter out of range, a file that cannot be read, or one without a graph
+            for any of many captions.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class RoleCaptions:
 
     @property
     def notes(self) -> list[str]:
-        """What was cut, and what share of the words is unknown."""
+        """Notes on truncation, and on the share of unknown words."""
         return self.captions.notes
 
     def sizes(self) -> np.ndarray:
@@ -140,7 +140,7 @@ class RoleCaptions:
     def batch(
         self, index_B: np.ndarray, *, augment: MaskReplaceDelete | None = None, draw: Draw | None = None
     ) -> dict[str, Tensor]:
-        """Return `text` and `text_mask` `(B, L)`, and the graphs, with P slots, those of verbs first:
+        """Return `text` and `text_mask` `(B, L)`, and the graphs, with P slots, verb slots first:
 
         `text_spans` (B, P, L) bool, the words of each phrase, none in an unused slot; `text_roles` (B, P) int64, 0 in
         an unused slot; `text_edges` (B, 1 + P, 1 + P) bool, [target, source], where node 0 is the sentence.
@@ -161,7 +161,7 @@ class RoleCaptions:
 
 
 class SlotStore:
-    """Slots of `count` graphs in flat arrays, some tens of bytes each, with P = `slots` slots a graph."""
+    """Slots of `count` graphs in flat arrays, with P = `slots` slots per graph; some tens of bytes per graph."""
 
     def __init__(self, count: int, slots: int) -> None:
         self._role_UP = np.zeros((count, slots), np.uint8)
@@ -204,7 +204,7 @@ class _Lists:
         self._other.extend(other for _, other in pairs)
 
     def of(self, number_B: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the pairs of some owners: rows of `number_B`, first and second numbers."""
+        """Return the pairs of some owners: rows of `number_B`, first and second integers."""
         row_W, from_W = ragged(self._begin_U[number_B], self._size_U[number_B])
         one, other = np.frombuffer(self._one, np.uint8), np.frombuffer(self._other, np.int32)
         return row_W, one[from_W].astype(np.int64), other[from_W].astype(np.int64)

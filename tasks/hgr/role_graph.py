@@ -41,7 +41,7 @@ def plain_role(role: str) -> str:
 
 
 def role_number(role: str) -> int:
-    """Return the number of a role after `plain_role`; an unknown role has that of NOUN."""
+    """Return the id of a role after `plain_role`; unknown roles have the id of NOUN."""
     return _NUMBER.get(plain_role(role), _NUMBER[NOUN])
 
 
@@ -72,7 +72,7 @@ class RoleGraph:
             raise ValueError(f"an edge of {self.edges} is to none of {len(self.nodes)} nodes")
 
     def entry(self) -> list[Any]:
-        """Return the graph as HGR's file holds it."""
+        """Return the graph as an entry of HGR's file."""
         phrases = [("ROOT", tuple(range(len(self.words)))), *((node.role, node.words) for node in self.nodes)]
         nodes = {
             str(id): {"role": role, "spans": list(words), "words": [self.words[word] for word in words]}
@@ -83,9 +83,9 @@ class RoleGraph:
 
 
 def graph_of_entry(sentence: str, entry: Any) -> RoleGraph | None:
-    """Return the graph of an entry of HGR's file; None where it is not of the expected form.
+    """Return the graph of an entry of HGR's file; None if it is malformed.
 
-    Words outside the sentence are dropped, nodes without words leave with their edges, and the root is no node.
+    Words outside the sentence are dropped, nodes without words are dropped with their edges, and the root is no node.
     """
     words = tuple(sentence.split())
     try:
@@ -107,13 +107,14 @@ def graph_of_entry(sentence: str, entry: Any) -> RoleGraph | None:
 
 
 class GraphFile:
-    """The entries of a file of role graphs, packed: in memory they take about the size of the file.
+    """The entries of a file of role graphs, packed: they take about the file's size in memory.
 
     Args:
-        path: the file; the last one that was read stays in memory where it is `kept`.
+        path: the file.
+        kept: cache the file's content in memory (one file at a time).
 
     Raises:
-        InputError: there is no such file, or it is not a JSON object.
+        InputError: a missing file, or not a JSON object.
     """
 
     def __init__(self, path: str | Path, *, kept: bool) -> None:
@@ -123,7 +124,7 @@ class GraphFile:
         self._entries, self._by_letters = read(file, (stamp.st_mtime_ns, stamp.st_size))
 
     def candidates(self, text: str) -> Iterator[tuple[str, Any]]:
-        """Yield the sentence that equals a text, then those of the same letters and digits, each with its entry."""
+        """Yield the sentence equal to a text, then sentences with the same letters and digits, each with its entry."""
         same = [text] if text in self._entries else []
         for sentence in dict.fromkeys(same + self._by_letters.get(letters_of(text), [])):
             yield sentence, marshal.loads(self._entries[sentence])
@@ -148,11 +149,11 @@ def letters_of(text: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class RoleSlots:
-    """A graph in a fixed number of slots, those of verbs first.
+    """A graph in a fixed number of slots, verb slots first.
 
     Attributes:
         spans: words of each used slot, by slot.
-        roles: role number of each used slot, by slot.
+        roles: role id of each used slot, by slot.
         edges: (target, source) as nodes of the model: 0 is the sentence, 1 + s is slot s.
     """
 
@@ -162,7 +163,7 @@ class RoleSlots:
 
 
 def check_slots(*, verbs: int, nouns: int) -> None:
-    """Raise InputError where a number of slots is below 1, or both exceed MOST_SLOTS."""
+    """Raise InputError if a number of slots is below 1, or the sum exceeds MOST_SLOTS."""
     if min(verbs, nouns) < 1 or verbs + nouns > MOST_SLOTS:
         raise InputError(
             f"{verbs} verbs and {nouns} nouns: expected at least one slot of each and at most {MOST_SLOTS} in all"
@@ -196,10 +197,10 @@ def cut(graph: RoleGraph, *, verbs: int, nouns: int, length: int) -> RoleSlots:
 
 
 def align(words: Sequence[str], others: Sequence[str]) -> list[tuple[int, ...]] | None:
-    """Return for each of `words` the indices of those of `others` that share a character with it.
+    """Return for each of `words` the indices of `others` that share a character with it.
 
-    Both must be tokens of one sentence: the same characters apart from white space, or, where one has dropped
-    punctuation, the same letters and digits (punctuation then has no counterpart). Case is ignored. None otherwise.
+    Both must be tokens of one sentence: the same characters apart from white space, or, if one lacks punctuation, the
+    same letters and digits (punctuation then has no counterpart). Case is ignored. None otherwise.
     """
     for counts in (lambda char: not char.isspace(), str.isalnum):
         ours, theirs = _spell(words, counts), _spell(others, counts)
@@ -216,7 +217,7 @@ def _spell(words: Iterable[str], counts: Callable[[str], bool]) -> list[tuple[st
 
 
 def over_words(graph: RoleGraph, words: Sequence[str]) -> RoleGraph | None:
-    """Return the graph with positions in `words`, other tokens of its caption; None where they do not align."""
+    """Return the graph with positions in `words`, other tokens of its caption; None if they do not align."""
     if list(graph.words) == list(words):
         return graph
     places = align(graph.words, words)

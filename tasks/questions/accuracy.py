@@ -59,10 +59,10 @@ _CACHED = 1 << 18  # answers; VQA 2.0 has about as many different ones
 
 
 def _contractions() -> dict[str, str]:
-    """Return what each contraction that lacks an apostrophe is corrected to.
+    """Return the correction of each contraction that lacks an apostrophe.
 
-    Every entry lacks exactly one, whichever of several; a word that lacks two stays as it is. The last entry has no
-    reason, but is in the official table.
+    Every entry lacks exactly one apostrophe; a word that lacks two is not corrected. The last entry is an inconsistency
+    of the official table.
     """
     table = {}
     for ending, words in _CONTRACTED.items():
@@ -111,15 +111,15 @@ def normalise(answer: str) -> str:
 
 
 def vocabulary_answer(answer: str) -> str:
-    """Return the answer as the vocabulary of answers knows it: normalised, without commas."""
+    """Return the answer in the vocabulary's form: normalised, without commas."""
     return normalise(answer).replace(",", "")
 
 
 def protocol_for(answers: Mapping[int, int]) -> str:
-    """Return the protocol for questions: `vqa` where at least 99 % of them have ten answers or more.
+    """Return the protocol for questions: `vqa` if at least 99 % of them have ten answers or more.
 
     Args:
-        answers: how many questions have how many answers; those without any do not count.
+        answers: number of questions by number of answers; questions without answers are ignored.
     """
     asked = sum(count for number, count in answers.items() if number)
     few = sum(count for number, count in answers.items() if 0 < number < ENOUGH)
@@ -132,7 +132,7 @@ _NOT_IN_NAMES = re.compile(r"[^\w \-.:/]")
 
 @dataclass(frozen=True, kw_only=True)
 class _Rule:
-    """What is done to answers: to `human` ones where people differ, to `alike` and `guess` where they do not."""
+    """Normalisation of answers: `human` for human answers if people differ, `alike` and `guess` if they agree."""
 
     alike: Callable[[str], str]
     guess: Callable[[str], str]
@@ -150,10 +150,10 @@ _RULES = {
 
 
 class HumanAnswers:
-    """The answers that people gave to some questions, ready to score predictions against.
+    """The human answers to some questions, prepared for scoring predictions.
 
     Args:
-        answers: those of each question, raw; at least one.
+        answers: raw answers of each question; at least one.
 
     Raises:
         InputError: a question has none.
@@ -172,7 +172,7 @@ class HumanAnswers:
         return len(self.count_Q)
 
     def accuracy(self, predictions: Sequence[str], *, version: str = "2021") -> np.ndarray:
-        """Return the accuracy of one prediction a question, `(Q,)` float64 from 0 to 1.
+        """Return the accuracy of one prediction per question, `(Q,)` float64 in [0, 1].
 
         Raises:
             InputError: an unknown version, or another number of predictions.
@@ -222,7 +222,7 @@ class HumanAnswers:
 
 
 class _Numbering(dict[str, int]):
-    """Numbers for strings: 0, 1, ... in the order in which they first come."""
+    """Ids of strings: 0, 1, ... in order of first occurrence."""
 
     def of(self, strings: Iterable[str], *, count: int = -1) -> np.ndarray:
         """Return the strings' numbers, int64."""
@@ -230,7 +230,7 @@ class _Numbering(dict[str, int]):
 
 
 def _accuracy(match_Q: np.ndarray, count_Q: np.ndarray) -> np.ndarray:
-    """Return the mean over the answers: those that match have one match fewer among the others."""
+    """Return the mean over the answers; a matching answer has one match fewer among the others."""
     equal_Q = match_Q * np.clip(match_Q - 1, 0, 3)
     other_Q = (count_Q - match_Q) * np.clip(match_Q, 0, 3)
     return (equal_Q + other_Q) / (3 * count_Q)
@@ -241,16 +241,16 @@ def global_pool(
 ) -> dict[str, float]:
     """Return means in per cent: `accuracy`, `yes_no`, `number`, `other`, and `type/<question type>` for each.
 
-    Another answer type `x` is called `answer/x`; an empty type is of no group. Characters that a tracker does not take
-    in a name become `_`.
+    Another answer type `x` is named `answer/x`; an empty type belongs to no group. Characters that MLflow does not
+    allow in names become `_`.
 
     Args:
-        accuracy_Q: `(Q,)`, from 0 to 1.
-        answer_types: of each question; may be left out.
-        question_types: of each question; may be left out.
+        accuracy_Q: `(Q,)`, in [0, 1].
+        answer_types: of each question; optional.
+        question_types: of each question; optional.
 
     Raises:
-        InputError: there are no questions.
+        InputError: no questions.
     """
     if not len(accuracy_Q):
         raise InputError("there are no questions to take the mean accuracy of")

@@ -1,8 +1,8 @@
-"""Evaluation of answers to the questions of a split: metrics, baselines, results of each question, examples.
+"""Evaluation of answers to the questions of a split: metrics, baselines, per-question results, examples.
 
-Baselines that do not read the image are the most frequent answers (Antol et al., "VQA: visual question answering",
-ICCV 2015: the priors of all questions and per question type); here a question's type is its first two words, which
-need no annotation.
+Baselines without the image are the most frequent answers (Antol et al., "VQA: visual question answering", ICCV 2015:
+the priors over all questions and per question type); here a question's type is its first two words, which needs no
+annotation.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _MARKS = str.maketrans("", "", ",?")
 
 
 class AnswerPrior:
-    """The most frequent training answers: of all questions, and of those that begin with the same two words.
+    """The most frequent training answers: of all questions, and of questions with the same first two words.
 
-    Of answers that are equally frequent, the first in the alphabet is taken.
+    Ties are broken alphabetically.
 
     Args:
         questions: of the training split.
@@ -111,11 +111,11 @@ class Report:
     Args:
         corpus: of questions and images.
         split: whose questions are answered, all of them, in order.
-        vocabulary: the answers that a model chooses from.
+        vocabulary: the candidate answers.
         protocol: `vqa` or `exact-match`.
 
     Raises:
-        InputError: some questions have answers and some have none.
+        InputError: only some questions have answers.
     """
 
     def __init__(
@@ -223,10 +223,10 @@ class Report:
 
 
 def answered(questions: Sequence[Question], split: str) -> bool:
-    """Return whether people's answers to the questions of a split are known.
+    """Whether human answers to the questions of a split are known.
 
     Raises:
-        InputError: those to some are, and those to others are not.
+        InputError: only some questions have answers.
     """
     without = [question.id for question in questions if not question.answers]
     if 0 < len(without) < len(questions):
@@ -238,14 +238,14 @@ def answered(questions: Sequence[Question], split: str) -> bool:
 
 
 def check_answered(corpus: QuestionCorpus, splits: Sequence[str]) -> None:
-    """Refuse a corpus without the answers that training and the choice of epochs need.
+    """Check that a corpus has the answers that training and the choice of epochs need.
 
     Args:
         corpus: of questions.
-        splits: those that a run reads.
+        splits: splits that a run reads.
 
     Raises:
-        InputError: `train` or `val` lacks them.
+        InputError: `train` or `val` lacks answers.
     """
     for split in splits:
         if not answered(corpus.questions(split), split) and split != "test":

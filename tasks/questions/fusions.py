@@ -1,4 +1,4 @@
-"""Fusions: one vector of an image's and a question's, from which answers are predicted."""
+"""Fusions of an image's and a question's embedding to one vector, from which answers are predicted."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from polypool.infra.registry import FUSIONS
 
 
 class Fusion(nn.Module, ABC):
-    """Makes one vector of two embeddings, `(B, V)` and `(B, T)` -> `(B, W)`.
+    """Fuses two embeddings, `(B, V)` and `(B, T)` -> `(B, W)`.
 
     Constructors take the two widths first: `Fusion(visual, text, *, ...)`.
     """
 
     width: int
-    """Width W of what comes out."""
+    """Output width W."""
 
     @abstractmethod
     def forward(self, visual_BV: Tensor, text_BT: Tensor) -> Tensor:

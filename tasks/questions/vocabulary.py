@@ -1,7 +1,7 @@
-"""The answers that a classifier chooses from, and the targets of each question.
+"""The answer vocabulary of a classifier, and the targets of each question.
 
 Source: the code of the reproduction of Anderson et al., "Bottom-up and top-down attention for image captioning and
-visual question answering", CVPR 2018, from which most VQA models take vocabulary and targets. Labels there come in the
+visual question answering", CVPR 2018, from which most VQA models take vocabulary and targets. Labels there are in the
 order of a Python 2 dictionary; here they are sorted.
 """
 
@@ -29,13 +29,13 @@ _SCORES = np.array([0, 0.3, 0.6, 0.9, 1], np.float32)  # what 0, 1, 2, 3, 4 or m
 
 
 class AnswerVocabulary:
-    """The answers a classifier has a class for, in its order.
+    """The answers with a class in a classifier, in its order.
 
     Args:
-        answers: each once; `build` counts them.
+        answers: unique answers; `build` counts them.
 
     Raises:
-        InputError: there are none, or one comes twice.
+        InputError: no answers, or duplicates.
     """
 
     def __init__(self, answers: Sequence[str]) -> None:
@@ -85,11 +85,11 @@ class AnswerVocabulary:
         return len(self.answers)
 
     def indices(self, answers: Iterable[str]) -> np.ndarray:
-        """Return the class of each answer, literally as it stands here; -1 where it has none; int64."""
+        """Return the class of each literal answer, -1 for none; int64."""
         return np.fromiter((self._index.get(answer, -1) for answer in answers), np.int64)
 
     def coverage(self, labels: Iterable[str]) -> float:
-        """Return the fraction of questions, from 0 to 1, whose label has a class; 0 where there are none."""
+        """Return the fraction of questions with a label in the vocabulary, from 0 to 1; 0 without questions."""
         index_Q = self.indices(map(vocabulary_answer, labels))
         return float(np.mean(index_Q >= 0)) if len(index_Q) else 0.0
 
@@ -101,21 +101,21 @@ class AnswerVocabulary:
         return self.share_targets(answers) if protocol == EXACT_MATCH else self.soft_targets(answers)
 
     def soft_targets(self, answers: Sequence[Sequence[str]]) -> AnswerTargets:
-        """Return targets of 0.3, 0.6, 0.9 or 1 where one, two, three or more people gave the answer.
+        """Return targets of 0.3, 0.6, 0.9 or 1 for answers given by one, two, three or more people.
 
         Only raw answers that are literally in the vocabulary count; a question may have no target above 0.
 
         Args:
-            answers: what people answered to each question.
+            answers: human answers to each question.
         """
         flat_N, people_N, _ = self._counted(answers, chain.from_iterable(answers))
         return self._targets(flat_N, _SCORES[np.minimum(people_N, len(_SCORES) - 1)], questions=len(answers))
 
     def share_targets(self, answers: Sequence[Sequence[str]]) -> AnswerTargets:
-        """Return the share of a question's answers as the target of each, normalised; none of those without a class.
+        """Return each normalised answer's share of the question's answers as target; none for answers without a class.
 
         Args:
-            answers: what people answered to each question.
+            answers: human answers to each question.
         """
         flat_N, people_N, count_Q = self._counted(
             answers, map(vocabulary_answer, chain.from_iterable(answers))
@@ -129,8 +129,8 @@ class AnswerVocabulary:
         """Count the people who gave each answer to each question.
 
         Returns:
-            pairs of question and class `(N,)`, as `question * classes + class`; the people of each pair `(N,)`; and
-            the answers of each question `(Q,)`, those without a class, too.
+            pairs of question and class `(N,)`, as `question * classes + class`; the number of people of each pair
+            `(N,)`; and the number of answers of each question `(Q,)`, including answers without a class.
         """
         count_Q = np.fromiter(map(len, answers), np.int64, len(answers))
         index_A = self.indices(spelled)
@@ -139,7 +139,7 @@ class AnswerVocabulary:
         return flat_N, people_N, count_Q
 
     def hard_targets(self, labels: Sequence[str]) -> AnswerTargets:
-        """Return targets of 1 for each question's label, normalised; none where it has no class."""
+        """Return targets of 1 for each question's normalised label; none for labels without a class."""
         index_Q = self.indices(map(vocabulary_answer, labels))
         row_N = np.flatnonzero(index_Q >= 0)
         flat_N = row_N * len(self) + index_Q[row_N]
@@ -158,10 +158,10 @@ class AnswerVocabulary:
 
 @dataclass(frozen=True, kw_only=True)
 class AnswerTargets:
-    """The targets above 0 of all questions, one after another; a dense matrix would take gigabytes.
+    """The nonzero targets of all questions in flat arrays; a dense matrix would take gigabytes.
 
     Args:
-        start_Q1: `(Q + 1,)` where each question's begin, and the end.
+        start_Q1: `(Q + 1,)` offsets of the questions.
         answer_N: `(N,)` classes.
         score_N: `(N,)` float32, above 0 and at most 1.
         width: number of classes.

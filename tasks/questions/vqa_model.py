@@ -37,20 +37,20 @@ from polypool.tasks.similarities.vectors import at_least_float32, mean_vector
 
 
 class VQAModel(nn.Module):
-    """Encoders, a cross-modal encoder, aggregators, a feed-forward layer a modality, a fusion and a classifier.
+    """Encoders, a cross-modal encoder, aggregators, a feed-forward layer per modality, a fusion and a classifier.
 
-    Batches hold `visual` and `visual_mask` of n images, `text` and `text_mask` of B questions and, where images are
-    shared by questions, `image` `(B,)`, the row of each question's image.
+    Batches hold `visual` and `visual_mask` of n images, `text` and `text_mask` of B questions and, if questions share
+    images, `image` `(B,)`, the row of each question's image.
 
-    Where an aggregator makes K vectors, their mean goes on. An aggregator that needs a context is given the other
-    modality; a global feature that an encoder makes beside its set goes past the cross-modal encoder to the aggregator.
+    For aggregators with K vectors, their mean is used. An aggregator that needs a context gets the other modality; an
+    encoder's global feature bypasses the cross-modal encoder.
 
     Args:
         visual: encoder and aggregator of images.
         text: encoder and aggregator of questions.
-        fusion: puts the two embeddings together.
-        answers: how many answers there are to choose from.
-        cross: lets image and question look at each other before they are aggregated.
+        fusion: combines the two embeddings.
+        answers: number of candidate answers.
+        cross: cross-modal encoder before aggregation, or None.
     """
 
     def __init__(
@@ -84,8 +84,8 @@ class VQAModel(nn.Module):
 class FeedForward(nn.Module):
     """`x + linear(relu(linear(x)))`, all of one width.
 
-    The paper names the layer and its width, and leaves open whether the input is added, which costs no weights. Here it
-    is, as after every attention of the model.
+    The paper names the layer and its width, and does not say whether it is residual. Here it is, as after every
+    attention of the model.
 
     Args:
         width: of input, inner layer and output.
@@ -104,8 +104,8 @@ def vqa_model(run: Run, parts: Parts, *, answers: int) -> VQAModel:
     """Return a new model of a run.
 
     Raises:
-        InputError: a name or a parameter that does not exist, widths that do not meet where image and question look at
-            each other, or a setting that this model has no place for.
+        InputError: an unknown name or parameter, different widths with a cross-modal encoder, or a setting that this
+            model does not support.
     """
     for name, setting in (
         ("model", run.model),
@@ -137,7 +137,7 @@ def answer_loss(model: nn.Module, batch: Batch) -> dict[str, Tensor]:
 
 
 def answer_passes(model: nn.Module, batch: Batch, *, chunk: int) -> Iterator[Pass]:
-    """Yield the loss of each chunk, weighted by its share of the questions: their sum is that of the batch."""
+    """Yield the loss of each chunk, weighted by its share of the questions; they add up to the batch's loss."""
     questions, draws = len(batch["target"]), current_draws()
     for first in range(0, questions, chunk):
         part = {name: x[first : first + chunk] for name, x in batch.items()}
@@ -150,10 +150,10 @@ def answer_passes(model: nn.Module, batch: Batch, *, chunk: int) -> Iterator[Pas
 
 
 class AnswerScores:
-    """Called with two slices, it returns the probabilities of a block of questions and answers.
+    """A score function of two slices that returns the probabilities of a block of questions and answers.
 
     Args:
-        model: gives the logits of a batch; it should be in evaluation mode.
+        model: returns the logits of a batch; should be in evaluation mode.
         data: the questions of a split.
     """
 
@@ -170,17 +170,17 @@ class AnswerScores:
 
 
 def best_answers(score: Score, *, questions: int, chunk: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the number of each question's most probable answer and its probability, `(Q,)` each.
+    """Return each question's most probable answer (its class) and its probability, `(Q,)` each.
 
     The workers share the questions, and all of them get the whole result.
 
     Args:
-        score: gives the probabilities of blocks of questions and answers.
-        questions: how many there are.
-        chunk: how many go through the model at once.
+        score: returns the probabilities of blocks of questions and answers.
+        questions: number of questions.
+        chunk: questions per forward pass.
 
     Raises:
-        InputError: a probability is no number.
+        InputError: a probability is NaN.
     """
     number, best, confidence = [torch.empty(0, dtype=torch.int64)], [], []
     starts = range(rank() * chunk, questions, world() * chunk)

@@ -112,7 +112,7 @@ def _blocks(query_QKD: Tensor, gallery_GLD: Tensor) -> Iterator[tuple[slice, sli
 
 
 def _products(query_QKD: Tensor, gallery_LGD: Tensor, factor: float) -> Tensor:
-    """Return the products of all elements times the factor, `(q, K, L, g)`; for a single set, q is innermost in memory."""
+    """Return the products of all elements times the factor, `(q, K, L, g)`; of one set, q is innermost in memory."""
     query_VD, gallery_WD = query_QKD.flatten(0, 1), gallery_LGD.flatten(0, 1)
     scaled_VW = torch.addmm(query_VD.new_zeros(()), query_VD, gallery_WD.T, beta=0, alpha=factor)
     scaled_QKLG = scaled_VW.view(*query_QKD.shape[:2], *gallery_LGD.shape[:2])
