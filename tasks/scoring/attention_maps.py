@@ -1,7 +1,7 @@
-"""Weights that aggregators give the elements of pairs, as a record that `polypool.pipelines.figures.pages` draws.
+"""Element weights of aggregators for image-text pairs, as records that `polypool.pipelines.figures.pages` draws.
 
-Kim et al., "Improving cross-modal retrieval with set of diverse embeddings" (DivE), CVPR 2023, figure 4, has the slots
-of an image and the caption nearest to each.
+Kim et al., "Improving cross-modal retrieval with set of diverse embeddings" (DivE), CVPR 2023, figure 4, shows the
+slots of an image and the caption nearest to each.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ class Pair:
     """An image or video and a text.
 
     Attributes:
-        item: the number of the image or video, or of the question, in its split.
-        text: the number of the caption or question in its split.
-        batch: the two alone, as the model reads them.
-        weights: found by `attended`: by side, `(K, N)`, the N elements' weights in each of an aggregator's K vectors. A
-            side whose aggregator has no weights of elements is not there.
+        item: index of the image or video, or of the question, in its split.
+        text: index of the caption or question in its split.
+        batch: the pair as model input.
+        weights: from `attended`: by side, `(K, N)`, the N elements' weights in each of an aggregator's K vectors. Sides
+            without element weights are missing.
     """
 
     item: int
@@ -59,7 +59,7 @@ class Pair:
 
 
 def caption_pairs(pairs: Pairs, *, count: int = CHOSEN) -> Iterator[Pair]:
-    """Yield images or videos with one of their captions; always the same ones of a split."""
+    """Yield images or videos with one of their captions; the same ones for a split each time."""
     random = np.random.default_rng(0)
     for item in random.permutation(np.flatnonzero(pairs.count_N))[:count].tolist():
         caption = int(random.choice(np.flatnonzero(pairs.owner_T == item)))
@@ -73,21 +73,21 @@ def caption_pairs(pairs: Pairs, *, count: int = CHOSEN) -> Iterator[Pair]:
 
 
 def question_pairs(data: QuestionData, *, count: int = CHOSEN) -> Iterator[Pair]:
-    """Yield questions with their images; always the same ones of a split."""
+    """Yield questions with their images; the same ones for a split each time."""
     for number in np.random.default_rng(0).permutation(len(data))[:count].tolist():
         yield Pair(item=number, text=number, batch=data.evaluation_batch(np.array([number])))
 
 
 def attended(model: nn.Module, pairs: Iterable[Pair]) -> list[Pair]:
-    """Run a model on pairs, one by one, and return them with the weights of their elements.
+    """Run a model on pairs, one by one, and return them with their element weights.
 
-    Every worker calls this with the same pairs, since a model may gather; those but the first return nothing, and so
-    do all where no aggregator has weights of elements. Weights of a channel each are averaged. An aggregator whose
-    weights cannot be had is logged and left out, and so is one that weighs all elements alike.
+    Every worker calls this with the same pairs, because a model may gather; all but the first return nothing, and so
+    does the first if no aggregator has element weights. Per-channel weights are averaged. Aggregators with unusable
+    weights are logged and skipped; aggregators with uniform weights are skipped.
 
     Args:
-        model: any that has an aggregator in one of the `SIDES`; it is as before afterwards.
-        pairs: read only if they are needed.
+        model: any with an aggregator in one of the `SIDES`; its mode is restored.
+        pairs: read only if needed.
     """
     sides = [side for side in SIDES if _weighs_elements(model, side)]
     if not sides:
@@ -123,7 +123,7 @@ def _weighs_elements(model: nn.Module, side: str) -> bool:
 
 
 def _weights(watched: Watched) -> np.ndarray | None:
-    """Return the weights `(K, N)` of the one set that was seen, or None where there are none."""
+    """Return the weights `(K, N)` of the recorded set, or None."""
     try:
         weight_1KND = watched.weights(watched.seen[0])
         return None if weight_1KND is None else weight_1KND[0].mean(dim=-1).numpy()
@@ -155,12 +155,12 @@ _CAPTIONS = 4096  # compared at once
 
 @dataclass(frozen=True, kw_only=True)
 class NearestCaption:
-    """The caption of a split that is nearest to a vector.
+    """The caption of a split nearest to a vector.
 
     Attributes:
         text: the caption.
-        cosine: of the vector and the caption's nearest one.
-        own: whether it is a caption of the same image or video.
+        cosine: between the vector and the caption's nearest vector.
+        own: whether the caption belongs to the same image or video.
     """
 
     text: str
@@ -170,19 +170,19 @@ class NearestCaption:
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionExample:
-    """An image or video and a text, and the weights of their elements.
+    """An image or video and a text, with their element weights.
 
     Attributes:
         item: the image or video.
         text: the caption or question.
-        visual: `(K, N)`: the weights of the N elements of the image or video in each of an aggregator's K vectors;
-            None where the aggregator has no weights of elements.
-        words: `(K, L)`: those of the text's elements, likewise.
-        subwords: what the model reads of the text.
-        nearest: for each of the K vectors of the image or video; empty where they are in no space with captions.
-        boxes: `(N, 4)` of elements that are regions: left, top, right and bottom as fractions of the picture's sides;
-            None where they are not known.
-        seconds: `(N, 1)` of elements that are of frames: when those are shown, after the first; None likewise.
+        visual: `(K, N)`: the weights of the image's or video's N elements in each of an aggregator's K vectors; None if
+            the aggregator has no element weights.
+        words: `(K, L)`: the weights of the text's elements, or None.
+        subwords: the text's tokens.
+        nearest: the nearest caption of each of the K visual vectors; empty if captions are in another space.
+        boxes: `(N, 4)` of region elements: left, top, right and bottom as fractions of the picture's sides; None if
+            unknown.
+        seconds: `(N, 1)` of frame elements: their time in the video; None if unknown.
     """
 
     item: PicturedItem
@@ -197,16 +197,16 @@ class AttentionExample:
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionExamples(PictureRecord):
-    """Where the aggregators of a model look.
+    """Element weights of a model's aggregators for some pairs of a split.
 
     Attributes:
         split: its name.
-        modality: what its items are: `image` or `video`.
-        text_kind: what its texts are: `captions` or `questions`.
-        texts: how many there are.
+        modality: of its items: `image` or `video`.
+        text_kind: of its texts: `captions` or `questions`.
+        texts: their number.
         examples: at least one.
-        backbone: what the feature store says of the backbone that made cells of the images, empty where that is not
-            known; None where elements are no cells, but regions or the like.
+        backbone: the feature store's description of the backbone, if elements are cells of an image; empty if unknown;
+            None if elements are not cells, such as regions.
     """
 
     split: str
@@ -274,15 +274,15 @@ def caption_attention(task: Any, model: RetrievalModel, split: str, score: Score
 
 
 def _of_all(column_NC: np.ndarray | None, elements: int) -> np.ndarray | None:
-    """Return a column where it is of just these elements: a model may have read fewer than are stored."""
+    """Return a column if it covers exactly these elements: a model may have read fewer than are stored."""
     return column_NC if column_NC is not None and len(column_NC) == elements else None
 
 
 def backbone_of(store: FeatureStore | None, visual: Spec) -> Mapping[str, Any] | None:
-    """Return what is known of what made cells of the images; see `AttentionExamples.backbone`.
+    """Return the description of the backbone of image cells; see `AttentionExamples.backbone`.
 
     Args:
-        store: the features; None where the model reads the whole image itself.
+        store: the features; None if the model reads the whole image.
         visual: the visual encoder.
     """
     if store is None:
@@ -292,7 +292,7 @@ def backbone_of(store: FeatureStore | None, visual: Spec) -> Mapping[str, Any] |
 
 
 def column_of(store: FeatureStore | None, name: str) -> Callable[[str], np.ndarray | None]:
-    """Return what finds a column `(N, C)` of an image or video by its id; None where the store does not hold it."""
+    """Return a function from an image's or video's id to its column `(N, C)`, or to None without the column."""
     if store is None or name not in store.columns:
         return lambda id: None
     column = store.column(name)
@@ -306,12 +306,12 @@ def column_of(store: FeatureStore | None, name: str) -> Callable[[str], np.ndarr
 
 @torch.inference_mode()
 def nearest_captions(embeddings: SplitEmbeddings, pairs: Pairs, item: int) -> list[NearestCaption]:
-    """Return the nearest caption of each vector of an image or video; of equally near ones the first.
+    """Return the nearest caption of each vector of an image or video; ties go to the first.
 
     Args:
-        embeddings: of a split, those of its images or videos `(V, K, D)`.
+        embeddings: of a split, with visual sets `(V, K, D)`.
         pairs: the split.
-        item: number of the image or video.
+        item: index of the image or video.
     """
     embedding_KD = l2_normalise(at_least_float32(embeddings.visual[item]))
     best_K = embedding_KD.new_full((len(embedding_KD),), -torch.inf)

@@ -1,12 +1,12 @@
 """Retrieval between and within modalities, by the ratings of Crisscrossed Captions.
 
 Four directions, each over the whole split: images to captions (`i2t`) and back (`t2i`), captions to captions (`t2t`),
-images to images (`i2i`). Right answers are what COCO pairs and, beside it, what people rated highly: captions with
-images and captions with captions from 3.0, images with images from 2.5, whichever of the two was shown first. All
-captions of one image are right answers of each other. As everywhere, the best placed right answer counts.
+images to images (`i2i`). Right answers are COCO's pairs and highly rated pairs: caption-image and caption-caption pairs
+from 3.0, image-image pairs from 2.5, in either order. All captions of one image are right answers of each other. As
+everywhere, the rank is that for the best right answer.
 
-An item is no part of the gallery that it asks: VSE-infinity leaves it in with a score of 0, which gives the same ranks
-unless the best right answer scores below that. Queries without a right answer are left out, and counted.
+A query is excluded from its own gallery: VSE-infinity includes it with a score of 0, which gives the same ranks unless
+the best right answer scores below 0. Queries without a right answer are skipped and counted.
 
 Source: Parekh et al., EACL 2021; Chen et al., "Learning the best pooling strategy" (VSE-infinity), CVPR 2021, table 5.
 """
@@ -35,7 +35,7 @@ from polypool.tasks.scoring.metrics import (
 )
 from polypool.tasks.scoring.scores import AllScores
 
-# The least ratings of right answers: caption and image, two captions, two images.
+# Minimum ratings of right answers: caption and image, two captions, two images.
 SITS, STS, SIS = 3.0, 3.0, 2.5
 _BETWEEN = ("i2t", "t2i")
 
@@ -45,8 +45,8 @@ class RightAnswers:
     """The right answers of a split.
 
     Attributes:
-        of: those of each direction: `i2t`, `t2i`, `t2t`, `i2i`.
-        unknown: rated pairs with an image or a caption that the split does not have.
+        of: by direction: `i2t`, `t2i`, `t2t`, `i2i`.
+        unknown: number of rated pairs with an image or a caption outside the split.
     """
 
     of: Mapping[str, Positives]
@@ -55,13 +55,13 @@ class RightAnswers:
 
 @dataclass(frozen=True, kw_only=True)
 class CrisscrossedResult:
-    """What `evaluate_crisscrossed` found.
+    """Result of `evaluate_crisscrossed`.
 
     Attributes:
-        metrics: `i2t/R1`, ..., `i2i/skipped` by direction, and `rsum`, of images and captions alone.
-        rank_Q: by direction, the 0-based rank of each query's best right answer; NaN where it has none.
-        recalls: by `i2t/R1` and the like, the recall of each query, from 0 to 1; NaN likewise.
-        chance: what random scores reach of `i2t/R1`, ..., `rsum` on average.
+        metrics: `i2t/R1`, ..., `i2i/skipped` by direction, and `rsum` over image-caption directions.
+        rank_Q: by direction, the 0-based rank of each query's best right answer; NaN without one.
+        recalls: by `i2t/R1` and so on, the recall of each query, from 0 to 1; NaN without a right answer.
+        chance: expected values of `i2t/R1`, ..., `rsum` for random scores.
     """
 
     metrics: dict[str, float]
@@ -73,10 +73,10 @@ class CrisscrossedResult:
 def right_answers(
     ratings: Ratings, *, image_ids: Sequence[str], caption_ids: Sequence[str], owner_T: np.ndarray
 ) -> RightAnswers:
-    """Put a split's own pairs and the high ratings together.
+    """Combine a split's pairs with the high ratings.
 
     Args:
-        ratings: those of the split.
+        ratings: of the split.
         image_ids: of the N images, in order.
         caption_ids: of the G captions, in order.
         owner_T: the image of each caption, in the images' order.
@@ -105,7 +105,7 @@ def right_answers(
 def _places(
     rated: Rated, first: Mapping[str, int], second: Mapping[str, int], *, least: float
 ) -> tuple[np.ndarray, int]:
-    """Return the places `(2, P)` of the pairs rated at least so high, and how many pairs are not of this split."""
+    """Return the indices `(2, P)` of pairs with at least this rating, and the number of pairs outside the split."""
     places = (
         (first.get(a, -1), second.get(b, -1)) for a, b in zip(rated.first_P, rated.second_P, strict=True)
     )
@@ -127,7 +127,7 @@ def _siblings(owner_T: np.ndarray) -> np.ndarray:
 
 
 def _both_ways(pair_2P: np.ndarray, *, items: int) -> Positives:
-    """Return the right answers among items of one modality: each of a pair is one of the other's."""
+    """Return the right answers among items of one modality; pairs are symmetric."""
     pair_2P = pair_2P[:, pair_2P[0] != pair_2P[1]]
     return Positives.from_pairs(
         *np.concatenate([pair_2P, pair_2P[::-1]], axis=1), queries=items, gallery=items
@@ -138,11 +138,11 @@ def evaluate_crisscrossed(score: Score, answers: RightAnswers) -> CrisscrossedRe
     """Rank a split in four directions.
 
     Args:
-        score: scores blocks of images against captions, and of both against themselves.
+        score: scores blocks of images against captions, and within each modality.
         answers: the right answers, in the order of the score's images and captions.
 
     Raises:
-        InputError: the model compares images with captions alone, or a score is NaN.
+        InputError: the model only compares images with captions, or a score is NaN.
     """
     metrics, rank_Q, recalls, chance, tied = {}, {}, {}, {}, 0
     ranked = _ranked(score, answers)
@@ -188,7 +188,7 @@ def _ranked(score: Score, answers: RightAnswers) -> dict[str, Ranks]:
 
 
 def _others(score: Score, items: slice) -> Callable[[int, int], Tensor]:
-    """Return the rows of scores among items of one modality, in which an item never finds itself."""
+    """Return the rows of scores within one modality, with each item excluded from its own gallery."""
 
     def rows(start: int, stop: int) -> Tensor:
         sim_QG = score(slice(start, stop), items)

@@ -1,4 +1,4 @@
-"""Descriptions of the metrics of retrieval, and of their means over single queries."""
+"""Descriptions of retrieval metrics, and of their means over queries."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def retrieval_records(
 
     Args:
         directions: such as `i2t`, `t2i`.
-        chance: what random scores reach, by `rsum`, `i2t/R1` and the like.
-        aside: directions of which tables show the recall at 1 alone.
+        chance: expected values for random scores, by `rsum`, `i2t/R1` and so on.
+        aside: directions for which tables show only the recall at 1.
     """
     recalls = [
         Metric(
@@ -48,11 +48,11 @@ def retrieval_records(
 def retrieval_arrays(
     ranks: Mapping[str, np.ndarray], recalls: Mapping[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
-    """Name the arrays that `retrieval_queries` speaks of.
+    """Name the arrays used by `retrieval_queries`.
 
     Args:
         ranks: by direction, the 0-based rank of each query, `(Q,)`.
-        recalls: by `i2t/R1` and the like, the recall of each query from 0 to 1, `(Q,)`.
+        recalls: by `i2t/R1` and so on, the recall of each query from 0 to 1, `(Q,)`.
     """
     return {f"{direction}_rank": rank_Q for direction, rank_Q in ranks.items()} | {
         name.replace("/", "_"): recall_Q for name, recall_Q in recalls.items()
@@ -60,13 +60,13 @@ def retrieval_arrays(
 
 
 def retrieval_queries(units: Mapping[str, str], *, modality: str) -> tuple[QueryMetric, ...]:
-    """Say how `rsum`, the recalls and the mean ranks follow from single queries.
+    """Define `rsum`, the recalls and the mean ranks as means over queries.
 
-    Differences are judged by the items, each with its captions, in all directions.
+    Differences are tested over the items, each with its captions, in all directions.
 
     Args:
-        units: by direction, the array that has each query's item; the first two directions make up `rsum`.
-        modality: what the items are.
+        units: by direction, the array with each query's item; the first two directions make up `rsum`.
+        modality: of the items.
     """
     called = f"{modality}s with their captions"
 
@@ -89,11 +89,11 @@ def retrieval_queries(units: Mapping[str, str], *, modality: str) -> tuple[Query
 
 
 def extended_records(directions: Sequence[str], chance: Mapping[str, float]) -> tuple[Metric, ...]:
-    """Describe `map_at_r`, and what some directions are judged by, in the order of tables.
+    """Describe `map_at_r`, and the metrics of some directions, in the order of tables.
 
     Args:
         directions: such as `i2t`, `t2i`.
-        chance: what random scores reach, by name.
+        chance: expected values for random scores, by name.
     """
     names = [f"{direction}/{name}" for direction in directions for name in EXTENDED]
     return tuple(
@@ -103,11 +103,11 @@ def extended_records(directions: Sequence[str], chance: Mapping[str, float]) -> 
 
 
 def extended_queries(units: Mapping[str, str], *, modality: str) -> tuple[QueryMetric, ...]:
-    """Say how `map_at_r` and what makes it up follow from single queries, by arrays named like `i2t_map_at_r`.
+    """Define `map_at_r` and its parts as means over queries, by arrays named like `i2t_map_at_r`.
 
     Args:
-        units: by direction, the array that has each query's item.
-        modality: what the items are.
+        units: by direction, the array with each query's item.
+        modality: of the items.
     """
     called = f"{modality}s with their captions"
 

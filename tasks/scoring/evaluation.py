@@ -1,6 +1,7 @@
-"""Scores of a split under a protocol, and the galleries that it is divided into.
+"""Evaluation of a split's scores under a protocol, over one or more galleries.
 
-They are computed block by block, `score(images, captions)` with two slices, and never held together."""
+Scores are computed block by block, `score(images, captions)` with two slices, and never stored as a whole.
+"""
 
 from __future__ import annotations
 
@@ -30,13 +31,13 @@ from polypool.tasks.scoring.scores import Bank, Banked, first_vectors
 class RetrievalGallery:
     """Consecutive items of a split and their captions.
 
-    Where captions are `distinct`, the same string is in the gallery once, where it comes first, and is a right
-    answer of every item that has it, as in HGR's evaluation; but their order is that of the split in every process.
+    For `distinct` captions, equal strings are in the gallery once, at the first position, and are a right answer of
+    every item that has them, as in HGR's evaluation; their order is the split's in every process.
 
     Attributes:
-        rows: the items, as places in the split.
-        column_G: the captions, as places in the split, ascending.
-        item_P, place_P: pairs that belong together, an item (from 0) and a place in `column_G`.
+        rows: the items, as indices in the split.
+        column_G: the captions, as indices in the split, ascending.
+        item_P, place_P: matching pairs of an item (from 0) and an index in `column_G`.
     """
 
     rows: slice
@@ -51,7 +52,7 @@ class RetrievalGallery:
         Args:
             rows: the items.
             owner_T: the item of each of the split's captions, ascending.
-            texts: the split's captions, where equal ones are one item of the gallery.
+            texts: the split's captions, to merge equal ones; None to keep all.
         """
         first, last = np.searchsorted(owner_T, (rows.start, rows.stop)).tolist()
         item_P = owner_T[first:last] - rows.start
@@ -72,8 +73,8 @@ class RetrievalGallery:
         """Rank captions for every item, and items for every caption.
 
         Args:
-            score: of the split; a `Banked` one where the protocol has a bank.
-            protocol: says how scores are changed.
+            score: of the split; a `Banked` one for protocols with a query bank.
+            protocol: determines how scores are rescored.
         """
         of_items, _ = self.positives()
         if protocol.rescore:
@@ -85,7 +86,7 @@ class RetrievalGallery:
         return rank_both_ways(self.within(score), of_items, progress="ranking")
 
     def within(self, score: Score) -> Score:
-        """Return the scores of items and captions of the gallery, by their places in it."""
+        """Return the scores by index in the gallery."""
 
         def block(items: slice, captions: slice) -> Tensor:
             column_G = self.column_G[captions]
@@ -98,7 +99,7 @@ class RetrievalGallery:
         return block
 
     def bank_within(self, bank: Bank) -> Bank:
-        """Return the scores of training queries with the gallery, whatever part of it is asked for."""
+        """Return the scores of training queries by index in the gallery."""
         first, last = int(self.column_G[0]), int(self.column_G[-1]) + 1
         return Bank(
             items=lambda images, _: bank.items(images, slice(first, last))[:, self.column_G - first],
@@ -107,7 +108,7 @@ class RetrievalGallery:
         )
 
     def chance(self, *, directions: tuple[str, str] = ("i2t", "t2i")) -> dict[str, float]:
-        """Return what random scores reach on average: each recall, such as `i2t/R1`, and `rsum`."""
+        """Return the expected recalls, such as `i2t/R1`, and `rsum` for random scores."""
         chance = {
             f"{direction}/{name}": value
             for direction, positives in zip(directions, self.positives(), strict=True)
@@ -116,7 +117,7 @@ class RetrievalGallery:
         return {**chance, "rsum": sum(chance.values())}
 
     def positives(self) -> tuple[Positives, Positives]:
-        """Return the right captions of every item, and the right items of every caption, as places in here."""
+        """Return the right captions of every item, and the right items of every caption, as indices in the gallery."""
         of_items = Positives.from_pairs(
             self.item_P, self.place_P, queries=self.items, gallery=len(self.column_G)
         )
@@ -125,16 +126,16 @@ class RetrievalGallery:
 
 @dataclass(frozen=True, kw_only=True)
 class ProtocolResult:
-    """What `evaluate_protocol` found.
+    """Result of `evaluate_protocol`.
 
     Args:
         metrics: `i2t/R1`, ..., `rsum`; means over the folds.
-        ranks_i2t: 0-based rank of each item's best caption, in its own fold.
-        ranks_t2i: 0-based rank of each caption's best item, in its own fold.
-        recalls: by `i2t/R1` and the like, the recall of each query, from 0 to 1, in the order of the ranks.
-        caption_G: the captions that were ranked, as places in the split.
-        ties: queries of both directions whose right answer has the same score as a wrong one.
-        chance: what random scores reach of `i2t/R1`, ..., `rsum` on average.
+        ranks_i2t: 0-based rank of each item's best caption in its fold.
+        ranks_t2i: 0-based rank of each caption's best item in its fold.
+        recalls: by `i2t/R1` and so on, the recall of each query, from 0 to 1, in the order of the ranks.
+        caption_G: the ranked captions, as indices in the split.
+        ties: number of queries in both directions whose right answer ties with a wrong one.
+        chance: expected values of `i2t/R1`, ..., `rsum` for random scores.
     """
 
     metrics: dict[str, float]
@@ -158,17 +159,16 @@ def evaluate_protocol(
     """Score a split under a protocol.
 
     Args:
-        protocol: how.
-        score: the scores of a block, `score(items, captions) -> (items, captions)`; higher is more alike. A
-            `Banked` one, where the protocol has a bank of queries.
+        protocol: the protocol.
+        score: the scores of a block, `score(items, captions) -> (items, captions)`; higher is more similar. A `Banked`
+            one for protocols with a query bank.
         owner_T: the image or video of each caption of the split, in the items' order.
-        n_items: images or videos of the split.
-        texts: the captions themselves, which `distinct` protocols compare.
-        directions: what items to captions and captions to items are called.
+        n_items: number of images or videos of the split.
+        texts: the captions, for `distinct` protocols.
+        directions: names of items to captions and captions to items.
 
     Raises:
-        InputError: the split has the wrong size, captions are out of order, an item has no caption, or a
-            score is NaN.
+        InputError: the split has the wrong size, captions are out of order, an item has no caption, or a score is NaN.
     """
     owner_T = _in_order(owner_T)
     items = min(n_items, protocol.first or n_items)

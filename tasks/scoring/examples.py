@@ -1,4 +1,4 @@
-"""Examples of retrieval to look at: a few queries of both directions, what was found for them, and what is right.
+"""Retrieval examples for pages: a few queries in both directions, their results, and the right answers.
 
 They are records; `polypool.pipelines.figures.pages` draws them.
 """
@@ -26,14 +26,14 @@ QUERIES = {"image": 12, "video": 8}  # queries of each direction; videos take lo
 
 @dataclass(frozen=True, kw_only=True)
 class RankedQueries:
-    """The queries of a split that were ranked, and what is right in the whole of it.
+    """The ranked queries of a split, and the right answers in the whole split.
 
     Attributes:
-        caption_G: the captions of the gallery, as places in the split, ascending.
-        of_items: the right captions of each item of the split, as places in `caption_G`.
+        caption_G: the captions of the gallery, as indices in the split, ascending.
+        of_items: the right captions of each item of the split, as indices in `caption_G`.
         of_captions: the right items of each caption in `caption_G`.
-        item_Q, item_rank_Q: the items that were ranked, and their 0-based ranks; NaN where nothing is right.
-        caption_Q, caption_rank_Q: the captions that were ranked, as places in the split, and their ranks.
+        item_Q, item_rank_Q: the ranked items, and their 0-based ranks; NaN without a right answer.
+        caption_Q, caption_rank_Q: the ranked captions, as indices in the split, and their ranks.
     """
 
     caption_G: np.ndarray
@@ -47,7 +47,7 @@ class RankedQueries:
 
 @dataclass(frozen=True, kw_only=True)
 class ExampleHit:
-    """A result: the number of an item or a caption in the split, its place from 1, its score."""
+    """A result: the index of an item or a caption in the split, its rank from 1, its score."""
 
     number: int
     rank: int
@@ -57,13 +57,13 @@ class ExampleHit:
 
 @dataclass(frozen=True, kw_only=True)
 class RetrievalExample:
-    """A query and what was found for it.
+    """A query and its results.
 
     Attributes:
-        query: the number of a caption or an item in the split.
-        hits: the best, in order; the first of those with equal scores is the first of the split.
-        best: the best right one, which may be among them.
-        right: how many right ones there are.
+        query: index of a caption or an item in the split.
+        hits: the best results, in order; ties in the order of the split.
+        best: the best right answer, which may be among them.
+        right: number of right answers.
     """
 
     query: int
@@ -74,18 +74,18 @@ class RetrievalExample:
 
 @dataclass(frozen=True, kw_only=True)
 class RetrievalExamples(PictureRecord):
-    """Captions that look for images or videos, and images or videos that look for captions.
+    """Captions as queries for images or videos, and images or videos as queries for captions.
 
     Attributes:
         split: its name.
-        modality: what its items are: `image` or `video`.
+        modality: of its items: `image` or `video`.
         protocol: by which right and wrong queries were chosen.
-        gallery: how many items and how many captions were searched.
-        ranked_items: how many items the protocol ranks; fewer than were searched where it takes the first ones.
-        items: those that occur in examples, by number.
-        texts: the captions that occur, by number.
-        of_captions: captions that look for items.
-        of_items: items that look for captions.
+        gallery: numbers of searched items and captions.
+        ranked_items: number of items that the protocol ranks; fewer than searched if it takes the first ones.
+        items: the items in the examples, by index.
+        texts: the captions in the examples, by index.
+        of_captions: queries by caption.
+        of_items: queries by item.
     """
 
     split: str
@@ -100,14 +100,14 @@ class RetrievalExamples(PictureRecord):
 
 
 def choose(right_Q: np.ndarray, *, count: int, type_Q: Sequence[str] | None = None) -> list[int]:
-    """Return the numbers of up to `count` queries, right and wrong ones in turn, as long as there are both.
+    """Return the indices of up to `count` queries, alternating right and wrong ones while both last.
 
-    They are drawn at random, and the same ones each time.
+    A random choice that is the same each time.
 
     Args:
-        right_Q: whether each query is answered rightly.
-        count: how many are wanted.
-        type_Q: kinds of queries, of which as many as there are come in, the most frequent first.
+        right_Q: whether each query is answered correctly.
+        count: maximum number of queries.
+        type_Q: types of queries, to include as many types as possible, the most frequent first.
     """
     groups: dict[bool, dict[str, list[int]]] = {True: defaultdict(list), False: defaultdict(list)}
     for number in np.random.default_rng(0).permutation(len(right_Q)).tolist():
@@ -117,7 +117,7 @@ def choose(right_Q: np.ndarray, *, count: int, type_Q: Sequence[str] | None = No
 
 
 def _in_turn(groups: dict[str, list[int]]) -> Iterator[int]:
-    """Yield one of each group, then another of each, the largest group first."""
+    """Yield one of each group in turn, the largest group first."""
     largest_first = sorted(groups.items(), key=lambda group: (-len(group[1]), group[0]))
     for turn in zip_longest(*(numbers for _, numbers in largest_first)):
         yield from (number for number in turn if number is not None)
@@ -150,15 +150,15 @@ def retrieval_examples(
     modality: str,
     protocol: ScoringProtocol,
 ) -> RetrievalExamples:
-    """Return examples of a split; every worker calls this, since a score may need all of them.
+    """Return examples of a split; every worker calls this, because a score may need all workers.
 
     Args:
         score: of blocks of the split.
-        queries: those that were ranked, and what is right.
+        queries: the ranked queries and right answers.
         texts: the captions of the split.
-        pictured: an item of the split, by its number.
+        pictured: returns an item of the split by index.
         split: its name.
-        modality: what its items are.
+        modality: of its items.
         protocol: by which the queries were ranked.
     """
     of_captions, of_items = find_examples(score, queries, count=QUERIES[modality])
@@ -180,15 +180,15 @@ def retrieval_examples(
 def find_examples(
     score: Score, queries: RankedQueries, *, count: int
 ) -> tuple[list[RetrievalExample], list[RetrievalExample]]:
-    """Return up to `count` captions that look for items, and as many items that look for captions.
+    """Return up to `count` queries by caption, and as many by item.
 
-    Half of them are right: something right came first where they were ranked. What they find is found in the whole
-    split, a row or a column of scores at a time. Every worker makes the same calls of the score.
+    Half of them are right: the first ranked result was right. Results are from the whole split, one row or column of
+    scores at a time. Every worker makes the same calls of the score.
 
     Args:
         score: of blocks of the split.
-        queries: the queries to choose from, and what is right.
-        count: how many of each direction.
+        queries: candidate queries, and right answers.
+        count: maximum number per direction.
     """
     items, captions = len(queries.of_items), int(queries.caption_G[-1]) + 1
     number_N = np.arange(items)
@@ -224,7 +224,7 @@ def _chosen(query_Q: np.ndarray, rank_Q: np.ndarray, *, among: np.ndarray, count
 def _example(
     query: int, score_G: Tensor, positives: Positives, *, at: int, number_G: np.ndarray
 ) -> RetrievalExample:
-    """Return what query number `at` of `positives` found in a gallery of these numbers."""
+    """Return the example of query `at` of `positives` in a gallery with these indices."""
     score_G = score_G.double().cpu().numpy()
     right_P = positives.item_P[positives.start_Q1[at] : positives.start_Q1[at + 1]]
 

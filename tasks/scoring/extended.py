@@ -1,14 +1,14 @@
 """Retrieval by the right answers of ECCV Caption: mAP@R, R-Precision and R@1, each image to captions and back.
 
 ECCV Caption says for some images and some captions of a split which answers are right, whatever COCO says; these are
-the queries, and the whole split is their gallery. R, the number of a query's right answers, counts those that the split
-does not have, too (two of the released ones), as the authors' evaluator does. With h(r) right answers among a query's
-first r results,
+the queries, and the whole split is their gallery. R, the number of a query's right answers, includes answers outside
+the split (two of the released ones), as in the authors' evaluator. With h(r) right answers among a query's first r
+results,
 
     R-Precision = h(R) / R,        mAP@R = 1/R sum over the ranks r = 1 ... R that hold a right answer of h(r) / r.
 
-Where that evaluator takes equal scores as they come, here they are in random order, and what is returned is the mean
-over all such orders, exactly. So a model that gives all items the same score reaches what random scores do.
+That evaluator keeps ties in their input order; here the result is the exact mean over all orders of ties, so a model
+that gives all items the same score reaches the chance level.
 
 Sources: Musgrave et al., "A metric learning reality check", ECCV 2020, for mAP@R; Chun et al., "ECCV Caption:
 correcting false negatives by collecting machine-and-human-verified image-caption associations for MS-COCO", ECCV 2022,
@@ -41,7 +41,7 @@ _PRECISION_CHUNK = 1 << 22  # scores whose precision is found at a time
 def precision_at_r(
     score_AG: Tensor, positives: Positives, total_A: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return mAP@R and R-Precision of each query, and whether equal scores had a say in them.
+    """Return mAP@R and R-Precision of each query, and whether ties affected them.
 
     Args:
         score_AG: of A queries with a gallery of G; no NaN.
@@ -49,7 +49,7 @@ def precision_at_r(
         total_A: R of each query.
 
     Returns:
-        `(A,)` float64 from 0 to 1, twice, and `(A,)` bool.
+        `(A,)` float64 in [0, 1], twice, and `(A,)` bool.
     """
     step = max(1, _PRECISION_CHUNK // score_AG.shape[1])
     parts = [
@@ -94,18 +94,18 @@ def _expected(
     above_right: np.ndarray | int,
     level_right: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return how likely each rank, counted from 0, holds a right answer, and the mean precision there if it does.
+    """Return the probability that each 0-based rank holds a right answer, and the mean precision there if it does.
 
-    Results of the same score are in random order: `level` of them, `level_right` of these right, stand below `above`,
-    of which `above_right` are right. Where a right one is at the j-th place of them, so are (j - 1) (level_right - 1) /
-    (level - 1) others before it on average.
+    Ties are in random order: `level` results with the same score, `level_right` of them right, rank below `above`
+    results with `above_right` right ones. If a right one is the j-th of the ties, (j - 1) (level_right - 1) / (level -
+    1) other right ones precede it on average.
     """
     before = (rank_K - above) * (level_right - 1) / np.maximum(level - 1, 1)
     return level_right / level, (above_right + before + 1) / (rank_K + 1)
 
 
 def _right_scores(score_QG: Tensor, positives: Positives, start: int) -> Tensor:
-    """Return the scores of each query's right answers, `(Q, P)`, filled with NaN, which no comparison counts."""
+    """Return the scores of each query's right answers, `(Q, P)`, padded with NaN, which compares false."""
     queries = len(score_QG)
     first, last = positives.start_Q1[[start, start + queries]]
     count_Q = positives.count_Q[start : start + queries]
@@ -119,13 +119,13 @@ def _right_scores(score_QG: Tensor, positives: Positives, start: int) -> Tensor:
 
 
 def _above_and_level(of_QP: Tensor, than_QK: Tensor) -> tuple[Tensor, Tensor]:
-    """Count what is above and what is level with each value, `(Q, K)` int64."""
+    """Count the values above and equal to each value, `(Q, K)` int64."""
     of_Q1P, than_QK1 = of_QP[:, None, :], than_QK[:, :, None]
     return (of_Q1P > than_QK1).sum(dim=2), (of_Q1P == than_QK1).sum(dim=2)
 
 
 def chance_precision(positives: Positives, total_A: np.ndarray) -> tuple[float, float]:
-    """Return mAP@R and R-Precision of a gallery in random order, in per cent: those of one score for all of it."""
+    """Return the chance level of mAP@R and R-Precision, in per cent: a gallery in random order."""
     rank_1K, total_A1 = np.arange(total_A.max())[None], total_A[:, None]
     among_AK = (rank_1K < total_A1) & (rank_1K < positives.gallery)
     hit_A1, precision_AK = _expected(
@@ -142,13 +142,13 @@ _CHUNK = 1 << 22  # scores that are computed at a time
 
 @dataclass(frozen=True, kw_only=True)
 class Queries:
-    """The queries of one direction and what is right for them.
+    """The queries of one direction and their right answers.
 
     Attributes:
-        query_A: the A queries, as places among the split's images or captions, ascending.
-        positives: their right answers, as places in the gallery.
-        total_A: R, how many right answers each has, those outside the split included.
-        own: what COCO itself says is right for them.
+        query_A: the A queries, as indices among the split's images or captions, ascending.
+        positives: their right answers, as indices in the gallery.
+        total_A: R, the number of right answers of each, including answers outside the split.
+        own: COCO's right answers.
     """
 
     query_A: np.ndarray
@@ -158,7 +158,7 @@ class Queries:
 
     @property
     def in_split(self) -> Positives:
-        """The right answers of all images or captions of the split; those that are no query have none."""
+        """The right answers of all images or captions of the split; empty for non-queries."""
         query_P = np.repeat(self.query_A, self.positives.count_Q)
         return Positives.from_pairs(
             query_P, self.positives.item_P, queries=len(self.own), gallery=self.own.gallery
@@ -167,18 +167,19 @@ class Queries:
 
 @dataclass(frozen=True, kw_only=True)
 class ExtendedResult:
-    """What `evaluate_extended` found.
+    """Result of `evaluate_extended`.
 
     Attributes:
-        metrics: `i2t/map_at_r`, `i2t/r_precision`, `i2t/R1`, likewise `t2i`, and `map_at_r`, in per cent; by direction
-            how many `queries` there were, how many have by COCO a wrong first result (`coco_errors`), and how many of
-            these are right by ECCV Caption (`false_negatives`).
-        of_query: by direction and name, such as `i2t_map_at_r`, what each image or caption of the split scores, from 0
-            to 1; NaN where it is no query.
-        rank_Q: by direction, the 0-based rank of each best right answer; NaN likewise.
-        first_Q: by direction, the place of each query's first result, of equals the first of the split; -1 likewise.
-        false_negative_Q: by direction, which queries' first results are right and unknown to COCO, bool.
-        chance: what random scores reach on average of the metrics in per cent.
+        metrics: `i2t/map_at_r`, `i2t/r_precision`, `i2t/R1`, the same for `t2i`, and `map_at_r`, in per cent; by
+            direction the numbers of `queries`, of queries whose first result is wrong by COCO (`coco_errors`), and of
+            these, right by ECCV Caption (`false_negatives`).
+        of_query: by direction and name, such as `i2t_map_at_r`, the score of each image or caption of the split, from 0
+            to 1; NaN for non-queries.
+        rank_Q: by direction, the 0-based rank of each best right answer; NaN for non-queries.
+        first_Q: by direction, the index of each query's first result, ties in the order of the split; -1 for
+            non-queries.
+        false_negative_Q: by direction, whether each query's first result is right but not in COCO, bool.
+        chance: expected values of the metrics for random scores, in per cent.
     """
 
     metrics: dict[str, float]
@@ -192,7 +193,7 @@ class ExtendedResult:
 def queries_of(
     extended: Extended, *, image_ids: Sequence[str], caption_ids: Sequence[str], owner_T: np.ndarray
 ) -> dict[str, Queries]:
-    """Find queries and right answers in a split, by direction.
+    """Return queries and right answers of a split, by direction.
 
     Args:
         extended: the right answers, by ids.
@@ -201,7 +202,7 @@ def queries_of(
         owner_T: the image of each caption, in the images' order.
 
     Raises:
-        InputError: none of the queries is in this split, or none of a query's right answers.
+        InputError: the split contains no query, or no right answer of a query.
     """
     images, captions = ({str(id): at for at, id in enumerate(ids)} for ids in (image_ids, caption_ids))
     of_images = Positives.of_images(owner_T, images=len(images))
@@ -294,7 +295,7 @@ def evaluate_extended(score: Score, of: Mapping[str, Queries]) -> ExtendedResult
 
 
 def _scores(score: Score, i2t: Queries, t2i: Queries) -> tuple[Tensor, Tensor]:
-    """Return the scores of each direction's queries with their gallery, a row a query."""
+    """Return the scores of each direction's queries with their gallery, a row per query."""
     images, captions = len(i2t.own), i2t.own.gallery
     if isinstance(score, PairsScore):  # scores that are not needed would be most of the work
         return (
@@ -314,7 +315,7 @@ def _scores(score: Score, i2t: Queries, t2i: Queries) -> tuple[Tensor, Tensor]:
 def false_negatives(
     result: ExtendedResult, *, image_ids: Sequence[str], caption_ids: Sequence[str], texts: Sequence[str]
 ) -> bytes:
-    """Return as CSV the queries whose first result is right and unknown to COCO, and that result.
+    """Return as CSV the queries whose first result is right but not in COCO, with that result.
 
     Args:
         result: of a split.

@@ -1,6 +1,6 @@
 """Embedding diagnostics: alignment and uniformity on the unit sphere, variance within sets, sets with fewer elements.
 
-Elements of sets count as vectors of their own. Nothing of the size of a score matrix is ever held.
+Elements of sets count as separate vectors. Memory stays below the size of a score matrix.
 
 Sources: Wang and Isola, "Understanding contrastive representation learning through alignment and uniformity on the
 hypersphere", ICML 2020, section 4, and VSE+2AD, section 3.3, which follows both through training; for sets Kim et al.,
@@ -26,9 +26,9 @@ _CHUNK = 1 << 22  # distances held at a time
 
 @torch.no_grad()
 def alignment(visual: Tensor, text: Tensor, owner_T: np.ndarray) -> float:
-    """Return the mean squared distance of an image's embedding and that of its caption: 0 at best, 4 at most.
+    """Return the mean squared distance between an image's and its captions' embeddings, from 0 (best) to 4.
 
-    The mean is over all captions and, of sets, over all pairs of their elements.
+    The mean is over all captions and, for sets, over all pairs of their elements.
 
     Args:
         visual: embeddings of the images, `(N, D)` or `(N, K, D)`.
@@ -42,7 +42,7 @@ def alignment(visual: Tensor, text: Tensor, owner_T: np.ndarray) -> float:
 
 
 def _moments(embedding: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the mean `(B, D)` of each set's elements, and that of their squared lengths `(B,)`."""
+    """Return the mean of each set's elements `(B, D)`, and their mean squared norm `(B,)`."""
     if embedding.ndim == 2:
         return embedding, embedding.square().sum(dim=1)
     real_B = real_vectors(embedding).sum(dim=1).clamp(min=1)
@@ -58,14 +58,14 @@ def _elements(embedding: Tensor) -> Tensor:
 def uniformity(visual: Tensor, text: Tensor) -> dict[str, float]:
     """Return the log of the mean of exp(-2 d^2) over pairs of different vectors at distance d; lower is more uniform.
 
-    0 where all are one point; spread evenly over many dimensions, near -4.
+    0 if all vectors are equal; near -4 for a uniform distribution in many dimensions.
 
     Args:
         visual: embeddings of the images, `(N, D)` or `(N, K, D)`.
         text: embeddings of the captions, `(G, D)` or `(G, L, D)`.
 
     Returns:
-        `visual` and `text`, each among its own, and `joint`, among all; NaN where there are no two vectors.
+        `visual` and `text` within each modality, and `joint` over all vectors; NaN for fewer than two vectors.
     """
     visual_ND, text_GD = _elements(visual), _elements(text)
     n, g = len(visual_ND), len(text_GD)
@@ -83,7 +83,7 @@ def _log_mean(total: float, pairs: int) -> float:
 
 
 def _among(x_ND: Tensor) -> float:
-    """Sum exp(-2 d^2) over the pairs of different rows, each once."""
+    """Sum exp(-2 d^2) over the unordered pairs of different rows."""
     rows = max(1, _CHUNK // max(1, len(x_ND)))
     starts = range(0, len(x_ND), rows)
     return sum(
@@ -122,9 +122,9 @@ def variance_of(embedding_BKD: Tensor) -> dict[str, float]:
 
 
 def choices(size: int) -> dict[str, list[int]]:
-    """Name what is kept of sets of K elements: `only_1`, ..., `only_K`, `without_1`, ..., `without_K`.
+    """Name the ablations of sets of K elements: `only_1`, ..., `only_K`, `without_1`, ..., `without_K`.
 
-    Without one of two is only the other, and is not listed twice.
+    For K = 2, without one element is the same as only the other, and is not listed again.
     """
     elements = range(size)
     only = {f"only_{i + 1}": [i] for i in elements}
@@ -133,11 +133,11 @@ def choices(size: int) -> dict[str, list[int]]:
 
 
 def ablated(embeddings: SplitEmbeddings) -> Iterator[tuple[str, str, SplitEmbeddings]]:
-    """Yield a side, what is kept of its sets, and the embeddings with that alone.
+    """Yield a side, the name of an ablation, and the ablated embeddings.
 
-    The side is `visual` or `text`, and the other modality keeps its whole sets; a modality of single vectors is left
-    out. Where the k-th element meets the k-th alone, both lose the same one, and the side is `joint`. Sets of different
-    sizes have no k-th element, and distributions have none: nothing is yielded.
+    The side is `visual` or `text`, and the other modality keeps its whole sets; a modality of single vectors is
+    skipped. If the similarity only compares elements at equal positions, both sides are ablated equally, and the side
+    is `joint`. Sets of different sizes have no k-th element, and distributions have no elements: nothing is yielded.
     """
     if embeddings.similarity.of_any_size or embeddings.similarity.of_distributions:
         return

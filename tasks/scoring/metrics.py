@@ -1,8 +1,8 @@
-"""Ranks, recall and chance level of retrieval, from scores that need not all exist at once.
+"""Ranks, recall and chance level of retrieval, from scores that need not be in memory as a whole.
 
-A query may have several right answers; its rank is that of the best placed one, as in SCAN, VSE++ and
-VSE-infinity. Unlike there, ties are settled by a rule instead of by the order of an unstable sort, and
-scores that are not numbers are an error instead of a first place.
+A query may have several right answers; its rank is that for the best one, as in SCAN, VSE++ and VSE-infinity. Unlike
+there, ties are resolved by a rule instead of the order of an unstable sort, and NaN scores are an error instead of a
+first rank.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ HELD = 1 << 30
 
 @dataclass(frozen=True, kw_only=True)
 class Positives:
-    """The right answers of every query: those of query q are `item_P[start_Q1[q] : start_Q1[q + 1]]`.
+    """The right answers of every query: for query q, `item_P[start_Q1[q] : start_Q1[q + 1]]`.
 
     Args:
-        start_Q1: where each query's answers start, and at last their number; `(Q + 1,)` int64.
-        item_P: places in the gallery, each at most once a query; `(P,)` int64.
-        gallery: the number of items G that each query is answered from.
+        start_Q1: offset of each query's answers, and their total; `(Q + 1,)` int64.
+        item_P: indices in the gallery, each at most once per query; `(P,)` int64.
+        gallery: number of items G in the gallery.
     """
 
     start_Q1: np.ndarray
@@ -43,7 +43,7 @@ class Positives:
 
     @classmethod
     def from_pairs(cls, query_P: np.ndarray, item_P: np.ndarray, *, queries: int, gallery: int) -> Positives:
-        """Collect pairs of a query and a right answer, in any order; a pair given twice counts once."""
+        """Collect pairs of a query and a right answer, in any order; duplicates count once."""
         query_P, item_P = np.asarray(query_P, np.int64), np.asarray(item_P, np.int64)
         for name, place_P, size in (("query", query_P, queries), ("gallery item", item_P, gallery)):
             if place_P.size and (place_P.min() < 0 or place_P.max() >= size):
@@ -65,24 +65,24 @@ class Positives:
         return len(self.start_Q1) - 1
 
     def turned(self) -> Positives:
-        """Return the right queries of every item: the same pairs, from the other side."""
+        """Return the transpose: the right queries of every item."""
         query_P = np.repeat(np.arange(len(self)), self.count_Q)
         return Positives.from_pairs(self.item_P, query_P, queries=self.gallery, gallery=len(self))
 
     @property
     def count_Q(self) -> np.ndarray:
-        """How many right answers each query has."""
+        """Number of right answers of each query."""
         return np.diff(self.start_Q1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ranks:
-    """Where each query's best right answer stands, by the counts that decide it.
+    """The rank of each query's best right answer, as the counts that determine it.
 
     Args:
-        better_Q: items with a higher score than the best right answer, `(Q,)` float64.
-        wrong_Q: wrong items with the same score, likewise.
-        right_Q: right items with that score, at least 1.
+        better_Q: number of items with a higher score than the best right answer, `(Q,)` float64.
+        wrong_Q: number of wrong items with the same score.
+        right_Q: number of right items with that score, at least 1.
     """
 
     better_Q: np.ndarray
@@ -91,19 +91,19 @@ class Ranks:
 
     @property
     def rank_Q(self) -> np.ndarray:
-        """0-based ranks, `(Q,)` float64: the mean over all orders of equals."""
+        """0-based ranks, `(Q,)` float64: the mean over all orders of ties."""
         return self.better_Q + self.wrong_Q / (self.right_Q + 1)
 
     @property
     def tied(self) -> int:
-        """Queries whose best right answer has the same score as a wrong one."""
+        """Number of queries whose best right answer ties with a wrong one."""
         return int(np.count_nonzero(self.wrong_Q))
 
     def recall_Q(self, k: int) -> np.ndarray:
-        """Return the recall of each query, `(Q,)` float64 from 0 to 1: whether its rank is among the first `k`.
+        """Return the recall at `k` of each query, `(Q,)` float64 in [0, 1].
 
-        Where equals are in random order, it is the probability of that. Of e wrong and p right ones the first m are
-        within reach, and all of these are wrong with probability C(e, m) / C(e + p, m).
+        For ties in random order it is a probability: of e wrong and p right tied items the first m are within the top
+        k, and all of these are wrong with probability C(e, m) / C(e + p, m).
         """
         reach_Q = np.clip(k - self.better_Q, 0, None)
         miss_Q = np.ones_like(reach_Q)
@@ -124,17 +124,17 @@ def rank_queries(
 ) -> Ranks:
     """Rank each query's best right answer among the whole gallery.
 
-    The rank is the number of items with a higher score, plus, of the `e` wrong items with the same score, the mean over
-    all orders of the equals: `e / (p + 1)` where `p` right items have that score. So a model that gives all items the
-    same score reaches what random scores do.
+    The rank is the number of items with a higher score, plus the mean over all orders of ties of the number of the `e`
+    tied wrong items before it: `e / (p + 1)` for `p` tied right items. So a model that gives all items the same score
+    reaches the chance level.
 
     Args:
-        scores: `(Q, G)`, a view such as `sim.T` included; or a function of `start, stop` that returns
-            the rows `(stop - start, G)`, so that the matrix never exists. On any device.
+        scores: `(Q, G)`, including views such as `sim.T`; or a function of `start, stop` that returns the rows
+            `(stop - start, G)`, so that the matrix is never stored. On any device.
         positives: the right answers of the Q queries.
-        skip: leave out queries without a right answer (`positives.count_Q == 0`) instead of refusing them.
-        chunk: scores counted at a time: the memory beyond a given matrix is a few times this.
-        progress: what a progress bar says after two seconds; none where empty.
+        skip: skip queries without a right answer (`positives.count_Q == 0`) instead of raising.
+        chunk: scores counted per block: memory in addition to a given matrix is a few times this.
+        progress: label of a progress bar that appears after two seconds; none if empty.
 
     Raises:
         InputError: a score is NaN, or a query has no right answer.
@@ -161,16 +161,16 @@ def rank_queries(
 
 
 def rank_both_ways(score: Score, of_rows: Positives, *, progress: str = "") -> tuple[Ranks, Ranks]:
-    """Rank the columns for every row, and the rows for every column: what `rank_queries` finds in either direction.
+    """Rank the columns for every row, and the rows for every column, as `rank_queries` in both directions.
 
-    What is above a right answer can be counted once the right answer's score is known. So tiles with right answers are
-    computed first, and wait; they are few where right answers are along the diagonal. Then all are counted, by their
-    rows and by their columns. Tiles beyond `HELD` do not wait, but are computed again.
+    Counting the scores above a right answer needs its score first. So tiles with right answers are computed first and
+    kept; they are few if right answers are along the diagonal. Then all tiles are counted by rows and by columns. Tiles
+    beyond `HELD` are recomputed instead of kept.
 
     Args:
         score: returns any block of the `(R, C)` scores; called for tiles, in the same order in every process.
         of_rows: the right columns of every row; each row and each column has one.
-        progress: what a progress bar says after two seconds; none where empty.
+        progress: label of a progress bar that appears after two seconds; none if empty.
 
     Raises:
         InputError: a score is NaN, or a row or a column has no right answer.
@@ -195,11 +195,11 @@ def rank_both_ways(score: Score, of_rows: Positives, *, progress: str = "") -> t
 
 
 class _Tiles:
-    """The tiles of a score matrix, in which right answers are NaN, so that only wrong ones are above or level.
+    """The tiles of a score matrix, with right answers set to NaN, so that only wrong ones are counted.
 
     Attributes:
         row_P, column_P: the pairs of a row and a right column, tile by tile.
-        pairs: by the number of a tile, which of them are in it.
+        pairs: by tile number, the pairs in it.
     """
 
     def __init__(self, score: Score, of_rows: Positives) -> None:
@@ -241,7 +241,7 @@ class _Tiles:
         return rows, columns
 
     def _computed(self, number: int) -> tuple[Tensor, Tensor]:
-        """Return a tile, and the scores of its right answers, which are no longer in it."""
+        """Return a tile, and the scores of its right answers, which are removed from it."""
         rows, columns = self._place(number)
         pairs = self.pairs.get(number, slice(0))
         place = self.row_P[pairs] - rows.start, self.column_P[pairs] - columns.start
@@ -251,12 +251,12 @@ class _Tiles:
 def _parted(
     score_RC: Tensor, row_P: np.ndarray, column_P: np.ndarray, *, at: tuple[int, int]
 ) -> tuple[Tensor, Tensor]:
-    """Return scores in which those of right answers are NaN, which no comparison counts, and these, `(P,)`.
+    """Return scores with right answers set to NaN, which compares false, and the right answers' scores, `(P,)`.
 
     Args:
         score_RC: a block of the scores.
         row_P, column_P: its right answers.
-        at: where the block begins.
+        at: offset of the block.
 
     Raises:
         InputError: a score is NaN.
@@ -273,12 +273,12 @@ def _parted(
 
 
 class _Side:
-    """The queries of one direction, and how many wrong answers are above and level with the best right one of each.
+    """The queries of one direction, with counts of wrong answers above and tied with each best right one.
 
     Args:
         query_P: the query of each right answer.
-        right_P: what that scores.
-        queries: how many there are.
+        right_P: its score.
+        queries: number of queries.
     """
 
     def __init__(self, query_P: np.ndarray, right_P: Tensor, queries: int) -> None:
@@ -303,17 +303,17 @@ class _Side:
 
 
 def in_places(value_A: np.ndarray, at: np.ndarray, *, size: int, absent: float | bool = np.nan) -> np.ndarray:
-    """Return `(size,)`: values of some queries in their places, by number or mask, and a filling for the others."""
+    """Scatter values of some queries, by index or mask, into `(size,)`; others get a fill value."""
     value_Q = np.full(size, absent, dtype=value_A.dtype)
     value_Q[at] = value_A
     return value_Q
 
 
 def check_answers(positives: Positives, *, skip: bool = False) -> np.ndarray:
-    """Return which queries have a right answer, `(Q,)` bool; refuse those without, unless they are skipped.
+    """Return the mask of queries with a right answer, `(Q,)` bool; raise for queries without, unless skipped.
 
     Raises:
-        InputError: none has one, or one has none.
+        InputError: no query has one, or a query has none.
     """
     answerable_Q = positives.count_Q > 0
     if not answerable_Q.any():
@@ -362,10 +362,9 @@ def retrieval_metrics(
 
 
 def chance_recall(positives: Positives, *, ks: Sequence[int] = KS) -> dict[str, float]:
-    """Return the expected recall, in per cent, of a gallery in random order.
+    """Return the expected recall, in per cent, for a gallery in random order.
 
-    A query with p right answers among G items misses all of them in its first K with probability
-    C(G - p, K) / C(G, K).
+    A query with p right answers among G items misses all of them in its first K with probability C(G - p, K) / C(G, K).
     """
     count_Q = positives.count_Q[positives.count_Q > 0, None]
     chance = {}

@@ -1,4 +1,4 @@
-"""Named ways to score retrieval, so that two numbers with one name can be compared."""
+"""Named evaluation protocols of retrieval, so that numbers under one name are comparable."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ RESCORED: dict[Rescore, str] = {
     "dsl": "scores times their softmax over the queries (dual softmax), so that each query sees all others",
     "qbnorm": "scores normalised by a bank of training queries (QB-Norm)",
 }
-"""What each way to rescore does, by its name, which stands at the end of a protocol's: `f8k-1k-qbnorm`."""
+"""Description of each rescoring by name, the suffix of a protocol's name: `f8k-1k-qbnorm`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScoringProtocol:
-    """How a split is scored.
+    """An evaluation protocol of retrieval.
 
     Args:
-        name: what runs and tables call it.
-        version: raised whenever the same scores would get other numbers; tracking keeps it with them.
-        about: one line for people.
-        split: the split it is meant for.
-        items: images or videos that it must have; any number where None.
-        captions: captions that it must have, likewise.
-        first: how many of the split's first items are used; all where None.
-        distinct: a caption that several items share is in the gallery once, with several right answers.
-        floor_median: the median rank is rounded down, as in VSE++ and its followers, but not in HGR.
-        folds: contiguous parts of equal size, each a gallery of its own; their metrics are averaged.
-        right: which answers are right: each image's `own` captions; by the ratings of Crisscrossed Captions, `cxc`,
-            between modalities and within them (`tasks.scoring.crisscrossed`); or those of ECCV Caption, `eccv`, for its
-            queries alone (`polypool.tasks.scoring.extended`).
-        rescore: how scores are changed before they are ranked (`polypool.tasks.scoring.rescoring`): by dual
-            softmax, `dsl`, or by a bank of training queries, `qbnorm`; not where empty.
-        vectors: how many vectors of each set are compared, the first ones, for models trained so that these say most
+        name: in runs and tables.
+        version: incremented when the same scores would give other numbers; recorded with them.
+        about: one-line description.
+        split: the intended split.
+        items: required number of images or videos; any if None.
+        captions: required number of captions; any if None.
+        first: number of the split's first items to use; all if None.
+        distinct: a caption shared by several items is in the gallery once, with several right answers.
+        floor_median: round the median rank down, as in VSE++ and its followers, but not in HGR.
+        folds: contiguous parts of equal size, each a separate gallery; metrics are averaged.
+        right: right answers: each image's `own` captions; by the ratings of Crisscrossed Captions, `cxc`, between and
+            within modalities (`tasks.scoring.crisscrossed`); or of ECCV Caption, `eccv`, for its queries only
+            (`polypool.tasks.scoring.extended`).
+        rescore: rescoring before ranking (`polypool.tasks.scoring.rescoring`): dual softmax, `dsl`, or a bank of
+            training queries, `qbnorm`; empty for none.
+        vectors: compare only the first vectors of each set, this many, for models trained with nested sets
             (`polypool.tasks.models.matryoshka`); 0 for all.
     """
 
@@ -57,12 +57,12 @@ class ScoringProtocol:
 
     @property
     def by_bank(self) -> bool:
-        """Whether training queries are scored with the split, too."""
+        """Whether it needs the scores of training queries."""
         return self.rescore == "qbnorm"
 
     @property
     def warning(self) -> str:
-        """What readers of its numbers must know; empty for nothing."""
+        """A warning for readers of its numbers; empty for none."""
         if self.rescore != "dsl":
             return ""
         return (
@@ -71,10 +71,10 @@ class ScoringProtocol:
         )
 
     def rescored(self, how: Rescore) -> ScoringProtocol:
-        """Return the same protocol with scores that are changed before they are ranked, under a name of its own.
+        """Return the protocol with rescoring before ranking, under a derived name.
 
         Raises:
-            InputError: the protocol needs the scores as they are.
+            InputError: the protocol does not support rescoring.
         """
         if self.right != "own" or self.rescore:
             why = "rescores already" if self.rescore else "does not rank a split by its own pairs alone"
@@ -82,7 +82,7 @@ class ScoringProtocol:
         return replace(self, name=f"{self.name}-{how}", about=f"{self.about}; {RESCORED[how]}", rescore=how)
 
     def with_vectors(self, k: int) -> ScoringProtocol:
-        """Return the same protocol with the first `k` vectors of each set compared, under a name of its own.
+        """Return the protocol with only the first `k` vectors of each set compared, under a derived name.
 
         Raises:
             InputError: k is below 1.
@@ -93,19 +93,19 @@ class ScoringProtocol:
         return replace(self, name=name, about=about, vectors=k)
 
     def fits(self, items: int, captions: int) -> bool:
-        """Say whether a split of this size can be scored so."""
+        """Whether a split of this size can be scored."""
         expected = self.items or items, self.captions or captions
         return items >= 2 * self.folds and expected == (items, captions)
 
     def check_split(self, split: str, captions: Sequence[int]) -> None:
-        """Refuse a split before anything of it is scored.
+        """Check a split before it is scored.
 
         Args:
             split: its name.
-            captions: how many captions each of its items has.
+            captions: number of captions of each of its items.
 
         Raises:
-            InputError: it has the wrong size, or it is the test split and this protocol is for choosing models.
+            InputError: the wrong size, or the test split under a protocol for model selection.
         """
         if split == "test" and self.split != "test":
             others = [protocol.name for protocol in PROTOCOLS.values() if protocol.split == "test"]
@@ -117,10 +117,10 @@ class ScoringProtocol:
         self.check(len(captions), sum(captions))
 
     def check(self, items: int, captions: int) -> None:
-        """Refuse a split of the wrong size.
+        """Check the size of a split.
 
         Raises:
-            InputError: says what was found, what is expected and which protocol fits.
+            InputError: gives actual and expected size, and protocols that fit.
         """
         if not self.fits(items, captions):
             exact = f"{self.items:,} items" if self.items else f"at least {2 * self.folds} items"
@@ -246,7 +246,7 @@ def protocol_named(name: str) -> ScoringProtocol:
 
 
 def _parted(name: str) -> tuple[str, Rescore | Literal[""]]:
-    """Return the name of a protocol as it scores, and how that is rescored, if at all."""
+    """Split a protocol's name into the base protocol and its rescoring, if any."""
     for how in RESCORED:
         if name not in PROTOCOLS and name.endswith(f"-{how}"):
             return name.removesuffix(f"-{how}"), how
@@ -254,10 +254,10 @@ def _parted(name: str) -> tuple[str, Rescore | Literal[""]]:
 
 
 def check_model(protocol: ScoringProtocol, *, looks_at_pairs: bool) -> None:
-    """Refuse few vectors and a bank of queries for a model that looks at every pair.
+    """Check that a model supports a protocol with few vectors or a query bank; cross-encoders do not.
 
     Raises:
-        InputError: says what to do.
+        InputError: names an alternative.
     """
     if protocol.vectors and looks_at_pairs:
         raise InputError(
@@ -272,7 +272,7 @@ def check_model(protocol: ScoringProtocol, *, looks_at_pairs: bool) -> None:
 
 
 def is_for_test(name: str) -> bool:
-    """Whether a protocol of this name is one for the test split."""
+    """Whether a protocol with this name is for the test split."""
     if _parted(name)[0].partition(VECTORS)[0] not in PROTOCOLS:
         return False  # without the search for a name that is near, of which there may be thousands
     try:
@@ -282,6 +282,6 @@ def is_for_test(name: str) -> bool:
 
 
 def warnings_of(names: Iterable[str]) -> list[str]:
-    """Return the warnings of protocols of retrieval; names of other protocols have none."""
+    """Return the warnings of retrieval protocols; other protocols have none."""
     known = [protocol_named(name) for name in dict.fromkeys(names) if is_for_test(name)]
     return [protocol.warning for protocol in known if protocol.warning]

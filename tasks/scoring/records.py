@@ -1,8 +1,8 @@
-"""Descriptions of an evaluation's numbers, as JSON artifacts of a run, and checked when they are read back.
+"""Descriptions of an evaluation's metrics, as JSON artifacts of a run, validated on reading.
 
 `metrics/<protocol>.json` describes the metrics, the primary one first; the tag `metrics.<protocol>` holds the SHA-256
-of that file, so that equal files of many runs are read once. `per_query/<protocol>.json` describes how metrics follow
-from the arrays in the file of that name. The tag `protocol_version.<protocol>` holds the protocol's version.
+of that file, so that equal files of many runs are read once. `per_query/<protocol>.json` describes how metrics are
+computed from the arrays in the file of that name. The tag `protocol_version.<protocol>` holds the protocol's version.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ def metrics_file(protocol: str) -> str:
 
 
 def query_files(protocol: str) -> tuple[str, str]:
-    """Return the artifacts with the results of single queries, and with how metrics follow from them."""
+    """Return the artifacts with the per-query results, and with the definition of metrics from them."""
     return f"{QUERIES}/{file_name(protocol)}.npz", f"{QUERIES}/{file_name(protocol)}.json"
 
 
 def metrics_json(metrics: Sequence[Metric]) -> bytes:
-    """Return descriptions of metrics as the JSON that a run keeps."""
+    """Return descriptions of metrics as JSON."""
     return json.dumps([_plain(metric) for metric in metrics], indent=1).encode()
 
 
 def metrics_tag(protocol: str, description: bytes) -> dict[str, str]:
-    """Return the tag of a description that `metrics_json` returned."""
+    """Return the tag of a description from `metrics_json`."""
     return {TAG + protocol: _DIGEST + hashlib.sha256(description).hexdigest()}
 
 
@@ -65,12 +65,11 @@ def metrics_from(
         tags: of the run.
         protocol: under which it was scored.
         run: its id, for messages.
-        read: returns the bytes of an artifact of the run by its name; called if no run with the same description was
-            read before.
+        read: returns an artifact of the run by name; called on a cache miss.
 
     Raises:
-        InputError: the description is missing, is not that of the tag, or is damaged; the message names run, file,
-            place and field.
+        InputError: the description is missing, damaged, or does not match the tag; the message names run, file, place
+            and field.
     """
     tag = tags.get(TAG + protocol)
     if tag is None:
@@ -94,15 +93,15 @@ _BY_DIGEST: dict[str, tuple[Metric, ...]] = {}
 
 
 def queries_json(query_metrics: Sequence[QueryMetric]) -> str:
-    """Return how metrics follow from single queries, as JSON."""
+    """Return the definition of metrics from per-query results, as JSON."""
     return json.dumps([_plain(metric) for metric in query_metrics], indent=1)
 
 
 def queries_from(text: str, *, where: str) -> tuple[QueryMetric, ...]:
-    """Return what `queries_json` wrote.
+    """Return the definitions from `queries_json`.
 
     Raises:
-        InputError: it is damaged; the message begins with `where` and names place and field.
+        InputError: invalid JSON; the message starts with `where` and names place and field.
     """
     return _read(tuple[QueryMetric, ...], text, where=where)
 

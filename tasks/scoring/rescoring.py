@@ -1,17 +1,17 @@
-"""Ranks by scores that are divided by how well each gallery item fits other queries, against items that fit them all.
+"""Ranks by normalised scores, which reduce hubness: gallery items that fit many queries are penalised.
 
 With s the score of query q and gallery item g, of one direction:
 
-- Dual softmax, `dsl`: s(q, g) softmax_q(T s(q, g)), the softmax over all queries that are scored with it. Cheng et al.,
-  "Improving video-text retrieval by multi-stream corpus alignment and dual softmax loss" (CAMoE), 2021. A query's ranks
-  so depend on the other queries of the split. The authors' code leaves T to choose; public evaluations of cosines take
-  100, the scale of CLIP's logits, and so it is here. A factor of the number of queries, as there, changes no rank.
+- Dual softmax, `dsl`: s(q, g) softmax_q(T s(q, g)), the softmax over all queries that are scored together. Cheng et
+  al., "Improving video-text retrieval by multi-stream corpus alignment and dual softmax loss" (CAMoE), 2021. A query's
+  ranks thus depend on the other queries of the split. The authors' code leaves T open; public evaluations of cosines
+  use 100, the scale of CLIP's logits, as here. Their factor, the number of queries, does not change ranks.
 - Querybank normalisation, `qbnorm`, with the dynamic inverted softmax: exp(B s(q, g)) / sum_b exp(B s(b, g)) over a
-  bank of training queries b, where the best item of q is among the k best of a query of the bank, else s(q, g).
+  bank of training queries b, if the best item of q is among the k best of a query in the bank, otherwise s(q, g).
   Bogolin et al., "Cross modal retrieval with querybank normalisation", CVPR 2022; B = 20 and k = 1 as in their code.
 
-They are computed in float64, a block of queries at a time, with each score computed twice. Of `qbnorm` the logarithm is
-ranked, which changes no order.
+Computed in float64, one block of queries at a time, with each score computed twice. For `qbnorm` the logarithm is
+ranked, which has the same order.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def rank_rescored(score: Score, of_items: Positives, *, bank: Bank | None = None
 
 
 def turned(score: Score) -> Score:
-    """Return the same scores with rows as columns."""
+    """Return the transposed score function."""
     return lambda rows, columns: score(columns, rows).T
 
 
@@ -86,13 +86,13 @@ def dual_softmax(score: Score, queries: int, gallery: int) -> Rows:
 
 
 def inverted_softmax(score: Score, bank: Score, size: int, gallery: int) -> Rows:
-    """Return the logarithms of the scores of queries normalised by a bank, over `BETA`, float64.
+    """Return the logarithms, over `BETA`, of the queries' scores normalised by a bank, float64.
 
     Args:
         score: of queries against the gallery.
-        bank: of training queries against it.
-        size: how many training queries there are.
-        gallery: items of the gallery.
+        bank: of training queries against the gallery.
+        size: number of training queries.
+        gallery: number of gallery items.
     """
     sums = []
     active_G = torch.zeros(gallery, dtype=torch.bool)

@@ -38,10 +38,10 @@ class RetrievalSplit:
 
     Attributes:
         name: of the split.
-        modality: of its items: `image` or `video`; the first letter is that of the metrics, such as `i2t/R1`.
+        modality: of its items: `image` or `video`; its first letter is used in metric names, such as `i2t/R1`.
         corpus: of the items.
         pairs: the items with their captions.
-        data: the settings by which these are used.
+        data: settings of the data.
     """
 
     name: str
@@ -56,7 +56,7 @@ class RetrievalSplit:
         return f"{letter}2t", f"t2{letter}"
 
     def caption_ids(self, protocol: ScoringProtocol) -> list[str]:
-        """Return the ids of the captions, by which ratings name them.
+        """Return the ids of the captions, to match ratings.
 
         Raises:
             InputError: the corpus has none.
@@ -77,9 +77,9 @@ class RetrievalSplit:
         records: Sequence[Metric],
         **found: Any,
     ) -> Evaluation:
-        """Return an evaluation whose pages show some of the queries; the first metric is the deciding one.
+        """Return an evaluation with pages of some queries; the first metric is the primary one.
 
-        Pages show what scores find as they are, so there are none where a protocol changes them.
+        Pages show results by unmodified scores, so a protocol with rescoring has none.
         """
         primary, *others = records
         items = cache(partial(self.corpus.items, self.name))

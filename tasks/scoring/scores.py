@@ -1,4 +1,4 @@
-"""Score functions, which compute a split's scores block by block, and the mean of several."""
+"""Score functions, which compute a split's scores block by block, and their means for ensembles."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from polypool.tasks.adapter import Score
 
 @runtime_checkable
 class AllScores(Protocol):
-    """A `Score` that compares items of one modality, too; models that only see pairs have none."""
+    """A `Score` that also compares items within one modality, which models of pairs cannot."""
 
     def __call__(self, images: slice, captions: slice) -> Tensor:
         """Return the scores of images against captions, a block `(images, captions)`."""
@@ -30,7 +30,7 @@ class AllScores(Protocol):
 
 @runtime_checkable
 class PairsScore(Protocol):
-    """A `Score` of a model that looks at every pair: it computes some images and captions without the rest."""
+    """A `Score` of a cross-encoder: it computes any subset of images and captions."""
 
     def __call__(self, images: slice, captions: slice) -> Tensor:
         """Return the scores of images against captions, a block `(images, captions)`."""
@@ -41,7 +41,7 @@ class PairsScore(Protocol):
 
 @runtime_checkable
 class VectorsScore(Protocol):
-    """A `Score` of embeddings that may be sets of vectors, of which it can compare the first few."""
+    """A `Score` of embeddings that may be sets, which can be restricted to their first vectors."""
 
     def __call__(self, images: slice, captions: slice) -> Tensor:
         """Return the scores of images against captions, a block `(images, captions)`."""
@@ -50,7 +50,7 @@ class VectorsScore(Protocol):
         """Return the scores by the first `k` vectors of each set.
 
         Raises:
-            InputError: there are not as many, or the embeddings are no sets.
+            InputError: there are fewer, or the embeddings are not sets.
         """
 
 
@@ -61,7 +61,7 @@ class Bank:
     Attributes:
         items: of training images or videos against the split's captions.
         captions: of the split's images or videos against training captions.
-        sizes: how many training images or videos, and how many captions, there are.
+        sizes: numbers of training images or videos, and of captions.
     """
 
     items: Score
@@ -82,10 +82,10 @@ class Banked:
 
 
 def first_vectors(score: Score, k: int) -> Score:
-    """Return the scores by the first `k` vectors of each set, also those of a bank.
+    """Return the scores by the first `k` vectors of each set, including a bank's.
 
     Raises:
-        InputError: these are no scores of sets, there are not as many vectors, or the scores are an ensemble's.
+        InputError: the scores are not of sets or are an ensemble's, or there are fewer vectors.
     """
     if isinstance(score, Banked):
         bank = score.bank
@@ -100,7 +100,7 @@ def first_vectors(score: Score, k: int) -> Score:
 
 
 class _Mean:
-    """The mean of score functions, and of their methods of these names."""
+    """The mean of score functions and of their methods."""
 
     def __init__(self, scores: Sequence[Score], methods: Sequence[str]) -> None:
         self._between = _mean(scores)
@@ -114,7 +114,8 @@ class _Mean:
 def mean_score(scores: Sequence[Score]) -> Score:
     """Return the score function of an ensemble: the mean of its members' scores, in at least float32.
 
-    Of one it is that one. Where all members compare items of one modality, or score single pairs, so does the ensemble.
+    A single score is returned unchanged. The ensemble supports within-modality scores and single pairs if all members
+    do.
     """
     if len(scores) == 1:
         return scores[0]
