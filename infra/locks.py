@@ -28,17 +28,18 @@ class Lock:
     Args:
         path: the lock file; its folders are created if necessary.
         of: the locked resource, a prefix of messages.
+        seconds: to wait for the lock.
 
     Raises:
         HeldError: another process or thread holds it.
         InputError: the lock file cannot be written.
     """
 
-    def __init__(self, path: Path, *, of: str) -> None:
+    def __init__(self, path: Path, *, of: str, seconds: float = 0.0) -> None:
         self.path = make_folder(path.parent).resolve() / path.name
         self._lock = FileLock(self.path, is_singleton=True)
         try:
-            self._lock.acquire(timeout=_SECONDS)
+            self._lock.acquire(timeout=max(seconds, _SECONDS))
             if self._lock.lock_counter == 1:
                 self.path.write_text(f"process {os.getpid()} on {socket.gethostname()}: {command_line()}")
         except Timeout:

@@ -24,7 +24,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, entry_points, version
@@ -663,10 +663,6 @@ class Tracker:
         """Return FINISHED, FAILED, KILLED or RUNNING."""
         return self._call("get_run").info.status
 
-    def ending(self) -> AbstractContextManager[None]:
-        """End the run with the block, as `ending` does."""
-        return ending(self.finish)
-
     def finish(self, status: Status = "FINISHED", *, at: int | None = None) -> None:
         """End the run, now or at a time in milliseconds since 1970."""
         self._call("set_terminated", status=status, end_time=at)
@@ -875,14 +871,13 @@ class Sender(Log):
             return
         tracker = self._connect()
         latest = {(entry.folder, name): entry for entry, _ in entries for name in entry.names}
-        for batch in _batches(entries):
-            self._deliver(tracker, [entry for entry, _ in batch], latest)
-            self._sent = batch[-1][1]
+        self._deliver(tracker, [entry for entry, _ in entries], latest)
+        self._sent = entries[-1][1]
 
     def _deliver(
         self, tracker: Tracker, entries: Sequence[Entry], latest: Mapping[tuple[str, str], Entry]
     ) -> None:
-        """Send entries together; one that MLflow refuses for good is noted and passed over."""
+        """Send entries together; one that MLflow refuses for good is found by halving, noted and passed over."""
         points: dict[tuple[str, int], Point] = {}
         for entry in entries:
             for name, value in entry.metrics.items():
@@ -891,8 +886,11 @@ class Sender(Log):
             self._had |= {(name, step) for step, _ in tracker.history(name)}
             self._learned.add(name)
         try:
-            if new := [point for key, point in points.items() if key not in self._had]:
-                tracker.points(new)
+            new = [key for key in points if key not in self._had]
+            for start in range(0, len(new), METRICS_AT_ONCE):
+                keys = new[start : start + METRICS_AT_ONCE]
+                tracker.points([points[key] for key in keys])
+                self._had.update(keys)
             for entry in entries:
                 if entry.tags:
                     tracker.tags(entry.tags)
@@ -906,26 +904,13 @@ class Sender(Log):
                 raise
             tracker.refuse_deleted()  # a deleted run may be restored
             if len(entries) > 1:
-                for entry in entries:
-                    self._deliver(tracker, [entry], latest)
+                for half in (entries[: len(entries) // 2], entries[len(entries) // 2 :]):
+                    self._deliver(tracker, half, latest)
                 return
             if str(error) not in self.refused:
                 print(f"note: not logged: {error}", file=sys.stderr)
             self.refused.append(str(error))
         self._had |= points.keys()
-
-
-def _batches(entries: Sequence[tuple[Entry, int]]) -> Iterator[list[tuple[Entry, int]]]:
-    """Yield entries with as many metrics as MLflow takes at once."""
-    batch, count = [], 0
-    for entry, end in entries:
-        if batch and count + len(entry.metrics) > METRICS_AT_ONCE:
-            yield batch
-            batch, count = [], 0
-        batch.append((entry, end))
-        count += len(entry.metrics)
-    if batch:
-        yield batch
 
 
 @contextmanager

@@ -15,7 +15,6 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle
@@ -23,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.ticker import MaxNLocator
@@ -50,10 +50,10 @@ from polypool.pipelines.figures.style import (
 from polypool.tasks.adapter import Metric
 from polypool.tasks.run import Run
 
-# characters in a line: of a title, of a caption, above a narrow panel, of the name of one of a pair, of a rank
-_TITLE, _CAPTION, _HEADER, _PAIR, _RANKED = 70, 140, 16, 18, 30
-# inches: of a figure, a narrow panel, a row, all around rows, a line beside the axis of ranks
-_WIDTH, _PANEL, _ROW, _AROUND, _LINE = 10.5, 1.75, 0.27, 1.9, 0.19
+# characters in a line: of a title, of a caption, above a narrow panel, of the name of one of a pair
+_TITLE, _CAPTION, _HEADER, _PAIR = 70, 140, 16, 18
+# inches: of a figure, a narrow panel, a row, all around rows
+_WIDTH, _PANEL, _ROW, _AROUND = 10.5, 1.75, 0.27, 1.9
 _LABEL = 0.042  # height of a line of a label, as a share of a panel's
 _COSTS = {"step": "processor time of a training step", "weights": "weights of the aggregators"}
 _TIMES = (1.2, 1.5, *(digit * 10.0**n for n in range(9) for digit in (1, 2, 5)))  # ticks of the cost
@@ -351,20 +351,17 @@ def draw_cross_task(cross_task: CrossTaskTable) -> Figure:
         max(6.2, 3.4 + 1.35 * len(columns)), row * len(names) + header + 0.9, heading, size=11
     )
     panel = figure.subplots()
-    notes = []
-    for name in names:
-        scores = [(column, column.value(name), column.chance_normalised(name)) for column in columns]
-        notes.append(
-            [
-                ABSENT
-                if math.isnan(value)
-                else column.group.number(value) + ("" if math.isnan(score) else f"  ({score:.1f})")
-                for column, value, score in scores
-            ]
-        )
+    notes = [[_cell(column, name) for column in columns] for name in names]
     _draw_cells(panel, np.stack(shades, axis=1), notes, rows=[*map(wrapped, names)], columns=above, size=8.5)
     panel.xaxis.tick_top()
     return figure
+
+
+def _cell(column: Column, aggregator: str) -> str:
+    value, score = column.value(aggregator), column.chance_normalised(aggregator)
+    if math.isnan(value):
+        return ABSENT
+    return column.group.number(value) + ("" if math.isnan(score) else f"  ({score:.1f})")
 
 
 def draw_pairs(scored: Sequence[tuple[Run, Mapping[str, float]]], *, metric: Metric) -> Figure | None:
@@ -378,16 +375,16 @@ def draw_pairs(scored: Sequence[tuple[Run, Mapping[str, float]]], *, metric: Met
         None where no run has finished.
     """
     run, name = scored[0][0], f"{scored[0][0].protocol}/{metric.name}"
-    reached: dict[tuple[str, str], list[float]] = {}
-    for of, metrics in scored:
-        values = reached.setdefault((of.aggregator, of.text_aggregator or of.aggregator), [])
-        if name in metrics:
-            values.append(metrics[name])
-    counts = [len(values) for values in reached.values() if values]
-    if not counts:
+    values = pd.DataFrame(
+        [(of.aggregator, of.text_aggregator or of.aggregator, logged.get(name)) for of, logged in scored],
+        columns=["visual", "text", "value"],
+    ).astype({"value": float})
+    pairs = values.groupby(["visual", "text"], sort=False)["value"]
+    counts = pairs.count().loc[lambda count: count > 0]
+    if counts.empty:
         return None
-    visual, text = (tuple(dict.fromkeys(side)) for side in zip(*reached, strict=True))
-    mean_VT = np.array([[statistics.fmean(reached.get((v, t)) or [math.nan]) for t in text] for v in visual])
+    visual, text = values["visual"].unique(), values["text"].unique()
+    mean_VT = pairs.mean().unstack().loc[visual, text].to_numpy()
     figure = new_figure(max(5.0, 2.6 + 1.15 * len(text)), max(2.6, 1.5 + 0.55 * len(visual)))
     panel = figure.subplots()
     digits = decimals(float(np.nanmax(np.abs([*mean_VT.flat, metric.best]))))
@@ -396,7 +393,7 @@ def draw_pairs(scored: Sequence[tuple[Run, Mapping[str, float]]], *, metric: Met
     _draw_cells(panel, metric.shade(mean_VT), notes, rows=rows, columns=columns)
     panel.set_xlabel("text aggregator", fontsize=9, color=INK)
     panel.set_ylabel("visual aggregator", fontsize=9, color=INK)
-    few, many = min(counts), max(counts)
+    few, many = counts.min(), counts.max()
     over = "one run each" if many == 1 else f"mean over {few if few == many else f'{few} to {many}'} seeds"
     title(panel, f"{run.label} · {run.protocol} · {metric.label}\n{over}", pad=8)
     return figure
@@ -448,58 +445,26 @@ def cliques(rank_A: np.ndarray, difference: float) -> list[tuple[int, int]]:
 
 
 def draw_critical(mean_ranks: Mapping[str, float], *, tasks: int) -> Figure:
-    """Draw the diagram, the best rank on the left.
+    """Draw the diagram, a row for each aggregator, the best on top.
 
     Args:
         mean_ranks: by aggregator.
         tasks: how many the means are over.
     """
     ranks = dict(sorted(mean_ranks.items(), key=lambda pair: (pair[1], pair[0])))
-    difference = critical_difference(len(ranks), tasks)
+    difference, places = critical_difference(len(ranks), tasks), range(len(ranks))
+    figure, (panel,) = stacked(8.5, [_ROW * sum(map(lines_of, ranks))])
+    panel.scatter([*ranks.values()], places, s=34, color=POINT, zorder=4)
+    for place, rank in enumerate(ranks.values()):
+        panel.annotate(f"{rank:.2f}", (rank, place), (8, 0), color=INK, fontsize=8.5, **_AT_THE_MIDDLE)
     joined = cliques(np.array([*ranks.values()]), difference)
-    names, half = [*ranks], (len(ranks) + 1) // 2
-    # the worst rank of the right half stands highest there, so that its lines do not cross
-    left, right = names[:half], names[half:][::-1]
-    top = 0.9 + 0.1 * len(joined)
-    height = top + max(sum(map(_room, side)) for side in (left, right)) + 0.35
-    figure = new_figure(10.5, height)
-    panel = figure.subplots()
-    panel.set_xlim(0, 10.5)
-    panel.set_ylim(height - 0.3, 0)
-    panel.axis("off")
-    title(panel, f"mean rank over {tasks} tasks; bars join what does not differ (Nemenyi, 0.05)", pad=6)
-    low, high, count = 2.9, 7.6, len(ranks)
-
-    def scale(rank: float) -> float:
-        return low + (high - low) * (rank - 1) / (count - 1)
-
-    panel.plot([low, high], [0.6, 0.6], color=INK, linewidth=1.2)
-    step = max(1, round(count / 10))
-    for rank in {*range(1, count + 1, step), count} - ({count - 1} if step > 1 else set()):
-        panel.plot([scale(rank)] * 2, [0.54, 0.6], color=INK, linewidth=1.2)
-        panel.text(scale(rank), 0.48, f"{rank}", ha="center", va="bottom", fontsize=8.5, color=INK)
-    end = min(scale(1 + difference), high)
-    panel.plot([low, end], [0.18, 0.18], color=INK, linewidth=1.2)
-    for x in (low, end):
-        panel.plot([x, x], [0.13, 0.23], color=INK, linewidth=1.2)
-    beyond = "" if scale(1 + difference) <= high else ", wider than all ranks"
-    panel.text(end + 0.1, 0.18, f"CD {difference:.2f}{beyond}", va="center", fontsize=8.5, color=INK)
     for number, (first, last) in enumerate(joined):
-        ends = [scale(ranks[names[first]]) - 0.05, scale(ranks[names[last]]) + 0.05]
-        panel.plot(ends, [0.78 + 0.1 * number] * 2, color=POINT, linewidth=3.2, solid_capstyle="butt")
-    for side, x, align in ((left, 2.75, "right"), (right, 7.75, "left")):
-        y = top
-        for name in side:
-            y += _room(name) / 2
-            at = scale(ranks[name])
-            panel.plot([at, at, x], [0.6, y, y], color=MUTED, linewidth=0.9)
-            way = -1 if align == "right" else 1
-            place: dict[str, Any] = {"ha": align, "va": "center"}
-            panel.text(x + 0.05 * way, y, f"{ranks[name]:.2f}", fontsize=8, color=MUTED, **place)
-            panel.text(x + 0.5 * way, y, wrapped(name, _RANKED), fontsize=9, color=INK, **place)
-            y += _room(name) / 2
+        x, ends = 0.86 + 0.13 * number / len(joined), [first - 0.3, last + 0.3]  # x: of the panel's width
+        panel.plot([x, x], ends, color=POINT, linewidth=3.2, transform=panel.get_yaxis_transform())
+    panel.set_yticks(places, [*map(wrapped, ranks)])
+    panel.set_ylim(len(ranks) - 0.4, -0.6)
+    panel.set_xlim(0.9, 1.3 * max(ranks.values()))
+    what = f"mean rank over {tasks} tasks; bars join what does not differ"
+    heading = f"{what}\n(Nemenyi, 0.05: CD {difference:.2f})"
+    frame(panel, heading, x="mean rank", grid="x", spines=("bottom",))
     return figure
-
-
-def _room(name: str) -> float:
-    return _LINE * lines_of(name, _RANKED) + 0.08

@@ -16,7 +16,16 @@ import pandas as pd
 
 from polypool.infra.errors import AbsentError, InputError, unknown
 from polypool.infra.text_tables import WIDTH, Table, as_latex, as_markdown, as_text
-from polypool.infra.tracking import NOTE, NOTE_LENGTH, Artifacts, RunRecord, Tracker, command_line, find_runs
+from polypool.infra.tracking import (
+    NOTE,
+    NOTE_LENGTH,
+    Artifacts,
+    RunRecord,
+    Tracker,
+    command_line,
+    ending,
+    find_runs,
+)
 from polypool.pipelines.comparison import tables
 from polypool.pipelines.comparison.archives import ARCHIVE, read_archive
 from polypool.pipelines.comparison.choice import ALL, Choice
@@ -175,7 +184,7 @@ class Comparison:
                 tags={"kind": "comparison", "compared": self.experiment, NOTE: description(self.tables)},
                 params={"groups": "; ".join(group.title for group in self.groups)},
             )
-            with tracker.ending():
+            with ending(tracker.finish):
                 for path in draw_all(self.groups, self.cross_tasks, Path(drawn_in)):
                     tracker.artifact(path)
                 tracker.text("compare.md", self.markdown())

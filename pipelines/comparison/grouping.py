@@ -34,7 +34,6 @@ _LOGGED = {"step": "cost/step", "embed": "cost/embed", "query": "cost/query", "b
 _SHOWN = {"recipe", "task", "aggregator", "text_aggregator", "seed", "protocol", "data.dataset"}
 """Settings that the title of a table, the label of a row or its number of runs show."""
 _SUMMARIES = ("comparison", "sweep")  # kinds of runs that summarise others and have no scores
-_MEANING = ("higher_is_better", "best", "chance", "unit")  # fields of a metric
 
 Key = tuple[str, str, str, str, str]
 """Task, data set of training where it is another, data set, protocol, and how settings were tuned."""
@@ -126,7 +125,11 @@ def _group(key: Key, runs: Sequence[RunRecord], metric: str, notes: list[str], r
         recipe = run.tags.get("recipe", "") if several else ""
         parts, how = (_label(run), recipe, named(own[run.run_id])), tuned_of(run.tags, run=run.run_id)
         by_label[", ".join(filter(None, parts)), text_of(how.chosen) if how else ""].append(run)
-    title, metrics = group_title(*key), _described(group_title(*key), runs, protocol, notes, read)
+    title, described = group_title(*key), dict[str, Metric]()
+    for run in runs:  # the latest one's records come first, and count
+        for record in metrics_from(run.tags, protocol, run=run.run_id, read=partial(read, run)):
+            described.setdefault(record.name, record)
+    metrics = tuple(described.values())
     versions = sorted({run.tags.get(VERSION_TAG + protocol, "1") for run in runs})
     if len(versions) > 1:
         notes.append(
@@ -169,32 +172,6 @@ def _group(key: Key, runs: Sequence[RunRecord], metric: str, notes: list[str], r
         usual=usual,
         tuned=tuned,
     )
-
-
-def _described(
-    title: str, runs: Sequence[RunRecord], protocol: str, notes: list[str], read: ReadArtifact
-) -> tuple[Metric, ...]:
-    """Return the metrics that the runs of a group describe, the latest run's first."""
-    metrics: dict[str, Metric] = {}
-    different = []
-    for run in runs:
-        for record in metrics_from(run.tags, protocol, run=run.run_id, read=partial(read, run)):
-            first = metrics.setdefault(record.name, record)
-            fields = [name for name in _MEANING if not _same(getattr(first, name), getattr(record, name))]
-            if fields:
-                different.append(f"{record.name} of run {run.run_id} has another {' and '.join(fields)}")
-    if different:
-        more = f", and {len(different) - 1} more" if len(different) > 1 else ""
-        notes.append(
-            f"{title}: runs describe metrics differently, and the latest one counts: {different[0]}{more}"
-        )
-    return tuple(metrics.values())
-
-
-def _same(one: bool | float | str, other: bool | float | str) -> bool:
-    if isinstance(one, float) and isinstance(other, float) and not math.isnan(one):
-        return math.isclose(one, other, rel_tol=1e-6)
-    return str(one) == str(other)
 
 
 def _specs(run: RunRecord) -> tuple[str, ...]:

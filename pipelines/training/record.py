@@ -90,15 +90,15 @@ def resume_command(run_id: str, trust: Iterable[str] = ()) -> str:
     return " ".join(["polypool train resume", run_id, *trust_flags(trust)])
 
 
-def take_run(tracker: Tracker) -> Lock:
-    """Lock a run; its folder is created.
+def take_run(tracker: Tracker, *, seconds: float = 0.0) -> Lock:
+    """Lock a run, after so many seconds at most; its folder is created.
 
     Raises:
         HeldError: another process trains the run.
         InputError: the folder cannot be written.
     """
     of = f"run {tracker.run_id} is being trained by another process"
-    return Lock(run_folder(home(), tracker.run_id) / NAME, of=of)
+    return Lock(run_folder(home(), tracker.run_id) / NAME, of=of, seconds=seconds)
 
 
 @contextmanager

@@ -25,7 +25,7 @@ import traceback
 import typing
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -1182,7 +1182,8 @@ def _settle(plan: Plan, matches: Sequence[Match], ends: Mapping[int, Ended], swe
         done = replace(match, state="trained", detail="", run_id=record.run_id if record else "")
         tracker = Tracker.attach(tracking_uri(home()), record.run_id, running=False) if record else None
         if tracker:
-            _send_rest(tracker, patience=patience)
+            with suppress(HeldError), take_run(tracker, seconds=patience):  # a process that was told to end
+                send(tracker)
         if end is None:
             if tracker and record and record.status == "RUNNING":  # the sweep was interrupted
                 tracker.finish("KILLED")
@@ -1202,19 +1203,6 @@ def _settle(plan: Plan, matches: Sequence[Match], ends: Mapping[int, Ended], swe
                 tracker.tags({STOPPED: epochs})
                 tracker.finish("KILLED")
     return settled
-
-
-def _send_rest(tracker: Tracker, *, patience: float) -> None:
-    """Send the log of a run whose process was told to end, which may still be at work for some seconds."""
-    limit = time.monotonic() + patience
-    while True:
-        try:
-            with take_run(tracker):
-                return send(tracker)
-        except HeldError:
-            if time.monotonic() >= limit:
-                return None
-            time.sleep(0.2)
 
 
 # --- a whole sweep, and its run
@@ -1318,16 +1306,13 @@ def preview(tuning: Tuning, *, concurrent: int = 0, words: Sequence[str] = ()) -
     lines = [tuning.words, *tuning.notes, "", "trials that choose, scored on val alone:"]
     lines += [first.text(records, concurrent=concurrent, words=words), ""]
     if first.to_do:
-        runs = {match.trial.rivals: match.trial.run for match in reversed(first.matches)}
-        known = first.timed(records)
-        times = {rivals: seconds(run, known) for rivals, run in reversed(runs.items())}
-        lines.append(f"then, with what the first choose, {len(runs) * tuning.seeds} runs:")
-        for (recipe, aggregator), each in times.items():
-            about = "time unknown" if each is None else f"about {duration(each)}"
-            lines.append(f"  {recipe} {aggregator}  seeds 0 to {tuning.seeds - 1}, {about} each")
+        runs = {match.trial.rivals: match.trial.run for match in first.matches}
+        times = [seconds(run, first.timed(records)) for run in runs.values()] * tuning.seeds
         concurrent = first.at_once(concurrent)
-        whole = total([*times.values()] * tuning.seeds, concurrent)
-        lines.append(f"\nestimated time of these, {concurrent} at once: {duration(whole)}")
+        whole = duration(total(times, concurrent))
+        lines.append(
+            f"then {len(times)} runs with what they choose; estimated time, {concurrent} at once: {whole}"
+        )
         return "\n".join(lines)
     final, choices = _final(tuning, first, [])
     lines += [as_text(choice_table(choices, words=tuning.words)), ""]

@@ -8,6 +8,7 @@ Variances are the means over the rows or pairs of a table, of which each alone h
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -69,13 +70,8 @@ class Planning:
         """Return the fewest seeds of each row that show a difference, at least 2; None if `MOST` do not."""
         if self.smallest(seeds=MOST, tests=tests) > difference:
             return None
-        low, high = 1, MOST
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (
-                (low, middle) if self.smallest(seeds=middle, tests=tests) <= difference else (middle, high)
-            )
-        return high
+        shown = lambda seeds: self.smallest(seeds=seeds, tests=tests) <= difference  # noqa: E731
+        return bisect_left(range(MOST), True, lo=2, key=shown)
 
     def _reach(self, seeds: int, tests: int) -> np.ndarray:
         """Return how far the interval reaches for draws of its estimated variances."""
