@@ -208,7 +208,7 @@ class Run:
             optim=Optim(epochs=2, batch=16),
         )
 
-    `polypool.train(run)` trains it, as `polypool train RECIPE` trains what a recipe returns.
+    `polypool.train(run)` trains it, as `polypool train RECIPE` trains a recipe.
 
     Raises:
         InputError: a setting has the wrong type or an impossible value; raised when the run is made.

@@ -1,1 +1,1 @@
-"""Models of retrieval: two branches, pairs, HGR; and the embeddings and scores of whole splits."""
+"""Retrieval models: dual encoders, cross-encoders, HGR; embeddings and scores of whole splits."""

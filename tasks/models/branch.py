@@ -1,4 +1,4 @@
-"""One modality of a model, an encoder and an aggregator, and how two of them are pooled."""
+"""One modality of a model (encoder and aggregator), and joint pooling of two modalities."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from polypool.tasks.similarities.vectors import (
 
 
 class Branch(nn.Module):
-    """One modality: inputs -> set -> embeddings, of unit length but for log-variances.
+    """One modality: inputs -> set -> embeddings, of unit length except for log-variances.
 
     Args:
-        encoder: makes the set.
-        aggregator: makes a vector of it, or a few.
+        encoder: returns the set.
+        aggregator: pools it to a vector, or a few.
     """
 
     def __init__(self, encoder: Encoder, aggregator: Aggregator) -> None:
@@ -48,9 +48,9 @@ class Branch(nn.Module):
         return self.aggregator.width or self.encoder.width
 
     def forward(self, x: Tensor, mask_BN: Tensor) -> Embeddings:
-        """Return the embeddings, `(B, D)` or `(B, K, D)`, and the aggregator's residual where it has one.
+        """Return the embeddings, `(B, D)` or `(B, K, D)`, and the aggregator's residual, if any.
 
-        All that compares vectors takes them from here: a log-variance is the one part that has no unit length.
+        Vectors are L2-normalised; only log-variances are not.
         """
         pooled = self._encode_and_pool(x, mask_BN)
         if self.aggregator.makes == "vectors":
@@ -59,17 +59,17 @@ class Branch(nn.Module):
         return Embeddings(torch.stack((l2_normalise(mean_BD), log_variance_BD), dim=1), pooled.residual)
 
     def _encode_and_pool(self, x: Tensor, mask_BN: Tensor) -> Pooled:
-        """Encode and aggregate sets; averages are taken before an affine map, which then maps one vector a set."""
+        """Encode and pool sets; averages are taken before an affine map, which then maps one vector per set."""
         if self.aggregator.averages and (mapped := self.encoder.before_affine(x, mask_BN)):
             x_BNF, mask_BN, affine = mapped
             return Pooled(affine(self.aggregator(x_BNF, mask_BN).vectors))
         return self.pool(self.encoder(x, mask_BN))
 
     def pool(self, encoded: Sequence[Tensor], *, context: Context | None = None) -> Pooled:
-        """Aggregate sets.
+        """Pool sets.
 
         Args:
-            encoded: what the encoder returns: `x_BND`, `mask_BN` and, where it makes one, `global_feature_BS`.
+            encoded: output of the encoder: `x_BND`, `mask_BN` and an optional `global_feature_BS`.
             context: the other modality, for an aggregator that needs it.
         """
         x_BND, mask_BN, *global_feature = encoded
@@ -79,14 +79,14 @@ class Branch(nn.Module):
 
 
 def refuse_distributions(aggregator: Aggregator, model: str) -> None:
-    """Refuse an aggregator that makes distributions, for a model that would take a log-variance for a vector.
+    """Refuse an aggregator that returns distributions, for a model that would read the log-variance as a vector.
 
     Args:
         aggregator: of the model.
-        model: says in the message what has no place for them.
+        model: name in the message.
 
     Raises:
-        InputError: it makes distributions.
+        InputError: the aggregator returns distributions.
     """
     if aggregator.makes != "vectors":
         raise InputError(
@@ -96,10 +96,10 @@ def refuse_distributions(aggregator: Aggregator, model: str) -> None:
 
 
 def refuse_global_feature(encoder: Encoder, model: str, *, others: str) -> None:
-    """Refuse an encoder that makes more than a set, for a model that has no place for it.
+    """Refuse an encoder with a global feature, for a model that does not use it.
 
     Raises:
-        InputError: it makes a global feature; the message names the model and such encoders as make none.
+        InputError: the encoder returns a global feature; the message names the model and alternative encoders.
     """
     if encoder.global_width:
         raise InputError(
@@ -109,10 +109,10 @@ def refuse_global_feature(encoder: Encoder, model: str, *, others: str) -> None:
 
 
 def check_widths(visual: int, text: int, why: str = "to look at each other they need the same width") -> None:
-    """Refuse encoders whose elements meet, and whose widths differ.
+    """Check that two encoders whose elements are compared have the same width.
 
     Raises:
-        InputError: says why they need the same.
+        InputError: the widths differ; the message gives the reason.
     """
     if visual != text:
         raise InputError(
@@ -121,10 +121,10 @@ def check_widths(visual: int, text: int, why: str = "to look at each other they 
 
 
 def look_at_each_other(*branches: Branch) -> bool:
-    """Whether an aggregator of two branches needs the other modality, so that there are no embeddings of one alone.
+    """Whether an aggregator of two branches needs the other modality, so that embeddings depend on the pair.
 
     Raises:
-        InputError: one needs a vector of the other modality, and the other makes none of its own sets alone.
+        InputError: one needs a vector of the other modality, whose aggregator does not return one from its sets alone.
     """
     for branch, other in zip(branches, reversed(branches), strict=True):
         aggregator, source = branch.aggregator, other.aggregator
@@ -142,16 +142,16 @@ def pool_both(
     *,
     all_pairs: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """Aggregate the sets of two modalities, each beside the other where its aggregator needs that.
+    """Pool the sets of two modalities, with the other as context for aggregators that need it.
 
     Args:
         branches: of the first and the second modality.
-        encoded: what their encoders return for Q and for G sets; as many of both without `all_pairs`.
-        all_pairs: every set with every one of the other modality.
+        encoded: outputs of their encoders for Q and for G sets; Q = G without `all_pairs`.
+        all_pairs: pool every set with every set of the other modality.
 
     Returns:
-        the vectors of both: `(Q, D)`, or `(Q, K, D)` where an aggregator makes K; with `all_pairs`, both are
-        `(Q, G, D)` or `(Q, G, K, D)`.
+        the vectors of both: `(Q, D)`, or `(Q, K, D)` for aggregators with K vectors; with `all_pairs`, both are
+            `(Q, G, D)` or `(Q, G, K, D)`.
     """
     alone = [
         branch.pool(sets).vectors if branch.aggregator.context == "none" else None

@@ -1,4 +1,4 @@
-"""A retrieval model of two branches that meet in one space, and the embeddings of whole splits."""
+"""Dual encoder: two branches with a common embedding space, and the embeddings of whole splits."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from polypool.tasks.similarities.vectors import (
 def encode_split(
     encode_batch: Callable[[Batch], Tensor], batches: Batches, *, device: torch.device
 ) -> Tensor:
-    """Encode batch after batch and return the embeddings of all workers, `(S, D)` or `(S, K, D)`, by sample number."""
+    """Encode all batches and return the embeddings of all workers, `(S, D)` or `(S, K, D)`, by sample index."""
     numbers, embeddings = [], []
     for number_B, batch in batches:
         numbers.append(number_B)
@@ -44,17 +44,17 @@ def encode_split(
 
 
 def as_wide_everywhere(embedding: Tensor) -> Tensor:
-    """Return embeddings that all workers can gather: sets with zero vectors after them, as many as the largest has."""
+    """Pad sets with zero vectors to the maximum size over all workers, so that they can be gathered."""
     if embedding.ndim == 2 or world() == 1:
         return embedding
     return widened(embedding, max(gather_objects(embedding.shape[1])))
 
 
 def places(number_B: Tensor) -> Tensor:
-    """Return the position of each sample in the concatenation of all workers' samples, `(S,)`.
+    """Return the index of each sample in the concatenation of all workers' samples, `(S,)`.
 
     Args:
-        number_B: numbers of this worker's samples, in its order; one that is encoded twice may be in either place.
+        number_B: indices of this worker's samples, in its order; a sample encoded twice may have either position.
     """
     number_S = gather_uneven(number_B)
     place_S = torch.empty_like(number_S)
@@ -67,10 +67,10 @@ class SplitEmbeddings:
     """A split's embeddings; called with two slices, it returns a block of the score matrix.
 
     Attributes:
-        visual: embeddings of the images or videos, `(V, D)` or `(V, K, D)`; `(V, 2, D)`, means and log-variances, where
-            the similarity is of distributions.
-        text: embeddings of the captions, `(T, D)` or `(T, K, D)`, likewise.
-        similarity: what scores them.
+        visual: embeddings of the images or videos, `(V, D)` or `(V, K, D)`; `(V, 2, D)`, means and log-variances, for
+            similarities of distributions.
+        text: embeddings of the captions, `(T, D)`, `(T, K, D)` or `(T, 2, D)`.
+        similarity: of the model.
     """
 
     visual: Tensor
@@ -87,10 +87,10 @@ class SplitEmbeddings:
         return self._score("text", rows, "text", columns)
 
     def first(self, k: int) -> SplitEmbeddings:
-        """Return the split with the first `k` vectors of each set; a smaller set has all of its own.
+        """Return the split with the first `k` vectors of each set; smaller sets are kept whole.
 
         Raises:
-            InputError: no set has as many, or the embeddings are no sets.
+            InputError: no set has as many, or the embeddings are not sets.
         """
         sizes = [1 if side.ndim == 2 else side.shape[1] for side in (self.visual, self.text)]
         if not self.similarity.of_sets or k > max(sizes):
@@ -103,7 +103,7 @@ class SplitEmbeddings:
     def uncertainty(self) -> tuple[Tensor, Tensor] | None:
         """Return the sum of the variances of each image or video `(V,)` and of each caption `(T,)`.
 
-        None where embeddings are no distributions.
+        None unless embeddings are distributions.
         """
         if not self.similarity.of_distributions:
             return None
@@ -111,7 +111,7 @@ class SplitEmbeddings:
         return visual_V, text_T
 
     def item_bytes(self) -> float:
-        """Return the mean size of an image's or video's embeddings, without zero vectors that fill up its set."""
+        """Return the mean size of an image's or video's embeddings in bytes, without zero vectors used as padding."""
         vectors = float(math.prod(self.visual.shape[1:-1]))
         if self.similarity.of_any_size and self.visual.ndim == 3:
             vectors = float(real_vectors(self.visual).sum(dim=1).double().mean())
@@ -124,14 +124,14 @@ class SplitEmbeddings:
 
 
 class DualEncoder(RetrievalModel):
-    """Two branches that meet in one space; batches are those of `RetrievalModel`.
+    """Two branches with a common embedding space; batches are as in `RetrievalModel`.
 
     Args:
         visual: the branch of images or videos.
         text: the branch of captions.
         similarity: scores embeddings.
-        objective: what is minimised.
-        regularisers: terms beside it.
+        objective: loss on the scores.
+        regularisers: further loss terms.
     """
 
     has_embeddings = True

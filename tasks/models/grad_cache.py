@@ -1,4 +1,4 @@
-"""Gradient caching: a batch passes a model in chunks, with the gradient of the whole batch."""
+"""Gradient caching: a batch is processed in chunks, with the gradient of the whole batch."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from polypool.tasks.models.retrieval_model import RetrievalModel
 
 
 def cached_passes(model: RetrievalModel, batch: Batch, *, epoch: float, chunk: int) -> Iterator[Pass]:
-    """Encode a batch in chunks, and yield passes whose gradients add up to that of the whole batch.
+    """Encode a batch in chunks, and yield passes whose gradients add up to the whole batch's.
 
     GradCache (Gao et al., "Scaling deep contrastive learning batch size under memory limited setup", RepL4NLP 2021):
     every chunk is encoded without a graph; the loss of the global batch gives the gradient of the encodings; then every
-    chunk is encoded again, with a graph, and its encodings pass their part of that gradient on. So memory holds the
-    graph of one chunk, and of the scores; encoding costs a third pass more.
+    chunk is encoded again with a graph, and backpropagates its part of that gradient. Memory holds the graph of one
+    chunk and of the scores; encoding takes a third more time.
 
-    Random numbers are those of the whole batch, if drawn by the sample, and in any case the same both times. Statistics
-    of a batch would be those of a chunk: no part of the model may have them.
+    Random numbers equal those in the whole batch if drawn per sample, and are equal in both passes in any case. Batch
+    statistics would cover only a chunk: no part of the model may use them.
 
     Args:
-        model: not wrapped; its gradients are still to be averaged over workers.
+        model: not wrapped; its gradients are not yet averaged over workers.
         batch: this worker's share.
         epoch: epochs trained so far.
-        chunk: images or videos encoded at once; of captions as many as belong to them.
+        chunk: images or videos per forward pass, with their captions.
     """
     draws = current_draws()
     sides = []
@@ -52,14 +52,14 @@ def cached_passes(model: RetrievalModel, batch: Batch, *, epoch: float, chunk: i
 
 
 class _Side:
-    """The encodings of one side of a batch, chunk by chunk; made without a graph.
+    """The encodings of one side of a batch, chunk by chunk, computed without a graph.
 
     Args:
         encode: of the model.
         batch: of both sides.
-        prefix: of the inputs of this side, which have a multiple of the samples as rows.
-        chunk: samples encoded at once.
-        draws: random numbers of the step; None if torch draws.
+        prefix: of this side's inputs, whose rows are a multiple of the samples.
+        chunk: samples per forward pass.
+        draws: random state of the step; None if torch draws.
     """
 
     def __init__(
@@ -82,14 +82,14 @@ class _Side:
         self._leaves = [_concatenated(leaves) for leaves in zip(*parts, strict=True)]
 
     def cached(self) -> Any:
-        """Return the encodings of the whole batch, detached, to take a gradient."""
+        """Return the encodings of the whole batch, detached, as leaves that collect a gradient."""
         for leaf in self._leaves:
             if isinstance(leaf, Tensor) and leaf.is_floating_point():
                 leaf.requires_grad_()
         return tree_unflatten(self._leaves, self._spec)
 
     def passes(self) -> Iterator[Pass]:
-        """Encode chunk by chunk with a graph, and yield passes of the gradient of `cached`, which must exist by now."""
+        """Encode chunk by chunk with a graph, and yield passes with the gradient of `cached`, which must exist."""
         starts = [0] * len(self._leaves)
         for part, replay, shapes in self._chunks:
             with replay.again():
@@ -125,7 +125,7 @@ def _shape(leaf: Any) -> torch.Size | None:
 
 
 def _concatenated(leaves: Sequence[Any]) -> Any:
-    """Concatenate the tensors of chunks, padded to one size with zeros; of anything else return the first."""
+    """Concatenate the chunks' tensors, zero-padded to a common size; for other values return the first."""
     if _shape(leaves[0]) is None:
         return leaves[0]
     widest = [max(sizes) for sizes in zip(*(leaf.shape[1:] for leaf in leaves), strict=True)]

@@ -1,4 +1,4 @@
-"""Sets whose first vectors say most, so that as many are compared as an evaluation asks for.
+"""Nested sets of vectors, of which evaluation can compare only the first ones.
 
 Xiao et al., "MetaEmbed: scaling multimodal retrieval at test-time with flexible late interaction", ICLR 2026
 (matryoshka multi-vector retrieval).
@@ -23,22 +23,22 @@ from polypool.tasks.similarities.vectors import first_of
 
 @MODELS.register("matryoshka")
 class Matryoshka(DualEncoder):
-    """Two branches that make sets of vectors, trained by the mean of the objective over nested groups of these.
+    """A dual encoder of sets, trained by the mean of the objective over nested groups of vectors.
 
-    A group is the first k vectors of each set; a side with fewer has all of its own. `evaluate --vectors K` then
-    compares the first K. Aggregators with learned queries make such sets, as `map(k=16)` and `qformer(k=16)`; the
-    similarity of the paper is `maxsim`, of one direction.
+    A group is the first k vectors of each set; smaller sets are used whole. `evaluate --vectors K` then compares the
+    first K. Aggregators with learned queries return such sets, for example `map(k=16)` and `qformer(k=16)`; the paper's
+    similarity is `maxsim` in one direction.
 
-    Deviations: the paper's learned tokens are read by the whole of a vision-language model, and here by the aggregator;
-    its groups are pairs of a count of queries and one of candidates, such as (1, 1), (2, 4) and (4, 8).
+    Deviations: the paper's learned tokens are processed by a whole vision-language model, here by the aggregator; its
+    groups are pairs of numbers of query and candidate vectors, such as (1, 1), (2, 4) and (4, 8).
 
     Args:
         parts: builds encoders, aggregators, similarity and objective.
-        vectors: how many vectors each group has, ascending. The last group is all of them, also where it is not named.
+        vectors: number of vectors of each group, ascending. The last group is always the whole set.
 
     Raises:
-        InputError: `vectors` is not ascending counts, or names more than there are; an aggregator makes single vectors
-            or sets of any size, or looks at the other modality.
+        InputError: `vectors` is not ascending or exceeds the sets' size; an aggregator returns single vectors or sets
+            of any size, or needs the other modality.
     """
 
     def __init__(self, parts: Parts, *, vectors: str = "1 4") -> None:
@@ -62,7 +62,7 @@ class Matryoshka(DualEncoder):
     def objective_terms(
         self, scored: Scored, sim_VT: Tensor, positive_VT: Tensor, *, epoch: float
     ) -> dict[str, Tensor]:
-        """Return the terms of all vectors, with `loss` the mean over the groups and `loss_K` that of each."""
+        """Return the terms for whole sets, with `loss` the mean over the groups and `loss_K` for each group."""
         terms = super().objective_terms(scored, sim_VT, positive_VT, epoch=epoch)
         embeddings = [side for side in (scored.visual, scored.text) if side is not None]
         losses = [terms["loss"]]
@@ -75,10 +75,10 @@ class Matryoshka(DualEncoder):
 
 
 def _ascending(vectors: str) -> list[int]:
-    """Read ascending counts.
+    """Parse ascending counts.
 
     Raises:
-        InputError: they are none.
+        InputError: the text is not a list of ascending counts.
     """
     words = vectors.split()
     if words and all(re.fullmatch("[1-9][0-9]*", word) for word in words):

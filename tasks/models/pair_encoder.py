@@ -1,4 +1,4 @@
-"""A retrieval model that looks at every pair of image and caption (Stefanini et al., ICPR 2020, section III)."""
+"""Cross-encoder: a retrieval model of image-caption pairs (Stefanini et al., ICPR 2020, section III)."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ class PaddedSets(NamedTuple):
 
     @classmethod
     def pad(cls, sets: Sequence[Tensor]) -> PaddedSets:
-        """Put `(N, D)` sets of any sizes side by side."""
+        """Pad `(N, D)` sets of any sizes to a batch."""
         size_B = torch.tensor([len(x_ND) for x_ND in sets], device=sets[0].device)
         x_BND = pad_sequence(list(sets), batch_first=True)
         return cls(x_BND, torch.arange(x_BND.shape[1], device=size_B.device) < size_B[:, None])
 
     def widened(self, size: int) -> PaddedSets:
-        """Return the sets with more padding, so that each has `size` elements."""
+        """Pad the sets further, to `size` elements."""
         more = size - self.mask_BN.shape[1]
         return PaddedSets(F.pad(self.x_BND, (0, 0, 0, more)), F.pad(self.mask_BN, (0, more)))
 
@@ -66,7 +66,7 @@ class PaddedSets(NamedTuple):
 def encode_sets(
     encode_batch: Callable[[Batch], PaddedSets], batches: Batches, *, device: torch.device
 ) -> list[Tensor]:
-    """Encode batch after batch and return the sets of all workers, `(N, D)` each, in the order of their numbers."""
+    """Encode all batches and return the sets of all workers, `(N, D)` each, by sample index."""
     numbers, elements, sizes = [], [], []
     for number_B, batch in batches:
         x_BND, mask_BN = encode_batch(on_device(batch, device))
@@ -80,18 +80,18 @@ def encode_sets(
 class PairEncoder(RetrievalModel):
     """Encoders of each modality, then a cross-modal encoder, aggregators and a similarity for every pair.
 
-    Batches are those of `RetrievalModel`. A pair's two embeddings depend on both its sides: through the cross-modal
-    encoder, through aggregators that need a context, or both.
+    Batches are as in `RetrievalModel`. A pair's two embeddings depend on both sides: through the cross-modal encoder,
+    through aggregators that need a context, or both.
 
     Args:
         visual: encoder and aggregator of images or videos.
         text: encoder and aggregator of captions.
         similarity: scores a pair's two embeddings.
-        objective: what is minimised.
-        regularisers: none; they would need embeddings of one modality alone.
-        cross: lets the sets of a pair look at each other; None where the aggregators alone do.
-        chunk: pairs computed at a time, 256 or, without a cross-modal encoder, 1,024 by default. In training, each part
-            is computed a second time for the gradient, so that memory grows with `chunk`, not with a batch's pairs.
+        objective: loss on the scores.
+        regularisers: must be empty, because embeddings depend on the pair.
+        cross: cross-modal encoder of a pair's sets, or None if aggregators use the context.
+        chunk: pairs per forward pass, 256 or, without a cross-modal encoder, 1,024 by default. In training each chunk
+            is recomputed for the gradient, so memory depends on `chunk` instead of the batch's number of pairs.
     """
 
     looks_at_pairs = True
@@ -132,7 +132,7 @@ class PairEncoder(RetrievalModel):
         )
 
     def score_encoded(self, batch: Batch, visual: PaddedSets, text: PaddedSets) -> Scored:
-        """Score the global batch: each worker its own images against the captions of all."""
+        """Score the global batch: each worker scores its images against the captions of all workers."""
         text = text.widened(max(gather_objects(text.mask_BN.shape[1])))
         captions = PaddedSets(gather_shared(text.x_BND), gather(text.mask_BN))
         return Scored.of_batch(batch, gather(self.score(visual, captions)))
@@ -149,7 +149,7 @@ class PairEncoder(RetrievalModel):
         return checkpoint(self._score_block, visual, text, use_reentrant=False, context_fn=drawn_again)
 
     def _score_block(self, visual: PaddedSets, text: PaddedSets) -> Tensor:
-        """Return the `(V, T)` scores of a few images and captions, all pairs at once."""
+        """Return the scores `(V, T)` of a few images and captions, all pairs in one pass."""
         rows, columns = len(visual.x_BND), len(text.x_BND)
         if self.cross is None:
             pooled = pool_both((self.visual, self.text), (visual, text), all_pairs=True)
@@ -177,9 +177,9 @@ IMAGES, CAPTIONS = 64, 128
 
 
 class PairScores:
-    """Scores of a split, of any block; each is computed once, but for what a block repeats.
+    """Block-wise scores of a split; each score is computed once, unless blocks overlap.
 
-    Every worker must ask for the same.
+    Every worker must request the same blocks.
 
     Args:
         model: scores every image with every caption of two padded sets.

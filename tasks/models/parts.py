@@ -1,4 +1,4 @@
-"""The model of a retrieval run: encoders, aggregators and a similarity that fit together."""
+"""Builder of a retrieval run's model: matching encoders, aggregators and similarity."""
 
 from __future__ import annotations
 
@@ -34,21 +34,21 @@ from polypool.tasks.similarities.similarity import Similarity
 
 
 def is_adapted(run: Run) -> bool:
-    """Whether the model of a run has published weights that its checkpoints leave out."""
+    """Whether the run's model has published weights that its checkpoints omit."""
     return any(each.adapt for each in (run, *run.members.values()))
 
 
 def without_adaptation(run: Run) -> Run:
-    """Return the run whose model is that of this one with its adaptations merged."""
+    """Return the run of the model after merging its adaptations."""
     members = {name: replace(each, adapt="") for name, each in run.members.items()}
     return replace(run, adapt="", members=members)
 
 
 def _adaptation(run: Run) -> Adaptation | None:
-    """Return the adaptation of a run's encoders, if it has one.
+    """Return the adaptation of a run's encoders, if any.
 
     Raises:
-        InputError: it is for encoders with published weights, and the run has none.
+        InputError: the run has no encoder with published weights.
     """
     if not run.adapt:
         return None
@@ -63,12 +63,12 @@ def _adaptation(run: Run) -> Adaptation | None:
 
 
 class Parts:
-    """What the model of a run can be made of; every call makes a new part, with weights of its own.
+    """Builds the parts of a run's model; every call creates a new part with separate weights.
 
     Args:
         run: names the aggregators, the similarity, the objective and the regularisers.
-        visual: makes the visual encoder, with published weights where it has them.
-        text: makes the text encoder, likewise.
+        visual: creates the visual encoder, with published weights if it has them.
+        text: creates the text encoder, with published weights if it has them.
     """
 
     def __init__(self, run: Run, *, visual: Callable[[], Encoder], text: Callable[[], Encoder]) -> None:
@@ -111,10 +111,10 @@ class Parts:
         )
 
     def both_sides(self) -> tuple[Branch, Branch, Similarity]:
-        """Return encoder and aggregator of each side, whose embeddings meet in one space, and their similarity.
+        """Return encoder and aggregator of each side, with embeddings in a common space, and their similarity.
 
         Raises:
-            InputError: embeddings of two widths, or with a similarity or regularisers of others.
+            InputError: the widths of the embeddings differ, or the similarity or regularisers do not support them.
         """
         run, (visual, text) = self.run, self.branches()
         if visual.width != text.width:
@@ -136,15 +136,15 @@ class Parts:
         return CROSS_ENCODERS.build(self.run.cross, width) if self.run.cross else None
 
     def similarity(self, visual: Aggregator, text: Aggregator, *, width: int | None = None) -> Similarity:
-        """Return the similarity that the run names, or else the usual one for what two aggregators make.
+        """Return the run's similarity, or the default for the outputs of two aggregators.
 
         Args:
             visual: the aggregator of images or videos.
-            text: that of captions.
-            width: of the embeddings, for a similarity that takes it.
+            text: the aggregator of captions.
+            width: of the embeddings, for a similarity that needs it.
 
         Raises:
-            InputError: one of them makes distributions and the other none, or the similarity is not of what they make.
+            InputError: only one returns distributions, or the similarity does not support their outputs.
         """
         run, counts = self.run, {visual.num_embeddings, text.num_embeddings}
         distributions = _makes_distributions(run, visual, text)
@@ -196,12 +196,11 @@ def _usual_similarity(visual: Aggregator, text: Aggregator) -> str:
 
 
 def retrieval_model(run: Run, parts: Parts) -> RetrievalModel:
-    """Return a new model of a run: the one it names, or two branches, or a model of pairs where both sides of one
-    must be seen together.
+    """Return a new model of a run: the named one, a dual encoder, or a cross-encoder for pair embeddings.
 
     Raises:
-        InputError: a name or a parameter that does not exist, embeddings of two widths, embeddings with a similarity or
-            regularisers of others, or regularisers with a model that has no embeddings of one modality alone.
+        InputError: an unknown name or parameter, embeddings of different widths, embeddings that the similarity or
+            regularisers do not support, or regularisers with a cross-encoder.
     """
     if run.model:
         if run.cross:

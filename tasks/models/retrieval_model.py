@@ -1,4 +1,4 @@
-"""The base class of retrieval models: encoders, scores of all visual items with all texts, and a batch's loss."""
+"""Base class of retrieval models: encoders, scores of all visual items with all texts, and a batch's loss."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ TRAINING_ONLY = ("objective.", "regularisers.")
 
 
 class Scored(NamedTuple):
-    """The scores of the global batch: V images or videos, all workers' together, and T captions.
+    """The scores of the global batch: V images or videos of all workers, and T captions.
 
     Attributes:
         sim_VT: scores of every image or video with every caption, `(V, T)`, in at least float32.
-        item_V: the number of each row's image or video in its split; one that was drawn twice comes twice.
+        item_V: the index of each row's image or video in its split; duplicates are repeated.
         row_T: the row that each column was drawn with.
-        visual: embeddings of the rows, where the model has embeddings of one modality alone.
-        text: embeddings of the columns, likewise.
+        visual: embeddings of the rows; None if embeddings depend on the pair.
+        text: embeddings of the columns; None if embeddings depend on the pair.
     """
 
     sim_VT: Tensor
@@ -59,38 +59,37 @@ class Scored(NamedTuple):
         """Return global scores with the items and rows of all workers' batches.
 
         Args:
-            batch: this worker's; every worker holds equally many images and equally many captions.
+            batch: this worker's; every worker has equally many images and equally many captions.
             sim_VT: the scores of the global batch, in order of rank.
-            visual: embeddings of the global batch.
-            text: likewise.
+            visual: visual embeddings of the global batch.
+            text: text embeddings of the global batch.
         """
         row_T = gather(batch["row"] + rank() * len(batch["item"]))
         return cls(sim_VT, gather(batch["item"]), row_T, visual, text)
 
 
 class RetrievalModel(nn.Module, ABC):
-    """Scores images or videos against texts, and is trained by the loss that it returns.
+    """Scores images or videos against texts, and returns its training loss.
 
     Batches hold `visual` and `visual_mask` of n images or videos, `text` and `text_mask` of m captions, `item`, the
-    number of each image in its split, and `row`, the row that each caption belongs to.
+    index of each image in its split, and `row`, the row of each caption's image.
 
-    The objective and the regularisers are modules of the model: what they learn is in its parameters, and so in
-    checkpoints, in the optimiser and in DDP's mean over workers.
+    The objective and the regularisers are submodules: their parameters are part of checkpoints, of the optimiser and of
+    DDP's averaging over workers.
 
-    A model of one's own is a class that a run names (`--model my_package.models:Mine`), or that is registered with
-    `infra.registry.MODELS`. It is built as `Mine(parts, *, ...)` from `tasks.models.parts.Parts`, whose methods make
-    new encoders, aggregators, the similarity, the objective and the regularisers of the run; its keyword-only
-    parameters are set by the run's spec. It calls
-    `super().__init__(similarity, parts.objective(), parts.regularisers())`.
+    A custom model is a class named by a run (`--model my_package.models:Mine`) or registered with
+    `infra.registry.MODELS`. It is built as `Mine(parts, *, ...)` from `tasks.models.parts.Parts`, whose methods create
+    new encoders, aggregators, the similarity, the objective and the regularisers of the run; the run's spec sets its
+    keyword-only parameters. It calls `super().__init__(similarity, parts.objective(), parts.regularisers())`.
 
     Args:
         similarity: scores embeddings.
-        objective: what is minimised.
-        regularisers: terms beside it.
+        objective: loss on the scores.
+        regularisers: further loss terms.
 
     Raises:
-        InputError: regularisers, for a model that has no embeddings of one modality alone, or of what the similarity
-            does not compare.
+        InputError: regularisers for a model without separate embeddings of each modality, or for another kind of
+            embeddings than the similarity's.
     """
 
     regularisers: Any
@@ -98,12 +97,12 @@ class RetrievalModel(nn.Module, ABC):
     has_embeddings: bool = False
     """Whether `score_encoded` returns the embeddings of each modality alone, which regularisers need."""
     looks_at_pairs: bool = False
-    """Whether every pair costs a pass through the model; `scorer` then returns a `tasks.scoring.scores.PairsScore`."""
+    """Whether every pair needs a forward pass; `scorer` then returns a `tasks.scoring.scores.PairsScore`."""
 
     text_inputs: Callable[..., TextInputs] | None = None
-    """A class method that returns what the model reads of captions; None for their words. It is called with the
-    captions, the tokenizer of the text encoder, `limit`, the words after which a caption is cut (0 for never), and the
-    parameters of the run's spec of the model."""
+    """A class method that returns the model's text inputs; None for tokens only. It is called with the captions, the
+    tokenizer of the text encoder, `limit`, the maximum number of words (0 for no limit), and the parameters of the
+    model's spec."""
 
     def __init__(
         self, similarity: Similarity, objective: Objective, regularisers: Iterable[Regulariser] = ()
@@ -129,24 +128,24 @@ class RetrievalModel(nn.Module, ABC):
 
     @abstractmethod
     def encode_visual(self, batch: Batch) -> Any:
-        """Return what the model makes of images or videos alone, such as `Embeddings`."""
+        """Encode images or videos without their texts, for example to `Embeddings`."""
 
     @abstractmethod
     def encode_text(self, batch: Batch) -> Any:
-        """Return what the model makes of captions alone."""
+        """Encode captions without their images."""
 
     @abstractmethod
     def score(self, visual: Any, text: Any) -> Tensor:
-        """Return the `(V, T)` scores of what `encode_visual` and `encode_text` returned, in at least float32."""
+        """Return the scores `(V, T)` of outputs of `encode_visual` and `encode_text`, in at least float32."""
 
     @abstractmethod
     def score_encoded(self, batch: Batch, visual: Any, text: Any) -> Scored:
-        """Score the global batch; every worker holds equally many images and equally many captions.
+        """Score the global batch; every worker has equally many images and equally many captions.
 
         Args:
             batch: this worker's share.
-            visual: what `encode_visual` made of it.
-            text: what `encode_text` made of it.
+            visual: output of `encode_visual`.
+            text: output of `encode_text`.
         """
 
     def score_batch(self, batch: Batch) -> Scored:
@@ -155,32 +154,32 @@ class RetrievalModel(nn.Module, ABC):
 
     @abstractmethod
     def scorer(self, images: Batches, captions: Batches) -> Score:
-        """Encode a split once, and return what scores any block of it."""
+        """Encode a split once, and return a function that scores any block of it."""
 
     def forward(self, batch: Batch, *, epoch: float) -> dict[str, Tensor]:
-        """Return the objective on the global batch plus the weighted regularisers, and every part of them by name.
+        """Return the objective on the global batch plus the weighted regularisers, and all terms by name.
 
-        Items that are drawn twice, and captions of one item, are never negatives of each other: see `batch_positives`.
+        Duplicates of items, and captions of one item, are never negatives of each other: see `batch_positives`.
 
         Args:
             batch: this worker's share of the batch.
             epoch: epochs trained so far, as a fraction.
 
         Returns:
-            Scalars, the same on every worker: `loss` is minimised; what the objective returns beside it, each
-            regulariser's unweighted term, the mean score of pairs and of negatives, how far scores deviate, and the
-            variance of embeddings are logged.
+            Scalars, the same on every worker: `loss` is minimised; the objective's other terms, each regulariser's
+                unweighted term, the mean scores of pairs and of negatives, the standard deviation of scores, and the
+                variance of embeddings are logged.
         """
         return self.terms(self.score_batch(batch), epoch=epoch)
 
     def terms(self, scored: Scored, *, epoch: float) -> dict[str, Tensor]:
-        """Return what `forward` returns of the scores of the global batch."""
+        """Return the terms of `forward` from the scores of the global batch."""
         positive_VT = batch_positives(scored.item_V, scored.row_T)
         with torch.autocast(scored.sim_VT.device.type, enabled=False):
             sim_VT = at_least_float32(scored.sim_VT)
             terms = self.objective_terms(scored, sim_VT, positive_VT, epoch=epoch)
             sides = [s.map(at_least_float32) for s in (scored.visual, scored.text) if s is not None]
-            for regulariser in self.regularisers:  # which are refused for models without embeddings
+            for regulariser in self.regularisers:  # regularisers are refused for models without embeddings
                 term = regulariser(*sides)
                 terms[regulariser.name] = term
                 terms["loss"] = terms["loss"] + regulariser.weight * term
@@ -197,23 +196,23 @@ class RetrievalModel(nn.Module, ABC):
     def objective_terms(
         self, scored: Scored, sim_VT: Tensor, positive_VT: Tensor, *, epoch: float
     ) -> dict[str, Tensor]:
-        """Return what the objective returns of the scores of the global batch.
+        """Return the objective's terms from the scores of the global batch.
 
         Args:
             scored: the batch.
             sim_VT: its scores, in at least float32, and outside autocast.
-            positive_VT: which of them are of items and captions that belong together.
+            positive_VT: mask of matching items and captions.
             epoch: epochs trained so far, as a fraction.
         """
         return self.objective(sim_VT, scored.row_T, positive_VT, epoch=epoch)
 
     def _points(self, embedding: Tensor) -> Tensor:
-        """Return one point of each embedding, `(B, D)`: the mean of a set, or of a distribution."""
+        """Return one point per embedding, `(B, D)`: the mean of a set, or of a distribution."""
         if self.similarity.of_distributions:
             return mean_and_log_variance(embedding)[0]
         return mean_vector(embedding)
 
 
 def variance(x_BD: Tensor) -> Tensor:
-    """Return the mean squared distance of vectors from their mean; 0 where all are one, near 1 for unit vectors."""
+    """Return the mean squared distance of vectors from their mean; 0 if all are equal, near 1 for unit vectors."""
     return (x_BD - x_BD.mean(dim=0)).square().sum(dim=1).mean()
