@@ -25,6 +25,7 @@ from polypool.infra.errors import InputError
 from polypool.infra.process.command import command
 from polypool.infra.registry import AGGREGATORS
 from polypool.pipelines.recipes.load import derive
+from polypool.pipelines.training.loop.capture import own_stream
 from polypool.pipelines.training.loop.optim import chunked_gradients
 
 
@@ -99,6 +100,12 @@ def steps(device: torch.device, *, quick: bool) -> None:
         first = on_device(made[0], device)
         sides = (milliseconds(partial(trainer.train_step, first)) for trainer in (half, whole))
         compare(f"step in bfloat16 / float32, {size} sets", *sides, rounds=7)
+        with own_stream(device):
+            for precision, eager in (("float32", whole), ("bfloat16", half)):
+                captured = step.past_warm_up(derive(settings, optim={"precision": precision}), device)
+                captured.capture()
+                sides = (milliseconds(partial(trainer.train_step, first)) for trainer in (captured, eager))
+                compare(f"step as a CUDA graph / eager, {precision}", *sides, rounds=7)
         compare(
             f"{len(made)} batches loaded ahead / one by one",
             milliseconds(lambda: deque(load(data, order, 0, device), maxlen=0)),

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from polypool.infra.compute.dist import rank, world
@@ -16,6 +18,9 @@ from polypool.infra.errors import InputError
 
 Batch = dict[str, Tensor]
 """Tensors by name, with samples on the first axis; `x_mask` is the bool mask of `x`."""
+
+THREADS = 4
+"""Threads that make the batches of a GPU."""
 
 
 class Dataset(Protocol):
@@ -89,22 +94,52 @@ def load(
 ) -> Iterator[tuple[int, dict[str, Tensor]]]:
     """Yield `(size of the global batch, this worker's part on the device)` for the rest of an epoch.
 
-    A thread prefetches the next batch.
+    A thread makes the next batch while the current one is used. For a GPU, threads make several, padded to few widths,
+    and a separate stream copies them.
     """
-    epoch = samples // order.epoch_samples
+    epoch, gpu = samples // order.epoch_samples, device.type == "cuda"
+    copies = torch.cuda.Stream(device) if gpu else None
 
-    def make(index_B: np.ndarray) -> tuple[int, dict[str, Tensor]]:
+    def make(index_B: np.ndarray) -> tuple[int, Batch, Any]:
         batch = data.batch(np.array_split(index_B, world())[rank()], seed=order.seed, epoch=epoch)
-        if device.type == "cuda":
-            batch = {key: x.pin_memory().to(device, non_blocking=True) for key, x in batch.items()}
-        return len(index_B), batch
+        if copies is None:
+            return len(index_B), batch, None
+        with torch.cuda.stream(copies):
+            batch = {
+                name: x.pin_memory().to(device, non_blocking=True) for name, x in in_few_widths(batch).items()
+            }
+            return len(index_B), batch, copies.record_event()
 
-    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="batches") as pool:
-        waiting = None
+    def arrived(coming: Future[tuple[int, Batch, Any]]) -> tuple[int, Batch]:
+        size, batch, copied = coming.result()
+        if copied is not None:
+            stream = torch.cuda.current_stream(device)
+            stream.wait_event(copied)
+            for x in batch.values():
+                x.record_stream(stream)
+        return size, batch
+
+    ahead = THREADS if gpu else 1
+    with ThreadPoolExecutor(max_workers=ahead, thread_name_prefix="batches") as pool:
+        coming: deque[Future[tuple[int, Batch, Any]]] = deque()
         for index_B in order.batches(samples):
-            coming = pool.submit(make, index_B)
-            if waiting is not None:
-                yield waiting.result()
-            waiting = coming
-        if waiting is not None:
-            yield waiting.result()
+            coming.append(pool.submit(make, index_B))
+            if len(coming) > ahead:
+                yield arrived(coming.popleft())
+        while coming:
+            yield arrived(coming.popleft())
+
+
+def in_few_widths(batch: Batch) -> Batch:
+    """Pad sets, so that batches have few shapes: to at most 8 widths up to twice a width, an eighth more at most."""
+    padded = dict(batch)
+    for name, mask_BN in batch.items():
+        x = batch.get(name.removesuffix("_mask"))
+        if not name.endswith("_mask") or x is None or x.ndim > 3 or x.shape[:2] != mask_BN.shape:
+            continue
+        size = mask_BN.shape[1]
+        step = 1 << max(0, size.bit_length() - 4)
+        more = -size % step
+        padded[name] = F.pad(mask_BN, (0, more))
+        padded[name.removesuffix("_mask")] = F.pad(x, (0, 0) * (x.ndim - 2) + (0, more))
+    return padded

@@ -186,6 +186,8 @@ class Optim:
     """Whether to drop an epoch's last batch if it is incomplete."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """`auto` is bfloat16 on GPUs that support it in hardware, and on such CPUs if measured to be faster."""
+    capture: Literal["auto", "off"] = "auto"
+    """`auto` runs each training step on a GPU as one CUDA graph, where its operations allow it."""
 
     def __post_init__(self) -> None:
         validate(self, prefix="--optim.")

@@ -101,7 +101,11 @@ def warmup_steps(optim: Optim, *, epoch_steps: int) -> int:
 def set_lr(optimizer: torch.optim.Optimizer, optim: Optim, scale: float) -> None:
     """Set the learning rate of every group."""
     for group in optimizer.param_groups:
-        group["lr"] = optim.lr * group["factor"] * scale
+        lr = optim.lr * group["factor"] * scale
+        if isinstance(group["lr"], Tensor):  # that a CUDA graph reads
+            group["lr"].fill_(lr)
+        else:
+            group["lr"] = lr
 
 
 def ready_gradients(optimizer: torch.optim.Optimizer, optim: Optim, *, step: int, epoch_steps: int) -> Tensor:
@@ -116,12 +120,16 @@ def ready_gradients(optimizer: torch.optim.Optimizer, optim: Optim, *, step: int
         step: counted from 0.
         epoch_steps: steps of an epoch.
     """
-    for group in optimizer.param_groups:
-        if step < group["frozen_epochs"] * epoch_steps:
-            for parameter in group["params"]:
-                parameter.grad = None
+    for group in frozen_groups(optimizer, step=step, epoch_steps=epoch_steps):
+        for parameter in group["params"]:
+            parameter.grad = None
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     return nn.utils.clip_grad_norm_(parameters, optim.clip or math.inf)
+
+
+def frozen_groups(optimizer: torch.optim.Optimizer, *, step: int, epoch_steps: int) -> list[dict[str, Any]]:
+    """Return the parameter groups that are frozen at a step."""
+    return [group for group in optimizer.param_groups if step < group["frozen_epochs"] * epoch_steps]
 
 
 def chunked_gradients(

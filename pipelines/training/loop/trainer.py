@@ -23,7 +23,8 @@ from polypool.encoders.encoder import recompute
 from polypool.infra.batches import load, order_of
 from polypool.infra.compute.cost import CostMeter
 from polypool.infra.compute.dist import broadcast_state, gather_objects, rank, world
-from polypool.infra.compute.dropout import Draws, drawn
+from polypool.infra.compute.dropout import Draws, current_draws, drawn
+from polypool.infra.compute.randomness import state_of
 from polypool.infra.digests import refuse_damaged
 from polypool.infra.errors import InputError
 from polypool.infra.process.progress import resumed_bar
@@ -40,9 +41,11 @@ from polypool.pipelines.training.checkpoint import (
     write_model,
 )
 from polypool.pipelines.training.loop.averaging import WeightAverage
+from polypool.pipelines.training.loop.capture import CapturedSteps, Recorder, own_stream, put_rates, why_not
 from polypool.pipelines.training.loop.collapse import CollapseWatch
 from polypool.pipelines.training.loop.optim import (
     chunked_gradients,
+    frozen_groups,
     lr_scale,
     make_optimizer,
     ready_gradients,
@@ -134,6 +137,8 @@ class Trainer:
             else None
         )
         self.parallel: nn.Module = self.model
+        self.captured: CapturedSteps | None = None
+        self._hash = None if device.type == "cpu" else torch.zeros((), dtype=torch.int64, device=device)
         # for random numbers not drawn per sample: different for each seed and worker
         torch.manual_seed(int(np.random.SeedSequence((run.seed, rank())).generate_state(1)[0]))
         (precision, *_) = gather_objects(
@@ -167,6 +172,20 @@ class Trainer:
         Raises:
             InputError: the loss became NaN or infinite, or no score on `val` was finite.
         """
+        with own_stream(self.device):
+            self.capture()
+            return self._train()
+
+    def capture(self) -> None:
+        """Run the steps that follow as CUDA graphs, where that is possible; a note says why it is not on a GPU."""
+        reason = why_not(self.run.optim, self.optimizer, self.device)
+        put_rates(self.optimizer, self.device, captured=not reason)
+        if not reason:
+            self.captured = CapturedSteps(self._update, Recorder())
+        elif self.device.type == "cuda" and self.log is not None:
+            _print(f"note: steps are not captured as CUDA graphs: {reason}")
+
+    def _train(self) -> bool:
         optim, epoch_steps = self.run.optim, self.order.epoch_steps
         if self.log is not None:
             self.log.tags({PRECISION: str(self.progress.precision)})
@@ -248,7 +267,11 @@ class Trainer:
     def _draws(self, size: int) -> Draws:
         """Return the random draws of a step on this worker's part of a global batch."""
         samples = size // world()  # as many on each worker
-        return Draws(seed=self.run.seed, step=self.step, first=rank() * samples, samples=samples)
+        if self._hash is not None:
+            self._hash.fill_(state_of(self.run.seed, self.step))
+        return Draws(
+            seed=self.run.seed, step=self.step, first=rank() * samples, samples=samples, state=self._hash
+        )
 
     def _count(self, cost: CostMeter, steps: int) -> None:
         self.progress.cost += cost.lap()
@@ -263,10 +286,25 @@ class Trainer:
 
     def train_step(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
         """Change the weights by a batch on the device; return the loss, its parts and the norm of the gradient."""
-        optim, order = self.run.optim, self.order
-        set_lr(self.optimizer, optim, lr_scale(optim, step=self.step, epoch_steps=order.epoch_steps))
+        optim, epoch_steps = self.run.optim, self.order.epoch_steps
+        set_lr(self.optimizer, optim, lr_scale(optim, step=self.step, epoch_steps=epoch_steps))
+        epoch = self.progress.samples / self.order.epoch_samples
+        if self.captured is None:
+            terms = self._update(batch, epoch)
+        else:
+            frozen = len(frozen_groups(self.optimizer, step=self.step, epoch_steps=epoch_steps))
+            terms = self.captured(batch, epoch, more=frozen)
+        self.average.update(self.step)
+        if self.step == 0:
+            self.watch.begin(terms)
+        return terms
+
+    def _update(self, batch: dict[str, Tensor], epoch: Any) -> dict[str, Tensor]:
+        """Update the weights; return what `train_step` returns."""
+        optim = self.run.optim
+        if draws := current_draws():
+            draws.count = 0
         self.optimizer.zero_grad(set_to_none=True)
-        epoch = self.progress.samples / order.epoch_samples
         if optim.chunk:
             assert isinstance(self.adapter, Chunked)  # `prepare` refuses others
             terms = chunked_gradients(
@@ -276,12 +314,9 @@ class Trainer:
             with self.precision:
                 terms = self.adapter.loss(self.parallel, batch, epoch=epoch)
             terms["loss"].backward()
-        norm = ready_gradients(self.optimizer, optim, step=self.step, epoch_steps=order.epoch_steps)
+        norm = ready_gradients(self.optimizer, optim, step=self.step, epoch_steps=self.order.epoch_steps)
         self.optimizer.step()
-        self.average.update(self.step)
-        if self.step == 0:
-            self.watch.begin(terms)
-        return {**terms, "gradient_norm": norm}
+        return {name: x.detach() for name, x in terms.items()} | {"gradient_norm": norm}
 
     def _warn(self, collapsed: str) -> None:
         if collapsed and self.log is not None:
@@ -304,7 +339,7 @@ class Trainer:
                 "or check the features with `polypool ingest verify`"
             )
         if self.log is not None:
-            values["lr"] = max(group["lr"] for group in self.optimizer.param_groups)
+            values["lr"] = max(float(group["lr"]) for group in self.optimizer.param_groups)
             self.log.log({f"train/{name}": value for name, value in values.items()}, step=self.step)
 
     def _validate(self) -> dict[str, float]:

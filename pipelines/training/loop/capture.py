@@ -1,0 +1,152 @@
+"""Training steps as CUDA graphs: the host launches one graph a step in place of some hundred kernels."""
+
+from __future__ import annotations
+
+import operator
+import sys
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from polypool.infra.batches import Batch
+from polypool.infra.compute.dist import world
+from polypool.tasks.run import Optim
+
+EAGER = 2
+"""Steps of a kind before its capture, in which optimisers and libraries allocate what they keep."""
+
+Step = Callable[[Batch, Any], dict[str, Tensor]]
+"""`step(batch, epoch)` updates the weights and returns scalars."""
+Record = Callable[[Callable[[], dict[str, Tensor]]], tuple[Callable[[], None], dict[str, Tensor]]]
+"""Captures a function without running it; returns what replays it, and the scalars that a replay overwrites."""
+
+
+class Epoch:
+    """The epochs trained so far, during a capture: may be compared, and nothing else.
+
+    Every comparison is kept, since the graph is valid for the epochs with the same results.
+    """
+
+    def __init__(self, value: float) -> None:
+        self.value, self.compared = value, []
+
+    def holds(self, epoch: float) -> bool:
+        """Return whether the comparisons have the same results for another epoch."""
+        return all(compare(epoch, other) == result for compare, other, result in self.compared)
+
+    def _compare(self, compare: Callable[[float, float], bool], other: float) -> bool:
+        result = compare(self.value, other)
+        self.compared.append((compare, other, result))
+        return result
+
+    def __lt__(self, other: float) -> bool:
+        return self._compare(operator.lt, other)
+
+    def __le__(self, other: float) -> bool:
+        return self._compare(operator.le, other)
+
+    def __gt__(self, other: float) -> bool:
+        return self._compare(operator.gt, other)
+
+    def __ge__(self, other: float) -> bool:
+        return self._compare(operator.ge, other)
+
+
+class CapturedSteps:
+    """Runs steps on one device, from the third of each kind on by replaying a graph.
+
+    Steps of one kind have batches of the same shapes, the same `more`, and epochs that compare alike. Where a step
+    cannot be captured, a line says why, and all steps run eagerly.
+
+    A graph repeats operations and not Python: the operations of a step must follow from its kind, and all that changes
+    from step to step must be in tensors, as the learning rates and the seeds of random draws are.
+
+    Args:
+        step: what is captured.
+        record: captures it.
+    """
+
+    def __init__(self, step: Step, record: Record) -> None:
+        self._step, self._record = step, record
+        self._eager: Counter[Hashable] = Counter()
+        self._graphs: dict[Hashable, list[tuple[Epoch, Batch, Callable[[], None], dict[str, Tensor]]]] = {}
+        self.off = False
+
+    def __call__(self, batch: Batch, epoch: float, more: Hashable = ()) -> dict[str, Tensor]:
+        """Run a step; the next one may overwrite the scalars that it returns."""
+        kind = more, *((name, x.shape, x.dtype) for name, x in batch.items())
+        for captured, inputs, replay, terms in self._graphs.get(kind, ()):
+            if captured.holds(epoch):
+                torch._foreach_copy_([*inputs.values()], [batch[name] for name in inputs])
+                replay()
+                return terms
+        if self.off or self._eager[kind] < EAGER:
+            self._eager[kind] += 1
+            return self._step(batch, epoch)
+        captured, inputs = Epoch(epoch), {name: x.clone() for name, x in batch.items()}
+        try:
+            replay, terms = self._record(lambda: self._step(inputs, captured))
+        except Exception as error:  # whatever a part of one's own does that a graph cannot hold
+            self.off = True
+            reason = str(error).partition("\n")[0]
+            sys.stderr.write(f"note: steps are not captured as CUDA graphs (--optim.capture): {reason}\n")
+            return self._step(batch, epoch)
+        self._graphs.setdefault(kind, []).append((captured, inputs, replay, terms))
+        replay()
+        return terms
+
+
+class Recorder:
+    """Captures on the current stream of a GPU; its graphs share one pool of memory."""
+
+    def __init__(self) -> None:
+        self._pool = torch.cuda.graph_pool_handle()
+
+    def __call__(
+        self, function: Callable[[], dict[str, Tensor]]
+    ) -> tuple[Callable[[], None], dict[str, Tensor]]:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool, stream=torch.cuda.current_stream()):
+            terms = function()
+        return graph.replay, terms
+
+
+def why_not(optim: Optim, optimizer: torch.optim.Optimizer, device: torch.device) -> str:
+    """Return why the steps of a run are not captured; empty if they are."""
+    if device.type != "cuda":
+        return f"the device is {device.type}"
+    reasons = {
+        "--optim.capture is off": optim.capture == "off",
+        "several workers train": world() > 1,
+        "--optim.chunk splits a step": optim.chunk > 0,
+        "--optim.recompute keeps states of random generators on the host": optim.recompute,
+        f"{type(optimizer).__name__} reads its learning rate on the host": "capturable"
+        not in optimizer.defaults,
+    }
+    return next((reason for reason, holds in reasons.items() if holds), "")
+
+
+def put_rates(optimizer: torch.optim.Optimizer, device: torch.device, *, captured: bool) -> None:
+    """Keep the learning rates on the device where steps are captured, else as numbers."""
+    for group in optimizer.param_groups:
+        lr = float(group["lr"])
+        group["lr"] = torch.full((), lr, device=device) if captured else lr
+        if "capturable" in group:
+            group["capturable"] = captured
+
+
+@contextmanager
+def own_stream(device: torch.device) -> Iterator[None]:
+    """Run on a stream that can be captured, which a GPU's default stream cannot."""
+    if device.type != "cuda":
+        yield
+        return
+    before, stream = torch.cuda.current_stream(), torch.cuda.Stream()
+    stream.wait_stream(before)
+    with torch.cuda.stream(stream):
+        yield
+    before.wait_stream(stream)
