@@ -66,7 +66,7 @@ class Chunked(Protocol):
 
 
 @runtime_checkable
-class Watchful(Protocol):
+class CollapseCheck(Protocol):
     """An adapter that detects a collapsed model, so that a run warns in its first epoch."""
 
     @abstractmethod

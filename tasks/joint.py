@@ -15,7 +15,7 @@ from polypool.infra.batches import Batch
 from polypool.infra.errors import InputError
 from polypool.infra.registry import TASKS
 from polypool.infra.tracking import Source
-from polypool.tasks.abilities import Chunked, CountsWords, Pass, Watchful
+from polypool.tasks.abilities import Chunked, CollapseCheck, CountsWords, Pass
 from polypool.tasks.adapter import Evaluation, Member, Metric, TaskAdapter
 from polypool.tasks.inputs.joint_batches import MEMBER, JointData
 from polypool.tasks.run import Run, member_runs
@@ -97,7 +97,7 @@ _OF_ENCODER = {"text": "text", "text.encoder": "text", "visual": "visual", "visu
 
 
 @TASKS.register("joint")
-class Joint(TaskAdapter, Chunked, Watchful):
+class Joint(TaskAdapter, Chunked, CollapseCheck):
     """The tasks of `run.members`, each with separate data, head, objective and protocol.
 
     A batch is from one task, drawn by weight. The joint run's settings apply to all tasks (see
@@ -225,7 +225,7 @@ class Joint(TaskAdapter, Chunked, Watchful):
         """Return the collapse of the first collapsed task among those trained in these steps."""
         for name, adapter in self.adapters.items():
             own, begun = (_of_task(name, values) for values in (means, first))
-            if own and isinstance(adapter, Watchful):
+            if own and isinstance(adapter, CollapseCheck):
                 found = adapter.collapse(model.members[name], own, first=begun)
                 if found:
                     return f"{name}: {found}"

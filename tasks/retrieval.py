@@ -15,7 +15,7 @@ from polypool.infra.compute.cost import CostMeter
 from polypool.infra.compute.device import device_of
 from polypool.infra.compute.dist import rank
 from polypool.infra.errors import InputError
-from polypool.tasks.abilities import Banks, Chunked, Pass, Watchful
+from polypool.tasks.abilities import Banks, Chunked, CollapseCheck, Pass
 from polypool.tasks.adapter import Evaluation, Score
 from polypool.tasks.corpus_task import CorpusTask
 from polypool.tasks.inputs.pairs import Pairs
@@ -35,7 +35,7 @@ from polypool.tasks.scoring.scores import Bank, Banked
 APART, FLAT, SHRUNK = 0.2, 0.05, 0.15
 
 
-class Retrieval(CorpusTask, Chunked, Watchful, Banks):
+class Retrieval(CorpusTask, Chunked, CollapseCheck, Banks):
     """Retrieval between items of a visual modality and their captions.
 
     Args:

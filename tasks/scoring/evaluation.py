@@ -121,7 +121,7 @@ class RetrievalGallery:
         of_items = Positives.from_pairs(
             self.item_P, self.place_P, queries=self.items, gallery=len(self.column_G)
         )
-        return of_items, of_items.turned()
+        return of_items, of_items.transposed()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -208,7 +208,7 @@ def queries_of(
     of_images = Positives.of_images(owner_T, images=len(images))
     return {
         "i2t": _queries_of(extended.image_to_caption, images, captions, own=of_images),
-        "t2i": _queries_of(extended.caption_to_image, captions, images, own=of_images.turned()),
+        "t2i": _queries_of(extended.caption_to_image, captions, images, own=of_images.transposed()),
     }
 
 

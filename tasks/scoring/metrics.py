@@ -64,7 +64,7 @@ class Positives:
     def __len__(self) -> int:
         return len(self.start_Q1) - 1
 
-    def turned(self) -> Positives:
+    def transposed(self) -> Positives:
         """Return the transpose: the right queries of every item."""
         query_P = np.repeat(np.arange(len(self)), self.count_Q)
         return Positives.from_pairs(self.item_P, query_P, queries=self.gallery, gallery=len(self))
@@ -175,7 +175,7 @@ def rank_both_ways(score: Score, of_rows: Positives, *, progress: str = "") -> t
     Raises:
         InputError: a score is NaN, or a row or a column has no right answer.
     """
-    of_columns = of_rows.turned()
+    of_columns = of_rows.transposed()
     for positives in (of_rows, of_columns):
         check_answers(positives)
     tiles = _Tiles(score, of_rows)

@@ -45,12 +45,12 @@ def rank_rescored(score: Score, of_items: Positives, *, bank: Bank | None = None
     Raises:
         InputError: a score is NaN or infinite.
     """
-    of_captions = of_items.turned()
-    sides = ((score, of_items), (turned(score), of_captions))
+    of_captions = of_items.transposed()
+    sides = ((score, of_items), (transposed(score), of_captions))
     banks = (
         (None, None)
         if bank is None
-        else ((bank.items, bank.sizes[0]), (turned(bank.captions), bank.sizes[1]))
+        else ((bank.items, bank.sizes[0]), (transposed(bank.captions), bank.sizes[1]))
     )
     ranks = []
     for (between, positives), training, items in zip(sides, banks, ("captions", "items"), strict=True):
@@ -64,7 +64,7 @@ def rank_rescored(score: Score, of_items: Positives, *, bank: Bank | None = None
     return ranks[0], ranks[1]
 
 
-def turned(score: Score) -> Score:
+def transposed(score: Score) -> Score:
     """Return the transposed score function."""
     return lambda rows, columns: score(columns, rows).T
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from torch import Tensor, nn
 
-from polypool.tasks.abilities import Watchful
+from polypool.tasks.abilities import CollapseCheck
 from polypool.tasks.adapter import TaskAdapter
 
 FEWEST, FEWEST_AT_END = 10, 3
@@ -22,7 +22,7 @@ class CollapseWatch:
     """
 
     def __init__(self, adapter: TaskAdapter, *, epoch_steps: int) -> None:
-        self._adapter = adapter if isinstance(adapter, Watchful) else None
+        self._adapter = adapter if isinstance(adapter, CollapseCheck) else None
         self._epoch_steps = epoch_steps
         self._first: Mapping[str, Tensor] = {}
         self._found, self._row = "", 0

@@ -49,7 +49,7 @@ def normalised(sim_QG: torch.Tensor, bank_BG: torch.Tensor) -> torch.Tensor:
 def expected(scores: tuple[torch.Tensor, ...]) -> float:
     sim_VT, bank_BT, bank_VB = scores
     of_items = Positives.of_images(np.repeat(np.arange(20), 2), images=20)
-    both = (normalised(sim_VT, bank_BT), of_items), (normalised(sim_VT.T, bank_VB.T), of_items.turned())
+    both = (normalised(sim_VT, bank_BT), of_items), (normalised(sim_VT.T, bank_VB.T), of_items.transposed())
     recalls = [recall(rank_queries(side_QG, positives)) for side_QG, positives in both]
     return sum(found[f"R{k}"] for found in recalls for k in (1, 5, 10))
 

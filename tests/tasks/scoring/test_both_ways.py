@@ -61,7 +61,7 @@ def test_both_directions_are_counted_as_in_the_whole_matrix(tile, held, dtype, m
     before_RC = sim_RC.clone()
     found = rank_both_ways(lambda rows, columns: sim_RC[rows, columns], of_rows)
     np.testing.assert_array_equal(numbers(found[0]), counted(sim_RC.double().numpy(), of_rows))
-    np.testing.assert_array_equal(numbers(found[1]), counted(sim_RC.T.double().numpy(), of_rows.turned()))
+    np.testing.assert_array_equal(numbers(found[1]), counted(sim_RC.T.double().numpy(), of_rows.transposed()))
     assert found[0].tied > 5
     assert sim_RC.equal(before_RC), "a score may hand out what it keeps"
 

@@ -21,7 +21,10 @@ def owners(images: int, captions: int = 5) -> np.ndarray:
 
 def both_ways(sim_VT: np.ndarray | torch.Tensor, owner_T: np.ndarray, **options) -> list[Ranks]:
     of_images = Positives.of_images(owner_T, images=len(sim_VT))
-    return [rank_queries(sim_VT, of_images, **options), rank_queries(sim_VT.T, of_images.turned(), **options)]
+    return [
+        rank_queries(sim_VT, of_images, **options),
+        rank_queries(sim_VT.T, of_images.transposed(), **options),
+    ]
 
 
 @pytest.mark.parametrize("case", ["weak", "half_median", "folds"])

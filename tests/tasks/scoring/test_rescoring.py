@@ -64,7 +64,7 @@ def explicit_ranks(sim_VT, bank_BT, bank_VB, how: str) -> tuple[np.ndarray, np.n
         sides = dual_softmax(sim_VT), dual_softmax(sim_VT.T)
     else:
         sides = qb_norm(sim_VT, bank_BT), qb_norm(sim_VT.T, bank_VB.T)
-    both = zip(sides, (of_items, of_items.turned()), strict=True)
+    both = zip(sides, (of_items, of_items.transposed()), strict=True)
     return tuple(rank_queries(torch.from_numpy(side), positives).rank_Q for side, positives in both)
 
 
@@ -98,7 +98,7 @@ def test_a_gallery_of_distinct_captions_is_rescored_by_its_own(scores, how):
     np.testing.assert_array_equal(found.ranks_i2t, rank_queries(torch.from_numpy(side_VG), of_items).rank_Q)
     side_GV = dual_softmax(sim_VG.T) if how == "dsl" else qb_norm(sim_VG.T, bank_VB.T)
     np.testing.assert_array_equal(
-        found.ranks_t2i, rank_queries(torch.from_numpy(side_GV), of_items.turned()).rank_Q
+        found.ranks_t2i, rank_queries(torch.from_numpy(side_GV), of_items.transposed()).rank_Q
     )
 
 

@@ -15,7 +15,7 @@ from polypool.infra.registry import OBJECTIVES, TASKS
 from polypool.pipelines.recipes.load import derive
 from polypool.pipelines.training.loop.collapse import CollapseWatch
 from polypool.pipelines.training.record import COLLAPSED
-from polypool.tasks.abilities import Watchful
+from polypool.tasks.abilities import CollapseCheck
 from polypool.tasks.retrieval import Retrieval
 from polypool.tasks.run import Run
 
@@ -103,7 +103,7 @@ def test_what_tells_pairs_from_others_has_not_collapsed(collapsed, changes):
         assert "the objective aims at differences of 0.2" in found(**changes)
 
 
-class Sure(Toy, Watchful):
+class Sure(Toy, CollapseCheck):
     """Takes every step, or some, for collapsed."""
 
     answers = (True,)
