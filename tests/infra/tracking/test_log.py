@@ -138,6 +138,22 @@ def test_a_thousand_numbers_are_sent_at_once(opened, mlflow):
     assert mlflow.requests == 2
 
 
+def test_steps_that_are_trained_again_are_sent_once(opened, mlflow):
+    first = opened()
+    for step in (0, 2, 4):
+        first.log({"loss": step / 2, "lr": 0.5}, step=step)
+    for step in (4, 6):  # of a worker that was begun again
+        first.log({"loss": step / 2, "lr": 0.5}, step=step)
+    first.close(10)
+    again = opened()  # from a checkpoint of step 2
+    for step in (2, 4, 6, 4, 6, 8):  # and after another fault
+        again.log({"loss": step / 2, "other": 1.0}, step=step)
+    again.close(10)
+    losses = [(step, value) for name, value, step in mlflow.got if name == "loss"]
+    assert losses == [(step, step / 2) for step in (0, 2, 4, 6, 8)]
+    assert [step for name, _, step in mlflow.got if name == "other"] == [2, 4, 6, 8]
+
+
 def test_steps_that_another_machine_had_sent_are_sent_once(tmp_path, mlflow):
     mlflow.before = {"loss": [(1, 0.5), (2, 0.25)]}
     log = Sender(tmp_path / "log", lambda: mlflow, earlier=True)
@@ -176,7 +192,7 @@ def test_after_a_kill_mlflow_has_every_number_once(tmp_path):
     with (tmp_path / "log" / METRICS).open("a") as file:
         file.write('{"time": 1, "step": 9, "metr')
     again = Sender(tmp_path / "log", lambda: tracker)
-    for step in (3, 4, 5, 3, 4, 5, 6):  # from a checkpoint of step 3, and after another fault
+    for step in range(3, 7):
         again.log({"loss": step / 7, "nan": math.nan}, step=step)
     again.end("FINISHED")
     again.close(20)
