@@ -1,7 +1,6 @@
 """Every recipe, with its own parts made small: built, trained two steps, evaluated."""
 
 import copy
-import inspect
 import json
 import math
 import re
@@ -14,24 +13,16 @@ from asking import META, as_on_a_gpu, nothing_asked, on_meta
 from corpora import make_corpus, make_questions
 from PIL import Image
 from searchable import with_texts
+from small import shallow_networks, small_parts, write_named
 from tiny_models import save_bert, save_clip, save_vit
 from toy import trainer_of
 
-from polypool.encoders.visual.cnn import NETWORKS
-from polypool.encoders.visual.resnet import ResNet
 from polypool.infra.compute.dropout import Draws, drawn
-from polypool.infra.registry import AGGREGATORS, CROSS_ENCODERS, ENCODERS, MODELS, RECIPES, TASKS, Spec
+from polypool.infra.registry import RECIPES, TASKS
 from polypool.infra.spec import changed
 from polypool.pipelines.recipes.load import Ensemble, derive, named_run
-from polypool.tasks.run import Run, from_json, specs, to_json
+from polypool.tasks.run import Run, from_json, to_json
 
-CNNS = {
-    "original_updown_backbone.pth": "resnet101_caffe",
-    "ig_resnext101_32x8-c38310e5.pth": "resnext101_32x8d",
-    "resnet152-b121ed2d.pth": "resnet152",
-}
-"""Networks by the files of their weights."""
-SMALL = {"width": 16, "embedding": 8, "min_count": 1, "size": 32, "heads": 2, "head_width": 4}
 RUNS = [name for name in RECIPES.names() if isinstance(RECIPES.get(name)(), Run)]
 ENSEMBLES = [name for name in RECIPES.names() if name not in RUNS]
 
@@ -64,48 +55,11 @@ def models(tmp_path_factory) -> dict[str, str]:
 
 @pytest.fixture(scope="module", autouse=True)
 def home(tmp_path_factory):
-    """A home with the files that recipes name: word vectors, role graphs, and weights of shallow networks."""
     folder = tmp_path_factory.mktemp("home")
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, shallow_networks():
         patch.setenv("POLYPOOL_HOME", str(folder))
-        for name, parameters in NETWORKS.items():
-            patch.setitem(NETWORKS, name, parameters | {"depths": (1, 1, 1, 1)})
-        named = {spec for name in RUNS for _, spec in specs(RECIPES.get(name)())}
-        for path in {path for spec in named for path in re.findall(r"'(data/[^']+)'", spec)}:
-            write_named(folder / path)
+        write_named(folder)
         yield folder
-
-
-def write_named(path):
-    """Write a file that a recipe names, by the ending of its name."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if path.suffix == ".txt":
-        path.write_text(f"dog {' 0.5' * SMALL['embedding']}\n")
-    elif path.suffix == ".json":
-        graph = [{"1": {"role": "V", "spans": [1]}}, []]
-        path.write_text(json.dumps({"a dog and a cat": graph}))
-    else:
-        torch.save(ResNet(**NETWORKS[CNNS[path.name]]).state_dict(), path)
-
-
-def small(registry, text: str, models: dict[str, str]) -> str:
-    """Return a spec with the sizes of its part made small."""
-    if not text:
-        return text
-    spec = Spec.parse(text)
-    known = inspect.signature(registry.get(spec.name)).parameters.values()
-    sizes = [p.name for p in known if p.kind == p.KEYWORD_ONLY and not isinstance(p.default, bool)]
-    given = {name: SMALL[name] for name in sizes if name in SMALL}
-    if isinstance(spec.params.get("positions"), tuple):
-        given["positions"] = (1, 1)  # the cells of 32 pixels
-    if registry is AGGREGATORS and "width" not in spec.params:
-        given.pop("width", None)  # the aggregator's is that of its elements
-    defaults = {p.name: p.default for p in known} | spec.params
-    if "width" in given and defaults["width"] is None:
-        given.pop("width")  # the model's own
-    if spec.name in models:
-        given["name"] = models.get(spec.params.get("name", ""), models[spec.name])
-    return str(Spec(spec.name, spec.params | given))
 
 
 def shrunk(run: Run, corpus: Run, models: dict[str, str]) -> Run:
@@ -114,11 +68,9 @@ def shrunk(run: Run, corpus: Run, models: dict[str, str]) -> Run:
     asks, by_image = run.task_name == "vqa", run.data.sample == "image"
     stores = {name: getattr(run.data, name) and getattr(corpus.data, name) for name in ("features", "texts")}
     batch = 24 if asks else 8 if by_image else 16
-    parts = {"visual": ENCODERS, "text": ENCODERS, "model": MODELS, "cross": CROSS_ENCODERS}
-    parts |= {"aggregator": AGGREGATORS, "text_aggregator": AGGREGATORS}
     return derive(
         run,
-        **{part: small(registry, getattr(run, part), models) for part, registry in parts.items()},
+        **small_parts(run, models),
         task=changed(run.task, min_count=1) if asks else run.task,
         data={"corpus": corpus.data.corpus, "captions": 2} | stores,
         protocol="vqa" if asks else "whole",
@@ -134,7 +86,13 @@ def kind(recipe: Run) -> str:
     for key in ("recipe", "published", "source", "protocol", "experiment"):
         run.pop(key)
     data, optim = run["data"], run["optim"]
-    data |= {"dataset": "", "corpus": "", "features": bool(data["features"]), "texts": bool(data["texts"])}
+    data |= {
+        "dataset": "",
+        "corpus": "",
+        "extractor": "",
+        "features": bool(data["features"]),
+        "texts": bool(data["texts"]),
+    }
     optim |= dict.fromkeys(("epochs", "batch", "lr", "weight_decay", "milestones", "decay", "warmup_steps"))
     return re.sub(r"\bk=(?!1\b)\d+", "k=2", json.dumps(run, sort_keys=True))  # as many vectors as one likes
 

@@ -46,6 +46,15 @@ def save_vit(folder: Path) -> str:
     return str(folder)
 
 
+def save_resnet(folder: Path) -> str:
+    """Save a ResNet of 12 channels with its preprocessing."""
+    from transformers import ConvNextImageProcessorPil, ResNetConfig, ResNetModel
+
+    ResNetModel(ResNetConfig(embedding_size=8, hidden_sizes=[8, 12], depths=[1, 1])).save_pretrained(folder)
+    ConvNextImageProcessorPil(size={"shortest_edge": 64}, crop_pct=0.875).save_pretrained(folder)
+    return str(folder)
+
+
 _LETTERS = "abcdefghijklmnopqrstuvwxyz.,!'"
 _SIZE = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
 

@@ -1,0 +1,299 @@
+"""Every page of docs/papers from the downloads to the scores, by its own commands, on tiny files of the official forms.
+
+CNNs have one block a stage, models of the hub are small, and protocols take splits of any size. Of recipes with the
+same encoders, similarity, objective and data, one is trained; other rows are prepared, which reads their data and
+builds their model: test_recipes.py trains their aggregators.
+"""
+
+import asyncio
+import glob
+import os
+import re
+import shlex
+import shutil
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from describing import in_this_process
+from downloads import cache_models, write_downloads, write_vectors
+from places import ROOT
+from small import SMALL, shallow_networks, small_parts, write_weights
+from tiny_models import save_bert, save_resnet, save_vit
+from verbs import called
+
+from polypool.infra.ray import JobServer, private_head
+from polypool.infra.spec import Spec, changed
+from polypool.infra.tracking import find_runs, tracking_uri
+from polypool.pipelines.models import run_evaluation
+from polypool.pipelines.recipes.arguments import read_config, read_run
+from polypool.pipelines.recipes.load import Ensemble, named_run
+from polypool.pipelines.training.train import prepare
+from polypool.tasks.run import Run, files
+from polypool.tasks.scoring.protocols import PROTOCOLS
+
+pytestmark = pytest.mark.slow
+
+PAGES = ("vse-infinity", "vse-2ad", "dive", "score-attention", "hgr")
+JOBS = (
+    "coco_region_bigru",
+    "coco_2ad_region_bigru",
+    "coco_dive_region_bigru",
+    "vqa2_scoreattn_k1",
+    "msrvtt_hgr",
+)
+"""A row of each page, for a job with two workers."""
+SIZES = {name: size for name, size in SMALL.items() if name != "embedding"}  # GloVe's files are 300 wide
+PLAN = ("--dry-run", "--optim.batch", "14")
+MODELS = {
+    "bert-base-uncased": save_bert,
+    "google/vit-base-patch16-224": save_vit,
+    "microsoft/resnet-152": save_resnet,
+}
+
+
+class Page(NamedTuple):
+    """The commands of a page: those that make its data, others that make the same data, and those of its rows."""
+
+    data: list[str]
+    others: list[list[str]]
+    rows: list[str]
+
+
+def text_of(page: str) -> str:
+    return (ROOT / f"docs/papers/{page}.md").read_text()
+
+
+def read_page(name: str) -> Page:
+    """Read the commands of a page; a block of commands that begins with "# or" makes data in another way."""
+    text = text_of(name)
+    blocks = re.findall(r"^(?: {4}.*\n)+", text.replace("\\\n", ""), flags=re.MULTILINE)
+    commands = [
+        [line.strip() for line in block.splitlines() if not line.strip().startswith("#")] for block in blocks
+    ]
+    other = [block.lstrip().startswith("# or") for block in blocks]
+    rows = re.findall(r"^\|[^|\n]*\| `(polypool [^`]+)` \|", text, flags=re.MULTILINE)
+    return Page(
+        data=[
+            line for lines, is_other in zip(commands, other, strict=True) if not is_other for line in lines
+        ],
+        others=[lines for lines, is_other in zip(commands, other, strict=True) if is_other],
+        rows=[*dict.fromkeys(rows)],
+    )
+
+
+@pytest.fixture(scope="module")
+def downloads(tmp_path_factory) -> Iterator[Path]:
+    """The downloads, and small models in the hub's cache."""
+    folder = tmp_path_factory.mktemp("downloads")
+    with pytest.MonkeyPatch.context() as patch, shallow_networks():
+        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
+        hub_offline(patch, folder / "hub")
+        in_this_process(patch)
+        for name, protocol in PROTOCOLS.items():
+            patch.setitem(PROTOCOLS, name, replace(protocol, items=None, captions=None))
+        patch.setattr(run_evaluation, "named_run", small)
+        write_downloads(folder)
+        write_vectors(folder / "data")
+        write_weights(folder / "data/weights")
+        yield folder
+
+
+@contextmanager
+def home_with(downloads: Path, folder: Path, blocks: Sequence[Sequence[str]]) -> Iterator[Path]:
+    """Make a home with the downloads and what some commands make of them; it is the current folder."""
+    (folder / "data").mkdir(parents=True)
+    for path in (*downloads.iterdir(), *(downloads / "data").iterdir()):
+        if path.name != "data":
+            (folder / path.relative_to(downloads)).symlink_to(path)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("POLYPOOL_HOME", str(folder))
+        patch.chdir(folder)
+        for line in chain.from_iterable(blocks):
+            do(line)
+        yield folder
+
+
+def hub_offline(patch: pytest.MonkeyPatch, cache: Path) -> None:
+    from huggingface_hub import constants
+
+    cache_models(cache, MODELS)
+    for name, value in {"HF_HUB_CACHE": str(cache), "HF_HUB_OFFLINE": True}.items():
+        patch.setenv(name, str(value))
+        patch.setattr(constants, name, value)
+
+
+def do(line: str) -> str:
+    """Run a command of a page in the current folder, as a shell does; return what it prints."""
+    program, *words = shlex.split(line)
+    words = [path for word in words for path in (sorted(glob.glob(word)) if "*" in word else [word])]
+    if program == "cp":
+        shutil.copy(*words)
+        return ""
+    assert program == "polypool", line
+    if words[:2] == ["ingest", "graphs"]:
+        pytest.importorskip("spacy")
+    code, out, err = called(words[0], *words[1:])
+    assert code == 0, f"{line}\n{out}\n{err}"
+    return out
+
+
+def flags(run: Run) -> list[str]:
+    """Return the flags that make a run small."""
+    batch = 4 if run.data.sample == "image" else 14
+    given = {"optim.epochs": 1, "optim.batch": batch, "optim.warmup-steps": 1}
+    given |= {part.replace("_", "-"): spec for part, spec in small_parts(run, {}, SIZES).items() if spec}
+    if run.task_name == "vqa":
+        given["task"] = changed(run.task, min_count=1)
+    return [word for name, value in given.items() for word in (f"--{name}", str(value))] + ["--no-figures"]
+
+
+def small(recipe: str, *words: str) -> Run:
+    """Return the run of a recipe with further flags, made small."""
+    return read_run(recipe, [*words, *flags(read_run(recipe, words))])
+
+
+def train(line: str) -> str:
+    """Train the row of a command small; return the id of its run."""
+    _, _, recipe, *words = shlex.split(line)
+    config = read_config(recipe, words)
+    more = flags(config) if isinstance(config, Run) else []
+    out = do(shlex.join(["polypool", "train", recipe, *words, *more]))
+    found = re.search(r"^run (\w{32})|\b([0-9a-f]{32})\b", out, flags=re.MULTILINE)
+    assert found, out
+    return found[0].removeprefix("run ")
+
+
+@pytest.fixture(scope="module")
+def trained() -> set[str]:
+    """The rows that were trained, as `code_of` says."""
+    return set()
+
+
+@pytest.fixture(scope="module")
+def home(downloads, tmp_path_factory) -> Iterator[Path]:
+    """A home with the data of all pages but HGR's, whose release has another MSR-VTT."""
+    blocks = [read_page(name).data for name in PAGES if name != "hgr"]
+    with home_with(downloads, tmp_path_factory.mktemp("home") / "h", blocks) as folder:
+        yield folder
+
+
+def code_of(config: Run | Ensemble, page: str) -> set[str]:
+    """Return what one row of each is trained for: the parts' names, and the data set on a page."""
+    if isinstance(config, Ensemble):
+        return {f"ensemble of {page}"}
+    parts = (config.task, config.visual, config.text, config.model, config.cross, config.similarity)
+    names = [Spec.parse(part).name if part else "" for part in (*parts, config.objective)]
+    return {" ".join((*names, config.data.sample)), f"{config.data.dataset} of {page}"}
+
+
+def walk(page: str, trained: set[str], elsewhere: Path) -> Counter[str]:
+    """Train or prepare the rows of a page, the first at the home and others from another folder, and evaluate runs.
+
+    Returns how many commands were carried out in which way.
+    """
+    done, runs = Counter[str](), dict[str, str]()
+    for number, line in enumerate(read_page(page).rows):
+        if number == 1:
+            os.chdir(elsewhere)
+        _, verb, *words = shlex.split(line)
+        if verb != "train":
+            words = [runs.get("coco", "") if word == "RUN" else word for word in words]
+            do(shlex.join(["polypool", verb, *words, *(PLAN if verb == "sweep" else ())]))
+            done[verb] += 1
+        elif len(words) == 1 and (code := code_of(config := read_config(words[0]), page) - trained):
+            trained |= code
+            run_id = train(line)
+            if isinstance(config, Run):
+                runs[config.data.dataset] = run_id
+            done["trained"] += 1
+        else:
+            config = read_config(words[0], words[1:])
+            for run in map(small, config.members) if isinstance(config, Ensemble) else [small(*words)]:
+                prepare(run).model()
+            done["prepared"] += 1
+    for protocol in dict.fromkeys(re.findall(r"^### .* under `(.+)`", text_of(page), flags=re.MULTILINE)):
+        dataset = {"f30k": "flickr30k", "vqa": "vqa2"}.get(name := protocol.partition("-")[0], name)
+        do(f"polypool evaluate {runs[dataset]} --protocol {protocol}")
+        done["evaluated"] += 1
+    return done
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page != "hgr"])
+def test_rows_train_from_the_home_and_from_elsewhere(page, home, trained, tmp_path, monkeypatch):
+    monkeypatch.chdir(home)
+    report(page, walk(page, trained, tmp_path))
+
+
+def report(page: str, done: Counter[str]) -> None:
+    print(f"\n{page}: {', '.join(f'{count} {how}' for how, count in done.items())}")
+
+
+def test_hgr_trains_on_its_release(downloads, trained, tmp_path):
+    with home_with(downloads, tmp_path / "h", [read_page("hgr").data]):
+        report("hgr", walk("hgr", trained, tmp_path))
+
+
+def test_questions_are_answered_for_the_leaderboard(home, monkeypatch):
+    """The commands of docs/vqa2.md behind `ingest`."""
+    monkeypatch.chdir(home)
+    run_id = train("polypool train vqa2_scoreattn_k1")
+    for split in ("test-dev", "test2015"):
+        assert f"vqa_{split}_results.json" in do(f"polypool evaluate {run_id} --split {split}")
+
+
+OTHERS = [block for page in PAGES for block in read_page(page).others]
+
+
+@pytest.mark.parametrize("block", OTHERS, ids=[shlex.split(block[0])[2] for block in OTHERS])
+def test_data_that_are_made_otherwise_train(block, downloads, tmp_path):
+    with home_with(downloads, tmp_path / "h", [block]):
+        lines = [line for page in PAGES for line in read_page(page).rows if " train " in line]
+        configs = [(line, read_config(*shlex.split(line)[2:3])) for line in lines]
+        train(next(line for line, run in configs if isinstance(run, Run) and all(map(exists, files(run)))))
+
+
+def exists(path: str) -> bool:
+    return Path(path).exists()
+
+
+def test_a_row_of_each_page_trains_as_a_job_on_two_workers(home, downloads, tmp_path):
+    with home_with(downloads, tmp_path / "h", [read_page("hgr").data]) as other, private_head(cpus=4) as head:
+        asyncio.run(jobs(head, home, other, tmp_path))
+    for at, count in ((home, 4), (other, 1)):
+        runs = [run for run in find_runs(tracking_uri(at), "jobs") if run.params["workers"] == "2"]
+        assert len(runs) == count
+        assert all(run.metrics["test/score"] >= 0 for run in runs)
+
+
+async def jobs(head: JobServer, home: Path, other: Path, folder: Path) -> None:
+    """Submit a row of each page, two at a time, from a folder that is not the home."""
+    (folder / "empty").mkdir()
+    two = asyncio.Semaphore(2)
+
+    async def submit(name: str) -> None:
+        run = named_run(name)
+        protocol = [] if run.task_name == "vqa" else ["--protocol", "whole"]
+        words = [
+            "train",
+            name,
+            *flags(run),
+            *protocol,
+            "--workers",
+            "2",
+            "--cpus",
+            "1",
+            "--experiment",
+            "jobs",
+        ]
+        env = {"POLYPOOL_HOME": str(other if name == "msrvtt_hgr" else home), "PYTHONPATH": str(ROOT)}
+        env["RAY_worker_niceness"] = "0"
+        async with two:
+            await head.run(["python", "-m", "polypool", *words], folder=folder / "empty", env=env, show=print)
+
+    await asyncio.gather(*map(submit, JOBS))
