@@ -99,6 +99,8 @@ def load(
     """
     epoch, gpu = samples // order.epoch_samples, device.type == "cuda"
     copies = torch.cuda.Stream(device) if gpu else None
+    if copies is not None:
+        copies.wait_stream(torch.cuda.current_stream(device))  # on which features were copied to the device
 
     def make(index_B: np.ndarray) -> tuple[int, Batch, Any]:
         batch = data.batch(np.array_split(index_B, world())[rank()], seed=order.seed, epoch=epoch)
@@ -106,7 +108,8 @@ def load(
             return len(index_B), batch, None
         with torch.cuda.stream(copies):
             batch = {
-                name: x.pin_memory().to(device, non_blocking=True) for name, x in in_few_widths(batch).items()
+                name: x if x.is_cuda else x.pin_memory().to(device, non_blocking=True)
+                for name, x in in_few_widths(batch).items()
             }
             return len(index_B), batch, copies.record_event()
 
@@ -131,7 +134,7 @@ def load(
 
 
 def in_few_widths(batch: Batch) -> Batch:
-    """Pad sets, so that batches have few shapes: to at most 8 widths up to twice a width, an eighth more at most."""
+    """Pad sets by at most an eighth, to one of 8 widths per octave, so that batches have few shapes."""
     padded = dict(batch)
     for name, mask_BN in batch.items():
         x = batch.get(name.removesuffix("_mask"))

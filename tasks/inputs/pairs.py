@@ -12,6 +12,7 @@ from torch import Tensor
 from polypool.infra.batches import Batch
 from polypool.infra.compute.dist import rank, world
 from polypool.infra.process.progress import Progress
+from polypool.infra.store.resident import StoreRows
 from polypool.tasks.inputs.augmentations import Draw, draw_for
 from polypool.tasks.inputs.corpus_inputs import CorpusInputs
 from polypool.tasks.inputs.texts import TextAugmentation, TextInputs
@@ -57,6 +58,11 @@ class Pairs:
 
     def __len__(self) -> int:
         return len(self.item_ids) if self.by_item else len(self.texts)
+
+    @property
+    def stored(self) -> list[StoreRows]:
+        """The inputs that read stores."""
+        return [inputs for inputs in (self.visual, self.captions) if isinstance(inputs, StoreRows)]
 
     def batch(self, index_B: np.ndarray, *, seed: int, epoch: int) -> Batch:
         """Return `visual`, `visual_mask` and `item` of items, `text`, `text_mask`, ... and `row` of captions."""
@@ -142,6 +148,11 @@ class QuestionData:
 
     def __len__(self) -> int:
         return len(self.image_Q)
+
+    @property
+    def stored(self) -> list[StoreRows]:
+        """The inputs that read stores."""
+        return [inputs for inputs in (self.visual, self.texts) if isinstance(inputs, StoreRows)]
 
     def batch(self, index_B: np.ndarray, *, seed: int, epoch: int) -> Batch:
         """Return `visual`, `visual_mask`, `text`, `text_mask`, ... and `target` `(B, A)` of questions.

@@ -19,6 +19,7 @@ from polypool.infra.ragged import ragged
 from polypool.infra.registry import BACKBONES, MODELS, Spec
 from polypool.infra.store import FeatureStore
 from polypool.infra.store.feature_store import text_id
+from polypool.infra.store.resident import StoreRows
 from polypool.tasks.inputs.augmentations import Draw, Drop, MaskReplaceDelete
 from polypool.tasks.inputs.visuals import MemorySets
 from polypool.tasks.run import Run
@@ -131,7 +132,7 @@ class Captions:
         return {"text": token_BL, "text_mask": mask_BL}
 
 
-class StoredTexts:
+class StoredTexts(StoreRows):
     """Texts as features of a store that `extract --texts` made.
 
     Args:
@@ -144,8 +145,7 @@ class StoredTexts:
     """
 
     def __init__(self, store: FeatureStore, texts: Sequence[str], *, corpus: str) -> None:
-        self.store = store
-        self.rows = store.find([text_id(text) for text in texts])
+        super().__init__(store, store.find([text_id(text) for text in texts]))
         if missing := np.flatnonzero(self.rows < 0).tolist():
             extractor = store.manifest.source.get("extractor")
             backbone = recorded_spec(extractor, where=str(store.folder)) if extractor else "SPEC"
@@ -165,7 +165,7 @@ class StoredTexts:
         """Return `text` `(B, L, F)`, as it is stored, and `text_mask` `(B, L)`."""
         rows_B = self.rows[index_B]
         stay = augment(self.store.sizes(rows_B), index_B, draw) if augment and draw else None
-        x_BLF, mask_BL = self.store.padded(rows_B, keep=stay)
+        x_BLF, mask_BL = self.sets.padded(rows_B, keep=stay)
         return {"text": x_BLF, "text_mask": mask_BL}
 
 

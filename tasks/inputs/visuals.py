@@ -29,6 +29,7 @@ from polypool.infra.files import existing
 from polypool.infra.pictures import load
 from polypool.infra.registry import ENCODERS, Spec
 from polypool.infra.store import FeatureStore
+from polypool.infra.store.resident import StoreRows
 from polypool.infra.video import BadVideo, VideoReaders, choose_decoder, choose_frames
 from polypool.tasks.inputs.augmentations import Draw, Drop
 
@@ -216,7 +217,7 @@ class FeatureSource:
         )
 
 
-class StoredSets:
+class StoredSets(StoreRows):
     """The sets of a feature store, one for each image or video.
 
     Args:
@@ -229,8 +230,8 @@ class StoredSets:
     def __init__(
         self, store: FeatureStore, ids: Sequence[str], *, augment: Drop | None = None, limit: int = 0
     ) -> None:
-        self.store, self.augment, self.limit = store, augment, limit
-        self.rows = store.rows(ids)
+        super().__init__(store, store.rows(ids))
+        self.augment, self.limit = augment, limit
 
     def batch(self, item_B: np.ndarray, *, sample_B: np.ndarray, draw: Draw | None) -> tuple[Tensor, Tensor]:
         """Return the sets `(B, N, F)` and their mask."""
@@ -244,7 +245,7 @@ class StoredSets:
             for selected_N, stay_K in zip(selected or (), stay, strict=bool(selected)):
                 selected_N[selected_N] = stay_K
             selected = selected or stay
-        return self.store.padded(rows_B, keep=selected)
+        return self.sets.padded(rows_B, keep=selected)
 
 
 class MemorySets:

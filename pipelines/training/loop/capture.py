@@ -1,4 +1,4 @@
-"""Training steps as CUDA graphs: the host launches one graph a step in place of some hundred kernels."""
+"""Training steps as CUDA graphs: the host launches one graph per step instead of several hundred kernels."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from polypool.infra.compute.dist import world
 from polypool.tasks.run import Optim
 
 EAGER = 2
-"""Steps of a kind before its capture, in which optimisers and libraries allocate what they keep."""
+"""Eager steps of a kind before its capture, in which optimisers and libraries allocate their buffers."""
 
 Step = Callable[[Batch, Any], dict[str, Tensor]]
 """`step(batch, epoch)` updates the weights and returns scalars."""
@@ -26,9 +26,9 @@ Record = Callable[[Callable[[], dict[str, Tensor]]], tuple[Callable[[], None], d
 
 
 class Epoch:
-    """The epochs trained so far, during a capture: may be compared, and nothing else.
+    """The epochs trained so far, during a capture. It supports comparisons alone, and records them.
 
-    Every comparison is kept, since the graph is valid for the epochs with the same results.
+    The graph is valid for epochs with the same results.
     """
 
     def __init__(self, value: float) -> None:
@@ -57,17 +57,17 @@ class Epoch:
 
 
 class CapturedSteps:
-    """Runs steps on one device, from the third of each kind on by replaying a graph.
+    """Runs training steps and replays a graph from the third step of each kind on.
 
-    Steps of one kind have batches of the same shapes, the same `more`, and epochs that compare alike. Where a step
-    cannot be captured, a line says why, and all steps run eagerly.
+    Steps of one kind have the same batch shapes, the same `more`, and the same results of comparisons with the epoch.
+    If a capture fails, a note says why, and all further steps run eagerly.
 
-    A graph repeats operations and not Python: the operations of a step must follow from its kind, and all that changes
-    from step to step must be in tensors, as the learning rates and the seeds of random draws are.
+    A graph repeats operations and no Python code. Values that change between steps, such as learning rates and the
+    seeds of random numbers, must be tensors.
 
     Args:
-        step: what is captured.
-        record: captures it.
+        step: the function to capture.
+        record: captures a function.
     """
 
     def __init__(self, step: Step, record: Record) -> None:
@@ -77,7 +77,7 @@ class CapturedSteps:
         self.off = False
 
     def __call__(self, batch: Batch, epoch: float, more: Hashable = ()) -> dict[str, Tensor]:
-        """Run a step; the next one may overwrite the scalars that it returns."""
+        """Run a step and return its scalars, which the next step may overwrite."""
         kind = more, *((name, x.shape, x.dtype) for name, x in batch.items())
         for captured, inputs, replay, terms in self._graphs.get(kind, ()):
             if captured.holds(epoch):
@@ -90,7 +90,7 @@ class CapturedSteps:
         captured, inputs = Epoch(epoch), {name: x.clone() for name, x in batch.items()}
         try:
             replay, terms = self._record(lambda: self._step(inputs, captured))
-        except Exception as error:  # whatever a part of one's own does that a graph cannot hold
+        except Exception as error:  # a user's part may raise any
             self.off = True
             reason = str(error).partition("\n")[0]
             sys.stderr.write(f"note: steps are not captured as CUDA graphs (--optim.capture): {reason}\n")
@@ -101,7 +101,7 @@ class CapturedSteps:
 
 
 class Recorder:
-    """Captures on the current stream of a GPU; its graphs share one pool of memory."""
+    """Captures CUDA graphs on the current stream; they share a memory pool."""
 
     def __init__(self) -> None:
         self._pool = torch.cuda.graph_pool_handle()
@@ -116,7 +116,7 @@ class Recorder:
 
 
 def why_not(optim: Optim, optimizer: torch.optim.Optimizer, device: torch.device) -> str:
-    """Return why the steps of a run are not captured; empty if they are."""
+    """Return the reason why the steps of a run are not captured; empty if they are."""
     if device.type != "cuda":
         return f"the device is {device.type}"
     reasons = {
@@ -131,7 +131,7 @@ def why_not(optim: Optim, optimizer: torch.optim.Optimizer, device: torch.device
 
 
 def put_rates(optimizer: torch.optim.Optimizer, device: torch.device, *, captured: bool) -> None:
-    """Keep the learning rates on the device where steps are captured, else as numbers."""
+    """Make the learning rates tensors on the device if steps are captured, else numbers."""
     for group in optimizer.param_groups:
         lr = float(group["lr"])
         group["lr"] = torch.full((), lr, device=device) if captured else lr
@@ -141,7 +141,7 @@ def put_rates(optimizer: torch.optim.Optimizer, device: torch.device, *, capture
 
 @contextmanager
 def own_stream(device: torch.device) -> Iterator[None]:
-    """Run on a stream that can be captured, which a GPU's default stream cannot."""
+    """Run on a new stream of a GPU; its default stream cannot be captured."""
     if device.type != "cuda":
         yield
         return

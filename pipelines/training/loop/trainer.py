@@ -95,6 +95,10 @@ class Meter:
         return values
 
 
+RESIDENT = 0.6
+"""Share of a GPU's free memory for the features of the training split."""
+
+
 class Trainer:
     """One run on one worker.
 
@@ -173,6 +177,9 @@ class Trainer:
             InputError: the loss became NaN or infinite, or no score on `val` was finite.
         """
         with own_stream(self.device):
+            if self.device.type == "cuda" and self.run.data.on_device == "auto":
+                for inputs in getattr(self.data, "stored", ()):
+                    inputs.keep_on(self.device, most=RESIDENT * torch.cuda.mem_get_info(self.device)[0])
             self.capture()
             return self._train()
 

@@ -1,0 +1,54 @@
+"""Inputs whose features were copied to a device, beside the same inputs from files."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from polypool.infra.store import FeatureStore, StoreWriter, resident
+from polypool.infra.store.feature_store import text_id
+from polypool.tasks.inputs.augmentations import Drop, draw_for
+from polypool.tasks.inputs.texts import StoredTexts
+from polypool.tasks.inputs.visuals import StoredSets
+
+CPU = torch.device("cpu")
+SIZES = (3, 9, 1, 12, 7, 5, 2, 8)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> FeatureStore:
+    rng = np.random.default_rng(0)
+    with StoreWriter(tmp_path / "store", dim=4, source={"reader": "test"}) as writer:
+        for number, size in enumerate(SIZES):
+            writer.add(text_id(str(number)), rng.normal(size=(size, 4)).astype(np.float16))
+        writer.close()
+    return FeatureStore.open(tmp_path / "store")
+
+
+@pytest.mark.parametrize("limit", [0, 6])
+@pytest.mark.parametrize("augment", [None, Drop(p=0.5)])
+def test_sets_on_a_device_equal_those_of_files(store, limit, augment, monkeypatch):
+    monkeypatch.setattr(resident, "_ROWS", 3)
+    ids = [text_id(str(number)) for number in (6, 1, 3, 0, 3, 2, 5)]  # neither in order nor all
+    of_files, copied = (StoredSets(store, ids, augment=augment, limit=limit) for _ in range(2))
+    assert copied.keep_on(CPU, most=(2 + 9 + 12 + 3 + 1 + 5) * 4 * 2)
+    item_B = np.array([2, 0, 5, 4, 1, 2, 6])
+    for draw in (None, draw_for(1, 2, 0)):
+        found, expected = (
+            inputs.batch(item_B, sample_B=10 + item_B, draw=draw) for inputs in (copied, of_files)
+        )
+        torch.testing.assert_close(found, expected, rtol=0, atol=0)
+
+
+def test_texts_on_a_device_equal_those_of_files(store):
+    of_files, copied = (StoredTexts(store, [*"4071"], corpus="data/mine") for _ in range(2))
+    assert copied.keep_on(CPU, most=1e9)
+    found, expected = (inputs.batch(np.array([3, 3, 0])) for inputs in (copied, of_files))
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+
+
+def test_features_that_do_not_fit_stay_in_files(store):
+    inputs = StoredSets(store, [text_id("1"), text_id("1"), text_id("3")])
+    assert not inputs.keep_on(CPU, most=21 * 4 * 2 - 1)
+    assert inputs.sets is store
