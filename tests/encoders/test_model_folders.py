@@ -38,7 +38,7 @@ def test_a_moved_model_is_found_below_the_listed_folders(folder, tmp_path, monke
     described = build_backbone(f"dinov2(name={str(folder)!r})").describe()
     remember_folder(str(folder), described)
     shutil.move(folder.parent, tmp_path / "new")
-    with pytest.raises(InputError, match=rf"'tiny'.*POLYPOOL_MODELS.* was in {folder} .*gone"):
+    with pytest.raises(InputError, match=rf"'tiny'.*POLYPOOL_MODELS.* was in {folder} .*no longer exists"):
         recorded(described)
     monkeypatch.setenv(MODELS, f"{tmp_path / 'nowhere'}:{tmp_path / 'new'}")
     assert recorded(described).describe() == described

@@ -26,12 +26,12 @@ def test_what_the_current_folder_has_instead_of_the_home_is_named(tmp_path, monk
     monkeypatch.setenv("POLYPOOL_HOME", str(home))
     monkeypatch.chdir(here)
     with pytest.raises(
-        InputError, match=r"recipes start at POLYPOOL_HOME, .* name .*here/data/mine/corpus.json$"
+        InputError, match=r"recipes start at POLYPOOL_HOME, .* use .*here/data/mine/corpus.json$"
     ):
         existing(home / "data/mine/corpus.json", what="a corpus")
     monkeypatch.setenv("POLYPOOL_HOME", str(here))
     monkeypatch.chdir(home)
-    with pytest.raises(InputError, match=r"start at the current folder, .* name .*here/data/mine$"):
+    with pytest.raises(InputError, match=r"start at the current folder, .* use .*here/data/mine$"):
         existing_folder("data/mine", what="a corpus")
     monkeypatch.setenv("POLYPOOL_HOME", str(home))
     with pytest.raises(InputError, match=r"expected a store$"):

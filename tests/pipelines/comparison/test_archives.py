@@ -124,7 +124,7 @@ def test_damaged_files_are_refused(archive, tmp_path):
     pq.write_table(pa.table({"a": [1]}), tmp_path / "other.parquet")
     data = archive.read_bytes()
     (tmp_path / "half.parquet").write_bytes(data[: len(data) // 2])
-    (tmp_path / "flipped.parquet").write_bytes(b"\0".join([data[:200], data[201:]]))
+    (tmp_path / "flipped.parquet").write_bytes(data[:200] + bytes([data[200] ^ 255]) + data[201:])
     for name, message in (
         ("other.parquet", "its columns are not those of an archive"),
         ("half.parquet", "cannot be read as Parquet"),
