@@ -100,7 +100,7 @@ def load(
     epoch, gpu = samples // order.epoch_samples, device.type == "cuda"
     copies = torch.cuda.Stream(device) if gpu else None
     if copies is not None:
-        copies.wait_stream(torch.cuda.current_stream(device))  # on which features were copied to the device
+        copies.wait_stream(torch.cuda.current_stream(device))  # features may have been copied on this stream
 
     def make(index_B: np.ndarray) -> tuple[int, Batch, Any]:
         batch = data.batch(np.array_split(index_B, world())[rank()], seed=order.seed, epoch=epoch)

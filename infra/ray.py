@@ -45,7 +45,10 @@ _ON_ONE_MACHINE = {
     "RAY_worker_niceness": "0",  # by default 15: all other processes would have priority
 }
 """Default settings of a local Ray, read when it is imported or starts."""
-_PATIENCE, _NO_PATIENCE = 30.0, 10.0  # seconds to shut Ray down; a process that ends before exits with 1
+_PATIENCE, _NO_PATIENCE = (
+    30.0,
+    10.0,
+)  # seconds to shut Ray down; an earlier exit has code 1
 _LONGEST = 36  # maximum length of Ray's folder in bytes: paths of its sockets have at most 107
 _LOOKS = 10.0, 30.0  # seconds until the first check of which jobs occupy the cores, and between checks
 

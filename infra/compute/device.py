@@ -45,7 +45,7 @@ def on_device(batch: Mapping[str, Tensor], device: torch.device) -> dict[str, Te
 
 def traced() -> bool:
     """Whether the code is compiled, exported or inside a `torch.func` transform, so that values are not available."""
-    # no public function tells of a transform
+    # no public function detects a transform
     return torch.compiler.is_compiling() or torch._C._functorch.maybe_current_level() is not None
 
 

@@ -59,8 +59,8 @@ class Epoch:
 class CapturedSteps:
     """Runs training steps and replays a graph from the third step of each kind on.
 
-    Steps of one kind have the same batch shapes, the same `more`, and the same results of comparisons with the epoch.
-    If a capture fails, a note says why, and all further steps run eagerly.
+    Steps of one kind have the same batch shapes, the same `variant`, and the same results of comparisons with the
+    epoch. If a capture fails, a note says why, and all further steps run eagerly.
 
     A graph repeats operations and no Python code. Values that change between steps, such as learning rates and the
     seeds of random numbers, must be tensors.
@@ -76,9 +76,9 @@ class CapturedSteps:
         self._graphs: dict[Hashable, list[tuple[Epoch, Batch, Callable[[], None], dict[str, Tensor]]]] = {}
         self.off = False
 
-    def __call__(self, batch: Batch, epoch: float, more: Hashable = ()) -> dict[str, Tensor]:
+    def __call__(self, batch: Batch, epoch: float, variant: Hashable = ()) -> dict[str, Tensor]:
         """Run a step and return its scalars, which the next step may overwrite."""
-        kind = more, *((name, x.shape, x.dtype) for name, x in batch.items())
+        kind = variant, *((name, x.shape, x.dtype) for name, x in batch.items())
         for captured, inputs, replay, terms in self._graphs.get(kind, ()):
             if captured.holds(epoch):
                 torch._foreach_copy_([*inputs.values()], [batch[name] for name in inputs])
@@ -90,7 +90,7 @@ class CapturedSteps:
         captured, inputs = Epoch(epoch), {name: x.clone() for name, x in batch.items()}
         try:
             replay, terms = self._record(lambda: self._step(inputs, captured))
-        except Exception as error:  # a user's part may raise any
+        except Exception as error:  # a foreign part may raise any error
             self.off = True
             reason = str(error).partition("\n")[0]
             sys.stderr.write(f"note: steps are not captured as CUDA graphs (--optim.capture): {reason}\n")

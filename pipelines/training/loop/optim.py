@@ -102,7 +102,7 @@ def set_lr(optimizer: torch.optim.Optimizer, optim: Optim, scale: float) -> None
     """Set the learning rate of every group."""
     for group in optimizer.param_groups:
         lr = optim.lr * group["factor"] * scale
-        if isinstance(group["lr"], Tensor):  # that a CUDA graph reads
+        if isinstance(group["lr"], Tensor):  # read by a CUDA graph
             group["lr"].fill_(lr)
         else:
             group["lr"] = lr

@@ -142,7 +142,7 @@ class Trainer:
         )
         self.parallel: nn.Module = self.model
         self.captured: CapturedSteps | None = None
-        self._hash = None if device.type == "cpu" else torch.zeros((), dtype=torch.int64, device=device)
+        self._draw_state = None if device.type == "cpu" else torch.zeros((), dtype=torch.int64, device=device)
         # for random numbers not drawn per sample: different for each seed and worker
         torch.manual_seed(int(np.random.SeedSequence((run.seed, rank())).generate_state(1)[0]))
         (precision, *_) = gather_objects(
@@ -184,7 +184,7 @@ class Trainer:
             return self._train()
 
     def capture(self) -> None:
-        """Run the steps that follow as CUDA graphs, where that is possible; a note says why it is not on a GPU."""
+        """Run further steps as CUDA graphs if possible; otherwise, on a GPU, print a note with the reason."""
         reason = why_not(self.run.optim, self.optimizer, self.device)
         put_rates(self.optimizer, self.device, captured=not reason)
         if not reason:
@@ -274,10 +274,14 @@ class Trainer:
     def _draws(self, size: int) -> Draws:
         """Return the random draws of a step on this worker's part of a global batch."""
         samples = size // world()  # as many on each worker
-        if self._hash is not None:
-            self._hash.fill_(state_of(self.run.seed, self.step))
+        if self._draw_state is not None:
+            self._draw_state.fill_(state_of(self.run.seed, self.step))
         return Draws(
-            seed=self.run.seed, step=self.step, first=rank() * samples, samples=samples, state=self._hash
+            seed=self.run.seed,
+            step=self.step,
+            first=rank() * samples,
+            samples=samples,
+            state=self._draw_state,
         )
 
     def _count(self, cost: CostMeter, steps: int) -> None:
@@ -300,7 +304,7 @@ class Trainer:
             terms = self._update(batch, epoch)
         else:
             frozen = len(frozen_groups(self.optimizer, step=self.step, epoch_steps=epoch_steps))
-            terms = self.captured(batch, epoch, more=frozen)
+            terms = self.captured(batch, epoch, variant=frozen)
         self.average.update(self.step)
         if self.step == 0:
             self.watch.begin(terms)

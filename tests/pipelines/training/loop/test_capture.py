@@ -79,7 +79,7 @@ def test_captured_steps_train_as_plain_ones_do(objective, monkeypatch, tmp_path)
     recorder = Recorder()
     monkeypatch.setattr(loop, "why_not", lambda *_: "")
     monkeypatch.setattr(loop, "Recorder", lambda: recorder)
-    captured._hash = torch.zeros((), dtype=torch.int64)
+    captured._draw_state = torch.zeros((), dtype=torch.int64)
     with as_on_a_gpu():
         captured.train()
     assert recorder.replays > 10
