@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from functools import partial
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from polypool.infra.compute.device import on_device
 from polypool.infra.compute.dist import rank, world
 from polypool.infra.errors import InputError
 
+T = TypeVar("T")
 Batch = dict[str, Tensor]
 """Tensors by name, with samples on the first axis; `x_mask` is the bool mask of `x`."""
 
@@ -94,43 +98,70 @@ def load(
 ) -> Iterator[tuple[int, dict[str, Tensor]]]:
     """Yield `(size of the global batch, this worker's part on the device)` for the rest of an epoch.
 
-    A thread makes the next batch while the current one is used. For a GPU, threads make several, padded to few widths,
-    and a separate stream copies them.
+    A thread makes the next batch while the current one is used; for a GPU, several threads make several.
     """
-    epoch, gpu = samples // order.epoch_samples, device.type == "cuda"
-    copies = torch.cuda.Stream(device) if gpu else None
+    epoch = samples // order.epoch_samples
+
+    def make(index_B: np.ndarray) -> tuple[int, Batch]:
+        part_B = np.array_split(index_B, world())[rank()]
+        return len(index_B), data.batch(part_B, seed=order.seed, epoch=epoch)
+
+    makes = (partial(make, index_B) for index_B in order.batches(samples))
+    return _ahead(makes, device, threads=THREADS if device.type == "cuda" else 1)
+
+
+def arriving(batches: Iterable[tuple[T, Batch]], device: torch.device) -> Iterator[tuple[T, Batch]]:
+    """Yield batches on the device, each with what belongs to it; for a GPU, a thread makes the next ones."""
+    if device.type == "cpu":
+        return iter(batches)
+    return _ahead(itertools.repeat(partial(next, iter(batches), None)), device, threads=1)
+
+
+def _ahead(
+    makes: Iterable[Callable[[], tuple[T, Batch] | None]], device: torch.device, *, threads: int
+) -> Iterator[tuple[T, Batch]]:
+    """Call functions in threads, ahead of their use, and yield the batches on the device until one returns None.
+
+    For a GPU, batches are padded to few widths, and a separate stream copies them from pinned memory.
+    """
+    copies = torch.cuda.Stream(device) if device.type == "cuda" else None
     if copies is not None:
         copies.wait_stream(torch.cuda.current_stream(device))  # features may have been copied on this stream
 
-    def make(index_B: np.ndarray) -> tuple[int, Batch, Any]:
-        batch = data.batch(np.array_split(index_B, world())[rank()], seed=order.seed, epoch=epoch)
+    def made(make: Callable[[], tuple[T, Batch] | None]) -> tuple[tuple[T, Batch] | None, Any]:
         if copies is None:
-            return len(index_B), batch, None
+            part = make()
+            return part and (part[0], on_device(part[1], device)), None
         with torch.cuda.stream(copies):
-            batch = {
+            if (part := make()) is None:
+                return None, None
+            label, batch = part
+            there = {
                 name: x if x.is_cuda else x.pin_memory().to(device, non_blocking=True)
                 for name, x in in_few_widths(batch).items()
             }
-            return len(index_B), batch, copies.record_event()
+            return (label, there), copies.record_event()
 
-    def arrived(coming: Future[tuple[int, Batch, Any]]) -> tuple[int, Batch]:
-        size, batch, copied = coming.result()
-        if copied is not None:
+    def arrived(coming: Future[tuple[tuple[T, Batch] | None, Any]]) -> tuple[T, Batch] | None:
+        part, copied = coming.result()
+        if part is not None and copied is not None:
             stream = torch.cuda.current_stream(device)
             stream.wait_event(copied)
-            for x in batch.values():
+            for x in part[1].values():
                 x.record_stream(stream)
-        return size, batch
+        return part
 
-    ahead = THREADS if gpu else 1
-    with ThreadPoolExecutor(max_workers=ahead, thread_name_prefix="batches") as pool:
-        coming: deque[Future[tuple[int, Batch, Any]]] = deque()
-        for index_B in order.batches(samples):
-            coming.append(pool.submit(make, index_B))
-            if len(coming) > ahead:
-                yield arrived(coming.popleft())
-        while coming:
-            yield arrived(coming.popleft())
+    with ThreadPoolExecutor(max_workers=threads, thread_name_prefix="batches") as pool:
+        coming: deque[Future[tuple[tuple[T, Batch] | None, Any]]] = deque()
+        for make in makes:
+            coming.append(pool.submit(made, make))
+            if len(coming) > threads:
+                if (part := arrived(coming.popleft())) is None:
+                    return
+                yield part
+        for last in coming:
+            if (part := arrived(last)) is not None:
+                yield part
 
 
 def in_few_widths(batch: Batch) -> Batch:

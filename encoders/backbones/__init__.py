@@ -61,6 +61,10 @@ class Backbone(ABC):
     def describe(self) -> dict[str, Any]:
         """Return all settings that determine the features, as JSON values; `backbone` is the registered name."""
 
+    def prepare(self, image: Image.Image) -> Any:
+        """Return an image as `__call__` takes it, too; `extract` prepares images in parallel threads."""
+        return image
+
     @abstractmethod
     def __call__(
         self, inputs: Iterable[Image.Image | str]

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -167,7 +168,7 @@ class Pretrained:
 
         from polypool.infra.compute.device import best_device, computes_bfloat16
 
-        self.name, self.bfloat16 = name, bfloat16
+        self.name, self.bfloat16, self._moving = name, bfloat16, Lock()
         self.processor = from_hub(transformers.AutoImageProcessor, name, backend="pil")
         self.model = from_hub(getattr(transformers, kind), name, **options).eval()
         slow = bfloat16 and not computes_bfloat16(best_device())
@@ -184,16 +185,21 @@ class Pretrained:
             raise InputError(f"{self.name}: a model of type {kind!r} has no {name}; expected {of}")
         return getattr(self.model.config, name)
 
-    def pixels(self, images: list[Image.Image], **options: Any) -> list[Tensor]:
+    def pixels(self, images: Sequence[Image.Image | Tensor], **options: Any) -> list[Tensor]:
         """Return each image as model input `(3, H, W)`.
 
         Args:
-            images: of any mode and size.
+            images: of any mode and size, or model inputs, which are returned unchanged.
             options: override settings of the preprocessing.
         """
         # without the layout, images of height 3 would be read as channels first
         options |= {"return_tensors": "pt", "input_data_format": "channels_last"}
-        return [self.processor([rgb(image)], **options)["pixel_values"][0] for image in images]
+        return [
+            self.processor([rgb(image)], **options)["pixel_values"][0]
+            if isinstance(image, Image.Image)
+            else image
+            for image in images
+        ]
 
     def states(self, pixels: list[Tensor], *, of: str = "last_hidden_state") -> list[np.ndarray]:
         """Return an output of the model for each image, float32.
@@ -209,20 +215,28 @@ class Pretrained:
     ) -> list[list[np.ndarray]]:
         """Return the outputs of `compute` for each image, float32; images of one size are batched.
 
+        On a GPU, calls of several threads overlap.
+
         Args:
             pixels: of each image.
             compute: called with the model and a batch `(B, 3, H, W)`; each output has a first axis of B.
         """
         import torch
 
-        from polypool.infra.compute.device import best_device
+        from polypool.infra.compute.device import best_device, own_stream
 
         if len({image.shape for image in pixels}) > 1:
             return [made for image in pixels for made in self.computed([image], compute)]
         device = best_device()
-        with torch.inference_mode(), torch.autocast(device.type, torch.bfloat16, enabled=self.bfloat16):
-            outputs = compute(self.model.to(device), torch.stack(pixels).to(device))
-        return [list(of_image) for of_image in zip(*(x.float().cpu().numpy() for x in outputs), strict=True)]
+        precision = torch.autocast(device.type, torch.bfloat16, enabled=self.bfloat16)
+        with torch.inference_mode(), own_stream(device), precision:
+            with self._moving:
+                model = self.model.to(device)
+            pixel_BCHW = torch.stack(pixels)
+            if device.type == "cuda":
+                pixel_BCHW = pixel_BCHW.pin_memory().to(device, non_blocking=True)
+            found = [x.float().cpu().numpy() for x in compute(model, pixel_BCHW)]
+        return [list(of_image) for of_image in zip(*found, strict=True)]
 
     def describe(self) -> dict[str, Any]:
         """Return the name, the preprocessing, the SHA-256 of the weights, and the precision if it is not float32."""

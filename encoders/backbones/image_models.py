@@ -70,7 +70,12 @@ class ViT(Backbone):
         layers = {} if self.layers == 1 else {"layers": self.layers}
         return {"backbone": self.backbone, "cls": self.cls} | grid | layers | self._pretrained.describe()
 
-    def __call__(self, images: list[Image.Image]) -> list[np.ndarray]:
+    def prepare(self, image: Image.Image) -> Tensor:
+        """Return the model's input `(3, H, W)`."""
+        (pixel_CHW,) = self._pretrained.pixels([image])
+        return pixel_CHW
+
+    def __call__(self, images: list[Image.Image | Tensor]) -> list[np.ndarray]:
         """Return the features of each image, `(patches, dim)` or `(grid * grid, dim)` float32, after an optional [CLS].
 
         Images may have any mode and size.
@@ -123,7 +128,7 @@ class _OfPair(ViT):
     def describe(self) -> dict[str, Any]:
         return super().describe() | ({"pooled": True} if self.pooled else {})
 
-    def __call__(self, images: list[Image.Image]) -> list[np.ndarray]:
+    def __call__(self, images: list[Image.Image | Tensor]) -> list[np.ndarray]:
         """Return the features of each image, `(patches, dim)`, or its embedding `(1, dim)`; float32."""
         if not self.pooled:
             return super().__call__(images)
@@ -246,14 +251,19 @@ class ResNetBackbone(Backbone):
     def describe(self) -> dict[str, Any]:
         return {"backbone": "resnet", "size": self.size} | self._pretrained.describe()
 
-    def __call__(self, images: list[Image.Image]) -> list[np.ndarray]:
-        """Return the features of each image, `(cells, dim)` float32; images may have any mode and size."""
+    def prepare(self, image: Image.Image) -> Tensor:
+        """Return the model's input `(3, H, W)`."""
         options = {}
         if self.size is not None:
-            square = (self.size, self.size)
-            images = [rgb(image).resize(square, Image.Resampling.BICUBIC) for image in images]
+            image = rgb(image).resize((self.size, self.size), Image.Resampling.BICUBIC)
             options = {"do_resize": False, "do_center_crop": False}
-        maps_DHW = self._pretrained.states(self._pretrained.pixels(images, **options))
+        (pixel_CHW,) = self._pretrained.pixels([image], **options)
+        return pixel_CHW
+
+    def __call__(self, images: list[Image.Image | Tensor]) -> list[np.ndarray]:
+        """Return the features of each image, `(cells, dim)` float32; images may have any mode and size."""
+        pixels = [self.prepare(image) if isinstance(image, Image.Image) else image for image in images]
+        maps_DHW = self._pretrained.states(pixels)
         return [np.ascontiguousarray(map_DHW.reshape(self.dim, -1).T) for map_DHW in maps_DHW]
 
 

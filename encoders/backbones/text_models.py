@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ class TextBackbone(Backbone):
     Args:
         name: a model on the hub, or a local folder.
         pooled: return only the embedding of the whole text, through the model's projection.
+        bfloat16: compute in bfloat16, which takes half the time on processors and GPUs that support it.
     """
 
     gpu = True
@@ -30,14 +32,15 @@ class TextBackbone(Backbone):
     model: str
     """Name of the encoder's submodule with the transformers model."""
 
-    def __init__(self, *, name: str, pooled: bool = False) -> None:
+    def __init__(self, *, name: str, pooled: bool = False, bfloat16: bool = False) -> None:
         from polypool.encoders.backbones.hub import known_as, weights_digest
 
         kind = ENCODERS.get(self.backbone)
         assets = kind.prepare((), name=name)
         self._encoder = kind(assets, name=name, **({"pooled": True} if pooled else {})).eval()
         self._encoder.load_pretrained()
-        self._tokenizer, self._pooled = kind.tokenizer(assets), pooled
+        self._tokenizer, self._pooled, self._bfloat16 = kind.tokenizer(assets), pooled, bfloat16
+        self._moving = Lock()
         model = self._encoder.get_submodule(self.model)
         self.dim: int = self._encoder.width if pooled else model.config.hidden_size
         self._longest = getattr(self._encoder, "longest", None)  # which truncates longer texts
@@ -48,6 +51,7 @@ class TextBackbone(Backbone):
             "preprocessing": {key: value for key, value in assets.items() if key != "config"},
             "sha256": weights_digest(self._encoder if pooled else model),
             **({"pooled": True} if pooled else {}),
+            **({"bfloat16": True} if bfloat16 else {}),
         }
 
     def describe(self) -> dict[str, Any]:
@@ -68,17 +72,20 @@ class TextBackbone(Backbone):
         import torch
 
         from polypool.encoders.text.tokenizers import pad_tokens
-        from polypool.infra.compute.device import best_device
+        from polypool.infra.compute.device import best_device, own_stream
 
         if not lines:
             return []
         size_B, device = np.array([len(line) for line in lines]), best_device()
         subword_P = np.array([number for line in lines for number in line], np.int64)
-        encoder = self._encoder.to(device)
-        with torch.inference_mode():
+        precision = torch.autocast(device.type, torch.bfloat16, enabled=self._bfloat16)
+        with torch.inference_mode(), own_stream(device), precision:
+            with self._moving:
+                encoder = self._encoder.to(device)
             tokens = (x.to(device) for x in pad_tokens(subword_P, size_B, self._tokenizer))
             x_BND, mask_BN = (encoder if self._pooled else encoder.states)(*tokens)
-        return [x_ND[mask_N].cpu().numpy() for x_ND, mask_N in zip(x_BND, mask_BN, strict=True)]
+            x_BND, mask_BN = x_BND.float().cpu().numpy(), mask_BN.cpu().numpy()
+        return [x_ND[mask_N] for x_ND, mask_N in zip(x_BND, mask_BN, strict=True)]
 
     @classmethod
     def pieces(cls, described: Mapping[str, Any], text: str) -> list[str]:
@@ -109,12 +116,15 @@ class BertStates(TextBackbone):
         name: a model on the hub, or a local folder.
         pooled: return only their mean, including special tokens: the sentence embedding of MiniLM and most models of
             sentence-transformers, before L2 normalisation.
+        bfloat16: see `TextBackbone`.
     """
 
     backbone, model = "bert", "bert"
 
-    def __init__(self, *, name: ModelName = "bert-base-uncased", pooled: bool = False) -> None:
-        super().__init__(name=name)
+    def __init__(
+        self, *, name: ModelName = "bert-base-uncased", pooled: bool = False, bfloat16: bool = False
+    ) -> None:
+        super().__init__(name=name, bfloat16=bfloat16)
         self._mean = pooled
         self._described |= {"pooled": True} if pooled else {}
 
@@ -134,12 +144,15 @@ class DecoderStates(TextBackbone):
         name: a model on the hub, or a local folder; with a tokenizer.json.
         pooled: return only the end token's state: the embedding of E5-Mistral and Qwen3-Embedding, before L2
             normalisation.
+        bfloat16: see `TextBackbone`.
     """
 
     backbone, model = "decoder", "model"
 
-    def __init__(self, *, name: ModelName = "Qwen/Qwen3-Embedding-0.6B", pooled: bool = False) -> None:
-        super().__init__(name=name)
+    def __init__(
+        self, *, name: ModelName = "Qwen/Qwen3-Embedding-0.6B", pooled: bool = False, bfloat16: bool = False
+    ) -> None:
+        super().__init__(name=name, bfloat16=bfloat16)
         self._last = pooled
         self._described |= {"pooled": True} if pooled else {}
 
@@ -156,12 +169,19 @@ class ClipTextStates(TextBackbone):
     Args:
         name: a model on the hub, or a local folder.
         pooled: return only the text embedding that matches `clip(pooled=True)`.
+        bfloat16: see `TextBackbone`.
     """
 
     backbone, model = "clip_text", "tower"
 
-    def __init__(self, *, name: ModelName = "openai/clip-vit-base-patch32", pooled: bool = False) -> None:
-        super().__init__(name=name, pooled=pooled)
+    def __init__(
+        self,
+        *,
+        name: ModelName = "openai/clip-vit-base-patch32",
+        pooled: bool = False,
+        bfloat16: bool = False,
+    ) -> None:
+        super().__init__(name=name, pooled=pooled, bfloat16=bfloat16)
 
 
 @BACKBONES.register("siglip_text")
@@ -171,9 +191,16 @@ class SiglipTextStates(TextBackbone):
     Args:
         name: a model on the hub, or a local folder; with a tokenizer.json.
         pooled: return only the text embedding that matches `siglip(pooled=True)`.
+        bfloat16: see `TextBackbone`.
     """
 
     backbone, model = "siglip_text", "tower"
 
-    def __init__(self, *, name: ModelName = "google/siglip-base-patch16-224", pooled: bool = False) -> None:
-        super().__init__(name=name, pooled=pooled)
+    def __init__(
+        self,
+        *,
+        name: ModelName = "google/siglip-base-patch16-224",
+        pooled: bool = False,
+        bfloat16: bool = False,
+    ) -> None:
+        super().__init__(name=name, pooled=pooled, bfloat16=bfloat16)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -41,6 +42,19 @@ def device_of(model: nn.Module) -> torch.device:
 def on_device(batch: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor]:
     """Return a batch with its tensors on a device."""
     return {name: x.to(device) for name, x in batch.items()}
+
+
+@contextmanager
+def own_stream(device: torch.device) -> Iterator[None]:
+    """Run on a new stream of a GPU: its default stream cannot be captured, and streams of threads overlap."""
+    if device.type != "cuda":
+        yield
+        return
+    before, stream = torch.cuda.current_stream(), torch.cuda.Stream()
+    stream.wait_stream(before)
+    with torch.cuda.stream(stream):
+        yield
+    before.wait_stream(stream)
 
 
 def traced() -> bool:

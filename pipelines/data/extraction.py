@@ -99,7 +99,7 @@ def stream(
     first = [*islice(coming, gpus or cpus)]
     kind = ray.remote(
         num_cpus=threads, num_gpus=1 if gpus else 0, max_restarts=-1, max_task_retries=_TRIES - 1
-    )(_Worker)
+    )(_Worker).options(max_concurrency=_AHEAD if gpus else 1)  # a GPU computes while the next batch is read
     options = options | {"threads": threads, "trusting": trusted()}
     workers: list[Any] = [kind.remote(extractor, options) for _ in first]
     pool, tasks = ActorPool(workers * _AHEAD), enumerate(chain(first, coming))
@@ -131,12 +131,13 @@ class _Worker:
     """An extractor in a process of Ray's; it is made with the first batch, so that its errors reach the driver."""
 
     def __init__(self, extractor: Callable[..., Any], options: dict[str, Any]) -> None:
-        self._make, self._extractor = lambda: extractor(**options), None
+        self._make, self._extractor, self._lock = lambda: extractor(**options), None, Lock()
 
     def describe(self, number: int, batch: Batch) -> tuple[int, list[Row] | Exception]:
         """Return the number of a batch with its rows, or the error, which is raised when it is the batch's turn."""
         try:
-            self._extractor = self._extractor or self._make()
+            with self._lock:
+                self._extractor = self._extractor or self._make()
             return number, self._extractor(batch)
         except Exception as error:
             error.add_note(traceback.format_exc())
@@ -167,14 +168,18 @@ class ImageExtractor(Extractor):
 
     def __call__(self, batch: Batch) -> list[Row]:
         """Return a row for each of the batch's `ids`, `paths` and `digests`."""
-        files = zip(batch["paths"], batch["digests"], strict=True)
-        loaded = list(self._pool.map(lambda file: load(file[0], digest=file[1]), files))
-        images = [image for image in loaded if isinstance(image, Image.Image)]
+        loaded = list(self._pool.map(self._prepared, batch["paths"], batch["digests"]))
+        images = [image for image in loaded if not isinstance(image, str)]
         features = iter(self._backbone(images) if images else [])
         return [
             row_of(id, path, image if isinstance(image, str) else next(features))
             for id, path, image in zip(batch["ids"], batch["paths"], loaded, strict=True)
         ]
+
+    def _prepared(self, path: str, digest: str) -> Any:
+        """Return an image as the backbone takes it, or why it cannot be read."""
+        image = load(path, digest=digest)
+        return image if isinstance(image, str) else self._backbone.prepare(image)
 
 
 class TextExtractor(Extractor):

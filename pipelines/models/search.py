@@ -26,7 +26,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from polypool.infra.batches import Batch
+from polypool.infra.batches import Batch, arriving
 from polypool.infra.compute.device import device_of, on_device
 from polypool.infra.errors import InputError
 from polypool.infra.extras import needed
@@ -397,7 +397,7 @@ class PairGallery:
     def __init__(self, model: RetrievalModel, side: Side, batches: Batches) -> None:
         self.model, self.side, self.device = model, side, device_of(model)
         encode_item, self.encode_query = _encoders(model, side)
-        self._parts = [(number_B, encode_item(on_device(batch, self.device))) for number_B, batch in batches]
+        self._parts = [(number_B, encode_item(batch)) for number_B, batch in arriving(batches, self.device)]
 
     @torch.inference_mode()
     def best(self, queries: Batch, k: int) -> list[TopK]:

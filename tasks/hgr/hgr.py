@@ -12,8 +12,8 @@ from torch.utils.checkpoint import checkpoint
 
 from polypool.aggregators.masks import zero_pads
 from polypool.encoders.text.tokenizers import Tokenizer
-from polypool.infra.batches import Batch
-from polypool.infra.compute.device import device_of, on_device, shapes_only
+from polypool.infra.batches import Batch, arriving
+from polypool.infra.compute.device import device_of, shapes_only
 from polypool.infra.compute.dist import gather, gather_shared
 from polypool.infra.fields import above, require
 from polypool.infra.paths import FilePath
@@ -129,8 +129,8 @@ class HGR(RetrievalModel):
     def _encode_videos(self, images: Batches, device: torch.device) -> list[VideoEmbeddings]:
         """Return the videos of all workers by index, in chunks of at most `VIDEOS` with common padding."""
         whole, verb, noun = [], [], []
-        for number_B, batch in images:
-            video = self.encode_visual(on_device(batch, device))
+        for number_B, batch in arriving(images, device):
+            video = self.encode_visual(batch)
             whole.append((number_B, {"vectors": video.vectors}))
             verb.append((number_B, video.verb._asdict()))
             noun.append((number_B, video.noun._asdict()))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
+from typing import Any
 
 import numpy as np
 import torch
@@ -80,6 +81,11 @@ class JointData:
 
     def __len__(self) -> int:
         return sum(self.sizes)
+
+    @property
+    def stored(self) -> list[Any]:
+        """The inputs of all tasks that read stores."""
+        return [inputs for member in self.members for inputs in getattr(member, "stored", ())]
 
     def order(self, *, batch: int, unit: int, seed: int) -> JointOrder:
         return JointOrder(

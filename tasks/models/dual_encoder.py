@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from polypool.infra.batches import Batch
-from polypool.infra.compute.device import device_of, on_device
+from polypool.infra.batches import Batch, arriving
+from polypool.infra.compute.device import device_of
 from polypool.infra.compute.dist import gather, gather_objects, gather_uneven, world
 from polypool.infra.errors import InputError
 from polypool.tasks.models.branch import Branch
@@ -36,9 +36,9 @@ def encode_split(
 ) -> Tensor:
     """Encode all batches and return the embeddings of all workers, `(S, D)` or `(S, K, D)`, by sample index."""
     numbers, embeddings = [], []
-    for number_B, batch in batches:
+    for number_B, batch in arriving(batches, device):
         numbers.append(number_B)
-        embeddings.append(encode_batch(on_device(batch, device)))
+        embeddings.append(encode_batch(batch))
     embedding = as_wide_everywhere(side_by_side(embeddings))
     return gather_uneven(embedding)[places(torch.cat(numbers).to(device))]
 

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.checkpoint import checkpoint
 
-from polypool.infra.batches import Batch
-from polypool.infra.compute.device import device_of, on_device
+from polypool.infra.batches import Batch, arriving
+from polypool.infra.compute.device import device_of
 from polypool.infra.compute.dist import gather, gather_objects, gather_shared, gather_uneven, rank, world
 from polypool.infra.compute.dropout import drawn_again
 from polypool.infra.process.progress import Progress
@@ -68,8 +68,8 @@ def encode_sets(
 ) -> list[Tensor]:
     """Encode all batches and return the sets of all workers, `(N, D)` each, by sample index."""
     numbers, elements, sizes = [], [], []
-    for number_B, batch in batches:
-        x_BND, mask_BN = encode_batch(on_device(batch, device))
+    for number_B, batch in arriving(batches, device):
+        x_BND, mask_BN = encode_batch(batch)
         numbers.append(number_B.to(device))
         elements.append(x_BND[mask_BN])
         sizes.append(mask_BN.sum(dim=1))

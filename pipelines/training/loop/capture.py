@@ -5,8 +5,7 @@ from __future__ import annotations
 import operator
 import sys
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import torch
@@ -110,7 +109,9 @@ class Recorder:
         self, function: Callable[[], dict[str, Tensor]]
     ) -> tuple[Callable[[], None], dict[str, Tensor]]:
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool, stream=torch.cuda.current_stream()):
+        # thread_local: a global capture would fail where the threads of the loader allocate memory
+        stream, mode = torch.cuda.current_stream(), "thread_local"
+        with torch.cuda.graph(graph, pool=self._pool, stream=stream, capture_error_mode=mode):
             terms = function()
         return graph.replay, terms
 
@@ -137,16 +138,3 @@ def put_rates(optimizer: torch.optim.Optimizer, device: torch.device, *, capture
         group["lr"] = torch.full((), lr, device=device) if captured else lr
         if "capturable" in group:
             group["capturable"] = captured
-
-
-@contextmanager
-def own_stream(device: torch.device) -> Iterator[None]:
-    """Run on a new stream of a GPU; its default stream cannot be captured."""
-    if device.type != "cuda":
-        yield
-        return
-    before, stream = torch.cuda.current_stream(), torch.cuda.Stream()
-    stream.wait_stream(before)
-    with torch.cuda.stream(stream):
-        yield
-    before.wait_stream(stream)

@@ -22,6 +22,7 @@ from polypool.aggregators.observe import Watched, observe
 from polypool.encoders.encoder import recompute
 from polypool.infra.batches import load, order_of
 from polypool.infra.compute.cost import CostMeter
+from polypool.infra.compute.device import own_stream
 from polypool.infra.compute.dist import broadcast_state, gather_objects, rank, world
 from polypool.infra.compute.dropout import Draws, current_draws, drawn
 from polypool.infra.compute.randomness import state_of
@@ -41,7 +42,7 @@ from polypool.pipelines.training.checkpoint import (
     write_model,
 )
 from polypool.pipelines.training.loop.averaging import WeightAverage
-from polypool.pipelines.training.loop.capture import CapturedSteps, Recorder, own_stream, put_rates, why_not
+from polypool.pipelines.training.loop.capture import CapturedSteps, Recorder, put_rates, why_not
 from polypool.pipelines.training.loop.collapse import CollapseWatch
 from polypool.pipelines.training.loop.optim import (
     chunked_gradients,
@@ -96,7 +97,7 @@ class Meter:
 
 
 RESIDENT = 0.6
-"""Share of a GPU's free memory for the features of the training split."""
+"""Share of a GPU's free memory for the features of a split."""
 
 
 class Trainer:
@@ -178,8 +179,9 @@ class Trainer:
         """
         with own_stream(self.device):
             if self.device.type == "cuda" and self.run.data.on_device == "auto":
-                for inputs in getattr(self.data, "stored", ()):
-                    inputs.keep_on(self.device, most=RESIDENT * torch.cuda.mem_get_info(self.device)[0])
+                for split in ("train", "val"):
+                    for inputs in getattr(self.adapter.data(split), "stored", ()):
+                        inputs.keep_on(self.device, most=RESIDENT * torch.cuda.mem_get_info(self.device)[0])
             self.capture()
             return self._train()
 

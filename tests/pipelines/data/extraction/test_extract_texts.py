@@ -79,6 +79,14 @@ def test_each_distinct_text_is_a_row_of_its_tokens_states(make, tmp_path, bert, 
     assert remembered_folder(extractor) == Path(bert)
 
 
+def test_states_in_bfloat16_are_close_and_recorded(bert):
+    texts = ["a dog and the house", "the dog"]
+    half = BACKBONES.build(f"bert(name={bert!r}, bfloat16=True)")
+    assert half.describe()["bfloat16"] is True
+    for found_LD, expected_LD in zip(half(texts), states(bert, texts), strict=True):
+        assert 0 < np.abs(found_LD - expected_LD).max() < 0.05
+
+
 @pytest.mark.parametrize("kind", ["clip", "siglip"])
 def test_text_halves_of_pairs_give_states_or_embeddings(kind, tmp_path):
     name = {"clip": save_clip, "siglip": save_siglip}[kind](tmp_path / kind)

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 import torch
-from asking import as_on_a_gpu
+from asking import META, as_on_a_gpu
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from toy import toy_run, trainer_of
 
-from polypool.infra.batches import in_few_widths
+from polypool.infra.batches import arriving, in_few_widths
 from polypool.pipelines.training.loop import trainer as loop
 from polypool.pipelines.training.loop.capture import EAGER, CapturedSteps, put_rates, why_not
 from polypool.pipelines.training.loop.optim import make_optimizer
@@ -161,3 +161,11 @@ def test_batches_are_padded_to_few_widths(size, width):
     assert torch.equal(padded["b_mask"], torch.arange(width).expand(2, -1) < size)
     assert padded["b"].shape == (2, width)
     assert torch.equal(padded["c"], pixels)
+
+
+def test_batches_of_an_evaluation_arrive_in_order_until_the_last():
+    batches = [(number, {"x": torch.zeros(number)}) for number in range(7)]
+    found = [*arriving(iter(batches), META)]
+    assert [(number, len(batch["x"]), batch["x"].device) for number, batch in found] == [
+        (number, number, META) for number in range(7)
+    ]
