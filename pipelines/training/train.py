@@ -35,7 +35,6 @@ from polypool.infra.process.progress import resumed_bar, say
 from polypool.infra.process.stopping import Stopped, graceful_stop, resume_hint
 from polypool.infra.ray import (
     Resources,
-    local_cores,
     on_cluster,
     ray_session,
     report,
@@ -462,7 +461,8 @@ def fit(
 
     with resume_hint(resume), ExitStack() as session:
         if here:
-            set_up(threads=min(run.cpus, local_cores()))
+            session.callback(torch.set_num_threads, torch.get_num_threads())
+            set_up(threads=min(run.cpus, torch.get_num_threads()))
             kept = InFolder(folder=folder, stop=stop, journal=journal, start=last)
             if metric:
                 kept.reported = partial(report, metric)

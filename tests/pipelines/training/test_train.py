@@ -49,9 +49,8 @@ def run(home):
 def finished(run) -> str:
     """A run that nothing disturbed, trained without Ray."""
     threads = torch.get_num_threads()
-    torch.set_num_threads(run.cpus)
     run_id = start(run)
-    torch.set_num_threads(threads)
+    assert torch.get_num_threads() == threads
     return run_id
 
 
