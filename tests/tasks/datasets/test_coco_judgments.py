@@ -52,23 +52,21 @@ def test_the_official_files_of_the_validation_split_have_the_known_counts(shared
     assert len(np.unique(one_way)) == 4718
 
 
-def test_ids_are_numbers_of_files_and_sentences(tmp_path, capsys):
+def test_ids_and_counts_of_both_forms(tmp_path, capsys):
     sits, sts = (caption(648388), image(391895), "1.8"), (caption(1), caption(22), 5)
     write_csvs(tmp_path, sits=[sits], sts=[sts], sis=[(image(42), image(7), 0)])
-    found = read_cxc(tmp_path, "test")
-    told = "not as many as published (Crisscrossed Captions, test): sits 1 of 44,833 ratings, sts 1 of 44,045 ratings"
-    assert capsys.readouterr().out.startswith(f"{tmp_path}: {told}")
+    write_eccv(tmp_path, image_to_caption={7: [11, 12, 11]}, caption_to_image={11: [7]})
+    found, read = read_cxc(tmp_path, "test"), read_eccv(tmp_path)
     ids = [(kind.first_P.tolist(), kind.second_P.tolist()) for kind in (found.sits, found.sts, found.sis)]
     assert ids == [(["648388"], ["391895"]), (["1"], ["22"]), (["42"], ["7"])]
     assert found.sits.rating_P.tolist() == [1.8]
-
-
-def test_ids_are_text_and_each_answer_counts_once(tmp_path, capsys):
-    write_eccv(tmp_path, image_to_caption={7: [11, 12, 11]}, caption_to_image={11: [7]})
-    read = read_eccv(tmp_path)
     assert (read.image_to_caption, read.caption_to_image) == ({"7": ("11", "12")}, {"11": ("7",)})
-    told = "not as many as published (ECCV Caption): image_to_caption 2 of 22,550 pairs"
-    assert capsys.readouterr().out.startswith(f"{tmp_path}: {told}")
+    told = capsys.readouterr().out
+    assert (
+        f"{tmp_path}: not as many as published (Crisscrossed Captions, test): sits 1 of 44,833 ratings"
+        in told
+    )
+    assert f"{tmp_path}: not as many as published (ECCV Caption): image_to_caption 2 of 22,550 pairs" in told
 
 
 def test_the_package_has_as_many_answers_as_published(capsys):
@@ -87,13 +85,9 @@ PAIR = f"{image(1)},{image(2)}"
     ("text", "message"),
     [
         (None, r"sis_test.csv: no such file; expected the official Crisscrossed Captions of the test split"),
-        ("", "it has none, and image1, image2, agg_score not once"),
-        ("image1,image2,annotator,score\n", "expected the columns image1, image2, agg_score, each once"),
         (HEADER, "no ratings; the file is cut short"),
         (f"{HEADER}{image(1)},42,3.0,made\n", "line 2: image2 is '42', expected the form COCO_"),
-        (f"{HEADER}{image(1)}\n", "line 2: a row of 1 fields, where the header has 4"),
         (f"{HEADER}{PAIR},high,made\n", "line 2: agg_score is 'high', expected a number"),
-        (f'{HEADER}{PAIR},3,"made\n{PAIR},3,made\n', "line 3: .*perhaps a quote is not closed"),
         (f"{HEADER}{PAIR},nan,made\n", "expected a number from 0 to 5"),
         (f"{HEADER}{PAIR},51,made\n", "expected a number from 0 to 5"),
     ],
@@ -107,19 +101,14 @@ def test_a_bad_file_of_ratings_is_named_with_its_line(tmp_path, text, message):
     ("text", "message"),
     [
         (None, "no such file; expected a file of ECCV Caption, which the package eccv-caption has"),
-        ("", "not valid JSON"),
-        ('{"7": [11', "not valid JSON at line 1"),
         ("[[7, 11]]", 'not of the expected form: {"id of a query"'),
-        ("{}", "not of the expected form"),
         ('{"seven": [11]}', "the query 'seven' is no id"),
         ('{"": [11]}', "the query '' is no id"),
         ('{"7": []}', r"query 7 has \[\]; expected"),
         ('{"7": 11}', "query 7 has 11; expected"),
         ('{"7": [11, "12"]}', r"query 7 has \[11, '12'\]; expected"),
         ('{"7": [true]}', "query 7 has"),
-        ('{"7": [1.5]}', "query 7 has"),
         ('{"7": [-1]}', "query 7 has"),
-        ('{"7": null}', "query 7 has None"),
     ],
 )
 def test_a_bad_file_of_answers_is_named(tmp_path, text, message):
@@ -135,7 +124,7 @@ def refuses(read: Callable[[], object], path: Path, text: str | None, message: s
     assert str(path) in str(raised.value)
 
 
-def test_without_package_and_folder_it_is_said_what_to_install(monkeypatch):
+def test_without_package_and_folder_the_message_names_the_extra(monkeypatch):
     monkeypatch.setattr("polypool.tasks.datasets.coco_judgments.find_spec", lambda name: None)
     with pytest.raises(InputError, match=r"pip install 'polypool\[eccv\]', or name a folder"):
         eccv_files(None)
@@ -180,31 +169,7 @@ def run(home):
     return replace(made, data=replace(made.data, corpus="named"), task=task, experiment="judged")
 
 
-def evaluated(*words: str) -> str:
-    code, out, error = called("evaluate", *words)
-    assert code == 0, error
-    return out
-
-
-def test_a_run_is_evaluated_by_ratings_and_logs_all_directions(home, run):
-    run_id = keep_run(run)
-    shown = evaluated(run_id, "--protocol", "small-cxc")
-    trained = load_run(run_id)
-    logged = trained.tracker.metrics()
-    assert logged["small-cxc/i2i/skipped"] == 18
-    assert logged["small-cxc/unknown_ratings"] == 1  # of a third caption, and the run uses two
-    for name in ("i2t/R1", "t2i/R5", "t2t/R10", "i2i/R1", "rsum"):
-        assert f"small-cxc/{name}" in logged
-        assert name in shown
-    with np.load(trained.tracker.download("per_query") / "small-cxc.npz", allow_pickle=False) as kept:
-        assert [len(kept[f"{direction}_rank"]) for direction in DIRECTIONS] == [20, 40, 40, 20]
-    members = [trained, load_run(run_id)]
-    together = run_evaluation.evaluate(members, protocols=["small-cxc"], split="test")[0]
-    assert together.metrics["t2t/R1"] == pytest.approx(logged["small-cxc/t2t/R1"])
-    assert {"rsum", "i2t/R1", "t2t/R5", "i2i/R10", "i2i/meanr"} <= reproduced(together)
-
-
-def test_a_split_or_corpus_that_has_no_ratings_is_refused(home, run):
+def test_a_split_without_ratings_and_captions_without_ids_are_refused(home, run):
     adapter = TASKS.build(run.task, run)
     with pytest.raises(
         InputError, match=r"'coco-5k-cxc' is defined on 5,000 items.*fit it: whole, distinct, small-cxc, "
@@ -212,11 +177,18 @@ def test_a_split_or_corpus_that_has_no_ratings_is_refused(home, run):
         adapter.evaluate(adapter.model(), "test", "coco-5k-cxc")
     with pytest.raises(InputError, match=r"val split: sits_val\.csv"):
         adapter.evaluate(adapter.model(), "val", "small-cxc")
+    nameless = replace(run, data=replace(run.data, corpus="corpus"))
+    adapter = TASKS.build(nameless.task, nameless)
+    for right in ("cxc", "eccv"):
+        with pytest.raises(InputError, match=f"its captions have no ids, by which small-{right} finds"):
+            adapter.evaluate(adapter.model(), "test", f"small-{right}")
 
 
 def test_protocols_stand_side_by_side_and_are_compared(home, run):
     run_id = keep_run(run)
-    shown = evaluated(run_id, *(word for name in MADE for word in ("--protocol", name)))
+    words = (word for name in MADE for word in ("--protocol", name))
+    code, shown, error = called("evaluate", run_id, *words)
+    assert code == 0, error
     trained = load_run(run_id)
     logged = trained.tracker.metrics()
     lines = {
@@ -233,6 +205,10 @@ def test_protocols_stand_side_by_side_and_are_compared(home, run):
     assert float(lines["chance map_at_r"][2]) > 0
     assert float(lines["chance rsum"][0]) > 0
     assert (logged["small-eccv/i2t/queries"], logged["small-eccv/t2i/queries"]) == (12, 9)
+    assert logged["small-cxc/i2i/skipped"] == 18
+    assert logged["small-cxc/unknown_ratings"] == 1  # of a third caption, and the run uses two
+    with np.load(trained.tracker.download("per_query") / "small-cxc.npz", allow_pickle=False) as kept:
+        assert [len(kept[f"{direction}_rank"]) for direction in DIRECTIONS] == [20, 40, 40, 20]
     alone = run_evaluation.evaluate([trained], protocols=["small-eccv"], split="test")[0]
     assert {f"small-eccv/{name}": value for name, value in alone.metrics.items()}.items() <= logged.items()
     described = {"map_at_r"} | {f"{d}/{n}" for d in ("i2t", "t2i") for n in ("map_at_r", "r_precision", "R1")}
@@ -241,6 +217,7 @@ def test_protocols_stand_side_by_side_and_are_compared(home, run):
     assert [each.metrics["i2t/R1"] for each in together] == pytest.approx(
         [logged[f"{each}/i2t/R1"] for each in MADE]
     )
+    assert {"rsum", "i2t/R1", "t2t/R5", "i2i/R10", "i2i/meanr"} <= reproduced(together[1])
     compared = compare(tracking_uri(home), "judged")
     (group,) = (group for group in compared.groups if group.protocol == "small-eccv")
     assert group.metric.name == "map_at_r"
@@ -260,11 +237,3 @@ def test_protocols_stand_side_by_side_and_are_compared(home, run):
         of_image, of_caption = (row["query"], row["found"])[:: 1 if row["direction"] == "i2t" else -1]
         assert of_caption[:-1] != of_image
     assert rows
-
-
-@pytest.mark.parametrize("right", ["cxc", "eccv"])
-def test_captions_without_ids_are_refused(home, run, right):
-    nameless = replace(run, data=replace(run.data, corpus="corpus"))
-    adapter = TASKS.build(nameless.task, nameless)
-    with pytest.raises(InputError, match=f"its captions have no ids, by which small-{right} finds"):
-        adapter.evaluate(adapter.model(), "test", f"small-{right}")

@@ -159,9 +159,6 @@ def test_tables_say_which_runs_are_incomplete():
     ]
 
 
-TASKS_OF = {"image_text": make_corpus, "video_text": make_corpus, "vqa": make_questions}
-
-
 @pytest.fixture(scope="module")
 def bert(tmp_path_factory) -> str:
     torch.manual_seed(0)
@@ -169,11 +166,17 @@ def bert(tmp_path_factory) -> str:
 
 
 def made(task: str, folder: Path) -> Run:
-    run = TASKS_OF[task](folder, train=24, val=6, test=8)
-    return replace(run, task="video_text", protocol="distinct") if task == "video_text" else run
+    return MAKERS[task](folder, train=24, val=6, test=8)
 
 
-@pytest.mark.parametrize("task", TASKS_OF)
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory, bert) -> Run:
+    """A run on captions whose features are stored."""
+    folder = tmp_path_factory.mktemp("texts")
+    return with_texts(made("image_text", folder), folder / "texts", f"bert(name={bert!r})")
+
+
+@pytest.mark.parametrize("task", MAKERS)
 def test_stored_texts_are_what_a_frozen_bert_makes(task, tmp_path, bert):
     run = made(task, tmp_path)
     run = derive(run, data={"max_words": 0, "text_augment": ""}, text=f"bert(name={bert!r}, width=16)")
@@ -207,10 +210,8 @@ def test_the_mean_of_a_texts_states_is_stored_where_it_is_wanted(bert):
     assert "tokens" in mean([long])[0]
 
 
-@pytest.mark.parametrize("task", TASKS_OF)
-def test_a_run_on_stored_texts_learns_and_is_evaluated(task, tmp_path, bert):
-    run = with_texts(made(task, tmp_path), tmp_path / "texts", f"bert(name={bert!r})")
-    run = replace(run, text="stored_text(width=16, standardise=True)", figures=True)
+def test_a_run_on_stored_texts_learns_and_is_evaluated(tmp_path, texts):
+    run = replace(texts, text="stored_text(width=16, standardise=True)", figures=True)
     run = derive(run, text_aggregator="lip", optim={"epochs": 2, "batch": 12})
     trainer = trainer_of(run, tmp_path)
     trainer.train()
@@ -223,10 +224,9 @@ def test_a_run_on_stored_texts_learns_and_is_evaluated(task, tmp_path, bert):
     assert trainer.adapter.describe()["texts"] == FeatureStore.open(run.data.texts).digest
 
 
-def test_elements_are_dropped_by_sample_alike_on_any_worker(tmp_path, bert):
-    run = with_texts(made("image_text", tmp_path), tmp_path / "texts", f"bert(name={bert!r})")
-    adapter = TASKS.build(run.task, run)
-    told = TASKS.build(run.task, run, assets=json.loads(json.dumps(adapter.assets)))
+def test_elements_are_dropped_by_sample_alike_on_any_worker(texts):
+    adapter = TASKS.build(texts.task, texts)
+    told = TASKS.build(texts.task, texts, assets=json.loads(json.dumps(adapter.assets)))
     data, whole = told.data("train"), adapter.data("train").captions.batch(np.arange(24))
     batch = adapter.data("train").batch(np.arange(24), seed=1, epoch=2)
     part = data.batch(np.arange(7, 9), seed=1, epoch=2)
@@ -242,15 +242,14 @@ def test_elements_are_dropped_by_sample_alike_on_any_worker(tmp_path, bert):
     assert not other.equal(kept_B)
 
 
-def test_texts_that_are_not_in_the_store_are_counted_and_named(tmp_path, bert):
-    run = with_texts(made("image_text", tmp_path), tmp_path / "texts", f"bert(name={bert!r})")
+def test_texts_that_are_not_in_the_store_are_counted_and_named(tmp_path, texts):
     other = make_questions(tmp_path / "other", train=24, val=6, test=8)
-    other = derive(other, data={"texts": run.data.texts, "max_words": 0}, text=run.text)
+    other = derive(other, data={"texts": texts.data.texts, "max_words": 0}, text=texts.text)
     with pytest.raises(InputError) as caught:
         TASKS.build(other.task, other)
     message = str(caught.value)
     assert message.startswith(
-        f"{run.data.texts}: 72 of 72 texts have no features, such as 'What is beside the "
+        f"{texts.data.texts}: 72 of 72 texts have no features, such as 'What is beside the "
     )
     command = f"polypool extract --texts --corpus {other.data.corpus} --backbone \"bert(name='tiny-bert')\""
     assert command in message
@@ -271,9 +270,8 @@ CHANGES = [
 ]
 
 
-@pytest.mark.parametrize(("change", "message"), CHANGES)
-def test_settings_that_do_not_fit_are_refused_before_training(change, message, tmp_path, bert):
-    run = with_texts(made("image_text", tmp_path), tmp_path / "texts", f"bert(name={bert!r})")
-    with pytest.raises(InputError) as caught:
-        TASKS.build(run.task, derive(run, **change))
-    assert message in str(caught.value)
+def test_settings_that_do_not_fit_are_refused_before_training(texts):
+    for change, message in CHANGES:
+        with pytest.raises(InputError) as caught:
+            TASKS.build(texts.task, derive(texts, **change))
+        assert message in str(caught.value)

@@ -13,9 +13,8 @@ from polypool.encoders.visual.cnn import NETWORKS
 from polypool.infra.compute.randomness import uniform
 from polypool.infra.errors import InputError
 from polypool.infra.files import sha256
-from polypool.infra.registry import AGGREGATORS, AUGMENTATIONS, ENCODERS, Spec
+from polypool.infra.registry import AUGMENTATIONS, ENCODERS, Spec
 from polypool.tasks.inputs.visuals import Frames
-from polypool.tasks.models.branch import Branch
 
 COUNTS = (30, 2, 7)  # frames of the clips
 FRAMES = 4
@@ -33,12 +32,10 @@ def vit(tmp_path_factory):
 
 
 PARTS = {
-    "patches(name={vit!r}, width=6, size=32)": 4,
-    "patches(name={vit!r}, width=6, size=32, class_token=only)": 1,
     "patches(name={vit!r}, width=6, size=32, class_token=True)": 5,
     "cnn(name=tiny, width=6, size=64)": 4,
 }
-"""Encoders, and the elements that each makes of a frame."""
+"""Encoders, and the number of elements of a frame."""
 
 
 @pytest.fixture(params=PARTS)
@@ -64,7 +61,7 @@ def read(data: Frames, *items: int, samples=None, seed=None):
 
 
 @torch.no_grad()
-def test_a_batch_of_clips_is_a_loop_over_their_frames(clips, part):
+def test_a_batch_of_clips_is_a_loop_over_their_frames_and_padding_changes_nothing(clips, part):
     encoder, transform, cells = part
     pixels, mask_BN = read(Frames(clips, frames=FRAMES, transform=transform), 0, 1, 2)
     assert pixels.shape == (3, FRAMES, 3, transform.size, transform.size)
@@ -77,20 +74,9 @@ def test_a_batch_of_clips_is_a_loop_over_their_frames(clips, part):
             image = torch.from_numpy(transform(Image.fromarray(x_HW3)))
             expected.append(encoder(image[None], torch.ones(1, cells, dtype=torch.bool))[0][0])
         torch.testing.assert_close(x_ND[mask_N], torch.cat(expected), rtol=1e-4, atol=1e-5)
-
-
-@torch.no_grad()
-def test_a_padded_clip_is_as_it_is_alone(clips, part):
-    encoder, transform, _ = part
-    data = Frames(clips, frames=FRAMES, transform=transform)
-    branch = Branch(encoder, AGGREGATORS.build("gpo", encoder.width)).eval()
-    pixels, mask_BN = read(data, 0, 1)
     assert not pixels[1, 2:].any()
-    together = branch(pixels, mask_BN).vectors[1:]
-    alone = branch(*read(data, 1)).vectors
-    torch.testing.assert_close(together, alone, rtol=1e-4, atol=1e-6)
     pixels[1, 2:] = 1e3
-    torch.testing.assert_close(branch(pixels, mask_BN).vectors[1:], together)
+    torch.testing.assert_close(encoder(pixels, mask_BN)[0][mask_BN], x_BND[mask_BN])
 
 
 def test_training_has_one_crop_a_clip_by_seed_and_sample(clips, vit):

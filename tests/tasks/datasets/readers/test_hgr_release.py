@@ -6,7 +6,7 @@ import h5py
 import numpy as np
 import pytest
 from annotations import HGR_NAMES, write_hgr
-from verbs import corpus_of, reasons, refused, run, sets_of
+from verbs import corpus_of, ingested, reasons, refused, sets_of
 
 from polypool.infra.errors import InputError
 from polypool.tasks.datasets.readers.hgr_release import Hgr
@@ -17,15 +17,6 @@ TWINS = "a name that is another one once / is _, so that they cannot be told apa
 
 def files(captions: Path, splits: Path) -> tuple[object, ...]:
     return "hgr", "--captions", captions, "--splits", splits
-
-
-def test_hgr_captions_and_splits(tmp_path):
-    out, corpus, _ = corpus_of(tmp_path / "out", *files(*write_hgr(tmp_path)))
-    assert "6 items (train 3, val 1, test 2), 12 captions" in out
-    assert "nothing skipped" in out
-    assert [item.id for item in corpus.items("train")] == ["tumblr_one", "video2", "video10"]
-    last = corpus.items("test")[1]
-    assert (last.id, last.captions) == ("a_b_c", ("a/b/c is seen", "someone looks at it"))
 
 
 def test_hgr_names_join_whether_they_have_slashes_or_not(tmp_path):
@@ -95,23 +86,26 @@ def write_frames(folder: Path, names: dict[str, list[str]] = HGR_NAMES) -> dict[
     return sets
 
 
-def ingest_features(folder: Path, splits: Path, out: Path) -> tuple[int, str, str]:
+def ingest_features(folder: Path, splits: Path, out: Path) -> str:
     read = ("hgr-features", "--dir", folder, "--splits", splits, "--out", out)
-    return run(*read, "--dtype", "float32", "--allow-skipped")
+    return ingested(*read, "--dtype", "float32", "--allow-skipped")
 
 
-def test_hgr_frames(tmp_path):
+def test_hgr_frames_captions_and_splits(tmp_path):
     captions, splits = write_hgr(tmp_path)
     sets = write_frames(tmp_path / "SA" / "resnet152.pth")
-    code, out, _ = ingest_features(tmp_path / "SA" / "resnet152.pth", splits, tmp_path / "store")
-    assert code == 0
+    out = ingest_features(tmp_path / "SA" / "resnet152.pth", splits, tmp_path / "store")
     assert "6 sets, 16 vectors of 8 x float32" in out
     assert "nothing skipped" in out
     found = sets_of(tmp_path / "store")
     assert list(found) == ["tumblr_one", "video2", "video10", "video3", "video5", "a_b_c"]
     assert all(np.array_equal(x_ND, sets[id]) for id, x_ND in found.items())
-    corpus = corpus_of(tmp_path / "out", *files(captions, splits), "--features", tmp_path / "store")[1]
-    assert set(corpus.ids.to_pylist()) == set(found)
+    words = (*files(captions, splits), "--features", tmp_path / "store")
+    out, corpus, skipped = corpus_of(tmp_path / "out", *words)
+    assert "6 items (train 3, val 1, test 2), 12 captions" in out
+    assert [item.id for split in corpus.splits for item in corpus.items(split)] == list(found)
+    assert corpus.items("test")[1].captions == ("a/b/c is seen", "someone looks at it")
+    assert not skipped
 
 
 def test_hgr_means(tmp_path):
@@ -120,9 +114,7 @@ def test_hgr_means(tmp_path):
     rows = {split: RANDOM.standard_normal((n, 8)).astype(np.float32) for split, n in (("trn", 3), ("val", 3))}
     for split, x_MD in rows.items():
         np.save(tmp_path / "MP" / f"{split}_ft.npy", x_MD)
-    code, out, _ = ingest_features(tmp_path / "MP", splits, tmp_path / "store")
-    assert code == 0
-    assert "5 sets, 5 vectors" in out
+    assert "5 sets, 5 vectors" in ingest_features(tmp_path / "MP", splits, tmp_path / "store")
     assert reasons(tmp_path / "store") == [
         ("val_names.npy, video3", "duplicate id; the first is kept"),
         ("tst_ft", "no such .hdf5 or .npy file"),
@@ -143,7 +135,7 @@ def test_hgr_features_that_are_bad(tmp_path):
         file["stray"] = np.ones((2, 8))
     with h5py.File(tmp_path / "val_ft.hdf5", "w") as file:
         file.create_group("e")
-    assert ingest_features(tmp_path, splits, tmp_path / "store")[0] == 0
+    ingest_features(tmp_path, splits, tmp_path / "store")
     assert list(sets_of(tmp_path / "store")) == ["a"]
     assert sorted(reasons(tmp_path / "store")) == sorted(
         [

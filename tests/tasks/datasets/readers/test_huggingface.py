@@ -1,7 +1,9 @@
-"""Data sets of Hugging Face, as `ingest hf` reads them from a local folder."""
+"""Data sets of Hugging Face in a local folder, and tar shards of WebDataset, which the package `datasets` reads."""
 
 import io
+import json
 import sys
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,14 @@ from verbs import corpus_of, ingested, refused
 
 from polypool.tasks.datasets.corpus import QuestionCorpus
 
+datasets = pytest.importorskip("datasets", reason="not installed (pip install 'polypool[hf]')")
+
+
+@pytest.fixture(autouse=True)
+def offline(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
+
 
 def picture(shade: int, kind: str = "png") -> bytes:
     buffer = io.BytesIO()
@@ -18,14 +28,13 @@ def picture(shade: int, kind: str = "png") -> bytes:
     return buffer.getvalue()
 
 
-def kept(folder: Path, **splits: list[dict[str, Any]]) -> Path:
-    """Write a folder of Parquet files as the hub has them, one of each split."""
-    datasets = pytest.importorskip("datasets", reason="not installed (pip install 'polypool[hf]')")
+def write_parquet(folder: Path, **splits: list[dict[str, Any]]) -> tuple[object, ...]:
+    """Write a folder of Parquet files as the hub has them, one of each split; return the words that read it."""
+    (folder / "set" / "data").mkdir(parents=True)
     for split, rows in splits.items():
         part = datasets.Dataset.from_list(rows).cast_column("image", datasets.Image())
-        (folder / "data").mkdir(parents=True, exist_ok=True)
-        part.to_parquet(str(folder / "data" / f"{split}-00000-of-00001.parquet"))
-    return folder
+        part.to_parquet(str(folder / "set" / "data" / f"{split}-00000-of-00001.parquet"))
+    return "hf", "--name", folder / "set", "--images", folder / "pictures"
 
 
 def rows(count: int, start: int = 0, kind: str = "png") -> list[dict[str, Any]]:
@@ -36,19 +45,9 @@ def rows(count: int, start: int = 0, kind: str = "png") -> list[dict[str, Any]]:
     ]
 
 
-def words(folder: Path) -> tuple[object, ...]:
-    return "hf", "--name", folder / "set", "--images", folder / "pictures"
-
-
-@pytest.fixture(autouse=True)
-def offline(tmp_path, monkeypatch) -> None:
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
-
-
-def test_its_splits_pictures_and_captions_become_a_corpus(tmp_path):
-    kept(tmp_path / "set", train=rows(6), validation=rows(2, 6, "jpeg"), test=rows(3, 8))
-    said, corpus, _ = corpus_of(tmp_path / "out", *words(tmp_path))
+def test_splits_pictures_and_captions_become_a_corpus(tmp_path):
+    words = write_parquet(tmp_path, train=rows(6), validation=rows(2, 6, "jpeg"), test=rows(3, 8))
+    said, corpus, _ = corpus_of(tmp_path / "out", *words)
     assert "guessed: text: the column 'captions'" in said
     assert "splits: train, validation, test" in said
     assert dict(corpus.splits) == {"train": 6, "val": 2, "test": 3}
@@ -67,31 +66,85 @@ def test_questions_about_a_picture_share_it_and_are_numbered_over_all_splits(tmp
         }
         for n in range(10)
     ]
-    kept(tmp_path / "set", train=asked[:6], validation=asked[6:8], test=asked[8:])
-    ingested(*words(tmp_path), "--out", tmp_path / "out")
+    words = write_parquet(tmp_path, train=asked[:6], validation=asked[6:8], test=asked[8:])
+    ingested(*words, "--out", tmp_path / "out")
     corpus = QuestionCorpus.open(tmp_path / "out")
-    assert [each.id for split in corpus.splits for each in corpus.questions(split)] == [
-        str(n) for n in range(1, 11)
-    ]
+    found = [each.id for split in corpus.splits for each in corpus.questions(split)]
+    assert found == [str(n) for n in range(1, 11)]
     (first, second) = corpus.questions("val")
     assert (first.image_id, first.path, second.path) == ("3", "validation/0.png", "validation/0.png")
     assert len([*(tmp_path / "pictures").rglob("*.png")]) == 5
 
 
-def test_a_row_without_a_picture_is_listed_and_a_column_of_none_refused(tmp_path):
+def test_a_row_without_a_picture_is_listed_and_a_column_of_none_refused(tmp_path, monkeypatch):
     broken = [{"image": {"bytes": b"no picture", "path": None}, "captions": ["a"], "other": 0}]
-    kept(tmp_path / "set", train=[*rows(4), *broken, *rows(4, 4)])
-    skipped = corpus_of(tmp_path / "out", *words(tmp_path), "--split", "6/1/1")[2]
+    words, out = write_parquet(tmp_path, train=[*rows(4), *broken, *rows(4, 4)]), ("--out", tmp_path / "out")
+    skipped = corpus_of(tmp_path / "out", *words, "--split", "6/1/1")[2]
     assert skipped == [("train, row 4", "a row without a picture that can be read")]
-    out = ("--out", tmp_path / "out")
-    refused("the column 'other' holds", *words(tmp_path), *out, "--image-column", "other", lines=1)
-
-
-def test_a_name_that_cannot_be_loaded_is_one_line(tmp_path):
-    pytest.importorskip("datasets", reason="not installed (pip install 'polypool[hf]')")
-    refused("cannot be loaded by `datasets`", *words(tmp_path), "--out", tmp_path / "out", lines=1)
-
-
-def test_without_the_package_it_says_how_to_install_it(tmp_path, monkeypatch):
+    refused("the column 'other' holds", *words, *out, "--image-column", "other", lines=1)
+    unknown = ("hf", "--name", tmp_path / "none", *words[3:])
+    refused("cannot be loaded by `datasets`", *unknown, *out, lines=1)
     monkeypatch.setitem(sys.modules, "datasets", None)
-    refused("pip install 'polypool[hf]'", *words(tmp_path), "--out", tmp_path / "out")
+    refused("pip install 'polypool[hf]'", *words, *out)
+
+
+def shard(path: Path, members: list[tuple[str, bytes | str]]) -> tuple[object, ...]:
+    """Write a tar file, compressed if its name says so; return the words that read it."""
+    with tarfile.open(path, "w:gz" if path.suffix == ".gz" else "w") as tar:
+        for name, content in members:
+            data = content.encode() if isinstance(content, str) else content
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+    return "webdataset", "--images", path.parent / "pictures", "--shards", path
+
+
+def samples(numbers: range) -> list[tuple[str, bytes | str]]:
+    return [each for n in numbers for each in ((f"{n}.png", picture(n)), (f"{n}.txt", f"the picture {n}"))]
+
+
+def test_samples_of_all_shards_become_files_with_captions(tmp_path):
+    told = [json.dumps({"caption": ["one", f"two {n}"], "url": "x"}) for n in range(6)]
+    files = [each for n in range(6) for each in ((f"in/{n}.json", told[n]), (f"in/{n}.png", picture(90 + n)))]
+    shard(tmp_path / "b.tar.gz", files)
+    words = (*shard(tmp_path / "a.tar", samples(range(6))), tmp_path / "b.tar.gz")
+    said, corpus, _ = corpus_of(tmp_path / "out", *words)
+    assert "splits are random: train/val/test 80/10/10, seed 0" in said
+    assert dict(corpus.splits) == {"train": 8, "val": 2, "test": 2}
+    items = {item.id: item for split in corpus.splits for item in corpus.items(split)}
+    assert items["a/4.png"].captions == ("the picture 4",)
+    assert items["b.tar/in/3.png"].captions == ("one", "two 3")
+    assert corpus.image_path(items["b.tar/in/3.png"]).read_bytes() == picture(93)
+    before = (tmp_path / "out" / "corpus.arrow").read_bytes()
+    corpus_of(tmp_path / "out", *words)
+    assert (tmp_path / "out" / "corpus.arrow").read_bytes() == before, "again, over the first"
+
+
+def test_unusable_samples_are_listed_and_nothing_leaves_the_folder(tmp_path):
+    odd = [
+        ("../away.png", picture(7)),
+        ("../away.txt", "away"),
+        ("/top.png", picture(7)),
+        ("/top.txt", "away"),
+        ("alone.txt", "no picture"),
+        ("silent.png", picture(7)),
+    ]
+    unusable, leaves = "a sample without a picture or a text", "a name that leaves the folder of images"
+    assert corpus_of(tmp_path / "out", *shard(tmp_path / "a.tar", samples(range(5)) + odd))[2] == [
+        ("a.tar, ../away", leaves),
+        ("a.tar, /top", leaves),
+        ("a.tar, alone", unusable),
+        ("a.tar, silent", unusable),
+    ]
+    files = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.png"))
+    assert files == [f"pictures/a/{n}.png" for n in range(5)]
+    assert (tmp_path / "pictures/a/1.png").read_bytes() == picture(1)
+
+
+@pytest.mark.parametrize("content", [b"no tar file", b"", None], ids=["another", "empty", "cut short"])
+def test_a_damaged_tar_file_is_refused(content, tmp_path):
+    words = shard(tmp_path / "a.tar", samples(range(9)))
+    whole = (tmp_path / "a.tar").read_bytes()
+    (tmp_path / "a.tar").write_bytes(whole[:5000] if content is None else content)
+    refused("a.tar: cannot be", *words, "--out", tmp_path / "out")
+    assert not [*(tmp_path / "out").glob("*.arrow")]
