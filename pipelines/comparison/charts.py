@@ -1,10 +1,8 @@
-"""Figures of a comparison: bars with runs, scores beside costs, curves over parameters, task x aggregator, mean ranks.
+"""Figures of a comparison: bars with runs, scores next to costs, task x aggregator, mean ranks.
 
 - `draw_bars`: a bar for each row with a point for each run.
 - `draw_charts`: a line for each row, a panel for each column with scores and their intervals, and one for the cost of a
   training step. A group is a chart of one column.
-- `draw_parameters`: the score over one parameter of an aggregator; of `kmax(k=1)`, `kmax(k=2)`, ... it is figure 6 of
-  VSE-infinity.
 - `draw_cross_task`, `draw_pairs`: heat maps, whose shades run from the worst to the best.
 - `draw_critical`: mean ranks, of which bars join those that do not differ significantly. Two aggregators differ at the
   level 0.05 where their mean ranks over N tasks are at least CD = q sqrt(k (k + 1) / 6 N) apart; q is the studentised
@@ -17,7 +15,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +24,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.ticker import MaxNLocator
 
-from polypool.infra.spec import Spec, without
 from polypool.infra.text_tables import ABSENT, decimals
 from polypool.pipelines.comparison.cross_task import Column, CrossTaskTable, cross_task_table, times_of_least
 from polypool.pipelines.comparison.rows import Group, Row, by_tuning
@@ -37,7 +33,6 @@ from polypool.pipelines.figures.style import (
     INK,
     MUTED,
     POINT,
-    apart,
     bare,
     frame,
     lines_of,
@@ -54,12 +49,9 @@ from polypool.tasks.run import Run
 _TITLE, _CAPTION, _HEADER, _PAIR = 70, 140, 16, 18
 # inches: of a figure, a narrow panel, a row, all around rows
 _WIDTH, _PANEL, _ROW, _AROUND = 10.5, 1.75, 0.27, 1.9
-_LABEL = 0.042  # height of a line of a label, as a share of a panel's
 _COSTS = {"step": "processor time of a training step", "weights": "weights of the aggregators"}
 _TIMES = (1.2, 1.5, *(digit * 10.0**n for n in range(9) for digit in (1, 2, 5)))  # ticks of the cost
 _GAP = 0.17  # the least space between two of them, as a share of the axis
-_FEWEST = 3  # values of a parameter that make a curve
-_COLOURS = (POINT, "#b5541c", "#3d7a3f", "#7a4f9e")
 _AT_THE_MIDDLE: dict[str, Any] = {"textcoords": "offset points", "va": "center"}
 
 
@@ -68,7 +60,6 @@ def draw_all(groups: Sequence[Group], cross_tasks: Sequence[CrossTaskTable], fol
     figures = {
         "compare": draw_bars(groups),
         "costs": draw_charts(map(group_chart, groups)),
-        "parameters": draw_parameters(groups),
     }
     for number, cross_task in enumerate(cross_tasks, start=1):
         after = f"_{number}" * (number > 1)
@@ -275,66 +266,6 @@ def _draw_costs(chart: Chart, panel: Axes) -> None:
     panel.set_xticks([], minor=True)
     what = {"step": "cost of a step", "weights": "weights"}[chart.cost]
     frame(panel, "", x=f"{what},\ntimes the least", pad=8, grid="x", spines=("bottom",))
-
-
-Curves = Mapping[str, Mapping[float, Row]]
-"""By the name of an aggregator without a parameter, and what else its rows share: the rows by values, ascending."""
-
-
-def curves_of(group: Group) -> dict[str, Curves]:
-    """Return the curves of each parameter of which three values were tried in rows that differ in nothing else."""
-    found: dict[str, dict[str, dict[float, Row]]] = {}
-    for row in group.known:
-        for parameter, value in Spec.parse(row.specs[0]).params.items() if row.specs else ():
-            if isinstance(value, int | float) and not isinstance(value, bool):
-                rest = (without(row.specs[0], parameter), *(f"text {other}" for other in row.specs[1:]))
-                name = ", ".join(filter(None, (*rest, row.recipe, row.model, row.settings)))
-                found.setdefault(parameter, {}).setdefault(name, {})[float(value)] = row
-    several = {
-        parameter: {
-            name: dict(sorted(rows.items())) for name, rows in sorted(of.items()) if len(rows) >= _FEWEST
-        }
-        for parameter, of in sorted(found.items())
-    }
-    return {parameter: curves for parameter, curves in several.items() if curves}
-
-
-def draw_parameters(groups: Sequence[Group]) -> Figure | None:
-    """Draw a panel for each group and parameter that has a curve; None where there is none.
-
-    Bands are the rows' intervals. Rows that are on no curve of the panel are lines across it.
-    """
-    found = [(group, *of) for group in groups for of in curves_of(group).items()]
-    if not found:
-        return None
-    figure, panels = stacked(8.5, [4.0] * len(found), between=0)
-    for of, panel in zip(found, panels, strict=True):
-        draw_curves(panel, *of)
-    return figure
-
-
-def draw_curves(panel: Axes, group: Group, parameter: str, curves: Curves) -> None:
-    """Draw the curves of one parameter, and all other rows of the group as lines."""
-    for (name, rows), colour in zip(curves.items(), cycle(_COLOURS), strict=False):
-        ends = np.array([group.interval(row) for row in rows.values()]).T
-        panel.fill_between([*rows], *ends, color=colour, alpha=0.13, linewidth=0, zorder=2)
-        panel.plot([*rows], [*map(group.mean, rows.values())], "o-", color=colour, label=name, zorder=4)
-    on_curves = {row.label for rows in curves.values() for row in rows.values()}
-    others = [row for row in group.known if row.label not in on_curves]
-    mean_R = np.array([group.mean(row) for row in others])
-    for mean in mean_R:
-        panel.axhline(mean, color=BAR, linewidth=1, linestyle=(0, (4, 2)), zorder=1)
-    gap, beside = _LABEL * np.ptp(panel.get_ylim()), panel.get_yaxis_transform()
-    for row, mean, place in zip(others, mean_R, apart(mean_R, gap), strict=True):
-        note = f"{row.label}  {group.number(mean)}"
-        panel.text(1.01, place, note, transform=beside, va="center", fontsize=8, color=MUTED)
-    values = sorted({value for rows in curves.values() for value in rows})
-    if values[0] > 0 and values[-1] > 8 * values[0]:
-        panel.set_xscale("log")
-    panel.set_xticks(values, [f"{value:g}" for value in values])
-    panel.set_xticks([], minor=True)
-    panel.legend(frameon=False, fontsize=9, loc="best")
-    frame(panel, group.title, x=parameter, y=group.metric.label)
 
 
 def draw_cross_task(cross_task: CrossTaskTable) -> Figure:

@@ -17,8 +17,7 @@ import numpy as np
 import pandas as pd
 
 from polypool.pipelines.comparison.rows import Group, Row, by_tuning
-from polypool.pipelines.comparison.statistics.intervals import Difference
-from polypool.pipelines.comparison.statistics.simultaneous import Joint, with_best
+from polypool.pipelines.comparison.statistics import Difference, Joint, with_best
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +59,7 @@ class Column:
             return judged.best
         if judged.joint is None or len(labels) < 2:
             return {}
-        return with_best(judged.joint.of(labels), sign=self.group.metric.sign)
+        return with_best(judged.joint.select(labels), sign=self.group.metric.sign)
 
     @property
     def confidence_set(self) -> tuple[str, ...]:
@@ -77,7 +76,7 @@ class Column:
         if judged is None or judged.joint is None or not {*labels} <= {*judged.labels}:
             return None
         zero, one = metric.chance_normalised(0.0), metric.chance_normalised(1.0)
-        return replace(judged.joint.of(labels).scaled(one - zero, plus=zero), labels=tuple(aggregators))
+        return replace(judged.joint.select(labels).scaled(one - zero, plus=zero), labels=tuple(aggregators))
 
     @property
     def unable(self) -> str:

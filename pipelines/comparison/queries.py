@@ -18,8 +18,7 @@ from polypool.infra.errors import InputError
 from polypool.infra.process.progress import Progress
 from polypool.infra.tracking import RunRecord
 from polypool.pipelines.comparison.rows import Group, doubts
-from polypool.pipelines.comparison.statistics.intervals import Sample, score
-from polypool.pipelines.comparison.statistics.significance import LEAST, judge
+from polypool.pipelines.comparison.statistics import LEAST, Sample, judge, score
 from polypool.tasks.adapter import QueryMetric
 from polypool.tasks.scoring.records import metrics_from, queries_from, query_files
 

@@ -18,8 +18,7 @@ from polypool.infra.files import atomic, existing, make_folder
 from polypool.infra.tracking import COMMAND
 from polypool.pipelines.comparison.grouping import DIGESTS
 from polypool.pipelines.comparison.rows import SECONDS, Group, Row
-from polypool.pipelines.comparison.statistics.intervals import Difference
-from polypool.pipelines.comparison.statistics.significance import Judged
+from polypool.pipelines.comparison.statistics import Difference, Judged
 from polypool.tasks.adapter import Metric
 
 APART = "; "  # separates several values in one field

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from polypool.infra.text_tables import decimals
 from polypool.infra.tracking import RunRecord
-from polypool.pipelines.comparison.statistics.significance import Judged
+from polypool.pipelines.comparison.statistics import Judged
 from polypool.tasks.adapter import Metric
 
 SECONDS = Metric(name="train s", higher_is_better=False, unit="s")

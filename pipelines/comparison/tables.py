@@ -12,9 +12,12 @@ from polypool.infra.compute.cost import UNIT
 from polypool.infra.text_tables import ABSENT, Table
 from polypool.pipelines.comparison.cross_task import Column, CrossTaskTable
 from polypool.pipelines.comparison.rows import SECONDS, Group, Row, doubts
-from polypool.pipelines.comparison.statistics.intervals import LEVEL, Difference
-from polypool.pipelines.comparison.statistics.power import MOST, POWER, Planning
-from polypool.pipelines.comparison.statistics.simultaneous import (
+from polypool.pipelines.comparison.statistics import (
+    LEVEL,
+    MOST,
+    POWER,
+    Difference,
+    Planning,
     intervals,
     mean_of,
     rank_intervals,

@@ -8,7 +8,6 @@ from io import BytesIO
 from pathlib import Path
 from typing import Literal
 
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -79,23 +78,3 @@ def bare(panel: Axes, *, spines: tuple[str, ...] = ()) -> None:
     for side in ("top", "right", "bottom", "left"):
         panel.spines[side].set_visible(side in spines)
         panel.spines[side].set_color(MUTED)
-
-
-def apart(y_R: np.ndarray, gap: float) -> np.ndarray:
-    """Return places `(R,)` for labels at `y_R`, in their order and as near as possible, at least `gap` apart.
-
-    Neighbours that are too near move as one block, whose middle is the mean of its members' `y_R`.
-    """
-    order_R = np.argsort(y_R, kind="stable")
-    blocks: list[np.ndarray] = []  # the `y_R` of each block, lowest first
-    for y in y_R[order_R]:
-        blocks.append(np.array([y]))
-        while len(blocks) > 1 and _places(blocks[-1], gap)[0] - _places(blocks[-2], gap)[-1] < gap:
-            blocks[-2:] = [np.concatenate(blocks[-2:])]
-    place_R = np.empty(len(y_R))
-    place_R[order_R] = np.concatenate([_places(block, gap) for block in blocks] or [place_R])
-    return place_R
-
-
-def _places(block_B: np.ndarray, gap: float) -> np.ndarray:
-    return block_B.mean() + gap * (np.arange(len(block_B)) - (len(block_B) - 1) / 2)

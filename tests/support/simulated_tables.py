@@ -12,14 +12,17 @@ import numpy as np
 from scipy.special import ndtri, stdtrit
 from scipy.stats import rankdata
 
-from polypool.pipelines.comparison.statistics.intervals import LEVEL, Sample, Variance, score
-from polypool.pipelines.comparison.statistics.simultaneous import (
+from polypool.pipelines.comparison.statistics import (
+    LEVEL,
     Joint,
+    Sample,
+    Variance,
     intervals,
     joint_of,
     mean_of,
     rank_intervals,
     sample_of,
+    score,
     with_baseline,
     with_best,
 )

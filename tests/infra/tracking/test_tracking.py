@@ -1,4 +1,6 @@
+import math
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -8,6 +10,9 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from mlflow.exceptions import MlflowException
+from mlflow.store.fs2db.cli import migrate_filestore
+from mlflow.utils import mlflow_tags, validation
 from places import ROOT
 
 from polypool.infra import tracking as module
@@ -16,10 +21,12 @@ from polypool.infra.tracking import (
     Artifacts,
     RunRecord,
     Tracker,
-    _shortened,
+    check_names,
     command_line,
+    connect,
     find_runs,
     provenance,
+    resolve_run,
     to_see,
     tracking_uri,
 )
@@ -27,7 +34,7 @@ from polypool.infra.tracking import (
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory) -> Path:
-    return tmp_path_factory.mktemp("my project")
+    return tmp_path_factory.mktemp("100% of #runs")
 
 
 @pytest.fixture(scope="module")
@@ -35,12 +42,15 @@ def uri(home) -> str:
     return f"sqlite:///{home}/mlflow.db"
 
 
-def start(uri, home, *, name="a run", experiment="polypool", **params: object) -> Tracker:
-    return Tracker.start(experiment, uri=uri, home=home, name=name, tags={"kind": "train"}, params=params)
+def start(uri, home, *, name="a run", experiment="polypool", tags=(), **params: object) -> Tracker:
+    tags = {"kind": "train", **dict(tags)}
+    return Tracker.start(experiment, uri=uri, home=home, name=name, tags=tags, params=params)
 
 
-def record(uri: str, run_id: str, *, experiment: str = "polypool") -> RunRecord:
-    (found,) = [run for run in find_runs(uri, experiment, finished=False) if run.run_id == run_id]
+def record(tracker: Tracker, *, experiment: str = "polypool") -> RunRecord:
+    (found,) = [
+        run for run in find_runs(tracker.uri, experiment, finished=False) if run.run_id == tracker.run_id
+    ]
     return found
 
 
@@ -51,26 +61,29 @@ def test_two_threads_may_start_on_a_new_store_at_once(tmp_path):
     assert {run.run_id for run in find_runs(uri, "race", finished=False)} == {run.run_id for run in runs}
 
 
-def test_a_run_is_created_continued_and_ended(uri, home):
+def test_a_run_is_created_continued_ended_and_found(uri, home):
     tracker = start(uri, home, name="gpo seed 0", optim={"lr": 1e-3, "milestones": [15]}, text="", none=None)
     tracker.log({"train/loss": 2.0, "whole/i2t/R1": 10}, step=1)
     tracker.finish("FAILED")
-    assert record(uri, tracker.run_id).status == "FAILED"
+    assert Tracker.attach(uri, tracker.run_id, running=False).tag("kind") == "train"
+    assert record(tracker).status == "FAILED", "reading a run leaves its status"
     assert tracker.run_id not in {run.run_id for run in find_runs(uri, "polypool")}
-
     again = Tracker.attach(uri, tracker.run_id)
-    assert (record(uri, again.run_id).status, record(uri, again.run_id).ended) == ("RUNNING", None)
-    again.log({"train/loss": 1.0}, step=2)
-    again.tags({"seed": "0"})
+    assert (record(again).status, record(again).ended) == ("RUNNING", None)
+    for step, value in ((10, 5.0), (30, 3.0), (20, 4.0), (30, 2.0)):
+        again.log({"train/loss": value, "nan": math.nan, "high": 1e300}, step=step)
+    again.tags({"é": "ü\n'\""})
     again.finish()
-    found = record(uri, tracker.run_id)
+    found = record(tracker)
     assert (found.name, found.status) == ("gpo seed 0", "FINISHED")
-    assert {"kind": "train", "seed": "0"}.items() <= found.tags.items()
-    assert found.metrics == again.metrics() == {"train/loss": 1.0, "whole/i2t/R1": 10.0}
+    assert {"kind": "train", "é": "ü\n'\""}.items() <= found.tags.items()
+    expected = {"train/loss": 2.0, "whole/i2t/R1": 10.0, "high": 1e300, "nan": math.nan}
+    assert found.metrics == pytest.approx(expected, nan_ok=True)
     assert found.params == {"optim.lr": "0.001", "optim.milestones": "[15]", "text": "", "none": "None"}
     assert found.started <= found.ended <= time.time()
-    assert {"python", "torch", "git_commit"} <= set(found.tags)
-    assert (again.tag("seed"), again.tag("absent")) == ("0", "")
+    assert (again.tag("kind"), again.tag("absent")) == ("train", "")
+    assert again.history("train/loss") == [(1, 2.0), (10, 5.0), (20, 4.0), (30, 2.0)]
+    assert again.history("never") == []
 
 
 def test_artifacts_come_back(uri, home, tmp_path):
@@ -78,40 +91,33 @@ def test_artifacts_come_back(uri, home, tmp_path):
     (tmp_path / "model.bin").write_bytes(b"weights")
     tracker.artifact(tmp_path, "model")
     tracker.artifact(tmp_path / "model.bin", "copy")
-    tracker.json("run.json", {"seed": 0})
     tracker.text("notes/a.md", "# é")
-    assert (tracker.download("model") / "model.bin").read_bytes() == b"weights"
-    assert tracker.download("copy/model.bin").read_bytes() == b"weights"
-    assert tracker.read_json("run.json") == {"seed": 0}
-    assert tracker.download("notes/a.md").read_text() == "# é"
     assert home / "mlartifacts" in tracker.download("model").parents
+    assert tracker.download("notes/a.md").read_text() == "# é"
     assert tracker.read_json("long_params.json") == {"words": "x" * 7000}
-    found = record(uri, tracker.run_id).params
-    assert found["short"] == "y"
-    assert found["words"].startswith("x" * 200 + "... (7,000 characters in long_params.json, SHA-256 ")
-    assert len({*map(_shortened, ("x" * 7000, "x" * 6999 + "y", "x" * 7001))}) == 3, "each is another setting"
-    unknown = r"unknown artifact .* 'modle'. Did you mean 'model'\? Choices: copy, long"
-    with pytest.raises(InputError, match=unknown):
-        tracker.download("modle")
-    with pytest.raises(InputError, match="unknown artifact"):
-        tracker.download("model/none.bin")
-    recorded, artifacts = record(uri, tracker.run_id), Artifacts(uri)
-    assert artifacts.path(recorded, "notes/a.md").read_text() == "# é"
-    assert artifacts.path(recorded, "copy/model.bin").read_bytes() == b"weights"
+    found = record(tracker)
+    assert found.params["short"] == "y"
+    assert found.params["words"].startswith("x" * 200 + "... (7,000 characters in long_params.json, SHA-256 ")
+    for name in ("modle", "model/none.bin"):
+        with pytest.raises(InputError, match=r"unknown artifact .* Choices: copy, long"):
+            tracker.download(name)
+    artifacts = Artifacts(uri)
+    for name in ("model/model.bin", "copy/model.bin"):
+        assert artifacts.path(found, name).read_bytes() == b"weights"
     for name in ("notes/b.md", "none"):
         with pytest.raises(InputError, match=f"^run {tracker.run_id} has no artifact {name}$"):
-            artifacts.path(recorded, name)
+            artifacts.path(found, name)
 
 
 def test_many_params_and_pages_of_runs(uri, home, monkeypatch):
     first = start(uri, home, experiment="pages", **{f"p{i}": i for i in range(250)})
-    assert len(record(uri, first.run_id, experiment="pages").params) == 250
-    others = [start(uri, home, experiment="pages").run_id for _ in range(4)]
+    assert len(record(first, experiment="pages").params) == 250
+    others = [start(uri, home, experiment="pages").run_id for _ in range(2)]
     monkeypatch.setattr(module, "_PAGE", 2)
     assert [run.run_id for run in find_runs(uri, "pages", finished=False)] == [*others[::-1], first.run_id]
 
 
-def test_unknown_and_deleted_things_are_named(uri, home):
+def test_unknown_and_deleted_runs_and_experiments_are_refused(uri, home):
     tracker = start(uri, home, name="the one")
     part = tracker.run_id[:8]
     for run_id, message in (
@@ -120,13 +126,14 @@ def test_unknown_and_deleted_things_are_named(uri, home):
     ):
         with pytest.raises(InputError, match=message):
             Tracker.attach(uri, run_id)
-    with pytest.raises(InputError, match=r"unknown experiment 'polypol'. Did you mean 'polypool'\?"):
+    with pytest.raises(AbsentError, match=r"unknown experiment 'polypol'. Did you mean 'polypool'\?"):
         find_runs(uri, "polypol")
     with pytest.raises(InputError, match='Invalid value "i2t/R@1"'):
         tracker.log({"i2t/R@1": 1.0}, step=0)
     tracker._client.delete_run(tracker.run_id)
     with pytest.raises(InputError, match="was deleted; `mlflow runs restore"):
         Tracker.attach(uri, tracker.run_id)
+    assert tracker.run_id not in {run.run_id for run in find_runs(uri, "polypool", finished=False)}
     gone = start(uri, home, experiment="gone")
     tracker._client.delete_experiment(tracker._client.get_run(gone.run_id).info.experiment_id)
     for use in (lambda: start(uri, home, experiment="gone"), lambda: find_runs(uri, "gone")):
@@ -140,15 +147,16 @@ def test_stores_that_cannot_be_used_are_refused_at_once(home, tmp_path):
             start(bad, home)
         hint = f"mlflow migrate-filestore --source {bad.removeprefix('file://')} --target sqlite:////absolute"
         assert (hint in str(refused.value)) == ("mlruns" in bad)
-    with pytest.raises(InputError, match=r"no runs are recorded: .*/none.db does not exist; train first"):
-        find_runs(f"sqlite:///{tmp_path}/none.db", "polypool")
-    assert not list(tmp_path.iterdir())
     (tmp_path / "text.db").write_text("not a database, but long enough to look like one" * 50)
-    with pytest.raises(InputError, match="cannot be read as a database: file is not a database"):
-        start(f"sqlite:///{tmp_path}/text.db", home)
     (tmp_path / "folder.db").mkdir()
-    with pytest.raises(InputError, match="unable to open database file"):
-        start(f"sqlite:///{tmp_path}/folder.db", home)
+    for name, use, message in (
+        ("none", find_runs, "no runs are recorded: .*/none.db does not exist; train first"),
+        ("none", resolve_run, "no runs are recorded"),
+        ("text", find_runs, "cannot be read as a database: file is not a database"),
+        ("folder", find_runs, "unable to open database file"),
+    ):
+        with pytest.raises(InputError, match=message):
+            use(f"sqlite:///{tmp_path}/{name}.db", "latest")
 
 
 def test_a_server_that_does_not_answer_is_told_within_seconds(home, monkeypatch):
@@ -162,7 +170,7 @@ def test_a_server_that_does_not_answer_is_told_within_seconds(home, monkeypatch)
     with pytest.raises(InputError, match="Connection refused; start it, or set MLFLOW_TRACKING_URI"):
         find_runs(f"http://127.0.0.1:{port}", "polypool")
     assert time.monotonic() - began < 5
-    assert os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"] == "60", "an answer that takes long is waited for"
+    assert os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"] == "60", "later answers may take long"
 
 
 def test_the_uri_is_the_variable_or_a_file_in_the_home(monkeypatch):
@@ -177,66 +185,56 @@ def test_the_uri_is_the_variable_or_a_file_in_the_home(monkeypatch):
         assert tracking_uri(Path("/home/me")) == expected
 
 
-def test_where_runs_are_to_be_seen_is_a_command_and_an_address(uri, home, monkeypatch):
+def test_runs_are_shown_by_a_command_and_an_address(uri, home, monkeypatch):
     tracker = start(uri, home, experiment="seen")
     number = tracker._client.get_run(tracker.run_id).info.experiment_id
-    page = f"http://127.0.0.1:5000/#/experiments/{number}/runs?workflowType=machine_learning"
-    why = f"all runs in a browser at {page}&viewStateShareKey=polypool"
-    shown = (why, ("$mlflow", "ui", "--backend-store-uri", uri))
-    assert to_see(uri, "seen") == shown
+    page = f"/#/experiments/{number}/runs?workflowType=machine_learning&viewStateShareKey=polypool"
+    shown = to_see(uri, "seen")
+    assert shown[0].endswith(f" http://127.0.0.1:5000{page}")
+    assert shown[1] == ("$mlflow", "ui", "--backend-store-uri", uri)
     assert to_see(uri, "none")[0].endswith("http://127.0.0.1:5000/#/experiments")
     monkeypatch.setattr(module, "connect", lambda uri: tracker._client)
-    at_server = f"http://server:5000/#/experiments/{number}/runs?workflowType=machine_learning&viewStateShareKey=polypool"
-    assert to_see("http://server:5000/", "seen")[1] == ("$open", at_server)
+    assert to_see("http://server:5000/", "seen")[1] == ("$open", f"http://server:5000{page}")
 
 
-@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="no checkout")
-def test_provenance_is_that_of_the_code_wherever_the_home_is(tmp_path, monkeypatch):
-    git = ["git", "-C", str(ROOT), "rev-parse", "HEAD"]
-    head = subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
-    assert provenance(tmp_path)["git_commit"] == head
-    monkeypatch.setenv("POLYPOOL_COMMIT", "5" * 40)
-    assert provenance(tmp_path)["git_commit"] == head, "what runs is a checkout, whatever it is said to be"
+def test_provenance_is_the_commit_of_the_code_or_of_the_home_of_a_copy(tmp_path, monkeypatch):
+    def git(folder: Path, *words: str) -> str:
+        command = ["git", "-C", str(folder), "-c", "user.name=a", "-c", "user.email=a@b", *words]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
-
-def test_provenance_takes_the_commit_of_the_home_where_the_code_is_a_copy(tmp_path, monkeypatch):
+    given = "5" * 40
+    if (ROOT / ".git").exists():
+        monkeypatch.setenv("POLYPOOL_COMMIT", given)
+        assert provenance(tmp_path)["git_commit"] == git(ROOT, "rev-parse", "HEAD"), "a checkout's own counts"
+        monkeypatch.delenv("POLYPOOL_COMMIT")
     monkeypatch.setattr(module, "__file__", str(tmp_path / "copy" / "infra" / "tracking.py"))
     assert provenance(tmp_path)["git_commit"] == "unknown"
-    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b"]
-    subprocess.run([*git, "init", "-q"], check=True)
+    git(tmp_path, "init", "-q")
     (tmp_path / "file").write_text("one")
-    subprocess.run([*git, "add", "file"], check=True)
-    subprocess.run([*git, "commit", "-qm", "first"], check=True)
+    git(tmp_path, "add", "file")
+    git(tmp_path, "commit", "-qm", "first")
     tags = provenance(tmp_path)
-    assert (len(tags["git_commit"]), tags["git_dirty"]) == (40, "false")
-    monkeypatch.setenv("POLYPOOL_COMMIT", "5" * 40)
-    assert provenance(tmp_path)["git_commit"] == "5" * 40, "of the copy, not of the home beside it"
+    assert (tags["git_commit"], tags["git_dirty"]) == (git(tmp_path, "rev-parse", "HEAD"), "false")
+    (tmp_path / "file").write_text("two")
+    assert provenance(tmp_path)["git_dirty"] == "true"
+    monkeypatch.setenv("POLYPOOL_COMMIT", given)
+    assert provenance(tmp_path)["git_commit"] == given, "the copy's, not the home's"
     monkeypatch.setenv("POLYPOOL_COMMIT", "HEAD")
     with pytest.raises(InputError, match="must be what `git rev-parse HEAD` prints, not 'HEAD'"):
         provenance(tmp_path)
-    monkeypatch.delenv("POLYPOOL_COMMIT")
-    (tmp_path / "file").write_text("two")
-    assert provenance(tmp_path)["git_dirty"] == "true"
 
 
-@pytest.mark.parametrize(
-    ("program", "words", "line"),
-    [
-        ("polypool train", ["coco", "kmax(k=5)"], "polypool train coco 'kmax(k=5)'"),
-        ("/usr/lib/pytest/__main__.py", ["-q"], ""),
-        ("", [], ""),
-    ],
-)
-def test_the_command_line_of_a_verb_is_as_one_would_type_it(program, words, line, monkeypatch):
-    monkeypatch.setattr(sys, "argv", [program, *words])
-    assert command_line() == line
+def test_the_command_line_of_a_verb_is_as_typed(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["polypool train", "coco", "kmax(k=5)"])
+    assert command_line() == "polypool train coco 'kmax(k=5)'"
+    for argv in (["/usr/lib/pytest/__main__.py", "-q"], [""]):
+        monkeypatch.setattr(sys, "argv", argv)
+        assert command_line() == ""
 
 
 def test_a_missing_file_of_a_server_is_told_from_a_failure(uri):
-    from mlflow.exceptions import MlflowException
-
     class Server:
-        """One that keeps `run.json`, and breaks at `broken.json`."""
+        """Keeps `run.json`, and breaks at `broken.json`."""
 
         def download_artifacts(self, run_id: str, name: str, target: str) -> str:
             if name != "kept/run.json":
@@ -259,16 +257,66 @@ def test_a_missing_file_of_a_server_is_told_from_a_failure(uri):
         artifacts.find("r1", root, "kept/broken.json")
 
 
-def test_the_history_of_a_metric_is_in_order_and_a_repeated_step_counts_once(uri, home):
-    tracker = start(uri, home)
-    for step, value in ((10, 5.0), (30, 3.0), (20, 4.0), (30, 2.0)):
-        tracker.log({"train/negatives": value}, step=step)
-    assert tracker.history("train/negatives") == [(10, 5.0), (20, 4.0), (30, 2.0)]
-    assert tracker.history("train/never") == []
+def test_a_run_is_named_by_its_id_the_beginning_of_its_id_its_name_or_as_the_latest(tmp_path):
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    mine, quoted, *twice = [start(uri, tmp_path, name=name) for name in ("mine", "it's", "twice", "twice")]
+    start(uri, tmp_path, tags={"joint": mine.run_id})
+    last = start(uri, tmp_path, tags={"kind": "transfer"}).run_id
+    assert resolve_run(uri, "latest") == twice[1].run_id, "no member of a joint run, and no other kind"
+    assert [resolve_run(uri, name) for name in ("mine", "it's")] == [mine.run_id, quoted.run_id]
+    for length in (8, 32):
+        assert resolve_run(uri, mine.run_id[:length]) == mine.run_id
+    with pytest.raises(
+        InputError, match=r"^'twice' means 2 runs at .*; write more of the id of one:\n"
+    ) as of:
+        resolve_run(uri, "twice")
+    assert all(f"\n  {run.run_id}  twice" in str(of.value) for run in twice)
+    for named in ("", "none", "12%", "a'b\"c", "latest "):
+        message = (
+            f"no run {named!r} at" if named else "no run is named: give an id, its beginning, or 'latest'"
+        )
+        with pytest.raises(InputError, match=f"^{re.escape(message)}(.|\n)*{last}"):
+            resolve_run(uri, named)
 
 
-def test_reading_a_run_leaves_its_status(uri, home):
-    tracker = start(uri, home)
-    tracker.finish("KILLED")
-    assert Tracker.attach(uri, tracker.run_id, running=False).tag("kind") == "train"
-    assert record(uri, tracker.run_id).status == "KILLED"
+def test_limits_and_names_are_those_of_mlflow():
+    assert module.DIGEST_LENGTH == validation.MAX_DATASET_DIGEST_SIZE
+    assert module.PARAM_LENGTH <= validation.MAX_PARAM_VAL_LENGTH
+    assert module.PARAMS_AT_ONCE <= validation.MAX_PARAMS_TAGS_PER_BATCH
+    assert module.METRICS_AT_ONCE <= validation.MAX_METRICS_PER_BATCH
+    assert module.DATASET_CONTEXT == mlflow_tags.MLFLOW_DATASET_CONTEXT
+    assert module.MODEL_VERSIONS == mlflow_tags.MLFLOW_MODEL_VERSIONS
+    assert {"source", "target"} <= {option.name for option in migrate_filestore.params}
+
+
+def test_names_that_mlflow_refuses_are_refused_before_anything_is_written(uri, tmp_path):
+    client = connect(uri, create=True)
+    client.create_registered_model("a")
+    client.create_model_version("a", source=str(tmp_path))
+    for name in (" ", "a/b", "a:b"):
+        with pytest.raises(InputError, match="--registered-name"):
+            check_names(name, "")
+        with pytest.raises(MlflowException, match="name"):
+            client.create_registered_model(name)
+    for alias in ("a b", "a!", "latest", "Latest", "v1", "V20"):
+        with pytest.raises(InputError, match="--alias"):
+            check_names("a", alias)
+        with pytest.raises(MlflowException, match="alias name"):
+            client.set_registered_model_alias("a", alias, "1")
+    with pytest.raises(InputError, match="--alias best needs a registered model"):
+        check_names("", "best")
+    for name, alias in (("", ""), ("a b", ""), ("a", "best"), ("a", "v1-b"), ("a", "latest_2")):
+        check_names(name, alias)
+
+
+def test_processors_and_gpus_are_counted_and_no_host_is_named(tmp_path, monkeypatch):
+    (tmp_path / "cpuinfo").write_text("model name\t: Fast  CPU @ 3 GHz\nflags: a\n" * 2)
+    for number, model in enumerate(("NVIDIA H100", "NVIDIA H100", "NVIDIA T4")):
+        (tmp_path / f"driver/nvidia/gpus/{number}").mkdir(parents=True)
+        (tmp_path / f"driver/nvidia/gpus/{number}/information").write_text(f"Model: \t\t {model}\nIRQ: 1\n")
+    monkeypatch.setattr(module, "_PROC", tmp_path)
+    cores = len(os.sched_getaffinity(0))
+    assert module.machine().endswith(f", {cores} x Fast CPU @ 3 GHz, 2 x NVIDIA H100, 1 x NVIDIA T4")
+    assert os.uname().nodename not in module.machine()
+    monkeypatch.setattr(module, "_PROC", tmp_path / "none")
+    assert module.machine().count(",") == 1

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -37,14 +36,6 @@ def record(home: Path, aggregator: str, seed: int, *, shift: float = 0.0, ends: 
     return tracker.run_id
 
 
-@pytest.fixture(scope="module", autouse=True)
-def stores_of_homes() -> Iterator[None]:
-    """Record each home's runs in its own store, whatever tests before these have set."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
-        yield
-
-
 @pytest.fixture(scope="module")
 def home(tmp_path_factory) -> Path:
     """A home with two seeds of `mean` and of `max`, which ranks better, and a third of `mean` that is not finished."""
@@ -76,7 +67,6 @@ def test_archived_runs_are_compared_as_the_runs_themselves(home, archive, elsewh
     there = compare(tracking_uri(elsewhere), "none", archives=[archive], baseline="mean", pairs=True)
     pd.testing.assert_frame_equal(there.results, here.results)
     assert there.tables == here.tables
-    assert there.groups[0].judged.intervals == here.groups[0].judged.intervals
     assert (here.best_run.tags["aggregator"], there.best_run) == ("max", None)
     uri = tracking_uri(elsewhere)
     assert there.notes == (
@@ -95,36 +85,26 @@ def test_the_runs_of_an_experiment_stand_beside_archived_ones(archive, elsewhere
     assert comparison.best_run.tags["aggregator"] == "gpo"
 
 
-def damaged(archive: Path, column: str, value: object) -> Path:
-    """Write an archive whose first row has another value in a column."""
-    table = pq.read_table(archive)
-    rows = table.to_pylist()
-    rows[0][column] = value
-    pq.write_table(pa.Table.from_pylist(rows, schema=table.schema), archive)
-    return archive
-
-
-@pytest.mark.parametrize(
-    ("column", "value"),
-    [
-        *(("run_id", value) for value in ("..", "../x", "/etc", "")),
+def test_damaged_files_are_refused_and_paths_outside_the_folder(archive, tmp_path):
+    whole = archive.read_bytes()
+    for column, value, message in (
+        *(("run_id", value, "is no id of a run") for value in ("..", "../x", "/etc", "")),
         *(
-            ("files", [(name, b"x")])
+            ("files", [(name, b"x")], "is no file of an evaluation's results")
             for name in ("../x.npz", "per_query/../../x.npz", "/x.json", "per_query/x.py")
         ),
-    ],
-)
-def test_what_leads_out_of_the_folder_is_refused(archive, tmp_path, column, value):
-    with pytest.raises(InputError, match=r"is no id of a run|is no file of an evaluation's results"):
-        read_archive(damaged(archive, column, value), tmp_path)
+    ):
+        archive.write_bytes(whole)
+        table = pq.read_table(archive)
+        rows = table.to_pylist()
+        rows[0][column] = value
+        pq.write_table(pa.Table.from_pylist(rows, schema=table.schema), archive)
+        with pytest.raises(InputError, match=message):
+            read_archive(archive, tmp_path)
     assert not [*tmp_path.rglob("x.*")]
-
-
-def test_damaged_files_are_refused(archive, tmp_path):
     pq.write_table(pa.table({"a": [1]}), tmp_path / "other.parquet")
-    data = archive.read_bytes()
-    (tmp_path / "half.parquet").write_bytes(data[: len(data) // 2])
-    (tmp_path / "flipped.parquet").write_bytes(data[:200] + bytes([data[200] ^ 255]) + data[201:])
+    (tmp_path / "half.parquet").write_bytes(whole[: len(whole) // 2])
+    (tmp_path / "flipped.parquet").write_bytes(whole[:200] + bytes([whole[200] ^ 255]) + whole[201:])
     for name, message in (
         ("other.parquet", "its columns are not those of an archive"),
         ("half.parquet", "cannot be read as Parquet"),
@@ -143,12 +123,7 @@ def test_the_verbs(home, elsewhere, monkeypatch, tmp_path):
     assert code == 0
     assert f"2 runs written to {archive}; 1 not finished and left out" in said
     assert f"compare --archives '{archive}'" in said
-    monkeypatch.setenv("POLYPOOL_HOME", str(elsewhere))
-    code, said, _ = called("compare", "--archives", archive)
-    assert code == 0
-    assert "2 runs are from" in said
-    monkeypatch.setenv("POLYPOOL_HOME", str(tmp_path))  # where nothing was recorded
-    for log in ((), ("--log",)):
+    for place, log in ((elsewhere, ()), (tmp_path, ("--log",))):  # nothing was recorded in the second
+        monkeypatch.setenv("POLYPOOL_HOME", str(place))
         code, said, error = called("compare", "--archives", archive, *log)
         assert (code, "2 runs are from" in said) == (0, True), error
-    monkeypatch.setenv("POLYPOOL_HOME", str(home))

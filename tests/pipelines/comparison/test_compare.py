@@ -1,11 +1,16 @@
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
-from records import SIX, begun, blocks_of, read, run, scores, three_tasks
+from places import ROOT
+from programs import begin, end
+from query_results import answers, renamed, retrieval
+from records import SIX, begun, blocks_of, read, run, scores, three_tasks, vqa
 from verbs import exit_code
 
 from polypool.infra.errors import AbsentError, InputError
@@ -17,6 +22,7 @@ from polypool.pipelines.comparison.choice import Choice
 from polypool.pipelines.comparison.comparison import Comparison, baseline_row, compare
 from polypool.pipelines.comparison.tables import methods
 from polypool.pipelines.comparison.tables import scores as table
+from polypool.tasks.scoring.records import queries_json
 
 NONE = "\u2013"  # an en dash
 
@@ -74,6 +80,7 @@ def test_other_protocols_tasks_and_data_never_share_a_block(compared):
     )
     vqa = found.groups[-1]
     assert (vqa.metric.name, vqa.columns) == ("accuracy", ("accuracy", "number"))
+    assert compared(*runs, metric="i2t/medr").groups[2].columns[:2] == ("i2t/medr", "rsum")
     (only,) = compared(*runs, protocol="val-1k").groups
     assert (only.title, only.rows[0].mean("rsum")) == ("image_text · coco · val-1k", 2.0)
 
@@ -107,13 +114,6 @@ def test_what_is_left_out_or_odd_is_said(compared):
         "gpo (whole) seed 0 finished 3 times; the latest is shown, run id-gpo-0-3",
     )
     assert all(note in found.text(details=True) and f"- {note}" in found.markdown() for note in found.notes)
-
-
-def test_the_metric_can_be_chosen(compared):
-    runs = [run("gpo", rsum=60.0), run("max", rsum=50.0)]
-    (group,) = compared(*runs, metric="i2t/medr").groups
-    assert [row.label for row in group.rows] == ["gpo", "max"], "a low median rank is a good one"
-    assert group.columns[:2] == ("i2t/medr", "rsum")
 
 
 MANY = [run(name, seed) for name in ("gpo", "kmax(k=2)", "mean") for seed in (0, 1)]
@@ -174,67 +174,90 @@ def test_requested_data_and_features_are_the_only_ones(compared):
     assert labels(features="cnn") == {"esa"}
 
 
+def test_the_verb_compares_tasks_by_their_queries_and_logs_the_comparison(tmp_path, home, capsys):
+    uri, markdown, latex = tracking_uri(home), tmp_path / "out" / "t.md", tmp_path / "out" / "t.tex"
+    for at, aggregator in enumerate(("gpo", "mean")):
+        image, metrics = retrieval(40, seed=1, shift=at)
+        answer, accuracy = answers(seed=at)
+        of_images = {f"whole/{name}": value for name, value in metrics.items()}
+        for made, protocol, queries in (
+            (run(aggregator, metrics=of_images), "whole", renamed(image, np.arange(40).astype(str))),
+            (vqa(aggregator, 0, accuracy), "vqa", answer),
+        ):
+            tracker = begun(made, home)
+            tracker.log({**made.metrics, "weights/aggregators": 10.0}, step=1)
+            if (aggregator, protocol) != ("mean", "vqa"):
+                np.savez_compressed(tmp_path / f"{protocol}.npz", **queries.arrays)
+                tracker.artifact(tmp_path / f"{protocol}.npz", "per_query")
+                tracker.text(f"per_query/{protocol}.json", queries_json(queries.metrics))
+            tracker.finish()
+    assert exit_code(module.main) == 0
+    first = capsys.readouterr().out
+    with pytest.raises(AbsentError):
+        find_runs(uri, "polypool-comparisons")
+    assert (
+        exit_code(module.main, "--markdown", markdown, "--latex", latex, "--pairs", "--details", "--log") == 0
+    )
+    shown = capsys.readouterr().out
+    assert "task x aggregator" in shown
+    assert "mean (vqa) is not compared by its queries" in shown
+    assert "has no artifact per_query/vqa.npz" in " ".join(shown.split())
+    assert latex.read_text().count("\\toprule") == shown.count("\n─")
+    (logged,) = find_runs(uri, "polypool-comparisons")
+    assert f"in run {logged.run_id} of 'polypool-comparisons'" in shown
+    assert {**logged.tags, "kind": "comparison", "compared": "polypool"} == logged.tags
+    summary = Tracker.attach(uri, logged.run_id, running=False)
+    assert summary.download("compare.md").read_text() == markdown.read_text()
+    for picture in ("compare.png", "heat_map.png"):
+        assert summary.download(picture).stat().st_size > 5_000
+    assert summary.read_json("task_by_aggregator.json")["columns"][0] == "aggregator"
+    assert len(summary.read_json("scores.json")["data"]) == 4
+    assert loaded() == ["['mlflow']"]
+    assert exit_code(module.main) == 0
+    assert capsys.readouterr().out == first, "comparisons are not compared"
+    assert exit_code(module.main, "--experiment", "polypol") == 2
+    assert "Did you mean 'polypool'?" in capsys.readouterr().err
+
+
+def loaded() -> list[str]:
+    """Return which of the packages that take seconds to import two verbs have in their process at the end."""
+    code = """
+import sys
+from polypool.pipelines.commands import compare, runs
+for verb, words in ((compare, ["compare"]), (runs, ["runs"])):
+    sys.argv = words
+    verb.main()
+print([name for name in ("matplotlib", "mlflow", "ray", "torch") if name in sys.modules])
+"""
+    status, out, err = end(begin("-c", code, env={**os.environ, "PYTHONPATH": str(ROOT)}))
+    assert status == 0, err
+    return out.splitlines()[-1:]
+
+
 def test_a_baseline_is_named_by_its_row_or_its_aggregator():
     (group,) = blocks_of(run("gpo", text_aggregator="mean"), run("gpo"), run("max", text_aggregator="mean"))
     names = {"gpo": "gpo", "gpo, text mean": "gpo, text mean", "max": "max, text mean", "mean": "", "": ""}
     assert {name: baseline_row(group, name) for name in names} == names
 
 
-def test_the_verb_prints_and_keeps_a_comparison(tmp_path, home, capsys):
-    uri, table = tracking_uri(home), tmp_path / "out" / "table.md"
-    for aggregator, rsum in (("gpo", 60.0), ("mean", 50.0)):
-        made = run(aggregator, rsum=rsum)
-        tracker = begun(made, home)
-        tracker.log(made.metrics, step=1)
-        tracker.finish()
-
-    def verb(*arguments: str) -> str:
-        assert exit_code(module.main, *arguments) == 0
-        return capsys.readouterr().out
-
-    verb("--quiet")
-    with pytest.raises(AbsentError):
-        find_runs(uri, "polypool-comparisons")
-    first = verb("--markdown", str(table), "--log")
-    (kept,) = find_runs(uri, "polypool-comparisons")
-    assert f"kept with figures in run {kept.run_id} of 'polypool-comparisons'" in first
-    summary = Tracker.attach(uri, kept.run_id, running=False)
-    assert summary.download("compare.md").read_text() == table.read_text()
-    assert summary.download("compare.png").stat().st_size > 10_000
-    assert f"| `gpo` | 1 | 60.0 ± {NONE} |" in table.read_text()
-    again = verb()
-    assert again.split("\n\n")[:2] == first.split("\n\n")[:2], "a comparison compares no comparisons"
-    assert (len(find_runs(uri, "polypool")), len(find_runs(uri, "polypool-comparisons"))) == (2, 1)
-    assert {**kept.tags, "kind": "comparison", "compared": "polypool"} == kept.tags
-    assert exit_code(module.main, "--experiment", "polypol") == 2
-    assert "Did you mean 'polypool'?" in capsys.readouterr().err
-
-
 def test_the_best_run_is_one_that_was_trained(compared):
-    scored = {"whole/rsum": 90.0}
     runs = [run("gpo", rsum=60.0), run("gpo", 1, rsum=70.0), run("mean", rsum=10.0)]
-    best = compared(*runs).best_run
-    assert best is not None
-    assert best.metrics["whole/rsum"] == 70.0
-    transfer = replace(run("max"), tags={**run("max").tags, "kind": "transfer"}, metrics=scored)
+    assert compared(*runs).best_run == runs[1]
+    transfer = replace(run("max"), tags={**run("max").tags, "kind": "transfer"})
     assert compared(transfer).best_run is None
 
 
-def test_latex_is_escaped_and_balanced():
-    groups = blocks_of(*three_tasks(), run("kmax(k=5), a_b & c%"))
-    text = Comparison(experiment="x", groups=groups, notes=("50 % of it",)).latex()
+def test_latex_is_balanced_and_the_best_bold():
+    text = Comparison(experiment="x", groups=blocks_of(*three_tasks()), notes=("50 % of it",)).latex()
     assert text.startswith("% needs \\usepackage{booktabs}\n% 50 % of it\n")
     assert text.count("\\begin{table}") == text.count("\\end{table}") == text.count("\\bottomrule") == 7
-    assert r"\texttt{kmax(k=5), a\_b \& c\%}" in text
     assert r"\textbf{70.0 $\pm$ 1.4}" in text
-    assert r"\caption{image\_text $\cdot$ coco\_mini $\cdot$ whole. Sorted by rsum" in text
     body = [line for line in text.splitlines() if line.endswith("\\\\")]
     assert all("±" not in line and "\u2013" not in line for line in body)
 
 
 def test_other_methods_stand_beside_ours_where_some_are_published():
     shown = methods("t", "f8k-1k", "rsum", {"gpo": 235.0})
-    assert shown is not None
     assert [row[:2] for row in shown.rows][1:3] == [("UVSE, the released code", "247.4"), ("gpo", "235.0")]
     assert shown.header == ("method", "rsum", "source")
     assert methods("t", "whole", "rsum", {"gpo": 235.0}) is None

@@ -1,28 +1,20 @@
 from __future__ import annotations
 
 import math
-import os
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from places import ROOT
-from programs import begin, end
-from query_results import answers, renamed, retrieval
-from records import VIDEO, begun, grid, run, scores, three_tasks, vqa
-from verbs import exit_code
+from records import VIDEO, grid, run, scores, three_tasks, vqa
 
 from polypool.infra.text_tables import ABSENT, as_text
-from polypool.infra.tracking import RunRecord, Tracker, find_runs, tracking_uri
-from polypool.pipelines.commands import compare as module
+from polypool.infra.tracking import RunRecord
 from polypool.pipelines.comparison import tables
-from polypool.pipelines.comparison.comparison import compare
 from polypool.pipelines.comparison.cross_task import CrossTaskTable
-from polypool.pipelines.comparison.statistics.significance import Judged
-from polypool.pipelines.comparison.statistics.simultaneous import Joint, with_best
+from polypool.pipelines.comparison.rows import Group
+from polypool.pipelines.comparison.statistics import Joint, Judged, with_best
 from polypool.pipelines.comparison.tables import over_tasks
 from polypool.tasks.adapter import Metric
-from polypool.tasks.scoring.records import queries_json
 
 
 def test_chance_normalised_scores_and_ranks_are_those_of_the_formulas():
@@ -46,22 +38,27 @@ def test_chance_normalised_scores_and_ranks_are_those_of_the_formulas():
     assert row.split() == f"gpo 70.0 ± 1.4 120.0 ± 1.4 30.0 ± 1.4 {mean['gpo']:.1f} 1.7 1.00".split()
 
 
+def joint_of(group: Group, variance: float) -> Joint:
+    """Return the scores of a group's rows with independent errors over queries."""
+    rows = len(group.rows)
+    return Joint(
+        labels=tuple(row.label for row in group.rows),
+        value_R=np.array([group.mean(row) for row in group.rows]),
+        seeds_R=np.zeros(rows),
+        df_R=np.ones(rows),
+        over_seeds=True,
+        units_RR=variance * np.eye(rows),
+        units_df=1e6,
+    )
+
+
 def judged(table: CrossTaskTable, *variances: float) -> CrossTaskTable:
-    """Return a table whose rows have independent errors over queries, with a variance for each column."""
+    """Return a table with a variance over queries for each column."""
     columns = []
     for column, variance in zip(table.columns, variances, strict=True):
-        group, rows = column.group, len(column.group.rows)
-        joint = Joint(
-            labels=tuple(row.label for row in group.rows),
-            value_R=np.array([group.mean(row) for row in group.rows]),
-            seeds_R=np.zeros(rows),
-            df_R=np.ones(rows),
-            over_seeds=True,
-            units_RR=variance * np.eye(rows),
-            units_df=1e6,
-        )
+        joint = joint_of(column.group, variance)
         of = Judged(units="queries", labels=joint.labels, intervals={}, joint=joint)
-        columns.append(replace(column, group=replace(group, judged=of)))
+        columns.append(replace(column, group=replace(column.group, judged=of)))
     return replace(table, columns=tuple(columns))
 
 
@@ -89,18 +86,9 @@ def test_a_column_of_one_recipe_has_a_confidence_set_of_its_own():
     runs = [run("gpo", rsum=60.0), run("mean", rsum=59.0), vqa("gpo", 0, 30.0)]
     runs += [run("gpo", rsum=50.0, recipe="bert"), run("mean", rsum=40.0, recipe="bert")]
     bert, mini, _ = grid(*runs).columns
-    group = bert.group
-    joint = Joint(
-        labels=tuple(row.label for row in group.rows),
-        value_R=np.array([group.mean(row) for row in group.rows]),
-        seeds_R=np.zeros(4),
-        df_R=np.ones(4),
-        over_seeds=True,
-        units_RR=np.eye(4),
-        units_df=1e6,
-    )
+    joint = joint_of(bert.group, 1.0)
     judged = Judged(units="queries", labels=joint.labels, intervals={}, best=with_best(joint), joint=joint)
-    judged_group = replace(group, judged=judged)
+    judged_group = replace(bert.group, judged=judged)
     assert judged.confidence_set == ("gpo, mini", "mean, mini")
     marks = {}
     for column in (mini, bert):
@@ -133,8 +121,6 @@ def test_costs_are_beside_the_scores():
         "gem": ("2", ABSENT),
         "lip": (ABSENT, ABSENT),
     }
-    free = [replace(made, metrics={**made.metrics, "cost/step": math.nan}) for made in three_tasks()]
-    assert grid(*free).steps == {}
 
 
 def test_one_task_has_no_grid_and_protocols_have_a_column_each():
@@ -167,50 +153,3 @@ def test_aggregators_that_a_task_lacks_and_small_columns_count_in_no_mean():
     assert apart.notes == ("no means and no ranks: no aggregator is in every column that counts",)
     assert over_tasks(judged(apart, 4.0, 1.0)) is None
     assert over_tasks(judged(grid(run("gpo"), vqa("gpo", 0, 30.0)), 4.0, 1.0)) is None
-
-
-def test_the_verb_compares_tasks_with_their_queries(tmp_path, home, capsys):
-    uri = tracking_uri(home)
-    for at, aggregator in enumerate(("gpo", "mean")):
-        image, metrics = retrieval(40, seed=1, shift=at)
-        image = renamed(image, np.arange(40).astype(str))
-        answer, accuracy = answers(seed=at)
-        for made, protocol, queries in (
-            (run(aggregator, metrics={f"whole/{n}": v for n, v in metrics.items()}), "whole", image),
-            (vqa(aggregator, 0, accuracy), "vqa", answer),
-        ):
-            tracker = begun(made, home)
-            tracker.log({**made.metrics, "weights/aggregators": 10.0}, step=1)
-            if (aggregator, protocol) != ("mean", "vqa"):
-                np.savez_compressed(tmp_path / f"{protocol}.npz", **queries.arrays)
-                tracker.artifact(tmp_path / f"{protocol}.npz", "per_query")
-                tracker.text(f"per_query/{protocol}.json", queries_json(queries.metrics))
-            tracker.finish()
-    assert exit_code(module.main, "--latex", tmp_path / "out" / "t.tex", "--pairs", "--details", "--log") == 0
-    shown = capsys.readouterr().out
-    assert "task x aggregator" in shown
-    assert "mean (vqa) is not compared by its queries" in shown
-    assert "has no artifact per_query/vqa.npz" in " ".join(shown.split())
-    assert (tmp_path / "out" / "t.tex").read_text().count("\\toprule") == shown.count("\n─")
-    (kept,) = find_runs(uri, "polypool-comparisons")
-    summary = Tracker.attach(uri, kept.run_id, running=False)
-    assert summary.download("heat_map.png").stat().st_size > 5_000
-    assert summary.read_json("task_by_aggregator.json")["columns"][0] == "aggregator"
-    assert len(summary.read_json("scores.json")["data"]) == 4
-    assert len(compare(uri, "polypool").cross_tasks) == 1
-    assert loaded() == "['mlflow']"
-
-
-def loaded() -> str:
-    """Return which of the packages that take seconds to import two verbs have in their process at the end."""
-    code = """
-import sys
-from polypool.pipelines.commands import compare, runs
-for verb, words in ((compare, ["compare"]), (runs, ["runs"])):
-    sys.argv = words
-    verb.main()
-print([name for name in ("matplotlib", "mlflow", "ray", "torch") if name in sys.modules])
-"""
-    status, out, err = end(begin("-c", code, env={**os.environ, "PYTHONPATH": str(ROOT)}))
-    assert status == 0, err
-    return out.splitlines()[-1]

@@ -16,12 +16,10 @@ from polypool.pipelines.comparison.charts import (
     Chart,
     cliques,
     critical_difference,
-    curves_of,
     draw_all,
     draw_chart,
     draw_charts,
     draw_cross_task,
-    draw_curves,
     draw_pairs,
     group_chart,
     table_charts,
@@ -29,9 +27,8 @@ from polypool.pipelines.comparison.charts import (
 from polypool.pipelines.comparison.comparison import Comparison
 from polypool.pipelines.comparison.cross_task import cross_task_tables
 from polypool.pipelines.comparison.rows import Group
-from polypool.pipelines.comparison.statistics.intervals import Difference
-from polypool.pipelines.comparison.statistics.significance import Judged
-from polypool.pipelines.figures.style import POINT, apart, new_figure
+from polypool.pipelines.comparison.statistics import Difference, Judged
+from polypool.pipelines.figures.style import POINT, new_figure
 from polypool.tasks.scoring.described import RSUM
 
 
@@ -69,34 +66,29 @@ def test_the_critical_difference_is_that_of_the_paper():
     assert cliques(ranks, 9.0) == [(0, 4)]
 
 
-def test_too_few_tasks_or_aggregators_have_no_critical_difference(tmp_path):
+def test_two_aggregators_have_no_critical_difference():
     assert grid(*three_tasks()).no_diagram == ""
     two = grid(*(made for made in three_tasks() if made.tags["aggregator"] != "gpo"))
     assert "three aggregators" in two.no_diagram
     found = Comparison(experiment="x", groups=tuple(column.group for column in two.columns), notes=())
     assert found.remarks == (two.no_diagram,)
-    files = [path.name for path in draw_all(found.groups, [two], tmp_path)]
-    assert files == ["compare.png", "costs.png", "heat_map.png"]
 
 
 def test_figures_are_drawn_for_long_names(tmp_path):
-    count = 4
-    names = ["gpo", *(f"slots(k={k}, iterations=4, heads=2, head_width=96)" for k in range(1, count))]
+    names = ["gpo", *(f"slots(k={k}, iterations=4, heads=2, head_width=96)" for k in range(1, 3))]
     runs = [run(name, rsum=50.0 + at) for at, name in enumerate(names)]
     runs += [vqa(name, 0, 30.0 + at % 7) for at, name in enumerate(names)]
     groups = blocks_of(*runs)
     files = draw_all(groups, cross_task_tables(groups), tmp_path)
-    expected = ["compare", "costs", "parameters", "heat_map", "critical_difference"]
-    assert [path.stem for path in files] == expected
+    assert [path.stem for path in files] == ["compare", "costs", "heat_map", "critical_difference"]
     for path in files:
         with Image.open(path) as image:
-            assert len(image.convert("RGB").getcolors(maxcolors=1 << 20)) > 10
-            edge = np.asarray(image.convert("L"))
-        lowest = min(edge[0].min(), edge[-1].min(), edge[:, 0].min(), edge[:, -1].min())
-        assert lowest == 255, "nothing is cut"
+            grey = np.asarray(image.convert("L"))
+        edge = np.concatenate([grey[0], grey[-1], grey[:, 0], grey[:, -1]])
+        assert (edge.min(), len(np.unique(grey)) > 10) == (255, True), "drawn, and nothing is cut"
 
 
-@pytest.mark.parametrize("steps", [(17.0, 21.56), (19.9, 20.1), (912.0, 3.0)])
+@pytest.mark.parametrize("steps", [(19.9, 20.1), (912.0, 3.0)])
 def test_each_row_has_its_cost_beside_its_score(steps):
     costs = ({"whole/rsum": 60.0 - n, "cost/step": cost} for n, cost in enumerate(steps))
     (group,) = blocks_of(*(run(name, metrics=of) for name, of in zip("ab", costs, strict=True)))
@@ -150,9 +142,8 @@ def test_a_table_of_several_columns_has_a_panel_for_each():
 
 def test_names_and_numbers_of_a_chart_do_not_overlap():
     names = ["gpo", "mean", "kmax(k=5)"]
-    runs = [run(name, rsum=200.0 + at) for at, name in enumerate(names)]
-    for data in ("msrvtt", "vatex", "msvd"):
-        runs += [run(name, rsum=150.0 + at, dataset=data) for at, name in enumerate(names)]
+    data = ("coco", "msrvtt", "vatex", "msvd")
+    runs = [run(name, rsum=150.0 + at, dataset=of) for of in data for at, name in enumerate(names)]
     figure = draw_charts(table_charts(blocks_of(*runs)))
     figure.draw_without_rendering()
     texts = [*figure.subfigs[0].texts]
@@ -168,48 +159,9 @@ def test_names_and_numbers_of_a_chart_do_not_overlap():
 
 
 def test_the_heading_of_a_heat_map_fits_its_figure():
-    runs = [run("gpo"), run("mean"), vqa("gpo", 0, 30.0), vqa("mean", 0, 31.0)]
-    figure = draw_cross_task(cross_task_tables(blocks_of(*runs))[0])
+    figure = draw_cross_task(grid(run("gpo"), run("mean"), vqa("gpo", 0, 30.0), vqa("mean", 0, 31.0)))
     figure.draw_without_rendering()
     assert figure._suptitle.get_window_extent().x1 < figure.bbox.x1
-
-
-def over_k(*values: int, text: str = "") -> list:
-    more = {"text_aggregator": text} if text else {}
-    return [run(f"kmax(k={k})", seed, rsum=50.0 + k + seed, **more) for k in values for seed in (0, 2)]
-
-
-def test_a_parameter_of_which_three_values_were_tried_has_a_curve(tmp_path):
-    runs = [*over_k(10, 2, 5), run("gpo", rsum=57.0), run("slots(k=4)"), run("slots(k=2, iterations=3)")]
-    (group,) = blocks_of(*runs)
-    ((parameter, curves),) = curves_of(group).items()
-    ((name, rows),) = curves.items()
-    assert (name, parameter, [*rows]) == ("kmax, mini", "k", [2, 5, 10])
-    assert [group.mean(row) for row in rows.values()] == [53.0, 56.0, 61.0]
-    panel = new_figure(8.5, 4.0).subplots()
-    draw_curves(panel, group, parameter, curves)
-    (curved,) = (line for line in panel.lines if len(line.get_xdata()) == 3)
-    np.testing.assert_allclose(curved.get_xydata(), [[2, 53], [5, 56], [10, 61]])
-    across = [line.get_ydata()[0] for line in panel.lines if line is not curved]
-    assert sorted(across) == [57.0, 60.0, 60.0], "the other rows"
-    band = panel.collections[0].get_paths()[0].vertices
-    assert band[:, 1].min() == pytest.approx(53 - math.sqrt(2))
-    assert band[:, 1].max() == pytest.approx(61 + math.sqrt(2))
-    assert "parameters.png" in [path.name for path in draw_all([group], (), tmp_path)]
-
-
-def test_names_beside_a_panel_keep_apart_and_stay_near():
-    np.testing.assert_allclose(apart(np.array([5.0, 1.0, 9.0]), 2.0), [5, 1, 9])
-    np.testing.assert_allclose(apart(np.array([4.0, 4.0, 1.0]), 2.0), [3, 5, 1])
-    np.testing.assert_allclose(
-        apart(np.array([4.1, 4.0, 2.5]), 2.0), [5.533333, 3.533333, 1.533333], atol=1e-5
-    )
-    draw = np.random.default_rng(0)
-    y_R = draw.uniform(0, 10, 20)
-    place_R = apart(y_R, 0.7)
-    assert np.diff(np.sort(place_R)).min() > 0.7 - 1e-9
-    assert (np.argsort(place_R) == np.argsort(y_R)).all()
-    assert np.isclose(place_R.mean(), y_R.mean())
 
 
 def test_pairs_are_means_over_seeds():

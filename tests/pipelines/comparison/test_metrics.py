@@ -12,8 +12,6 @@ from polypool.infra.errors import InputError
 from polypool.infra.text_tables import as_text
 from polypool.infra.tracking import RunRecord, find_runs, tracking_uri
 from polypool.pipelines.comparison import tables
-from polypool.pipelines.comparison.charts import draw_all
-from polypool.pipelines.comparison.comparison import Comparison
 from polypool.pipelines.comparison.grouping import arranged
 from polypool.pipelines.comparison.results import results
 from polypool.pipelines.models.run_evaluation import track_ensemble
@@ -34,7 +32,7 @@ def ages(aggregator: str, seed: int = 0) -> RunRecord:
     return run(aggregator, seed, metrics=metrics, records={"ages": [MAE]}, **AGES)
 
 
-def test_small_errors_are_ranked_above_large_ones_everywhere(tmp_path):
+def test_small_errors_are_ranked_above_large_ones_everywhere():
     runs = [ages(name, seed) for name in ERRORS for seed in (0, 1)]
     (group,) = blocks_of(*runs)
     assert [row.label for row in group.rows] == ["gpo", "max", "mean"]
@@ -47,11 +45,8 @@ def test_small_errors_are_ranked_above_large_ones_everywhere(tmp_path):
     found = grid(*runs, *(vqa(name, 0, value) for name, value in accuracy.items()))
     assert found.mean_ranks == {"gpo": 1.0, "max": 2.0, "mean": 3.0}
     assert found.means["gpo"] == pytest.approx((100 * (12 - 1.5) / 12 + 100 * (40 - 20) / 80) / 2)
-    assert found.aggregators == ("gpo", "max", "mean")
-    assert found.columns[0].best.label == "gpo"
-    assert "critical_difference" in [path.stem for path in draw_all([group], [found], tmp_path)]
-    scores = results([group])
-    assert (scores["aggregator"][0], scores["chance_normalised"][0]) == ("gpo", pytest.approx(87.5))
+    assert (found.aggregators, found.columns[0].best.label) == (("gpo", "max", "mean"), "gpo")
+    assert results([group])["chance_normalised"][0] == pytest.approx(87.5)
 
 
 def test_shades_go_from_chance_to_the_best_possible_or_from_the_worst_to_the_best():
@@ -131,8 +126,6 @@ def test_ours_stand_beside_the_published_row_that_a_run_reproduces():
         ("gpo", "v2t R1", "18.0", "20.0", "-2.0"),
     )
     assert "table 4: msrvtt-full/rsum 174.7" in table.notes[0]
-    text = Comparison(experiment="x", groups=(group,), notes=()).text(details=True)
-    assert "video_text · msrvtt · msrvtt-full: ours and published" in text
     scores = results([group]).query("decides")
     assert scores.set_index("aggregator")["published"].dropna().to_dict() == {"gpo": 174.7}
     assert tables.published(blocks_of(run("gpo"))[0]) is None

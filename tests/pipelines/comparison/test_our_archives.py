@@ -35,7 +35,11 @@ TABLES = {
 }
 
 
-@pytest.mark.parametrize("table", TABLES)
+SLOW = ("tuned_four", "tuned_all", "tuned_three")
+EVERY = [pytest.param(table, marks=[pytest.mark.slow] if table in SLOW else []) for table in TABLES]
+
+
+@pytest.mark.parametrize("table", EVERY)
 def test_poolings_tuned_alike(table, tmp_path: Path):
     names, options = TABLES[table]
     archives = [RESULTS / "runs" / f"{name}.parquet" for name in names]

@@ -7,20 +7,17 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from PIL import Image
 from records import blocks_of, run, three_tasks
 from verbs import exit_code
 
 from polypool.infra.errors import InputError
-from polypool.infra.text_tables import as_text
 from polypool.pipelines.commands import compare, sweep
 from polypool.pipelines.comparison import tables
 from polypool.pipelines.comparison.cross_task import cross_task_table
 from polypool.pipelines.comparison.documents import draw_figures, rendered, renewed
 from polypool.pipelines.comparison.results import groups_of, read_results, results, write_results
 from polypool.pipelines.comparison.rows import Group
-from polypool.pipelines.comparison.statistics.intervals import Difference
-from polypool.pipelines.comparison.statistics.significance import Judged
+from polypool.pipelines.comparison.statistics import Difference, Judged
 
 ORIGIN = {
     "git_commit": "1" * 40,
@@ -77,13 +74,9 @@ def test_a_record_says_what_was_measured_how_sure_and_where_it_came_from():
     assert records[~records["decides"]]["difference"].isna().all()
 
 
-def test_tables_of_results_are_those_of_the_runs(tmp_path):
+def test_tables_of_results_are_those_of_the_runs():
     groups = judged_groups()
-    write_results(results(groups), tmp_path / "r.csv")
-    again = groups_of(read_results(tmp_path / "r.csv"))
-    for ours, theirs in zip(again, groups, strict=True):
-        assert tables.scores(ours).rows[0][:3] == tables.scores(theirs).rows[0][:3]
-        assert tables.scores(ours).legend == tables.scores(theirs).legend
+    again = groups_of(results(groups))
     ours, theirs = again[0].judged, groups[0].judged
     assert (ours.labels, ours.units, ours.intervals) == (theirs.labels, theirs.units, theirs.intervals)
     assert (ours.confidence_set, ours.best["mean"]) == (("gpo", "mean"), theirs.best["mean"])
@@ -93,8 +86,7 @@ def test_tables_of_results_are_those_of_the_runs(tmp_path):
     assert other[0].usual
     for given, read in ((groups, again), (other, groups_of(results(other)))):
         assert [group.usual for group in read] == [group.usual for group in given]
-        shown = [as_text(tables.across(cross_task_table(of))) for of in (read, given)]
-        assert shown[0] == shown[1]
+        assert tables.across(cross_task_table(read)) == tables.across(cross_task_table(given))
 
 
 def test_results_that_were_judged_by_pairs_alone_have_no_confidence_set():
@@ -109,28 +101,23 @@ def test_results_that_were_judged_by_pairs_alone_have_no_confidence_set():
 
 
 @pytest.mark.parametrize("name", ["r.csv", "r.parquet", "below/R.CSV"])
-def test_results_are_read_back_as_they_were(tmp_path, name):
-    records = results(judged_groups(), compared_by="polypool compare --out 'a b.csv'")
-    write_results(records, tmp_path / name)
-    pd.testing.assert_frame_equal(read_results(tmp_path / name), records)
-    assert [path.name for path in (tmp_path / name).parent.iterdir()] == [Path(name).name]
-
-
-@pytest.mark.parametrize("ending", [".csv", ".parquet"])
-def test_a_file_holds_several_tables(tmp_path, ending):
-    records, file = results(judged_groups()), tmp_path / f"r{ending}"
-    for name in ("photographs", "clips"):
-        write_results(records, tmp_path / f"r{ending}#{name}")
-    write_results(records[:-1], tmp_path / f"r{ending}#clips")  # in the place of what it held
-    for name, expected in (("photographs", records), ("clips", records[:-1])):
-        read = read_results(tmp_path / f"r{ending}#{name}")
-        pd.testing.assert_frame_equal(read, expected.assign(table=name), check_dtype=False)
-    with pytest.raises(InputError, match=rf"several tables; name one, such as r\{ending}#clips: clips, ph"):
-        read_results(file)
-    with pytest.raises(InputError, match="Did you mean 'clips'"):
-        read_results(tmp_path / f"r{ending}#clip")
+def test_results_are_read_back_as_they_were_also_of_several_tables(tmp_path, name):
+    records, file = results(judged_groups(), compared_by="polypool compare --out 'a b.csv'"), tmp_path / name
+    for table in ("photographs", "clips"):
+        write_results(records, Path(f"{file}#{table}"))
+    write_results(records[:-1], Path(f"{file}#clips"))  # replaces the table
+    for table, expected in (("photographs", records), ("clips", records[:-1])):
+        read = read_results(Path(f"{file}#{table}"))
+        pd.testing.assert_frame_equal(read, expected.assign(table=table), check_dtype=False)
+    for path, message in (
+        (file, rf"name one, such as {file.name}#clips: clips, ph"),
+        (f"{file}#clip", "'clips'"),
+    ):
+        with pytest.raises(InputError, match=message):
+            read_results(Path(path))
     write_results(records, file)  # a file of one table is written anew
     pd.testing.assert_frame_equal(read_results(file), records)
+    assert [path.name for path in file.parent.iterdir()] == [file.name]
 
 
 def test_damaged_results_are_refused_and_stay(tmp_path):
@@ -184,19 +171,24 @@ def document(folder: Path) -> tuple[Path, pd.DataFrame]:
     return path, records
 
 
-def test_a_document_is_renewed_between_its_comments_and_nowhere_else(tmp_path):
+def test_a_document_is_renewed_between_its_comments_and_nowhere_else(tmp_path, capsys):
     path, records = document(tmp_path)
-    new, changed = renewed(DOCUMENT, tmp_path, where="doc.md")
-    assert len(changed) == 2
-    assert renewed(new, tmp_path, where="doc.md") == (new, [])
+    verb = partial(exit_code, compare.main, "tables", path)
+    assert (verb("--check"), path.read_text()) == (1, DOCUMENT)
+    shown = capsys.readouterr().out
+    assert shown.count("the table of ") == 2
+    assert f"{path}: the table of r.csv is not what its results say" in shown
+    assert f"`polypool compare tables {path}` renews them" in shown
+    assert verb() == verb("--check") == 0
     first = rendered(records, file="r.csv")
     second = rendered(records, file="sub/r.parquet", as_in_terminal=True)
-    assert new == DOCUMENT.replace("old", first).replace("as text -->", f"as text -->\n{second}")
+    new = DOCUMENT.replace("old", first).replace("as text -->", f"as text -->\n{second}")
+    assert path.read_text() == new
     assert "| `gpo` | 70.0 ± 1.4\\* | 120.0 ± 1.4 | 30.0 ± 1.4 |" in first
-    shown = " ".join(first.split())
-    assert "From [r.csv](r.csv): 6 runs of commits 1111111111, 2222222222+" in shown
+    assert "From [r.csv](r.csv): 6 runs of commits 1111111111, 2222222222+" in " ".join(first.split())
     assert "\n    mean        60.0 ± 1.4*" in second
-    assert path.read_text() == DOCUMENT
+    path.write_text(new.replace("70.0", "71.0", 1))
+    assert verb("--check") == 1
 
 
 def test_documents_that_name_no_results_or_have_no_end_are_refused(tmp_path):
@@ -212,26 +204,12 @@ def test_documents_that_name_no_results_or_have_no_end_are_refused(tmp_path):
 
 def test_figures_of_a_document_are_drawn_of_results_with_costs(tmp_path):
     text = "<!-- figure: r.csv -->\n![Scores over costs](costs.png)\n"
-    write_results(results(judged_groups()), tmp_path / "r.csv")  # three columns
+    write_results(results(judged_groups()), tmp_path / "r.csv")
     draw_figures(text, tmp_path)
-    with Image.open(tmp_path / "costs.png") as image:
-        assert image.width > 3 * image.height
+    assert (tmp_path / "costs.png").stat().st_size > 5_000
     write_results(results(blocks_of(run("gpo"))), tmp_path / "r.csv")
     with pytest.raises(InputError, match="fewer than two rows have a score and a cost in every column"):
         draw_figures(text, tmp_path)
-
-
-def test_the_verb_checks_and_renews(tmp_path, capsys):
-    path, _ = document(tmp_path)
-    verb = partial(exit_code, compare.main, "tables", path)
-    assert verb("--check") == 1
-    assert path.read_text() == DOCUMENT
-    shown = capsys.readouterr().out
-    assert f"{path}: the table of r.csv is not what its results say" in shown
-    assert f"`polypool compare tables {path}` renews them" in shown
-    assert verb() == verb("--check") == 0
-    path.write_text(path.read_text().replace("70.0", "71.0", 1))
-    assert verb("--check") == 1
 
 
 @pytest.mark.parametrize(

@@ -10,17 +10,22 @@ from scipy import stats
 
 from polypool.infra.errors import InputError
 from polypool.infra.text_tables import ABSENT
-from polypool.pipelines.comparison.statistics.intervals import (
+from polypool.pipelines.comparison.statistics import (
+    MOST,
     PAIRED_FROM,
+    POWER,
     Difference,
     Estimate,
+    Judged,
+    Planning,
     Sample,
     Variance,
+    holm,
+    judge,
+    planning,
     score,
 )
-from polypool.pipelines.comparison.statistics.intervals import difference as of_samples
-from polypool.pipelines.comparison.statistics.power import MOST, POWER, Planning, planning
-from polypool.pipelines.comparison.statistics.significance import Judged, holm, judge
+from polypool.pipelines.comparison.statistics import difference as of_samples
 from polypool.pipelines.comparison.tables import shown_by_seeds
 
 TRUE = 1.5
@@ -48,29 +53,25 @@ def normal(
     return one + hard_n + better_n, other + hard_n
 
 
-@pytest.mark.parametrize("units", [15, pytest.param(120, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("over_seeds", [(0.0, 0.0), (1.0, 1.0), (30.0, 30.0), (30.0, 0.0)])
-@pytest.mark.parametrize(
-    ("seeds", "most"), [((2, 2), 1.0), ((3, 3), 0.985), ((5, 5), 0.975), ((10, 10), 0.97), ((2, 5), 1.0)]
-)
-def test_95_of_100_intervals_hold_the_true_difference(seeds, most, over_seeds, units):
+@pytest.mark.parametrize("over_seeds", [(0.0, 0.0), (30.0, 30.0), (30.0, 0.0)])
+@pytest.mark.parametrize(("seeds", "most"), [((2, 2), 1.0), ((3, 3), 0.985), ((10, 10), 0.97), ((2, 5), 1.0)])
+def test_95_of_100_intervals_hold_the_true_difference(seeds, most, over_seeds):
     rng = np.random.default_rng(0)
     held = 0
-    for _ in range(600):
-        one, other = normal(rng, seeds, units, over_seeds=over_seeds, left=0.5)
-        low, high = difference(one, other).interval()
+    for _ in range(500):
+        low, high = difference(*normal(rng, seeds, 15, over_seeds=over_seeds, left=0.5)).interval()
         held += low <= TRUE <= high
-    assert 0.92 <= held / 600 <= most + 0.005  # the standard error of a share of 0.95 is 0.009
+    assert 0.92 <= held / 500 <= most + 0.005  # the standard error of a share of 0.95 is 0.01
 
 
 @pytest.mark.parametrize(("seeds", "units"), [(1, 40), (3, 40), (5, 200)])
 def test_intervals_of_a_row_hold_its_score(seeds, units):
     rng, held, over_seeds = np.random.default_rng(2), 0, 0.0 if seeds == 1 else 2.0
-    for _ in range(600):
+    for _ in range(400):
         one, _ = normal(rng, (seeds, 1), units, over_seeds=(over_seeds, 0.0), left=0.5)
         low, high = score(row(one - TRUE)).interval()
         held += low <= 0 <= high
-    assert 0.925 <= held / 600 <= 0.985
+    assert 0.92 <= held / 400 <= 0.985
 
 
 def test_without_variance_over_queries_it_is_welchs_test():
@@ -136,11 +137,9 @@ def test_seeds_are_paired_where_there_are_enough_and_they_are_the_same():
 
 
 def test_holms_correction_is_that_worked_by_hand():
-    # sorted: 0.005 x 4, 0.01 x 3, 0.03 x 2, 0.04 x 1, of which the last may not be below the one before it
+    # sorted: 0.005 x 4, 0.01 x 3, 0.03 x 2, 0.04 x 1, where the last may not be below the one before it
     assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
-    assert holm([0.6, 0.4]) == pytest.approx([0.8, 0.8])
     assert holm([0.9, 0.7, 0.2]) == pytest.approx([1.0, 1.0, 0.6])
-    assert holm([0.02]) == [0.02]
 
 
 def rows(values: dict[str, float], *, seeds: int = 3, noise: float = 0.5) -> dict[str, Sample]:
@@ -163,14 +162,6 @@ def test_all_pairs_are_corrected_together():
     assert judged.pairs["a", "d"].significant
     assert judged.pairs["c", "d"].significant is False
     assert judged.intervals["a"] == score(samples["a"]).interval()
-
-
-def test_of_one_seed_no_difference_is_significant_and_none_can_still_be_said():
-    judged = judge(rows({"a": 10.0, "b": 0.0, "c": 0.0}, seeds=1, noise=0.2), units="u", pairs=True)
-    assert judged.planning is None
-    assert judged.pairs["a", "b"].found
-    assert judged.pairs["a", "b"].significant is None
-    assert judged.best["b"].significant is None
 
 
 def test_a_row_of_one_seed_borrows_the_variance_of_the_others():
@@ -200,51 +191,33 @@ def test_equal_scores_do_not_differ_and_few_units_say_nothing():
 PLAN = Planning(seeds=4.0, queries=1.0, units=60, runs=3, others=44)
 
 
-def share_found(true: float, *, seeds: int, level: float = 0.05, times: int = 1200) -> float:
-    """Return how often the test finds a true difference between rows of the variances of PLAN."""
-    rng, found = np.random.default_rng(seeds), 0
-    for _ in range(times):
+@pytest.mark.parametrize(("true", "seeds", "tests"), [(None, 2, 1), (None, 10, 1), (6.0, 4, 10)])
+def test_power_is_the_share_of_differences_that_the_test_finds(true, seeds, tests):
+    rng, found, true = np.random.default_rng(seeds), 0, true or PLAN.smallest(seeds=seeds)
+    for _ in range(1000):
         one, other = 2.0 * rng.normal(size=(2, seeds, 1)) + np.zeros(60)
         estimate = difference(one + true + np.sqrt(60) * rng.normal(size=60), other)
-        found += abs(estimate.value) > estimate.half_width(level)
-    return found / times
-
-
-@pytest.mark.parametrize("seeds", [2, 3, 10])
-def test_the_smallest_difference_is_found_in_80_of_100_repetitions(seeds):
-    smallest = PLAN.smallest(seeds=seeds)
-    assert PLAN.power(smallest, seeds=seeds) == pytest.approx(POWER, abs=1e-4)
-    assert share_found(smallest, seeds=seeds) == pytest.approx(POWER, abs=0.035)
-
-
-def test_power_is_that_of_the_test_for_other_differences_and_levels_too():
-    for true, tests in ((3.0, 1), (6.0, 10), (0.0, 1)):
-        found = share_found(true, seeds=4, level=0.05 / tests)
-        assert PLAN.power(true, seeds=4, tests=tests) == pytest.approx(found, abs=0.04)
+        found += abs(estimate.value) > estimate.half_width(0.05 / tests)
+    assert PLAN.power(true, seeds=seeds, tests=tests) == pytest.approx(found / 1000, abs=0.04)
 
 
 def test_more_seeds_show_less_and_never_less_than_the_queries_leave_open():
-    smallest = [PLAN.smallest(seeds=seeds) for seeds in (2, 3, 5, 9, 20, 100, MOST)]
+    smallest = [PLAN.smallest(seeds=seeds) for seeds in (2, 3, 9, 20, 100, MOST)]
     assert smallest == sorted(smallest, reverse=True)
-    assert smallest[-1] == pytest.approx(PLAN.floor(), rel=0.02)
-    assert PLAN.floor() == pytest.approx(
-        (2.001 + 0.8416) * 1.0, abs=1e-3
-    )  # t of 59 degrees of freedom, and normal
+    assert PLAN.power(smallest[0], seeds=2) == pytest.approx(POWER, abs=1e-4)
+    # t of 59 degrees of freedom, and normal
+    assert (smallest[-1], PLAN.floor()) == (
+        pytest.approx(PLAN.floor(), rel=0.02),
+        pytest.approx(2.8426, abs=1e-3),
+    )
     assert PLAN.smallest(seeds=5, tests=44) > PLAN.smallest(seeds=5)
-
-
-def test_seeds_needed_are_the_fewest_that_show_a_difference():
-    for wished in (3.2, 4.0, 7.0):
+    for wished in (3.2, 7.0):
         seeds = PLAN.needed(wished)
         assert PLAN.smallest(seeds=seeds) <= wished < PLAN.smallest(seeds=seeds - 1)
-    assert PLAN.needed(1000.0) == 2
-    assert PLAN.needed(2.8) is None
-    assert PLAN.needed(4.0, tests=44) is None
-    only_seeds = replace(PLAN, queries=0.0)
-    assert only_seeds.floor() == 0
-    assert only_seeds.smallest(seeds=only_seeds.needed(0.5)) <= 0.5
+    assert [PLAN.needed(1000.0), PLAN.needed(2.8), PLAN.needed(4.0, tests=44)] == [2, None, None]
     nothing = replace(PLAN, seeds=0.0)
     assert nothing.smallest(seeds=2) == pytest.approx(nothing.floor(), rel=0.02)
+    assert replace(nothing, queries=0.0).smallest(seeds=2) == 0
 
 
 def test_variances_are_the_means_of_the_table():
@@ -255,15 +228,15 @@ def test_variances_are_the_means_of_the_table():
     assert planning([np.zeros((1, 20))] * 2, queries=[1.0]) is None
 
 
-def group(plan: Planning | None):
+def test_the_table_begins_with_the_seeds_at_hand():
     (made,) = blocks_of(*(run(name, seed, 50.0 + seed) for name in ("a", "b") for seed in range(3)))
-    judged = Judged(units="60 images", labels=("a", "b"), intervals={}, planning=plan)
-    return replace(made, judged=judged)
 
+    def shown(plan: Planning | None):
+        judged = Judged(units="60 images", labels=("a", "b"), intervals={}, planning=plan)
+        return shown_by_seeds(replace(made, judged=judged))
 
-def test_the_table_begins_with_the_seeds_at_hand_and_ends_with_any_number():
-    table = shown_by_seeds(group(PLAN))
-    assert table.rows[0][1:] == (f"{PLAN.smallest(seeds=3):.1f}", f"{PLAN.smallest(seeds=3, tests=44):.1f}")
-    huge = shown_by_seeds(group(replace(PLAN, seeds=1e6, runs=2)))
+    by_hand = (f"{PLAN.smallest(seeds=3):.1f}", f"{PLAN.smallest(seeds=3, tests=44):.1f}")
+    assert shown(PLAN).rows[0][1:] == by_hand
+    huge = shown(replace(PLAN, seeds=1e6, runs=2))
     assert huge.rows[0][1:] == (ABSENT, ABSENT), "more than lies between chance and the best possible"
-    assert shown_by_seeds(group(None)) is None
+    assert shown(None) is None

@@ -1,1 +1,0 @@
-"""Statistics of a comparison: intervals, significance and power."""
