@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # verbs that only read results, such as `compare`, do not imp
     from polypool.tasks.datasets.corpus import Corpus, QuestionCorpus
     from polypool.tasks.inputs.texts import TextInputs
     from polypool.tasks.inputs.visuals import VisualInputs
-    from polypool.tasks.scoring.scores import Bank
+    from polypool.tasks.scoring.scores import QueryBank
 
 
 @runtime_checkable
@@ -35,7 +35,7 @@ class CountsWords(Protocol):
         """Return the adapter's assets with a text encoder built for other texts."""
 
 
-class Pass(NamedTuple):
+class PartialLoss(NamedTuple):
     """A part of a training step: a scalar to backpropagate, and terms to log."""
 
     loss: Tensor
@@ -51,7 +51,7 @@ class Chunked(Protocol):
     @abstractmethod
     def passes(
         self, model: nn.Module, batch: dict[str, Tensor], *, epoch: float, chunk: int
-    ) -> Iterator[Pass]:
+    ) -> Iterator[PartialLoss]:
         """Yield passes; each is backpropagated before the next is computed.
 
         The sum of their gradients is the gradient of `TaskAdapter.loss` for the whole batch, before averaging over
@@ -110,15 +110,15 @@ class Scores(Protocol):
 
 
 @runtime_checkable
-class Banks(Protocol):
+class UsesQueryBank(Protocol):
     """An adapter with protocols that score a split against the queries of the training split."""
 
     @abstractmethod
     def needs_bank(self, protocol: str) -> bool:
-        """Whether a protocol needs a query bank; its `evaluate_scores` then takes a `tasks.scoring.scores.Banked`."""
+        """Whether a protocol needs a query bank; `evaluate_scores` then takes a `scoring.scores.ScoreWithBank`."""
 
     @abstractmethod
-    def bank(self, model: nn.Module, split: str, *, protocol: str) -> Bank:
+    def bank(self, model: nn.Module, split: str, *, protocol: str) -> QueryBank:
         """Return the scores of training queries with a split; every worker calls this.
 
         Args:

@@ -15,7 +15,7 @@ from polypool.infra.batches import Batch
 from polypool.infra.errors import InputError
 from polypool.infra.registry import TASKS
 from polypool.infra.tracking import Source
-from polypool.tasks.abilities import Chunked, CollapseCheck, CountsWords, Pass
+from polypool.tasks.abilities import Chunked, CollapseCheck, CountsWords, PartialLoss
 from polypool.tasks.adapter import Evaluation, Member, Metric, TaskAdapter
 from polypool.tasks.inputs.joint_batches import MEMBER, JointData
 from polypool.tasks.run import Run, member_runs
@@ -214,12 +214,12 @@ class Joint(TaskAdapter, Chunked, CollapseCheck):
         name = [*self.adapters][int(batch[MEMBER][0])]
         return name, {key: part for key, part in batch.items() if key != MEMBER}
 
-    def passes(self, model: JointModel, batch: Batch, *, epoch: float, chunk: int) -> Iterator[Pass]:
+    def passes(self, model: JointModel, batch: Batch, *, epoch: float, chunk: int) -> Iterator[PartialLoss]:
         name, own = self._drawn(batch)
         adapter = self.adapters[name]
         assert isinstance(adapter, Chunked), "check_training rejects others"
         for each in adapter.passes(model.members[name], own, epoch=epoch, chunk=chunk):
-            yield Pass(loss=each.loss, terms=_named(name, each.terms) if each.terms else {})
+            yield PartialLoss(loss=each.loss, terms=_named(name, each.terms) if each.terms else {})
 
     def collapse(self, model: JointModel, means: Mapping[str, float], *, first: Mapping[str, float]) -> str:
         """Return the collapse of the first collapsed task among those trained in these steps."""

@@ -15,7 +15,7 @@ from polypool.infra.compute.cost import CostMeter
 from polypool.infra.compute.device import device_of
 from polypool.infra.compute.dist import rank
 from polypool.infra.errors import InputError
-from polypool.tasks.abilities import Banks, Chunked, CollapseCheck, Pass
+from polypool.tasks.abilities import Chunked, CollapseCheck, PartialLoss, UsesQueryBank
 from polypool.tasks.adapter import Evaluation, Score
 from polypool.tasks.corpus_task import CorpusTask
 from polypool.tasks.inputs.pairs import Pairs
@@ -25,17 +25,17 @@ from polypool.tasks.models.parts import Parts, retrieval_model
 from polypool.tasks.models.retrieval_model import DEVIATION, TEXT_VARIANCE, VISUAL_VARIANCE, RetrievalModel
 from polypool.tasks.run import Run
 from polypool.tasks.scoring.attention_maps import caption_attention
-from polypool.tasks.scoring.described import RSUM
+from polypool.tasks.scoring.metric_specs import RSUM
 from polypool.tasks.scoring.protocols import check_model, protocol_named
 from polypool.tasks.scoring.retrieval_metrics import RetrievalSplit, own_evaluation
-from polypool.tasks.scoring.scores import Bank, Banked
+from polypool.tasks.scoring.scores import QueryBank, ScoreWithBank
 
 # A model has collapsed where pairs score less than this many deviations above others, and either scores deviate by less
 # than this share of the difference that the objective aims at, or embeddings vary by less than this share of at first.
 APART, FLAT, SHRUNK = 0.2, 0.05, 0.15
 
 
-class Retrieval(CorpusTask, Chunked, CollapseCheck, Banks):
+class Retrieval(CorpusTask, Chunked, CollapseCheck, UsesQueryBank):
     """Retrieval between items of a visual modality and their captions.
 
     Args:
@@ -99,7 +99,9 @@ class Retrieval(CorpusTask, Chunked, CollapseCheck, Banks):
     def loss(self, model: RetrievalModel, batch: Batch, *, epoch: float) -> dict[str, Tensor]:
         return model(batch, epoch=epoch)
 
-    def passes(self, model: RetrievalModel, batch: Batch, *, epoch: float, chunk: int) -> Iterator[Pass]:
+    def passes(
+        self, model: RetrievalModel, batch: Batch, *, epoch: float, chunk: int
+    ) -> Iterator[PartialLoss]:
         return cached_passes(model, batch, epoch=epoch, chunk=chunk)
 
     def collapse(
@@ -125,11 +127,11 @@ class Retrieval(CorpusTask, Chunked, CollapseCheck, Banks):
     def needs_bank(self, protocol: str) -> bool:
         return protocol_named(protocol).by_bank
 
-    def bank(self, model: RetrievalModel, split: str, *, protocol: str) -> Bank:
+    def bank(self, model: RetrievalModel, split: str, *, protocol: str) -> QueryBank:
         check_model(protocol_named(protocol), looks_at_pairs=model.looks_at_pairs)
         ours, training = self.data(split), self.data("train")
         model.eval()
-        return Bank(
+        return QueryBank(
             items=model.scorer(training.items(self.visual_chunk), ours.sentences(self.chunk)),
             captions=model.scorer(ours.items(self.visual_chunk), training.sentences(self.chunk)),
             sizes=(len(training.item_ids), len(training.texts)),
@@ -158,7 +160,7 @@ class Retrieval(CorpusTask, Chunked, CollapseCheck, Banks):
         meter = CostMeter(device_of(model))
         score = self.scorer(model, split)
         encoded, pairs = meter.lap(), self.data(split)
-        ranked = Banked(score=score, bank=bank) if bank else score
+        ranked = ScoreWithBank(score=score, bank=bank) if bank else score
         evaluation = self.evaluate_scores(ranked, split, protocol)
         return replace(
             evaluation,

@@ -14,7 +14,7 @@ from polypool.infra.compute.device import device_of
 from polypool.infra.errors import InputError, unknown
 from polypool.infra.fields import from_plain
 from polypool.infra.registry import TASKS
-from polypool.tasks.abilities import Answers, Chunked, Pass
+from polypool.tasks.abilities import Answers, Chunked, PartialLoss
 from polypool.tasks.adapter import Evaluation, Score
 from polypool.tasks.corpus_task import CorpusTask
 from polypool.tasks.datasets.corpus import QuestionCorpus
@@ -116,7 +116,7 @@ class VQA(CorpusTask, Answers, Chunked):
 
     def passes(
         self, model: nn.Module, batch: dict[str, Tensor], *, epoch: float, chunk: int
-    ) -> Iterator[Pass]:
+    ) -> Iterator[PartialLoss]:
         return answer_passes(model, batch, chunk=chunk)
 
     def scorer(self, model: nn.Module, split: str) -> Score:

@@ -204,7 +204,7 @@ class GRUDecoder(GRU):
 
     def forward(self, x_SNC: Tensor, size_S: Tensor) -> Tensor:
         """Return the states `(S, N, hidden)`."""
-        if len(x_SNC) == 1 and x_SNC.dtype in native.TYPES and not shapes_only(x_SNC):
+        if len(x_SNC) == 1 and not shapes_only(x_SNC) and native.library(x_SNC.dtype) is not None:
             weights = [weight for direction in self.weights for weight in direction]
             return SharedGRU.apply(x_SNC[0], size_S, *weights)
         state_SN2H, _ = super().forward(x_SNC.expand(size_S.shape[0], -1, -1), size_S)

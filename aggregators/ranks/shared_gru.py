@@ -1,8 +1,7 @@
 """A narrow bidirectional GRU over one sequence that sets of all sizes share, such as rank encodings.
 
 The forward states of a smaller set are a prefix of the largest set's; the backward direction starts at each size's end.
-A step of 32 states is far cheaper than its torch calls, so all steps are one call of compiled code, or shorter numpy
-calls without a compiler.
+A step of 32 states is far cheaper than its torch calls, so all steps are one call of compiled code.
 """
 
 from __future__ import annotations
@@ -75,7 +74,6 @@ class Direction:
         self.x_NC, self.size_S = x_NC, size_S
         self.of_input_GC, self.of_state_GH, self.input_bias_G, self.state_bias_G = weights
         self.hidden = self.of_state_GH.shape[1]
-        self.library = native.library(torch.float32 if x_NC.dtype == np.float32 else torch.float64)
 
     def read(self) -> tuple[Array, Array]:
         """Return the states `(S, N + 1, H + 1)`, the last being the initial state, and intermediates for `back`."""
@@ -112,73 +110,11 @@ class Direction:
 
     def _steps(self, name: str, *arrays: Array) -> None:
         """Run all steps; the last array is `(S, N, 4 H)`."""
-        if self.library is None:
-            STEPS[name](self.size_S, *arrays)
-        else:
-            pointers = [array.ctypes.data for array in arrays]
-            getattr(self.library, name)(
-                self.size_S.ctypes.data, *arrays[-1].shape[:2], self.hidden, *pointers
-            )
+        library = native.library(torch.float32 if self.x_NC.dtype == np.float32 else torch.float64)
+        pointers = [array.ctypes.data for array in arrays]
+        getattr(library, name)(self.size_S.ctypes.data, *arrays[-1].shape[:2], self.hidden, *pointers)
 
 
 def _product(a: Array, b: Array) -> Array:
     """Return a @ b on torch's threads, with which numpy's threads would compete."""
     return torch.mm(torch.from_numpy(a), torch.from_numpy(b)).numpy()
-
-
-def states(size_S: Array, input_NG: Array, weight_IG: Array, state_SNI: Array, kept_SNK: Array) -> None:
-    """The numpy version of `shared_states` in the C file; sigmoid(x) = (1 + tanh(x / 2)) / 2 cannot overflow."""
-    hidden, half = state_SNI.shape[2] - 1, state_SNI.dtype.type(0.5)
-    gates, rest = slice(2 * hidden), slice(2 * hidden, 3 * hidden)
-    scale_G = np.repeat([half, 1], (2 * hidden, hidden)).astype(half.dtype)
-    input_NG, weight_IG, real_NS1 = input_NG * scale_G, weight_IG * scale_G, _real(size_S, kept_SNK)
-    for k in reversed(range(len(input_NG))):
-        past_SI, kept_SK = state_SNI[:, k + 1], kept_SNK[:, k]
-        np.matmul(past_SI, weight_IG, out=kept_SK[:, : rest.stop])
-        gate_SG, n_SH, state_SH = kept_SK[:, gates], kept_SK[:, rest.stop :], state_SNI[:, k, :hidden]
-        gate_SG += input_NG[k, gates]
-        np.tanh(gate_SG, out=gate_SG)
-        gate_SG *= half
-        gate_SG += half
-        np.multiply(kept_SK[:, :hidden], kept_SK[:, rest], out=n_SH)
-        n_SH += input_NG[k, rest]
-        np.tanh(n_SH, out=n_SH)
-        np.subtract(past_SI[:, :hidden], n_SH, out=state_SH)
-        state_SH *= kept_SK[:, hidden : rest.start]
-        state_SH += n_SH
-        state_SH *= real_NS1[k]
-
-
-def gradients(
-    size_S: Array,
-    weight_GH: Array,
-    state_SNI: Array,
-    kept_SNK: Array,
-    grad_SNH: Array,
-    part_SNK: Array,
-) -> None:
-    """The numpy version of `shared_gradients` in the C file, with the products of all steps at once."""
-    sets, longest, hidden = grad_SNH.shape
-    real_SN1 = _real(size_S, kept_SNK).swapaxes(0, 1)
-    r, z, q, n = np.split(kept_SNK, 4, axis=2)
-    to_r, to_z, to_q, to_n = np.split(part_SNK, 4, axis=2)
-    np.multiply((1 - z) * real_SN1, 1 - n * n, out=to_n)
-    np.multiply(to_n, r, out=to_q)
-    np.multiply(to_q * q, 1 - r, out=to_r)
-    np.multiply((state_SNI[:, 1:, :hidden] - n) * real_SN1, z * (1 - z), out=to_z)
-    part_SN4H = part_SNK.reshape(sets, longest, 4, hidden)
-    for k in range(longest):
-        grad_SH, part_S4H = grad_SNH[:, k], part_SN4H[:, k]
-        part_S4H *= grad_SH[:, None]
-        if k + 1 < longest:
-            to_past_SH = grad_SNH[:, k + 1]
-            to_past_SH += grad_SH * z[:, k]
-            to_past_SH += part_SNK[:, k, : 3 * hidden] @ weight_GH
-
-
-def _real(size_S: Array, like_SNK: Array) -> Array:
-    """Return the mask `(N, S, 1)`: 1 where a set has an element, else 0."""
-    return (np.arange(like_SNK.shape[1])[:, None] < size_S).astype(like_SNK.dtype)[..., None]
-
-
-STEPS = {"shared_states": states, "shared_gradients": gradients}

@@ -5,8 +5,6 @@ from __future__ import annotations
 import importlib
 import os
 import shutil
-import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache, partial
 from types import ModuleType
@@ -14,7 +12,6 @@ from types import ModuleType
 import numpy as np
 import torch
 from torch import Tensor
-from torch.autograd.graph import saved_tensors_hooks
 
 from polypool.aggregators.aggregator import check_sets
 from polypool.aggregators.ranks.kernels import native
@@ -91,51 +88,12 @@ def _kernels(x_BND: Tensor, dtype: torch.dtype) -> ModuleType | None:
         return None
     _, size, dim = x_BND.shape
     if x_BND.device.type == "cpu":
-        usable = size <= native.LARGEST and native.library(dtype) is not None
-        return native if usable and _compiled_is_faster(dtype, *_alike(size, dim)) else None
+        usable = size <= native.LARGEST and dim >= native.SMALLEST and native.library(dtype) is not None
+        return native if usable else None
     if x_BND.device.type != "cuda" or dtype != torch.float32:
         return None
     cuda = _cuda()
     return cuda if cuda is not None and size <= cuda.LARGEST else None
-
-
-def _alike(size: int, dim: int) -> tuple[int, int]:
-    """Return the set size and channel count to benchmark: the next powers of two, at most 16 channels.
-
-    The compiled sort processes 8 or 16 channels at once and takes equally long for one.
-    """
-    return 1 << (size - 1).bit_length(), min(1 << (dim.bit_length() - 1), 16)
-
-
-@lru_cache
-def _compiled_is_faster(dtype: torch.dtype, size: int, dim: int) -> bool:
-    """Whether compiled code sorts such sets faster than torch; measured once and cached with the library."""
-    what = f"times faster than torch, sets of {size} x {dim}"
-    return native.kept(dtype, what, lambda: _times_faster(dtype, size, dim)) > 1.0
-
-
-def _times_faster(dtype: torch.dtype, size: int, dim: int) -> float:
-    """Return the speed-up of compiled code over torch, forward and backward.
-
-    Uses few enough sets for one thread and measures its CPU time, so that other load does not matter.
-    """
-    seconds: dict[Callable[..., Tensor], list[float]] = {native.SortedSum.apply: [], _sorted_sum: []}
-    sets = -(-native.SMALL // (2 * size * dim))
-    unchanged = saved_tensors_hooks(
-        lambda x: x, lambda x: x
-    )  # torch.utils.checkpoint would run the model again
-    with torch.inference_mode(False), torch.enable_grad(), unchanged:
-        draw = torch.Generator().manual_seed(0)
-        x_BND = torch.rand(sets, size, dim, dtype=dtype, generator=draw).requires_grad_()
-        weight_BNC = torch.ones(sets, size, 1, dtype=dtype, requires_grad=True)
-        mask_BN = torch.ones(sets, size, dtype=torch.bool)
-        for _ in range(5):
-            for way, taken in seconds.items():
-                started = time.thread_time()
-                torch.autograd.grad(way(x_BND, weight_BNC, mask_BN).sum(), (x_BND, weight_BNC))
-                taken.append(time.thread_time() - started)
-    compiled, plain = map(min, seconds.values())
-    return plain / compiled
 
 
 @lru_cache

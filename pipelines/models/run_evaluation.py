@@ -26,13 +26,13 @@ from polypool.pipelines.training.record import (
     log_pictures,
 )
 from polypool.pipelines.training.train import prepare, start
-from polypool.tasks.abilities import Banks, Scores
+from polypool.tasks.abilities import Scores, UsesQueryBank
 from polypool.tasks.adapter import Evaluation
 from polypool.tasks.models.dual_encoder import SplitEmbeddings
 from polypool.tasks.run import Run
 from polypool.tasks.scoring.geometry import ablated, alignment, uniformity, variance_of
 from polypool.tasks.scoring.records import TRAINED_ON
-from polypool.tasks.scoring.scores import Banked, mean_bank, mean_score
+from polypool.tasks.scoring.scores import ScoreWithBank, mean_bank, mean_score
 from polypool.tasks.similarities.vectors import mean_and_log_variance
 
 
@@ -65,15 +65,15 @@ def evaluate(models: Sequence[TrainedModel], *, protocols: Sequence[str], split:
             )
         adapter.check_same_data(other, split)
     members = [(trained.model, of) for trained, of in zip(models, adapters, strict=True)]
-    by_bank = [name for name in protocols if isinstance(adapter, Banks) and adapter.needs_bank(name)]
+    by_bank = [name for name in protocols if isinstance(adapter, UsesQueryBank) and adapter.needs_bank(name)]
     banks = [
         of.bank(model, split, protocol=by_bank[0])
         for model, of in members
-        if by_bank and isinstance(of, Banks)
+        if by_bank and isinstance(of, UsesQueryBank)
     ]
     scores = [of.scorer(model, split) for model, of in members]
     score = mean_score(scores)
-    banked = Banked(score=score, bank=mean_bank(banks)) if banks else score
+    banked = ScoreWithBank(score=score, bank=mean_bank(banks)) if banks else score
     return [adapter.evaluate_scores(banked if name in by_bank else score, split, name) for name in protocols]
 
 

@@ -1,6 +1,6 @@
-"""Properties that parts must hold, as checks on small random batches, for plug-ins' own tests and `polypool check`.
+"""Properties of parts, as checks on small random batches, for the tests of plug-ins and `polypool check`.
 
-A plug-in's tests run them under pytest, one by one::
+In a plug-in's tests, run each check with pytest::
 
     import pytest
     from polypool.testing import checks
@@ -9,7 +9,7 @@ A plug-in's tests run them under pytest, one by one::
     def test_median(check):
         check()
 
-torch is imported by the checks themselves, so that a wrong name is reported at once.
+Only the checks import torch, so that a wrong name is reported at once.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ from polypool.tasks.run import Run
 
 
 def checks(name: str, *, kind: str = "") -> list[Check]:
-    """Return the checks of a part; each is called without arguments, and raises where its property does not hold.
+    """Return the checks of a part; each is called without arguments, and raises if its property is violated.
 
     Args:
         name: a name, a spec, or `module:Name`.
-        kind: kind of the part; empty to find out. The checks of a task are those of `task_checks`.
+        kind: kind of the part; determined from the name if empty. For a task, see `task_checks`.
 
     Raises:
-        InputError: there is no such part.
+        InputError: an unknown part.
     """
     trust_specs(name)
     kind = kind or kind_of(name)
     if kind not in KINDS:
         raise unknown("kind", kind, KINDS)
-    KINDS[kind].part(name)  # a part that cannot be imported is an error of its own
+    KINDS[kind].part(name)  # raises for a part that cannot be imported
     from polypool.testing.parts import checks_of
 
     return checks_of(name, kind)
 
 
 def task_checks(run: Run) -> list[Check]:
-    """Return the checks of a run's adapter: those that training needs, then those of other verbs."""
+    """Return the checks of a run's adapter: for training, then for the other verbs."""
     from polypool.testing.adapters import AdapterChecks
 
     return AdapterChecks(run).checks()
@@ -62,12 +62,12 @@ def outcomes(
 
     Args:
         name: a name, a spec, or `module:Name`.
-        kind: kind of the part; empty to find out.
-        recipe: for a task, the recipe whose data and parts it is tried with; a random corpus where empty.
+        kind: kind of the part; determined from the name if empty.
+        recipe: for a task, the recipe with its data and parts; a random corpus if empty.
         overrides: changes to the recipe's settings, as on the command line.
 
     Raises:
-        InputError: there is no such part, or no such recipe.
+        InputError: an unknown part or recipe.
     """
     trust_specs(name)
     kind = kind or kind_of(name)
@@ -77,10 +77,10 @@ def outcomes(
         yield from run_checks(checks(name, kind=kind))
         return
     KINDS[kind].part(name)
-    from polypool.testing.adapters import made_up_run
+    from polypool.testing.adapters import random_run
 
     with tempfile.TemporaryDirectory() as folder:
-        run = _recipe_run(name, recipe, overrides) if recipe else made_up_run(name, Path(folder))
+        run = _recipe_run(name, recipe, overrides) if recipe else random_run(name, Path(folder))
         yield from run_checks(task_checks(run))
 
 
@@ -88,7 +88,7 @@ def kind_of(spec: str) -> str:
     """Return the kind of the part that a spec names, without importing it unless it is `module:Name`.
 
     Raises:
-        InputError: nothing of this name, or parts of several kinds.
+        InputError: an unknown name, or parts of several kinds.
     """
     name = Spec.parse(spec).name
     if ":" in name:

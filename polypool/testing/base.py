@@ -1,14 +1,15 @@
-"""The base of the checks of a kind of parts, and assertions that several kinds share."""
+"""Base classes of checks, and assertions shared by several kinds of parts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cached_property, partial
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from polypool.infra.checks import Check
 from polypool.infra.registry import Registry
@@ -21,7 +22,7 @@ REGISTER = (
 
 
 class Marked(NamedTuple):
-    """A method that is a check, with the fields of `Check`; `applies` tells to which parts it applies."""
+    """A check method with the fields of `Check`, and a condition on the parts that it applies to."""
 
     method: Callable[[Any], str | None]
     what: str
@@ -38,10 +39,10 @@ def check(
 
 
 class PartChecks:
-    """The checks of one part: the methods marked by `check`, those of a base class first.
+    """The checks of one part: its methods marked by `check`, base classes first.
 
     Attributes:
-        registry: of the part's kind.
+        registry: registry of the part's kind.
     """
 
     registry: Registry
@@ -62,7 +63,7 @@ class PartChecks:
 
 
 class BuiltChecks(PartChecks):
-    """The checks of one part that can be built alone."""
+    """The checks of a part that can be built alone."""
 
     @cached_property
     def part(self) -> Any:
@@ -82,48 +83,33 @@ class BuiltChecks(PartChecks):
 def check_parameters(module: nn.Module, *, when: str = "") -> None:
     """Assert, after a backward pass, that all parameters have finite gradients; `when` ends the messages.
 
-    Attributes that require a gradient and are not registered, also in lists and dicts, are an error: they are not
-    trained, saved or moved to a device.
+    Unregistered attributes that require a gradient, such as a list of layers, are an error: they are not trained, saved
+    or moved to a device.
     """
     wanted = {name: p.grad for name, p in module.named_parameters() if p.requires_grad}
     if loose := ", ".join(_unregistered(module)):
-        raise AssertionError(
-            f"{loose} would learn, and is no parameter of the module: nothing trains, saves or moves it"
-        )
+        raise AssertionError(f"{loose} requires a gradient but is not a registered parameter or module")
     missing = [name for name, grad in wanted.items() if grad is None]
     assert not missing, f"no gradient reaches {', '.join(missing)}{when}"
     spoilt = [name for name, grad in wanted.items() if grad is not None and not grad.isfinite().all()]
     assert not spoilt, f"the gradient of {', '.join(spoilt)} is not finite{when}"
 
 
-def _unregistered(module: nn.Module) -> Iterator[str]:
-    """Yield the names of leaf tensors that require a gradient and are not parameters of the module."""
-    own = {id(p) for p in module.parameters()}
+def _unregistered(module: nn.Module) -> list[str]:
+    """Return the names of attributes with leaf tensors that require a gradient and are not parameters."""
+    registered, found = {id(p) for p in module.parameters()}, []
     for prefix, part in module.named_modules():
         for name, value in vars(part).items():
-            if name in ("_parameters", "_buffers", "_modules"):
-                continue
-            for path, x in _tensors(value, f"{prefix}.{name}".lstrip(".")):
-                if x.requires_grad and x.is_leaf and id(x) not in own:
-                    yield path
-
-
-def _tensors(value: Any, path: str) -> Iterator[tuple[str, Tensor]]:
-    """Yield the tensors that a value is or contains, with their paths."""
-    if isinstance(value, Tensor):
-        yield path, value
-    elif isinstance(value, nn.Module):
-        yield from ((f"{path}.{name}", p) for name, p in value.named_parameters())
-    elif isinstance(value, list | tuple):
-        for place, item in enumerate(value):
-            yield from _tensors(item, f"{path}[{place}]")
-    elif isinstance(value, dict):
-        for key, item in value.items():
-            yield from _tensors(item, f"{path}[{key!r}]")
+            for leaf in tree_leaves(value):
+                tensors = leaf.parameters() if isinstance(leaf, nn.Module) else [leaf]
+                for x in tensors:
+                    if isinstance(x, Tensor) and x.requires_grad and x.is_leaf and id(x) not in registered:
+                        found.append(f"{prefix}.{name}".lstrip("."))
+    return [*dict.fromkeys(found)]
 
 
 def check_tensor(name: str, x: object, *shape: int) -> None:
-    """Assert that something is a tensor of finite numbers and of a shape; -1 is any length."""
+    """Assert that a value is a finite tensor of a shape; -1 is any length."""
     assert isinstance(x, Tensor), f"{name} is {type(x).__name__}, expected a tensor"
     expected = tuple(own if size == -1 else size for own, size in zip_longest(x.shape, shape))
     assert x.shape == expected, f"{name} has shape {tuple(x.shape)}, expected {shape}"
@@ -131,7 +117,7 @@ def check_tensor(name: str, x: object, *shape: int) -> None:
 
 
 def check_mask(name: str, mask_BN: Tensor, samples: int) -> None:
-    """Assert that a mask marks an element of each sample."""
+    """Assert that a mask is bool and marks at least one element of each sample."""
     assert mask_BN.dtype == torch.bool, (
         f"{name} is {mask_BN.dtype}, expected torch.bool, True for real elements"
     )
@@ -140,8 +126,8 @@ def check_mask(name: str, mask_BN: Tensor, samples: int) -> None:
 
 
 def check_terms(terms: dict[str, Tensor]) -> str:
-    """Assert that an objective's terms are finite scalars, with a `loss` that has a gradient; return it as text."""
-    assert "loss" in terms, f"there is no `loss` among {', '.join(terms) or 'nothing'}"
+    """Assert that terms are finite scalars, among them a `loss` with a gradient; return it as text."""
+    assert "loss" in terms, f"`loss` is missing in {', '.join(terms) or 'nothing'}"
     for name, x in terms.items():
         check_tensor(f"`{name}`", x)
     assert terms["loss"].requires_grad, "`loss` has no gradient"

@@ -1,4 +1,4 @@
-"""The checks of each kind of part; those of a task are in `adapters.py`."""
+"""The checks of each kind of part but tasks, which are in `adapters.py`."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ import inspect
 import io
 import itertools
 import json
-from collections import OrderedDict
 from contextlib import redirect_stdout, suppress
-from dataclasses import fields, replace
+from dataclasses import fields
 from functools import cached_property
 from typing import Any
 
@@ -29,9 +28,9 @@ from polypool.infra.errors import PLUG_IN_ERRORS
 from polypool.infra.registry import ADAPTATIONS, AGGREGATORS, ENCODERS, KINDS, OBJECTIVES, Spec
 from polypool.pipelines.data.ingestion import reader_verb
 from polypool.pipelines.recipes.load import Ensemble
-from polypool.pipelines.training.loop.optim import make_optimizer, set_lr
+from polypool.pipelines.training.loop.optim import make_optimizer
 from polypool.tasks.inputs.texts import Captions
-from polypool.tasks.objectives.miners import BatchScores, Chosen, Miner
+from polypool.tasks.objectives.miners import BatchScores, Miner
 from polypool.tasks.objectives.objective import Objective, batch_positives, pairs_and_negatives
 from polypool.tasks.objectives.regularisers import Regulariser
 from polypool.tasks.run import Optim, Run, from_json, to_json
@@ -54,7 +53,7 @@ CAPTIONS = (
     "boats",
     "the red car is beside a tree",
 )
-_STORED = 12  # width of made-up stored features
+_STORED = 12  # width of the random stored features
 _SIZES = (5, 1, 9, 4)
 
 
@@ -70,7 +69,7 @@ class EncoderChecks(BuiltChecks):
     @cached_property
     def assets(self) -> dict[str, Any]:
         """The assets of a new encoder."""
-        if self._of_text:  # each caption several times, since rare words may be left out
+        if self._of_text:  # repeated captions, because an encoder may drop rare words
             return self._kind.prepare([text for text in CAPTIONS for _ in range(8)], **self._params)
         if self._of_pixels:
             return self._kind.prepare(**self._params)
@@ -122,7 +121,7 @@ class EncoderChecks(BuiltChecks):
         out = self._encode(*self.inputs)
         width, global_feature = self.part.width, self.part.global_width
         assert len(out) == 2 + bool(global_feature), (
-            f"{len(out)} things came out, expected {2 + bool(global_feature)} with global_width = {global_feature}"
+            f"forward returned {len(out)} values, expected {2 + bool(global_feature)}: global_width = {global_feature}"
         )
         (x_BND, mask_BN, *others), samples = out, len(self.inputs[0])
         check_mask("the mask", mask_BN, samples)
@@ -133,7 +132,7 @@ class EncoderChecks(BuiltChecks):
 
     @check(
         "padding and values under the mask change nothing",
-        "hide it before elements meet: pack sequences, mask attention, fill with 0 before a convolution",
+        "mask it before elements interact: pack sequences, mask attention, fill with 0 before a convolution",
         applies=lambda self: not self._of_pixels,
     )
     def _padding(self) -> None:
@@ -148,7 +147,7 @@ class EncoderChecks(BuiltChecks):
 
     @check(
         "batch mates change nothing",
-        "compute each set from itself alone in evaluation mode, and nothing from the longest set's size",
+        "in evaluation mode, compute each set from its own elements only, independent of the longest set's size",
     )
     def _batch_mates(self) -> None:
         x, mask_BN = self.inputs
@@ -159,20 +158,8 @@ class EncoderChecks(BuiltChecks):
             _same_sets(alone, tuple(part[i : i + 1] for part in together), "batch mates change the set")
 
     @check(
-        "a video is its frames",
-        "derive from PixelEncoder and implement `cells`, whose forward takes videos, too",
-        applies=lambda self: self._of_pixels,
-    )
-    def _frames(self) -> None:
-        x_B3SS, mask_BN = self.inputs
-        x_BND, *_ = self._encode(x_B3SS, mask_BN)
-        mask_1N = mask_BN.reshape(1, -1)
-        video, frames = self._encode(x_B3SS[None], mask_1N)[:2], (x_BND.flatten(0, 1)[None], mask_1N)
-        _same_sets(video, frames, "a video differs from its frames")
-
-    @check(
-        "before_affine and its map give what forward gives, where there are any",
-        "return what the last step of forward maps, and that step, if nothing follows it; None elsewhere",
+        "before_affine and its map are equal to forward, unless it returns None",
+        "return the input of the last linear map of forward, and this map, if nothing follows it; otherwise None",
         applies=lambda self: not self._of_pixels,
     )
     @torch.no_grad()
@@ -192,7 +179,7 @@ class EncoderChecks(BuiltChecks):
 
     @check(
         "assets and state dict rebuild it",
-        "make what is learned a parameter, what is fixed a buffer; put what shapes them into the assets",
+        "make learned tensors parameters and constants buffers; put their sizes into the assets",
     )
     @torch.no_grad()
     def _rebuilt(self) -> None:
@@ -214,7 +201,7 @@ _EMBEDDED = 8
 _EPOCHS = (0.0, 30.0)
 _MINED = ("triplet(warmup_epochs=0, negatives={})", "infonce(negatives={})")
 _HIGH = 9.0  # score of positives, above every negative
-_OWN_T = torch.arange(6)  # the item of each text of the made-up batch
+_OWN_T = torch.arange(6)  # the item of each text of the random batch
 _OWN_VT = batch_positives(_OWN_T, _OWN_T)
 
 
@@ -238,15 +225,15 @@ class SimilarityChecks(BuiltChecks):
         return Similarity.build(self.spec, _EMBEDDED)
 
     def _embeddings(self) -> list[tuple[Tensor, Tensor]]:
-        """Return pairs of queries and a gallery: vectors, and sets where it compares them; or distributions."""
+        """Return queries and galleries: vectors, and sets if it compares sets; or distributions."""
         if self.part.of_distributions:
             return [(_distributions(5, seed=0), _distributions(7, seed=1))]
         shapes = [(), (3,)] if self.part.of_sets else [()]
         return [(_embeddings(5, *shape, seed=0), _embeddings(7, *shape, seed=1)) for shape in shapes]
 
     @check(
-        "a finite score of every query with every embedding, by what it declares to compare",
-        "return (Q, G), and set `of_sets` or `of_distributions` on the class where it compares these",
+        "a finite score of every query with every gallery embedding",
+        "return (Q, G), and set `of_sets` or `of_distributions` on the class if it compares sets or distributions",
         vital=True,
     )
     def _scores(self) -> None:
@@ -254,8 +241,8 @@ class SimilarityChecks(BuiltChecks):
             check_tensor("the score of all pairs", self.part(query, gallery), 5, 7)
 
     @check(
-        "each pair is scored by itself",
-        "normalise over nothing but the two embeddings: evaluation scores block by block",
+        "the score of a pair is independent of the other pairs",
+        "normalise only over the two embeddings: evaluation scores block by block",
     )
     def _alone(self) -> None:
         for query, gallery in self._embeddings():
@@ -293,7 +280,7 @@ class ObjectiveChecks(BuiltChecks):
     def _scalars(self) -> str:
         return check_terms(self._terms(self._scores()))
 
-    @check("what it learns is reached by finite gradients in every epoch", REGISTER)
+    @check("gradients are finite and reach every parameter in every epoch", REGISTER)
     def _gradients(self) -> None:
         for epoch in _EPOCHS:
             self.part.zero_grad()
@@ -302,7 +289,7 @@ class ObjectiveChecks(BuiltChecks):
 
     @check(
         "a batch without negatives has a finite loss and gradient",
-        "use polypool.tasks.objectives.objective.pairs_and_negatives, whose lowest number leaves no NaN",
+        "use polypool.tasks.objectives.objective.pairs_and_negatives, whose lowest number avoids NaN",
     )
     def _without_negatives(self) -> None:
         for epoch in _EPOCHS:
@@ -313,7 +300,9 @@ class ObjectiveChecks(BuiltChecks):
             for x in (loss, sim_VT.grad):
                 assert x is None or x.isfinite().all(), "its loss or its gradient is not finite"
 
-    @check("steps against its gradient lower it", "see that the scores reach the loss with their gradient")
+    @check(
+        "gradient descent lowers it", "check the sign of the loss, and that the scores keep their gradient"
+    )
     def _learns(self) -> str:
         for epoch in _EPOCHS:
             sim_VT, losses = self._scores(), []
@@ -332,40 +321,29 @@ class MinerChecks(BuiltChecks):
 
     part: Miner
 
-    def _sides(self) -> list[tuple[int, Chosen]]:
-        """Return the number of pairs and what is chosen of each, of both directions and several batches."""
-        found = [(len(scores.row_T), self.part.choose(scores)) for scores in _batches()]
-        return [(pairs, side) for pairs, mined in found for side in (mined.to_text, mined.to_visual)]
-
     @check(
-        "it chooses negatives of each pair, in both directions",
-        "return Mined of two Chosen; see tasks/objectives/miners.py",
+        "it selects negatives of each pair in both directions, and never a positive",
+        "return Mined(to_text=MinedNegatives(...), to_visual=MinedNegatives(...)), selected from scores.negative_VT, "
+        "where positives have the lowest number",
         vital=True,
     )
     def _chooses(self) -> None:
-        for pairs, side in self._sides():
-            score_TN, weight_TN, _ = side.of_pairs()
-            check_tensor("the scores", score_TN.clamp(min=-_HIGH), pairs, -1)
-            assert score_TN.requires_grad, "what it chose has lost its gradient"
-            if weight_TN is not None:
-                check_tensor("the weights", weight_TN, *score_TN.shape)
-                assert ((weight_TN >= 0) & (weight_TN <= 1)).all(), "a weight is not from 0 to 1"
-                assert not weight_TN.requires_grad, "a weight has a gradient"
+        for scores in _batches():
+            mined = self.part.choose(scores)
+            for side in (mined.to_text.of_pairs(), mined.to_visual.of_pairs()):
+                score_TN, weight_TN, _ = side
+                check_tensor("the scores", score_TN.clamp(min=-_HIGH), len(scores.row_T), -1)
+                assert score_TN.requires_grad, "the selected scores have no gradient"
+                if weight_TN is not None:
+                    check_tensor("the weights", weight_TN, *score_TN.shape)
+                    assert ((weight_TN >= 0) & (weight_TN <= 1)).all(), "a weight is not from 0 to 1"
+                    assert not weight_TN.requires_grad, "a weight has a gradient"
+                    score_TN = score_TN * (weight_TN > 0)
+                assert (score_TN < _HIGH / 2).all(), "a positive is selected as a negative"
 
     @check(
-        "no positive is ever chosen",
-        "choose among scores.negative_VT, in which positives are the lowest number",
-    )
-    def _leaves_positives(self) -> None:
-        for _, side in self._sides():
-            score_RN = side.score_RN if side.weight_RN is None else side.score_RN * (side.weight_RN > 0)
-            assert (score_RN < _HIGH / 2).all(), (
-                "an image's own text, or another of its images, is among them"
-            )
-
-    @check(
-        "triplet and infonce have finite gradients of it, and none where there is no negative",
-        "divide by nothing that may be 0",
+        "triplet and infonce have finite gradients with it, and zero gradients without negatives",
+        "avoid divisions by 0",
     )
     def _gradients(self) -> None:
         for scores, spec in itertools.product(_batches(), _MINED):
@@ -384,7 +362,7 @@ class RegulariserChecks(BuiltChecks):
     part: Regulariser
 
     @check(
-        "a finite scalar, logged under a name, with finite gradients, which reach every parameter",
+        "a finite scalar with a name, and with finite gradients that reach every parameter",
         f"set `name`; add a small number under roots and in divisions; {REGISTER}",
     )
     def _scalar(self) -> str:
@@ -392,18 +370,18 @@ class RegulariserChecks(BuiltChecks):
         sides = [_distributions(6, seed=n) if distributions else _embeddings(6, 3, seed=n) for n in (0, 1)]
         sides = [embedding.requires_grad_() for embedding in sides]
         term = self.part(*(Embeddings(embedding, embedding * 0.5) for embedding in sides))
-        check_tensor("it", term)
+        check_tensor("the term", term)
         term.backward()
         for embedding in sides:
             if embedding.grad is not None:
-                check_tensor("its gradient", embedding.grad, *embedding.shape)
+                check_tensor("the gradient", embedding.grad, *embedding.shape)
         check_parameters(self.part)
-        assert self.part.name, "it has no name to be logged under"
+        assert self.part.name, "`name` is empty; the term is logged under it"
         return f"{self.part.name} {term.item():.4g}, weight {self.part.weight:g}"
 
 
 def _batches() -> list[BatchScores]:
-    """Return a batch of pairs in which an image comes twice, one of items with several texts, and one of one item."""
+    """Return batches of pairs with a duplicate image, of items with several texts, and of a single item."""
     cases = [
         (torch.tensor([5, 7, 2, 7, 9]), torch.arange(5)),
         (torch.arange(3), torch.tensor([0, 0, 1, 2, 2, 2])),
@@ -421,109 +399,64 @@ def _batches() -> list[BatchScores]:
 
 
 _RATE, _STEPS = 1e-3, 6
-_STATE = "keep what a step needs in self.state[weight], and read rates from the groups"
 
 
 class OptimiserChecks(BuiltChecks):
     """Checks of one optimiser."""
-
-    def __init__(self, spec: str) -> None:
-        super().__init__(spec)
-        self._optim = Optim(optimiser=spec, lr=_RATE, weight_decay=0.0)
 
     @property
     def part(self) -> torch.optim.Optimizer:
         """A new optimiser."""
         return self._made()[1]
 
-    def _made(self, **changes: Any) -> tuple[nn.Module, torch.optim.Optimizer]:
+    def _made(self) -> tuple[nn.Module, torch.optim.Optimizer]:
         """Return a model of an embedding table, matrices and vectors, and its optimiser."""
         torch.manual_seed(0)
-        parts = (nn.Embedding(5, 4), nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3))
-        model = nn.Sequential(OrderedDict(zip(("words", "inner", "tanh", "outer"), parts, strict=True)))
-        return model, make_optimizer(model, replace(self._optim, **changes))
+        model = nn.Sequential(nn.Embedding(5, 4), nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3))
+        return model, make_optimizer(model, Optim(optimiser=self.spec, lr=_RATE, weight_decay=0.0))
 
     @check("a step lowers a loss", "step against the gradient", vital=True)
     def _lowers(self) -> str:
-        losses = _train(*self._made(), steps=_STEPS)
+        losses = _train(*self._made())
         assert losses[1] < losses[0], (
             f"at a rate of {_RATE}, it took the loss from {losses[0]:.4g} to {losses[1]:.4g}"
         )
-        return f"{_STEPS} took it from {losses[0]:.4g} to {losses[-1]:.4g}"
-
-    @check("each group moves at its own rate", _STATE)
-    def _rates(self) -> None:
-        model, optimizer = self._made(lr_factors=(("inner", 0.5),))
-        first = copy.deepcopy(model)
-        set_lr(optimizer, self._optim, 0.0)
-        for group in optimizer.param_groups:
-            group["lr"] = _RATE if group["factor"] == 0.5 else 0.0
-        _train(model, optimizer, steps=1)
-        moved = _moved(first, model)
-        assert moved == ["inner.bias", "inner.weight"], (
-            f"where the group of `inner` alone had a rate, it moved {', '.join(moved) or 'nothing'}"
-        )
-
-    @check(
-        "a weight without a gradient stays as it is",
-        "leave it, its decay and its state alone where weight.grad is None",
-    )
-    def _left_alone(self) -> None:
-        (model, optimizer), left = self._made(weight_decay=0.5), {"inner.weight", "words.weight"}
-        for _ in range(2):  # at once, and after a step that had their gradients
-            first = copy.deepcopy(model)
-            _batch_loss(model)
-            for name in left:
-                model.get_parameter(name).grad = None
-            optimizer.step()
-            moved = [name for name in _moved(first, model) if name in left]
-            assert not moved, f"it moved {', '.join(moved)}"
-            _train(model, optimizer, steps=1)
+        return f"{_STEPS} steps took it from {losses[0]:.4g} to {losses[-1]:.4g}"
 
     @check(
         "an interrupted run ends with the same weights, bit for bit",
-        f"{_STATE}; state_dict must hold tensors, numbers and text alone",
+        "keep the state of each weight in self.state[weight], and read rates from the groups; state_dict may hold only "
+        "tensors, numbers and text",
     )
     def _resumed(self) -> None:
         (whole, optimizer), (again, other) = self._made(), self._made()
-        _train(whole, optimizer, steps=_STEPS // 2)
+        _train(whole, optimizer)
         torch.save({"weights": whole.state_dict(), "optimizer": optimizer.state_dict()}, file := io.BytesIO())
         file.seek(0)
         state = torch.load(file, weights_only=True)
         again.load_state_dict(state["weights"])
         other.load_state_dict(state["optimizer"])
-        for model, method in ((whole, optimizer), (again, other)):
-            _train(model, method, steps=_STEPS // 2)
-        differing = _moved(whole, again)
-        assert not differing, f"after {_STEPS} steps, the weights {', '.join(differing)} differ"
+        _train(whole, optimizer)
+        _train(again, other)
+        pairs = zip(whole.named_parameters(), again.parameters(), strict=True)
+        differing = [name for (name, one), other in pairs if not torch.equal(one, other)]
+        assert not differing, f"after {2 * _STEPS} steps, the weights {', '.join(differing)} differ"
 
 
-def _batch_loss(model: nn.Module) -> float:
-    """Put the gradients of a batch in place, and return its loss."""
-    wanted_BO = torch.randn(10, 3, generator=torch.Generator().manual_seed(0))
-    loss = F.mse_loss(model(torch.arange(10) % 5), wanted_BO)
-    model.zero_grad(set_to_none=True)
-    loss.backward()
-    return float(loss.detach())
-
-
-def _train(model: nn.Module, optimizer: torch.optim.Optimizer, *, steps: int) -> list[float]:
-    """Train for some steps, and return the loss before each."""
-    losses = []
-    for _ in range(steps):
-        losses.append(_batch_loss(model))
+def _train(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[float]:
+    """Train for `_STEPS` steps, and return the loss before each."""
+    wanted_BO, losses = torch.randn(10, 3, generator=torch.Generator().manual_seed(0)), []
+    for _ in range(_STEPS):
+        optimizer.zero_grad()
+        loss = F.mse_loss(model(torch.arange(10) % 5), wanted_BO)
+        loss.backward()
         optimizer.step()
+        losses.append(loss.item())
     return losses
 
 
-def _moved(before: nn.Module, after: nn.Module) -> list[str]:
-    """Return the names of the weights that differ."""
-    pairs = zip(before.named_parameters(), after.parameters(), strict=True)
-    return sorted(name for (name, old), new in pairs if not torch.equal(old, new))
-
-
-_WIDTH = 8  # of the random sets that an aggregator pools
-_IMAGES = ((48, 64), (64, 48), (90, 60))  # which a backbone sees, as height and width
+_WIDTH = 8  # of the random sets for an aggregator
+_IMAGES = ((48, 64), (64, 48), (90, 60))  # height and width of the images for a backbone
 _FRAMES = 20
 
 
@@ -537,7 +470,7 @@ class AggregatorChecks(BuiltChecks):
         return AGGREGATORS.build(self.spec, _WIDTH)
 
     def checks(self) -> list[Check]:
-        """Return that it is built, then the contract; the first alone where it is not built."""
+        """Return the contract after the check that the aggregator is built; this check alone if it is not."""
         with suppress(*PLUG_IN_ERRORS):
             return [*super().checks(), *aggregator_checks(self.part, _WIDTH)]
         return super().checks()
@@ -552,13 +485,13 @@ class BackboneChecks(BuiltChecks):
         return build_backbone(self.spec)
 
     @check(
-        "it describes what its features depend on",
-        "return from describe what JSON can hold, with the registered name as `backbone` and parameters "
-        "by their names, so that a store can be made again",
+        "its description is JSON that rebuilds it",
+        "return a dict from describe() with the registered name as `backbone` and the parameters by name, so that a "
+        "store can be reproduced",
     )
     def _describes(self) -> None:
         described, name = self.part.describe(), Spec.parse(self.spec).name
-        assert json.loads(json.dumps(described)) == described, "JSON gives back something else, as of tuples"
+        assert json.loads(json.dumps(described)) == described, "it changes in JSON, as tuples do"
         found = described.get("backbone")
         assert found == name, f"backbone is {found!r}, expected {name!r}"
 
@@ -574,9 +507,9 @@ class BackboneChecks(BuiltChecks):
         backbone: Any = self.part
         video = backbone.reads == "video"
         made = [backbone(iter([image] * _FRAMES)) for image in inputs] if video else backbone(inputs)
-        assert len(made) == len(inputs), f"{len(made)} things came out of {len(inputs)}"
+        assert len(made) == len(inputs), f"{len(inputs)} inputs gave {len(made)} outputs"
         refused = [each for each in made if isinstance(each, str)]
-        assert not refused, f"it refuses an input: {refused}"
+        assert not refused, f"it rejects an input: {refused}"
         return [
             {"vectors": x.x_ND, **x.columns} if isinstance(x, Described) else {"vectors": x} for x in made
         ]
@@ -598,7 +531,7 @@ class BackboneChecks(BuiltChecks):
             assert all(np.isfinite(x).all() for x in arrays.values()), "vectors or columns are not finite"
         return f"of {self.part.reads}s: {', '.join(f'{name} {width}' for name, width in widths.items())}"
 
-    @check("batch mates change nothing", "describe each input from itself alone")
+    @check("batch mates change nothing", "compute each output from its own input only")
     def _batch_mates(self) -> None:
         for number, arrays in enumerate(self._of(self._inputs)):
             (alone,) = self._of(self._inputs[number : number + 1])
@@ -635,29 +568,33 @@ class AdaptationChecks(BuiltChecks):
         return model.eval()
 
     @check(
-        "it adds weights and freezes all others", "let `change` add weights that `is_added` tells", vital=True
+        "it adds weights and freezes all others",
+        "let `is_added` recognise the weights that `change` adds",
+        vital=True,
     )
     def _adds(self) -> str:
         weights = self._changed(moved=False).named_parameters()
         names = [name for name, weight in weights if weight.requires_grad]
         wrong = [name for name in names if not self.part.is_added(name)]
-        assert not wrong, f"{wrong[0]} is trained, and no checkpoint holds it"
+        assert not wrong, f"{wrong[0]} is trained, but is not in checkpoints"
         return f"{len(names)} weights are trained"
 
-    @check("a new model is the published one", "let what is added change nothing before training")
+    @check(
+        "an adapted model starts as the published one", "let the added weights change nothing before training"
+    )
     def _begins(self) -> None:
         torch.testing.assert_close(_states(self._changed(moved=False)), _states(self._published))
 
-    @check("every added weight gets a gradient", "use each of them in every pass")
+    @check("every added weight gets a gradient", "use each of them in every forward pass")
     def _gradients(self) -> None:
         model = self._changed(moved=True)
         weights = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
         if weights:
             _states(model).square().sum().backward()
         without = [name for name, weight in weights.items() if weight.grad is None or not weight.grad.any()]
-        assert not without, f"{without[0]} has none"
+        assert not without, f"{without[0]} has no gradient"
 
-    @check("what is merged computes the same, with the published names", "undo in `merge` what `change` does")
+    @check("a merged model gives the same output under the published names", "let `merge` undo `change`")
     def _merges(self) -> None:
         model = self._changed(moved=True)
         expected = _states(model)
@@ -681,19 +618,19 @@ class ReaderChecks(PartChecks):
     def _has_options(self) -> str:
         kind, printed = self.registry.get(self.spec), io.StringIO()
         assert "__dataclass_fields__" in vars(kind), "it is not decorated as a dataclass"
-        assert not inspect.isabstract(kind), "it has no read"
+        assert not inspect.isabstract(kind), "it does not define read"
         with redirect_stdout(printed), suppress(SystemExit):
             tyro.cli(reader_verb(self.spec), prog=f"ingest {self.spec}", args=["--help"])
         options = [field.name for field in fields(kind) if field.init]
         lacking = [name for name in options if f"--{name.replace('_', '-')}" not in printed.getvalue()]
-        assert not lacking, f"no options are made of {', '.join(lacking)}"
+        assert not lacking, f"no option for {', '.join(lacking)}"
         return f"{', '.join(options) or 'none'}; `polypool ingest {self.spec} --help`"
 
 
 class RecipeChecks(PartChecks):
     """The check of one recipe."""
 
-    @check("it returns a whole run of known parts", "see pipelines/recipes")
+    @check("it returns a complete run of registered parts", "see pipelines/recipes")
     def _returned(self) -> str:
         recipe = self.registry.get(self.spec)()
         if isinstance(recipe, Ensemble):
@@ -702,18 +639,18 @@ class RecipeChecks(PartChecks):
             return f"an ensemble of {', '.join(recipe.members)}"
         assert isinstance(recipe, Run), f"it returned {type(recipe).__name__}, expected a Run or an Ensemble"
         assert from_json(json.loads(json.dumps(to_json(recipe)))) == recipe, (
-            "it comes back from JSON as something else; use numbers, strings and tuples of them"
+            "it changes in JSON; use numbers, strings and tuples of them"
         )
         parts = {"task": [recipe.task], "encoder": [recipe.visual, recipe.text], "model": [recipe.model]}
         parts |= {"aggregator": [recipe.aggregator], "optimiser": [recipe.optim.optimiser]}
         for kind, specs in parts.items():
             for spec in filter(None, specs):
                 KINDS[kind].part(spec)
-        return f"{recipe.task} on {recipe.data.corpus}; `check {recipe.task} --recipe {self.spec}` tries its data"
+        return f"{recipe.task} on {recipe.data.corpus}; `check {recipe.task} --recipe {self.spec}` checks its data"
 
 
 class LoadingChecks(PartChecks):
-    """The check of a part that cannot be tried outside a run."""
+    """The check of a part that only a run can use."""
 
     @check("it can be loaded, with these parameters", "take parameters by keyword", vital=True)
     def _loaded(self) -> str:
@@ -721,7 +658,7 @@ class LoadingChecks(PartChecks):
         takes = {each.name for each in parameters if each.kind == each.KEYWORD_ONLY}
         wrong = {*Spec.parse(self.spec).params} - takes
         assert not wrong, f"it has no parameter {', '.join(wrong)}, only {', '.join(sorted(takes)) or 'none'}"
-        return "a run uses it; check the task with a recipe that names it"
+        return "check its task with --recipe and a recipe that names it"
 
 
 _CHECKS: dict[str, type[PartChecks]] = {

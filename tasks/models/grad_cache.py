@@ -14,11 +14,11 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from polypool.infra.batches import Batch
 from polypool.infra.compute.dropout import Draws, Replay, current_draws
 from polypool.infra.errors import InputError
-from polypool.tasks.abilities import Pass
+from polypool.tasks.abilities import PartialLoss
 from polypool.tasks.models.retrieval_model import RetrievalModel
 
 
-def cached_passes(model: RetrievalModel, batch: Batch, *, epoch: float, chunk: int) -> Iterator[Pass]:
+def cached_passes(model: RetrievalModel, batch: Batch, *, epoch: float, chunk: int) -> Iterator[PartialLoss]:
     """Encode a batch in chunks, and yield passes whose gradients add up to the whole batch's.
 
     GradCache (Gao et al., "Scaling deep contrastive learning batch size under memory limited setup", RepL4NLP 2021):
@@ -45,7 +45,7 @@ def cached_passes(model: RetrievalModel, batch: Batch, *, epoch: float, chunk: i
     torch.clear_autocast_cache()  # which holds weights in half precision that have no graph
     scored = model.score_encoded(batch, *(side.cached() for side in sides))
     terms = model.terms(scored, epoch=epoch)
-    yield Pass(loss=terms["loss"], terms=terms)
+    yield PartialLoss(loss=terms["loss"], terms=terms)
     del scored, terms
     for side in sides:
         yield from side.passes()
@@ -88,7 +88,7 @@ class _Side:
                 leaf.requires_grad_()
         return tree_unflatten(self._leaves, self._spec)
 
-    def passes(self) -> Iterator[Pass]:
+    def passes(self) -> Iterator[PartialLoss]:
         """Encode chunk by chunk with a graph, and yield passes with the gradient of `cached`, which must exist."""
         starts = [0] * len(self._leaves)
         for part, replay, shapes in self._chunks:
@@ -105,7 +105,7 @@ class _Side:
                     products.append((leaf * whole.grad[start : starts[number]][tuple(sizes)]).sum())
             if not products:  # nothing here is trained
                 return
-            yield Pass(loss=sum(products[1:], products[0]))
+            yield PartialLoss(loss=sum(products[1:], products[0]))
 
     def _encoded(self, part: Batch) -> tuple[list[Any], Any]:
         """Return the tensors of the encodings of a chunk, and their structure."""

@@ -15,7 +15,7 @@ from torch.autograd.function import once_differentiable
 
 from polypool.infra.fields import above, at_least, one_of, require
 from polypool.infra.registry import MINERS, OBJECTIVES
-from polypool.tasks.objectives.miners import BatchScores, Chosen, Mined, Miner
+from polypool.tasks.objectives.miners import BatchScores, Mined, MinedNegatives, Miner
 from polypool.tasks.objectives.objective import Objective, lowest, pairs_and_negatives
 
 
@@ -138,8 +138,8 @@ class AdoptK(Miner):
                 for k, dim in ((k_text, 1), (k_visual, 0))
             )
         return Mined(
-            to_text=Chosen(negative_VT, row_VT, scores.row_T),
-            to_visual=Chosen(negative_VT.T, column_VT.T),
+            to_text=MinedNegatives(negative_VT, row_VT, scores.row_T),
+            to_visual=MinedNegatives(negative_VT.T, column_VT.T),
             terms=terms,
         )
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from polypool.infra.errors import InputError
 from polypool.infra.fields import above, at_least, require
 from polypool.infra.registry import MINERS, OBJECTIVES
-from polypool.tasks.objectives.miners import BatchScores, Chosen, Miner
+from polypool.tasks.objectives.miners import BatchScores, MinedNegatives, Miner
 from polypool.tasks.objectives.objective import Objective, lowest
 
 LARGEST_SCALE = 100.0  # CLIP's bound on the factor of the scores, 1 / temperature
@@ -77,7 +77,7 @@ class InfoNCE(Objective):
     def target_gap(self) -> float:
         return self.temperature if self.log_scale is None else math.exp(-float(self.log_scale.detach()))
 
-    def _cost(self, pair_T: Tensor, chosen: Chosen, temperature: float | Tensor) -> Tensor:
+    def _cost(self, pair_T: Tensor, chosen: MinedNegatives, temperature: float | Tensor) -> Tensor:
         """Return each pair's cross-entropy against its negatives of one direction, `(T,)`."""
         score_RN, weight_RN, of_T = chosen
         if weight_RN is not None:  # weights may be 0 everywhere in a row

@@ -45,7 +45,7 @@ class BatchScores:
         )
 
 
-class Chosen(NamedTuple):
+class MinedNegatives(NamedTuple):
     """The selected negatives of one direction, with gradient.
 
     Attributes:
@@ -58,12 +58,12 @@ class Chosen(NamedTuple):
     weight_RN: Tensor | None = None
     of_T: Tensor | None = None
 
-    def of_pairs(self) -> Chosen:
+    def of_pairs(self) -> MinedNegatives:
         """Return the same with a row for each pair, `(T, N)`."""
         if self.of_T is None:
             return self
         weight = None if self.weight_RN is None else self.weight_RN[self.of_T]
-        return Chosen(self.score_RN[self.of_T], weight)
+        return MinedNegatives(self.score_RN[self.of_T], weight)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,8 +76,8 @@ class Mined:
         terms: scalars to log, such as their number.
     """
 
-    to_text: Chosen
-    to_visual: Chosen
+    to_text: MinedNegatives
+    to_visual: MinedNegatives
     terms: dict[str, Tensor] = field(default_factory=dict)
 
 
@@ -97,7 +97,8 @@ class Miner(ABC):
                 negative_VT = scores.negative_VT
                 weight_VT = (scores.sim_VT > self.score).to(negative_VT)
                 return Mined(
-                    to_text=Chosen(negative_VT, weight_VT, scores.row_T), to_visual=Chosen(negative_VT.T, weight_VT.T)
+                    to_text=MinedNegatives(negative_VT, weight_VT, scores.row_T),
+                    to_visual=MinedNegatives(negative_VT.T, weight_VT.T),
                 )
     """
 
@@ -112,7 +113,8 @@ class All(Miner):
 
     def choose(self, scores: BatchScores) -> Mined:
         return Mined(
-            to_text=Chosen(scores.negative_VT, of_T=scores.row_T), to_visual=Chosen(scores.negative_VT.T)
+            to_text=MinedNegatives(scores.negative_VT, of_T=scores.row_T),
+            to_visual=MinedNegatives(scores.negative_VT.T),
         )
 
 
@@ -131,8 +133,8 @@ class Hard(Miner):
 
     def choose(self, scores: BatchScores) -> Mined:
         return Mined(
-            to_text=Chosen(self._highest(scores.negative_VT), of_T=scores.row_T),
-            to_visual=Chosen(self._highest(scores.negative_VT.T)),
+            to_text=MinedNegatives(self._highest(scores.negative_VT), of_T=scores.row_T),
+            to_visual=MinedNegatives(self._highest(scores.negative_VT.T)),
         )
 
     def _highest(self, negative_RN: Tensor) -> Tensor:
@@ -151,8 +153,8 @@ class SemiHard(Miner):
     def choose(self, scores: BatchScores) -> Mined:
         negative_VT, pair_T = scores.negative_VT, scores.pair_T
         return Mined(
-            to_text=Chosen(_semi_hard(pair_T, negative_VT[scores.row_T])[:, None]),
-            to_visual=Chosen(_semi_hard(pair_T, negative_VT.T)[:, None]),
+            to_text=MinedNegatives(_semi_hard(pair_T, negative_VT[scores.row_T])[:, None]),
+            to_visual=MinedNegatives(_semi_hard(pair_T, negative_VT.T)[:, None]),
         )
 
 

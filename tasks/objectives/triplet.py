@@ -6,7 +6,7 @@ from torch import Tensor
 
 from polypool.infra.fields import at_least, one_of, require
 from polypool.infra.registry import MINERS, OBJECTIVES
-from polypool.tasks.objectives.miners import All, BatchScores, Chosen, Miner
+from polypool.tasks.objectives.miners import All, BatchScores, MinedNegatives, Miner
 from polypool.tasks.objectives.objective import Objective, lowest
 
 
@@ -61,7 +61,7 @@ class Triplet(Objective):
         """Return the miner for a time of training."""
         return self.first if epoch < self.warmup_epochs else self.miner
 
-    def _cost(self, pair_T: Tensor, chosen: Chosen) -> Tensor:
+    def _cost(self, pair_T: Tensor, chosen: MinedNegatives) -> Tensor:
         """Return the reduced hinges of one direction."""
         score_TN, weight_TN, _ = chosen
         hinge_TN = (self.margin + score_TN - pair_T[:, None]).clamp(min=0)

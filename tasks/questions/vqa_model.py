@@ -19,7 +19,7 @@ from polypool.infra.compute.dropout import current_draws, drawn
 from polypool.infra.errors import InputError
 from polypool.infra.process.progress import Progress
 from polypool.infra.registry import FUSIONS
-from polypool.tasks.abilities import Pass
+from polypool.tasks.abilities import PartialLoss
 from polypool.tasks.adapter import Score
 from polypool.tasks.inputs.pairs import QuestionData
 from polypool.tasks.models.branch import (
@@ -136,7 +136,7 @@ def answer_loss(model: nn.Module, batch: Batch) -> dict[str, Tensor]:
     return {"loss": loss / count.detach(), "accuracy": 100 * score.detach() / count.detach()}
 
 
-def answer_passes(model: nn.Module, batch: Batch, *, chunk: int) -> Iterator[Pass]:
+def answer_passes(model: nn.Module, batch: Batch, *, chunk: int) -> Iterator[PartialLoss]:
     """Yield the loss of each chunk, weighted by its share of the questions; they add up to the batch's loss."""
     questions, draws = len(batch["target"]), current_draws()
     for first in range(0, questions, chunk):
@@ -146,7 +146,7 @@ def answer_passes(model: nn.Module, batch: Batch, *, chunk: int) -> Iterator[Pas
         with drawn(own):
             terms = answer_loss(model, part)
         terms = {name: value * (samples / questions) for name, value in terms.items()}
-        yield Pass(loss=terms["loss"], terms=terms)
+        yield PartialLoss(loss=terms["loss"], terms=terms)
 
 
 class AnswerScores:

@@ -24,7 +24,7 @@ from polypool.tasks.scoring.metrics import (
 )
 from polypool.tasks.scoring.protocols import ScoringProtocol
 from polypool.tasks.scoring.rescoring import rank_rescored
-from polypool.tasks.scoring.scores import Bank, Banked, first_vectors
+from polypool.tasks.scoring.scores import QueryBank, ScoreWithBank, first_vectors
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,14 +73,14 @@ class RetrievalGallery:
         """Rank captions for every item, and items for every caption.
 
         Args:
-            score: of the split; a `Banked` one for protocols with a query bank.
+            score: of the split; a `ScoreWithBank` for protocols with a query bank.
             protocol: determines how scores are rescored.
         """
         of_items, _ = self.positives()
         if protocol.rescore:
             bank = None
             if protocol.by_bank:
-                assert isinstance(score, Banked), "the adapter makes the bank"
+                assert isinstance(score, ScoreWithBank), "the adapter makes the bank"
                 bank = self.bank_within(score.bank)
             return rank_rescored(self.within(score), of_items, bank=bank)
         return rank_both_ways(self.within(score), of_items, progress="ranking")
@@ -98,10 +98,10 @@ class RetrievalGallery:
 
         return block
 
-    def bank_within(self, bank: Bank) -> Bank:
+    def bank_within(self, bank: QueryBank) -> QueryBank:
         """Return the scores of training queries by index in the gallery."""
         first, last = int(self.column_G[0]), int(self.column_G[-1]) + 1
-        return Bank(
+        return QueryBank(
             items=lambda images, _: bank.items(images, slice(first, last))[:, self.column_G - first],
             captions=lambda _, captions: bank.captions(self.rows, captions),
             sizes=bank.sizes,
@@ -160,8 +160,8 @@ def evaluate_protocol(
 
     Args:
         protocol: the protocol.
-        score: the scores of a block, `score(items, captions) -> (items, captions)`; higher is more similar. A `Banked`
-            one for protocols with a query bank.
+        score: the scores of a block, `score(items, captions) -> (items, captions)`; higher is more similar; a
+            `ScoreWithBank` for protocols with a query bank.
         owner_T: the image or video of each caption of the split, in the items' order.
         n_items: number of images or videos of the split.
         texts: the captions, for `distinct` protocols.

@@ -31,7 +31,7 @@ from polypool.infra.errors import InputError
 from polypool.infra.ragged import ragged
 from polypool.tasks.adapter import Score
 from polypool.tasks.datasets.coco_judgments import Extended
-from polypool.tasks.scoring.described import EXTENDED, MAP_AT_R
+from polypool.tasks.scoring.metric_specs import EXTENDED, MAP_AT_R
 from polypool.tasks.scoring.metrics import Positives, chance_recall, in_places, rank_queries
 from polypool.tasks.scoring.scores import PairsScore
 

@@ -24,7 +24,7 @@ from torch import Tensor
 from polypool.infra.errors import InputError
 from polypool.tasks.adapter import Score
 from polypool.tasks.scoring.metrics import Positives, Ranks, rank_queries
-from polypool.tasks.scoring.scores import Bank
+from polypool.tasks.scoring.scores import QueryBank
 
 TEMPERATURE = 100.0
 BETA = 20.0
@@ -34,7 +34,7 @@ Rows = Callable[[int, int], Tensor]
 """The `(stop - start, G)` scores of queries `start` to `stop`."""
 
 
-def rank_rescored(score: Score, of_items: Positives, *, bank: Bank | None = None) -> tuple[Ranks, Ranks]:
+def rank_rescored(score: Score, of_items: Positives, *, bank: QueryBank | None = None) -> tuple[Ranks, Ranks]:
     """Rank captions for every item, and items for every caption.
 
     Args:

@@ -17,16 +17,16 @@ from polypool.tasks.inputs.pairs import Pairs
 from polypool.tasks.models.dual_encoder import SplitEmbeddings
 from polypool.tasks.run import Data
 from polypool.tasks.scoring.crisscrossed import evaluate_crisscrossed, right_answers
-from polypool.tasks.scoring.described import (
+from polypool.tasks.scoring.evaluation import evaluate_protocol
+from polypool.tasks.scoring.examples import RankedQueries, ranked_queries, retrieval_examples
+from polypool.tasks.scoring.extended import evaluate_extended, false_negatives, queries_of
+from polypool.tasks.scoring.metric_specs import (
     extended_queries,
     extended_records,
     retrieval_arrays,
     retrieval_queries,
     retrieval_records,
 )
-from polypool.tasks.scoring.evaluation import evaluate_protocol
-from polypool.tasks.scoring.examples import RankedQueries, ranked_queries, retrieval_examples
-from polypool.tasks.scoring.extended import evaluate_extended, false_negatives, queries_of
 from polypool.tasks.scoring.metrics import Positives
 from polypool.tasks.scoring.protocols import ScoringProtocol, check_model
 from polypool.tasks.scoring.scores import PairsScore

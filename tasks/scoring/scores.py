@@ -55,7 +55,7 @@ class VectorsScore(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bank:
+class QueryBank:
     """The scores of training queries with a split.
 
     Attributes:
@@ -70,11 +70,11 @@ class Bank:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Banked:
+class ScoreWithBank:
     """A `Score` with a bank of training queries."""
 
     score: Score
-    bank: Bank
+    bank: QueryBank
 
     def __call__(self, images: slice, captions: slice) -> Tensor:
         """Return the scores of images against captions, a block `(images, captions)`."""
@@ -87,10 +87,12 @@ def first_vectors(score: Score, k: int) -> Score:
     Raises:
         InputError: the scores are not of sets or are an ensemble's, or there are fewer vectors.
     """
-    if isinstance(score, Banked):
+    if isinstance(score, ScoreWithBank):
         bank = score.bank
         items, captions = first_vectors(bank.items, k), first_vectors(bank.captions, k)
-        return Banked(score=first_vectors(score.score, k), bank=replace(bank, items=items, captions=captions))
+        return ScoreWithBank(
+            score=first_vectors(score.score, k), bank=replace(bank, items=items, captions=captions)
+        )
     if not isinstance(score, VectorsScore):
         raise InputError(
             "the first vectors of sets are compared for one model that encodes images and captions apart; evaluate the "
@@ -125,9 +127,9 @@ def mean_score(scores: Sequence[Score]) -> Score:
     return _mean(scores)
 
 
-def mean_bank(banks: Sequence[Bank]) -> Bank:
+def mean_bank(banks: Sequence[QueryBank]) -> QueryBank:
     """Return the bank of an ensemble on the same data: the mean of its members' scores."""
-    return Bank(
+    return QueryBank(
         items=mean_score([bank.items for bank in banks]),
         captions=mean_score([bank.captions for bank in banks]),
         sizes=banks[0].sizes,

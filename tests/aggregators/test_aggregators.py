@@ -2,7 +2,6 @@ import copy
 import inspect
 import re
 
-import numpy as np
 import pytest
 import torch
 from places import ROOT
@@ -14,12 +13,11 @@ from polypool.aggregators.random_sets import random_inputs, random_sets
 from polypool.infra.errors import InputError
 from polypool.infra.registry import AGGREGATORS
 
-SPECS = [*AGGREGATORS.names(), "kmax(k=1)", "kmax(k=3)"]
 SUMS = ["mean", "gpo", "pswe", "map", "netvlad", "salad", "score_attention", "transmil"]
 """An aggregator of each kind of sum: over elements, ranks, slices, queries, centres, transport, pairs and tokens."""
 
 
-@pytest.mark.parametrize("way", ["half", "autocast of half sets", "autocast"])
+@pytest.mark.parametrize("way", ["half", "autocast"])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("spec", SUMS)
 def test_large_sets_keep_their_precision(spec, dtype, way):
@@ -33,42 +31,30 @@ def test_large_sets_keep_their_precision(spec, dtype, way):
     assert (found - exact).abs().max() < 8 * torch.finfo(dtype).eps * exact.abs().max()
 
 
-@pytest.mark.parametrize("spec", AGGREGATORS.names())
+@pytest.mark.parametrize("spec", [*SUMS[:-2], "position_mean", "nextvlad", "lip", "gcn"])
 def test_sums_over_large_sets_do_not_overflow(spec):
     torch.manual_seed(0)
     module = AGGREGATORS.build(spec, 16).eval()
-    if module.context != "none":
-        pytest.skip("products with a context overflow by themselves")
     inputs = random_inputs([256], module=module, dim=16).map(lambda x, mask: (x + 300.0, mask))
     exact = inputs.cast(torch.float64).pool(copy.deepcopy(module).double()).vectors
     found = inputs.cast(torch.float16).pool(copy.deepcopy(module).half()).vectors
     torch.testing.assert_close(found.double(), exact, rtol=2e-2, atol=2.0 + 2e-2 * float(exact.abs().max()))
 
 
-def explicit_pool(spec: str, elements_ND: np.ndarray) -> np.ndarray:
-    """Aggregators without recorded numbers by their definitions."""
-    match spec:
-        case "mean":
-            return elements_ND.mean(axis=0)
-        case "max":
-            return elements_ND.max(axis=0)
-        case "cls":
-            return elements_ND[0]
-        case "logsumexp(average=False)":
-            return np.log(np.exp(elements_ND).sum(axis=0))
-
-
-CLOSED_FORMS = ["mean", "max", "cls", "logsumexp(average=False)"]
-
-
-@pytest.mark.parametrize("spec", CLOSED_FORMS)
-def test_against_the_definition(spec):
+@pytest.mark.parametrize(
+    ("spec", "definition"),
+    [
+        ("mean", lambda x_ND: x_ND.mean(dim=0)),
+        ("max", lambda x_ND: x_ND.amax(dim=0)),
+        ("cls", lambda x_ND: x_ND[0]),
+        ("logsumexp(average=False)", lambda x_ND: x_ND.exp().sum(dim=0).log()),
+    ],
+)
+def test_against_the_definition(spec, definition):
     x_BND, mask_BN = random_sets([5, 1, 2, 9], 6, dtype=torch.float64)
-    module = AGGREGATORS.build(spec, 6).double()
-    with torch.no_grad():
-        out_BD = module(x_BND, mask_BN).vectors
-    for x_ND, mask_N, out_D in zip(x_BND, mask_BN, out_BD, strict=True):
-        np.testing.assert_allclose(out_D, explicit_pool(spec, x_ND[mask_N].numpy()), atol=1e-12)
+    out_BD = AGGREGATORS.build(spec, 6)(x_BND, mask_BN).vectors
+    expected = [definition(x_ND[mask_N]) for x_ND, mask_N in zip(x_BND, mask_BN, strict=True)]
+    torch.testing.assert_close(out_BD, torch.stack(expected))
 
 
 def call(module: Aggregator, x_BND: Tensor, mask_BN: Tensor) -> Tensor:
@@ -79,7 +65,7 @@ def call(module: Aggregator, x_BND: Tensor, mask_BN: Tensor) -> Tensor:
     return module(x_BND, mask_BN, context=context).vectors
 
 
-@pytest.mark.parametrize("spec", SPECS)
+@pytest.mark.parametrize("spec", AGGREGATORS.names())
 def test_nan_comes_out_as_nan(spec):
     x_BND, mask_BN = random_sets([4, 5, 3], 8)
     x_BND[1, [0, -1], 2] = float("nan")  # one of them is the first or the last

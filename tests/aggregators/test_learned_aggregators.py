@@ -1,8 +1,8 @@
-"""Aggregators with learned weights against loops over their formulas, in float64."""
+"""Initial values and limits of aggregators with learned weights."""
 
 import pytest
 import torch
-from explicit import hold_to_formula, softmax, trained
+from explicit import hold_to_formula
 from torch import Tensor
 from torch.nn.functional import normalize
 
@@ -11,26 +11,11 @@ from polypool.infra.errors import InputError
 from polypool.infra.registry import AGGREGATORS
 
 
-def conv1d(x_ND: Tensor, p: dict[str, Tensor]) -> Tensor:
-    return sum(x_D * p["kernel_PD"][min(n, 2)] for n, x_D in enumerate(x_ND))
+def test_conv1d_has_a_weight_per_position_and_channel():
+    def conv1d(x_ND: Tensor, p: dict[str, Tensor]) -> Tensor:
+        return sum(x_D * p["kernel_PD"][min(n, 2)] for n, x_D in enumerate(x_ND))
 
-
-def adapool(x_ND: Tensor, p: dict[str, Tensor]) -> Tensor:
-    mean_D, balance = sum(x_ND) / len(x_ND), 1 / (1 + (-p["balance"]).exp())
-    near = softmax([2 * (x_D * mean_D).abs() / (x_D**2 + mean_D**2) for x_D in x_ND])
-    large = softmax(list(x_ND))
-    return sum((balance * near[n] + (1 - balance) * large[n]) * x_D for n, x_D in enumerate(x_ND))
-
-
-FORMULAS = {
-    "conv1d(positions=3)": conv1d,
-    "adapool": adapool,
-}
-
-
-@pytest.mark.parametrize("spec", FORMULAS)
-def test_values_and_gradients_follow_the_formula(spec):
-    hold_to_formula(spec, FORMULAS[spec])
+    hold_to_formula("conv1d(positions=3)", conv1d)
 
 
 @pytest.mark.parametrize("spec", ["conv1d", "lip", "self_attention", "gcn", "gem(p=1)"])
@@ -39,15 +24,6 @@ def test_what_starts_as_a_mean(spec):
     x_BND = normalize(x_BND.abs(), dim=-1)
     out_BD = AGGREGATORS.build(spec, 6)(x_BND, mask_BN).vectors
     torch.testing.assert_close(normalize(out_BD), normalize(x_BND.mean(dim=1)))
-
-
-@pytest.mark.parametrize("spec", ["softpool", "lip", "adapool", "conv1d"])
-def test_the_result_is_the_sum_with_these_weights(spec):
-    x_BND, mask_BN = random_sets([5, 1, 9], 6)
-    module = trained(spec, 6).float()
-    vector_BD, _, weight_BND = module(x_BND, mask_BN)
-    expected_BD = (weight_BND * x_BND).sum(dim=1)
-    torch.testing.assert_close(vector_BD, expected_BD)
 
 
 def test_gem_stays_finite_where_the_power_underflows():

@@ -1,4 +1,4 @@
-"""Parameters of every aggregator: the contract under unusual ones, numbers of weights, and bad ones."""
+"""Parameters of every aggregator: the contract under unusual values, and refused values."""
 
 import pytest
 import torch
@@ -14,37 +14,28 @@ def specs(text: str) -> list[str]:
     return [spec.strip() for spec in text.replace("\n", "|").split("|") if spec.strip()]
 
 
-# of each aggregator what has other weights or ways; small, since gradients are checked number by number
+# parameters that add weights or select another branch; small widths for speed
 CONTRACT = """
-mean | max | cls | softpool | logsumexp | attention | kmax(k=1) | kmax(k=3) | late | late(factor=2) | late(budget=3)
-gem | conv1d | conv1d(positions=3) | lip | adapool | self_attention | seq2seq
-sequential(layers=2, heads=2, positions=4)
-gcn | gcn(then=seq2seq, layers=2) | gcn(then=kmax(k=2)) | gcn(then=late) | gcn(then=probabilistic)
-pswe(points=1) | pswe(points=4)
-fspool(pieces=1) | fspool(pieces=3) | adpool | adpool(token=False) | adpool(embedding=False) | adpool(balance=0.25)
-adpool(balance=random)
-adpool(per_channel=False, relu=False) | gpo | gpo(temperature=1.0) | gpo(encoding=index, longest=16) | gpo(decoder=mlp)
-gpo(decoder=transformer, positions=8) | gpo(decoder=mlp, encoding=index, longest=16, per_channel=True)
-gpo(decoder=interpolate, temperature=1.0) | gpo(decoder=interpolate, positions=6, per_channel=True)
-gpo(per_channel=True) | gpo(feature_conditioned=True)
+attention | kmax(k=1) | kmax(k=3) | late | late(factor=2) | late(budget=3) | conv1d(positions=3)
+sequential(layers=2, heads=2, positions=4) | gcn(then=kmax(k=2)) | gcn(then=late) | gcn(then=probabilistic)
+pswe(points=1) | pswe(points=4) | fspool(pieces=1) | fspool(pieces=3)
+adpool | adpool(token=False) | adpool(embedding=False) | adpool(balance=random) | adpool(per_channel=False, relu=False)
+gpo | gpo(encoding=index, longest=16) | gpo(decoder=interpolate, positions=6, per_channel=True)
 gpo(decoder=transformer, positions=10, feature_conditioned=True, per_channel=True)
 netvlad(k=3) | nextvlad(clusters=2, groups=3) | salad(k=2, hidden=5) | otke(k=3, eps=0.3, iterations=4)
 map(k=3, heads=2, hidden=2) | ep(queries=3) | simpool | simpool(gamma=1.5) | aim(k=2, heads=3) | abmilp(hidden=4)
-abmilp(gated=False) | esa | cait(layers=3, heads=2) | dino_block(heads=2) | pma(k=3, heads=2)
+abmilp(gated=False) | cait(layers=3, heads=2) | dino_block(heads=2) | pma(k=3, heads=2)
 set_transformer_pp(k=2, layers=1, points=3, heads=2) | self_query(heads=2) | self_query(query=cls, heads=2)
 transmil(heads=2) | dsmil(k=2, hidden=5) | acmil(k=2, hidden=3, top=2)
 set_transformer(k=2, points=3, heads=2) | boq(k=2, queries=3, heads=2) | qformer(k=3, heads=2)
 tokenlearner(k=3, hidden=5) | constbert(k=3, positions=4)
 laps(k=2) | ts2_select(k=2, sigma=0.3) | text_topk(k=2) | text_softmax(temperature=0.2)
-xpool(heads=2) | seq_lstm | pie(k=1) | pie(k=3, width=5) | pie(global_feature=max, hidden=3)
-score_attention(k=1, heads=2) | score_attention(k=3, heads=2) | score_attention(k=2, heads=1, kv_div=3)
+xpool(heads=2) | pie(k=1) | pie(k=3, width=5) | pie(global_feature=max, hidden=3)
+score_attention(k=1, heads=2) | score_attention(k=2, heads=1, kv_div=3)
 slots(k=1, iterations=2, heads=2, head_width=3, positions=True)
 slots(k=2, iterations=2, width=5, heads=2, head_width=3)
-slots(k=2, iterations=1, heads=1, head_width=3, global_feature=kmax(k=2))
 transformer_set(k=2, iterations=2, heads=2, head_width=2)
-transformer_set(k=2, iterations=1, heads=1, width=4, head_width=3, positions=True)
-probabilistic(mean=mean) | probabilistic(mean=lip) | probabilistic(mean=cls) | probabilistic(mean=pma(k=1, heads=2))
-probabilistic(mean=netvlad(k=1))
+probabilistic(mean=mean) | probabilistic(mean=pma(k=1, heads=2))
 """
 
 
@@ -57,9 +48,8 @@ def test_contract(spec):
 
 
 SHARES = """
-softpool | lip | adapool | cls | self_attention | gcn(then=softpool) | map(k=2, heads=2) | aim(k=2, heads=2)
-ep(queries=2) | simpool | abmilp | esa | pma(k=2, heads=2) | set_transformer(heads=2) | qformer(heads=2)
-dsmil(k=2) | acmil | self_query(heads=2) | self_query(query=cls, heads=2) | set_transformer_pp(heads=2)
+softpool | lip | cls | self_attention | map(k=2, heads=2) | ep(queries=2) | simpool | abmilp | set_transformer(heads=2)
+dsmil(k=2) | acmil | self_query(query=cls, heads=2) | adpool
 """
 
 
@@ -69,69 +59,28 @@ def test_weights_are_shares_of_the_real_elements(spec):
     mask_BN[2, 3] = False
     module = trained(spec, 6).float()
     weights = module(x_BND.masked_fill(~mask_BN[..., None], float("nan")), mask_BN).weights
-    assert (weights >= 0).all()
     total = weights.sum(dim=-1 if module.weights_over == "embeddings" else 1)
+    assert (weights >= 0).all()
     torch.testing.assert_close(total, torch.ones_like(total))
 
 
-BLOCK = 12 * 384**2 + 12 * 384  # maps of queries, keys, values and out, an MLP, two norms; keys without bias
-
-
-@pytest.mark.parametrize(
-    ("spec", "dim", "weights"),
-    [
+def test_published_numbers_of_weights():
+    for spec, dim, weights in (
         # table 1 of VSE-infinity: Seq2Seq 6.3 M, SelfAttn 3.2 M, GCN+AvgPool 4.2 M, GCN+Seq2Seq 23.1 M
         ("seq2seq", 1024, 3 * 1024 * (1024 + 1024 + 2)),
         ("self_attention", 1024, 3 * 1024 * 1025 + 1),
         ("gcn", 1024, 4 * 1024 * 1025),
         ("gcn(then=seq2seq, layers=4)", 1024, 16 * 1024 * 1025 + 3 * 1024 * 2050),
-        ("lip", 1024, 1024 * 1024 + 2 * 1024),
-        ("conv1d(positions=36)", 1024, 36 * 1024),
-        ("gem", 1024, 1),
-        ("adapool", 1024, 1),
+        ("gpo", 1024, 12_704),
         ("adpool", 1024, 1_050_625),
         ("adpool(per_channel=False)", 1024, 2_050),
-        ("fspool", 1024, 21_504),
-        ("fsw", 1024, 1024**2),
-        ("pswe", 1024, 1024**2 + 2 * 32 * 1024),
-        # all but the biases of keys, which shift every score alike
+        # without the biases that the softmax cancels
         ("score_attention", 512, 788_481 - (512 + 512 + 1)),
         ("score_attention(kv_div=4)", 512, 197_121 - (128 + 128 + 1)),
-        ("netvlad", 384, 2 * 8 * 384 + 8),
-        ("nextvlad", 384, 768 * 385 + 8 * 769 + 768 * 512 + 2 * 512 + 64 * 96 + 2 * 6144 + 384 * 6145),
-        ("salad", 384, 2 * (512 * 385 + 384 * 513) + 512 * 385 + 8 * 513 + 1),
-        ("otke", 384, 8 * 384),
-        ("map", 384, 384 + 4 * 384**2 + 3 * 384 + 2 * 384 + 8 * 384**2 + 5 * 384),
-        ("ep", 384, 384**2 + 8 * 384),
-        ("simpool", 384, 2 * 384**2 + 2 * 384),
-        ("aim", 384, 2 * 384**2 + 384),
-        ("abmilp", 384, 2 * 384 * 385 + 384),
-        ("transmil", 384, 2 * (4 * 384**2 + 3 * 384 + 8 * 33) + (49 + 25 + 9 + 3) * 384 + 3 * 384),
-        ("dsmil", 384, 384 + 128 * 385 + 128 * 129),
-        ("acmil", 384, 2 * 128 * 385 + 5 * 128),
-        ("esa", 384, 384**2),
-        ("cait", 384, 2 * (BLOCK + 2 * 384) + 3 * 384),
-        ("dino_block", 384, BLOCK + 384),
-        ("pma", 384, 4 * 384**2 + 3 * 384 + 4 * 384 + 384),
-        ("set_transformer", 384, 6 * (4 * 384**2 + 7 * 384) + 2 * 32 * 384 + 384 + 384 * 385),
-        ("set_transformer_pp", 384, 25 * 384**2 + (6 * 3 + 20 + 2 + 64 + 2) * 384),
-        ("self_query", 384, 4 * 384**2),
-        ("boq", 384, 2 * (20 * 384**2 + 25 * 384 + 32 * 384) + 2 * 384 + 65),
-        ("qformer", 384, 4 * 384 + 2 * 384 + 2 * (16 * 384**2 + 2 * 3 * 384 + 5 * 384 + 6 * 384)),
-        ("constbert(k=32, positions=220)", 128, 32 * 220),
-        ("tokenlearner", 384, 2 * 384 + 64 * 385 + 8 * 64),
-        ("laps", 384, 2 * 384 + 76 * 385 + 8 * 76 + 1),
-        ("ts2_select", 384, 2 * 384 + 192 * 384 + 384 * 192 + 192),
-        ("text_topk", 384, 0),
-        ("text_softmax", 384, 0),
-        ("xpool", 384, 5 * 384**2 + 4 * 384 + 6 * 384),
-        ("seq_lstm", 384, 8 * 384**2 + 8 * 384),
-    ],
-)
-def test_number_of_weights(spec, dim, weights):
-    with torch.device("meta"):
-        module = AGGREGATORS.build(spec, dim)
-    assert sum(parameter.numel() for parameter in module.parameters()) == weights
+    ):
+        with torch.device("meta"):
+            module = AGGREGATORS.build(spec, dim)
+        assert sum(parameter.numel() for parameter in module.parameters()) == weights, spec
 
 
 BAD = {
@@ -165,6 +114,7 @@ BAD = {
         score_attention(heads=8, kv_div=2)
     """,
     "positions": "slots(positions=(0, 2)) | slots(positions='line')",
+    "late": "late(factor=0.5) | late(factor=nan) | late(budget=0)",
     "nothing": "slots(global_feature=nothing)",
     "above 0": "gpo(temperature=0)",
     "unknown decoder 'lstm'": "gpo(decoder=lstm)",
@@ -175,15 +125,11 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize(
-    ("spec", "message"), [(spec, message) for message, text in BAD.items() for spec in specs(text)]
-)
-def test_a_bad_parameter_is_refused(spec, message):
-    with pytest.raises(InputError, match=message):
-        AGGREGATORS.build(spec, 8)
-
-
-@pytest.mark.parametrize(("spec", "dim"), [("slots(positions=True)", 7), ("slots(positions=(2, 2))", 6)])
-def test_positions_need_a_width_that_can_be_divided(spec, dim):
-    with pytest.raises(InputError, match="positions"):
-        AGGREGATORS.build(spec, dim)
+def test_a_bad_parameter_is_refused():
+    for message, text in BAD.items():
+        for spec in specs(text):
+            with pytest.raises(InputError, match=message):
+                AGGREGATORS.build(spec, 8)
+    for spec, dim in (("slots(positions=True)", 7), ("slots(positions=(2, 2))", 6)):
+        with pytest.raises(InputError, match="positions"):
+            AGGREGATORS.build(spec, dim)

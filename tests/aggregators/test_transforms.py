@@ -9,7 +9,7 @@ from polypool.aggregators.random_sets import random_sets
 X_BND, MASK_BN = random_sets([5, 1, 3], 16)
 
 
-@pytest.mark.parametrize("spec", ["mean", "gpo", "late(factor=2)", "salad", "seq_lstm", "kmax(k=2)"])
+@pytest.mark.parametrize("spec", ["gpo", "late(factor=2)", "seq_lstm", "kmax(k=2)"])
 def test_one_graph_gives_the_same_vectors_and_gradients(spec):
     module = pp.aggregator(spec, 16).eval()
     torch.compiler.reset()
@@ -22,7 +22,7 @@ def test_one_graph_gives_the_same_vectors_and_gradients(spec):
     torch.testing.assert_close(found[1], found[0])
 
 
-@pytest.mark.parametrize("spec", ["mean", "gpo", "salad"])
+@pytest.mark.parametrize("spec", ["gpo", "salad"])
 def test_vmap_over_batches_is_a_loop(spec):
     module = pp.aggregator(spec, 16).eval()
     x_GBND, mask_GBN = torch.stack([X_BND, X_BND.flip(0)]), torch.stack([MASK_BN, MASK_BN.flip(0)])

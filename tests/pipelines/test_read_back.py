@@ -21,7 +21,7 @@ from polypool.pipelines.training.checkpoint import ASSETS, RUN, write_model
 from polypool.tasks.adapter import Metric
 from polypool.tasks.datasets.corpus import open_corpus
 from polypool.tasks.run import Run
-from polypool.tasks.scoring.described import retrieval_queries
+from polypool.tasks.scoring.metric_specs import retrieval_queries
 from polypool.tasks.scoring.records import metrics_from, metrics_json, metrics_tag, queries_from, queries_json
 
 STRANGE = [

@@ -14,7 +14,7 @@ import shlex
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from polypool.infra.compute import measured
+from polypool.infra.compute.measured import processor
 from polypool.infra.storage import user_cache
 
 SOURCES = tuple(Path(__file__).with_name(name) for name in ("sorted_sum.c", "shared_gru.c"))
@@ -39,6 +39,8 @@ SMALL = 1 << 16
 """Number of values below which one thread is used."""
 LARGEST = 1 << 16
 """Largest set size to sort: the sorting network then takes 35 MB per thread."""
+SMALLEST = 4
+"""Fewest channels to sort: it processes 8 or 16 at once, and takes equally long for one, where torch is faster."""
 
 
 @lru_cache
@@ -61,13 +63,6 @@ def library(dtype: torch.dtype) -> ctypes.CDLL | None:
     for procedure, more in ((loaded.shared_states, 4), (loaded.shared_gradients, 5)):
         procedure.argtypes, procedure.restype = [pointer, *[count] * 3, *[pointer] * more], None
     return loaded
-
-
-def kept(dtype: torch.dtype, what: str, measure: Callable[[], float]) -> float:
-    """Return a measurement for one dtype, cached under the library's name; call `measure` on a cache miss."""
-    loaded = library(dtype)
-    assert loaded is not None  # callers have compiled the library
-    return measured.kept(Path(loaded._name).stem, what, measure)
 
 
 def _load(command: Sequence[str]) -> ctypes.CDLL:
@@ -97,7 +92,7 @@ def _load(command: Sequence[str]) -> ctypes.CDLL:
 def _key(command: Sequence[str]) -> str:
     """Return a cache key for a command: it covers source, processor and compiler."""
     version = subprocess.run([*command, "--version"], capture_output=True).stdout
-    parts = [*command, *sum(FLAGS, ()), version.decode(errors="replace"), *measured.processor()]
+    parts = [*command, *sum(FLAGS, ()), version.decode(errors="replace"), *processor()]
     sources = b"".join(source.read_bytes() for source in SOURCES)
     return hashlib.sha256("\0".join(parts).encode() + sources).hexdigest()[:24]
 

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from polypool.aggregators.random_sets import random_sets
-from polypool.aggregators.ranks import sorted_sum
 from polypool.aggregators.ranks.kernels import native
 
 build = native.library.__wrapped__  # without the memory of this process
@@ -67,7 +66,7 @@ def test_another_type_source_processor_or_compiler_is_another_file(compiled, mon
         patch.setattr(native, "SOURCES", (source, *native.SOURCES[1:]))
         assert files() == 3
     with monkeypatch.context() as patch:
-        patch.setattr(native.measured.platform, "machine", lambda: "another")
+        patch.setattr(native, "processor", lambda: ["another"])
         assert files() == 4
     with monkeypatch.context() as patch:
         patch.setenv("CC", "cc -g")
@@ -91,49 +90,7 @@ def test_without_a_usable_cache_it_is_built_for_this_process(compiled, monkeypat
     assert sorts(monkeypatch, loaded)
 
 
-def test_a_number_is_measured_once_and_kept_beside_the_compiled_file(compiled, monkeypatch, tmp_path):
-    loaded = build(torch.float32)
-    monkeypatch.setattr(native, "library", lambda dtype: loaded)
-    assert native.kept(torch.float32, "speed", lambda: 2.5) == 2.5
-    assert native.kept(torch.float32, "another", lambda: 3.5) == 3.5
-    assert native.kept(torch.float32, "speed", lambda: 9.0) == 2.5
-    (kept,) = (tmp_path / "polypool").glob("*.json")
-    for damaged in ("{", "[1]", '{"speed": null}'):
-        kept.write_text(damaged)
-        assert native.kept(torch.float32, "speed", lambda: 9.0) == 9.0
-
-
-def test_compiled_code_is_used_where_it_is_faster(monkeypatch):
-    faster = {"sets of 4 x 2": 0.9, "sets of 8 x 2": 1.1, "sets of 4 x 16": 1.1}
-    asked, ways = [], []
-
-    def kept(dtype, what, measure):
-        asked.append(what.partition(", ")[2])
-        return faster[asked[-1]]
-
-    monkeypatch.setattr(native, "kept", kept)
-    monkeypatch.setattr(native, "_call", lambda *_: ways.append("compiled"))
-    sorted_sum._compiled_is_faster.cache_clear()
-    try:
-        for size, dim, expected in ((4, 3, 0), (3, 2, 0), (5, 3, 1), (3, 17, 1), (4, 300, 1)):
-            ways.clear()
-            sorted_sum.sort_descending(*random_sets([size, 1], dim))
-            assert len(ways) == expected, (size, dim)
-    finally:
-        sorted_sum._compiled_is_faster.cache_clear()
-    assert asked == [*faster], "once for all that are alike"
-
-
-def test_a_measurement_within_a_checkpoint_is_no_part_of_it():
-    def kept_by_checkpoint(x):
-        raise AssertionError
-
-    with torch.autograd.graph.saved_tensors_hooks(kept_by_checkpoint, kept_by_checkpoint):
-        assert sorted_sum._times_faster(torch.float32, 4, 4) > 0
-
-
-@pytest.mark.parametrize("lacking", ["-mno-avx", "-mno-sse3"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("lacking", "dtype"), [("-mno-avx", torch.float32), ("-mno-sse3", torch.float64)])
 def test_processors_with_shorter_vectors_sort_the_same(monkeypatch, tmp_path, lacking, dtype):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("CC", f"cc {lacking}")

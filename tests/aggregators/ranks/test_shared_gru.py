@@ -9,18 +9,12 @@ from torch import nn
 from polypool.aggregators.ranks.gpo import GRUDecoder
 from polypool.aggregators.ranks.kernels import native
 
-
-@pytest.fixture(params=["compiled", "numpy"])
-def way(request, monkeypatch):
-    if request.param == "numpy":
-        monkeypatch.setattr(native, "library", lambda dtype: None)
-    elif native.library(torch.float32) is None:
-        pytest.skip("no compiler on this machine")
+pytestmark = pytest.mark.skipif(native.library(torch.float32) is None, reason="no compiler on this machine")
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 3e-6)])
-@pytest.mark.parametrize("sizes", [[5, 1, 9, 2, 12], [7], [1], [4, 4]])
-def test_states_and_gradients_follow_torch(way, sizes, dtype, tolerance):
+@pytest.mark.parametrize("sizes", [[5, 1, 9, 2, 12], [1]])
+def test_states_and_gradients_follow_torch(sizes, dtype, tolerance):
     torch.manual_seed(0)
     decoder, whole = GRUDecoder(6, 5).to(dtype), nn.GRU(6, 5, batch_first=True, bidirectional=True).double()
     whole.load_state_dict(decoder.state_dict())
@@ -41,7 +35,7 @@ def test_states_and_gradients_follow_torch(way, sizes, dtype, tolerance):
         assert torch.equal(ours, twice)
 
 
-def test_weights_that_changed_before_the_way_back_are_refused(way):
+def test_weights_that_changed_before_the_way_back_are_refused():
     decoder = GRUDecoder(6, 5)
     states_1NH = decoder(torch.randn(1, 4, 6), torch.tensor([4]))
     with torch.no_grad():

@@ -9,7 +9,7 @@ from polypool.aggregators.ranks import sorted_sum as module
 from polypool.aggregators.ranks.kernels import native
 from polypool.aggregators.ranks.sorted_sum import sort_descending, sorted_sum
 
-SIZES = [5, 1, 9, 16, 2, 37]
+SIZES = [5, 1, 16, 37]
 
 
 @pytest.fixture(params=["native", "torch"])
@@ -49,7 +49,7 @@ def cotangent(shape):
     return torch.randn(shape, generator=torch.Generator().manual_seed(9), dtype=torch.float64)
 
 
-@pytest.mark.parametrize("dim", [1, 3, 16, 21, 270])
+@pytest.mark.parametrize("dim", [1, 21, 270])
 @pytest.mark.parametrize("per_channel", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_values_and_gradients_follow_the_definition(way, dim, per_channel, dtype):
@@ -152,11 +152,12 @@ def test_weights_beyond_the_size_of_a_set_count_for_nothing(way):
     torch.testing.assert_close(sorted_sum(x_BND, beyond_BN, mask_BN), sorted_sum(x_BND, weight_BN, mask_BN))
 
 
-def test_sets_beyond_the_largest_are_left_to_torch(monkeypatch):
+@pytest.mark.parametrize(("size", "dim"), [(5, 8), (4, 3)])
+def test_large_sets_and_few_channels_are_left_to_torch(monkeypatch, size, dim):
     monkeypatch.setattr(native, "LARGEST", 4)
     monkeypatch.setattr(native, "_call", lambda *_: pytest.fail("compiled code was called"))
-    x_BND, mask_BN = random_sets([5, 3], 3)
-    sorted_sum(x_BND, torch.ones(2, 5), mask_BN)
+    x_BND, mask_BN = random_sets([size, 3], dim)
+    sorted_sum(x_BND, torch.ones(2, size), mask_BN)
 
 
 @pytest.mark.parametrize("compiler", ["no-such-compiler", "false", ""])

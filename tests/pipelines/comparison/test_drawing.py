@@ -29,7 +29,7 @@ from polypool.pipelines.comparison.cross_task import cross_task_tables
 from polypool.pipelines.comparison.rows import Group
 from polypool.pipelines.comparison.statistics import Difference, Judged
 from polypool.pipelines.figures.style import POINT, new_figure
-from polypool.tasks.scoring.described import RSUM
+from polypool.tasks.scoring.metric_specs import RSUM
 
 
 def drawn(chart: Chart) -> tuple[list[Axes], Axes]:

@@ -6,7 +6,7 @@ import numpy as np
 
 from polypool.pipelines.comparison.queries import Queries
 from polypool.tasks.adapter import Evaluation, QueryMean, QueryMetric
-from polypool.tasks.scoring.described import retrieval_arrays, retrieval_queries
+from polypool.tasks.scoring.metric_specs import retrieval_arrays, retrieval_queries
 from polypool.tasks.scoring.metrics import KS, Ranks, retrieval_metrics
 from polypool.tasks.scoring.records import queries_from, queries_json
 

@@ -12,7 +12,7 @@ from polypool.pipelines.comparison.grouping import arranged
 from polypool.pipelines.comparison.rows import Group
 from polypool.tasks.adapter import Metric
 from polypool.tasks.questions.answer_report import ACCURACY
-from polypool.tasks.scoring.described import retrieval_records
+from polypool.tasks.scoring.metric_specs import retrieval_records
 from polypool.tasks.scoring.records import TAG, metrics_file, metrics_json, metrics_tag
 
 SIX = [f"{direction}/R{k}" for direction in ("i2t", "t2i") for k in (1, 5, 10)]

@@ -46,14 +46,6 @@ class Exits(Mean):
         raise SystemExit(3)
 
 
-class InTraining(Mean):
-    """Ignores the mask in training."""
-
-    def forward(self, x_BND, mask_BN):
-        pooled = super().forward(x_BND, mask_BN)
-        return pooled._replace(vectors=x_BND.mean(dim=1)) if self.training else pooled
-
-
 class Padded(Grid):
     """Centres over the padded set."""
 
@@ -193,12 +185,6 @@ class Unjoined(Task):
         return replace(found, per_query={"right": found.per_query["right"]})
 
 
-class Undrawn(Task):
-    def evaluate(self, model, split, protocol):
-        found = super().evaluate(model, split, protocol)
-        return replace(found, pictures=(lambda: {"page.html": "<p>text</p>"},))
-
-
 class Nameless(Task):
     def evaluate(self, model, split, protocol):
         return Evaluation(protocol=protocol, metrics={"recall": 1.0}, primary=self.primary)
@@ -221,16 +207,6 @@ class Unnoted(Changed):
         return replace(found, query_metrics=())
 
 
-class Renamed(Changed):
-    def changed(self, found):
-        return replace(found, primary=replace(found.primary, name="recall"))
-
-
-class Beyond(Changed):
-    def changed(self, found):
-        return replace(found, others=(Metric(name="f1"),))
-
-
 class Inverted(Changed):
     """A share of wrong words whose best value is that of right ones."""
 
@@ -240,20 +216,10 @@ class Inverted(Changed):
         return replace(found, primary=replace(found.primary, chance=1.0))
 
 
-class Halved(Changed):
-    def changed(self, found):
-        return replace(found, metrics={"word_recall": found.metrics["word_recall"] / 2 + 1})
-
-
 class Hungry(Task):
     def __init__(self, run, assets=None, *, place=1):
         super().__init__(run, assets, place=place)
         self.inputs.corpus.items("train")
-
-
-class Raising(Task):
-    def describe(self):
-        raise KeyError("digest")
 
 
 class Flipped(Task):
@@ -283,13 +249,6 @@ class Unnamed(Task, Searchable):
 
     def visual_inputs(self, visuals):
         return unseen_inputs(visuals, spec=Spec.parse(self.run.visual), assets=self.assets["visual"])
-
-
-class Careless(ImageText):
-    """Cuts features of another width."""
-
-    def visual_inputs(self, visuals):
-        return super().visual_inputs([x_NF[:, : self.visual_dim] for x_NF in visuals])
 
 
 class Forgetful(ImageText):

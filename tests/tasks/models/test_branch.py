@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from by_vector import ByVector
 from torch import nn
 from toy import WORDS, toy_run
 
@@ -13,7 +12,6 @@ from polypool.encoders.text.bert import StoredText
 from polypool.encoders.text.bigru import BiGRU
 from polypool.encoders.visual.stored import Grid, Regions
 from polypool.infra.registry import AGGREGATORS
-from polypool.infra.spec import trust_modules
 from polypool.tasks.models.branch import Branch, pool_both
 from polypool.tasks.models.pair_encoder import PairEncoder
 from polypool.tasks.models.parts import Parts, retrieval_model
@@ -33,14 +31,13 @@ class Sets(Encoder):
 
 
 def branch(spec: str) -> Branch:
-    aggregator = ByVector(DIM) if spec == "by_vector" else AGGREGATORS.build(spec, DIM)
-    return Branch(Sets(), aggregator).eval()
+    return Branch(Sets(), AGGREGATORS.build(spec, DIM)).eval()
 
 
 SPECS = [
     ("mean", "max"),
-    ("by_vector", "mean"),
-    ("mean", "by_vector"),
+    ("xpool", "mean"),
+    ("mean", "xpool"),
     ("score_attention(heads=2)", "mean"),
     ("score_attention(heads=2, k=2)", "score_attention(heads=2, k=2)"),
     ("gcn(then=score_attention(heads=2))", "pie(k=2)"),
@@ -62,7 +59,7 @@ def test_all_pairs_are_pooled_as_each_pair_is(specs):
 
 def test_each_looks_at_the_other():
     torch.manual_seed(0)
-    branches = branch("by_vector"), branch("score_attention(heads=2)")
+    branches = branch("xpool"), branch("score_attention(heads=2)")
     visual, text = random_sets([4, 3], DIM), random_sets([2, 5], DIM, seed=5)
     alone = branch("mean")
     first, mean = pool_both((branches[0], alone), (visual, text))
@@ -73,7 +70,7 @@ def test_each_looks_at_the_other():
 
 
 def test_a_side_that_is_looked_at_is_pooled_once():
-    branches, calls = (branch("by_vector"), branch("mean")), []
+    branches, calls = (branch("xpool"), branch("mean")), []
     branches[1].aggregator.register_forward_hook(lambda *call: calls.append(call))
     pool_both(branches, (random_sets([4, 1], DIM), random_sets([2, 5], DIM)), all_pairs=True)
     assert len(calls) == 1
@@ -103,8 +100,7 @@ def batch() -> dict[str, torch.Tensor]:
 
 
 def test_retrieval_where_the_text_s_vector_weighs_the_elements_of_an_image():
-    trust_modules("by_vector")
-    run = toy_run(aggregator="by_vector:ByVector", text_aggregator="mean")
+    run = toy_run(aggregator="xpool", text_aggregator="mean")
     model = retrieval_model(run, parts(run)).eval()
     assert isinstance(model, PairEncoder)
     visual, text = model.encode_visual(batch()), model.encode_text(batch())
@@ -120,8 +116,7 @@ def test_retrieval_where_the_text_s_vector_weighs_the_elements_of_an_image():
 
 
 def test_an_answer_where_the_question_s_vector_weighs_the_elements_of_an_image():
-    trust_modules("by_vector")
-    run = toy_run(aggregator="by_vector:ByVector", text_aggregator="mean", objective="bce")
+    run = toy_run(aggregator="xpool", text_aggregator="mean", objective="bce")
     model = vqa_model(run, parts(run), answers=4).eval()
     inputs = batch()
     text = model.text.encoder(inputs["text"], inputs["text_mask"])

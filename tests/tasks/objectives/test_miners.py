@@ -11,7 +11,7 @@ from torch import Tensor
 
 from polypool.infra.registry import MINERS, OBJECTIVES
 from polypool.infra.spec import trust_specs
-from polypool.tasks.objectives.miners import BatchScores, Chosen, Mined, Miner
+from polypool.tasks.objectives.miners import BatchScores, Mined, MinedNegatives, Miner
 from polypool.testing import outcomes
 
 MARGIN, TEMPERATURE = 0.3, 0.2
@@ -121,7 +121,8 @@ class Above(Miner):
         negative_VT = scores.negative_VT
         weight_VT = (scores.sim_VT > self.score).to(negative_VT)
         return Mined(
-            to_text=Chosen(negative_VT, weight_VT, scores.row_T), to_visual=Chosen(negative_VT.T, weight_VT.T)
+            to_text=MinedNegatives(negative_VT, weight_VT, scores.row_T),
+            to_visual=MinedNegatives(negative_VT.T, weight_VT.T),
         )
 
 

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from polypool.tasks.adapter import Metric, QueryMean
-from polypool.tasks.scoring.described import retrieval_queries, retrieval_records
+from polypool.tasks.scoring.metric_specs import retrieval_queries, retrieval_records
 from polypool.tasks.scoring.records import (
     metrics_from,
     metrics_json,

@@ -13,7 +13,7 @@ from polypool.tasks.scoring.protocols import (
     protocol_named,
     warnings_of,
 )
-from polypool.tasks.scoring.scores import Bank, Banked, mean_bank
+from polypool.tasks.scoring.scores import QueryBank, ScoreWithBank, mean_bank
 
 ITEMS, OWNER_T = 14, np.repeat(np.arange(14), 3)
 TEXTS = [f"caption {t - 2 * (t % 7 == 5)}" for t in range(42)]  # six are said twice
@@ -68,9 +68,9 @@ def explicit_ranks(sim_VT, bank_BT, bank_VB, how: str) -> tuple[np.ndarray, np.n
     return tuple(rank_queries(torch.from_numpy(side), positives).rank_Q for side, positives in both)
 
 
-def banked(sim_VT, bank_BT, bank_VB) -> Banked:
+def banked(sim_VT, bank_BT, bank_VB) -> ScoreWithBank:
     split, items, captions = (blocks_of(torch.from_numpy(x)) for x in (sim_VT, bank_BT, bank_VB))
-    return Banked(score=split, bank=Bank(items=items, captions=captions, sizes=TRAINING))
+    return ScoreWithBank(score=split, bank=QueryBank(items=items, captions=captions, sizes=TRAINING))
 
 
 @pytest.mark.parametrize("chunk", [1 << 21, 90])

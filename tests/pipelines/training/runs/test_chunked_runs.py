@@ -17,7 +17,7 @@ from polypool.infra.compute.dist import rank, world
 from polypool.infra.errors import InputError
 from polypool.pipelines.recipes.load import derive
 from polypool.pipelines.training.train import prepare
-from polypool.tasks.abilities import Pass
+from polypool.tasks.abilities import PartialLoss
 from polypool.tasks.run import Run
 from polypool.tasks.vqa import VQA
 from polypool.testing import task_checks
@@ -129,7 +129,7 @@ class InHalves(VQA):
         for first in range(0, len(batch["target"]), chunk):
             part = {name: x[first : first + chunk] for name, x in batch.items()}
             terms = self.loss(model, part, epoch=epoch)
-            yield Pass(loss=terms["loss"], terms=terms)
+            yield PartialLoss(loss=terms["loss"], terms=terms)
 
 
 def test_check_says_where_chunks_have_another_gradient(tmp_path, monkeypatch):
