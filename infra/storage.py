@@ -306,21 +306,27 @@ def publish(folder: Path, out: str | Path | Url, names: Sequence[str]) -> None:
         InputError: the storage does not answer, or refuses.
     """
     to = place(out)
-    if isinstance(to, Path):
-        return
-    if is_hub(to):
-        Repository.of(to).push(folder, names, about=f"Write {to.name}")
-    else:
-        upload(folder, to, names)
-    shutil.rmtree(folder)
+    if isinstance(to, Url):
+        upload(folder, to, names, about=f"Write {to.name}")
+        shutil.rmtree(folder)
 
 
-def upload(folder: Path, to: Url, names: Sequence[str]) -> None:
-    """Copy those of some files that a folder has to object storage, in this order.
+def upload(folder: Path, to: Url, names: Sequence[str], *, about: str, private: bool = False) -> None:
+    """Copy some files of a folder, if present, to object storage in this order, or to the hub as one commit.
+
+    Args:
+        folder: the folder.
+        to: its URL.
+        names: of the files.
+        about: title of the commit.
+        private: make a new repository private.
 
     Raises:
         InputError: the storage does not answer, or refuses.
     """
+    if is_hub(to):
+        Repository.of(to).push(folder, names, private=private, about=about)
+        return
     with explained(to, "written"):
         system, path = filesystem(to)
         for name in (name for name in names if (folder / name).is_file()):
@@ -331,36 +337,6 @@ def upload(folder: Path, to: Url, names: Sequence[str]) -> None:
 
 CARD = "README.md"
 """The file of a repository that the hub shows as its card."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Publication:
-    """How a folder is published on the hub.
-
-    Args:
-        license: of what is published, by the hub's identifier, such as apache-2.0; nothing is stated where empty.
-        private: make a new repository private.
-    """
-
-    license: str = ""
-    private: bool = False
-
-    def __post_init__(self) -> None:
-        if self.license and (
-            self.license == "other" or not re.fullmatch("[a-z0-9][a-z0-9.-]*", self.license)
-        ):
-            raise InputError(
-                f"--license must be an identifier of the hub, such as apache-2.0 or cc-by-4.0, not {self.license!r}"
-            )
-
-    def check(self, out: Path | Url | None) -> None:
-        """Refuse a private folder of another place.
-
-        Raises:
-            InputError: it is to be private, and is not written to the hub.
-        """
-        if self.private and not is_hub(out):
-            raise InputError("--private is of a repository on the hub; write to one, such as hf://user/name")
 
 
 def is_hub(path: Path | Url | None) -> bool:
@@ -425,7 +401,7 @@ class Repository:
             raise AbsentError(f"{self.url}: has no {', '.join(missing)}; check the name, or push it again")
         return Path(fetched) / self.folder
 
-    def push(self, folder: Path, names: Sequence[str], *, private: bool = False, about: str) -> None:
+    def push(self, folder: Path, names: Sequence[str], *, private: bool, about: str) -> None:
         """Upload some files of a folder as one commit to the repository, which is made where necessary.
 
         Raises:

@@ -272,11 +272,9 @@ def export(
     Raises:
         InputError: no such run or model, the folder is in use, or the hub refuses or does not answer.
     """
-    from polypool.infra.storage import Publication
     from polypool.pipelines.models.exporting import export as export_model
 
-    publication = Publication(license=license, private=private)
-    return export_model(source, out, publication=publication, trust=trust)
+    return export_model(source, out, license=license, private=private, trust=trust)
 
 
 @needed()

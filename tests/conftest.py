@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import hub_server
+import fake_hub
 import object_storage
 import pytest
 from places import PATHS
@@ -21,7 +21,6 @@ SHARED = Path(__file__).resolve().parents[2] / "shared"
 IN_ONE_RAY = (
     "test_train.py",
     "test_sweep.py",
-    "test_extract_videos.py",
     "test_workers.py",
     "test_cluster.py",
 )
@@ -154,29 +153,13 @@ def bucket(
 
 
 @pytest.fixture
-def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[hub_server.Hub]:
-    """An empty stand-in of the Hugging Face hub, which this process and its children reach, and an empty cache."""
-    from huggingface_hub import constants
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> fake_hub.FakeHub:
+    """An empty Hugging Face hub in memory."""
+    from polypool.infra.storage import Repository
 
-    server = hub_server.Hub()
-    monkeypatch.setenv("POLYPOOL_CACHE", str(tmp_path / "cache"))
-    cache, token = str(tmp_path / "hub-cache"), hub_server.TOKEN
-    environment = {
-        "HF_ENDPOINT": server.endpoint,
-        "HF_HUB_CACHE": cache,
-        "HF_HUB_DISABLE_XET": "1",
-        "HF_TOKEN": token,
-    }
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setattr(constants, "ENDPOINT", server.endpoint)  # the environment was read at the import
-    template = f"{server.endpoint}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
-    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", cache)
-    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    yield server
-    server.close()
+    api = fake_hub.FakeHub(tmp_path / "hub")
+    monkeypatch.setattr(Repository, "api", lambda *_: api)
+    return api
 
 
 @pytest.fixture(scope="session")

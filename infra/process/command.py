@@ -20,7 +20,7 @@ from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, Pri
 
 from polypool.infra.errors import InputError, unknown
 from polypool.infra.extras import needed
-from polypool.infra.fields import check_value, is_unicode
+from polypool.infra.fields import check_value
 from polypool.infra.process.output import (
     HELP,
     WITHIN,
@@ -37,7 +37,6 @@ Repeated = Annotated[tuple[str, ...], tyro.conf.UseAppendAction]
 """An option that can be repeated, with one value each."""
 NamedRun = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN", help_behavior_hint="(required)")]
 """A run, see `polypool.infra.tracking.resolve_run`; if missing, the message lists the latest runs."""
-_WHOLE = 2**63
 _NARROW = 40  # columns, below which tyro wraps lines for minutes
 AllByDefault = Annotated[tuple[str, ...], tyro.conf.arg(help_behavior_hint="(default: all)")]
 
@@ -56,7 +55,6 @@ def command(main: Callable[[], None]) -> Callable[[], None]:
         try:
             chosen, words = take_options(sys.argv[1:])
             sys.argv[1:] = words
-            _refuse_undecodable(words)
             with stoppable(), redirect_stdout(Printable(sys.stdout)), _arguments(), printed_as(chosen):
                 if shutil.get_terminal_size().columns < _NARROW:
                     os.environ["COLUMNS"] = str(_NARROW)
@@ -84,31 +82,26 @@ def call_verb(verb: Callable[..., None], options: Mapping[str, Any], *, name: st
     Raises:
         InputError: an unknown, missing or mistyped option, or raised by the verb.
     """
-    parameters = inspect.signature(verb).parameters.items()
-    arguments: dict[str, Any] = {}
-    kinds = {key: hint for key, hint in get_type_hints(verb).items() if key != "return"}
-    records = {key: hint for key, hint in kinds.items() if dataclasses.is_dataclass(hint)}
-    known = {key: hint for key, hint in kinds.items() if key not in records}
-    known |= {key: hint for record in records.values() for key, hint in get_type_hints(record).items()}
-    for key in options:
+    hints = {key: hint for key, hint in get_type_hints(verb).items() if key != "return"}
+    records = {key: hint for key, hint in hints.items() if dataclasses.is_dataclass(hint)}
+    known = {key: hint for key, hint in hints.items() if key not in records}
+    for record in records.values():
+        known |= get_type_hints(record)
+    given = {}
+    for key, value in options.items():
         if key not in known:
             raise unknown(f"option of {name}", key, known)
-    lacking = [key for key, of in parameters if of.default is of.empty and key not in {**options, **records}]
-    given = {key: _as_typed(value, known[key]) for key, value in options.items()}
-    for key, value in given.items():
-        check_value(value, known[key], f"{name}: {key}")
-    for key, record in records.items():
-        fields = {each.name: each for each in dataclasses.fields(record)}
-        mine = {each: given.pop(each) for each in fields if each in given}
-        needed = [
-            each for each, of in fields.items() if of.default is of.default_factory is dataclasses.MISSING
-        ]
-        lacking += [each for each in needed if each not in mine]
-        arguments[key] = None if lacking else record(**mine)
-    if lacking:
-        raise InputError(f"{name}: {', '.join(lacking)} is missing")
+        given[key] = _as_typed(value, known[key])
+        check_value(given[key], known[key], f"{name}: {key}")
+    try:
+        for key, record in records.items():
+            mine = given.keys() & {each.name for each in dataclasses.fields(record)}
+            given[key] = record(**{each: given.pop(each) for each in mine})
+        inspect.signature(verb).bind(**given)
+    except TypeError as error:
+        raise InputError(f"{name}: {str(error).partition('() ')[2] or error}") from error
     with environment(WITHIN, "python"):
-        verb(**arguments, **given)
+        verb(**given)
 
 
 def _as_typed(value: Any, hint: Any) -> Any:
@@ -118,29 +111,6 @@ def _as_typed(value: Any, hint: Any) -> Any:
         values = value if isinstance(value, list | tuple) else [value]
         return tuple(_as_typed(each, kinds[0]) for each in values)
     return Path(value) if Path in kinds and isinstance(value, str) else value
-
-
-def _refuse_undecodable(words: Sequence[str]) -> None:
-    """Check that the command line and the working folders are valid UTF-8, because a run records them.
-
-    Raises:
-        InputError: they are not, or the current folder was deleted.
-    """
-    try:
-        folder = os.getcwd()
-    except OSError as error:
-        raise InputError(
-            f"the current folder cannot be used: {error.strerror}; change to another one"
-        ) from error
-    for what, text in (
-        ("the current folder", folder),
-        ("POLYPOOL_HOME", os.environ.get("POLYPOOL_HOME", "")),
-        *(("the command line", word) for word in words),
-    ):
-        if not is_unicode(text):
-            raise InputError(
-                f"{what} has a name that is no UTF-8, which no record can hold: {text}; rename it"
-            )
 
 
 @needed()
@@ -155,23 +125,8 @@ def _with_help(main: Callable[[], None], words: Sequence[str]) -> None:
 
 
 def _arguments() -> ConstructorRegistry:
-    """Return a registry with this package's rules for tyro's arguments.
-
-    `file:///x` of type `Path` is `/x`, and other URLs are kept as text; integers have 64 bits.
-    """
+    """Return tyro's rules for arguments, with one more: a `Path` of `file:///x` is `/x`; other URLs stay text."""
     registry = ConstructorRegistry()
-
-    @registry.primitive_rule
-    def whole(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec | None:
-        if info.type is not int:
-            return None
-        return PrimitiveConstructorSpec(
-            nargs=1,
-            metavar="INT",
-            instance_from_str=lambda words: _whole(words[0]),
-            is_instance=lambda value: isinstance(value, int) and not isinstance(value, bool),
-            str_from_instance=lambda value: [str(value)],
-        )
 
     @registry.primitive_rule
     def path(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec | None:
@@ -186,12 +141,6 @@ def _arguments() -> ConstructorRegistry:
         )
 
     return registry
-
-
-def _whole(text: str) -> int:
-    if not -_WHOLE <= (number := int(text)) < _WHOLE:
-        raise ValueError(f"{text:.40} has more than 64 bits")
-    return number
 
 
 def _path(text: str) -> Path:

@@ -18,10 +18,8 @@ from polypool.infra.errors import InputError
 from polypool.infra.paths import home
 from polypool.infra.process.command import NamedRun, Repeated, command
 from polypool.infra.process.output import Step, print_next
-from polypool.infra.storage import Publication, place
+from polypool.infra.storage import place
 from polypool.infra.tracking import resolve_run, tracking_uri
-
-UNSTATED = Publication()
 
 
 def export(
@@ -31,7 +29,8 @@ def export(
     mlflow: bool = False,
     registered_name: str = "",
     alias: str = "",
-    publication: tyro.conf.OmitArgPrefixes[Publication] = UNSTATED,
+    license: str = "",
+    private: bool = False,
     trust: Repeated = (),
 ) -> None:
     """Export the best model of a run.
@@ -42,24 +41,24 @@ def export(
         mlflow: log it in MLflow as a servable model.
         registered_name: register the MLflow model as the next version of this name.
         alias: alias of that version, such as `champion`.
-        publication: licence, and visibility of a repository on the hub.
+        license: identifier of the model's licence on the hub, such as apache-2.0 (default: none stated).
+        private: make a new repository on the hub private.
         trust: trusted module whose code the run may name as module:Name; repeatable.
     """
     if not run_id:
         resolve_run(tracking_uri(home()), run_id)
     if out is None and not mlflow:
         raise InputError("say where to: --out FOLDER, or --mlflow, or both")
-    if out is None and publication.license:
+    if out is None and license:
         raise InputError("--license is of the folder that --out makes; give --out, too")
     if not mlflow and (registered_name or alias):
         raise InputError("--registered-name and --alias are of models in MLflow; give --mlflow, too")
-    publication.check(None if out is None else place(out))
     from polypool.pipelines.models import exporting
     from polypool.pipelines.models.card import example
 
     steps: list[Step] = []
     if out is not None:
-        trained = exporting.export(run_id, out, publication=publication, trust=trust)
+        trained = exporting.export(run_id, out, license=license, private=private, trust=trust)
         size = sum(x.nbytes for x in trained.model.state_dict().values())
         print(
             f"written to {place(out)}: weights of {size / 1e6:,.1f} MB\n\n{example(trained, str(place(out)))}"

@@ -17,7 +17,7 @@ from polypool.infra.digests import DIGESTS, refuse_damaged, write_digests
 from polypool.infra.errors import InputError
 from polypool.infra.locks import Lock
 from polypool.infra.paths import home
-from polypool.infra.storage import CARD, Publication, Repository, Url, exists, is_hub, place, upload
+from polypool.infra.storage import CARD, Url, exists, is_hub, place, upload
 from polypool.infra.tracking import (
     HOME,
     Tracker,
@@ -42,14 +42,14 @@ _PACKAGES = (
     *("filelock", "tqdm", "tyro", "xxhash"),
 )
 """What serving by MLflow imports beside this project, whose own code is kept with the model."""
-UNSTATED = Publication()
 
 
 def export(
     source: str,
     out: str | Path | Url,
     *,
-    publication: Publication = UNSTATED,
+    license: str = "",
+    private: bool = False,
     trust: Sequence[str] = (),
 ) -> TrainedModel:
     """Write the best model of a run to a folder or URL, and return it loaded.
@@ -60,16 +60,26 @@ def export(
     Args:
         source: id of the run; or a folder that was exported before, which is copied with its README as it is.
         out: the folder, which must not exist yet, or be empty; or a URL.
-        publication: licence, and who may see a repository on the hub.
+        license: identifier of the hub, such as apache-2.0; nothing is stated where empty.
+        private: make a new repository on the hub private.
         trust: modules whose code the run may name.
 
     Raises:
         InputError: no such run, it has no model, the folder is in use, or the storage refuses or does not answer.
     """
     out = place(out)
-    publication.check(out)
+    if private and not is_hub(out):
+        raise InputError("--private is of a repository on the hub; write to one, such as hf://user/name")
     if isinstance(out, Url):
-        return _export_to_url(source, out, publication=publication, trust=trust)
+        if not is_hub(out) and exists(out / RUN):
+            raise InputError(f"{out}: exists already; choose another folder with --out")
+        with tempfile.TemporaryDirectory(prefix="polypool.") as temporary:
+            part = Path(temporary)
+            trained = _write(source, part, name=str(out), license=license, trust=trust)
+            names = sorted((file.name for file in part.iterdir()), key=lambda name: name == RUN)
+            about = f"Export {trained.run.label} with {trained.run.aggregator}"
+            upload(part, out, names, about=about, private=private)
+        return trained
     out = out.absolute()
     with Lock(out.with_name(f".{out.name}.lock"), of=f"{out}: another export writes this folder"):
         if out.exists() and (not out.is_dir() or any(out.iterdir())):
@@ -77,24 +87,8 @@ def export(
         with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as temporary:
             part = Path(temporary) / "part"
             part.mkdir()
-            trained = _write(source, part, name=out.name, license=publication.license, trust=trust)
+            trained = _write(source, part, name=out.name, license=license, trust=trust)
             os.replace(part, out)
-    return trained
-
-
-def _export_to_url(source: str, out: Url, *, publication: Publication, trust: Sequence[str]) -> TrainedModel:
-    repository = Repository.of(out) if is_hub(out) else None
-    if not repository and exists(out / RUN):
-        raise InputError(f"{out}: exists already; choose another folder with --out")
-    with tempfile.TemporaryDirectory(prefix="polypool.") as temporary:
-        part = Path(temporary)
-        trained = _write(source, part, name=str(out), license=publication.license, trust=trust)
-        names = sorted((file.name for file in part.iterdir()), key=lambda name: name == RUN)
-        if repository:
-            about = f"Export {trained.run.label} with {trained.run.aggregator}"
-            repository.push(part, names, private=publication.private, about=about)
-        else:
-            upload(part, out, names)
     return trained
 
 

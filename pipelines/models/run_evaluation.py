@@ -15,7 +15,7 @@ from functools import partial
 from polypool.infra.errors import InputError
 from polypool.infra.paths import home
 from polypool.infra.tracking import PARENT, Tracker, tracking_uri
-from polypool.pipelines.models.trained import TrainedModel, load_run
+from polypool.pipelines.models.trained import TrainedModel, load
 from polypool.pipelines.recipes.load import Ensemble, named_run
 from polypool.pipelines.training.record import (
     Described,
@@ -122,7 +122,7 @@ def start_ensemble(ensemble: Ensemble) -> str:
     with at_work(tracker):
         run_ids = [start(run, more_tags={PARENT: tracker.run_id}) for run in runs]
         tracker.params({"members": ",".join(run_ids)})
-        models = [load_run(run_id) for run_id in run_ids]
+        models = [load(run_id) for run_id in run_ids]
         _log(tracker, models, evaluate(models, protocols=[ensemble.protocol], split="test"), "test")
     return tracker.run_id
 

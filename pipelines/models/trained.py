@@ -353,28 +353,16 @@ def load(
         InputError: no such folder or run, a file of the model is missing or damaged, it belongs to another version, or
             names a module that is not trusted; or other data do not fit the model.
     """
-    if isinstance(found := place(source), Url):
+    found, tracker = place(source), None
+    if isinstance(found, Url):
         return _load_url(found, task=task, data=data, other_data=other_data, trust=trust)
     if isinstance(source, Path) or "/" in source or (source and found.is_dir()):
         folder = existing_folder(found, what="a folder that `polypool export` wrote")
-        return _load_folder(folder, task=task, data=data, other_data=other_data, trust=trust)
-    return load_run(source, task=task, data=data, other_data=other_data, trust=trust)
-
-
-def load_run(
-    named: str,
-    *,
-    task: str = "",
-    data: OtherData = OWN,
-    other_data: bool = False,
-    trust: Sequence[str] = (),
-) -> TrainedModel:
-    """Load the best checkpoint of a run, as `load` does; the model has the run's tracker."""
-    uri = tracking_uri(home())
-    tracker = Tracker.attach(uri, resolve_run(uri, named), running=False)
-    return _load_folder(
-        best_checkpoint(tracker), task=task, data=data, other_data=other_data, trust=trust, tracker=tracker
-    )
+    else:
+        uri = tracking_uri(home())
+        tracker = Tracker.attach(uri, resolve_run(uri, source), running=False)
+        folder = best_checkpoint(tracker)
+    return _load_folder(folder, task=task, data=data, other_data=other_data, trust=trust, tracker=tracker)
 
 
 def _load_url(

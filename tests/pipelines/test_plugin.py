@@ -25,7 +25,7 @@ from polypool.infra.spec import trust_modules
 from polypool.infra.tracking import Tracker, find_runs, tracking_uri
 from polypool.pipelines.commands.search import search
 from polypool.pipelines.comparison.comparison import compare
-from polypool.pipelines.models.trained import load, load_run
+from polypool.pipelines.models.trained import load
 from polypool.pipelines.recipes.load import derive
 from polypool.pipelines.training import train as start
 from polypool.pipelines.training.sweep import make_trials
@@ -208,7 +208,7 @@ def test_every_verb_takes_its_task_or_says_in_a_line_why_not(home, said):
 
     assert re.search(rf"word_recall +{reached:.2f}", said("evaluate", ours))
     together = said("evaluate", ours, theirs)
-    models = load_run(ours), load_run(theirs)
+    models = load(ours), load(theirs)
     data = models[0].adapter.data("test")
     scores = [m.adapter.scorer(m.model, "test")(slice(None), slice(None)) for m in models]
     expected = 100 * (((scores[0] + scores[1]) / 2).argmax(dim=1) == data.word).float().mean().item()

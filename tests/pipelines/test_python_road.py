@@ -70,7 +70,7 @@ def test_from_a_table_to_a_search(tmp_path, monkeypatch):
     [
         (lambda: pp.ingest("tables", file="a.csv", out="x"), "Did you mean 'table'"),
         (lambda: pp.ingest("table", files="a.csv", out="x"), "unknown option of ingest table 'files'"),
-        (lambda: pp.ingest("karpathy", out="x"), "json is missing"),
+        (lambda: pp.ingest("karpathy", out="x"), "ingest karpathy: missing .* argument: 'json'"),
         (lambda: pp.extract("nowhere", out="x"), "nowhere"),
     ],
 )

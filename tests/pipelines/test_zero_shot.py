@@ -12,7 +12,7 @@ from polypool.infra.registry import BACKBONES, ENCODERS, TASKS, Spec
 from polypool.infra.store import StoreWriter
 from polypool.infra.tracking import tracking_uri
 from polypool.pipelines.comparison.comparison import compare
-from polypool.pipelines.models.trained import load_run
+from polypool.pipelines.models.trained import load
 from polypool.pipelines.training.train import start
 from polypool.tasks.datasets.corpus import Item, write_corpus
 from polypool.tasks.run import Data, Optim, Run
@@ -51,7 +51,7 @@ def expected_scores(kind: str, run_id: str) -> np.ndarray:
     """The mean of unit frames against texts, by the whole model of transformers."""
     from transformers import AutoModel
 
-    trained = load_run(run_id)
+    trained = load(run_id)
     adapter, data = trained.adapter, trained.adapter.data("test")
     model = AutoModel.from_pretrained(trained.model.text.encoder.name).eval()
     words, rows = ENCODERS.get(f"{kind}_text").tokenizer(adapter.assets["text"]), []
@@ -71,7 +71,7 @@ def expected_scores(kind: str, run_id: str) -> np.ndarray:
 def test_a_run_without_training_scores_as_the_whole_model_does(home, pairs, kind):
     run = pairs[kind]
     run_id = start(run)
-    trained = load_run(run_id)
+    trained = load(run_id)
     found_VT = trained.adapter.scorer(trained.model, "test")(slice(None), slice(None)).numpy()
     expected_VT = expected_scores(kind, run_id)
     np.testing.assert_allclose(found_VT, expected_VT, atol=1e-5)

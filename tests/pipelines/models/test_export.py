@@ -21,7 +21,7 @@ from polypool.infra.errors import InputError
 from polypool.infra.registry import TASKS
 from polypool.infra.tracking import Tracker, tracking_uri
 from polypool.pipelines.models.exporting import export
-from polypool.pipelines.models.trained import load, load_run
+from polypool.pipelines.models.trained import load
 from polypool.pipelines.training import train as start
 from polypool.pipelines.training.checkpoint import load_weights, save_weights
 from polypool.pipelines.training.record import tags as tags_of
@@ -184,7 +184,7 @@ def test_a_run_that_no_training_made_is_named_with_what_to_give(run, home, kind,
     made = record(home, run, kind=kind)
     made.text("compare.md", "a table")
     with pytest.raises(InputError) as error:
-        load_run(made.run_id)
+        load(made.run_id)
     assert str(error.value) == f"run {made.run_id} has no model: {message}"
 
 
@@ -196,11 +196,11 @@ def test_a_changed_bit_of_a_model_is_found(run, home, file):
     middle = len(data) // 2
     path.write_bytes(data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :])
     with pytest.raises(InputError, match=f"damaged: .*`polypool train rerun {run_id}`|digests.json"):
-        load_run(run_id)
+        load(run_id)
 
 
 def test_weights_that_are_not_finite_are_refused(run, home, tmp_path):
-    trained = load_run(keep_run(run))
+    trained = load(keep_run(run))
     with torch.no_grad():
         next(trained.model.parameters()).view(-1)[0] = torch.nan
     save_weights(trained.model, tmp_path / "model.safetensors")

@@ -12,7 +12,7 @@ from verbs import called
 from polypool.infra.tracking import tracking_uri
 from polypool.pipelines.comparison.comparison import compare
 from polypool.pipelines.models import run_evaluation
-from polypool.pipelines.models.trained import TrainedModel, load_run
+from polypool.pipelines.models.trained import TrainedModel, load
 from polypool.tasks.run import Run
 from polypool.tasks.scoring.metrics import Positives, rank_queries, recall
 
@@ -55,7 +55,7 @@ def expected(scores: tuple[torch.Tensor, ...]) -> float:
 
 
 def test_a_run_is_scored_with_a_bank_of_training_queries(run):
-    trained = load_run(keep_run(run))
+    trained = load(keep_run(run))
     found = trained.evaluate("whole-qbnorm")
     assert found.protocol == "whole-qbnorm"
     assert found.metrics["rsum"] == pytest.approx(
@@ -66,7 +66,7 @@ def test_a_run_is_scored_with_a_bank_of_training_queries(run):
 
 
 def test_an_ensemble_is_scored_with_the_mean_of_the_banks(run):
-    models = [load_run(keep_run(replace(run, seed=seed))) for seed in (0, 1)]
+    models = [load(keep_run(replace(run, seed=seed))) for seed in (0, 1)]
     plain, found = run_evaluation.evaluate(models, protocols=["whole", "whole-qbnorm"], split="test")
     means = tuple(torch.stack(of).mean(dim=0) for of in zip(*map(cosines, models), strict=True))
     assert found.metrics["rsum"] == pytest.approx(expected(means), abs=1e-6)
@@ -91,7 +91,7 @@ def test_numbers_have_names_and_tables_of_their_own(run, home):
 def test_what_makes_no_sense_is_refused_before_anything_is_encoded(run, home, monkeypatch):
     pairs, more = (keep_run(replace(run, cross="cross_modal(heads=2)", seed=seed)) for seed in (0, 1))
     questions = keep_run(make_questions(home / "questions"))
-    kind = type(load_run(pairs).adapter)
+    kind = type(load(pairs).adapter)
     monkeypatch.setattr(kind, "scorer", lambda *_: pytest.fail("it encodes the split"))
     for words, message in (
         ((pairs, "--rescore", "qbnorm"), "takes a model that looks at every pair too long"),

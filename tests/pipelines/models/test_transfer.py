@@ -14,7 +14,7 @@ from polypool.infra.store import FeatureStore, StoreWriter
 from polypool.infra.tracking import tracking_uri
 from polypool.pipelines.comparison.comparison import compare
 from polypool.pipelines.comparison.results import groups_of
-from polypool.pipelines.models.trained import load, load_run
+from polypool.pipelines.models.trained import load
 from polypool.tasks.inputs.other_data import OtherData
 from polypool.tasks.run import Run
 
@@ -53,7 +53,7 @@ def refused(*words: str) -> str:
 
 def test_the_model_keeps_what_it_knows_of_its_own_data(run, other):
     run_id = keep_run(run)
-    own, moved = load_run(run_id), load(run_id, data=data_of(other))
+    own, moved = load(run_id), load(run_id, data=data_of(other))
     assert (own.trained_on, moved.trained_on, moved.run.data.dataset) == ("", "tiny", "other")
     assert data_of(other, dataset="").of(own.run).data.dataset == "corpus"
     assert moved.adapter.assets == own.adapter.assets

@@ -2,13 +2,14 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 from dataclasses import replace
 from hashlib import sha256
 
 import numpy as np
 import pytest
 import torch
-from asgi import ask
+from starlette.testclient import TestClient
 
 from polypool.infra.errors import AwayError
 from polypool.pipelines.models.search import Query
@@ -18,6 +19,17 @@ from polypool.pipelines.serving.service import RowQueue
 
 TOKEN = "a token of some length"
 SET = [[0.5] * 10, [1] * 10]
+
+
+def ask(app, path, body=None, **headers):
+    """GET a path, or POST JSON, or bytes as they are; return the status, the headers and the parsed answer."""
+    client = TestClient(app, base_url="http://127.0.0.1:8000", raise_server_exceptions=False)
+    sent = {"content-type": "application/json"} | {name.replace("_", "-"): of for name, of in headers.items()}
+    data = body if isinstance(body, bytes | None) else json.dumps(body)
+    got = client.request(
+        "GET" if body is None else "POST", client.base_url.join(path), content=data, headers=sent
+    )
+    return got.status_code, got.headers, got.json()
 
 
 @pytest.fixture(scope="module")
@@ -41,26 +53,35 @@ def test_addresses_give_what_the_model_gives(app, words):
     np.testing.assert_allclose(
         [row["embedding"] for row in body["rows"]], torch.stack(expected).cpu(), atol=1e-5
     )
-    found = ask(app, "/search", {"rows": rows, "k": 2}).body["rows"]
+    found = ask(app, "/search", {"rows": rows, "k": 2})[2]["rows"]
     assert [len(row["hits"]) for row in found] == [2, 2]
-    assert found[0]["hits"][0].keys() == {"rank", "score", "id", "caption"}
-    assert len(ask(app, "/search", {"rows": rows[:1]}).body["rows"][0]["hits"]) == 10
-    (scored,) = ask(app, "/score", {"rows": [{"text": "a dog", "features": SET}]}).body["rows"]
+    assert found[0]["hits"][0].keys() == {"rank", "score", "id", "caption"}, "no path of this machine"
+    hits = trained.search("a dog", 10)
+    shown = ask(app, "/search", {"rows": rows[:1]})[2]["rows"][0]["hits"]
+    assert [(hit["rank"], hit["id"], hit["caption"]) for hit in shown] == [
+        (hit.rank, hit.id, hit.caption) for hit in hits
+    ]
+    (scored,) = ask(app, "/score", {"rows": [{"text": "a dog", "features": SET}]})[2]["rows"]
     assert scored["score"] == pytest.approx(float(trained.scores([x_ND], ["a dog"])), abs=1e-5)
-    assert ask(app, "/health").body == {"status": "ok"}
-    assert Described.model_validate(ask(app, "/").body) == words.described
+    assert ask(app, "/health")[2] == {"status": "ok"}
+    assert Described.model_validate(ask(app, "/")[2]) == words.described
 
 
 def test_pictures_and_questions(pictures, questions):
-    trained = pictures.trained
+    trained, app = pictures.trained, application(pictures)
     file = trained.adapter.corpus.image_path(trained.adapter.corpus.items("test")[0])
     row = {"image": base64.b64encode(file.read_bytes()).decode()}
-    found = ask(application(pictures), "/search", {"rows": [row], "k": 3}).body["rows"][0]["hits"]
+    found = ask(app, "/search", {"rows": [row], "k": 3})[2]["rows"][0]["hits"]
     hits = trained.open_search().find(Query(file=file), 3)
     assert [(hit["id"], hit["caption"]) for hit in found] == [(hit.id, hit.caption) for hit in hits]
-    asks = {"rows": [{"text": "what is there?", "features": [[1.0] * questions.described.features]}]}
-    (answer,) = ask(application(questions), "/answer", asks).body["rows"]
-    assert answer.keys() == {"answer", "probability"}
+    (row,) = ask(app, "/embed", {"rows": [row]})[2]["rows"]
+    expected = trained.encode_visual([pictures.reader.files.of(file, video=False)])[0]
+    np.testing.assert_allclose(row["embedding"], expected.cpu(), atol=1e-5)
+    x_ND = [[1.0] * questions.described.features]
+    asks = {"rows": [{"text": "what is there?", "features": x_ND}]}
+    (answer,) = ask(application(questions), "/answer", asks)[2]["rows"]
+    ((best, probability),) = questions.trained.answers([np.array(x_ND, np.float32)], ["what is there?"])
+    assert answer == {"answer": best, "probability": pytest.approx(probability, abs=1e-5)}
     message = "row 0: a question is about an image; give 'features', and 'text', not 'text'"
     refused_with(application(questions), "/answer", {"rows": [{"text": "what is there?"}]}, message)
     other = base64.b64encode(b"no picture").decode()
@@ -68,17 +89,15 @@ def test_pictures_and_questions(pictures, questions):
         ("no base64!", "row 1: 'image' must be the image's file in base64"),
         (other, "row 1: the file that you sent: does not decode as an image"),
     ):
-        refused_with(
-            application(pictures), "/embed", {"rows": [{"text": "a dog"}, {"image": image}]}, message
-        )
+        refused_with(app, "/embed", {"rows": [{"text": "a dog"}, {"image": image}]}, message)
 
 
 def test_the_schema_names_what_this_model_has(app, questions):
-    found = ask(app, "/openapi.json").body
+    found = ask(app, "/openapi.json")[2]
     assert found["paths"].keys() == {"/", "/health", "/embed", "/score", "/search"}
     assert found["components"]["schemas"]["Row"]["properties"].keys() == {"features", "image", "text"}
     assert found["paths"]["/embed"]["post"]["responses"].keys() == {"200", "4XX", "503"}
-    assert ask(application(questions), "/openapi.json").body["paths"].keys() == {"/", "/health", "/answer"}
+    assert ask(application(questions), "/openapi.json")[2]["paths"].keys() == {"/", "/health", "/answer"}
 
 
 def sets(*vectors):
@@ -133,8 +152,8 @@ def refused_with(app, path, body, message):
     ],
 )
 def test_who_is_refused_is_told_why(app, path, headers, status, message):
-    found = ask(app, path, {"rows": [{"text": "a dog"}]}, **headers)
-    assert (found.status, found.body["error"][: len(message)]) == (status, message)
+    code, _, body = ask(app, path, {"rows": [{"text": "a dog"}]}, **headers)
+    assert (code, body["error"][: len(message)]) == (status, message)
 
 
 def test_a_token_is_asked_for_but_of_who_looks_after_the_service(words, monkeypatch):
@@ -147,8 +166,8 @@ def test_a_token_is_asked_for_but_of_who_looks_after_the_service(words, monkeypa
             status, said, body = ask(app, path, **headers)
             assert (status, said["www-authenticate"]) == (401, "Bearer")
             assert "Authorization: Bearer TOKEN" in body["error"]
-    assert ask(app, "/health").status == 200
-    assert ask(app, "/", authorization=f"Bearer {TOKEN}", host="any.example").status == 200
+    assert ask(app, "/health")[0] == 200
+    assert ask(app, "/", authorization=f"Bearer {TOKEN}", host="any.example")[0] == 200
 
 
 def test_who_waits_too_long_or_comes_too_many_may_ask_again(words, monkeypatch):
@@ -168,8 +187,8 @@ def test_who_waits_too_long_or_comes_too_many_may_ask_again(words, monkeypatch):
         (broken, 500, "the service failed at this request"),
     ):
         monkeypatch.setattr(RowQueue, "answer", does)
-        found = ask(application(words), "/embed", {"rows": [{"text": "a dog"}]})
-        assert (found.status, found.body["error"][: len(message)]) == (status, message)
-        assert ("retry-after" in found.headers) == (status == 503)
+        code, headers, body = ask(application(words), "/embed", {"rows": [{"text": "a dog"}]})
+        assert (code, body["error"][: len(message)]) == (status, message)
+        assert ("retry-after" in headers) == (status == 503)
     monkeypatch.setattr(words, "check", lambda: 1 / 0)
-    assert ask(application(words), "/health").status == 503
+    assert ask(application(words), "/health")[0] == 503

@@ -54,45 +54,20 @@ def pages(pool, server, texts):
     return [pool.submit(get, server, f"/?{urlencode({'q': text})}") for text in texts]
 
 
-def test_two_hundred_at_once_are_answered_together_and_pictures_meanwhile(page, held):
-    texts = [f"a dog {number}" for number in range(200)]
+def test_queries_at_once_are_answered_together_and_pictures_meanwhile(page, held):
+    texts = [f"a dog {number}" for number in range(40)]
     with ThreadPoolExecutor(len(texts)) as pool:
         answers = pages(pool, page, texts)
         assert get(page, f"/picture?id={page.search.items[0].id}")[0] == 200, "while the model computes"
         assert soon(lambda: held.asked == len(texts))
         held.go.set()
         answers = [answer.result() for answer in answers]
-    assert [status for status, _, _ in answers] == [200] * 200
+    assert [status for status, _, _ in answers] == [200] * 40
     htmls = [data.decode() for _, _, data in answers]
     assert all(f'value="{text}"' in html for text, html in zip(texts, htmls, strict=True))
     assert sorted(text for call in held.calls for text in call) == sorted(texts)
     assert max(map(len, held.calls)) == Limits().max_batch, "what waited was answered together"
     assert ids(htmls[7]) == [hit.id for hit in page.search.find(Query(text=texts[7]), 10)]
-
-
-def test_a_failure_is_one_querys_and_shows_nothing_of_its_cause(page, held, monkeypatch, caplog):
-    search, find = page.search, page.search.find_each
-
-    def broken(queries, k):
-        if any(query.text == "a secret" for query in queries):
-            raise RuntimeError("a secret of the model")
-        return find(queries, k)
-
-    monkeypatch.setattr(search, "find_each", broken)
-    texts = ["a dog", "a secret", *(f"a cat {number}" for number in range(6))]
-    with ThreadPoolExecutor(len(texts)) as pool:
-        answers = pages(pool, page, texts[:1])
-        held.at_work.wait(60)
-        answers += pages(pool, page, texts[1:])
-        assert soon(lambda: held.asked == len(texts))
-        held.go.set()
-        answers = [answer.result() for answer in answers]
-    assert any(len(call) > 1 and "a secret" in call for call in held.calls), "it was answered with others"
-    assert [status for status, _, _ in answers] == [500 if text == "a secret" else 200 for text in texts]
-    for _, headers, data in answers:
-        assert b"secret of" not in data
-        assert headers["Cross-Origin-Resource-Policy"] == "same-origin"
-    assert "the model failed at a row" in caplog.text
 
 
 def test_one_that_waits_too_long_is_refused_and_costs_no_more(trained, held):

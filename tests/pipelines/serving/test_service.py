@@ -6,10 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from polypool.infra.compute.device import device_of, on_device
 from polypool.infra.errors import FaultError, InputError
-from polypool.pipelines.models.search import Query
-from polypool.pipelines.models.trained import load
 from polypool.pipelines.serving.schema import Settings
 from polypool.pipelines.serving.service import ModelRequest, Service
 
@@ -21,40 +18,9 @@ def sets(width: int, count: int = 5) -> list[np.ndarray]:
     return [np.random.default_rng(n).random((1 + n, width), dtype=np.float32) for n in range(count)]
 
 
-def test_answers_are_those_of_the_model(pictures, pictures_run):
-    trained = load(pictures.settings.source)
-    features = sets(pictures.described.features)
-    picture = trained.adapter.corpus.image_path(trained.adapter.corpus.items("test")[0])
-    asked = [ModelRequest(route="embed", text=text) for text in TEXTS]
-    asked += [ModelRequest(route="embed", features=x) for x in features]
-    asked += [ModelRequest(route="embed", image=picture.read_bytes())]
-    found = [answer["embedding"] for answer in pictures.answer(asked)]
-    np.testing.assert_allclose(found[:4], trained.encode_text(TEXTS).cpu(), atol=1e-5)
-    np.testing.assert_allclose(found[4:9], trained.encode_visual(features).cpu(), atol=1e-5)
-    search = trained.open_search()
-    made = search.reader.visual_batch([Query(file=picture)])
-    described = trained.model.encode_visual(on_device(made, device_of(trained.model)))
-    np.testing.assert_allclose(found[9], described.vectors[0].detach().cpu(), atol=1e-5)
-    (score,) = pictures.answer([ModelRequest(route="score", text=TEXTS[0], features=features[2])])
-    assert score["score"] == pytest.approx(float(trained.scores(features[2:3], TEXTS[:1])), abs=1e-5)
-    asked = [
-        ({"text": TEXTS[0]}, Query(text=TEXTS[0]), 3),
-        ({"image": picture.read_bytes()}, Query(file=picture), 3),
-        ({"text": TEXTS[1]}, Query(text=TEXTS[1]), 1),
-    ]
-    answers = pictures.answer([ModelRequest(route="search", **fields, k=k) for fields, _, k in asked])
-    for found, (_, query, k) in zip(answers, asked, strict=True):
-        hits = search.find(query, k)
-        expected = [(hit.rank, hit.id, hit.caption) for hit in hits]
-        assert [(hit["rank"], hit["id"], hit["caption"]) for hit in found["hits"]] == expected
-        assert [hit["score"] for hit in found["hits"]] == pytest.approx([hit.score for hit in hits], abs=1e-5)
-        assert "file" not in found["hits"][0], "where files lie here is nobody's business"
-
-
 @pytest.mark.parametrize(
     "change",
     [
-        {"aggregator": "slots(k=2, heads=2, head_width=8)"},
         {"aggregator": "late", "similarity": "wti"},
         {"aggregator": "probabilistic", "similarity": "csd", "objective": "pcmepp"},
     ],
@@ -85,20 +51,13 @@ def test_an_answer_is_the_same_whoever_is_answered_beside(words_run, of_run, cha
         assert shape[0] == 3, "zeros that fill a set up are no vectors"
 
 
-def test_questions_are_answered_and_pairs_scored(questions, words_run, of_run):
-    assert questions.described.routes == ["answer"]
-    trained, features = load(questions.settings.source), sets(questions.described.features, 4)
-    asked = [ModelRequest(route="answer", text=t, features=x) for t, x in zip(TEXTS, features, strict=True)]
-    found = [answer["answers"][0] for answer in questions.answer(asked)]
-    expected = trained.answers(features, TEXTS)
-    assert [answer["answer"] for answer in found] == [answer for answer, _ in expected]
-    assert [answer["probability"] for answer in found] == pytest.approx([p for _, p in expected], abs=1e-5)
+def test_pairs_are_scored(words_run, of_run):
     service = of_run(replace(words_run, aggregator="score_attention(heads=2)"))
     assert (service.described.routes, service.described.shape) == (["score", "search"], [])
     service.check()
     x = sets(service.described.features)[3]
     (score,) = service.answer([ModelRequest(route="score", text=TEXTS[0], features=x)])
-    of_pair = load(service.settings.source).scores([x], TEXTS[:1])
+    of_pair = service.trained.scores([x], TEXTS[:1])
     assert score["score"] == pytest.approx(float(of_pair), abs=1e-5)
 
 

@@ -29,7 +29,7 @@ from polypool.infra.ray import ray_session
 from polypool.infra.tracking import RunRecord, Tracker, find_runs, tracking_uri
 from polypool.pipelines.commands.train import Resume, show, train
 from polypool.pipelines.models import run_evaluation
-from polypool.pipelines.models.trained import load_run
+from polypool.pipelines.models.trained import load
 from polypool.pipelines.training import train as training
 from polypool.pipelines.training.loop import trainer
 from polypool.pipelines.training.record import tags
@@ -97,13 +97,13 @@ def test_a_run_is_tracked_whole_and_evaluated_again_to_the_same_numbers(workers,
     assert record.metrics["whole/rsum"] > 2 * record.metrics["test/chance"]
     assert {"dev/rsum", "dev/best_rsum", "train/loss", "time/train_seconds"} <= record.metrics.keys()
     assert from_json(attached(run_id).read_json("run.json")) == of
-    found = run_evaluation.evaluate([load_run(run_id)], protocols=["whole"], split="test")[0]
+    found = run_evaluation.evaluate([load(run_id)], protocols=["whole"], split="test")[0]
     for name in ("rsum", "i2t/meanr"):
         assert found.metrics[name] == pytest.approx(record.metrics[f"whole/{name}"])
 
 
 def test_an_ensemble_is_the_mean_of_score_matrices(finished, run):
-    members = [load_run(run_id) for run_id in (finished, keep_run(replace(run, seed=1)))]
+    members = [load(run_id) for run_id in (finished, keep_run(replace(run, seed=1)))]
     found = run_evaluation.evaluate(members, protocols=["whole"], split="test")[0]
     first, second = (m.adapter.scorer(m.model, "test")(slice(None), slice(None)) for m in members)
     expected = members[0].adapter.evaluate_scores(lambda r, c: ((first + second) / 2)[r, c], "test", "whole")

@@ -19,7 +19,7 @@ from polypool.infra.registry import TASKS
 from polypool.infra.tracking import tracking_uri
 from polypool.pipelines.comparison.comparison import compare
 from polypool.pipelines.models import run_evaluation
-from polypool.pipelines.models.trained import load_run
+from polypool.pipelines.models.trained import load
 from polypool.tasks.datasets.coco_judgments import eccv_files, read_cxc, read_eccv
 from polypool.tasks.datasets.corpus import Corpus, write_corpus
 from polypool.tasks.scoring.crisscrossed import right_answers
@@ -189,7 +189,7 @@ def test_protocols_stand_side_by_side_and_are_compared(home, run):
     words = (word for name in MADE for word in ("--protocol", name))
     code, shown, error = called("evaluate", run_id, *words)
     assert code == 0, error
-    trained = load_run(run_id)
+    trained = load(run_id)
     logged = trained.tracker.metrics()
     lines = {
         " ".join(line.split()[:-3]): line.split()[-3:]
@@ -213,7 +213,7 @@ def test_protocols_stand_side_by_side_and_are_compared(home, run):
     assert {f"small-eccv/{name}": value for name, value in alone.metrics.items()}.items() <= logged.items()
     described = {"map_at_r"} | {f"{d}/{n}" for d in ("i2t", "t2i") for n in ("map_at_r", "r_precision", "R1")}
     assert reproduced(alone) == described
-    together = run_evaluation.evaluate([trained, load_run(run_id)], protocols=MADE, split="test")
+    together = run_evaluation.evaluate([trained, load(run_id)], protocols=MADE, split="test")
     assert [each.metrics["i2t/R1"] for each in together] == pytest.approx(
         [logged[f"{each}/i2t/R1"] for each in MADE]
     )

@@ -11,7 +11,7 @@ from toy import WORDS, toy_run
 
 from polypool.encoders.text.bigru import BiGRU
 from polypool.encoders.visual.stored import Frames
-from polypool.pipelines.models.trained import load_run
+from polypool.pipelines.models.trained import load
 from polypool.tasks.models.parts import Parts, retrieval_model
 from polypool.tasks.models.retrieval_model import RetrievalModel
 from polypool.tasks.objectives.objective import batch_positives
@@ -64,7 +64,7 @@ def run(home) -> Run:
 
 @pytest.mark.parametrize("how", ["", "-qbnorm", "-dsl"])
 def test_an_evaluation_compares_as_many_as_it_asks_for(run, how):
-    trained = load_run(keep_run(run))
+    trained = load(keep_run(run))
     found = trained.evaluate(f"whole-vectors2{how}")
     assert found.protocol == f"whole-vectors2{how}"
     score = trained.adapter.scorer(trained.model, "test").first(2)

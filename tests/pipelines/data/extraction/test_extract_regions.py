@@ -11,6 +11,7 @@ from pictures import noise
 from PIL import Image
 
 from polypool.encoders.backbones import Backbone, Described
+from polypool.infra.errors import InputError
 from polypool.infra.pictures import BOXES, SCORES
 from polypool.infra.spec import trust_modules
 from polypool.infra.store import FeatureStore
@@ -81,16 +82,13 @@ def test_boxes_and_scores_stand_beside_the_vectors(corpus, tmp_path):
     assert videos.dim == 2 * 2, "frames keep their vectors alone, of a square two corners"
 
 
-@pytest.mark.parametrize("after", [1, 7])
-def test_what_was_stopped_goes_on_to_the_same_bytes(corpus, tmp_path, monkeypatch, after):
-    sized = partial(
-        extraction.StoreWriter, shard_bytes=2 * 3 * 2 * 2
-    )  # few sets in a shard, so that it gets ahead
-    monkeypatch.setattr(extraction, "StoreWriter", sized)
+def test_what_was_stopped_goes_on_to_the_same_bytes(corpus, tmp_path, monkeypatch):
+    few = 2 * 3 * 2 * 2  # bytes of a shard, so that vectors get ahead of columns
+    monkeypatch.setattr(extraction, "StoreWriter", partial(extraction.StoreWriter, shard_bytes=few))
     what = {"corpus": corpus, "backbone": CORNERS, "batch": 2}
     verb.extract(**what, out=tmp_path / "whole")
 
-    with interrupted(after=after):
+    with interrupted(after=7):
         verb.extract(**what, out=tmp_path / "again")
     verb.extract(**what, out=tmp_path / "again")
     assert bytes_of(tmp_path / "again") == bytes_of(tmp_path / "whole")
@@ -106,3 +104,6 @@ def test_a_new_file_is_described_as_the_stored_ones(corpus, tmp_path, monkeypatc
     path = Corpus.open(corpus).image_path(next(iter(Corpus.open(corpus).items("test"))))
     np.testing.assert_allclose(features.of(path, video=False), store[store.rows(["3"])[0]], atol=1e-6)
     assert store.column(BOXES).dim == 4
+    features.check(video=False)
+    with pytest.raises(InputError, match="the model was trained on features of images"):
+        features.check(video=True)

@@ -44,11 +44,7 @@ def extracted(run: Run, folder: Path, backbone: str, **options) -> FeatureStore:
 
 def all_texts(run: Run) -> dict[str, list[str]]:
     opened = open_corpus(run.data.corpus)
-    if run.protocol == "vqa":
-        return {split: [q.question for q in opened.questions(split)] for split in opened.splits}
-    return {
-        split: [text for item in opened.items(split) for text in item.captions] for split in opened.splits
-    }
+    return {split: [q.question for q in opened.questions(split)] for split in opened.splits}
 
 
 def states(name: str, texts: list[str]) -> list[np.ndarray]:
@@ -60,9 +56,8 @@ def states(name: str, texts: list[str]) -> list[np.ndarray]:
         return [model(**tokenizer(text, return_tensors="pt")).last_hidden_state[0].numpy() for text in texts]
 
 
-@pytest.mark.parametrize("make", [make_corpus, make_questions])
-def test_each_distinct_text_is_a_row_of_its_tokens_states(make, tmp_path, bert, new_home):
-    run = make(tmp_path, train=24, val=6, test=8)
+def test_each_distinct_text_is_a_row_of_its_tokens_states(tmp_path, bert, new_home):
+    run = make_questions(tmp_path, train=24, val=6, test=8)
     store = extracted(run, tmp_path / "texts", f"bert(name={bert!r})", dtype="float32", batch=5)
     by_split = all_texts(run)
     distinct = list(dict.fromkeys(text for texts in by_split.values() for text in texts))
@@ -132,10 +127,8 @@ def test_a_text_that_is_too_long_is_skipped_with_the_reason(corpus, bert, tmp_pa
     ("arguments", "message"),
     [
         (["--texts", "--backbone", "cells"], "'cells' reads images, not texts: leave out --texts"),
-        (["--backbone", "bert(name={bert})"], "reads texts, not images: say --texts"),
-        (["--video", "--backbone", "bert(name={bert})"], "reads texts, not videos: say --texts"),
         (["--video", "--texts", "--backbone", "bert(name={bert})"], "--video and --texts are two stores"),
-        (["--texts", "--frames", "3", "--backbone", "bert(name={bert})"], "need --video"),
+        (["--backbone", "bert(name={bert})"], "reads texts, not images: say --texts"),
     ],
 )
 def test_what_does_not_fit_is_said(corpus, bert, tmp_path, capsys, arguments, message):

@@ -8,9 +8,12 @@ from typing import Any
 
 import pytest
 import ray
-from describing import Noting
+from describing import Noting, bytes_of, corpus_of_files, in_this_process
+from pictures import noise
+from programs import soon
 
 from polypool.infra.errors import AwayError, InputError
+from polypool.pipelines.commands import extract as verb
 from polypool.pipelines.data.extraction import Batch, stream
 
 
@@ -39,21 +42,29 @@ def test_rows_come_in_order_though_one_takes_long(capfd):
 
 
 @pytest.mark.ray
-@pytest.mark.parametrize(
-    ("options", "message"), [({}, "bad2 is bad"), ({"lives": -1}, "there is no such backbone")]
-)
-def test_an_error_of_a_worker_is_raised_as_it_was(options, message, caplog):
-    coming = rows(batches("1", "bad2", "bad3", "4", "bad5"), **options)
-    with pytest.raises(InputError, match=message) as held:
+def test_an_error_of_a_worker_is_raised_as_it_was(caplog):
+    with pytest.raises(InputError, match="there is no such backbone"):
+        list(rows(batches("1", "2"), lives=-1))
+    coming = rows(batches("1", "bad2", "bad3", "4", "bad5"))
+    with pytest.raises(InputError, match="bad2 is bad") as held:
         list(coming)
-    limit = time.monotonic() + 60
-    while (free := ray.available_resources().get("CPU")) != 2 and time.monotonic() < limit:
-        time.sleep(0.1)
-    assert free == 2, f"though {held} holds all that was there"
+    assert soon(lambda: ray.available_resources().get("CPU") == 2), f"though {held} holds all that was there"
     del coming, held
     gc.collect()
     time.sleep(0.5)  # Ray tells of an error that nobody has seen when nothing holds it any more
     assert caplog.records == []
+
+
+@pytest.mark.ray
+def test_workers_write_the_bytes_that_one_process_writes(tmp_path, monkeypatch):
+    for n in range(5):
+        noise(seed=n).save(tmp_path / f"{n}.png")
+    corpus = corpus_of_files(tmp_path / "corpus", tmp_path, [f"{n}.png" for n in range(5)])
+    what = {"corpus": corpus, "backbone": "cells(grid=2, pixels=8)", "batch": 2}
+    verb.extract(**what, out=tmp_path / "ray")
+    in_this_process(monkeypatch)
+    verb.extract(**what, out=tmp_path / "here")
+    assert bytes_of(tmp_path / "ray") == bytes_of(tmp_path / "here")
 
 
 @pytest.mark.slow

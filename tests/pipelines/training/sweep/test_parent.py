@@ -12,7 +12,7 @@ from polypool.infra.tracking import RunRecord, Tracker, find_runs, tracking_uri
 from polypool.pipelines.commands.sweep import SweepOptions, sweep
 from polypool.pipelines.comparison.comparison import compare
 from polypool.pipelines.comparison.runs import list_runs
-from polypool.pipelines.models.trained import load_run
+from polypool.pipelines.models.trained import load
 from polypool.pipelines.training import sweep as module
 from polypool.pipelines.training import train as training
 from polypool.pipelines.training.sweep import Match, Plan, Row, best_of, description, make_trials, train_trial
@@ -65,7 +65,7 @@ def test_a_sweep_has_its_plan_its_runs_and_the_best_of_them(tmp_path):
         of.run_id for of in trained.values()
     }
     with pytest.raises(InputError, match="stands for a sweep; give one of its runs"):
-        load_run(parent.run_id)
+        load(parent.run_id)
 
 
 def test_a_run_that_was_there_keeps_its_parent_and_another_sweep_notes_it(tmp_path, run):
