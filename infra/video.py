@@ -1,28 +1,26 @@
-"""Videos: frames of their files, decoded in a process that may be killed, and the writing of short ones.
+"""Videos: decoding in a separate process that may be killed, and writing of short ones.
 
-Containers are of a list, read from that file alone. Frames are PyAV's or decord's, which give the same ones. Decoders
-crash, and hang until they are killed: they run in a process of their own, which is this module run as a program.
+Only the containers in `CONTAINERS` are read, and no file but the named one. Frames come from PyAV or decord, which
+return the same pixels. Decoders crash and hang on bad files, so they run in a process with bounded memory and time:
+this module as a program.
 
-PyAV seeks to places where decoding can begin, and finds each frame by its time of display; where the container has no
-times, or wrong ones, frames are counted from the first. decord contains libraries of 2020: PyAV checks each file before
-it, and decodes those of codecs and containers in which decord gives other frames.
+PyAV seeks to key frames and finds each frame by its time stamp; if time stamps are missing or wrong, frames are counted
+from the first. decord contains libraries of 2020: PyAV checks each file first, and decodes the codecs and containers in
+which decord returns other frames.
 
-The process reads requests on standard input, a line of JSON each, `{"path": str, "every": int, "at_most": int | null}`.
-The answer on standard output is a series of headers (`HEADER`), each followed by its bytes: frames, then the end of the
-video or why there are no more. The first header says that the process is ready. Its memory and time are bounded, as
-a video file may be an attack.
+Parent and process exchange lines of JSON over a socket: a request `{"path": str, "every": int, "at_most": int | null}`;
+for each frame `{"shape": [height, width, 3], "seconds": float}`, followed by its pixels; at the end `{}`, or `{"bad":
+reason}`. The first line, `{}`, says that the process is ready.
 """
 
 from __future__ import annotations
 
-import fcntl
 import importlib
 import json
 import os
 import resource
-import selectors
 import signal
-import struct
+import socket
 import subprocess
 import sys
 import time
@@ -32,9 +30,10 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import version
+from io import BufferedReader
 from pathlib import Path
 from queue import LifoQueue
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
 
 import numpy as np
 
@@ -45,7 +44,6 @@ from polypool.infra.pictures import still_picture
 
 if TYPE_CHECKING:
     from av.container import InputContainer
-    from av.packet import Packet
     from av.video.frame import VideoFrame
     from av.video.stream import VideoStream
 
@@ -60,25 +58,25 @@ CONTAINERS = {
     "ogg": "Ogg",
     "gif": "GIF",
 }
-"""Formats that are read: FFmpeg's names and the usual ones. Never playlists and scripts, which name other files."""
+"""Supported formats, by FFmpeg's names and the usual ones. Playlists and scripts name other files, and are refused."""
 MAX_PIXELS = 1 << 25
-"""Pixels of a frame: those of 8K."""
+"""Maximum pixels of a frame: 8K."""
 FEWER = "fewer frames than the file says, which is cut or damaged"
 DAMAGED = "damaged: frames in it do not decode"
 _OPTIONS = {"protocol_whitelist": "file", "format_whitelist": ",".join(CONTAINERS)}
-# units of these codecs have at most two zero bytes in a row (H.264, section 7.4.1), their lengths at most four, where
-# such stand before them, as `extradata` that begins with 1 says; elsewhere any number of zeros may stand between units
+# Units of these codecs contain at most two zero bytes in a row (H.264, section 7.4.1). If `extradata` begins with 1,
+# each unit is preceded by its length, at most four zero bytes; otherwise by any number of zeros.
 _COUNTED, _ZEROS = ("h264", "hevc"), bytes(8)
 _SEGMENT = b"\x18\x53\x80\x67"
-_SEEKING = ("mov", "matroska", "avi")  # containers with an index of the places where decoding can begin
+_SEEKING = ("mov", "matroska", "avi")  # containers with an index of key frames
 _SEEK_FROM = 8  # frames; fewer are decoded rather than skipped by a seek
 _DECORD = ("h264", "hevc", "vp8", "vp9", "mpeg4", "mpeg2video", "mpeg1video", "mjpeg")
 
 
 def choose_frames(count: int, at_most: int) -> np.ndarray:
-    """Return the numbers of up to `at_most` of `count` frames: all, or as many evenly spaced ones.
+    """Return the indices of at most `at_most` of `count` frames, evenly spaced.
 
-    They include the first and the last; positions between two frames are rounded half to even, as in HGR's code.
+    The first and the last are included; positions between two frames are rounded half to even, as in HGR's code.
     """
     if count <= at_most:
         return np.arange(count)
@@ -86,50 +84,50 @@ def choose_frames(count: int, at_most: int) -> np.ndarray:
 
 
 def sample_frames(count: int, *, every: int = 1, at_most: int | None = None) -> np.ndarray:
-    """Return the numbers of the frames 0, `every`, 2 `every`, ... of `count`, and of these at most `at_most`.
+    """Return the indices 0, `every`, 2 `every`, ... of `count` frames, thinned to at most `at_most`.
 
-    The features that HGR released for MSR-VTT have every 16th frame: 19 of a video of 300.
+    HGR's released features of MSR-VTT have every 16th frame: 19 of a video of 300.
     """
     frame_N = np.arange(0, count, every)
     return frame_N if at_most is None else frame_N[choose_frames(len(frame_N), at_most)]
 
 
 class BadVideo(Exception):
-    """A video without usable frames; the message says why, in the same words for every such video."""
+    """A video without usable frames; the message is the same for all videos with the same fault."""
 
 
 @contextmanager
 def opened(path: str, **options: str) -> Iterator[tuple[InputContainer, VideoStream]]:
-    """Open a video file, by FFmpeg's options, and the stream that a player would show; raises `BadVideo`."""
+    """Open a video file with FFmpeg's options; yield it and the stream that a player shows. Raises `BadVideo`."""
     import av
 
     if why := why_no_file(path):
         raise BadVideo(why)
     try:
         container = av.open(f"file:{path}", options=_OPTIONS | options)
-    except av.ArgumentError as error:  # of a kind that is not in the list
+    except av.ArgumentError as error:  # another format
         if still_picture(path):
             raise BadVideo("a picture, not a video") from error
         raise BadVideo(f"does not decode as a video: none of {', '.join(CONTAINERS.values())}") from error
     except av.FFmpegError as error:
         if isinstance(error, MemoryError):
             raise
-        raise BadVideo("does not decode as a video: no video file, or one that is cut or damaged") from error
+        raise BadVideo("does not decode as a video: another file, or cut or damaged") from error
     with container:
         stream = cast("VideoStream | None", container.streams.best("video"))
         if stream is None:
-            raise BadVideo("no video in it, only other streams")
+            raise BadVideo("no video stream")
         width, height = stream.codec_context.width, stream.codec_context.height
         if width * height > MAX_PIXELS:
             raise BadVideo(f"frames of more than {MAX_PIXELS:,} pixels; make it smaller")
-        # one thread, as other videos are decoded on the other cores
+        # one thread: the other cores decode other videos
         stream.thread_type, stream.codec_context.thread_count = "NONE", 1
         stream.codec_context.options = {"max_pixels": str(MAX_PIXELS)}
         yield container, stream
 
 
 SECONDS = "seconds"
-"""The column of a store with the time of each element's frame, after the first frame of its video."""
+"""Name of the store column with the time of each element's frame, in seconds after the first frame of its video."""
 
 
 class Frame(NamedTuple):
@@ -137,7 +135,7 @@ class Frame(NamedTuple):
 
     Attributes:
         x_HW3: uint8, RGB, upright.
-        seconds: when it is shown, after the first.
+        seconds: display time after the first frame.
     """
 
     x_HW3: np.ndarray
@@ -146,15 +144,15 @@ class Frame(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Timeline:
-    """The frames of a video, as its container lists them, in the order of display.
+    """The frames of a video in display order, as its container lists them.
 
     Attributes:
-        count: how many.
-        times: of display, in the stream's unit, ascending; None where the container has none.
-        keys: numbers of those at which decoding can begin, ascending; at least the first.
-        codec: FFmpeg's name of it, such as `h264`.
-        unit: seconds of the stream's unit; of a frame, where the container has no times.
-        indexed: whether the container says at which times and places decoding can begin.
+        count: number of frames.
+        times: display times in `unit`, ascending; None if the container has none.
+        keys: indices of the key frames, ascending; at least the first frame.
+        codec: FFmpeg's name, such as `h264`.
+        unit: seconds per unit of `times`; without times, per frame.
+        indexed: whether the container has an index of key frames.
     """
 
     count: int
@@ -166,39 +164,50 @@ class Timeline:
 
     @classmethod
     def of(cls, path: str) -> Timeline:
-        """Read a whole file without decoding; raises `BadVideo`."""
+        """Read a whole file without decoding. Raises `BadVideo`."""
+        packets, corrupt, zeroed, times, keys = 0, False, False, list[int | None](), set[int | None]()
         with opened(path) as (container, stream):
-            codec = stream.codec_context.codec.canonical_name
-            packets = [_Packet.of(each, codec) for each in container.demux(stream) if each.size]
+            codec, formats = stream.codec_context.codec.canonical_name, container.format.name.split(",")
+            for packet in container.demux(stream):
+                if not packet.size:
+                    continue
+                data, is_first, packets = bytes(packet), packets == 0, packets + 1
+                corrupt |= packet.is_corrupt or (is_first and not packet.is_keyframe)
+                zeroed |= _ZEROS in data.rstrip(b"\0")
+                # VP8 has reference frames that are not shown (RFC 6386, section 9.1)
+                if packet.is_discard or (codec == "vp8" and not data[0] & 0x10):
+                    continue
+                # AVI stores the decoding order only; FFmpeg guesses times that differ from it
+                times.append(None if "avi" in formats and packet.pts != packet.dts else packet.pts)
+                if packet.is_keyframe:
+                    keys.add(times[-1])
             extra = stream.codec_context.extradata or b""
-            zeroed = codec in _COUNTED and extra[:1] == b"\1" and any(packet.zeroed for packet in packets)
-            seeks = any(name in _SEEKING for name in container.format.name.split(","))
-            fewer = False
-            if "avi" in container.format.name:  # which may end before its header says
+            if "avi" in formats:  # may end before its header says
                 with open(path, "rb") as file:
-                    fewer = 8 + int.from_bytes(file.read(8)[4:], "little") > os.fstat(file.fileno()).st_size
-            # the header of an AVI file counts frames that its writer dropped, too, which have no bytes
-            fewer |= len(packets) < sum(entry.size > 0 for entry in stream.index_entries)
-            fewer |= "matroska" in container.format.name and _cut_matroska(path)
+                    corrupt |= (
+                        8 + int.from_bytes(file.read(8)[4:], "little") > os.fstat(file.fileno()).st_size
+                    )
+            # an AVI header also counts frames that its writer dropped, which have no bytes
+            corrupt |= packets < sum(entry.size > 0 for entry in stream.index_entries)
+            corrupt |= "matroska" in formats and _cut_matroska(path)
             unit, rate = stream.time_base, stream.average_rate or stream.guessed_rate
-        if fewer or any(packet.corrupt for packet in packets) or (packets and not packets[0].key):
+        if corrupt:
             raise BadVideo(FEWER)
-        if zeroed:
+        if zeroed and codec in _COUNTED and extra[:1] == b"\1":
             raise BadVideo(DAMAGED)
-        shown = [packet for packet in packets if packet.shown]
-        key_of = {packet.time: packet.key for packet in shown if packet.time is not None}
-        if len(key_of) < len(shown):  # a time is missing, or two frames have the same one
-            frame = float(1 / rate) if rate else 0.0
-            return cls(count=len(shown), times=None, keys=(0,), codec=codec, unit=frame)
-        times = sorted(key_of)
-        keys = {0, *(number for number, time in enumerate(times) if seeks and key_of[time])}
+        known = sorted({time for time in times if time is not None})
+        if len(known) < len(times):  # a time is missing, or two frames have the same one
+            return cls(
+                count=len(times), times=None, keys=(0,), codec=codec, unit=float(1 / rate) if rate else 0.0
+            )
+        indexed = not {*_SEEKING}.isdisjoint(formats)
         return cls(
-            count=len(shown),
-            times=tuple(times),
-            keys=tuple(sorted(keys)),
+            count=len(times),
+            times=tuple(known),
+            keys=(0, *(number for number, time in enumerate(known) if number and indexed and time in keys)),
             codec=codec,
             unit=float(unit or 0),
-            indexed=seeks,
+            indexed=indexed,
         )
 
     def seconds(self, number: int) -> float:
@@ -206,14 +215,14 @@ class Timeline:
         return self.unit * (number if self.times is None else self.times[number] - self.times[0])
 
     def begin(self, number: int) -> int:
-        """Return the last frame, up to this one, at which decoding can begin."""
+        """Return the last key frame up to this frame."""
         return self.keys[bisect_right(self.keys, number) - 1]
 
 
 def _cut_matroska(path: str) -> bool:
-    """Whether a Matroska or WebM file is cut, which FFmpeg takes for the end of the video."""
+    """Whether a Matroska or WebM file is truncated, which FFmpeg treats as the end of the video."""
     with open(path, "rb") as file:
-        file.seek(4)  # the mark of the header, which FFmpeg has found
+        file.seek(4)  # the header's id, which FFmpeg has checked
         file.seek(_size(file) or 0, os.SEEK_CUR)
         if file.read(4) != _SEGMENT or (size := _size(file)) is None:
             return False
@@ -221,10 +230,10 @@ def _cut_matroska(path: str) -> bool:
 
 
 def _size(file: BinaryIO) -> int | None:
-    """Read a number of Matroska (RFC 8794, section 4): zeros before the first one count the bytes that follow.
+    """Read a variable-length size (RFC 8794, section 4): leading zero bits count the bytes that follow.
 
     Returns:
-        the number; None where it is all ones, for unknown.
+        The size; None for all ones, an unknown size.
     """
     (first,) = file.read(1) or b"\xff"
     more = 8 - first.bit_length()
@@ -232,37 +241,18 @@ def _size(file: BinaryIO) -> int | None:
     return None if number == (1 << 7 * (more + 1)) - 1 else number
 
 
-@dataclass(frozen=True)
-class _Packet:
-    time: int | None
-    key: bool
-    shown: bool
-    corrupt: bool
-    zeroed: bool
-
-    @classmethod
-    def of(cls, packet: Packet, codec: str) -> _Packet:
-        # VP8 has reference frames that are not shown, which a bit marks (RFC 6386, section 9.1)
-        hidden = codec == "vp8" and not bytes(packet)[0] & 0x10
-        # AVI knows the order of decoding alone, and times that differ from it are guessed
-        guessed = packet.stream.container.format.name == "avi" and packet.pts != packet.dts
-        time = None if guessed else packet.pts
-        shown, zeroed = not (hidden or packet.is_discard), _ZEROS in bytes(packet).rstrip(b"\0")
-        return cls(time, packet.is_keyframe, shown, packet.is_corrupt, zeroed)
-
-
 def frames(path: str, *, every: int = 1, at_most: int | None = None, decoder: str = "av") -> Iterator[Frame]:
-    """Yield frames of a video in order; others are neither converted nor kept.
+    """Yield sampled frames of a video in order.
 
     Args:
         path: the file.
-        every: the stride, from the first frame on (see `sample_frames`).
-        at_most: of these, evenly spaced ones where there are more; all where None.
+        every: stride, from the first frame on (see `sample_frames`).
+        at_most: maximum number of frames, evenly spaced among these; None for all.
         decoder: `av` or `decord`.
 
     Raises:
-        BadVideo: there is no such file, it is no video, or it is damaged, cut off or without frames; the frames
-            before the damage may have been yielded.
+        BadVideo: the file is missing, no video, damaged, truncated or without frames; frames before the damage may
+            have been yielded.
     """
     import av
 
@@ -277,19 +267,19 @@ def frames(path: str, *, every: int = 1, at_most: int | None = None, decoder: st
         raise
     except (MemoryError, av.MemoryError) as error:
         raise BadVideo("decoding needs more memory than it is given") from error
-    except Exception as error:  # decord raises RuntimeError and its own, PyAV OSError, ValueError and its own
+    except Exception as error:  # decord raises RuntimeError and others, PyAV OSError, ValueError and others
         raise BadVideo(DAMAGED) from error
 
 
 def choose_decoder(name: str = "av") -> str:
-    """Return a decoder that this machine has.
+    """Return `name` if this decoder can be imported.
 
     Raises:
-        InputError: an unknown decoder, or one that does not import.
+        InputError: an unknown decoder, or a failed import.
     """
     if name not in DECODERS:
         raise unknown("decoder", name, DECODERS)
-    # in another process: these libraries may conflict with the ones that are loaded here
+    # in a separate process: its libraries may conflict with those of this process
     if subprocess.run([sys.executable, "-c", f"import {name}"], capture_output=True).returncode:
         raise InputError(f"the decoder {name!r} does not import: pip install 'polypool[video]'")
     return name
@@ -301,16 +291,16 @@ def describe_decoder(name: str) -> str:
 
 
 class _WrongTimes(Exception):
-    """The frames do not come as the container says."""
+    """Decoded frames differ from the container's list."""
 
 
 def _by_av(path: str, timeline: Timeline, chosen: Sequence[int]) -> Iterator[np.ndarray]:
     from av.video.reformatter import VideoReformatter
 
-    colours = VideoReformatter()  # one for all frames, as it prepares tables
+    colours = VideoReformatter()  # reused, because it prepares tables
 
     def upright(frame: VideoFrame) -> np.ndarray:
-        if abs(frame.rotation) > 360:  # what FFmpeg makes of a matrix that is no rotation
+        if abs(frame.rotation) > 360:  # FFmpeg's value for a matrix that is no rotation
             raise BadVideo(DAMAGED)
         x_HW3 = colours.reformat(frame, format="rgb24", threads=1).to_ndarray()
         return np.rot90(x_HW3, frame.rotation // 90 % 4)
@@ -325,7 +315,7 @@ def _by_av(path: str, timeline: Timeline, chosen: Sequence[int]) -> Iterator[np.
 
 
 def _sought(path: str, timeline: Timeline, chosen: Sequence[int]) -> Iterator[VideoFrame]:
-    """Yield frames, each found by its time; raises `_WrongTimes`."""
+    """Yield frames, each found by its time stamp. Raises `_WrongTimes`."""
     import av
 
     if timeline.times is None:
@@ -341,7 +331,7 @@ def _sought(path: str, timeline: Timeline, chosen: Sequence[int]) -> Iterator[Vi
             try:
                 yield _found(decoded, wanted, after=None if jump else last, number_of=number_of)
             except (BadVideo, av.FFmpegError):
-                if jumped:  # perhaps to a frame at which decoding cannot begin
+                if jumped:  # perhaps to a frame that is no key frame
                     raise _WrongTimes from None
                 raise
             last = wanted
@@ -364,7 +354,7 @@ def _found(
 
 
 def _counted(path: str, chosen: Sequence[int]) -> Iterator[VideoFrame]:
-    """Yield frames by their numbers, decoding all from the first."""
+    """Yield frames by index, decoding all from the first."""
     left = iter(chosen)
     wanted = next(left, None)
     with opened(path) as (container, stream):
@@ -379,7 +369,7 @@ def _counted(path: str, chosen: Sequence[int]) -> Iterator[VideoFrame]:
 
 
 def _check(frame: VideoFrame) -> None:
-    if frame.is_corrupt:  # the decoder has invented what it could not read
+    if frame.is_corrupt:  # the decoder made up unreadable parts
         raise BadVideo(DAMAGED)
 
 
@@ -389,15 +379,15 @@ def _by_decord(path: str, timeline: Timeline, chosen: Sequence[int]) -> Iterator
         return
     import decord
 
-    # an absolute path is no address; where a frame cannot be read, decord gives its neighbour unless told otherwise
+    # An absolute path is no URL. By default decord replaces an unreadable frame by its neighbour.
     reader = decord.VideoReader(os.path.abspath(path), num_threads=1, fault_tol=0)
-    if list(reader.get_key_indices())[:1] != [0] or len(reader) != timeline.count:  # it would invent frames
+    if list(reader.get_key_indices())[:1] != [0] or len(reader) != timeline.count:  # it would make up frames
         yield from _by_av(path, timeline, chosen)
         return
     for number in chosen:  # one by one: `get_batch` may hang
         x_HWC = reader[number].asnumpy()
         height, width, _ = x_HWC.shape
-        # decord takes the bytes that fill up short lines for more channels
+        # decord returns the padding of short lines as further channels
         yield x_HWC.reshape(height, -1)[:, : 3 * width].reshape(height, width, 3)
 
 
@@ -408,12 +398,12 @@ DECODERS: dict[str, Callable[[str, Timeline, Sequence[int]], Iterator[np.ndarray
 
 
 def write_video(path: str | Path, frames_THWC: np.ndarray, *, fps: int) -> None:
-    """Write frames as MPEG-4 into an `.mp4`, with little loss.
+    """Write frames as MPEG-4 to an `.mp4` file with little loss.
 
     Args:
         path: the file; an existing one is replaced.
         frames_THWC: RGB, uint8; height and width are even.
-        fps: frames a second.
+        fps: frames per second.
 
     Raises:
         InputError: the file cannot be written.
@@ -436,32 +426,28 @@ def write_video(path: str | Path, frames_THWC: np.ndarray, *, fps: int) -> None:
 
 
 _ROOT = Path(polypool.__file__).parents[1]
-_SET_PIPE_SIZE, _PIPE = 1031, 1 << 20  # F_SETPIPE_SZ of fcntl(2) on Linux; bytes
-_START_SECONDS = 120.0  # until the process must be ready; machines can be busy
-HEADER = struct.Struct("<iiqd")
-"""Height and width of a frame, the bytes that follow, and its second; or one of the marks below, 0, the bytes, 0."""
-READY, END, BAD = -1, -2, -3
+_START_SECONDS = 120.0  # to start the process; machines can be busy
 MEMORY = 4 << 30
-"""Bytes of address space. The libraries take half a GiB of it; seventeen frames of 8K in 10 bits fit into the rest."""
+"""Address space of the process in bytes: half a GiB for libraries, and room for seventeen 8K frames of 10 bits."""
 _SPARE = 5.0
 
 
 class VideoReader:
-    """Decodes videos one after another, in a process that is started when necessary.
+    """Decodes one video at a time, in a process that is started when necessary.
 
-    One thread may use it at a time, and it cannot be pickled: workers make their own.
+    It is for one thread at a time and cannot be pickled.
 
     Args:
-        decoder: `av` or `decord`, as `choose_decoder` returns it.
-        timeout: seconds of waiting for the frames of one video; the time between them does not count.
-        program: started instead of this module, as in tests.
+        decoder: `av` or `decord`, from `choose_decoder`.
+        timeout: seconds to wait for the frames of one video; the time between them does not count.
+        program: command of the process, for tests; its last argument will be the descriptor of its socket.
     """
 
     def __init__(self, *, decoder: str, timeout: float = 60.0, program: Sequence[str] | None = None) -> None:
         self.timeout = timeout
         module = ["-P", "-m", "polypool.infra.video", decoder, str(timeout)]
         self._program = list(program or [sys.executable, *module])
-        self._process: subprocess.Popen[bytes] | None = None
+        self._running: tuple[subprocess.Popen[bytes], socket.socket, BufferedReader] | None = None
 
     def frames(
         self, path: str | Path, *, every: int = 1, at_most: int | None = None
@@ -469,158 +455,137 @@ class VideoReader:
         """Yield frames of a video while they are decoded; see `frames`.
 
         Raises:
-            BadVideo: it has no (more) frames, they take too much time or memory, or the decoder crashed.
+            BadVideo: the video has no (more) frames, decoding takes too much time or memory, or the decoder crashed.
             RuntimeError: the process does not start.
         """
         complete = False
         try:
-            process = self._running()
-            request = {"path": str(path), "every": every, "at_most": at_most}
-            left = self._send(process, json.dumps(request).encode() + b"\n")
+            _, connection, _ = self._start()
+            with suppress(BrokenPipeError):  # it ended, as `_receive` reports
+                _send(connection, {"path": str(path), "every": every, "at_most": at_most})
+            left = self.timeout
             while True:
-                (height, width, _, seconds), data, left = self._receive(process, left)
-                if height in (END, BAD):
+                answer, x_HW3, left = self._receive(left)
+                if x_HW3 is None:
                     break
-                yield Frame(np.frombuffer(data, np.uint8).reshape(height, width, 3), seconds)
+                yield Frame(x_HW3, answer["seconds"])
             complete = True
         finally:
-            if not complete:  # the rest must not be taken for the next video
+            if not complete:  # the next video must not receive the rest
                 self.close()
-        if height == BAD:
-            raise BadVideo(data.decode())
+        if why := answer.get("bad"):
+            raise BadVideo(why)
 
     def close(self) -> None:
-        """End the process, whatever it is doing."""
-        process, self._process = self._process, None
-        if process is None:
+        """Kill the process."""
+        if self._running is None:
             return
+        (process, *sockets), self._running = self._running, None
         process.kill()
-        with suppress(subprocess.TimeoutExpired):  # it may hang in the kernel, on a dead disk
+        for each in sockets:
+            each.close()
+        with suppress(subprocess.TimeoutExpired):  # it may hang in the kernel, on a failed disk
             process.wait(5)
-        for pipe in (process.stdin, process.stdout):
-            if pipe:
-                pipe.close()
 
-    def _running(self) -> subprocess.Popen[bytes]:
-        if self._process is not None and self._process.poll() is not None:
-            self.close()  # it ended between two videos, and the next one is not to blame
-        if self._process is None:
-            paths = [str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-            self._process = subprocess.Popen(
-                self._program,
-                bufsize=0,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
+    def _start(self) -> tuple[subprocess.Popen[bytes], socket.socket, BufferedReader]:
+        """Return the process, the socket to it, and the socket as a file."""
+        if self._running is not None and self._running[0].poll() is None:
+            return self._running
+        self.close()  # it ended between two videos
+        ours, theirs = socket.socketpair()
+        theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)  # several frames, decoded ahead
+        paths = [str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+        with theirs:
+            process = subprocess.Popen(
+                [*self._program, str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
             )
-            with suppress(OSError):  # a pipe that cannot grow is only slower
-                assert self._process.stdout is not None
-                fcntl.fcntl(self._process.stdout, _SET_PIPE_SIZE, _PIPE)
+        self._running = process, ours, ours.makefile("rb")
+        try:
+            self._receive(_START_SECONDS)
+        except BadVideo as error:  # no video is at fault, and the next would fail as well
+            raise RuntimeError(f"the process that decodes does not start: {error}") from error
+        return self._running
+
+    def _receive(self, left: float) -> tuple[dict[str, Any], np.ndarray | None, float]:
+        """Return the next answer, the pixels `(H, W, 3)` if it is a frame, and the seconds left."""
+        assert self._running is not None
+        process, connection, answers = self._running
+        started, x_HW3 = time.monotonic(), None
+        connection.settimeout(max(left, 1e-3))
+        try:
+            answer = json.loads(answers.readline() or b"null")
+            if answer and "shape" in answer:
+                x_HW3 = np.empty(answer["shape"], np.uint8)
+                if answers.readinto(x_HW3.data.cast("B")) < x_HW3.size:
+                    answer = None
+        except TimeoutError:
+            raise BadVideo(
+                f"decoding took too long; `extract --timeout` allows {self.timeout:g} seconds"
+            ) from None
+        except OSError:
+            answer = None
+        if answer is None:
             try:
-                (mark, *_), *_ = self._receive(self._process, _START_SECONDS)
-            except BadVideo as error:  # no video is at fault, and the next would fail as well
-                raise RuntimeError(f"the process that decodes does not start: {error}") from error
-            assert mark == READY
-        return self._process
-
-    def _send(self, process: subprocess.Popen[bytes], request: bytes) -> float:
-        """Send a request, which is shorter than a pipe's buffer; return the seconds left for the answer."""
-        assert process.stdin is not None
-        try:
-            process.stdin.write(request)
-        except BrokenPipeError:
-            raise BadVideo(self._ended(process)) from None
-        return self.timeout
-
-    def _receive(self, process: subprocess.Popen[bytes], left: float) -> tuple[tuple, bytearray, float]:
-        """Return a header, the data that follow it, and the seconds left."""
-        packed, left = self._read(process, HEADER.size, left)
-        header = HEADER.unpack(packed)
-        data, left = self._read(process, header[2], left)
-        return header, data, left
-
-    def _read(self, process: subprocess.Popen[bytes], size: int, left: float) -> tuple[bytearray, float]:
-        """Return the next `size` bytes and the seconds left."""
-        assert process.stdout is not None
-        data, got = bytearray(size), 0
-        view, until = memoryview(data), time.monotonic() + left
-        with selectors.DefaultSelector() as selector:
-            selector.register(process.stdout, selectors.EVENT_READ)
-            while got < size:
-                if not selector.select(max(0.0, until - time.monotonic())):
-                    raise BadVideo(
-                        f"decoding took too long; `extract --timeout` allows {self.timeout:g} seconds"
-                    )
-                read = os.readv(process.stdout.fileno(), [view[got:]])
-                if not read:
-                    raise BadVideo(self._ended(process))
-                got += read
-        return data, until - time.monotonic()
-
-    def _ended(self, process: subprocess.Popen[bytes]) -> str:
-        try:
-            status = process.wait(5)
-        except subprocess.TimeoutExpired:
-            return "the decoder gave up"
-        how = signal.Signals(-status).name if status < 0 else f"exit status {status}"
-        return f"the decoder ended ({how})"
-
-    def __enter__(self) -> VideoReader:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+                status = process.wait(5)
+            except subprocess.TimeoutExpired:
+                raise BadVideo("the decoder gave up") from None
+            how = signal.Signals(-status).name if status < 0 else f"exit status {status}"
+            raise BadVideo(f"the decoder ended ({how})")
+        return answer, x_HW3, left - (time.monotonic() - started)
 
 
-def serve(
-    requests: BinaryIO, answers: BinaryIO, *, decoder: str, timeout: float, memory: int = MEMORY
-) -> None:
-    """Answer requests until there are no more.
+def _send(connection: socket.socket, message: dict[str, Any]) -> None:
+    connection.sendall(json.dumps(message).encode() + b"\n")
 
-    The system ends this process where one frame takes longer than `timeout` seconds and a little: by then the parent
-    has killed it, or has ended.
+
+def serve(connection: socket.socket, *, decoder: str, timeout: float, memory: int = MEMORY) -> None:
+    """Answer requests until the parent closes the connection.
+
+    The system ends this process if one frame takes longer than `timeout` seconds and a little: by then the parent has
+    killed it, or has ended.
     """
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     for which, value in ((resource.RLIMIT_AS, memory), (resource.RLIMIT_CORE, 0)):
-        with suppress(ValueError, OSError):  # a system without this bound, or a hard limit below it
+        with suppress(ValueError, OSError):  # a system without this limit, or a lower hard limit
             resource.setrlimit(which, (value, value))
 
-    def send(mark: int, width: int = 0, data: bytes | memoryview = b"", seconds: float = 0.0) -> None:
-        signal.setitimer(signal.ITIMER_REAL, 0)  # the parent may take as long as it likes
-        answers.write(HEADER.pack(mark, width, len(data), seconds))
-        answers.write(data)
-        answers.flush()
+    def answer(message: dict[str, Any]) -> None:
+        signal.setitimer(signal.ITIMER_REAL, 0)  # the parent may take any time
+        _send(connection, message)
 
-    send(READY)
-    for line in requests:
+    answer({})
+    for line in connection.makefile("rb"):
         request = json.loads(line)
         signal.setitimer(signal.ITIMER_REAL, timeout + _SPARE)
         try:
-            path = request.pop("path")
-            for x_HW3, seconds in frames(path, **request, decoder=decoder):
-                height, width, _ = x_HW3.shape
-                send(height, width, np.ascontiguousarray(x_HW3).data.cast("B"), seconds)
+            for x_HW3, seconds in frames(request.pop("path"), **request, decoder=decoder):
+                answer({"shape": x_HW3.shape, "seconds": seconds})
+                connection.sendall(np.ascontiguousarray(x_HW3).data.cast("B"))
                 signal.setitimer(signal.ITIMER_REAL, timeout + _SPARE)
-            send(END)
+            answer({})
         except BadVideo as bad:
-            send(BAD, data=str(bad).encode())
+            answer({"bad": str(bad)})
 
 
 class VideoReaders:
-    """A reader for each of several threads; the processes that decode start when they are needed.
+    """Readers for several threads.
 
-    They end with `close`, or when nothing refers to this object any more.
+    Their processes end with `close`, or when nothing refers to this object any more.
 
     Args:
-        count: videos that are decoded at a time.
-        decoder: `av` or `decord`, as `choose_decoder` returns it.
-        timeout: seconds of decoding after which a video is given up.
+        count: number of videos decoded in parallel.
+        decoder: `av` or `decord`, from `choose_decoder`.
+        timeout: seconds of decoding after which a video is skipped.
     """
 
     def __init__(self, count: int, *, decoder: str, timeout: float = 60.0) -> None:
         readers = [VideoReader(decoder=decoder, timeout=timeout) for _ in range(count)]
-        self._idle: LifoQueue[VideoReader] = LifoQueue()  # one that has a process comes first
+        self._idle: LifoQueue[VideoReader] = LifoQueue()  # reuses running processes first
         for reader in readers:
             self._idle.put(reader)
         self.close = weakref.finalize(self, _close, readers)
@@ -628,7 +593,7 @@ class VideoReaders:
     def frames(
         self, path: str | Path, *, every: int = 1, at_most: int | None = None
     ) -> Generator[Frame, None, None]:
-        """Yield frames of a video, as `VideoReader.frames` does; wait while all readers are in use."""
+        """Yield frames of a video like `VideoReader.frames`; wait while all readers are in use."""
         reader = self._idle.get()
         try:
             with closing(reader.frames(path, every=every, at_most=at_most)) as decoded:
@@ -643,9 +608,7 @@ def _close(readers: Sequence[VideoReader]) -> None:
 
 
 if __name__ == "__main__":
-    # libraries may print what they like; the pipe is for frames
-    pipe = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
-    for library in ("av", sys.argv[1]):  # which takes a while, and counts for no video
+    name, seconds, descriptor = sys.argv[1:]
+    for library in ("av", name):  # slow imports, which count for no video
         importlib.import_module(library)
-    serve(sys.stdin.buffer, pipe, decoder=sys.argv[1], timeout=float(sys.argv[2]))
+    serve(socket.socket(fileno=int(descriptor)), decoder=name, timeout=float(seconds))

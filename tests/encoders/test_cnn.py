@@ -72,7 +72,6 @@ def test_a_network_runs_in_caffes_layout_with_its_own_colours(monkeypatch):
 def test_the_published_networks_have_the_published_size(name, published):
     with torch.device("meta"):
         net = ResNet(**NETWORKS[name])
-        assert net(torch.empty(1, 3, 512, 512)).shape == (1, 2048, 16, 16)
     assert sum(p.numel() for p in net.parameters()) == published
     assert tuple(len(getattr(net, f"layer{n}")) for n in (1, 2, 3, 4)) == NETWORKS[name]["depths"]
 

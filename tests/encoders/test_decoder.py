@@ -65,6 +65,7 @@ def test_special_tokens_are_those_of_the_tokenizer_and_the_end_that_is_wanted(st
     assert encoder(token_BL, mask_BL)[0].shape == (2, token_BL.shape[1], 6)
 
 
+@pytest.mark.parametrize("name", ["qwen3"], indirect=True)
 def test_stored_states_are_those_of_the_encoder(name):
     encoder, tokenizer = made(name)
     state_BNH, mask_BN = encoder.states(*read(tokenizer, *TEXTS))

@@ -1,9 +1,11 @@
+"""Writers of corpora, stores and exports lock their output folder while they write."""
+
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,77 +19,45 @@ from polypool.pipelines.models.exporting import export
 from polypool.tasks.datasets.corpus import Corpus, Item, write_corpus
 
 
-def items(prefix: str) -> Iterator[Item]:
-    for split in ("train", "val", "test"):
-        yield Item(id=f"{prefix}-{split}", split=split, captions=(f"a {prefix} of {split}",))
-
-
 @contextmanager
-def meanwhile(work: Callable[[Callable[[], None]], object]) -> Iterator[None]:
-    """Begin `work` in another thread, and go on once it has called what it is given, at which it then waits."""
-    begun, go_on = threading.Event(), threading.Event()
-
-    def pause() -> None:
-        begun.set()
-        assert go_on.wait(30)
-
+def refused(lock: Path) -> Iterator[None]:
+    """Expect a refusal while another thread holds a lock."""
     with ThreadPoolExecutor(1) as pool:
-        done = pool.submit(work, pause)
-        try:
-            assert begun.wait(30)
+        held = pool.submit(Lock, lock, of="another").result()
+        with pytest.raises(HeldError, match=r"another (command|export) writes"):
             yield
-        finally:
-            go_on.set()
-        done.result()
+        pool.submit(held.release).result()
 
 
-def test_two_corpora_into_one_folder(tmp_path):
-    def first(pause: Callable[[], None]) -> None:
-        def slowly() -> Iterator[Item]:
-            yield from items("dog")
-            pause()
+def test_one_corpus_at_a_time_is_written_to_a_folder(tmp_path):
+    def items() -> Iterator[Item]:
+        for split in ("train", "val", "test"):
+            assert (tmp_path / ".lock").exists()
+            yield Item(id=split, split=split, captions=(f"a dog of {split}",))
 
-        write_corpus(tmp_path / "out", slowly(), source={"reader": "first"})
-
-    with meanwhile(first), pytest.raises(HeldError, match="out: another command writes to this folder"):
-        write_corpus(tmp_path / "out", items("cat"), source={"reader": "second"})
-    assert Corpus.open(tmp_path / "out").ids.to_pylist() == ["dog-train", "dog-val", "dog-test"]
-    write_corpus(tmp_path / "out", items("cat"), source={"reader": "second"})
-    assert Corpus.open(tmp_path / "out").ids[0].as_py() == "cat-train"
-
-
-def test_two_stores_into_one_folder(tmp_path):
-    ones = np.ones((2, 3), np.float16)
-
-    def first(pause: Callable[[], None]) -> None:
-        with StoreWriter(tmp_path, dim=3, source={"reader": "first"}) as writer:
-            writer.add("a", ones)
-            pause()
-
-    with meanwhile(first):
-        for _ in range(2):  # who is refused takes nothing away
-            with pytest.raises(HeldError, match="another command writes to this folder"):
-                StoreWriter(tmp_path, dim=3, source={"reader": "second"})
-    assert FeatureStore.open(tmp_path).ids.to_pylist() == ["a"]
+    with refused(tmp_path / ".lock"):
+        write_corpus(tmp_path, items(), source={})
+    write_corpus(tmp_path, items(), source={})
+    assert Corpus.open(tmp_path).ids.to_pylist() == ["train", "val", "test"]
     assert not (tmp_path / ".lock").exists()
-    with pytest.raises(InputError, match="holds a complete store") as refused:
-        StoreWriter(tmp_path, dim=3, source={"reader": "second"})
-    assert not (tmp_path / ".lock").exists(), f"nobody writes there after {refused}"
-    writer = StoreWriter(tmp_path / "other", dim=3, source={"reader": "third"})
-    writer.add("a", ones)
-    assert (tmp_path / "other" / ".lock").exists()
-    writer.close()
-    assert not (tmp_path / "other" / ".lock").exists()
 
 
-def test_two_exports_into_one_folder(home, tmp_path):
+def test_one_store_at_a_time_is_written_to_a_folder(tmp_path):
+    with refused(tmp_path / ".lock"):
+        StoreWriter(tmp_path, dim=3, source={})
+    with StoreWriter(tmp_path, dim=3, source={}) as writer:
+        writer.add("a", np.ones((2, 3), np.float16))
+        assert (tmp_path / ".lock").exists()
+    assert not (tmp_path / ".lock").exists()
+    with pytest.raises(InputError, match="holds a complete store"):
+        StoreWriter(tmp_path, dim=3, source={})
+    assert not (tmp_path / ".lock").exists()
+    assert FeatureStore.open(tmp_path).ids.to_pylist() == ["a"]
+
+
+def test_one_export_at_a_time_is_written_to_a_folder(home, tmp_path):
     run_id = keep_run(make_corpus(home))
-
-    def first(pause: Callable[[], None]) -> None:
-        with Lock(tmp_path / ".model.lock", of="the first"):
-            pause()
-
-    with meanwhile(first), pytest.raises(HeldError, match="model: another export writes this folder"):
+    with refused(tmp_path / ".model.lock"):
         export(run_id, tmp_path / "model")
     export(run_id, tmp_path / "model")
     assert [path.name for path in tmp_path.iterdir()] == ["model"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -98,23 +97,21 @@ def test_ordinary_pictures_are_what_they_were_to_the_bit(tmp_path, suffix, modes
             np.testing.assert_array_equal(np.asarray(load(path)), as_before(ImageOps.exif_transpose(image)))
 
 
-@pytest.mark.parametrize("orientation", range(1, 9))
-def test_a_picture_is_upright(tmp_path, orientation):
-    note = Image.Exif()
-    note[0x0112] = orientation
-    noise().save(tmp_path / "a.png", exif=note)
-    with Image.open(tmp_path / "a.png") as image:
-        np.testing.assert_array_equal(np.asarray(load(tmp_path / "a.png")), ImageOps.exif_transpose(image))
+def test_a_picture_is_upright(tmp_path):
+    for orientation in range(1, 9):
+        note = Image.Exif()
+        note[0x0112] = orientation
+        noise().save(tmp_path / "a.png", exif=note)
+        with Image.open(tmp_path / "a.png") as image:
+            np.testing.assert_array_equal(
+                np.asarray(load(tmp_path / "a.png")), ImageOps.exif_transpose(image)
+            )
 
 
-@pytest.mark.parametrize(("dtype", "times"), [("u1", 1), ("u2", 257)])
-def test_a_ramp_of_eight_or_sixteen_bits_is_a_ramp(tmp_path, dtype, times):
-    np.testing.assert_array_equal(grey(write_tiff(tmp_path / "a.tif", (RAMP * times).astype(dtype))), RAMP)
-
-
-def test_a_zero_that_is_white(tmp_path):
-    path = write_tiff(tmp_path / "b.tif", RAMP.astype("u1"), white=True)
-    np.testing.assert_array_equal(grey(path), 255 - RAMP)
+@pytest.mark.parametrize(("dtype", "times", "white"), [("u1", 1, False), ("u1", 1, True), ("u2", 257, False)])
+def test_a_ramp_of_eight_or_sixteen_bits_is_a_ramp(tmp_path, dtype, times, white):
+    path = write_tiff(tmp_path / "a.tif", (RAMP * times).astype(dtype), white=white)
+    np.testing.assert_array_equal(grey(path), 255 - RAMP if white else RAMP)
 
 
 def test_numbers_without_a_shade_are_refused(tmp_path):
@@ -177,7 +174,7 @@ def flips(data: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("suffix", "damage", "most", "words"),
     [
-        ("jpg", zeros, 6, _WARNS),
+        ("jpg", zeros, 2, _WARNS),
         ("jpg", flips, 0, _WARNS),
         ("jpg", lambda data: data[:-20], 0, _WARNS),
         ("png", zeros, 0, "cut short or damaged"),
@@ -187,7 +184,7 @@ def flips(data: bytes) -> bytes:
 )
 def test_a_damaged_picture_is_refused(suffix, damage: Callable[[bytes], bytes], most, words, tmp_path):
     found = []
-    for seed in range(20):
+    for seed in range(6):
         path = tmp_path / f"a.{suffix}"
         photograph(seed=seed).save(path)
         path.write_bytes(damage(path.read_bytes()))
@@ -197,9 +194,8 @@ def test_a_damaged_picture_is_refused(suffix, damage: Callable[[bytes], bytes], 
     assert all(words in each for each in refused), set(refused)
 
 
-@pytest.mark.parametrize("suffix", ["jpg", "webp", "bmp", "tif", "ppm", "gif"])
-def test_a_digest_finds_what_a_format_does_not(suffix, tmp_path):
-    path = Path(tmp_path / f"a.{suffix}")
+def test_a_digest_finds_what_a_format_does_not(tmp_path):
+    path = tmp_path / "a.bmp"
     photograph().save(path)
     digest = digest_of(path)
     assert isinstance(load(path, digest=digest), Image.Image)
@@ -229,19 +225,15 @@ def over(a, b):
     return both / ((a[2] - a[0]) * (a[3] - a[1]) + (b[2] - b[0]) * (b[3] - b[1]) - both)
 
 
-def boxes(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    rng = np.random.default_rng(seed)
-    corner_N2, side_N2 = rng.random((count, 2)) * 0.5, rng.random((count, 2)) * 0.5 + 0.01
-    return np.concatenate([corner_N2, corner_N2 + side_N2], axis=1), rng.random(count)
-
-
 @pytest.mark.parametrize("overlap", [0.2, 0.5, 1.0])
 @pytest.mark.parametrize(
     ("most", "least", "threshold"), [(5, 5, 0.0), (30, 1, 0.6), (30, 12, 0.6), (4, 1, 1.0)]
 )
 def test_regions_are_those_of_greedy_suppression(most, least, threshold, overlap):
-    for seed in range(20):
-        box_N4, score_N = boxes(40, seed)
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        corner_N2, side_N2 = rng.random((40, 2)) * 0.5, rng.random((40, 2)) * 0.5 + 0.01
+        box_N4, score_N = np.concatenate([corner_N2, corner_N2 + side_N2], axis=1), rng.random(40)
         how = {"most": most, "least": least, "threshold": threshold, "overlap": overlap}
         assert best_regions(box_N4, score_N, **how).tolist() == by_the_formula(box_N4, score_N, **how)
 

@@ -71,7 +71,7 @@ def test_towers_give_the_patches_of_their_last_layer(towers, name, kind, before)
         np.testing.assert_allclose(with_cls_ND, np.concatenate([tokens[:1], x_ND]), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("grid", [1, 2, 3, 4, 6])
+@pytest.mark.parametrize("grid", [1, 3, 6])
 def test_patches_are_averaged_over_a_grid_of_cells(towers, grid):
     image, name = noise(), str(towers["dinov2"])
     (all_ND,) = BACKBONES.build(f"dinov2(name={name!r}, cls=True)")([image])

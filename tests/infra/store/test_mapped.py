@@ -76,11 +76,9 @@ def test_files_are_closed_once_nothing_needs_them(folder):
         )
 
     store = FeatureStore.open(folder)
-    x_ND = store[0].copy()
+    x_ND, view_ND = store[0].copy(), store[0]
     assert opened() > 0
-    view_ND = store[0]
     del store
-    gc.collect()
     assert np.array_equal(view_ND, x_ND)  # a view outlives its store
     del view_ND
     gc.collect()
@@ -88,7 +86,7 @@ def test_files_are_closed_once_nothing_needs_them(folder):
 
 
 class Disk:
-    """Eight parts, of which some are in memory; touching another is a wait."""
+    """Eight parts, some of them in memory; reading another waits."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.memory: set[int] = set()
@@ -96,33 +94,27 @@ class Disk:
         self.waits = 0
         self.ahead = Ahead(self._fetch)
         monkeypatch.setattr(shards, "disk_waits", lambda: self.waits)
+        assert [self.read() for _ in range(TRIAL_EVERY)] == [(list(range(8)), 0)] * TRIAL_EVERY
 
     def _fetch(self, part: int) -> None:
         self.fetched.append(part)
         self.memory.add(part)
 
-    def read(self, parts: range = range(8)) -> tuple[list[int], int]:
-        """Read a batch; return what was fetched for it, and how often it waited."""
+    def read(self) -> tuple[list[int], int]:
+        """Read a batch; return the fetched parts and the number of waits."""
         self.fetched, before, touched = [], self.waits, []
-        for part in self.ahead(parts):
+        for part in self.ahead(range(8)):
             self.waits += part not in self.memory
             self.memory.add(part)
             touched.append(part)
-        assert touched == list(parts)
+        assert touched == list(range(8))
         return self.fetched, self.waits - before
 
 
-def test_where_memory_holds_all_nothing_is_fetched_after_a_while(monkeypatch):
-    disk = Disk(monkeypatch)
-    assert [disk.read() for _ in range(TRIAL_EVERY)] == [(list(range(8)), 0)] * TRIAL_EVERY
-    assert [disk.read() for _ in range(3 * TRIAL_EVERY)] == [([], 0)] * (3 * TRIAL_EVERY)
-
-
 @pytest.mark.parametrize(("lost", "fetched"), [(0, 1), (1, 2), (2, 4), (3, 4), (4, 8)])
-def test_what_is_left_is_fetched_once_the_disk_was_waited_for(monkeypatch, lost, fetched):
+def test_parts_are_fetched_again_after_a_wait_for_the_disk(monkeypatch, lost, fetched):
     disk = Disk(monkeypatch)
-    for _ in range(TRIAL_EVERY):
-        disk.read()
+    assert [disk.read() for _ in range(3 * TRIAL_EVERY)] == [([], 0)] * (3 * TRIAL_EVERY)
     disk.memory = set(range(lost))
     assert disk.read() == (list(range(fetched, 8)), fetched - lost)
     if fetched < 8:

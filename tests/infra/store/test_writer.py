@@ -16,32 +16,29 @@ from polypool.infra.store.findings import Skipped
 from polypool.infra.store.manifest import Manifest
 from polypool.infra.store.writer import Moments
 
+WRONG = [
+    (np.ones((2, DIM + 1)), f"width {DIM + 1}, expected {DIM}"),
+    (np.ones((0, DIM)), "an empty set"),
+    (np.full((2, DIM), np.nan), "NaN or infinite"),
+    (np.where(np.arange(DIM) == 3, -np.inf, np.ones((2, DIM))), "NaN or infinite"),
+    (np.full((2, DIM), -70000.0), "values beyond 65504, the limit of float16"),
+    (np.ones(DIM), "expected numbers of shape"),
+    (np.full((2, DIM), "x"), "expected numbers of shape"),
+]
 
-@pytest.mark.parametrize(
-    ("x", "why"),
-    [
-        (np.ones((2, DIM + 1)), f"width {DIM + 1}, expected {DIM}"),
-        (np.ones((0, DIM)), "an empty set"),
-        (np.full((2, DIM), np.nan), "NaN or infinite"),
-        (np.where(np.arange(DIM) == 3, -np.inf, np.ones((2, DIM))), "NaN or infinite"),
-        (np.full((2, DIM), -70000.0), "values beyond 65504, the limit of float16"),
-        (np.ones(DIM), "expected numbers of shape"),
-        (np.full((2, DIM), "x"), "expected numbers of shape"),
-    ],
-)
-def test_a_set_that_cannot_be_stored_names_its_id(tmp_path, x, why):
+
+def test_a_set_that_cannot_be_stored_is_named(tmp_path):
     writer = StoreWriter(tmp_path, dim=DIM, source={})
-    with pytest.raises(InputError, match=f"'bad': .*{why}"):
-        writer.add("bad", x)
-    assert why in writer.offer("bad", x, where="line 3")
+    for x, why in WRONG:
+        with pytest.raises(InputError, match=f"'bad': .*{why}"):
+            writer.add("bad", x)
+        assert why in writer.offer("bad", x, where="line 3")
     writer.add("bad", np.ones((1, DIM)))
-    with pytest.raises(InputError, match="'bad': duplicate id"):
-        writer.add("bad", np.ones((1, DIM)))
-    with pytest.raises(InputError, match="not valid UTF-8"):
-        writer.add("\ud800", np.ones((1, DIM)))
+    for id, why in {"bad": "'bad': duplicate id", "\ud800": "not valid UTF-8"}.items():
+        with pytest.raises(InputError, match=why):
+            writer.add(id, np.ones((1, DIM)))
     manifest = writer.close()
-    assert manifest.sets == 1
-    assert manifest.skipped["count"] == 1
+    assert (manifest.sets, manifest.skipped["count"]) == (1, len(WRONG))
     assert (tmp_path / "skipped.jsonl").read_text().startswith('{"where": "line 3", "why": ')
 
 
@@ -126,20 +123,17 @@ def test_a_finished_shard_that_changed_is_not_built_upon(folder, sets):
     assert contents(other) == contents(folder)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
+def test_another_job_does_not_go_on_with_it(tmp_path):
+    crash_after(tmp_path, make_sets(), 23)
+    before = contents(tmp_path)
+    for options, message in (
         ({"dim": 5}, "dim was 12, is 5"),
         ({"dtype": "float32"}, "dtype was float16, is float32"),
         ({"source": {"made": "elsewhere"}}, "source was .*here.*, is .*elsewhere"),
-    ],
-)
-def test_another_job_does_not_go_on_with_it(tmp_path, options, message):
-    crash_after(tmp_path, make_sets(), 23)
-    before = contents(tmp_path)
-    with pytest.raises(InputError, match=f"another job .*{message}.*remove this folder"):
-        store_writer(tmp_path, **options)
-    assert contents(tmp_path) == before
+    ):
+        with pytest.raises(InputError, match=f"another job .*{message}.*remove this folder"):
+            store_writer(tmp_path, **options)
+        assert contents(tmp_path) == before
 
 
 def test_no_space_left_says_what_is_needed_and_leaves_nothing(tmp_path, sets, monkeypatch):

@@ -254,7 +254,7 @@ def frames(path, *, decoder, **which):
 process.frames = frames
 process._SPARE = float(sys.argv[3])
 decoder, timeout, memory = sys.argv[1], float(sys.argv[2]), int(sys.argv[4])
-process.serve(sys.stdin.buffer, sys.stdout.buffer, decoder=decoder, timeout=timeout, memory=memory)
+process.serve(process.socket.socket(fileno=int(sys.argv[5])), decoder=decoder, timeout=timeout, memory=memory)
 """
 
 
