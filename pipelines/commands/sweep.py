@@ -102,7 +102,7 @@ def sweep(options: SweepOptions, *, flags: Sequence[str] = (), words: Sequence[s
         raise InputError(f"--concurrent must be at least 1, or 0 for what fits, not {options.concurrent}")
     if options.budget and not options.choose:
         raise InputError("--budget is the number of trials that choose settings; name these with --choose")
-    trials = sweeping.make_trials(
+    plan = sweeping.make_plan(
         options.recipes,
         options.aggregators,
         text_aggregators=options.text_aggregators,
@@ -114,7 +114,7 @@ def sweep(options: SweepOptions, *, flags: Sequence[str] = (), words: Sequence[s
     tuning = None
     if options.choose:
         tuning = sweeping.make_tuning(
-            trials,
+            plan,
             options.choose,
             text_aggregators=bool(options.text_aggregators),
             budget=options.budget,
@@ -122,17 +122,11 @@ def sweep(options: SweepOptions, *, flags: Sequence[str] = (), words: Sequence[s
         )
     if options.dry_run:
         words = [word for word in words if word not in ("--dry-run", "--dry_run")]
-        shown = {"concurrent": options.concurrent, "words": words}
-        records = sweeping.records_of(options.experiment)
-        print(
-            sweeping.preview(tuning, **shown)
-            if tuning
-            else sweeping.plan_of(trials, records).text(records, **shown)
-        )
+        print(sweeping.preview(plan, tuning, concurrent=options.concurrent, words=words))
         return False
     params = {name: getattr(options, name) for name in _PARAMS + (_TUNED if tuning else ())}
     plan, final, ends, choices = sweeping.sweep(
-        trials, tuning, concurrent=options.concurrent, params=params | {"flags": tuple(flags)}
+        plan, tuning, concurrent=options.concurrent, params=params | {"flags": tuple(flags)}
     )
     print(sweeping.outcome_text(plan, ends), end="\n\n")
     text, best = compare_sweep(final, detect=options.detect)

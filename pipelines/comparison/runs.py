@@ -11,12 +11,12 @@ from typing import Any
 from polypool.infra.locks import HeldError
 from polypool.infra.text_tables import aligned, decimals, duration
 from polypool.infra.tracking import RunRecord, Tracker, find_runs
-from polypool.pipelines.training.record import COLLAPSED, behind, send, take_run
+from polypool.pipelines.training.record import COLLAPSED, process_of, send, take_run
 
 Listed = Mapping[str, Any]
 """A run of a list. `score`: of the test split under its protocol, None before it was scored; `chance_normalised`: the
 score between chance, 0, and the best possible, 100, None if unknown; `collapsed`: how it did, if it did; `age`: seconds
-since it began; `behind`, `holder`: its process, as of `polypool.pipelines.training.record.behind`."""
+since it began; `process`, `holder`: its process, from `polypool.pipelines.training.record.process_of`."""
 _TAGS = ("task", "dataset", "features", "protocol", "aggregator", "text_aggregator", "seed")
 _COLUMN = ("task", "dataset", "protocol")
 """What runs have in common whose scores can be compared."""
@@ -46,7 +46,7 @@ def list_runs(uri: str, experiment: str, *, home: Path) -> list[Listed]:
 
 
 def _listed(record: RunRecord, *, home: Path) -> Listed:
-    process, holder = behind(record, home=home)
+    process, holder = process_of(record, home=home)
     tags, epochs = record.tags, record.params.get("optim.epochs", "")
     kind, scores = tags.get("kind", ""), {}
     for name in ("score", "chance_normalised"):
@@ -63,7 +63,7 @@ def _listed(record: RunRecord, *, home: Path) -> Listed:
         "epoch": int(record.metrics.get("epoch", 0)),
         "epochs": int(epochs) if epochs.isascii() and epochs.isdigit() else None,
         "age": time.time() - record.started,
-        "behind": process,
+        "process": process,
         "holder": holder,
     }
 
@@ -74,7 +74,7 @@ def mark_dead(uri: str, runs: Sequence[Listed], *, home: Path) -> dict[str, str]
     What they logged and MLflow lacks is sent first. A run that ended while MLflow was away keeps that status.
     """
     ended: dict[str, str] = {}
-    for run_id in [run["run_id"] for run in runs if run["behind"] == "nobody"]:
+    for run_id in [run["run_id"] for run in runs if run["process"] == "dead"]:
         try:
             tracker = Tracker.attach(uri, run_id, running=False)
             with take_run(tracker):
@@ -98,7 +98,7 @@ def run_table(runs: Sequence[Listed]) -> str:
     cells = []
     for run in runs:
         aggregator, text, score = run["aggregator"], run["text_aggregator"], run["score"]
-        process = {"unknown": "unknown: its folder is not here"}.get(run["behind"], run["behind"])
+        process = {"dead": "nobody", "unknown": "unknown: its folder is not here"}.get(run["process"], "")
         cells.append(
             [
                 run["run_id"][:length],
@@ -119,7 +119,7 @@ def run_table(runs: Sequence[Listed]) -> str:
         lines += [""] * (before is not None and before != column) + [row]
     if collapsed := [run for run in runs if run["collapsed"]]:
         lines += ["", *(f"{run['run_id']} collapsed: {run['collapsed']}" for run in collapsed)]
-    if dead := sum(run["behind"] == "nobody" for run in runs):
+    if dead := sum(run["process"] == "dead" for run in runs):
         lines += [
             "",
             f"{dead} of them shown as running {'is' if dead == 1 else 'are'} trained by nobody: --mark-dead ends "

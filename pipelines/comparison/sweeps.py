@@ -24,7 +24,7 @@ def compare_sweep(plan: Plan, *, detect: float = 0.0) -> tuple[str, RunRecord | 
         detect: a difference for which to name the seeds that it needs; 0 for none.
     """
     try:
-        comparison = compare(uri := tracking_uri(home()), plan.trials.experiment)
+        comparison = compare(uri := tracking_uri(home()), plan.experiment)
     except InputError as error:
         return str(error), None
     comparison = replace(comparison, detect=detect)
@@ -39,19 +39,19 @@ def compare_sweep(plan: Plan, *, detect: float = 0.0) -> tuple[str, RunRecord | 
 
 def _heat_maps(plan: Plan) -> list[Path]:
     """Draw a heat map for each recipe whose text aggregators were swept."""
-    trials = [match.trial for match in plan.matches]
-    if not any(trial.run.text_aggregator for trial in trials):
+    if not any(trial.run.text_aggregator for trial in plan.trials):
         return []
-    records = {record.run_id: record for record in find_runs(tracking_uri(home()), plan.trials.experiment)}
-    matches = match_trials(trials, [*records.values()])
+    records = {record.run_id: record for record in find_runs(tracking_uri(home()), plan.experiment)}
+    trials = match_trials(plan.trials, [*records.values()])
     folder, paths = make_folder(home() / "runs"), []
-    for recipe, metric in plan.trials.metrics.items():
-        of_recipe = [match for match in matches if match.trial.run.recipe == recipe]
+    for recipe, metric in plan.metrics.items():
         scored = [
-            (match.trial.run, records[match.run_id].metrics if match.run_id else {}) for match in of_recipe
+            (trial.run, records[trial.run_id].metrics if trial.run_id else {})
+            for trial in trials
+            if trial.run.recipe == recipe
         ]
         if figure := draw_pairs(scored, metric=metric):
-            name = re.sub(r"[^A-Za-z0-9_.-]", "_", f"{plan.trials.experiment}-{recipe}")
+            name = re.sub(r"[^A-Za-z0-9_.-]", "_", f"{plan.experiment}-{recipe}")
             paths.append(folder / f"{name}-visual_by_text.png")
             save(figure, paths[-1])
     return paths

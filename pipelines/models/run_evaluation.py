@@ -19,9 +19,9 @@ from polypool.pipelines.models.trained import TrainedModel, load
 from polypool.pipelines.recipes.load import Ensemble, named_run
 from polypool.pipelines.training.record import (
     Described,
-    at_work,
     data_tags,
     inherited,
+    locked_run,
     log_evaluation,
     log_pictures,
 )
@@ -102,7 +102,7 @@ def evaluate_and_log(
     else:
         tracker = track_ensemble([trained.run for trained in models], protocols[0], more_tags=more)
         tracker.params({"members": ",".join(of.run_id for of in trackers)})
-    with at_work(tracker):
+    with locked_run(tracker):
         if moved:
             tracker.tags(data_tags(models[0].adapter))
         _log(tracker, models, evaluations, split)
@@ -119,7 +119,7 @@ def start_ensemble(ensemble: Ensemble) -> str:
         prepare(run)
         prepare(replace(run, protocol=ensemble.protocol))
     tracker = track_ensemble(runs, ensemble.protocol, ensemble=ensemble)
-    with at_work(tracker):
+    with locked_run(tracker):
         run_ids = [start(run, more_tags={PARENT: tracker.run_id}) for run in runs]
         tracker.params({"members": ",".join(run_ids)})
         models = [load(run_id) for run_id in run_ids]

@@ -75,8 +75,8 @@ LOG_FOLDER = "log"
 """File name of a run's log in its folder, until MLflow has all entries."""
 AT = "checkpoints_at"
 """Tag of a run with checkpoints in object storage: the URL of its folder's parent."""
-Behind = Literal["", "alive", "nobody", "unknown"]
-"""Process state of a run: alive, nobody (dead), unknown (its folder is on another machine) or empty (ended)."""
+Process = Literal["", "alive", "dead", "unknown"]
+"""Process state of a run: alive, dead, unknown (its folder is on another machine) or empty (ended)."""
 
 
 def run_folder(home: Path, run_id: str) -> Path:
@@ -102,7 +102,7 @@ def take_run(tracker: Tracker, *, seconds: float = 0.0) -> Lock:
 
 
 @contextmanager
-def at_work(tracker: Tracker) -> Iterator[None]:
+def locked_run(tracker: Tracker) -> Iterator[None]:
     """Lock a run without training, such as a sweep, and end the run with the block.
 
     The lock shows `polypool runs` whether its process is alive.
@@ -117,14 +117,14 @@ def at_work(tracker: Tracker) -> Iterator[None]:
         run_folder(home(), tracker.run_id).rmdir()
 
 
-def behind(record: RunRecord, *, home: Path) -> tuple[Behind, str]:
+def process_of(record: RunRecord, *, home: Path) -> tuple[Process, str]:
     """Return the state of the process that trains a run, and the process, if known."""
     folder = run_folder(home, record.run_id)
     if holder := holder_of(folder / NAME):
         return "alive", holder
     if record.status != "RUNNING":
         return "", ""
-    return ("nobody" if folder.is_dir() else "unknown"), ""
+    return ("dead" if folder.is_dir() else "unknown"), ""
 
 
 COLLAPSED = "collapsed"

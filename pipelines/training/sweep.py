@@ -1,7 +1,7 @@
 """Sweeps: trials (recipes x aggregators x seeds), their recorded runs, tuning with equal budgets, and the training.
 
-A sweep is a run in MLflow, and the runs that it starts are its children; a run that existed before keeps its parent, if
-any. Trials train side by side, in one Ray session.
+A sweep is a run in MLflow, the parent of the runs that it starts; a run that existed before keeps its parent, if any.
+Trials train in parallel, in one Ray session.
 """
 
 from __future__ import annotations
@@ -22,20 +22,19 @@ import shutil
 import statistics
 import time
 import traceback
-import typing
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
+import pandas as pd
 
 from polypool.aggregators.aggregator import Aggregator
 from polypool.infra.compute.unfilled import Unfilled
 from polypool.infra.errors import AbsentError, InputError, unknown
-from polypool.infra.fields import above, hints, require
+from polypool.infra.fields import above, require
 from polypool.infra.files import make_folder, read_json
 from polypool.infra.limits import MOST_REPEATED
 from polypool.infra.locks import HeldError, Lock
@@ -85,9 +84,9 @@ from polypool.pipelines.training.record import (
     FACTOR,
     Listed,
     Tuned,
-    at_work,
-    behind,
     listed,
+    locked_run,
+    process_of,
     send,
     tags,
     take_run,
@@ -112,7 +111,7 @@ KIND = "sweep"
 PLAN = "sweep_plan"
 """Its tag with the hash of the plan, which is equal for the same trials in any order."""
 TRIALS, TUNING = "trials.json", "tuning.json"
-"""Its artifacts: a row for each trial; the budget, the space and what was chosen for each aggregator."""
+"""Its artifacts: a row for each trial; the budget, the space and the choice for each aggregator."""
 SWEEP = "sweep"
 """The tag with the last sweep that trained a run, and the number of the trial in it."""
 STOPPED = "stopped"
@@ -120,7 +119,7 @@ STOPPED = "stopped"
 ERROR = "error.txt"
 """The artifact of a failed run with the whole error."""
 SEED = 1000
-"""Of the trials that choose settings; the runs with what was chosen have the seeds 0, 1, ..."""
+"""Seed of tuning trials; the final runs have the seeds 0, 1, ..."""
 OWN = {
     "--aggregator": "--aggregators",
     "--text-aggregator": "--text-aggregators",
@@ -130,27 +129,41 @@ OWN = {
 """Flags of a run that a sweep sets itself, and its options for them."""
 _KEYS = ("task", "dataset", "recipe", "aggregator", "text_aggregator", "model", "seed", "protocol")
 _JOB = ("ray", "job", "submit", "--working-dir", ".", "--", "python", "-m", "polypool")
-_ENDING = 60.0  # seconds for the process of a trial that was told to end
+_ENDING = 60.0  # seconds to wait for a stopped trial's process
 _OPTIM = "optim."
 
 # --- trials
 
 
+State = Literal["finished", "stopped", "unfinished", "running", "new", "trained", "failed"]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """One run of a sweep.
+    """One run of a sweep, and its state before or after the sweep.
 
     Attributes:
         run: to train.
-        tunes: the aggregator whose settings are tuned, as of `Tuned.aggregator`; empty for none.
-        chosen: the settings that are tried, or were chosen, with their values.
+        tunes: the aggregator whose settings are tuned, as in `Tuned.aggregator`; empty for none.
+        chosen: the tuned settings with their values.
         tuned: how they were chosen.
+        state: before the sweep: `finished`; `stopped` early; `running` in another process; `unfinished`, to resume; or
+            `new` if no run has these settings, or failed ones. After its training: `trained`, `stopped` or `failed`.
+        run_id: its run; empty for a new trial.
+        at: URL of the run's checkpoints, as in its tag.
+        detail: when it was stopped, or the last line of the error.
+        note: of a new trial: which run does not match it and why; of a running one: the process that trains it.
     """
 
     run: Run
     tunes: str = ""
     chosen: tuple[tuple[str, str], ...] = ()
     tuned: Tuned | None = None
+    state: State = "new"
+    run_id: str = ""
+    at: str = ""
+    detail: str = ""
+    note: str = ""
 
     @property
     def name(self) -> str:
@@ -166,30 +179,96 @@ class Trial:
 
     @property
     def rivals(self) -> tuple[str, str]:
-        """What it has in common with the trials that it is compared with to stop the worse half early."""
+        """Key of the trials it competes with: for early stopping, and for the choice of settings."""
         return self.run.recipe, self.tunes
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trials:
-    """All trials, recipe by recipe.
+class Plan:
+    """The trials of a sweep, recipe by recipe.
 
     Attributes:
-        all: the runs to train.
+        trials: the trials.
         metrics: by recipe, the metric that chooses its best epoch.
         flags: settings of every recipe, as words of the command line.
-        experiment: of the runs, in MLflow.
-        early_stop: whether poor trials are stopped early, and those that were are left as they are.
+        experiment: MLflow experiment of the runs.
+        early_stop: whether poor trials are stopped early; earlier stopped ones are then not resumed.
     """
 
-    all: tuple[Trial, ...]
+    trials: tuple[Trial, ...]
     metrics: Mapping[str, Metric]
     flags: tuple[str, ...] = ()
     experiment: str = Run.experiment
     early_stop: bool = False
 
+    @property
+    def to_do(self) -> list[Trial]:
+        """The trials to train."""
+        done = ("finished", "running", *(("stopped",) if self.early_stop else ()))
+        return [trial for trial in self.trials if trial.state not in done]
 
-def make_trials(
+    def print_notes(self) -> None:
+        """Print a line for each trial that has a note."""
+        for trial in self.trials:
+            if trial.note:
+                how = "left alone" if trial.state == "running" else "trained anew"
+                print(f"{trial.name} is {how}: {trial.note}")
+
+    def summary(self) -> str:
+        """Return one line with the numbers of trials by state."""
+        counts: Counter[str] = Counter(trial.state for trial in self.trials)
+        then = "left as they are" if self.early_stop else "to go on, since --early-stop is not given"
+        skipped = f", {counts['finished']} of them finished before and skipped" if counts["finished"] else ""
+        others = {
+            "running": "at work now, left to whoever trains them",
+            "unfinished": "interrupted before, to go on from the last checkpoint",
+            "stopped": f"stopped early before, {then}",
+        }
+        parts = [f"{counts[state]} {text}" for state, text in others.items() if counts[state]]
+        trials = f"{len(self.trials)} trial{'s' * (len(self.trials) > 1)}{skipped}"
+        return "; ".join([trials, *parts, f"{len(self.to_do)} to train"])
+
+    def text(self, records: Sequence[RunRecord], *, concurrent: int = 0, words: Sequence[str] = ()) -> str:
+        """Return the output of `--dry-run`.
+
+        Args:
+            records: runs from which times are estimated.
+            concurrent: parallel trials; 0 for as many as this machine has cores for.
+            words: of the command line, without `--dry-run`.
+        """
+        to_do, width = self.to_do, max(len(trial.name) for trial in self.trials)
+        largest = max(trial.run.cpus * trial.run.workers for trial in self.trials)
+        concurrent = concurrent or max(1, local_cores() // largest)
+        times = {trial: seconds(trial.run, records) for trial in to_do}
+        lines = [self.summary(), ""]
+        for trial in self.trials:
+            time = times.get(trial)
+            about = f"about {duration(time)}" if time is not None else "time unknown"
+            state = f"{trial.state} ({trial.detail})" if trial.detail else trial.state
+            parts = [state, trial.run_id and f"run {trial.run_id}", about if trial in times else ""]
+            note = f"; {trial.note}" if trial.note else ""
+            lines.append(f"  {trial.name:<{width}}  {', '.join(filter(None, parts))}{note}")
+        if to_do:
+            whole = duration(total([*times.values()], concurrent))
+            lines += ["", f"estimated time, {concurrent} at once: {whole}"]
+            lines += ["", "as one Ray job:", f"  {shlex.join([*_JOB, 'sweep', *words])}"]
+            if alone := [trial for trial in to_do if not trial.tunes]:
+                lines += ["", "or a job for each trial:", *(f"  {self.job(trial)}" for trial in alone)]
+        return "\n".join(lines)
+
+    def job(self, trial: Trial) -> str:
+        """Return the command line that trains one trial as a Ray job."""
+        run = trial.run
+        if trial.run_id:
+            return shlex.join([*_JOB, "train", "resume", trial.run_id, *trust_flags(modules(run))])
+        words = ["--aggregator", run.aggregator]
+        if run.text_aggregator != RECIPES.get(run.recipe)().text_aggregator:
+            words += ["--text-aggregator", run.text_aggregator]
+        words += ["--seed", str(run.seed), "--experiment", run.experiment]
+        return shlex.join([*_JOB, "train", run.recipe, *self.flags, *words])
+
+
+def make_plan(
     recipes: Sequence[str],
     aggregators: Sequence[str],
     *,
@@ -198,7 +277,7 @@ def make_trials(
     experiment: str = "polypool",
     flags: Sequence[str] = (),
     early_stop: bool = False,
-) -> Trials:
+) -> Plan:
     """Return every combination once, after building each model without weights.
 
     Args:
@@ -245,8 +324,12 @@ def make_trials(
         for run in runs
         for v, t, seed in itertools.product(visual, text or [run.text_aggregator], range(seeds))
     ]
-    return Trials(
-        all=tuple(trials), metrics=metrics, flags=tuple(flags), experiment=experiment, early_stop=early_stop
+    return Plan(
+        trials=tuple(trials),
+        metrics=metrics,
+        flags=tuple(flags),
+        experiment=experiment,
+        early_stop=early_stop,
     )
 
 
@@ -278,34 +361,9 @@ def _canonical(specs: Sequence[str], wrong: list[str]) -> list[str]:
 
 # --- the recorded run of each trial
 
-State = Literal["finished", "stopped", "unfinished", "running", "new", "trained", "failed"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Match:
-    """A trial and its run.
-
-    Attributes:
-        trial: the trial.
-        state: before the sweep: `finished`; `stopped` early; `running` in another process, and left to it;
-            `unfinished`, to resume; or `new`, where no run has these settings, or only failed ones. After its training:
-            `trained`, `stopped` or `failed`.
-        run_id: the run; empty for a new trial.
-        at: the object storage of the run's checkpoints, as its tag has it.
-        detail: after how many epochs it was stopped, or the last line of the error.
-        note: of a new trial, which run does not match it and why; of a running one, which process trains it.
-    """
-
-    trial: Trial
-    state: State = "new"
-    run_id: str = ""
-    at: str = ""
-    detail: str = ""
-    note: str = ""
-
 
 def records_of(experiment: str) -> list[RunRecord]:
-    """Return all runs of an experiment, latest first; none where the store or the experiment does not exist yet.
+    """Return all runs of an experiment, latest first; none if the store or the experiment does not exist yet.
 
     Raises:
         InputError: the store does not answer or cannot be used.
@@ -316,18 +374,18 @@ def records_of(experiment: str) -> list[RunRecord]:
         return []
 
 
-def match_trials(trials: Sequence[Trial], records: Sequence[RunRecord]) -> tuple[Match, ...]:
-    """Find the run of each trial among those of the experiment, latest first."""
+def match_trials(trials: Sequence[Trial], records: Sequence[RunRecord]) -> tuple[Trial, ...]:
+    """Return the trials with their runs among the records of the experiment, latest first."""
     by_tags: dict[tuple[str, ...], list[RunRecord]] = defaultdict(list)
     for record in records:
         if record.tags.get("kind") == "train":
             by_tags[_key(record.tags, run=record.run_id)].append(record)
     artifacts = Artifacts(tracking_uri(home()))
-    return tuple(_match(artifacts, trial, by_tags[_key(trial.tags)]) for trial in trials)
+    return tuple(_matched(artifacts, trial, by_tags[_key(trial.tags)]) for trial in trials)
 
 
 def _key(of: Mapping[str, str], *, run: str = "") -> tuple[str, ...]:
-    """Return the tags that identify a trial, with specs in their canonical spelling; `run` is its id, for messages."""
+    """Return the tags that identify a trial, with canonical specs; `run` is the id of its run, for messages."""
     values = {name: of.get(name, "") for name in _KEYS}
     own = tuple(_spelled(value) if "aggregator" in name else value for name, value in values.items())
     tuned = tuned_of(of, run=run)
@@ -350,7 +408,8 @@ def _spelled(spec: str) -> str:
         return spec
 
 
-def _match(artifacts: Artifacts, trial: Trial, candidates: Sequence[RunRecord]) -> Match:
+def _matched(artifacts: Artifacts, trial: Trial, candidates: Sequence[RunRecord]) -> Trial:
+    trial = Trial(run=trial.run, tunes=trial.tunes, chosen=trial.chosen, tuned=trial.tuned)
     wanted, same, notes = comparable(trial.run, home()), list[RunRecord](), list[str]()
     for record in candidates:
         try:
@@ -364,114 +423,31 @@ def _match(artifacts: Artifacts, trial: Trial, candidates: Sequence[RunRecord]) 
             same.append(record)
     for record in same:
         if record.status == "FINISHED":
-            return Match(trial=trial, state="finished", run_id=record.run_id)
+            return replace(trial, state="finished", run_id=record.run_id)
     for record in same:
-        who, holder = behind(record, home=home())
-        if holder:
-            note = f"{holder.partition(':')[0]} is at work"
-            return Match(trial=trial, state="running", run_id=record.run_id, note=note)
+        process, holder = process_of(record, home=home())
+        if process == "alive":
+            note = f"{holder.partition(':')[0]} is training it"
+            return replace(trial, state="running", run_id=record.run_id, note=note)
         if record.status == "FAILED":
             notes.append(f"run {record.run_id} failed")
-        elif record.tags.get(SWEEP) or who == "nobody":
+        elif record.tags.get(SWEEP) or process == "dead":
             epochs, at = record.tags.get(STOPPED, ""), record.tags.get(AT, "")
             state = "stopped" if epochs else "unfinished"
-            return Match(trial=trial, state=state, run_id=record.run_id, at=at, detail=epochs)
-        elif who == "unknown":
-            notes.append(f"run {record.run_id} may be it, and at work elsewhere: its folder is not here")
-    return Match(trial=trial, note="; ".join(notes[:1]))
+            return replace(trial, state=state, run_id=record.run_id, at=at, detail=epochs)
+        elif process == "unknown":
+            notes.append(f"run {record.run_id} may be it, trained on another machine: its folder is not here")
+    return replace(trial, note="; ".join(notes[:1]))
 
 
-# --- a plan: which trials are done, how long the others take, and the same as Ray jobs
-
-
-@dataclass(frozen=True, kw_only=True)
-class Plan:
-    """Trials with the run of each."""
-
-    trials: Trials
-    matches: tuple[Match, ...]
-
-    @property
-    def to_do(self) -> list[Match]:
-        """The trials to train."""
-        done = ("finished", "running", *(("stopped",) if self.trials.early_stop else ()))
-        return [match for match in self.matches if match.state not in done]
-
-    def print_notes(self) -> None:
-        """Print a line for each trial that has a note."""
-        for match in self.matches:
-            if match.note:
-                how = "left alone" if match.state == "running" else "trained anew"
-                print(f"{match.trial.name} is {how}: {match.note}")
-
-    def summary(self) -> str:
-        """Return one line with the numbers of trials by state."""
-        counts: Counter[str] = Counter(match.state for match in self.matches)
-        then = "left as they are" if self.trials.early_stop else "to go on, since --early-stop is not given"
-        skipped = f", {counts['finished']} of them finished before and skipped" if counts["finished"] else ""
-        others = {
-            "running": "at work now, left to whoever trains them",
-            "unfinished": "interrupted before, to go on from the last checkpoint",
-            "stopped": f"stopped early before, {then}",
-        }
-        parts = [f"{counts[state]} {text}" for state, text in others.items() if counts[state]]
-        trials = f"{len(self.matches)} trial{'s' * (len(self.matches) > 1)}{skipped}"
-        return "; ".join([trials, *parts, f"{len(self.to_do)} to train"])
-
-    def timed(self, records: Sequence[RunRecord]) -> Sequence[RunRecord]:
-        """Return the runs that times are estimated from: those of the experiment, and of the usual one."""
-        own = self.trials.experiment == Run.experiment
-        return [*records, *(() if own else records_of(Run.experiment))]
-
-    def at_once(self, concurrent: int) -> int:
-        """Return how many trials train at once: as many as this machine has cores for where `concurrent` is 0."""
-        most = max(match.trial.run.cpus * match.trial.run.workers for match in self.matches)
-        return concurrent or max(1, local_cores() // most)
-
-    def text(self, records: Sequence[RunRecord], *, concurrent: int = 0, words: Sequence[str] = ()) -> str:
-        """Return what `--dry-run` prints.
-
-        Args:
-            records: runs of the experiment.
-            concurrent: trials at once; 0 for as many as this machine has cores for.
-            words: of the command line, without `--dry-run`.
-        """
-        records, concurrent, to_do = self.timed(records), self.at_once(concurrent), self.to_do
-        width = max(len(match.trial.name) for match in self.matches)
-        times = {match.trial.name: seconds(match.trial.run, records) for match in to_do}
-        lines = [self.summary(), ""]
-        for match in self.matches:
-            name = match.trial.name
-            about = f"about {duration(times[name])}" if times.get(name) is not None else "time unknown"
-            state = f"{match.state} ({match.detail})" if match.detail else match.state
-            parts = [state, match.run_id and f"run {match.run_id}", about if name in times else ""]
-            note = f"; {match.note}" if match.note else ""
-            lines.append(f"  {name:<{width}}  {', '.join(part for part in parts if part)}{note}")
-        if to_do:
-            whole = duration(total([*times.values()], concurrent))
-            lines += ["", f"estimated time, {concurrent} at once: {whole}"]
-            lines += ["", "as one Ray job:", f"  {shlex.join([*_JOB, 'sweep', *words])}"]
-            if alone := [match for match in to_do if not match.trial.tunes]:
-                lines += ["", "or a job for each trial:", *(f"  {self.job(match)}" for match in alone)]
-        return "\n".join(lines)
-
-    def job(self, match: Match) -> str:
-        """Return the command line that trains one trial as a Ray job."""
-        run = match.trial.run
-        if match.run_id:
-            return shlex.join([*_JOB, "train", "resume", match.run_id, *trust_flags(modules(run))])
-        words = ["--aggregator", run.aggregator]
-        if run.text_aggregator != RECIPES.get(run.recipe)().text_aggregator:
-            words += ["--text-aggregator", run.text_aggregator]
-        words += ["--seed", str(run.seed), "--experiment", run.experiment]
-        return shlex.join([*_JOB, "train", run.recipe, *self.trials.flags, *words])
+# --- the estimated time
 
 
 def seconds(run: Run, records: Sequence[RunRecord]) -> float | None:
-    """Estimate a run's time, scaled to its epochs; None where no run of its recipe on its data has finished.
+    """Estimate a run's time, scaled to its epochs; None if no run of its recipe on its data has finished.
 
-    The median over those finished runs that have its aggregator, or else over all of them. The time beside training is
-    bounded, since a resumed run also lay idle.
+    The median over the finished runs with its aggregator, or else over all. The time outside training is bounded, since
+    a resumed run also lay idle.
     """
     wanted = {"kind": "train", "recipe": run.recipe, "dataset": run.data.dataset}.items()
     same = [record for record in records if record.status == "FINISHED" and wanted <= record.tags.items()]
@@ -485,14 +461,14 @@ def seconds(run: Run, records: Sequence[RunRecord]) -> float | None:
 
 
 def total(times: Sequence[float | None], concurrent: int) -> float | None:
-    """Return the time of all, `concurrent` at once; None where one is unknown."""
+    """Return the time of all, `concurrent` at once; None if one is unknown."""
     known = [time for time in times if time is not None]
     if len(known) < len(times):
         return None
     return max(max(known, default=0.0), sum(known) / concurrent)
 
 
-# --- the space of a tuned sweep: lists of values for settings, and which points of it an aggregator tries
+# --- the search space of a tuned sweep, and the points of it that an aggregator tries
 
 Values = Mapping[str, tuple[Any, ...]]
 Point = tuple[tuple[str, Any], ...]
@@ -504,9 +480,9 @@ class Space:
     """Values by setting, in the order of names.
 
     Attributes:
-        shared: of settings that all aggregators have: `optim.NAME`, and `aggregator.lr` for those with weights.
+        shared: of settings that all aggregators have: `optim.NAME`, and `aggregator.lr` if they have weights.
         own: of options of single aggregators, `NAME.OPTION`.
-        sides: the settings of a run that are specs of the aggregators that are swept.
+        sides: the settings of a run with the specs of swept aggregators.
     """
 
     shared: Values
@@ -519,35 +495,35 @@ class Space:
         return {name: values for name, values in self.own.items() if _owner(name) in names}
 
     def specs(self, run: Run) -> dict[str, str]:
-        """Return the specs of a run's aggregators that are swept, by side."""
+        """Return the specs of a run's swept aggregators, by side."""
         return {side: spec for side in self.sides if (spec := getattr(run, side))}
 
     def unchosen(self, run: Run) -> str:
-        """Return the specs of a run's aggregators without the options that are to be chosen."""
+        """Return the specs of a run's aggregators without the tuned options."""
         return ", text ".join(_unchosen(spec, self.own) for spec in self.specs(run).values())
 
     def options(self, run: Run, *, weights: bool) -> Values:
-        """Return the values of all settings that change something for the aggregators of a run.
+        """Return the values of all settings that affect a run.
 
         Args:
             run: with its recipe's settings.
-            weights: whether its aggregators have weights, so that `aggregator.lr` changes something.
+            weights: whether its aggregators have weights, which `aggregator.lr` affects.
         """
         every = {**self.shared, **self.own_of(run)}
         return {name: values for name, values in every.items() if weights or name != FACTOR}
 
     def points(self, run: Run, *, weights: bool, budget: int, seed: int) -> list[Point]:
-        """Return the points that the aggregators of a run try: all of their space, or a sample of `budget` of it.
+        """Return the points that the aggregators of a run try: their whole space, or a sample of `budget` points.
 
         The first one is nearest to the run's own settings. A sample is a Latin hypercube (McKay, Beckman and Conover,
-        Technometrics 21, 1979): of each setting every value comes equally often, or once more than another one, and no
-        point comes twice. Runs of equal spaces and nearest points have the same sample.
+        Technometrics 21, 1979) without duplicates: each value of a setting occurs equally often, up to a difference of
+        one. Runs with equal spaces and nearest points have the same sample.
 
         Args:
             run: with its recipe's settings.
-            weights: as of `options`.
-            budget: the most points.
-            seed: draws the sample.
+            weights: as in `options`.
+            budget: maximum number of points.
+            seed: of the sample.
         """
         settings: dict[str, Any] = {FACTOR: 1.0} | {
             f"{_OPTIM}{name}": x for name, x in vars(run.optim).items()
@@ -586,7 +562,7 @@ def _owner(name: str) -> str:
 
 
 def _unchosen(spec: str, own: Values) -> str:
-    """Return a spec without the options that are to be chosen."""
+    """Return a spec without its tuned options."""
     name = Spec.parse(spec).name
     return without(spec, *(option.rpartition(".")[2] for option in own if _owner(option) == name))
 
@@ -603,8 +579,8 @@ def read_space(
     Args:
         settings: the texts.
         aggregators: specs of the sweep.
-        text_aggregators: specs of the text's, if they are swept.
-        read: returns the run of some flags of `polypool train`, which reads the values of `optim.NAME`.
+        text_aggregators: specs of the text side, if they are swept.
+        read: returns the run with some flags of `polypool train`, which parses the values of `optim.NAME`.
 
     Raises:
         InputError: an unknown setting, one given twice, no values, or two aggregators become one.
@@ -642,7 +618,7 @@ def read_space(
 
 
 def _value(name: str, word: str, options: Sequence[str], read: Callable[[Sequence[str]], Run]) -> Any:
-    """Return a listed value of a setting as a run holds it."""
+    """Return a value of a setting from its text, with the type that a run has."""
     if name == FACTOR:
         try:
             factor = float(word)
@@ -653,11 +629,7 @@ def _value(name: str, word: str, options: Sequence[str], read: Callable[[Sequenc
     if name in options:
         owner, _, option = name.rpartition(".")
         return Spec.parse(f"{owner}({option}={word})").params[option]
-    known = {}  # settings that are a number or a text, rather than a list or a switch
-    for setting, hint in hints(Optim).items():
-        kind = hint.__origin__ if typing.get_origin(hint) is typing.Annotated else hint
-        if kind in (int, float, str) or typing.get_origin(kind) is Literal:
-            known[f"{_OPTIM}{setting}"] = setting
+    known = {f"{_OPTIM}{field.name}": field.name for field in fields(Optim)}
     if name not in known:
         why = " It takes a list of values of settings that hold one each, or an option of one aggregator of the sweep."
         raise unknown("setting of --choose:", name, [*known, FACTOR, *options], why)
@@ -665,14 +637,16 @@ def _value(name: str, word: str, options: Sequence[str], read: Callable[[Sequenc
 
 
 def _latin_hypercube(values: Values, first: Point, *, budget: int, size: int, seed: int) -> list[Point]:
-    """Return distinct points, beginning with `first`, in which each value of a setting comes equally often.
+    """Return distinct points, beginning with `first`, in which each value of a setting occurs equally often.
+
+    For more than half of all points the complement is drawn.
 
     Args:
         values: by setting.
-        first: a point of these.
-        budget: the number of points, at most `size`.
-        size: the number of all points. Of more than half of these, what is left out is drawn.
-        seed: draws them.
+        first: one of their points.
+        budget: number of points, at most `size`.
+        size: number of all points.
+        seed: of the sample.
     """
     rng = random.Random(seed)
     if 2 * budget > size + 1:
@@ -685,11 +659,11 @@ def _latin_hypercube(values: Values, first: Point, *, budget: int, size: int, se
         columns = []
         for name, nearest in first:
             others = [value for value in values[name] if value != nearest]
-            rng.shuffle(others)  # where the budget is no multiple, the last ones come once less
+            rng.shuffle(others)  # if the budget is no multiple, the last ones occur once less
             rest = [*itertools.islice(itertools.cycle([nearest, *others]), budget)][1:]
             rng.shuffle(rest)
             columns.append([nearest, *rest])
-        # swaps within a setting, which keep its numbers, until no point comes twice
+        # swap values of a setting, which keeps their counts, until no point occurs twice
         for _ in range(100 * budget):
             points = [tuple(zip(values, point, strict=True)) for point in zip(*columns, strict=True)]
             twice = [at for at, point in enumerate(points) if point in points[:at]]
@@ -700,7 +674,7 @@ def _latin_hypercube(values: Values, first: Point, *, budget: int, size: int, se
 
 
 def _nearest(values: Sequence[Any], to: Any) -> Any:
-    """Return the value nearest to a number, in ratio where all are above 0; of others the same one or the first."""
+    """Return the value nearest to a number, in ratio if all are above 0; of other types the equal one or the first."""
     if to in values:
         return values[values.index(to)]
     if not all(isinstance(value, int | float) for value in (*values, to)):
@@ -713,7 +687,7 @@ def _nearest(values: Sequence[Any], to: Any) -> Any:
 def scaled(
     factors: Sequence[tuple[str, float]], prefixes: Sequence[str], by: float
 ) -> tuple[tuple[str, float], ...]:
-    """Return factors on learning rates where those of all weights under some prefixes are multiplied."""
+    """Return learning rate factors, multiplied by a number for the weights under some prefixes."""
     if by == 1:
         return tuple(factors)
     inside = {prefix: longest_prefix(factors, prefix, default=1.0) for prefix in prefixes}
@@ -721,31 +695,27 @@ def scaled(
     return tuple((dict(factors) | {name: factor * by for name, factor in inside.items()}).items())
 
 
-def _plain(point: Point) -> tuple[tuple[str, str], ...]:
-    return tuple((name, written(value)) for name, value in point)
-
-
-def _plain_values(values: Values) -> Listed:
+def _as_text(values: Values) -> Listed:
     return tuple((name, tuple(map(written, of))) for name, of in values.items())
 
 
-# --- tuning with equal budgets: the trials of every aggregator, scored on `val` alone, and what they choose
+# --- tuning with equal budgets: the trials of every aggregator, scored on `val` only, and their choice
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tuning:
-    """The trials of a tuned sweep.
+    """The tuning trials of a sweep.
 
     Attributes:
-        trials: of all recipes and aggregators, each with `Trial.tunes`, the one nearest to the recipe first.
+        plan: the trials of all recipes and aggregators, each with `Trial.tunes`, the one nearest to the recipe first.
         space: of their settings.
-        budget: trials of each aggregator, at most.
+        budget: maximum number of trials per aggregator.
         sample: seed of the sample of each aggregator's space.
         sizes: numbers of points of the spaces, by recipe and aggregator.
-        seeds: of the runs with what is chosen, their number from 0.
+        seeds: number of final runs per aggregator, with the seeds 0, 1, ...
     """
 
-    trials: Trials
+    plan: Plan
     space: Space
     budget: int
     sample: int
@@ -754,64 +724,50 @@ class Tuning:
 
     @property
     def notes(self) -> list[str]:
-        """The trials of each aggregator beside the size of its space, a line for all that have the same."""
-        alike: dict[tuple[str, int], list[str]] = defaultdict(list)
+        """The number of trials and the size of the space, a line for all aggregators that share them."""
+        groups: dict[tuple[str, int], list[str]] = defaultdict(list)
         for (recipe, aggregator), size in self.sizes.items():
-            alike[recipe, size].append(aggregator)
+            groups[recipe, size].append(aggregator)
         return [
             f"{recipe}: {min(size, self.budget)} of {size:,} points each: {', '.join(names)}"
-            for (recipe, size), names in alike.items()
+            for (recipe, size), names in groups.items()
         ]
 
     @property
     def words(self) -> str:
         """The budget and the space, as tables show them."""
-        words = self.tuned(self.trials.all[0], sweep="").words
-        return f"{words}; and {listed(_plain_values(self.space.own))}" if self.space.own else words
+        words = self.tuned(self.plan.trials[0], sweep="").words
+        return f"{words}; and {listed(_as_text(self.space.own))}" if self.space.own else words
 
     def tuned(self, trial: Trial, *, sweep: str) -> Tuned:
-        """Return the record of the runs that have the settings of a trial; `sweep` is the id of the sweep's run."""
+        """Return the record of the runs with the settings of a trial; `sweep` is the run id of the sweep."""
         return Tuned(
             aggregator=trial.tunes,
             budget=self.budget,
-            space=_plain_values(self.space.shared),
-            own=_plain_values(self.space.own_of(trial.run)),
-            early_stop=self.trials.early_stop,
+            space=_as_text(self.space.shared),
+            own=_as_text(self.space.own_of(trial.run)),
+            early_stop=self.plan.early_stop,
             chosen=trial.chosen,
             sweep=sweep,
             seed=self.sample,
         )
 
-    def final(self, chosen: Sequence[Trial], *, sweep: str = "") -> Trials:
-        """Return the runs of every seed with chosen settings, which score the test split.
-
-        Args:
-            chosen: one trial for each recipe and aggregator.
-            sweep: the id of the sweep's run.
-        """
-        trials = [
-            replace(trial, run=replace(trial.run, seed=seed, test=True), tuned=self.tuned(trial, sweep=sweep))
-            for trial in chosen
-            for seed in range(self.seeds)
-        ]
-        return replace(self.trials, all=tuple(trials), early_stop=False)
-
 
 def make_tuning(
-    trials: Trials,
+    plan: Plan,
     settings: Sequence[str],
     *,
     text_aggregators: bool,
     budget: int,
     sample: int,
 ) -> Tuning:
-    """Return the trials of a tuned sweep, after building a model for each value that may change it.
+    """Return the tuning trials of a sweep, after building a model for each value that may change it.
 
     Args:
-        trials: of the same sweep without tuning.
+        plan: the same sweep without tuning.
         settings: `SETTING=VALUE,VALUE` texts, which span the space.
         text_aggregators: whether the text's aggregators are swept, too.
-        budget: trials of each aggregator and recipe.
+        budget: trials per aggregator and recipe.
         sample: seed of the sample of each aggregator's space.
 
     Raises:
@@ -820,20 +776,20 @@ def make_tuning(
     """
     if budget < 1:
         raise InputError(f"--choose needs --budget, the trials of each aggregator: at least 1, not {budget}")
-    runs = [trial.run for trial in trials.all if trial.run.seed == 0]
+    runs = [trial.run for trial in plan.trials if trial.run.seed == 0]
     space = read_space(
         settings,
         aggregators=[run.aggregator for run in runs],
         text_aggregators=[run.text_aggregator or run.aggregator for run in runs if text_aggregators],
-        read=lambda flags: read_run(runs[0].recipe, [*trials.flags, *flags]),
+        read=lambda flags: read_run(runs[0].recipe, [*plan.flags, *flags]),
     )
     wrong, sizes, tried = list[str](), dict[tuple[str, str], int](), list[Trial]()
-    assets: dict[str, Any] = {}  # by recipe, whose data are read once
+    assets: dict[str, dict[str, Any]] = defaultdict(dict)  # by recipe, whose data are read once
     checked: set[tuple[object, ...]] = set()
 
     def adapter_of(run: Run) -> TaskAdapter:
-        adapter = prepare(run, **({"assets": assets[run.recipe]} if run.recipe in assets else {}))
-        assets[run.recipe] = adapter.assets
+        adapter = prepare(run, **assets[run.recipe])
+        assets[run.recipe] = {"assets": adapter.assets}
         return adapter
 
     for run in runs:
@@ -843,29 +799,30 @@ def make_tuning(
         sizes[run.recipe, tunes] = math.prod(map(len, options.values()))
         alone = [((name, x),) for name, of in space.options(run, weights=True).items() for x in of]
         made = {point: space.at(run, point, prefixes=prefixes) for point in (*alone, *points)}
+        texts = {point: tuple((name, written(value)) for name, value in point) for point in made}
         for point, at in made.items():
             parts = {(at.recipe, at.aggregator, at.text_aggregator), (at.recipe, at.optim)}
-            with _noting(wrong, f"{run.recipe} {tunes} with {text_of(_plain(point))}: "):
-                if not parts <= checked:  # what runs have in common is checked once
+            with _noting(wrong, f"{run.recipe} {tunes} with {text_of(texts[point])}: "):
+                if not parts <= checked:  # parts that several runs share are checked once
                     adapter_of(at)
                 checked |= parts
         tried += [
-            Trial(run=replace(made[point], seed=SEED, test=False), tunes=tunes, chosen=_plain(point))
+            Trial(run=replace(made[point], seed=SEED, test=False), tunes=tunes, chosen=texts[point])
             for point in points
         ]
     _refuse(wrong)
     return Tuning(
-        trials=replace(trials, all=tuple(tried)),
+        plan=replace(plan, trials=tuple(tried)),
         space=space,
         budget=budget,
         sample=sample,
         sizes=sizes,
-        seeds=len({trial.run.seed for trial in trials.all}),
+        seeds=len({trial.run.seed for trial in plan.trials}),
     )
 
 
 def aggregator_prefixes(adapter: TaskAdapter) -> tuple[str, ...]:
-    """Return the names of the aggregators in a task's model that have weights, without those inside others."""
+    """Return the names of the outermost aggregators with weights in a task's model."""
     with Unfilled():
         model = adapter.model(pretrained=False)
     weights, found = [name for name, _ in model.named_parameters()], list[str]()
@@ -875,83 +832,56 @@ def aggregator_prefixes(adapter: TaskAdapter) -> tuple[str, ...]:
     return tuple(name for name in found if any(weight.startswith(f"{name}.") for weight in weights))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Choice:
-    """What the trials of an aggregator in a recipe chose.
-
-    Attributes:
-        recipe: the recipe.
-        aggregator: without the options that were chosen.
-        metric: by which, on `val`.
-        space: points of the aggregator's space.
-        trials: begun with, of these.
-        whole: of them, trained to the end.
-        default: the score of the first trial, nearest to the recipe's settings; None where it has none.
-        best: the best score; None where no trial was trained to the end.
-        chosen: the settings that reached it, as text; empty for none.
-        run_id: the trial that did.
-    """
-
-    recipe: str
-    aggregator: str
-    metric: str
-    space: int
-    trials: int
-    whole: int
-    default: float | None
-    best: float | None
-    chosen: str
-    run_id: str
-
-
-def choose(
-    plan: Plan, rows: Sequence[Row], *, sizes: Mapping[tuple[str, str], int]
-) -> list[tuple[Choice, Trial | None]]:
-    """Return what the trials of every aggregator chose, with the best trial of each; the first one of equal ones.
+def choose(plan: Plan, table: pd.DataFrame, *, sizes: Mapping[tuple[str, str], int]) -> pd.DataFrame:
+    """Return the best trial of each recipe and aggregator, the first of equal ones, in a row.
 
     Args:
         plan: of the trials.
-        rows: how each of them ended.
-        sizes: as of `Tuning`.
+        table: from `outcomes`.
+        sizes: as in `Tuning`.
+
+    Returns:
+        Columns `recipe`; `aggregator`, without the tuned options; `metric` on `val`; `space`, its number of points;
+        `trials` and how many of them are `whole`; `default`, the score of the first trial, which is nearest to the
+        recipe's settings; `best`, NaN if no trial is complete, `chosen`, its settings, and `run_id`; `trial`, its
+        position in the plan, or -1.
     """
-    groups: dict[tuple[str, str], list[tuple[Trial, Row]]] = defaultdict(list)
-    for match, row in zip(plan.matches, rows, strict=True):
-        groups[match.trial.rivals].append((match.trial, row))
-    choices = []
-    for (recipe, aggregator), group in groups.items():
-        metric = plan.trials.metrics[recipe]
-        whole = [(row.best, trial, row) for trial, row in group if row.whole and row.best is not None]
-        best, trial, row = max(whole, key=lambda each: metric.sign * each[0], default=(None, None, None))
-        choice = Choice(
-            recipe=recipe,
-            aggregator=aggregator,
-            metric=metric.name,
-            space=sizes[recipe, aggregator],
-            trials=len(group),
-            whole=len(whole),
-            default=group[0][1].best,
-            best=best,
-            chosen=text_of(trial.chosen) if trial else "",
-            run_id=row.run_id if row else "",
-        )
-        choices.append((choice, trial))
-    return choices
+    rows = []
+    for (recipe, aggregator), size in sizes.items():
+        group = table[(table["recipe"] == recipe) & (table["tunes"] == aggregator)]
+        score = group["score"][group["whole"]].dropna()
+        at = int(score.idxmax()) if len(score) else -1
+        row = {
+            "recipe": recipe,
+            "aggregator": aggregator,
+            "metric": plan.metrics[recipe].name,
+            "space": size,
+            "trials": len(group),
+            "whole": len(score),
+            "default": group["best"].iloc[0],
+            "best": group["best"].get(at, math.nan),
+            "chosen": text_of(plan.trials[at].chosen) if at >= 0 else "",
+            "run_id": group["run_id"].get(at, ""),
+            "trial": at,
+        }
+        rows.append(row)
+    return pd.DataFrame(rows)
 
 
-def choice_table(choices: Sequence[Choice], *, words: str) -> Table:
-    """Return what was chosen for every aggregator; `words` are the budget and the space."""
-    failed = [f"{each.recipe} {each.aggregator}" for each in choices if each.best is None]
-    rows = [
-        (
-            f"{each.recipe} {each.aggregator}",
-            each.chosen or ABSENT,
-            each.metric,
-            *(ABSENT if score is None else f"{score:.4g}" for score in (each.default, each.best)),
-            str(each.trials) if each.whole == each.trials else f"{each.whole} of {each.trials}",
-            f"{each.space:,}",
+def choice_table(choices: pd.DataFrame, *, words: str) -> Table:
+    """Return the choice for every aggregator as a table; `words` are the budget and the space."""
+    rows, failed = [], []
+    for each in choices.to_dict("records"):
+        label = f"{each['recipe']} {each['aggregator']}"
+        scores = (
+            ABSENT if math.isnan(score) else f"{score:.4g}" for score in (each["default"], each["best"])
         )
-        for each in choices
-    ]
+        trials = (
+            str(each["trials"]) if each["whole"] == each["trials"] else f"{each['whole']} of {each['trials']}"
+        )
+        rows.append((label, each["chosen"] or ABSENT, each["metric"], *scores, trials, f"{each['space']:,}"))
+        if each["trial"] < 0:
+            failed.append(f"{label} is not run, as none of its trials was trained to the end")
     return Table(
         title="chosen on val",
         legend=(
@@ -960,38 +890,32 @@ def choice_table(choices: Sequence[Choice], *, words: str) -> Table:
         ),
         header=("recipe and aggregator", "chosen", "metric", "default", "chosen's", "trials", "space"),
         rows=tuple(rows),
-        notes=tuple(f"{name} is not run, as none of its trials was trained to the end" for name in failed),
+        notes=tuple(failed),
     )
 
 
 # --- the training
 
 
-@contextmanager
-def only_sweep(experiment: str) -> Iterator[None]:
-    """Hold the lock on the sweeps of an experiment.
+def only_sweep(experiment: str) -> Lock:
+    """Lock the sweeps of an experiment.
 
     Raises:
-        InputError: another sweep of it is at work.
+        HeldError: another sweep of it is running.
     """
     path = home() / "runs" / f"sweep-{re.sub(r'[^A-Za-z0-9_.-]', '_', experiment)}.lock"
-    with Lock(path, of=f"experiment {experiment!r}: another sweep of it is at work"):
-        yield
+    return Lock(path, of=f"experiment {experiment!r}: another sweep of it is running")
 
 
-def _resources(matches: Sequence[Match], *, concurrent: int = 0) -> tuple[int, dict[str, float]]:
-    """Return what the largest of some trials needs.
+def _resources(trials: Sequence[Trial], *, concurrent: int = 0) -> tuple[int, dict[str, float]]:
+    """Return the number of parallel trials, and the resources that each reserves in its process.
 
     Args:
-        matches: the trials.
-        concurrent: the most trials at once, which share the GPUs where there are fewer of these; 0 for as many as fit.
-
-    Returns:
-        The number of trials at once, at least 1 and no more than the session has cores and shares of GPUs for, and
-        what one of them reserves where it trains in its own process.
+        trials: the trials; the largest one decides.
+        concurrent: maximum number of parallel trials, which share GPUs if there are fewer; 0 for as many as fit.
     """
     most, reserved = concurrent or math.inf, {"CPU": 0.0}
-    for run in (match.trial.run for match in matches):
+    for run in (trial.run for trial in trials):
         each = Resources.plan(run.workers, fewest=run.worker_counts[0], cpus=run.cpus)
         most = min(most, cores() // (each.cpus * run.workers))
         reserved["CPU"] = max(reserved["CPU"], each.cpus)
@@ -1002,37 +926,37 @@ def _resources(matches: Sequence[Match], *, concurrent: int = 0) -> tuple[int, d
     return max(1, int(most)), reserved
 
 
-def carry_out(plan: Plan, *, concurrent: int = 0, parent: str = "") -> list[Match]:
-    """Train what is to be done, and return how each of these trials ended.
+def carry_out(plan: Plan, *, concurrent: int = 0, parent: str = "") -> list[Trial]:
+    """Train the trials to do, and return them with their outcomes.
 
-    One at a time, trials of one worker train in this process, without Ray; those that were interrupted come last, since
-    a trial that the system kills for its memory ends this process.
+    One at a time, trials of one worker train in this process, without Ray; interrupted ones come last, because a trial
+    that the system kills for its memory ends this process.
 
     Args:
         plan: the trials.
-        concurrent: the most trials at once; 0 for as many as fit.
-        parent: the run of the sweep, to which new runs belong; empty for none.
+        concurrent: maximum number of parallel trials; 0 for as many as fit.
+        parent: run id of the sweep, the parent of new runs; empty for none.
     """
-    ends: list[Match] = []
-    if not (matches := plan.to_do):
+    ends: list[Trial] = []
+    if not (to_do := plan.to_do):
         return ends
-    groups: dict[tuple[tuple[str, ...], bool], list[Match]] = defaultdict(list)
-    for match in matches:  # scores of different recipes cannot be compared to stop the worse ones
-        at = checkpoints_at(match.run_id, match.at) if match.run_id else new_runs_at()
-        alone = trains_here(match.trial.run, at=at, in_sweep=True)
-        groups[match.trial.rivals if plan.trials.early_stop else (), alone].append(match)
+    groups: dict[tuple[tuple[str, ...], bool], list[Trial]] = defaultdict(list)
+    for trial in to_do:  # scores of different recipes cannot be compared to stop the worse ones
+        at = checkpoints_at(trial.run_id, trial.at) if trial.run_id else new_runs_at()
+        alone = trains_here(trial.run, at=at, in_sweep=True)
+        groups[trial.rivals if plan.early_stop else (), alone].append(trial)
     alone = all(alone for _, alone in groups)
-    here = concurrent == 1 and alone and not plan.trials.early_stop and not on_cluster()
+    here = concurrent == 1 and alone and not plan.early_stop and not on_cluster()
     with nullcontext() if here else ray_session(dashboard=not alone):
-        at_once = 1 if here else _resources(matches, concurrent=concurrent)[0]
+        at_once = 1 if here else _resources(to_do, concurrent=concurrent)[0]
         print(f"{plan.summary()}, {at_once} at once", flush=True)
         for (_, alone), group in groups.items():
             side_by_side = None
             if here:
-                group = sorted(group, key=lambda match: match.state == "unfinished")
+                group = sorted(group, key=lambda trial: trial.state == "unfinished")
             else:
                 reserved = _resources(group, concurrent=at_once)[1] if alone else {}
-                retries = max(match.trial.run.retries for match in group) if alone else 0
+                retries = max(trial.run.retries for trial in group) if alone else 0
                 side_by_side = functools.partial(
                     run_side_by_side, concurrent=at_once, resources=reserved, retries=retries
                 )
@@ -1042,20 +966,20 @@ def carry_out(plan: Plan, *, concurrent: int = 0, parent: str = "") -> list[Matc
 
 def _train(
     plan: Plan,
-    matches: Sequence[Match],
+    trials: Sequence[Trial],
     side_by_side: Callable[..., None] | None,
     *,
     parent: str,
     before: int,
-) -> list[Match]:
-    """Train some trials of a plan, after `before` others; with early stopping, rivals alone.
+) -> list[Trial]:
+    """Train some trials of a plan, after `before` others; with early stopping, only rivals.
 
     Without `side_by_side` they train one after another in this process.
     """
     sweep, halving = f"sweep-{secrets.token_hex(4)}", None
-    if plan.trials.early_stop:
-        run = matches[0].trial.run
-        primary = plan.trials.metrics[run.recipe]
+    if plan.early_stop:
+        run = trials[0].run
+        primary = plan.metrics[run.recipe]
         halving = Halving(
             metric=f"dev/{primary.name}", higher_is_better=primary.higher_is_better, epochs=run.optim.epochs
         )
@@ -1068,7 +992,7 @@ def _train(
             return
         done, whole = before + len(ends), len(plan.to_do)
         how = "done" if "run_id" in end.result else "stopped early"
-        what = f"{matches[end.number].trial.name}: {f'failed: {last_line(end.error)}' if end.error else how}"
+        what = f"{trials[end.number].name}: {f'failed: {_last_line(end.error)}' if end.error else how}"
         past = time.monotonic() - started
         left = past / len(ends) * (whole - done)
         if mode() == JSON:
@@ -1078,40 +1002,35 @@ def _train(
             soon = f", {duration(left)} left" if done < whole else ""
             print(f"[{done}/{whole}, {duration(past)}{soon}] {what}", flush=True)
 
+    environment = {"POLYPOOL_HOME": str(home()), "MLFLOW_TRACKING_URI": tracking_uri(home())}
     train = functools.partial(
         train_trial,
-        matches=tuple(matches),
+        trials=tuple(trials),
         options=TrialOptions(stop=stop, metric=halving.metric if halving else ""),
-        environment={
-            "POLYPOOL_HOME": str(home()),
-            "MLFLOW_TRACKING_URI": tracking_uri(home()),
-        }
-        if side_by_side
-        else {},
+        environment=environment if side_by_side else {},
         trust=trusted(),
         sweep=sweep,
         tags={COMMAND: command_line(), **({PARENT: parent} if parent else {})},
     )
-    settled: list[Match] = []
+    settled: list[Trial] = []
     try:
         with resume_hint(stopping.command_line()), graceful_stop(stop.touch, seconds=CHECKPOINT_SECONDS):
             if side_by_side:
-                side_by_side(train, len(matches), folder=stop.parent, halving=halving, ended=ended)
+                side_by_side(train, len(trials), folder=stop.parent, halving=halving, ended=ended)
             else:
-                for number in range(len(matches)):
-                    with own_settings():
-                        result = train(number)
+                for number in range(len(trials)):
+                    result = train(number)
                     ended(Ended(number=number, result=result, error=result.get("error", "")))
     finally:
         shutil.rmtree(stop.parent, ignore_errors=True)
-        settled = _settle(plan, matches, ends, sweep)
+        settled = _settle(plan, trials, ends, sweep)
     return settled
 
 
 def train_trial(
     number: int,
     *,
-    matches: Sequence[Match],
+    trials: Sequence[Trial],
     options: TrialOptions,
     environment: Mapping[str, str],
     trust: Sequence[str],
@@ -1122,9 +1041,9 @@ def train_trial(
 
     Args:
         number: of the trial.
-        matches: all trials, and the runs to resume.
+        trials: all trials.
         options: of each trial.
-        environment: variables that a process of Ray's lacks.
+        environment: variables that a Ray process lacks.
         trust: modules whose code specs may name.
         sweep: its name.
         tags: of new runs.
@@ -1133,14 +1052,14 @@ def train_trial(
     trust_modules(*trust)
     if options.stop.exists():
         return {"stopped": True}
-    match = matches[number]
+    trial = trials[number]
     begun, own = options.stop.with_name(f"{number}.run"), {SWEEP: f"{sweep}/{number}"}
     try:
         # the file was left by a process that died
-        if run_id := begun.read_text() if begun.exists() else match.run_id:
+        if run_id := begun.read_text() if begun.exists() else trial.run_id:
             return {"run_id": resume(run_id, more_tags=own | {STOPPED: ""}, trial=options)}
-        new = {**own, **tags, **match.trial.tags}
-        return {"run_id": start(match.trial.run, more_tags=new, trial=options, begun=begun.write_text)}
+        new = {**own, **tags, **trial.tags}
+        return {"run_id": start(trial.run, more_tags=new, trial=options, begun=begun.write_text)}
     except Stopped:
         return {"stopped": True}
     except InputError as error:
@@ -1151,35 +1070,18 @@ def train_trial(
         gc.collect()  # the model may be in a cycle, and another trial comes
 
 
-@contextmanager
-def own_settings() -> Iterator[None]:
-    """Restore what a trial may set of torch in this process: threads, default dtype, deterministic algorithms."""
-    threads, dtype = torch.get_num_threads(), torch.get_default_dtype()
-    flags = (
-        torch.are_deterministic_algorithms_enabled(),
-        torch.is_deterministic_algorithms_warn_only_enabled(),
-    )
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-        torch.set_default_dtype(dtype)
-        torch.use_deterministic_algorithms(flags[0], warn_only=flags[1])
-
-
-def last_line(error: str) -> str:
-    """Return the last line of a traceback."""
+def _last_line(error: str) -> str:
     return error.strip().splitlines()[-1]
 
 
-def _settle(plan: Plan, matches: Sequence[Match], ends: Mapping[int, Ended], sweep: str) -> list[Match]:
-    """Return how each trial ended, and set the status of runs whose process was killed."""
-    own = {record.tags.get(SWEEP): record for record in records_of(plan.trials.experiment)}
-    patience = _ENDING if len(ends) == len(matches) else 0.0  # none after Ctrl-C
-    settled: list[Match] = []
-    for number, match in enumerate(matches):
+def _settle(plan: Plan, trials: Sequence[Trial], ends: Mapping[int, Ended], sweep: str) -> list[Trial]:
+    """Return trials with their outcomes, and set the status of runs whose process was killed."""
+    own = {record.tags.get(SWEEP): record for record in records_of(plan.experiment)}
+    patience = _ENDING if len(ends) == len(trials) else 0.0  # none after Ctrl-C
+    settled: list[Trial] = []
+    for number, trial in enumerate(trials):
         end, record = ends.get(number), own.get(f"{sweep}/{number}")
-        done = replace(match, state="trained", detail="", run_id=record.run_id if record else "")
+        done = replace(trial, state="trained", detail="", run_id=record.run_id if record else "")
         tracker = Tracker.attach(tracking_uri(home()), record.run_id, running=False) if record else None
         if tracker:
             with suppress(HeldError), take_run(tracker, seconds=patience):  # a process that was told to end
@@ -1188,7 +1090,7 @@ def _settle(plan: Plan, matches: Sequence[Match], ends: Mapping[int, Ended], swe
             if tracker and record and record.status == "RUNNING":  # the sweep was interrupted
                 tracker.finish("KILLED")
         elif end.error:
-            settled.append(replace(done, state="failed", detail=last_line(end.error)))
+            settled.append(replace(done, state="failed", detail=_last_line(end.error)))
             if tracker:
                 tracker.text(ERROR, end.error)
                 tracker.finish("FAILED")
@@ -1197,7 +1099,7 @@ def _settle(plan: Plan, matches: Sequence[Match], ends: Mapping[int, Ended], swe
         elif "run_id" in end.result or (record and record.status == "FINISHED"):
             settled.append(done)  # a short run may end before it can be stopped
         else:
-            epochs = f"after epoch {int(end.result.get('epoch', 0))} of {match.trial.run.optim.epochs}"
+            epochs = f"after epoch {int(end.result.get('epoch', 0))} of {trial.run.optim.epochs}"
             settled.append(replace(done, state="stopped", detail=epochs))
             if tracker:
                 tracker.tags({STOPPED: epochs})
@@ -1208,162 +1110,157 @@ def _settle(plan: Plan, matches: Sequence[Match], ends: Mapping[int, Ended], swe
 # --- a whole sweep, and its run
 
 
-@dataclass(frozen=True, kw_only=True)
-class Row:
-    """A trial at the end of a sweep.
-
-    Attributes:
-        name: of the trial.
-        how: it ended, such as `trained` or `failed`.
-        run_id: its run; empty where there is none.
-        metric: chooses its best epoch.
-        best: value of that metric on `val`; None where no epoch was scored.
-        parent: the run that its run belongs to; empty for none.
-    """
-
-    name: str
-    how: str
-    run_id: str
-    metric: str
-    best: float | None
-    parent: str
-
-    @property
-    def whole(self) -> bool:
-        """Whether it was trained to the end, now or before."""
-        return self.how in ("trained", "finished before")
-
-
 def sweep(
-    trials: Trials, tuning: Tuning | None = None, *, concurrent: int = 0, params: Mapping[str, Any]
-) -> tuple[Plan, Plan, list[Match], Table | None]:
-    """Train what is missing, recorded as a run of its own: a grid, or trials that choose and then the chosen runs.
+    plan: Plan, tuning: Tuning | None = None, *, concurrent: int = 0, params: Mapping[str, Any]
+) -> tuple[Plan, Plan, list[Trial], Table | None]:
+    """Train the missing trials, recorded as a run: a grid, or tuning trials and then runs with the best settings.
 
     Args:
-        trials: the grid.
-        tuning: its trials that choose, if any.
-        concurrent: trials at once; 0 for as many as fit.
+        plan: the grid.
+        tuning: its tuning trials, if any.
+        concurrent: parallel trials; 0 for as many as fit.
         params: options of the sweep, for its run.
 
     Returns:
-        All trials and runs; of a tuned sweep the chosen runs alone; how those that were trained ended; and what was
-        chosen, if anything.
+        All trials; of a tuned sweep the final runs alone; the trained trials with their outcomes; and the table of
+        choices, if any.
 
     Raises:
-        InputError: another sweep of the experiment is at work, or the store does not answer.
+        InputError: another sweep of the experiment is running, or the store does not answer.
     """
-    with only_sweep(trials.experiment):
-        records = records_of(trials.experiment)
-        plan = plan_of(tuning.trials if tuning else trials, records)
+    with only_sweep(plan.experiment):
+        records = records_of(plan.experiment)
+        plan = matched(tuning.plan if tuning else plan, records)
         if tuning:
             print("".join(f"{line}\n" for line in tuning.notes), end="")
         plan.print_notes()
-        to_do = bool(plan.to_do or (tuning and _final(tuning, plan, [])[0].to_do))
+        to_do = bool(plan.to_do or (tuning and final_plan(tuning, plan, [])[0].to_do))
         parent = open_parent(plan, records, params=params, to_do=to_do)
         run_id, final, shown = parent.run_id if parent else "", plan, None
-        with at_work(parent) if parent else nullcontext():
+        with locked_run(parent) if parent else nullcontext():
             ends = carry_out(plan, concurrent=concurrent, parent=run_id)
             if tuning:
-                final, choices = _final(tuning, plan, ends, sweep=run_id)
+                final, choices = final_plan(tuning, plan, ends, sweep=run_id)
                 shown = choice_table(choices, words=tuning.words)
                 print(f"\n{as_text(shown)}\n", flush=True)
                 final.print_notes()
                 ends += carry_out(final, concurrent=concurrent, parent=run_id)
-                plan = replace(plan, matches=(*plan.matches, *final.matches))
+                plan = replace(plan, trials=(*plan.trials, *final.trials))
                 if parent:
                     space = {"shared": tuning.space.shared, "own": tuning.space.own}
+                    chosen = choices.drop(columns="trial").astype(object).where(choices.notna(), None)
                     about = {"budget": tuning.budget, "sample": tuning.sample, **space}
-                    parent.json(TUNING, {**about, "chosen": [asdict(choice) for choice in choices]})
+                    parent.json(TUNING, {**about, "chosen": chosen.to_dict("records")})
         if parent:
             conclude(parent, plan, ends, first=as_markdown(shown) if shown else "")
     return plan, final, ends, shown
 
 
-def plan_of(trials: Trials, records: Sequence[RunRecord]) -> Plan:
-    """Match trials with the runs of their experiment."""
-    return Plan(trials=trials, matches=match_trials(trials.all, records))
+def matched(plan: Plan, records: Sequence[RunRecord]) -> Plan:
+    """Return a plan with the run of each trial; see `match_trials`."""
+    return replace(plan, trials=match_trials(plan.trials, records))
 
 
-def _final(
-    tuning: Tuning, first: Plan, ends: Sequence[Match], *, sweep: str = ""
-) -> tuple[Plan, list[Choice]]:
-    """Return the runs with what the trials chose, and the choices."""
-    chosen = choose(first, rows_of(first, ends), sizes=tuning.sizes)
-    trials = tuning.final([trial for _, trial in chosen if trial], sweep=sweep)
-    return plan_of(trials, records_of(trials.experiment)), [choice for choice, _ in chosen]
-
-
-def preview(tuning: Tuning, *, concurrent: int = 0, words: Sequence[str] = ()) -> str:
-    """Return what `--dry-run` prints: the trials, and the runs with what they choose or have chosen.
+def final_plan(
+    tuning: Tuning, first: Plan, ends: Sequence[Trial], *, sweep: str = ""
+) -> tuple[Plan, pd.DataFrame]:
+    """Return the runs with the best settings of the tuning trials, and the choices.
 
     Args:
-        tuning: the trials.
-        concurrent: trials at once; 0 for as many as this machine has cores for.
+        tuning: the tuned sweep.
+        first: its tuning trials.
+        ends: the trained ones with their outcomes.
+        sweep: run id of the sweep.
+    """
+    choices = choose(first, outcomes(first, ends), sizes=tuning.sizes)
+    best = [first.trials[at] for at in choices["trial"] if at >= 0]
+    trials = [
+        Trial(
+            run=replace(trial.run, seed=seed, test=True),
+            tunes=trial.tunes,
+            chosen=trial.chosen,
+            tuned=tuning.tuned(trial, sweep=sweep),
+        )
+        for trial in best
+        for seed in range(tuning.seeds)
+    ]
+    final = replace(first, trials=tuple(trials), early_stop=False)
+    return matched(final, records_of(first.experiment)), choices
+
+
+def preview(
+    plan: Plan, tuning: Tuning | None = None, *, concurrent: int = 0, words: Sequence[str] = ()
+) -> str:
+    """Return the output of `--dry-run`: the trials, and the final runs of a tuned sweep.
+
+    Args:
+        plan: the grid.
+        tuning: its tuning trials, if any.
+        concurrent: parallel trials; 0 for as many as this machine has cores for.
         words: of the command line, without `--dry-run`.
     """
-    records = records_of(tuning.trials.experiment)
-    first = plan_of(tuning.trials, records)
-    lines = [tuning.words, *tuning.notes, "", "trials that choose, scored on val alone:"]
-    lines += [first.text(records, concurrent=concurrent, words=words), ""]
+    records = records_of(plan.experiment)
+    timed = [*records, *records_of(Run.experiment)]
+    first = matched(tuning.plan if tuning else plan, records)
+    text = first.text(timed, concurrent=concurrent, words=words)
+    if not tuning:
+        return text
+    lines = [tuning.words, *tuning.notes, "", "trials that choose, scored on val alone:", text, ""]
     if first.to_do:
-        runs = {match.trial.rivals: match.trial.run for match in first.matches}
-        times = [seconds(run, first.timed(records)) for run in runs.values()] * tuning.seeds
-        concurrent = first.at_once(concurrent)
-        whole = duration(total(times, concurrent))
-        lines.append(
-            f"then {len(times)} runs with what they choose; estimated time, {concurrent} at once: {whole}"
+        final_runs = len(tuning.sizes) * tuning.seeds
+        return "\n".join(
+            [*lines, f"then {final_runs} runs with what they choose, which are not in this time"]
         )
-        return "\n".join(lines)
-    final, choices = _final(tuning, first, [])
+    final, choices = final_plan(tuning, first, [])
     lines += [as_text(choice_table(choices, words=tuning.words)), ""]
-    if final.matches:
-        lines += ["runs with what they chose:", final.text(records, concurrent=concurrent, words=words)]
+    if final.trials:
+        lines += ["runs with what they chose:", final.text(timed, concurrent=concurrent, words=words)]
     return "\n".join(lines)
 
 
-def outcome_text(plan: Plan, ends: Sequence[Match]) -> str:
-    """Return the report of a sweep: numbers of trials by outcome, and those that were stopped or failed."""
+def outcome_text(plan: Plan, ends: Sequence[Trial]) -> str:
+    """Return the report of a sweep: numbers of trials by outcome, and a list of stopped and failed ones."""
     ways = {"trained": "trained", "stopped": "stopped early", "failed": "failed"}
     by_way = {way: [end for end in ends if end.state == way] for way in ways}
     lines = [", ".join(f"{len(by_way[way])} {ways[way]}" for way in ways if by_way[way] or way == "trained")]
     if not plan.to_do:
         lines = [plan.summary()]
-    before = [match for match in plan.matches if match.state == "stopped" and match not in plan.to_do]
+    before = [trial for trial in plan.trials if trial.state == "stopped" and trial not in plan.to_do]
     if stopped := [*by_way["stopped"], *before]:
         lines += ["", "stopped early, and so in no comparison:"]
-        lines += [f"  {match.trial.name}: {match.detail}, run {match.run_id}" for match in stopped]
+        lines += [f"  {trial.name}: {trial.detail}, run {trial.run_id}" for trial in stopped]
     if by_way["failed"]:
         lines += ["", "failed:"]
         for end in by_way["failed"]:
             run = f" (run {end.run_id})" if end.run_id else ""
-            lines.append(f"  {end.trial.name}{run}: {end.detail}")
+            lines.append(f"  {end.name}{run}: {end.detail}")
     return "\n".join(lines)
 
 
 def open_parent(
     plan: Plan, records: Sequence[RunRecord], *, params: Mapping[str, Any], to_do: bool
 ) -> Tracker | None:
-    """Return the run of a plan: that of an earlier start, or a new one.
+    """Return the run of a plan, from an earlier start or a new one.
 
     Args:
         plan: of the sweep.
         records: of the experiment, latest first.
         params: options of the sweep.
-        to_do: whether anything is to be trained.
+        to_do: whether a trial is missing.
 
     Returns:
-        None where nothing is to be trained, and no earlier start of this plan is unfinished.
+        None if no trial is missing and no earlier start of this plan is unfinished.
 
     Raises:
         InputError: the store does not answer.
     """
-    runs = [match.trial.run for match in plan.matches]
+    runs = [trial.run for trial in plan.trials]
     trials = sorted(
         json.dumps({name: x for name, x in to_json(run).items() if name not in WITHOUT_EFFECT})
         for run in runs
     )
     tuned = [str(params[name]) for name in ("budget", "sample", "seeds") if params.get("choose")]
-    named = hashlib.sha256(json.dumps([trials, plan.trials.early_stop, *tuned]).encode()).hexdigest()
+    named = hashlib.sha256(json.dumps([trials, plan.early_stop, *tuned]).encode()).hexdigest()
     same = [of for of in records if of.tags.get("kind") == KIND and of.tags.get(PLAN) == named]
     if same and (to_do or same[0].status != "FINISHED"):
         return Tracker.attach(tracking_uri(home()), same[0].run_id)
@@ -1376,7 +1273,7 @@ def open_parent(
     }
     own = {name: ", ".join(dict.fromkeys(of)) for name, of in shared.items()}
     return Tracker.start(
-        plan.trials.experiment,
+        plan.experiment,
         uri=tracking_uri(home()),
         home=home(),
         name=f"{'tuned ' * bool(params.get('choose'))}sweep of {own['recipe']}, {len(runs)} trials",
@@ -1385,75 +1282,95 @@ def open_parent(
     )
 
 
-def conclude(tracker: Tracker, plan: Plan, ends: Sequence[Match], *, first: str = "") -> None:
-    """Record how every trial ended and which is best; the sweep fails where a trial did.
+def conclude(tracker: Tracker, plan: Plan, ends: Sequence[Trial], *, first: str = "") -> None:
+    """Record the outcome of every trial and the best ones; the sweep fails if a trial did.
 
     Args:
         tracker: of the sweep's run.
         plan: all trials.
-        ends: of those that were trained.
-        first: Markdown that its description begins with.
+        ends: the trained ones, with their outcomes.
+        first: Markdown at the beginning of its description.
 
     Raises:
         InputError: the store does not answer.
     """
-    rows = rows_of(plan, ends)
-    tracker.table(TRIALS, {name: [vars(row)[name] for row in rows] for name in vars(rows[0])})
-    best = best_of(plan, rows)
-    scores = {f"best/{recipe}/{row.metric}": row.best for recipe, row in best.items() if row.best is not None}
-    tracker.log(scores, step=0)
-    named = {f"best.{recipe}": row.run_id for recipe, row in best.items()}
-    tracker.tags(named | {NOTE: description(rows, best, own=tracker.run_id, first=first)})
+    table = outcomes(plan, ends)
+    tracker.table(TRIALS, table.loc[:, :"parent"].to_dict("list"))
+    best = best_of(table)
+    rows = best.to_dict("records")
+    tracker.log({f"best/{row['recipe']}/{row['metric']}": row["best"] for row in rows}, step=0)
+    named = {f"best.{row['recipe']}": row["run_id"] for row in rows}
+    tracker.tags(named | {NOTE: description(table, best, own=tracker.run_id, first=first)})
     if any(end.state == "failed" for end in ends):
         tracker.finish("FAILED")
 
 
-def rows_of(plan: Plan, ends: Sequence[Match]) -> list[Row]:
-    """Return how each trial of a plan ended."""
-    records = {record.run_id: record for record in records_of(plan.trials.experiment)}
-    how = {match.trial: (f"{match.state} before", match.run_id) for match in plan.matches}
-    for end in ends:
-        how[end.trial] = f"stopped {end.detail}" if end.state == "stopped" else end.state, end.run_id
-    rows = []
-    for trial, (ended, run_id) in how.items():
-        metric, record = plan.trials.metrics[trial.run.recipe].name, records.get(run_id)
-        best = record.metrics.get(f"dev/best_{metric}") if record else None
-        parent = record.tags.get(PARENT, "") if record else ""
-        rows.append(Row(name=trial.name, how=ended, run_id=run_id, metric=metric, best=best, parent=parent))
-    return rows
+def outcomes(plan: Plan, ends: Sequence[Trial]) -> pd.DataFrame:
+    """Return a row for each trial of a plan.
+
+    Args:
+        plan: the trials, with their states before the sweep.
+        ends: the trained ones, with their outcomes.
+
+    Returns:
+        The columns of `trials.json`: `name`; `how` it ended, such as `trained`; `run_id`; `metric`; `best`, its best
+        value on `val`, NaN if no epoch was scored; `parent`, the run id of the sweep that began it. Others: `recipe`;
+        `tunes`; `test`, whether it scores the test split; `whole`, whether it is complete, now or before; `score`, the
+        best value, negated if lower is better.
+    """
+    records = {record.run_id: record for record in records_of(plan.experiment)}
+    by_run, rows = {end.run: end for end in ends}, []
+    for trial in plan.trials:
+        metric, end = plan.metrics[trial.run.recipe], by_run.get(trial.run)
+        how = f"{trial.state} before"
+        if end:
+            how = f"stopped {end.detail}" if end.state == "stopped" else end.state
+        run_id = (end or trial).run_id
+        record = records.get(run_id)
+        row = {
+            "name": trial.name,
+            "how": how,
+            "run_id": run_id,
+            "metric": metric.name,
+            "best": record.metrics.get(f"dev/best_{metric.name}", math.nan) if record else math.nan,
+            "parent": record.tags.get(PARENT, "") if record else "",
+            "recipe": trial.run.recipe,
+            "tunes": trial.tunes,
+            "test": trial.run.test,
+            "whole": how in ("trained", "finished before"),
+        }
+        rows.append(row | {"score": metric.sign * row["best"]})
+    return pd.DataFrame(rows)
 
 
-def best_of(plan: Plan, rows: Sequence[Row]) -> dict[str, Row]:
-    """Return the best trial of each recipe among those that were trained to the end and score the test split."""
-    best: dict[str, Row] = {}
-    for match, row in zip(plan.matches, rows, strict=True):
-        recipe, counts = match.trial.run.recipe, row.whole and match.trial.run.test
-        than = best[recipe].best if recipe in best else None
-        if counts and row.best is not None and plan.trials.metrics[recipe].better(row.best, than):
-            best[recipe] = row
-    return best
+def best_of(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the best trial of each recipe, in a row, among the complete ones that score the test split."""
+    score = (
+        table[table["whole"] & table["test"]].dropna(subset="score").groupby("recipe", sort=False)["score"]
+    )
+    return table.loc[score.idxmax()]
 
 
-def description(rows: Sequence[Row], best: Mapping[str, Row], *, own: str, first: str = "") -> str:
+def description(table: pd.DataFrame, best: pd.DataFrame, *, own: str, first: str = "") -> str:
     """Return a sweep in Markdown: the best trial of each recipe, and as many trials as fit.
 
     Args:
-        rows: all trials.
-        best: by recipe.
-        own: the id of the sweep's run.
-        first: Markdown that it begins with.
+        table: from `outcomes`.
+        best: from `best_of`.
+        own: run id of the sweep.
+        first: Markdown to begin with.
     """
     lines = [*first.splitlines(), ""] if first else []
     lines += [
-        f"Best of {recipe} on `val`: {row.name}, {row.metric} {row.best:.4g}, run {row.run_id}."
-        for recipe, row in best.items()
+        f"Best of {row['recipe']} on `val`: {row['name']}, {row['metric']} {row['best']:.4g}, run {row['run_id']}."
+        for row in best.to_dict("records")
     ]
     lines += ["", "| trial | on `val` | | run |", "|---|---:|---|---|"]
-    for number, row in enumerate(rows):
-        score = ABSENT if row.best is None else f"{row.metric} {row.best:.4g}"
-        where = f"{row.run_id}{'' if row.parent == own or not row.run_id else ' (not begun here)'}"
-        line = f"| {row.name} | {score} | {row.how} | {where} |"
+    for number, row in enumerate(table.to_dict("records")):
+        score = ABSENT if math.isnan(row["best"]) else f"{row['metric']} {row['best']:.4g}"
+        elsewhere = row["run_id"] and row["parent"] != own
+        line = f"| {row['name']} | {score} | {row['how']} | {row['run_id']}{' (not begun here)' * bool(elsewhere)} |"
         if sum(map(len, lines)) + len(lines) + len(line) > NOTE_LENGTH:
-            return "\n".join([*lines, "", f"and {len(rows) - number} more, which `{TRIALS}` lists."])
+            return "\n".join([*lines, "", f"and {len(table) - number} more, which `{TRIALS}` lists."])
         lines.append(line)
     return "\n".join(lines)

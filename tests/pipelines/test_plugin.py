@@ -28,7 +28,7 @@ from polypool.pipelines.comparison.comparison import compare
 from polypool.pipelines.models.trained import load
 from polypool.pipelines.recipes.load import derive
 from polypool.pipelines.training import train as start
-from polypool.pipelines.training.sweep import make_trials
+from polypool.pipelines.training.sweep import make_plan
 from polypool.tasks.datasets import Reader
 from polypool.testing import listing, outcomes
 
@@ -275,7 +275,7 @@ def test_what_is_broken_in_it_is_named_and_the_rest_works(plugged):
     with pytest.raises(InputError, match=r"two aggregators are called 'gpo': built in and word-pool"):
         list(outcomes("gpo"))
     with pytest.raises(InputError, match=r"(?s)this sweep cannot start:.*it needs a licence.*called 'gpo'"):
-        make_trials(["coco_mini"], ["broken", "mean", "gpo"])
+        make_plan(["coco_mini"], ["broken", "mean", "gpo"])
     trust_modules("polypool.aggregators.ranks.gpo")
     assert AGGREGATORS.build("polypool.aggregators.ranks.gpo:GPO", 4) is not None
     assert ENCODERS.get("halves").__module__ == "word_pool.parts"

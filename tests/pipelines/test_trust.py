@@ -174,9 +174,9 @@ def test_a_sweep_does_not_take_up_a_run_that_names_code(files, kept, run, marker
     change(files / "run.json", aggregator="hostile:Thing")
     (record,) = (record for record in records_of("polypool") if record.run_id == kept)
     record = replace(record, status="FINISHED")
-    (match,) = match_trials([Trial(run=run)], [record])
-    assert match.state == "new"
-    assert "aggregator: 'hostile:Thing' names code of the module hostile" in match.note
+    (found,) = match_trials([Trial(run=run)], [record])
+    assert found.state == "new"
+    assert "aggregator: 'hostile:Thing' names code of the module hostile" in found.note
     assert not marker.exists()
 
 

@@ -19,7 +19,7 @@ from polypool.infra.store import FeatureStore, StoreWriter
 from polypool.pipelines.recipes.arguments import read_run
 from polypool.pipelines.recipes.load import derive, read_run_file
 from polypool.pipelines.training.record import Described
-from polypool.pipelines.training.sweep import make_trials
+from polypool.pipelines.training.sweep import make_plan
 from polypool.pipelines.training.train import prepare
 from polypool.tasks.run import AUTO, Data, Run
 
@@ -88,7 +88,7 @@ def test_every_way_to_a_run_completes_it_alike(tmp_path, monkeypatch):
     run = read_run("image_text", [*given(made, "features"), "--aggregator", "max"])
     file = tmp_path / "run.yaml"
     file.write_text(f"base: image_text\naggregator: max\ndata: {places}\n")
-    (trial,) = make_trials(["image_text"], ["max"], flags=given(made, "features")).all
+    (trial,) = make_plan(["image_text"], ["max"], flags=given(made, "features")).trials
     long = ["--data.corpus", made.data.corpus, "--data.features", made.data.features, "--aggregator", "max"]
     assert run == pp.recipe("image_text", data=places, aggregator="max") == read_run_file(file) == trial.run
     assert run == read_run("image_text", long)

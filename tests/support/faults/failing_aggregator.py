@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 
-import torch
 from torch import Tensor
 
 from polypool.aggregators.aggregator import Pooled
@@ -24,17 +23,6 @@ class Refusing(Mean):
 
     def forward(self, *args: Tensor, **named: Tensor) -> Pooled:
         raise InputError("the moon is in the wrong phase: wait a week")
-
-
-class Leaking(Mean):
-    """Changes what the process has one of, and runs out of memory."""
-
-    def forward(self, *args: Tensor, **named: Tensor) -> Pooled:
-        torch.manual_seed(7)
-        torch.use_deterministic_algorithms(True, warn_only=True)
-        torch.set_num_threads(2)
-        torch.set_default_dtype(torch.float64)
-        raise MemoryError("cannot allocate")
 
 
 class Blind(Mean):

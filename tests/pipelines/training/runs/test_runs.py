@@ -1,4 +1,4 @@
-"""The list of runs, and what becomes of those whose process is dead."""
+"""The list of runs, and the end of runs whose process is dead."""
 
 import json
 import os
@@ -18,13 +18,13 @@ from polypool.infra.tracking import Tracker, tracking_uri
 from polypool.pipelines.commands import runs as module
 from polypool.pipelines.comparison import runs as run_list
 from polypool.pipelines.training import train as training
-from polypool.pipelines.training.record import COLLAPSED, at_work, run_folder, tags, take_run
+from polypool.pipelines.training.record import COLLAPSED, locked_run, run_folder, tags, take_run
 from polypool.tasks.run import to_params
 
 
 @pytest.fixture
 def made(home) -> Iterator[dict[str, Tracker]]:
-    """Runs of an experiment of its own: one that is trained now, a dead one, one of elsewhere, and one that ended."""
+    """Runs of an experiment: alive, dead, on another machine, and ended."""
     made = {}
     with ThreadPoolExecutor(1) as somebody:
         for name in ("alive", "dead", "elsewhere", "ended"):
@@ -88,7 +88,7 @@ def test_the_best_run_of_a_task_comes_first(home, monkeypatch, capsys):
         tracker._call("delete_run")
 
 
-def test_the_list_says_how_far_each_is_and_who_is_at_work(made, monkeypatch, capsys):
+def test_the_list_shows_the_progress_and_the_process_of_each_run(made, monkeypatch, capsys):
     lines = said(monkeypatch, capsys).splitlines()
     (header,) = (line for line in lines if line.startswith("run "))
     names = "run task data features aggregator seed score protocol recipe state epoch age trained by"
@@ -107,8 +107,7 @@ def test_the_list_says_how_far_each_is_and_who_is_at_work(made, monkeypatch, cap
     assert of["ended"].endswith(" s")
     assert lines[-1].startswith("1 of them shown as running is trained by nobody: --mark-dead")
     listed = {row["run_id"]: row for row in json.loads(said(monkeypatch, capsys, "--json"))}
-    behind = {listed[tracker.run_id]["behind"] for tracker in made.values()}
-    assert behind == {"alive", "nobody", "unknown", ""}
+    assert [listed[of.run_id]["process"] for of in made.values()] == ["alive", "dead", "unknown", ""]
     alive = listed[made["alive"].run_id]
     assert (alive["epoch"], alive["epochs"]) == (2, 3)
     assert alive["holder"].startswith(f"{here}: ")
@@ -136,7 +135,7 @@ def test_a_run_that_ended_while_mlflow_was_away_ends_as_it_did(made, home, monke
     assert run_list.mark_dead(tracking_uri(home), found, home=home) == {made["dead"].run_id: "FINISHED"}
 
 
-def test_one_that_is_gone_on_with_meanwhile_is_left_alone(made, home):
+def test_a_resumed_run_is_not_marked_dead(made, home):
     found = run_list.list_runs(tracking_uri(home), "several", home=home)
     with ThreadPoolExecutor(1) as somebody:
         lease = somebody.submit(take_run, made["dead"]).result()
@@ -145,29 +144,21 @@ def test_one_that_is_gone_on_with_meanwhile_is_left_alone(made, home):
     assert made["dead"].status() == "RUNNING"
 
 
-def test_a_sweep_or_an_ensemble_is_dead_without_its_process(made, home, monkeypatch, capsys):
-    for kind in ("sweep", "ensemble"):
-        tracker = made[kind] = Tracker.start(
-            "several",
-            uri=tracking_uri(home),
-            home=home,
-            name=kind,
-            tags={"kind": kind, "recipe": "toy"},
-            params={},
-        )
-        with ThreadPoolExecutor(1) as somebody, ExitStack() as stack:
-            somebody.submit(stack.enter_context, at_work(tracker)).result()
-            line = line_of(tracker, said(monkeypatch, capsys).splitlines())
-            assert f"{kind} of toy" in line
-            assert line.endswith(f"process {os.getpid()} on {socket.gethostname()}")
-            assert tracker.run_id not in said(monkeypatch, capsys, "--mark-dead").partition("\n\n")[0]
-            somebody.submit(stack.close).result()
-        assert tracker.status() == "FINISHED"
-        assert tracker.run_id[:8] not in said(monkeypatch, capsys)
-        assert not run_folder(home, tracker.run_id).exists()
-        made[kind] = again = Tracker.attach(tracking_uri(home), tracker.run_id)
-        run_folder(home, again.run_id).mkdir()
-        assert f"run {again.run_id}: no process trains it, now KILLED" in said(
-            monkeypatch, capsys, "--mark-dead"
-        )
-        assert again.status() == "KILLED"
+def test_a_sweep_is_dead_without_its_process(made, home, monkeypatch, capsys):
+    place = {"uri": tracking_uri(home), "home": home, "name": "sweep"}
+    tracker = made["sweep"] = Tracker.start(
+        "several", **place, tags={"kind": "sweep", "recipe": "toy"}, params={}
+    )
+    with ThreadPoolExecutor(1) as somebody, ExitStack() as stack:
+        somebody.submit(stack.enter_context, locked_run(tracker)).result()
+        line = line_of(tracker, said(monkeypatch, capsys, "--mark-dead").splitlines())
+        assert "sweep of toy" in line
+        assert line.endswith(f"process {os.getpid()} on {socket.gethostname()}")
+        somebody.submit(stack.close).result()
+    assert tracker.status() == "FINISHED"
+    assert tracker.run_id[:8] not in said(monkeypatch, capsys)
+    assert not run_folder(home, tracker.run_id).exists()
+    again = Tracker.attach(tracking_uri(home), tracker.run_id)
+    run_folder(home, again.run_id).mkdir()
+    out = said(monkeypatch, capsys, "--mark-dead")
+    assert f"run {again.run_id}: no process trains it, now KILLED" in out

@@ -1,9 +1,10 @@
-"""Fixtures of the tests of sweeps before they start."""
+"""Fixtures of the tests of sweeps."""
 
 import pytest
 from corpora import make_corpus
 
 from polypool.infra.registry import RECIPES
+from polypool.pipelines.comparison import sweeps
 from polypool.tasks.run import Run
 
 
@@ -18,3 +19,9 @@ def run(made, new_home, monkeypatch) -> Run:
     RECIPES.names()
     monkeypatch.setitem(RECIPES._parts, "tiny", lambda: made)
     return made
+
+
+@pytest.fixture
+def without_comparison(monkeypatch):
+    """Leave out the tables and figures at the end of a sweep."""
+    monkeypatch.setattr(sweeps, "compare_sweep", lambda *_, **__: ("", None))

@@ -1,5 +1,7 @@
-"""Sweeps through Ray Tune, as a user makes them: what fails, what was done before, what is stopped early."""
+"""Sweeps as a user makes them: their runs, failures, early stopping, interruptions, and the run of the sweep."""
 
+import json
+import math
 import os
 import shlex
 import signal
@@ -12,10 +14,9 @@ from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
-import mlflow
+import pandas as pd
 import pytest
 import ray
-import torch
 from corpora import make_corpus
 from safetensors.torch import load_file
 from torch import Tensor
@@ -23,22 +24,23 @@ from toy import same_weights
 
 from polypool.infra.errors import InputError
 from polypool.infra.paths import home
-from polypool.infra.registry import AGGREGATORS, RECIPES
+from polypool.infra.registry import RECIPES
 from polypool.infra.tracking import Log, RunRecord, Tracker, find_runs, tracking_uri
 from polypool.pipelines.commands import sweep as module
+from polypool.pipelines.comparison.comparison import compare
+from polypool.pipelines.comparison.runs import list_runs
+from polypool.pipelines.models.trained import load
 from polypool.pipelines.training import sweep as sweeping
 from polypool.pipelines.training import train as training
-from polypool.pipelines.training.record import LOG_FOLDER, take_run
+from polypool.pipelines.training.record import LOG_FOLDER, tags, take_run
 from polypool.pipelines.training.sweep import ERROR, STOPPED, SWEEP
 from polypool.pipelines.training.train import start
-from polypool.tasks.run import from_json
+from polypool.tasks.run import from_json, to_json
 
 pytestmark = pytest.mark.ray
 
 SMALL = ("--cpus", "1", "--optim.epochs", "3", "--no-figures")
-FAILING, REFUSING, BLIND, LEAKING = (
-    f"failing_aggregator:{name}" for name in ("Failing", "Refusing", "Blind", "Leaking")
-)
+FAILING, REFUSING, BLIND = (f"failing_aggregator:{name}" for name in ("Failing", "Refusing", "Blind"))
 RACE = ("--recipes", "tiny", "--experiment", "race", *SMALL, "--aggregators")
 RACERS = ("mean", FAILING, REFUSING, BLIND, "--early-stop", "--concurrent", "2")
 
@@ -55,7 +57,7 @@ def tiny(home) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def race(tiny, one_ray) -> tuple[str, dict[str, RunRecord]]:
-    """What a sweep says, and its runs by aggregator: one trial that ends well, two that fail, one stopped early."""
+    """The output of a sweep, and its runs by aggregator: one trial is trained, two fail, one is stopped early."""
     with redirect_stdout(StringIO()) as said:
         code = command(*RACE, *RACERS)
     assert code == 1
@@ -73,7 +75,7 @@ def command(*words: str) -> int:
 
 
 def trained(home: Path, experiment: str) -> dict[str, RunRecord]:
-    """Return the runs of an experiment by aggregators, each of which may be there once."""
+    """Return the trained runs of an experiment by their pair of aggregators, each once."""
     runs = find_runs(tracking_uri(home), experiment, finished=False)
     runs = [run for run in runs if run.tags["kind"] == "train"]
     found = {f"{run.tags['aggregator']}/{run.tags['text_aggregator']}": run for run in runs}
@@ -130,46 +132,102 @@ def weights(run_id: str) -> dict[str, Tensor]:
     return load_file(tracker.download("model/model.safetensors"))
 
 
-def process_state() -> tuple[object, ...]:
-    return (
-        torch.get_num_threads(),
-        torch.get_default_dtype(),
-        torch.are_deterministic_algorithms_enabled(),
-        signal.getsignal(signal.SIGTERM),
-        mlflow.active_run(),
-        AGGREGATORS.names(),
-    )
+def parent_of(record: RunRecord) -> str:
+    return record.tags.get("mlflow.parentRunId", "")
 
 
-def test_a_trial_leaves_nothing_to_those_after_it_in_this_process(tiny, monkeypatch):
-    """A trial that changes torch's settings and runs out of memory fails alone, and the next equals a run alone."""
-    before = process_state()
+def sweeps(home: Path, experiment: str) -> list[RunRecord]:
+    """Return the runs of an experiment's sweeps, first ones first."""
+    runs = find_runs(tracking_uri(home), experiment, finished=False)[::-1]
+    return [run for run in runs if run.tags["kind"] == "sweep"]
+
+
+@pytest.mark.usefixtures("without_comparison")
+def test_a_sweep_records_its_plan_its_runs_and_the_best(tiny):
+    flags = ("--cpus", "1", "--optim.epochs", "1", "--no-figures")
+    run = RECIPES.get("tiny")()
+    optim = replace(run.optim, epochs=1)
+    alone = replace(run, aggregator="gpo", cpus=1, optim=optim, figures=False, experiment="parents")
+    alone_id = start(alone)
+    words = ("--recipes", "tiny", "--experiment", "parents", "--concurrent", "1", *flags, "--aggregators")
+    assert command(*words, "mean", "max") == 0
+    (parent,), found = sweeps(tiny, "parents"), trained(tiny, "parents")
+    assert (parent.status, parent.name) == ("FINISHED", "sweep of tiny, 2 trials")
+    plan = {"recipes": ["tiny"], "aggregators": ["mean", "max"], "text_aggregators": [], "seeds": 1}
+    plan |= {"early_stop": False, "flags": [*flags], "trials": 2}
+    assert {name: json.loads(value.lower()) for name, value in parent.params.items()} == plan
+    mine = [found["mean/mean"], found["max/max"]]
+    assert [parent_of(of) for of in (*mine, found["gpo/gpo"])] == [parent.run_id] * 2 + [""]
+    best = max(mine, key=lambda of: of.metrics["dev/best_rsum"])
+    assert parent.tags["best.tiny"] == best.run_id
+    assert parent.metrics == {"best/tiny/rsum": best.metrics["dev/best_rsum"]}
+    note = parent.tags["mlflow.note.content"]
+    assert note.startswith(f"Best of tiny on `val`: tiny {best.tags['aggregator']} seed 0, rsum ")
+    assert "(not begun here)" not in note
+    listed = Tracker.attach(tracking_uri(tiny), parent.run_id, running=False).read_json("trials.json")
+    assert listed["columns"] == ["name", "how", "run_id", "metric", "best", "parent"]
+    assert [row[2] for row in listed["data"]] == [of.run_id for of in mine]
+
+    assert command(*words, "mean", "max") == 0, "all is done"
+    assert sweeps(tiny, "parents") == [parent]
+    uri = tracking_uri(tiny)
+    table = compare(uri, "parents")
+    assert (len(table.groups), sum(len(row.runs) for row in table.groups[0].rows), table.notes) == (1, 3, ())
+    assert {of["run_id"] for of in list_runs(uri, "parents", home=tiny)} == {x.run_id for x in found.values()}
+    with pytest.raises(InputError, match="stands for a sweep; give one of its runs"):
+        load(parent.run_id)
+
+    assert command(*words, "mean", "gpo", "max") == 0, "a sweep of runs that existed before"
+    assert sweeps(tiny, "parents") == [parent], "nothing was trained"
+    assert command(*words, "gpo", "lip") == 0
+    (_, second), found = sweeps(tiny, "parents"), trained(tiny, "parents")
+    assert [parent_of(found[f"{name}/{name}"]) for name in ("gpo", "lip")] == ["", second.run_id]
+    rows = [line for line in second.tags["mlflow.note.content"].splitlines() if line.startswith("| tiny")]
+    assert [("finished before" in row, "(not begun here)" in row) for row in rows] == [
+        (True, True),
+        (False,) * 2,
+    ]
+    assert alone_id in rows[0]
+    assert second.tags["sweep_plan"] != parent.tags["sweep_plan"]
+
+
+@pytest.mark.usefixtures("without_comparison")
+def test_a_failed_trial_leaves_nothing_to_those_after_it_in_this_process(tiny, monkeypatch):
     for place in (sweeping, training):
         monkeypatch.delattr(place, "ray_session")
     words = ("--recipes", "tiny", "--experiment", "one process", *SMALL, "--concurrent", "1")
-    assert command(*words, "--aggregators", LEAKING, "mean", "max") == 1
-    assert process_state() == before
+    assert command(*words, "--aggregators", FAILING, "mean") == 1
     found = trained(tiny, "one process")
-    assert found.pop(f"{LEAKING}/{LEAKING}").status == "FAILED"
-    assert [of.status for of in found.values()] == ["FINISHED"] * 2
-    for record in found.values():
-        settings = Tracker.attach(tracking_uri(tiny), record.run_id, running=False).read_json("run.json")
-        alone = start(replace(from_json(settings), experiment="alone"))
-        assert same_weights(weights(record.run_id), weights(alone))
+    failed, done = found[f"{FAILING}/{FAILING}"], found["mean/mean"]
+    assert (failed.status, done.status) == ("FAILED", "FINISHED")
+    (parent,) = sweeps(tiny, "one process")
+    assert (parent.status, parent.tags["best.tiny"]) == ("FAILED", done.run_id)
+    row = f"| tiny {FAILING} seed 0 | \u2013 | failed | {failed.run_id} |"
+    assert row in parent.tags["mlflow.note.content"]
+    settings = Tracker.attach(tracking_uri(tiny), done.run_id, running=False).read_json("run.json")
+    assert same_weights(
+        weights(done.run_id), weights(start(replace(from_json(settings), experiment="alone")))
+    )
 
 
+@pytest.mark.usefixtures("without_comparison")
 def test_sigterm_ends_a_sweep_in_this_process_after_a_checkpoint(tiny, capfd):
     objective = f"faulty:StoppedOnce(runs={str(tiny / 'runs')!r}, epoch=1.4, process={os.getpid()})"
     words = ("--recipes", "tiny", "--experiment", "ended", *SMALL, "--concurrent", "1")
-    words += ("--objective", objective, "--aggregators", "mean", "max")
-    assert command(*words) == 143
+    words += ("--objective", objective, "--aggregators")
+    assert command(*words, "mean", "max") == 143
     assert "to resume: polypool train" not in capfd.readouterr().err, "the whole sweep does"
-    (stopped,) = trained(tiny, "ended").values()
-    assert (stopped.status, stopped.metrics["epoch"]) == ("KILLED", 1)
-    assert command(*words) == 0
-    found = trained(tiny, "ended")
-    assert [of.status for of in found.values()] == ["FINISHED"] * 2
+    (stopped,), (parent,) = trained(tiny, "ended").values(), sweeps(tiny, "ended")
+    assert (stopped.status, stopped.metrics["epoch"], parent.status) == ("KILLED", 1, "KILLED")
+    assert command(*words, "max", "mean") == 0, "the same trials in another order"
+    found, (again,) = trained(tiny, "ended"), sweeps(tiny, "ended")
+    assert [of.status for of in (*found.values(), again)] == ["FINISHED"] * 3
     assert found["mean/mean"].run_id == stopped.run_id
+    assert {parent_of(of) for of in found.values()} == {again.run_id} == {parent.run_id}
+
+    Tracker.attach(tracking_uri(tiny), again.run_id)  # killed before it ended
+    assert command(*words, "mean", "max") == 0
+    assert sweeps(tiny, "ended")[0].status == "FINISHED"
 
 
 @pytest.mark.slow
@@ -256,16 +314,18 @@ def test_what_is_done_is_not_done_again_and_what_was_interrupted_goes_on(tiny, c
     assert "tiny max, text mean seed 0  finished, run" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("seen", [True, False], ids=["before it starts", "when it would go on with it"])
+@pytest.mark.parametrize("seen", [True, False], ids=["before it starts", "when it would resume it"])
 def test_a_run_that_another_process_trains_is_left_to_it(seen, tiny, capsys, monkeypatch):
-    grid = ("--recipes", "tiny", "--experiment", f"held {seen}", *SMALL, "--optim.epochs", "1")
-    grid += ("--concurrent", "1", "--aggregators", "mean")
-    assert command(*grid) == 0
-    capsys.readouterr()
-    (run,) = trained(tiny, f"held {seen}").values()
-    tracker = Tracker.attach(tracking_uri(tiny), run.run_id)  # unfinished again
+    experiment = f"held {seen}"
+    grid = ("--recipes", "tiny", "--experiment", experiment, "--concurrent", "1", "--aggregators", "mean")
+    run = replace(RECIPES.get("tiny")(), aggregator="mean", experiment=experiment)
+    uri = tracking_uri(tiny)
+    tracker = Tracker.start(
+        experiment, uri=uri, home=tiny, name="n", tags=tags(run) | {SWEEP: "s"}, params={}
+    )
+    tracker.json("run.json", to_json(run))
     if not seen:
-        monkeypatch.setattr(sweeping, "behind", lambda record, home: ("nobody", None))
+        monkeypatch.setattr(sweeping, "process_of", lambda record, home: ("dead", ""))
     with ThreadPoolExecutor(1) as elsewhere:
         lease = elsewhere.submit(take_run, tracker).result()
         assert command(*grid) == (0 if seen else 1)
@@ -274,25 +334,39 @@ def test_a_run_that_another_process_trains_is_left_to_it(seen, tiny, capsys, mon
     if seen:
         assert f"tiny mean seed 0 is left alone: process {os.getpid()} on " in said
     else:
-        assert f"run {run.run_id} is being trained by another process (process {os.getpid()} on " in said
-    assert (tracker.status(), tracker.tag(SWEEP)) == ("RUNNING", run.tags[SWEEP])
+        assert f"run {tracker.run_id} is being trained by another process (process {os.getpid()} on " in said
+    assert (tracker.status(), tracker.tag(SWEEP)) == ("RUNNING", "s")
 
 
-@pytest.mark.parametrize(
-    ("words", "messages"),
-    [
-        (["tinny", "--aggregators", "maen"], ["unknown recipe 'tinny'", "unknown aggregator 'maen'"]),
-        (["--aggregators", "mean", "--seed", "3"], ["--seed: a sweep decides that itself; use --seeds"]),
-        (["--aggregators", "mean", "--optim.epoch", "3"], ["--optim.epochs"]),
-        (
-            ["--aggregators", "mean", "--optim.epochs", "1", "--early-stop"],
-            ["--early-stop needs at least 2 epochs, and tiny has fewer"],
-        ),
-    ],
-)
-def test_wrong_words_end_before_anything_starts(words, messages, tiny, capsys):
-    assert command("--experiment", "none", "--recipes", "tiny", *words) == 2
+def test_wrong_words_end_before_anything_starts(tiny, capsys):
+    assert command("--experiment", "none", "--recipes", "tiny", "tinny", "--aggregators", "maen") == 2
     said = capsys.readouterr().err
-    assert all(message in said for message in messages)
+    assert all(message in said for message in ("unknown recipe 'tinny'", "unknown aggregator 'maen'"))
     with pytest.raises(InputError, match=r"unknown experiment 'none'|no runs are recorded"):
         find_runs(tracking_uri(tiny), "none")
+
+
+@pytest.mark.parametrize("metric", ["rsum", "meanr"])
+def test_the_best_trial_is_complete_and_scores_the_test_split(metric):
+    """Of recipe `a`, and a better one of `b` that was tuned; lower is better for `meanr`."""
+    ways = [("a", "stopped after epoch 1 of 3", 9.0, True), ("a", "trained", 3.0, True)]
+    ways += [
+        ("a", "finished before", 5.0, True),
+        ("a", "failed", math.nan, True),
+        ("b", "trained", 7.0, False),
+    ]
+    sign = 1 if metric == "rsum" else -1
+    rows = [
+        {"recipe": recipe, "name": f"{recipe} {how}", "how": how, "run_id": f"{n:032}", "metric": metric}
+        | {"best": best, "score": sign * best, "test": test, "parent": "p"}
+        | {"whole": how in ("trained", "finished before")}
+        for n, (recipe, how, best, test) in enumerate(ways)
+    ]
+    best = sweeping.best_of(pd.DataFrame(rows))
+    assert [*best["name"]] == ["a finished before" if sign == 1 else "a trained"]
+    table = pd.DataFrame([{**rows[1], "name": f"coco gpo seed {seed}"} for seed in range(200)])
+    text = sweeping.description(table, best, own="p")
+    assert len(text) < 5100
+    shown = text.count("| coco gpo")
+    assert 20 < shown < 200
+    assert text.endswith(f"and {200 - shown} more, which `trials.json` lists.")

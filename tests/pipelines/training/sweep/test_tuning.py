@@ -1,30 +1,21 @@
-"""Sweeps that tune every aggregator with the same budget, and runs with what was chosen."""
+"""Sweeps that tune every aggregator with the same budget, and their final runs."""
 
+import math
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from polypool.infra.errors import InputError
 from polypool.infra.process.stopping import Stopped
 from polypool.infra.tracking import RunRecord, Tracker, find_runs, tracking_uri
 from polypool.pipelines.commands.sweep import SweepOptions, sweep
-from polypool.pipelines.comparison import sweeps
 from polypool.pipelines.comparison.comparison import compare
 from polypool.pipelines.training import sweep as module
 from polypool.pipelines.training.record import tuned_of
-from polypool.pipelines.training.sweep import (
-    Match,
-    Plan,
-    Row,
-    Tuning,
-    _key,
-    choose,
-    make_trials,
-    make_tuning,
-    train_trial,
-)
+from polypool.pipelines.training.sweep import Tuning, _key, choose, make_plan, make_tuning, train_trial
 from polypool.tasks.retrieval import Retrieval
 
 pytestmark = pytest.mark.usefixtures("run")
@@ -33,15 +24,9 @@ FAILING = "failing_aggregator:Failing"
 CHOICES = ("optim.lr=1e-4,1e-2", "aggregator.lr=0.1,1")
 
 
-@pytest.fixture
-def without_comparison(monkeypatch):
-    """Leave out the tables and figures at the end of a sweep."""
-    monkeypatch.setattr(sweeps, "compare_sweep", lambda *_, **__: ("", None))
-
-
 def tuning(*aggregators: str, settings=CHOICES, budget: int = 3, seeds: int = 1, **more) -> Tuning:
-    trials = make_trials(["tiny"], aggregators, seeds=seeds, flags=FLAGS, **more)
-    return make_tuning(trials, settings, text_aggregators=bool(more), budget=budget, sample=0)
+    plan = make_plan(["tiny"], aggregators, seeds=seeds, flags=FLAGS, **more)
+    return make_tuning(plan, settings, text_aggregators=bool(more), budget=budget, sample=0)
 
 
 def swept(*aggregators: str, choose=CHOICES, budget: int = 2, **more) -> bool:
@@ -50,7 +35,7 @@ def swept(*aggregators: str, choose=CHOICES, budget: int = 2, **more) -> bool:
 
 
 def recorded(home: Path) -> tuple[list[RunRecord], list[RunRecord], list[RunRecord]]:
-    """Return the runs of sweeps, the trials that choose, and the runs with what was chosen; first ones first."""
+    """Return the runs of sweeps, the tuning trials and the final runs, first ones first."""
     found = find_runs(tracking_uri(home), "polypool", finished=False)[::-1]
     trained = [of for of in found if of.tags["kind"] == "train"]
     trials = [of for of in trained if of.params["test"] == "False"]
@@ -59,21 +44,21 @@ def recorded(home: Path) -> tuple[list[RunRecord], list[RunRecord], list[RunReco
 
 def test_every_aggregator_has_as_many_trials_from_its_recipe_on():
     made = tuning("mean", "gpo")
-    trials = made.trials.all
+    trials = made.plan.trials
     assert [trial.tunes for trial in trials] == ["mean"] * 2 + ["gpo"] * 3
     assert {(trial.run.seed, trial.run.test) for trial in trials} == {(1000, False)}
     assert trials[2].chosen == (("aggregator.lr", "1.0"), ("optim.lr", "0.01"))
-    (base,) = make_trials(["tiny"], ["gpo"], flags=FLAGS).all
+    (base,) = make_plan(["tiny"], ["gpo"], flags=FLAGS).trials
     assert replace(trials[2].run, seed=0, test=True) == base.run
     slow = next(trial.run.optim for trial in trials if ("aggregator.lr", "0.1") in trial.chosen)
     assert slow.lr_factors == (("visual.aggregator", 0.1), ("text.aggregator", 0.1))
     assert made.notes == ["tiny: 2 of 2 points each: mean", "tiny: 3 of 4 points each: gpo"]
 
 
-def test_a_run_stands_for_one_that_was_tuned_alike_and_no_other():
-    (trial,) = tuning("kmax(k=5)", settings=["kmax.k=5"], budget=1).trials.all
+def test_a_run_stands_for_one_with_the_same_tuning_and_no_other():
     made = tuning("kmax(k=5)", settings=["kmax.k=1,5"], budget=2)
-    trial = made.final([trial], sweep="one").all[0]
+    (trial, _) = made.plan.trials
+    trial = replace(trial, tuned=made.tuned(trial, sweep="one"))
     same = replace(trial, tuned=replace(trial.tuned, sweep="another"))
     others = [
         ("budget", 3),
@@ -96,37 +81,32 @@ def test_a_run_stands_for_one_that_was_tuned_alike_and_no_other():
         (["optim.optimiser=adamw,adamw(colour=1)"], 2, "with optim.optimiser=adamw.colour=1.: .*colour"),
     ],
 )
-def test_what_cannot_be_tuned_is_said_before_anything_starts(settings, budget, message):
+def test_unusable_settings_are_reported_before_anything_starts(settings, budget, message):
     with pytest.raises(InputError, match=message):
         tuning("mean", "kmax(k=5)", settings=settings, budget=budget)
 
 
-def test_a_budget_is_of_settings():
+def test_a_budget_needs_settings():
     with pytest.raises(InputError, match="name these with --choose"):
         swept("mean", choose=())
 
 
-def test_the_best_whole_trial_is_chosen_and_the_first_of_equal_ones():
+def test_the_best_complete_trial_is_chosen_and_the_first_of_equal_ones(monkeypatch):
     made = tuning("gpo", "lip", "max", budget=4)
-    plan = Plan(trials=made.trials, matches=tuple(Match(trial=trial) for trial in made.trials.all))
-    ends = [("trained", 1.0), ("stopped after epoch 1 of 3", 9.0), ("finished before", 5.0), ("trained", 5.0)]
-    ends += [("failed", None)] * (sum(trial.tunes == "lip" for trial in made.trials.all)) + [
-        ("trained", 2.0)
-    ] * 2
-    rows = [
-        Row(name="n", how=how, run_id=f"r{at}", metric="rsum", best=best, parent="")
-        for at, (how, best) in enumerate(ends)
-    ]
-    (gpo, best), (lip, none), (top, _) = choose(plan, rows, sizes=made.sizes)
-    assert (gpo.run_id, gpo.default, gpo.best, gpo.whole, gpo.trials, gpo.space) == ("r2", 1.0, 5.0, 3, 4, 4)
-    assert best == made.trials.all[2]
-    assert (lip.best, none) == (None, None)
-    assert top.best == 2.0
-    lower = {"tiny": replace(made.trials.metrics["tiny"], higher_is_better=False)}
-    assert (
-        choose(replace(plan, trials=replace(made.trials, metrics=lower)), rows, sizes=made.sizes)[0][0].run_id
-        == "r0"
-    )
+    ends = [("trained", 1.0), ("stopped", 9.0), ("finished before", 5.0), ("trained", 5.0)]
+    ends += [("failed", math.nan)] * 4 + [("trained", 2.0)] * 2
+    plan = made.plan
+    assert [trial.tunes for trial in plan.trials] == ["gpo"] * 4 + ["lip"] * 4 + ["max"] * 2
+    for sign, run_id, best in ((1, "r2", 5.0), (-1, "r0", 1.0)):
+        rows = [
+            {"recipe": "tiny", "tunes": trial.tunes, "run_id": f"r{n}", "best": best, "score": sign * best}
+            | {"whole": how in ("trained", "finished before")}
+            for n, (trial, (how, best)) in enumerate(zip(plan.trials, ends, strict=True))
+        ]
+        gpo, lip, top = choose(plan, pd.DataFrame(rows), sizes=made.sizes).to_dict("records")
+        assert (gpo["run_id"], gpo["best"], gpo["default"]) == (run_id, best, 1.0)
+        assert (gpo["whole"], gpo["trials"], gpo["space"], gpo["trial"]) == (3, 4, 4, int(run_id[1]))
+        assert (math.isnan(lip["best"]), lip["trial"], lip["chosen"], top["best"]) == (True, -1, "", 2.0)
 
 
 def test_only_trials_of_one_aggregator_are_compared_to_stop_the_worse(monkeypatch):
@@ -134,20 +114,18 @@ def test_only_trials_of_one_aggregator_are_compared_to_stop_the_worse(monkeypatc
     calls = []
 
     def note(work, count, *, halving, **_):
-        calls.append((halving.metric, [match.trial.tunes for match in work.keywords["matches"]]))
+        calls.append((halving.metric, [trial.tunes for trial in work.keywords["trials"]]))
 
     monkeypatch.setattr(module, "ray_session", lambda **_: nullcontext())
-    monkeypatch.setattr(module, "_resources", lambda matches, **_: (1, {"CPU": 1.0}))
+    monkeypatch.setattr(module, "_resources", lambda trials, **_: (1, {"CPU": 1.0}))
     monkeypatch.setattr(module, "run_side_by_side", note)
-    trials = tuning("mean", "gpo", budget=2).trials
-    matches = tuple(Match(trial=trial) for trial in trials.all)
-    plan = Plan(matches=matches, trials=replace(trials, early_stop=True))
+    plan = replace(tuning("mean", "gpo", budget=2).plan, early_stop=True)
     assert module.carry_out(plan, concurrent=1) == []
     assert calls == [("dev/rsum", ["mean"] * 2), ("dev/rsum", ["gpo"] * 2)]
 
 
 @pytest.mark.usefixtures("without_comparison")
-def test_trials_read_val_alone_and_runs_have_the_best_settings(tmp_path, monkeypatch, capsys):
+def test_trials_read_val_only_and_final_runs_have_the_best_settings(tmp_path, monkeypatch, capsys):
     scored, evaluate = [], Retrieval.evaluate
 
     def spy(self, model, split, protocol, **more):
@@ -155,12 +133,12 @@ def test_trials_read_val_alone_and_runs_have_the_best_settings(tmp_path, monkeyp
         return evaluate(self, model, split, protocol, **more)
 
     monkeypatch.setattr(Retrieval, "evaluate", spy)
-    assert not swept("gpo", seeds=2)
-    assert scored == [(False, "val")] * 2 + [(True, "val"), (True, "test")] * 2
+    assert not swept("gpo")
+    assert scored == [(False, "val")] * 2 + [(True, "val"), (True, "test")]
     (parent,), trials, final = recorded(tmp_path)
     assert {of.tags["mlflow.parentRunId"] for of in (*trials, *final)} == {parent.run_id}
     best = max(trials, key=lambda of: of.metrics["dev/best_rsum"])
-    assert [of.tags["seed"] for of in final] == ["0", "1"]
+    assert [of.tags["seed"] for of in final] == ["0"]
     for setting in ("optim.lr", "optim.lr_factors"):
         assert {of.params[setting] for of in final} == {best.params[setting]}
     tuned = tuned_of(final[0].tags, run="r")
@@ -174,10 +152,12 @@ def test_trials_read_val_alone_and_runs_have_the_best_settings(tmp_path, monkeyp
     assert printed.rstrip().endswith(" 2      4"), "the choices are printed last, with trials and points"
     assert "mlflow ui --backend-store-uri" in after
 
-    assert not swept("gpo", seeds=2), "all is done"
-    assert not swept("gpo", seeds=2, dry_run=True)
-    assert "trials that choose" in capsys.readouterr().out
-    assert len(scored) == 6
+    assert not swept("gpo"), "all is done"
+    assert not swept("gpo", dry_run=True)
+    assert "runs with what they chose:" in capsys.readouterr().out
+    assert len(scored) == 4
+    assert not swept("gpo", "lip", seeds=2, dry_run=True)
+    assert "then 4 runs with what they choose" in capsys.readouterr().out
 
 
 @pytest.mark.slow
