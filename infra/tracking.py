@@ -1,7 +1,7 @@
 """Tracking of runs in MLflow, by its client: starting, continuing and finding runs, logging, and models.
 
-Everything goes through a client and a run id. There is no active run and no automatic logging, so that another process,
-or a restart of this one, can continue a run by its id.
+Everything goes through a client and a run id, without MLflow's active run and automatic logging, so that another
+process or a restart can continue a run by its id.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ if TYPE_CHECKING:
     from mlflow.entities import Run as MlflowRun
 
 HOME = "home"
-"""Tag: the project's home on the machine that started a run, below which most of its paths are."""
+"""Tag: the project's home on the machine that started a run; most paths of the run are below it."""
 JOINT = "joint"
-"""Tag of the run of one of several tasks that were trained together: the joint run."""
+"""Tag of a run that was trained jointly with others: the id of the joint run."""
 COMMAND = "command"
 """Tag: the command line that started a run; empty for Python."""
 NOTE = "mlflow.note.content"
@@ -56,15 +56,15 @@ NOTE = "mlflow.note.content"
 PARENT = "mlflow.parentRunId"
 """Tag: the parent of a run, under which the UI shows it."""
 LATEST = "latest"
-"""Names the run that was begun last, of those that were trained."""
+"""Name of the latest trained run."""
 COMMIT = "POLYPOOL_COMMIT"
 """Environment variable: the commit of code that was copied without its `.git`, to a cluster or into an image."""
 PACKAGES = ("torch", "numpy", "transformers", "pyarrow", "ray", "mlflow")
-"""Packages whose versions can change a result, or how it is made."""
+"""Packages whose versions may change results."""
 
 # limits of MLflow, and names of its tags
 DIGEST_LENGTH, PARAM_LENGTH, PARAMS_AT_ONCE, METRICS_AT_ONCE = 36, 6000, 100, 1000
-NOTE_LENGTH = 5000  # characters of a description that older stores keep
+NOTE_LENGTH = 5000  # characters of a description in older stores
 DATASET_CONTEXT, MODEL_VERSIONS = "mlflow.data.context", "mlflow.modelVersions"
 _LONG_PARAMS = "long_params.json"
 _SHOWN = 200  # characters of a parameter that is too long
@@ -72,7 +72,7 @@ _PAGE = 1000
 
 Status = Literal["RUNNING", "FINISHED", "FAILED", "KILLED"]
 Point = tuple[str, float, int, int]
-"""A metric's name, its value, when it was logged (milliseconds since 1970), and the step."""
+"""A metric's name, value, time of logging (milliseconds since 1970), and step."""
 
 # --- the store
 
@@ -99,7 +99,7 @@ def tracking_uri(home: Path) -> str:
 
 
 def connect(uri: str, *, create: bool = False, retries: int = 0) -> MlflowClient:
-    """Return a client of a store that has answered, within seconds.
+    """Return a client of a store that answered within seconds.
 
     One process at a time opens a SQLite store, as the first one creates its tables.
 
@@ -109,8 +109,8 @@ def connect(uri: str, *, create: bool = False, retries: int = 0) -> MlflowClient
         retries: of requests to a server, after 2, 4, 8, ... seconds.
 
     Raises:
-        InputError: a folder, which MLflow no longer writes to, a database in memory or an unknown scheme; there is no
-            such file, it is no database, or it may not be written; the store does not answer.
+        InputError: a folder, which MLflow no longer writes to, a database in memory or an unknown scheme; the file is
+            missing, no database, or not writable; the store does not answer.
     """
     scheme = uri.partition(":")[0].partition("+")[0] if ":" in uri else ""
     if scheme not in _SCHEMES or uri in ("sqlite://", _SQLITE, f"{_SQLITE}:memory:"):
@@ -147,7 +147,7 @@ def connect(uri: str, *, create: bool = False, retries: int = 0) -> MlflowClient
 
 @contextmanager
 def opening(uri: str, *, create: bool) -> Iterator[None]:
-    """Lock a SQLite store that can be read, or created; do nothing for a server."""
+    """Lock a SQLite store, and check that it can be read or created; do nothing for a server."""
     if not uri.startswith(_SQLITE):
         yield
         return
@@ -175,7 +175,7 @@ def opening(uri: str, *, create: bool) -> Iterator[None]:
 
 @contextmanager
 def explained(uri: str) -> Iterator[None]:
-    """Turn what MLflow raises into one clear message."""
+    """Convert errors of MLflow into an InputError with one message."""
     from mlflow.exceptions import MlflowException
 
     try:
@@ -228,7 +228,7 @@ def experiment_id(client: MlflowClient, name: str, *, uri: str, home: Path) -> s
         client: of the store.
         name: the experiment's.
         uri: of the store.
-        home: its artifacts go to `mlartifacts` in it, unless a server keeps them.
+        home: artifacts go to its folder `mlartifacts`, unless a server stores them.
 
     Raises:
         InputError: it was deleted.
@@ -249,7 +249,7 @@ def experiment_id(client: MlflowClient, name: str, *, uri: str, home: Path) -> s
 
 
 def refuse_deleted(experiment: Experiment | None, uri: str) -> None:
-    """Raise InputError for an experiment that was deleted; None is one that does not exist."""
+    """Raise InputError for a deleted experiment; None is an unknown one."""
     if experiment is not None and experiment.lifecycle_stage == "deleted":
         raise InputError(
             f"experiment {experiment.name!r} of {uri} was deleted; use another name, or restore it with "
@@ -258,7 +258,7 @@ def refuse_deleted(experiment: Experiment | None, uri: str) -> None:
 
 
 def to_see(uri: str, experiment: str) -> Step:
-    """Return how to see an experiment's runs in a browser: the command, with the address where it starts a server.
+    """Return the next step that shows an experiment's runs in a browser: a command, and the address.
 
     Raises:
         InputError: the store does not answer.
@@ -280,7 +280,7 @@ def to_see(uri: str, experiment: str) -> Step:
 
 @dataclass(frozen=True, kw_only=True)
 class RunRecord:
-    """A run as it is recorded.
+    """A recorded run.
 
     Times are seconds since 1970, metrics the last values; `artifacts` is the URI of the folder of its files.
     """
@@ -297,7 +297,7 @@ class RunRecord:
 
     @property
     def settings(self) -> dict[str, str]:
-        """Its params, with paths below the home of its machine relative to it."""
+        """Its params, with paths below its machine's home made relative."""
         home = self.tags.get(HOME)
         below = re.compile(rf"(?<![\w/]){re.escape(home)}/") if home else None
         return {name: below.sub("", value) if below else value for name, value in self.params.items()}
@@ -305,15 +305,13 @@ class RunRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """Data that a run reads, one of MLflow's inputs of a run.
-
-    MLflow takes each pair of name and digest once per run.
+    """Data that a run reads, an input in MLflow, which accepts each pair of name and digest once per run.
 
     Attributes:
         name: shown in the UI.
         digest: of the content, such as a SHA-256.
         place: folder or URL, as in the run's settings.
-        context: `train`, `val` or `test`, or what all of them read, such as `features`.
+        context: `train`, `val` or `test`, or a source of all of them, such as `features`.
         profile: counts, such as `{"images": 1000}`.
     """
 
@@ -334,7 +332,7 @@ def find_runs(uri: str, experiment: str, *, finished: bool = True) -> list[RunRe
 
     Raises:
         InputError: the store does not answer, or the experiment was deleted.
-        AbsentError: there is no such store or experiment (the message lists the choices).
+        AbsentError: unknown store or experiment (the message lists the choices).
     """
     client = connect(uri)
     with explained(uri):
@@ -374,10 +372,10 @@ _MOST = 8  # runs that a message lists
 
 
 def resolve_run(uri: str, named: str) -> str:
-    """Return the id of the run that a user names: by its id, a beginning of it, its name, or `LATEST`.
+    """Return the id of the run that a user names by its id, a prefix of it, its name, or `LATEST`.
 
     Raises:
-        InputError: nothing is named, there is no such run, or there are several; the message lists runs to choose from.
+        InputError: an empty name, an unknown run, or several runs; the message lists runs to choose from.
     """
     if _ID.fullmatch(named):
         return named
@@ -415,7 +413,7 @@ def _listed(runs: Sequence[MlflowRun]) -> str:
 
 
 def unknown_run(client: MlflowClient, uri: str, named: str) -> InputError:
-    """Return the error for an unknown run or an empty name, which lists the nearest runs, or else the latest."""
+    """Return the error for an unknown run or an empty name; it lists the nearest runs, or else the latest."""
     runs = {run.info.run_id: run for run in _search(client, uri)}
     nearest = [known for known in runs if named and known.startswith(named)]
     nearest = nearest or difflib.get_close_matches(named, runs, n=3, cutoff=0.6)
@@ -430,7 +428,7 @@ def unknown_run(client: MlflowClient, uri: str, named: str) -> InputError:
 
 @cache
 def _copies() -> tempfile.TemporaryDirectory:
-    """Return a folder for copies of a server's files, which is removed when this process ends."""
+    """Return a folder for copies of a server's files, removed at the end of this process."""
     return tempfile.TemporaryDirectory(prefix="polypool-artifacts-", ignore_cleanup_errors=True)
 
 
@@ -450,15 +448,15 @@ class Artifacts:
         return self.find(run.run_id, run.artifacts, name)
 
     def find(self, run_id: str, root: str, name: str) -> Path:
-        """Return the path of an artifact or a folder of them: the stored one itself, or a copy from a server.
+        """Return the path of an artifact or a folder of artifacts: in the store, or of a copy from a server.
 
         Args:
             run_id: of the run.
             root: the URI of the folder of its artifacts.
-            name: of the artifact, relative to that.
+            name: of the artifact, relative to `root`.
 
         Raises:
-            AbsentError: there is none.
+            AbsentError: the artifact is missing.
             InputError: the server does not answer.
         """
         missing, place = AbsentError(f"run {run_id} has no artifact {name}"), urlparse(root)
@@ -474,7 +472,7 @@ class Artifacts:
             try:
                 return Path(self._client.download_artifacts(run_id, name, str(target)))
             except MlflowException:
-                # which of its many errors means that there is no such file depends on the server
+                # the error for a missing file depends on the server
                 others = self._client.list_artifacts(run_id, name.rpartition("/")[0] or None)
                 if name in [item.path for item in others]:
                     raise
@@ -486,7 +484,7 @@ class Artifacts:
 
 @dataclass(frozen=True, kw_only=True)
 class Tracker:
-    """A run, created, continued or read. Every method raises InputError if MLflow refuses or does not answer."""
+    """A run to create, continue or read. Every method raises InputError if MLflow refuses or does not answer."""
 
     uri: str
     run_id: str
@@ -503,12 +501,12 @@ class Tracker:
         tags: Mapping[str, str],
         params: Mapping[str, Any],
     ) -> Tracker:
-        """Create a run, and the experiment where it is new.
+        """Create a run, and its experiment if new.
 
         Args:
             experiment: its name.
             uri: the store, as from `tracking_uri`.
-            home: artifacts go to `mlartifacts` in it, unless a server keeps them.
+            home: artifacts go to its folder `mlartifacts`, unless a server stores them.
             name: of the run.
             tags: commit, versions, the command and the UI's source are added.
             params: nested ones are flattened to `a.b`; those too long for MLflow go to an artifact.
@@ -541,7 +539,7 @@ class Tracker:
                 to a finished one.
 
         Raises:
-            InputError: there is no such run (the message lists the nearest), or it was deleted.
+            InputError: the run is unknown (the message lists the nearest) or was deleted.
         """
         client = connect(uri, retries=3 if running else 0)
         from mlflow.exceptions import MlflowException
@@ -557,7 +555,7 @@ class Tracker:
         return tracker
 
     def refuse_deleted(self, run: MlflowRun | None = None) -> None:
-        """Raise InputError where the run was deleted, which MLflow takes nothing for; `run` is it as read already."""
+        """Raise InputError if the run was deleted, as MLflow then accepts nothing; `run` saves reading it again."""
         if (run or self._call("get_run")).info.lifecycle_stage == "deleted":
             raise InputError(
                 f"run {self.run_id} of {self.uri} was deleted; `mlflow runs restore --run-id {self.run_id}` restores it"
@@ -580,7 +578,7 @@ class Tracker:
         self._call("log_batch", tags=[RunTag(name, str(value)) for name, value in tags.items()])
 
     def inputs(self, sources: Sequence[Source]) -> None:
-        """Log what the run reads; inputs that were logged before stay as they are."""
+        """Log the run's data; inputs that were logged before do not change."""
         from mlflow.entities import Dataset, DatasetInput, InputTag
 
         inputs = [
@@ -628,10 +626,10 @@ class Tracker:
         self._call("log_table", dict(columns), name)
 
     def download(self, artifact_path: str) -> Path:
-        """Return the path of an artifact or a folder of them: the stored one itself, or a copy from a server.
+        """Return the path of an artifact or a folder of artifacts: in the store, or of a copy from a server.
 
         Raises:
-            InputError: the run has no such artifact; the message lists those it has.
+            InputError: the run has no such artifact; the message lists its artifacts.
         """
         root = self._call("get_run").info.artifact_uri
         try:
@@ -647,7 +645,7 @@ class Tracker:
         return dict(self._call("get_run").data.metrics)
 
     def history(self, name: str) -> list[tuple[int, float]]:
-        """Return step and value of a metric in order; after a restart the last value of a step counts."""
+        """Return steps and values of a metric in order; of a repeated step, the last value."""
         points = self._call("get_metric_history", name)
         in_time = sorted(points, key=lambda point: (point.timestamp, point.step))
         return sorted({point.step: point.value for point in in_time}.items())
@@ -674,14 +672,14 @@ class Tracker:
 
 
 def _shortened(value: str) -> str:
-    """Return the beginning of a long parameter with its digest, by which different values stay different."""
+    """Return the beginning of a long parameter with its digest, so that different values stay different."""
     digest = hashlib.sha256(value.encode()).hexdigest()
     return f"{value[:_SHOWN]}... ({len(value):,} characters in {_LONG_PARAMS}, SHA-256 {digest})"
 
 
 @contextmanager
 def ending(finish: Callable[[Status], None]) -> Iterator[None]:
-    """Call `finish` after the block: with FINISHED, with KILLED if a signal ended it, else with FAILED."""
+    """Call `finish` after the block: with FINISHED, with KILLED after a signal, else with FAILED."""
     status: Status = "FAILED"
     try:
         yield
@@ -694,7 +692,7 @@ def ending(finish: Callable[[Status], None]) -> Iterator[None]:
 
 
 def flattened(params: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Yield nested parameters under names such as `a.b`, with their values as text."""
+    """Yield nested parameters with names such as `a.b` and values as text."""
     for name, value in params.items():
         if isinstance(value, Mapping):
             yield from flattened(value, f"{prefix}{name}.")
@@ -705,12 +703,12 @@ def flattened(params: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str
 # --- the log of a run in training
 
 METRICS, FILES = "metrics.jsonl", "files"
-"""In the folder of a log: its entries, and the files that they name."""
+"""In a log's folder: its entries, and the files that they name."""
 MEMBERS, DESCRIBED = "members", "described.json"
-"""Also there: logs of member runs, and in each the data that starts it."""
+"""Also in a log's folder: logs of member runs, each with a description that starts the run."""
 CLOSE_SECONDS = 120.0
-_LOOK, _AGAIN = 0.3, 60.0  # seconds between two looks for new entries, and after a failed attempt
-_FOR_GOOD = ("INVALID_PARAMETER_VALUE", "BAD_REQUEST")
+_POLL, _RETRY = 0.3, 60.0  # seconds between polls for new entries, and before a retry
+_PERMANENT = ("INVALID_PARAMETER_VALUE", "BAD_REQUEST")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -723,7 +721,7 @@ class Entry:
         tags: of the run.
         folder, names: of artifacts, copied to `files/<folder>`.
         status: at the end of the run.
-        sent: whether MLflow has everything above.
+        sent: whether MLflow has all earlier entries.
     """
 
     time: int
@@ -737,17 +735,17 @@ class Entry:
 
 
 class Log:
-    """The log of a run in training: a file in its folder, which one process at a time writes, and another may send.
+    """The log of a run in training: a file in its folder; one process at a time writes it, and another may send it.
 
     Args:
-        folder: of this run alone; created if new, and kept until MLflow has all of it.
+        folder: of this run only; created if new, and kept until MLflow has all entries.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.path = make_folder(folder), folder / METRICS
         self._file = self.path.open("ab", buffering=0)
         if (data := self.path.read_bytes()) and not data.endswith(b"\n"):
-            self._file.write(b"\n")  # a process was killed within a line
+            self._file.write(b"\n")  # the process was killed while writing a line
 
     def log(self, metrics: Mapping[str, float], *, step: int) -> None:
         self._add(step=step, metrics={name: float(x) for name, x in metrics.items()})
@@ -756,7 +754,7 @@ class Log:
         self._add(tags={name: str(value) for name, value in tags.items()})
 
     def artifact(self, path: Path, folder: str = "") -> None:
-        """Store a copy of a file, or of the files in a folder; it replaces one of the same name."""
+        """Store a copy of a file, or of the files in a folder, and replace files of the same name."""
         files = [path] if path.is_file() else [file for file in sorted(path.iterdir()) if file.is_file()]
         into = make_folder(self.folder / FILES / folder)
         for file in files:
@@ -765,11 +763,11 @@ class Log:
         self._add(folder=folder, names=[file.name for file in files])
 
     def member(self, name: str, described: Mapping[str, Any]) -> Log:
-        """Return the log of a member of this run, such as one of several tasks, which becomes a run of its own.
+        """Return the log of a member of this run, such as one of several tasks, which becomes a separate run.
 
         Args:
             name: of the member.
-            described: plain data from which the run is started.
+            described: plain data that starts the run.
         """
         log = Log(self.folder / MEMBERS / name)
         (log.folder / DESCRIBED).write_text(json.dumps(described))
@@ -779,7 +777,7 @@ class Log:
         self._add(status=status)
 
     def download(self, artifact_path: str) -> Path:
-        """Return the path of an artifact that was stored."""
+        """Return the path of a stored artifact."""
         return self.folder / FILES / artifact_path
 
     def history(self, name: str) -> list[tuple[int, float]]:
@@ -787,12 +785,12 @@ class Log:
         return sorted({e.step: e.metrics[name] for e, _ in self.entries() if name in e.metrics}.items())
 
     def entries(self, start: int = 0) -> Iterator[tuple[Entry, int]]:
-        """Yield the entries from a byte of the file on, and the byte at their end."""
+        """Yield the entries from an offset of the file on, each with the offset of its end."""
         with self.path.open("rb") as file:
             file.seek(start)
             for line in file:
                 start += len(line)
-                with suppress(ValueError, TypeError):  # cut short by a process that was killed
+                with suppress(ValueError, TypeError):  # cut short when a process was killed
                     yield Entry(**json.loads(line)), start
 
     def close(self) -> None:
@@ -800,17 +798,17 @@ class Log:
 
     def _add(self, **values: Any) -> None:
         line = json.dumps({"time": int(time.time() * 1000), **values}).encode() + b"\n"
-        while line:  # a full disk takes a part, and raises on the next write
+        while line:  # a full disk writes a part, and raises at the next write
             line = line[self._file.write(line) :]
 
 
 class Sender(Log):
-    """A log that is sent to MLflow, also what another process writes.
+    """A log whose entries, also by other processes, are sent to MLflow.
 
-    A thread sends new entries with `log_batch`, so that training waits for no server. If one does not answer, the run
-    goes on, a note says so once, and the rest is sent a minute later or by `close`, also in a later process. MLflow
-    keeps a metric of one name, step, value and time once, so that entries may be sent again; of a step that is trained
-    again after a restart the first entry counts.
+    A thread sends new entries with `log_batch`, so that training never waits for a server. If the server does not
+    answer, the run goes on, one note is printed, and the rest is sent a minute later, by `close`, or by a later
+    process. Entries may be sent twice, as MLflow stores a metric of one name, step, value and time once. If a step is
+    trained again after a restart, its first entry counts.
 
     Args:
         folder: of the log.
@@ -831,42 +829,42 @@ class Sender(Log):
 
     @property
     def unsent(self) -> int:
-        """The number of entries that were not sent."""
+        """Number of unsent entries."""
         return sum(not entry.sent for entry, _ in self.entries(self._sent))
 
     def download(self, artifact_path: str) -> Path:
-        """Return the path of an artifact, downloaded where another machine stored it."""
+        """Return the path of an artifact, downloaded if another machine stored it."""
         here = super().download(artifact_path)
         return here if here.exists() else self._connect().download(artifact_path)
 
     def close(self, seconds: float = CLOSE_SECONDS) -> None:
-        """Send what is left, unless the server does not answer or it takes longer than `seconds`."""
+        """Send the rest, unless the server does not answer or it takes longer than `seconds`."""
         self._closing.set()
         self._thread.join(seconds)
         if not self.unsent:
-            with suppress(OSError):  # of a full disk, and all is sent again
+            with suppress(OSError):  # a full disk: all entries are sent again
                 self._add(sent=True)
         super().close()
 
     def _run(self) -> None:
-        """Send until closed and all is sent, or closed and the server does not answer."""
+        """Send until the log is closed, and then until all is sent or the server does not answer."""
         noted, closing = False, False
         while not closing or self.unsent:
-            closing = self._closing.wait(_LOOK)
+            closing = self._closing.wait(_POLL)
             try:
                 self._send()
                 self.why = ""
-            except Exception as error:  # training goes on whatever it is
+            except Exception as error:  # training goes on after any error
                 self.why = str(error)
                 if closing:
                     return
                 if not noted:
-                    print(f"note: the run goes on, and {self.path} keeps its log: {error}", file=sys.stderr)
+                    print(f"note: the run goes on, and logs to {self.path}: {error}", file=sys.stderr)
                 noted = True
-                self._closing.wait(_AGAIN)
+                self._closing.wait(_RETRY)
 
     def _send(self) -> None:
-        """Send the entries that are left, in order, until MLflow does not take one."""
+        """Send the unsent entries in order."""
         if not (entries := [*self.entries(self._sent)]):
             return
         tracker = self._connect()
@@ -877,7 +875,7 @@ class Sender(Log):
     def _deliver(
         self, tracker: Tracker, entries: Sequence[Entry], latest: Mapping[tuple[str, str], Entry]
     ) -> None:
-        """Send entries together; one that MLflow refuses for good is found by halving, noted and passed over."""
+        """Send entries together; an entry that MLflow refuses permanently is found by bisection, noted and skipped."""
         points: dict[tuple[str, int], Point] = {}
         for entry in entries:
             for name, value in entry.metrics.items():
@@ -895,12 +893,12 @@ class Sender(Log):
                 if entry.tags:
                     tracker.tags(entry.tags)
                 for name in entry.names:
-                    if latest[entry.folder, name] is entry:  # else a later one replaces it
+                    if latest[entry.folder, name] is entry:  # else a later entry replaces the file
                         tracker.artifact(self.folder / FILES / entry.folder / name, entry.folder)
                 if entry.status != "RUNNING":
                     tracker.finish(entry.status, at=entry.time)
         except InputError as error:
-            if getattr(error.__cause__, "error_code", "") not in _FOR_GOOD:
+            if getattr(error.__cause__, "error_code", "") not in _PERMANENT:
                 raise
             tracker.refuse_deleted()  # a deleted run may be restored
             if len(entries) > 1:
@@ -945,11 +943,11 @@ def provenance(home: Path) -> dict[str, str]:
     """Return tags for a run: the git commit, whether files differ from it, the machine, and versions, also of plug-ins.
 
     Args:
-        home: the project's home, whose checkout counts if the code runs from a copy without `.git`, as in a Ray job,
-            and the environment does not name the commit.
+        home: the project's home; its checkout counts if the code runs from a copy without `.git`, as in a Ray job, and
+            the environment does not name the commit.
 
     Raises:
-        InputError: the environment names something else than a commit.
+        InputError: the environment variable is not a commit.
     """
     points = entry_points()
     groups = sorted(group for group in points.groups if group.startswith("polypool."))
@@ -976,7 +974,7 @@ def provenance(home: Path) -> dict[str, str]:
 
 
 def command_line() -> str:
-    """Return the command line of this process as typed; empty if it is no verb of polypool."""
+    """Return the command line of this process as typed; empty if it is not a verb of polypool."""
     program, *words = sys.argv or [""]
     return shlex.join([*program.split(), *words]) if program.startswith("polypool ") else ""
 
@@ -984,8 +982,8 @@ def command_line() -> str:
 def source_tags(command: str) -> dict[str, str]:
     """Return the tags that fill the column Source of MLflow's UI.
 
-    The column is narrow, so the text begins with the verb. The UI shows what follows the last slash, so only the words
-    before the first one are taken; the whole command has a tag of its own.
+    The column is narrow, so the text begins with the verb. The UI shows the part after the last slash, so only the
+    words before the first path are taken; a separate tag has the whole command.
 
     Args:
         command: as of `command_line`.
@@ -1035,10 +1033,10 @@ def log_model(
 
     Args:
         tracker: of the run.
-        save: writes the model of a given id to a folder, which it makes.
+        save: creates a folder with the model of a given id.
         name: shown in the UI.
-        scores: prefixes of the run's metrics that are the model's, such as `coco-5k/`, each with the context of the
-            run's input on which they were scored, to which they are linked if the run has it.
+        scores: prefixes of the model's metrics in the run, such as `coco-5k/`, each with the context of the input that
+            they are linked to, if the run has it.
 
     Raises:
         InputError: MLflow refuses, or does not answer.
@@ -1117,7 +1115,7 @@ def register(tracker: Tracker, model: str, *, name: str, alias: str = "") -> str
 
 
 def requirements(packages: Iterable[str]) -> list[str]:
-    """Return the installed ones of some packages with their versions, as pip reads them."""
+    """Return the installed ones of some packages with their versions, in pip's format."""
     return [f"{name}=={found.partition('+')[0]}" for name in packages if (found := installed(name))]
 
 

@@ -95,7 +95,8 @@ def compare(
     print(comparison.text(details=details), end="\n\n")
     _write(comparison, out=out, markdown=markdown, latex=latex)
     if log:
-        print(f"kept with figures in run {comparison.log(uri, folder=home())} of {comparison.kept_in!r}")
+        run_id = comparison.log(uri, folder=home()).run_id
+        print(f"logged with figures in run {run_id} of {comparison.log_experiment!r}")
     _print_next(comparison, uri)
 
 

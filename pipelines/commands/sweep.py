@@ -92,8 +92,7 @@ def sweep(options: SweepOptions, *, flags: Sequence[str] = (), words: Sequence[s
     """
     from polypool.infra.text_tables import as_text
     from polypool.infra.tracking import to_see, tracking_uri
-    from polypool.pipelines.comparison.comparison import refuse_detect
-    from polypool.pipelines.comparison.sweeps import compare_sweep
+    from polypool.pipelines.comparison.comparison import compare_sweep, refuse_detect
     from polypool.pipelines.models.next_steps import asking
     from polypool.pipelines.training import sweep as sweeping
 

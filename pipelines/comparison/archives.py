@@ -1,7 +1,7 @@
-"""Archives of finished runs: what `compare` reads of them, in one Parquet file.
+"""Archives of finished runs: the data that `compare` reads, in one Parquet file.
 
-A row is a run with its settings, scores, costs and the results of its single queries, so that rows can be added to a
-table where the runs of the others are not at hand. Checkpoints and curves are left out.
+A row is a run with its settings, scores, costs and per-query results, so that tables can be extended on machines
+without the other runs. Checkpoints and curves are left out.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _TYPES = {"run_id": pa.string(), "name": pa.string(), "started": pa.float64(), "
 _SCHEMA = pa.schema([pa.field(name, of, nullable=False) for name, of in _TYPES.items()])
 _RUN_ID = re.compile(r"[\w-]{1,64}", re.ASCII)
 _FILE = re.compile(r"(metrics|per_query)/[^/\\\0]+\.(json|npz)")
-# Bytes of files that are compressed together, so that ids of queries are stored once for all runs.
+# Bytes of files that are compressed together, so that the ids of queries are stored once for many runs.
 _PAGE = 32 << 20
 
 
@@ -47,12 +47,12 @@ def refuse_ending(path: Path) -> None:
 
 
 def write_archive(runs: Sequence[RunRecord], artifacts: Artifacts, path: Path) -> int:
-    """Write an archive of the finished ones of some runs, and return how many those are.
+    """Write the finished runs to an archive, and return their number.
 
     Args:
         runs: with scores of a test split.
         artifacts: their files.
-        path: of the archive, which is replaced.
+        path: of the archive; an existing file is replaced.
 
     Raises:
         InputError: the store does not answer, or the file cannot be written.
@@ -77,7 +77,7 @@ def write_archive(runs: Sequence[RunRecord], artifacts: Artifacts, path: Path) -
 
 
 def _groups(rows: Iterable[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
-    """Yield rows that are held and compressed together."""
+    """Yield batches of rows that are compressed together."""
     group, size = [], 0
     for row in rows:
         group.append(row)
@@ -92,10 +92,12 @@ def _row(run: RunRecord, artifacts: Artifacts) -> dict[str, Any]:
     files = {}
     for protocol in sorted(protocols_shown(run)):
         for name in (metrics_file(protocol), *query_files(protocol)):
-            with suppress(AbsentError):  # a metric need not follow from single queries
+            with suppress(AbsentError):  # some metrics have no per-query results
                 path = artifacts.path(run, name)
                 files[name] = path.read_bytes()
-                if path.suffix == ".npz":  # unpacked, so that arrays which all runs share compress together
+                if (
+                    path.suffix == ".npz"
+                ):  # uncompressed, so that arrays that all runs share compress together
                     arrays: dict[str, Any] = stored_arrays(path)
                     np.savez(unpacked := io.BytesIO(), **arrays)
                     files[name] = unpacked.getvalue()
@@ -111,10 +113,10 @@ def read_archive(path: Path, folder: Path) -> list[RunRecord]:
 
     Args:
         path: of the archive.
-        folder: existing one, into which the files of the runs are unpacked.
+        folder: existing one, for the files of the runs.
 
     Raises:
-        InputError: there is no such file, or it is damaged or no archive.
+        InputError: the file is missing, damaged or no archive.
     """
     refuse_ending(path)
     runs = []
@@ -127,13 +129,13 @@ def read_archive(path: Path, folder: Path) -> list[RunRecord]:
                     runs.append(_unpacked(row, folder, archive=path))
     except InputError:
         raise
-    except (pa.ArrowException, OSError, ValueError, KeyError) as error:  # KeyError: a key that is there twice
+    except (pa.ArrowException, OSError, ValueError, KeyError) as error:  # KeyError: a duplicate key
         raise InputError(f"{path}: cannot be read as Parquet: {error}; expected {WHAT}") from None
     return runs
 
 
 def _unpacked(row: dict[str, Any], folder: Path, *, archive: Path) -> RunRecord:
-    """Return the run in a row of an archive, and write its files to a folder of its own."""
+    """Return the run in a row of an archive, and write its files to a new folder."""
     files = row.pop("files")
     row["tags"] |= {ARCHIVE: str(archive)}
     record = RunRecord(**row, status="FINISHED")

@@ -3,9 +3,9 @@
 - `draw_bars`: a bar for each row with a point for each run.
 - `draw_charts`: a line for each row, a panel for each column with scores and their intervals, and one for the cost of a
   training step. A group is a chart of one column.
-- `draw_cross_task`, `draw_pairs`: heat maps, whose shades run from the worst to the best.
-- `draw_critical`: mean ranks, of which bars join those that do not differ significantly. Two aggregators differ at the
-  level 0.05 where their mean ranks over N tasks are at least CD = q sqrt(k (k + 1) / 6 N) apart; q is the studentised
+- `draw_cross_task`, `draw_pairs`: heat maps, shaded from the worst to the best.
+- `draw_critical`: mean ranks; bars join aggregators that do not differ significantly. Two aggregators differ at the
+  level 0.05 if their mean ranks over N tasks are at least CD = q sqrt(k (k + 1) / 6 N) apart; q is the studentised
   range of k and infinitely many degrees of freedom, over the square root of 2 (Demsar, "Statistical comparisons of
   classifiers over multiple data sets", JMLR 7, 2006, section 3.2.2, figure 1).
 """
@@ -56,7 +56,7 @@ _AT_THE_MIDDLE: dict[str, Any] = {"textcoords": "offset points", "va": "center"}
 
 
 def draw_all(groups: Sequence[Group], cross_tasks: Sequence[CrossTaskTable], folder: Path) -> list[Path]:
-    """Draw every figure that there is data for, and return their files."""
+    """Draw every figure with data, and return their files."""
     figures = {
         "compare": draw_bars(groups),
         "costs": draw_charts(map(group_chart, groups)),
@@ -76,7 +76,7 @@ def draw_all(groups: Sequence[Group], cross_tasks: Sequence[CrossTaskTable], fol
 
 
 def draw_bars(groups: Sequence[Group]) -> Figure | None:
-    """Draw a panel for each group: a bar for each row, the best on top, and a point for each run; None of no group.
+    """Draw a panel for each group: a bar for each row, the best on top, and a point for each run; None without groups.
 
     Bars are means over runs, lines their sample standard deviations.
     """
@@ -123,19 +123,19 @@ def _draw_panel(group: Group, panel: Axes) -> None:
 
 
 def _height(row: Row) -> float:
-    """Return the room a bar takes, of which labels of several lines need more."""
+    """Return the height of a bar, larger for labels of several lines."""
     return max(1.0, 0.42 * lines_of(row.label))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Chart:
-    """What is drawn of a table.
+    """The content of a figure of a table.
 
     Attributes:
         columns: one panel each.
-        times: by row, from the top, its cost as a multiple of the least.
-        cost: of what, an attribute of `Costs`.
-        ranks: by row, its mean rank over the columns; empty for one column.
+        times: cost of each row, from the top, as a multiple of the least.
+        cost: its kind, `step` or `weights`.
+        ranks: mean rank of each row over the columns; empty for one column.
     """
 
     columns: tuple[Column, ...]
@@ -145,7 +145,7 @@ class Chart:
 
     @property
     def caption(self) -> str:
-        """What lines, points and bars mean, and how the rows were tuned."""
+        """Meaning of lines, points and bars, and the tuning of the rows."""
         intervals = sum(column.group.judged is not None for column in self.columns)
         known = [column for column in self.columns if column.confidence_set]
         lines = ["95 % intervals"] * (intervals > 0) + ["deviations over seeds"] * (
@@ -167,7 +167,7 @@ class Chart:
 def group_chart(group: Group) -> Chart:
     """Return the chart of a group, in the order of its rows.
 
-    Rows go by their aggregators where these tell them apart, without what was chosen for each; else by their labels.
+    Rows are named by their aggregators without tuned settings if these are distinct, else by their labels.
     """
     names = [row.aggregator or row.label for row in group.rows]
     names = names if len({*names}) == len(names) else [row.label for row in group.rows]
@@ -177,9 +177,9 @@ def group_chart(group: Group) -> Chart:
 
 
 def table_charts(groups: Sequence[Group]) -> Iterator[Chart]:
-    """Yield the charts of groups: one of all columns where these make one table, else one of each group.
+    """Yield one chart for the groups of each tuning if they form a table of several columns, else one for each group.
 
-    That of a table is of the columns that count, with the rows that all of these have, by their mean ranks.
+    The chart of a table shows the counting columns and the rows that all of them have, by mean rank.
     """
     for of in by_tuning(groups):
         if (table := cross_task_table(of)) is None:
@@ -190,14 +190,14 @@ def table_charts(groups: Sequence[Group]) -> Iterator[Chart]:
 
 
 def _chart(columns: Sequence[Column], names: Sequence[str], ranks: Mapping[str, float]) -> Chart:
-    """Return a chart of the cost that most rows know, and of the rows that know it."""
+    """Return a chart of the cost that is known for most rows, and of these rows."""
     known = {cost: times_of_least(columns, names, cost) for cost in _COSTS}
     cost = max(known, key=lambda cost: len(known[cost]))
     return Chart(columns=tuple(columns), times=known[cost], cost=cost, ranks=ranks)
 
 
 def draw_charts(charts: Iterable[Chart]) -> Figure | None:
-    """Draw charts below each other, without those of fewer than two rows; None where there is none."""
+    """Draw charts below each other, skipping charts of fewer than two rows; None if no chart is left."""
     charts = [chart for chart in charts if len(chart.times) > 1]
     if not charts:
         return None
@@ -211,7 +211,7 @@ def draw_charts(charts: Iterable[Chart]) -> Figure | None:
 
 
 def draw_chart(chart: Chart, figure: Figure | SubFigure) -> tuple[list[Axes], Axes]:
-    """Draw a chart, and return the panels of its columns and that of the cost."""
+    """Draw a chart, and return the panels of its columns and the panel of the cost."""
     count, places = len(chart.columns), range(len(chart.times))
     *scores, costs = figure.subplots(1, count + 1, width_ratios=[*[max(1.0, 3 / count)] * count, 1.0])
     for column, panel in zip(chart.columns, scores, strict=True):
@@ -230,7 +230,7 @@ def draw_chart(chart: Chart, figure: Figure | SubFigure) -> tuple[list[Axes], Ax
 
 
 def _draw_scores(column: Column, names: Sequence[str], panel: Axes, *, narrow: bool) -> None:
-    """Draw a point with an interval for each row; those that may be the best of the column are filled."""
+    """Draw a point with an interval for each row, filled if the row may be the best of the column."""
     group, places, best = column.group, range(len(names)), column.confidence_set
     mean_R = np.array([column.value(name) for name in names])
     low_R, high_R = np.array([group.interval(column.rows[name]) for name in names]).T
@@ -299,11 +299,11 @@ def draw_pairs(scored: Sequence[tuple[Run, Mapping[str, float]]], *, metric: Met
     """Draw the K x K table of figure 6 of VSE-infinity: means over seeds by visual and text aggregator.
 
     Args:
-        scored: all runs of one recipe, in the order of their sweep, with their metrics, empty for unfinished ones.
-        metric: the primary one of the recipe's task.
+        scored: all runs of one recipe, in the order of their sweep, with their metrics, empty for unfinished runs.
+        metric: the primary metric of the recipe's task.
 
     Returns:
-        None where no run has finished.
+        None if no run has finished.
     """
     run, name = scored[0][0], f"{scored[0][0].protocol}/{metric.name}"
     values = pd.DataFrame(
@@ -343,7 +343,7 @@ def _draw_cells(
 
     Args:
         panel: where.
-        shade_RC: of each cell 0 for the worst and 1 for the best; NaN for none.
+        shade_RC: of each cell, from 0 for the worst to 1 for the best; NaN for an empty cell.
         notes: text of each cell, by rows.
         rows, columns: their labels.
         size: points of the notes and of the columns' labels.
@@ -380,7 +380,7 @@ def draw_critical(mean_ranks: Mapping[str, float], *, tasks: int) -> Figure:
 
     Args:
         mean_ranks: by aggregator.
-        tasks: how many the means are over.
+        tasks: number of tasks in the means.
     """
     ranks = dict(sorted(mean_ranks.items(), key=lambda pair: (pair[1], pair[0])))
     difference, places = critical_difference(len(ranks), tasks), range(len(ranks))

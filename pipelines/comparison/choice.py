@@ -1,4 +1,4 @@
-"""Choice of the runs that are compared, by recipe, aggregator and data; light enough for a verb to read its options."""
+"""Filters of the runs to compare, by recipe, aggregator and data; imports little, as verbs read their options by it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from polypool.tasks.run import features_name
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """Which of some runs are shown and compared.
+    """Filters of the runs to compare.
 
     Attributes:
         recipes: the only recipes.
@@ -31,10 +31,10 @@ class Choice:
     features: AllByDefault = ()
 
     def of(self, runs: Sequence[RunRecord]) -> Sequence[RunRecord]:
-        """Return the runs that are chosen.
+        """Return the runs that pass all filters.
 
         Raises:
-            InputError: none of the runs has one of what is chosen.
+            InputError: no run has one of the requested values.
         """
         specs = {str(Spec.parse(spec)) for spec in self.aggregators}
         wanted = {
@@ -46,9 +46,9 @@ class Choice:
         for tag, names in wanted.items():
             if names:
                 values = [_values(tag, run) for run in runs]
-                had = {*chain(*values)} - {""}
-                if missing := sorted({*names} - had):
-                    raise unknown(f"{tag} of the experiment", missing[0], had)
+                known = {*chain(*values)} - {""}
+                if missing := sorted({*names} - known):
+                    raise unknown(f"{tag} of the experiment", missing[0], known)
                 runs = [run for run, of in zip(runs, values, strict=True) if of & {*names}]
         return runs
 
@@ -57,7 +57,7 @@ ALL = Choice()
 
 
 def _values(tag: str, run: RunRecord) -> set[str]:
-    """Return a tag of a run; of a tuned one's aggregator, also the spec that its sweep was given."""
+    """Return the values of a tag of a run; for the aggregator of a tuned run, also the spec that was tuned."""
     if tag == "features":
         place = run.params.get("data.features", "")
         return {run.tags.get(tag) or features_name(place, run.params.get("visual", "")), place}

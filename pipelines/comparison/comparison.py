@@ -1,8 +1,9 @@
-"""The comparison of an experiment's runs: its groups, and their tables as text, files and a run of their own."""
+"""The comparison of an experiment's runs, or of a sweep: groups of rows as tables, as text, in files and in MLflow."""
 
 from __future__ import annotations
 
 import math
+import re
 import shlex
 import tempfile
 import textwrap
@@ -11,10 +12,13 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
 from polypool.infra.errors import AbsentError, InputError, unknown
+from polypool.infra.files import make_folder
+from polypool.infra.paths import home
 from polypool.infra.text_tables import WIDTH, Table, as_latex, as_markdown, as_text
 from polypool.infra.tracking import (
     NOTE,
@@ -25,17 +29,21 @@ from polypool.infra.tracking import (
     command_line,
     ending,
     find_runs,
+    tracking_uri,
 )
 from polypool.pipelines.comparison import tables
 from polypool.pipelines.comparison.archives import ARCHIVE, read_archive
 from polypool.pipelines.comparison.choice import ALL, Choice
-from polypool.pipelines.comparison.cross_task import CrossTaskTable, cross_task_tables
-from polypool.pipelines.comparison.grouping import arranged, is_for_tables
+from polypool.pipelines.comparison.cross_task import CrossTaskTable, cross_task_table
+from polypool.pipelines.comparison.grouping import SUMMARIES, arranged
 from polypool.pipelines.comparison.queries import Read, read_queries, with_differences
 from polypool.pipelines.comparison.results import results
-from polypool.pipelines.comparison.rows import Group
+from polypool.pipelines.comparison.rows import Group, by_tuning
 
-_NOTES = 3  # lines under the main table
+if TYPE_CHECKING:
+    from polypool.pipelines.training.sweep import Plan
+
+_NOTES = 3  # shown under the main table
 _REST = "All tables are in the artifact `compare.md`."
 
 
@@ -46,10 +54,10 @@ class Comparison:
     Attributes:
         experiment: of the runs.
         groups: one per task, data set and protocol.
-        notes: what is left out, missing or inconsistent.
+        notes: on runs that are left out, missing or inconsistent.
         baseline: label or aggregator of the rows that others are compared with; empty for none.
         pairs: whether all pairs of rows are tested.
-        detect: a difference of the primary metric, whose number of seeds is shown; 0 for none.
+        detect: a difference of the primary metric to print the required number of seeds for; 0 for none.
     """
 
     experiment: str
@@ -61,38 +69,43 @@ class Comparison:
 
     @cached_property
     def cross_tasks(self) -> tuple[CrossTaskTable, ...]:
-        """Task x aggregator, for each tuning of several tasks or data sets."""
-        return cross_task_tables(self.groups)
+        """Task x aggregator, for each tuning with several tasks or data sets; untuned rows come first."""
+        found = map(cross_task_table, by_tuning(self.groups))
+        return tuple(table for table in found if table is not None)
 
     @property
     def best_run(self) -> RunRecord | None:
-        """The best run of the best row of the first group that has trained ones, or None.
+        """The best run of the best row of the first group with trained runs, or None.
 
-        Archived runs do not count, since their checkpoints are elsewhere.
+        Archived runs have no checkpoints and do not count.
         """
         for group in self.groups:
+            name = f"{group.protocol}/{group.metric.name}"
             for row in group.rows:
-                sign, name = group.metric.sign, f"{group.protocol}/{group.metric.name}"
                 trained = [
                     run for run in row.runs if run.tags.get("kind") == "train" and ARCHIVE not in run.tags
                 ]
                 if scored := [run for run in trained if name in run.metrics]:
-                    return max(scored, key=lambda run: sign * run.metrics[name])
+                    return max(scored, key=lambda run: group.metric.sign * run.metrics[name])
         return None
 
     @cached_property
     def tables(self) -> tuple[Table, ...]:
-        """All tables, in the order in which they are shown."""
+        """All tables in their order."""
         found: list[Table | None] = []
         for group in self.groups:
-            means, beside = {row.label: group.mean(row) for row in group.known}, "ours and other methods"
             found += [
                 tables.scores(group),
                 tables.published(group),
-                tables.methods(f"{group.title}: {beside}", group.protocol, group.metric.name, means),
+                tables.methods(
+                    f"{group.title}: ours and other methods",
+                    group.protocol,
+                    group.metric.name,
+                    {row.label: group.mean(row) for row in group.known},
+                ),
                 tables.differences(group),
-                *tables.on_request(group),
-                tables.shown_by_seeds(group),
+                *tables.requested_tests(group),
+                tables.detectable(group),
             ]
         for crossed in self.cross_tasks:
             found += [tables.over_tasks(crossed), tables.across(crossed)]
@@ -105,27 +118,28 @@ class Comparison:
 
     @property
     def decisive(self) -> pd.DataFrame:
-        """The results of the metrics that rows are ordered by."""
+        """The results of the metrics that order the rows."""
         return self.results[self.results["decides"]].reset_index(drop=True)
 
     @property
-    def kept_in(self) -> str:
-        """The experiment that `log` records in, as the runs' own holds trained ones only."""
+    def log_experiment(self) -> str:
+        """The experiment of `log`; the runs' own experiment has trained runs only."""
         return f"{self.experiment}-comparisons"
 
     @property
     def seeds_needed(self) -> list[str]:
-        """The seeds that `detect` needs, a sentence for each group."""
-        return [note for group in self.groups if self.detect and (note := tables.needed(group, self.detect))]
+        """The number of seeds that `detect` needs, a sentence for each group."""
+        found = [tables.seeds_needed(group, self.detect) for group in self.groups if self.detect]
+        return [note for note in found if note]
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """The seeds needed, the notes, and why there is no critical-difference diagram."""
+        """The seeds needed, the notes, and the reasons for missing critical-difference diagrams."""
         reasons = dict.fromkeys(crossed.no_diagram for crossed in self.cross_tasks)
         return tuple(note for note in (*self.seeds_needed, *self.notes, *reasons) if note)
 
     def text(self, *, details: bool = False) -> str:
-        """Return the main table with its finding, and those asked for, for a terminal; or all tables and notes."""
+        """Return the main table with its finding and the requested tests, for a terminal; or all tables and notes."""
         if details:
             notes = "\n".join(line for note in self.remarks for line in textwrap.wrap(note, WIDTH))
             return "\n\n".join(filter(None, [*map(as_text, self.tables), notes]))
@@ -134,7 +148,7 @@ class Comparison:
         else:
             ranked = [group for group in self.groups if group.rows[0].own_protocol]
             main = tables.brief_scores([*ranked, *self.groups][0])
-        shown = [main, *(table for group in self.groups for table in tables.on_request(group))]
+        shown = [main, *(table for group in self.groups for table in tables.requested_tests(group))]
         lines = [line for note in self.seeds_needed for line in textwrap.wrap(note, WIDTH)]
         tuned = [f" · {group.tuned}" for group in self.groups if group.tuned]
         for note in self.notes[:_NOTES]:
@@ -158,7 +172,7 @@ class Comparison:
         return "\n".join(head) + "\n\n" + "\n\n".join(map(as_latex, self.tables)) + "\n"
 
     def judged(self, read: Read) -> Comparison:
-        """Return the comparison with significance; rows whose queries `read` cannot return are noted."""
+        """Return the comparison with tests; rows whose queries `read` cannot return are noted."""
         judged = [
             with_differences(group, read, baseline=baseline_row(group, self.baseline), pairs=self.pairs)
             for group in self.groups
@@ -166,8 +180,8 @@ class Comparison:
         groups, notes = zip(*judged, strict=True)
         return replace(self, groups=groups, notes=(*self.notes, *chain(*notes)))
 
-    def log(self, uri: str, *, folder: Path) -> str:
-        """Record tables and figures in a run of kind `comparison`, and return its id.
+    def log(self, uri: str, *, folder: Path) -> Tracker:
+        """Log tables and figures in a run of kind `comparison`, and return it.
 
         Args:
             uri: the tracking store.
@@ -177,7 +191,7 @@ class Comparison:
 
         with tempfile.TemporaryDirectory() as drawn_in:
             tracker = Tracker.start(
-                self.kept_in,
+                self.log_experiment,
                 uri=uri,
                 home=folder,
                 name=f"comparison of {self.experiment}",
@@ -191,18 +205,13 @@ class Comparison:
                 tracker.text("compare.tex", self.latex())
                 scores = self.decisive.astype(object)
                 tracker.table("scores.json", scores.where(scores.notna(), None).to_dict("list"))
-                for number, cross_task in enumerate(self.cross_tasks, start=1):
-                    name, table = (
-                        "task_by_aggregator" + f"_{number}" * (number > 1),
-                        tables.across(cross_task),
-                    )
-                    rows = [
-                        [" ".join(cell.split()) for cell in cells] for cells in (table.header, *table.rows)
-                    ]
-                    tracker.table(
-                        f"{name}.json", {of: list(column) for of, *column in zip(*rows, strict=True)}
-                    )
-        return tracker.run_id
+                for number, crossed in enumerate(self.cross_tasks, start=1):
+                    table = tables.across(crossed)
+                    rows = [[" ".join(cell.split()) for cell in of] for of in (table.header, *table.rows)]
+                    name = "task_by_aggregator" + f"_{number}" * (number > 1)
+                    columns = {of: list(column) for of, *column in zip(*rows, strict=True)}
+                    tracker.table(f"{name}.json", columns)
+        return tracker
 
 
 def baseline_row(group: Group, name: str) -> str:
@@ -225,7 +234,7 @@ def baseline_row(group: Group, name: str) -> str:
 
 
 def description(tables: Sequence[Table]) -> str:
-    """Return the description of a comparison's run in the UI: the tables from the last one on, as far as they fit."""
+    """Return the description of a comparison's run in the UI: as many of the last tables as fit."""
     parts: list[str] = []
     for table in reversed(tables):
         part = as_markdown(table, level=3)
@@ -247,10 +256,14 @@ def runs_of(uri: str, experiment: str) -> list[RunRecord]:
     """Return the runs of an experiment that may be compared, finished or not, latest first.
 
     Raises:
-        AbsentError: there is no such experiment, or it has none.
+        AbsentError: the experiment is unknown or has no such runs.
         InputError: the store does not answer.
     """
-    runs = [run for run in find_runs(uri, experiment, finished=False) if is_for_tables(run)]
+    runs = [
+        run
+        for run in find_runs(uri, experiment, finished=False)
+        if run.tags.get("kind") not in SUMMARIES and run.params.get("test") != "False"  # a trial of a sweep
+    ]
     if not runs:
         raise AbsentError(
             f"experiment {experiment!r} of {uri} has no runs to compare; train some: "
@@ -262,16 +275,16 @@ def runs_of(uri: str, experiment: str) -> list[RunRecord]:
 def with_archives(
     uri: str, experiment: str, archives: Sequence[Path], unpacked: Path
 ) -> tuple[list[RunRecord], list[str]]:
-    """Return the runs of an experiment and of archives, each once, and notes on where they are from.
+    """Return the runs of an experiment and of archives, each once, and notes on their origin.
 
     Args:
         uri: the tracking store.
-        experiment: its name; one without runs is noted where there are archives.
+        experiment: its name; with archives, an experiment without runs is noted.
         archives: their files.
         unpacked: folder for files of archived runs, which must stay until they are compared.
 
     Raises:
-        InputError: the experiment has no runs and there are no archives, or an archive cannot be read.
+        InputError: the experiment has no runs and no archive is given, or an archive cannot be read.
     """
     archived = {path: read_archive(path, unpacked) for path in archives}
     notes = [f"{len(runs)} runs are from {path}" for path, runs in archived.items()]
@@ -304,17 +317,16 @@ def compare(
     Args:
         uri: the tracking store.
         experiment: its name.
-        archives: files with more runs; an experiment that does not exist is noted then, and not refused.
-        metric: orders the rows; a group without it takes its primary one, as all do if it is empty.
-        protocol: the only one shown; if empty, every one under which a test split was scored.
-        choice: of the runs that are shown.
-        significance: read the per-query results of all runs, and judge differences by them.
-        baseline: label or aggregator of the rows that the others are compared with, too; empty for none.
+        archives: files with more runs; the experiment may then be missing, which is noted.
+        metric: orders the rows; groups without it, and all groups if it is empty, take their primary metric.
+        protocol: the only one shown; if empty, every protocol with scores of a test split.
+        choice: filters of runs.
+        significance: read the per-query results of all runs, and test differences.
+        baseline: label or aggregator of the rows to compare the others with; empty for none.
         pairs: test all pairs of rows, too.
 
     Raises:
-        InputError: no such experiment, metric, protocol or baseline, or nothing in it can be compared; also as
-            `Choice.of` does.
+        InputError: unknown experiment, metric, protocol or baseline, or nothing to compare; see also `Choice.of`.
     """
     artifacts = Artifacts(uri)
     with tempfile.TemporaryDirectory(prefix="polypool-archives-") as unpacked:
@@ -338,3 +350,49 @@ def compare(
         return comparison.judged(
             lambda run, name: read_queries(partial(artifacts.path, run), run.run_id, name)
         )
+
+
+def compare_sweep(plan: Plan, *, detect: float = 0.0) -> tuple[str, RunRecord | None]:
+    """Compare the experiment of a sweep, log the comparison, and return it as text, and its best run or None.
+
+    Args:
+        plan: of the sweep.
+        detect: as in `Comparison`.
+    """
+    uri = tracking_uri(home())
+    try:
+        comparison = replace(compare(uri, plan.experiment), detect=detect)
+    except InputError as error:
+        return str(error), None
+    tracker = comparison.log(uri, folder=home())
+    lines = [
+        comparison.text(),
+        f"\nlogged with figures in run {tracker.run_id} of {comparison.log_experiment!r}",
+    ]
+    for path in _heat_maps(plan, uri):
+        tracker.artifact(path)
+        lines.append(f"heat map of visual and text aggregators, also logged: {path}")
+    return "\n".join(lines), comparison.best_run
+
+
+def _heat_maps(plan: Plan, uri: str) -> list[Path]:
+    """Draw a heat map for each recipe with swept text aggregators, and return the files."""
+    from polypool.pipelines.comparison.charts import draw_pairs  # Matplotlib
+    from polypool.pipelines.figures.style import save
+    from polypool.pipelines.training.sweep import match_trials
+
+    if not any(trial.run.text_aggregator for trial in plan.trials):
+        return []
+    records, paths = {record.run_id: record for record in find_runs(uri, plan.experiment)}, []
+    trials = match_trials(plan.trials, [*records.values()])
+    for recipe, metric in plan.metrics.items():
+        scored = [
+            (trial.run, records[trial.run_id].metrics if trial.run_id else {})
+            for trial in trials
+            if trial.run.recipe == recipe
+        ]
+        if figure := draw_pairs(scored, metric=metric):
+            name = re.sub(r"[^A-Za-z0-9_.-]", "_", f"{plan.experiment}-{recipe}")
+            paths.append(make_folder(home() / "runs") / f"{name}-visual_by_text.png")
+            save(figure, paths[-1])
+    return paths

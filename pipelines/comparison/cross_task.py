@@ -1,9 +1,9 @@
 """Task x aggregator: the primary metric of every group, means over tasks, and ranks.
 
 A column is one task, data set and protocol in one recipe, so that numbers of different protocols are never in one
-column. The mean over columns is of the chance-normalised score (0 for chance, 100 for the best possible), as an RSUM
-and an accuracy cannot be added. Only aggregators that every counting column has get a mean and a rank: others would be
-measured on easier or harder tasks.
+column. The mean over columns is of chance-normalised scores (0 for chance, 100 for the best possible), as an RSUM and
+an accuracy cannot be added. An aggregator gets a mean and a rank only if every counting column has it: means over other
+columns would be of easier or harder tasks.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from functools import cached_property
 import numpy as np
 import pandas as pd
 
-from polypool.pipelines.comparison.rows import Group, Row, by_tuning
+from polypool.pipelines.comparison.rows import Group, Row
 from polypool.pipelines.comparison.statistics import Difference, Joint, with_best
 
 
@@ -25,9 +25,9 @@ class Column:
     """The rows of a group that share a recipe and a model, by aggregator.
 
     Attributes:
-        group: where they come from.
-        recipe: empty where the group has only one.
-        model: empty where it is the usual one.
+        group: of the rows.
+        recipe: empty if the group has only one.
+        model: empty for the usual one.
         rows: by aggregator.
     """
 
@@ -50,7 +50,7 @@ class Column:
 
     @cached_property
     def from_best(self) -> Mapping[str, Difference]:
-        """By label, the difference of each row from the best of the column; without rows that were not judged."""
+        """Difference of each row from the best of the column, by label; without untested rows."""
         judged = self.group.judged
         labels = [row.label for row in self.rows.values() if judged and row.label in judged.labels]
         if judged is None or (judged.by_pairs and self.best.label != judged.labels[0]):
@@ -63,14 +63,14 @@ class Column:
 
     @property
     def confidence_set(self) -> tuple[str, ...]:
-        """The aggregators that may be the best of the column; empty where that was not judged."""
+        """The aggregators that may be the best of the column; empty if not tested."""
         if self.group.judged is None or self.group.judged.by_pairs:
             return ()
         found = {name: self.from_best.get(row.label) for name, row in self.rows.items()}
         return tuple(name for name, difference in found.items() if difference and not difference.found)
 
     def joint(self, aggregators: Sequence[str]) -> Joint | None:
-        """Return the chance-normalised scores of aggregators with their errors; None if one was not judged."""
+        """Return the chance-normalised scores of aggregators with their errors; None if one was not tested."""
         judged, metric = self.group.judged, self.group.metric
         labels = [self.rows[name].label for name in aggregators]
         if judged is None or judged.joint is None or not {*labels} <= {*judged.labels}:
@@ -80,7 +80,7 @@ class Column:
 
     @property
     def unable(self) -> str:
-        """Why the column cannot count in a mean; empty if it can."""
+        """Reason why the column is in no mean; empty if it can be."""
         if 2 * sum(row.own_protocol for row in self.rows.values()) < len(self.rows):
             return "its runs chose another protocol, which counts"
         if math.isnan(self.chance_normalised(self.best.variant)):
@@ -88,7 +88,7 @@ class Column:
         return ""
 
     def value(self, aggregator: str) -> float:
-        """Return the mean of the primary metric; NaN if there is none."""
+        """Return the mean of the primary metric; NaN if unknown."""
         row = self.rows.get(aggregator)
         return math.nan if row is None else self.group.mean(row)
 
@@ -102,8 +102,8 @@ class CrossTaskTable:
     """Columns, and means and ranks over them.
 
     Attributes:
-        columns: of groups whose settings were tuned alike.
-        tuned: how, in words; empty where they were not.
+        columns: of groups with the same tuning.
+        tuned: the tuning in words; empty without one.
     """
 
     columns: tuple[Column, ...]
@@ -111,7 +111,7 @@ class CrossTaskTable:
 
     @cached_property
     def aggregators(self) -> tuple[str, ...]:
-        """All of them: those with a mean first, the best one first; then those that most columns have, by name."""
+        """All aggregators: first those with a mean, the best one first; then those in most columns, by name."""
         names = {name for column in self.columns for name in column.rows}
 
         def key(name: str) -> tuple[float, int, str]:
@@ -122,9 +122,9 @@ class CrossTaskTable:
 
     @cached_property
     def counting(self) -> tuple[Column, ...]:
-        """The columns that means and ranks are over.
+        """The columns in means and ranks.
 
-        They have a chance level and a best possible score, their runs chose their protocol, and they have at least half
+        They have a chance level and a best possible score, their runs chose the protocol, and they have at least half
         as many aggregators as the largest column.
         """
         able = [column for column in self.columns if not column.unable]
@@ -150,14 +150,14 @@ class CrossTaskTable:
 
     @cached_property
     def weights(self) -> dict[str, float]:
-        """The most parameters of each complete aggregator in a counting column, if known."""
+        """The largest number of parameters of each complete aggregator over the counting columns, if known."""
         return costs_of(self.counting, self.complete, "weights").max().dropna().to_dict()
 
     @cached_property
     def steps(self) -> dict[str, float]:
         """The cost of a training step of each complete aggregator, as a multiple of its column's least.
 
-        The geometric mean over the counting columns; without aggregators whose cost is unknown in one of them.
+        The geometric mean over the counting columns, without aggregators of unknown cost in one of them.
         """
         return times_of_least(self.counting, self.complete, "step")
 
@@ -165,7 +165,7 @@ class CrossTaskTable:
     def joints(self) -> tuple[Joint, ...]:
         """Chance-normalised scores of the complete aggregators in the counting columns.
 
-        Empty if there are fewer than two of them, or a column is not judged.
+        Empty for fewer than two aggregators, or if a column is not tested.
         """
         found = [column.joint(self.complete) for column in self.counting if len(self.complete) > 1]
         known = [joint for joint in found if joint is not None]
@@ -173,7 +173,7 @@ class CrossTaskTable:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What counts in no mean and no rank, and why."""
+        """Columns and aggregators without mean and rank, with reasons."""
         notes = [
             f"{' · '.join(column.title[:-1])} is in no mean and no rank: "
             + (column.unable or "it has fewer than half of the aggregators of the largest column")
@@ -189,7 +189,7 @@ class CrossTaskTable:
 
     @property
     def no_diagram(self) -> str:
-        """Why there is no critical-difference diagram; empty if there is one."""
+        """Reason for a missing critical-difference diagram; empty if it can be drawn."""
         if len(self.counting) < 2:
             return (
                 "no critical-difference diagram: it ranks aggregators over two tasks or data sets, at least"
@@ -199,15 +199,10 @@ class CrossTaskTable:
         return ""
 
 
-def cross_task_tables(groups: Sequence[Group]) -> tuple[CrossTaskTable, ...]:
-    """Return a table for the groups of each tuning that have one; those of untuned rows come first."""
-    return tuple(table for of in by_tuning(groups) if (table := cross_task_table(of)) is not None)
-
-
 def cross_task_table(groups: Sequence[Group]) -> CrossTaskTable | None:
-    """Return the table of groups; None if all are of one task and one data set.
+    """Return the table of groups with the same tuning; None if all are of one task and one data set.
 
-    All groups were tuned alike. Scores on other data than those of training are in tables of their own alone.
+    Scores on other data than the training set are left out.
     """
     groups = [group for group in groups if not group.trained_on]
     if len({(group.task, group.dataset) for group in groups}) < 2:
@@ -223,15 +218,14 @@ def cross_task_table(groups: Sequence[Group]) -> CrossTaskTable | None:
 
 
 def costs_of(columns: Sequence[Column], aggregators: Sequence[str], cost: str) -> pd.DataFrame:
-    """Return a cost of aggregators, which all columns have: a row for each column."""
+    """Return a cost of aggregators that all columns have, with a row for each column."""
     return pd.DataFrame([{name: column.rows[name].cost(cost) for name in aggregators} for column in columns])
 
 
 def times_of_least(columns: Sequence[Column], aggregators: Sequence[str], cost: str) -> dict[str, float]:
     """Return a cost of each aggregator as a multiple of the least in its column, the geometric mean over columns.
 
-    Returns:
-        Those of aggregators whose cost is known and above 0 in every column; none where a column knows no cost.
+    Aggregators without a positive cost in every column are left out; empty if a column has no cost at all.
     """
     costs = costs_of(columns, aggregators, cost)
     costs = costs.where(costs > 0)

@@ -1,4 +1,4 @@
-"""Tables and figures of Markdown files, generated from the results that the comments above them name."""
+"""Tables and figures in Markdown files, generated from the result files that comments name."""
 
 from __future__ import annotations
 
@@ -17,21 +17,24 @@ from polypool.pipelines.comparison.results import APART, groups_of, read_results
 from polypool.pipelines.comparison.rows import by_tuning
 from polypool.pipelines.comparison.tables import across, scores
 
-_BEGIN = re.compile(r"^<!-- table: (?P<file>.+?)(?P<text> as text)? -->$", re.MULTILINE)
-_END = "<!-- end of table -->"
+_BEGIN, _END = re.compile(r"^<!-- table: .+ -->$", re.MULTILINE), "<!-- end of table -->"
+_TABLE = re.compile(
+    rf"^(?P<begin><!-- table: (?P<file>[^\n]+?)(?P<text> as text)? -->)$(?P<body>.*?)^{_END}",
+    re.MULTILINE | re.DOTALL,
+)
 _FIGURE = re.compile(r"^<!-- figure: (?P<file>.+?) -->\n+!\[[^\]]*\]\((?P<picture>[^)\s]+)\)$", re.MULTILINE)
 _WIDTH = 120
 
 
 def renew(files: Sequence[Path], *, check: bool) -> Iterator[str]:
-    """Renew the tables of Markdown files, and yield a line for each that was not current.
+    """Renew the tables of Markdown files, and yield a line for each outdated one.
 
     Args:
         files: the Markdown files.
         check: write nothing.
 
     Raises:
-        InputError: as `renewed`, or a file that cannot be read or written.
+        InputError: as `renewed`, or a file cannot be read or written.
     """
     for path in files:
         try:
@@ -48,46 +51,40 @@ def renew(files: Sequence[Path], *, check: bool) -> Iterator[str]:
 
 
 def renewed(text: str, folder: Path, *, where: str) -> tuple[str, list[str]]:
-    """Return a document with its tables generated anew, and a line for each that changed.
+    """Return a document with new tables, and a line for each changed one.
 
     Args:
         text: the document.
-        folder: to which paths of results are relative.
-        where: its name, for messages.
+        folder: base of the paths of results.
+        where: name of the document, for messages.
 
     Raises:
-        InputError: it has no table, a table has no end, or its results cannot be read.
+        InputError: the document has no table, a table has no end, or its results cannot be read.
     """
-    parts, changed, at = [], [], 0
-    for begin in _BEGIN.finditer(text):
-        end = text.find(f"\n{_END}", begin.end())
-        if begin.start() < at or end < 0:
-            raise InputError(
-                f"{where}: the table of {begin['file']} has no line {_END!r} of its own after it"
-            )
-        body = rendered(
-            read_results(folder / begin["file"]), file=begin["file"], as_in_terminal=bool(begin["text"])
-        )
-        if text[begin.end() : end] != f"\n{body}":
-            changed.append(f"the table of {begin['file']} is not what its results say")
-        parts += [text[at : begin.end()], "\n", body]
-        at = end
-    if not at:
-        raise InputError(
-            f"{where}: names no results; a line `<!-- table: FILE -->` and a line `{_END}` make room for some"
-        )
-    return "".join([*parts, text[at:]]), changed
+    changed: list[str] = []
+
+    def new(found: re.Match[str]) -> str:
+        begin, file, as_text = found["begin"], found["file"], bool(found["text"])
+        body = f"\n{rendered(read_results(folder / file), file=file, as_in_terminal=as_text)}\n"
+        if body != found["body"]:
+            changed.append(f"the table of {file} is not what its results say")
+        return f"{begin}{body}{_END}"
+
+    renewed, count = _TABLE.subn(new, text)
+    if not count or count < len(_BEGIN.findall(text)):
+        raise InputError(f"{where}: a table is marked by two lines, `<!-- table: FILE -->` and `{_END}`")
+    return renewed, changed
 
 
 def draw_figures(text: str, folder: Path) -> None:
-    """Draw the tables that a document's figures name, with their intervals and costs, into the pictures it shows.
+    """Draw a document's figures of tables, with intervals and costs.
 
     Args:
         text: the document.
-        folder: to which paths of results and pictures are relative.
+        folder: base of the paths of results and pictures.
 
     Raises:
-        InputError: results cannot be read, or none of them has a cost.
+        InputError: results cannot be read, or have no costs.
     """
     from polypool.pipelines.comparison.charts import draw_charts, table_charts  # Matplotlib
     from polypool.pipelines.figures.style import save
@@ -96,8 +93,7 @@ def draw_figures(text: str, folder: Path) -> None:
         figure = draw_charts(table_charts(groups_of(read_results(folder / found["file"]))))
         if figure is None:
             raise InputError(
-                f"{found['file']}: fewer than two rows have a score and a cost in every column, so that there is no "
-                "figure of it"
+                f"{found['file']}: cannot be drawn, as fewer than two rows have a score and a cost in every column"
             )
         save(figure, folder / found["picture"])
 
@@ -107,8 +103,8 @@ def rendered(records: pd.DataFrame, *, file: str, as_in_terminal: bool = False) 
 
     Args:
         records: the results.
-        file: the path that the text links to; FILE#TABLE for one of several tables.
-        as_in_terminal: align the columns by spaces, and leave the legends out.
+        file: path for the link; FILE#TABLE for one of several tables.
+        as_in_terminal: align the columns by spaces, without legends.
     """
     tables: list[Table] = []
     for groups in by_tuning(groups_of(records)):

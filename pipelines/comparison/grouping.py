@@ -1,4 +1,4 @@
-"""Groups of an experiment's runs in rows, whose labels name the settings in which they differ, and notes on both."""
+"""Groups of comparable runs: labels name the settings in which rows differ, notes the inconsistencies."""
 
 from __future__ import annotations
 
@@ -26,17 +26,18 @@ from polypool.tasks.scoring.protocols import is_for_test, warnings_of
 from polypool.tasks.scoring.records import LEFT_OUT, ORIGIN, TAG, TRAINED_ON, VERSION_TAG, metrics_from
 
 DIGESTS = ("data.corpus", "data.features", "data.texts")
-"""Settings that are paths, and tags with the digest of their content."""
+"""Paths among the settings; tags of the same names hold digests of their content."""
 HAVE_SETTINGS = ("train", "transfer")
-"""Kinds of runs that record the settings of a training, by which rows are told apart."""
+"""Kinds of runs with the settings of a training, which distinguish rows."""
 _LOGGED = {"step": "cost/step", "embed": "cost/embed", "query": "cost/query", "bytes": "bytes/item"}
-"""The metric that a run logs for each of its costs."""
+"""Metrics of a run's costs."""
 _SHOWN = {"recipe", "task", "aggregator", "text_aggregator", "seed", "protocol", "data.dataset"}
-"""Settings that the title of a table, the label of a row or its number of runs show."""
-_SUMMARIES = ("comparison", "sweep")  # kinds of runs that summarise others and have no scores
+"""Settings that a table's title, a row's label or its number of runs already show."""
+SUMMARIES = ("comparison", "sweep")
+"""Kinds of runs that summarise others and have no scores."""
 
 Key = tuple[str, str, str, str, str]
-"""Task, data set of training where it is another, data set, protocol, and how settings were tuned."""
+"""Task, data set of training if another, data set, protocol, and the tuning in words."""
 ReadArtifact = Callable[[RunRecord, str], bytes]
 """Returns an artifact of a run by its name, or raises InputError."""
 Settings = Mapping[str, str]
@@ -51,21 +52,20 @@ def arranged(
     protocol: str = "",
     read: ReadArtifact,
 ) -> tuple[tuple[Group, ...], tuple[str, ...]]:
-    """Return groups of runs, and notes on what is left out or inconsistent.
+    """Return groups of runs, and notes on runs that are left out or inconsistent.
 
     Args:
         runs: finished or not.
         experiment: its name, for messages.
-        metric: orders the rows; a group without it takes its primary one, as all do if it is empty.
-        protocol: the only one shown; if empty, every one under which a test split was scored.
+        metric: orders the rows; groups without it, and all groups if it is empty, take their primary metric.
+        protocol: the only one shown; if empty, every protocol with scores of a test split.
         read: returns an artifact of a run by its name.
 
     Raises:
-        InputError: no such metric or protocol, nothing that can be compared, or a run's records are damaged.
+        InputError: unknown metric or protocol, nothing to compare, or a run's records are damaged.
     """
-    finished = sorted(
-        (run for run in runs if run.status == "FINISHED"), key=lambda run: run.ended or 0.0, reverse=True
-    )
+    finished = [run for run in runs if run.status == "FINISHED"]
+    finished.sort(key=lambda run: run.ended or 0.0, reverse=True)
     notes, by_key = [], defaultdict[Key, list[RunRecord]](list)
     for why, left in (
         ("not finished", [run for run in runs if run.status != "FINISHED"]),
@@ -83,7 +83,7 @@ def arranged(
             by_key[task, trained_on, dataset, name, tuned.words if tuned else ""].append(run)
     if not by_key and protocol:
         scored = {name for run in finished for name in protocols_shown(run)}
-        raise unknown("protocol", protocol, scored, f" Those are what the runs of {experiment!r} have.")
+        raise unknown("protocol", protocol, scored, f" The runs of {experiment!r} have these.")
     if not by_key:
         raise InputError(f"experiment {experiment!r} has nothing to compare yet; {'; '.join(notes)}")
     for data, keys in groupby(sorted(by_key), key=itemgetter(0, 1, 2)):
@@ -100,23 +100,15 @@ def arranged(
     return groups, tuple(notes)
 
 
-def is_for_tables(run: RunRecord) -> bool:
-    """Whether a run scores a test split, as those do not that summarise others or help to choose settings."""
-    return run.tags.get("kind") not in _SUMMARIES and run.params.get("test") != "False"
-
-
 def protocols_shown(run: RunRecord, only: str = "") -> set[str]:
-    """Return the protocols of a run's described scores: `only`, or its own and others of test splits."""
-    own, scored = run.tags.get("protocol", ""), {name.partition("/")[0] for name in run.metrics}
-    return {
-        name
-        for name in scored
-        if TAG + name in run.tags and (name == only if only else name == own or is_for_test(name))
-    }
+    """Return the protocols of a run's described scores: `only`, or its own and those that score a test split."""
+    scored = {name.partition("/")[0] for name in run.metrics if TAG + name.partition("/")[0] in run.tags}
+    own = run.tags.get("protocol", "")
+    return {name for name in scored if (name == only if only else name == own or is_for_test(name))}
 
 
 def _group(key: Key, runs: Sequence[RunRecord], metric: str, notes: list[str], read: ReadArtifact) -> Group:
-    """Arrange one group's runs, latest first, in rows, and add to `notes` what is inconsistent."""
+    """Arrange a group's runs, latest first, in rows, and add notes on inconsistencies."""
     task, trained_on, dataset, protocol, tuned = key
     several = len({run.tags.get("recipe", "") for run in runs}) > 1
     own, usual = deviations(runs, protocol)
@@ -126,7 +118,7 @@ def _group(key: Key, runs: Sequence[RunRecord], metric: str, notes: list[str], r
         parts, how = (_label(run), recipe, named(own[run.run_id])), tuned_of(run.tags, run=run.run_id)
         by_label[", ".join(filter(None, parts)), text_of(how.chosen) if how else ""].append(run)
     title, described = group_title(*key), dict[str, Metric]()
-    for run in runs:  # the latest one's records come first, and count
+    for run in runs:  # the latest run's records count
         for record in metrics_from(run.tags, protocol, run=run.run_id, read=partial(read, run)):
             described.setdefault(record.name, record)
     metrics = tuple(described.values())
@@ -151,7 +143,7 @@ def _group(key: Key, runs: Sequence[RunRecord], metric: str, notes: list[str], r
     had = {name for row in rows for name in row.values}
     first = next((m for m in (*metrics, SECONDS) if m.name == metric and metric in had), metrics[0])
 
-    def place(row: Row) -> tuple[bool, float, str]:
+    def order(row: Row) -> tuple[bool, float, str]:
         mean = row.mean(first.name)
         return math.isnan(mean), 0.0 if math.isnan(mean) else -first.sign * mean, row.label
 
@@ -165,7 +157,7 @@ def _group(key: Key, runs: Sequence[RunRecord], metric: str, notes: list[str], r
         dataset=dataset,
         protocol=protocol,
         trained_on=trained_on,
-        rows=tuple(sorted(rows, key=place)),
+        rows=tuple(sorted(rows, key=order)),
         metric=first,
         metrics=metrics,
         published=tuple(sorted(published)),
@@ -175,7 +167,7 @@ def _group(key: Key, runs: Sequence[RunRecord], metric: str, notes: list[str], r
 
 
 def _specs(run: RunRecord) -> tuple[str, ...]:
-    """Return the spec of a run's aggregator, and that of the text's if it differs."""
+    """Return the spec of a run's aggregator, and of its text aggregator if different."""
     own = run.tags.get("aggregator", "?")
     return tuple(dict.fromkeys((own, run.tags.get("text_aggregator", own))))
 
@@ -192,7 +184,7 @@ def _row(label: str, runs: Sequence[RunRecord], protocol: str, settings: Setting
     trained = first.tags.get("kind", "train") in HAVE_SETTINGS
     columns = _within(own, {name: name for name in first.metrics}) | {SECONDS.name: "time/train_seconds"}
     tuned = tuned_of(first.tags, run=first.run_id)
-    of_parts = {*settings} <= {*REGISTRIES}  # other settings were chosen here
+    of_parts = {*settings} <= {*REGISTRIES}  # published numbers are not for other settings
     costs: dict[str, float] = {}
     if trained:
         costs["weights"] = statistics.fmean(run.metrics.get("weights/aggregators", math.nan) for run in runs)
@@ -221,7 +213,7 @@ def _row(label: str, runs: Sequence[RunRecord], protocol: str, settings: Setting
 
 
 def _within(start: str, values: Mapping[str, T]) -> dict[str, T]:
-    """Return the values whose names begin with `start`, under the rest of their names."""
+    """Return the values whose names start with a prefix, without the prefix."""
     return {name.removeprefix(start): value for name, value in values.items() if name.startswith(start)}
 
 
@@ -239,57 +231,54 @@ def _published(run: RunRecord) -> dict[str, float]:
 def _missing_seeds(title: str, rows: Sequence[Row]) -> Iterator[str]:
     trained = [row for row in rows if row.aggregator]
     seeds = {seed for row in trained for seed in row.seeds if seed}
-    if unnoted := [row.label for row in trained if "" in row.seeds]:
-        yield f"{title}: which seed a run had is not noted, in the tag `seed`: {', '.join(unnoted)}"
-    lacking = [
-        f"{row.label} {', '.join(sorted(seeds - {*row.seeds}))}" for row in trained if seeds - {*row.seeds}
-    ]
-    if lacking:
-        yield f"{title}: seeds are missing, so rows are means over different ones: {'; '.join(lacking)}"
+    if untagged := [row.label for row in trained if "" in row.seeds]:
+        yield f"{title}: runs without the tag `seed`: {', '.join(untagged)}"
+    missing = {row.label: sorted(seeds - {*row.seeds}) for row in trained}
+    if lacking := [f"{label} {', '.join(of)}" for label, of in missing.items() if of]:
+        yield f"{title}: missing seeds, so rows are means over different seeds: {'; '.join(lacking)}"
 
 
 def notes_on(title: str, runs: Sequence[RunRecord]) -> Iterator[str]:
-    """Yield notes on runs of one table: samples left out, several states of the code, packages and machines."""
-    left: Counter[str] = Counter()
-    for run in runs:
-        counts = sorted(_within(f"data.{LEFT_OUT}", run.tags).items())
-        left[", ".join(f"{split} lacks {n}" for split, n in counts)] += 1
-    for what, n in left.items():
+    """Yield notes on runs of one table: missing samples, and different commits, machines and packages."""
+    tags = [run.tags for run in runs]
+    missing = [sorted(_within(f"data.{LEFT_OUT}", of).items()) for of in tags]
+    for what, n in Counter(", ".join(f"{split} lacks {n}" for split, n in of) for of in missing).items():
         if what:
             yield f"{title}: INCOMPLETE, what has no features or file is left out of {n} of {len(runs)} runs: {what}"
-    commits = Counter(
-        run.tags["git_commit"][:10] + " with changes" * (run.tags.get("git_dirty") == "true")
-        for run in runs
-        if run.tags.get("git_commit")
-    )
-    if len(commits) > 1:
-        counted = ", ".join(f"{commit} ({count})" for commit, count in commits.most_common())
-        yield f"{title}: its runs are of {len(commits)} states of the code, whose changes no row shows: {counted}"
+    commits = [
+        of["git_commit"][:10] + " with changes" * (of.get("git_dirty") == "true")
+        for of in tags
+        if of.get("git_commit")
+    ]
+    machines = [of["machine"] for of in tags if of.get("machine")]
+    for values, what in (
+        (commits, "commits; rows do not show the changes"),
+        (machines, "kinds of machines; do not compare costs between them"),
+    ):
+        counts = Counter(values).most_common()
+        if len(counts) > 1:
+            listed = ", ".join(f"{value} ({n})" for value, n in counts)
+            yield f"{title}: runs of {len(counts)} {what}: {listed}"
     for package in ("python", *PACKAGES):
-        versions = sorted({run.tags[package] for run in runs if package in run.tags})
+        versions = sorted({of[package] for of in tags if package in of})
         if len(versions) > 1:
-            yield f"{title}: its runs used {package} {' and '.join(versions)}"
-    machines = Counter(run.tags["machine"] for run in runs if run.tags.get("machine"))
-    if len(machines) > 1:
-        counted = ", ".join(f"{machine} ({count})" for machine, count in machines.most_common())
-        kinds = f"{len(machines)} kinds of machines, between which costs cannot be compared"
-        yield f"{title}: its runs are of {kinds}: {counted}"
+            yield f"{title}: runs with {package} {' and '.join(versions)}"
     for name in DIGESTS:
-        found = {(run.tags[name + ORIGIN], run.tags.get(name)) for run in runs if run.tags.get(name + ORIGIN)}
+        found = {(of[name + ORIGIN], of.get(name)) for of in tags if of.get(name + ORIGIN)}
         if len(found) > len({origin for origin, _ in found}):
             yield f"{title}: {name} was extracted with the same settings on several machines, and differs by rounding"
 
 
 def deviations(runs: Sequence[RunRecord], protocol: str) -> tuple[dict[str, Settings], tuple[str, ...]]:
-    """Return in which settings each run differs from the others of its recipe and model.
+    """Return the settings in which each run differs from the others of its recipe and model.
 
     Args:
         runs: of one task, data set and protocol.
-        protocol: under which they were scored.
+        protocol: of their scores.
 
     Returns:
-        By run id, the settings whose value more than half of the runs do not share; for a setting without such a value,
-        that of every run. And the values of the majority, a sentence for each recipe and model.
+        By run id, the settings that differ from the value of more than half of the runs; without such a majority, every
+        run's value. And the values of the majority, a sentence for each recipe and model.
     """
     groups: dict[tuple[str, str], list[RunRecord]] = defaultdict(list)
     for run in runs:
@@ -311,7 +300,7 @@ def deviations(runs: Sequence[RunRecord], protocol: str) -> tuple[dict[str, Sett
 
 
 def named(settings: Settings) -> str:
-    """Return settings as in the label of a row: `optim.epochs=1, objective=triplet`; 0 epochs are `zero-shot`."""
+    """Return settings as in a row's label: `optim.epochs=1, objective=triplet`; `zero-shot` for 0 epochs."""
     words = {name: f"{name}={value or 'none'}" for name, value in settings.items()}
     if settings.get("optim.epochs") == "0":
         words["optim.epochs"] = "zero-shot"
@@ -319,7 +308,7 @@ def named(settings: Settings) -> str:
 
 
 def _settings(runs: Sequence[RunRecord], protocol: str) -> list[dict[str, str]]:
-    """Return the settings that affect results; those that were added after a run have their defaults."""
+    """Return the settings that affect results; settings that a run does not know have their defaults."""
     params = [run.settings for run in runs]
     own = {field.name: field.default for field in fields(Run) if field.default is not MISSING}
     own["data"] = {field.name: field.default for field in fields(Data) if field.default is not MISSING}
@@ -327,20 +316,20 @@ def _settings(runs: Sequence[RunRecord], protocol: str) -> list[dict[str, str]]:
     settings = [{name: value for name, value in defaults if name in known} | of for of in params]
     for name in DIGESTS:
         if all(run.tags.get(name) for run in runs):
-            # a run's data are known by their origin, where a run of that content names one, else by their digest
+            # data go by their origin if a run with the same content names one, else by their digest
             origins = {run.tags[name]: run.tags[name + ORIGIN] for run in runs if run.tags.get(name + ORIGIN)}
             digests = [origins.get(run.tags[name], run.tags[name])[:12] for run in runs]
             paths = [of.get(name, "") for of in params]
             one_to_one = len({*zip(paths, digests, strict=True)}) == len({*paths}) == len({*digests})
             for of, value in zip(settings, paths if one_to_one else digests, strict=True):
                 of[name] = value
-    if all(run.tags.get(PRECISION) for run in runs):  # what `auto` was
+    if all(run.tags.get(PRECISION) for run in runs):  # the precision of `auto`
         for of, run in zip(settings, runs, strict=True):
             of["optim.precision"] = run.tags[PRECISION]
     tuned = [tuned_of(run.tags, run=run.run_id) for run in runs]
     visual = [run.tags.get("aggregator", "") for run in runs]
     text = [run.tags.get("text_aggregator", "") or own for run, own in zip(runs, visual, strict=True)]
-    told = any(  # as labels of tuned runs name the visual one alone
+    told = any(  # labels of tuned runs name the visual aggregator only
         how and of != own and ", text " not in how.aggregator
         for how, of, own in zip(tuned, text, visual, strict=True)
     )
@@ -348,7 +337,7 @@ def _settings(runs: Sequence[RunRecord], protocol: str) -> list[dict[str, str]]:
         of["protocol version"] = run.tags.get(VERSION_TAG + protocol, "1")
         for name in [*of]:
             start, _, member = [*name.split("."), "", ""][:3]
-            repeated = start == "members" and member in OF_THE_JOINT_RUN  # the joint run's own
+            repeated = start == "members" and member in OF_THE_JOINT_RUN  # equal to the joint run's
             if name in _SHOWN or name in WITHOUT_EFFECT or repeated or (how and name in how.settings):
                 del of[name]
         if told:

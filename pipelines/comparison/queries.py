@@ -1,6 +1,6 @@
-"""Scores of single queries, summed by the units over which differences are judged.
+"""Scores of single queries, summed by unit for the tests of differences.
 
-Each run has recorded which arrays hold scores and units, and how a metric follows from them.
+Each run records its arrays of scores and units, and how metrics follow from them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Units:
 
     Attributes:
         ids: of the n units, sorted.
-        sum_Pn: sum of scores of each part, such as a direction of retrieval, and unit.
+        sum_Pn: sum of scores by part, such as a direction of retrieval, and unit.
         count_Pn: number of queries.
         kind: of units, such as `images with their captions`.
     """
@@ -46,10 +46,10 @@ class Units:
 
     @property
     def added_n(self) -> np.ndarray:
-        """The contribution of each unit to the metric, which is their mean.
+        """The contribution of each unit to the metric; the metric is their mean.
 
-        A part is a ratio of two sums over units, and a unit's contribution its linear term: the scores of its queries
-        minus those of as many average queries, over the mean number of queries of a unit.
+        A part is a ratio of two sums over units, and a unit's contribution its linear term: the sum of its queries'
+        scores less the same number of average scores, over the mean number of queries of a unit.
         """
         mean_P = self.sum_Pn.sum(axis=1) / self.count_Pn.sum(axis=1)
         share_P = self.count_Pn.mean(axis=1)
@@ -69,15 +69,15 @@ class Queries:
     metrics: tuple[QueryMetric, ...]
 
     def units(self, metric: str, value: float) -> Units:
-        """Return the scores from which a metric follows, by units; queries without a score count in no mean.
+        """Return the scores behind a metric by unit; queries without a score are ignored.
 
         Args:
             metric: its name.
-            value: that the run logged.
+            value: as logged by the run.
 
         Raises:
-            InputError: the metric does not follow from the queries, arrays are missing or do not fit together, or they
-                do not give its value.
+            InputError: the metric does not follow from the queries, arrays are missing or do not match, or the metric
+                computed from them is not the logged one.
         """
         described = next((known for known in self.metrics if known.name == metric), None)
         if described is None:
@@ -86,7 +86,7 @@ class Queries:
         scores, ids = [], []
         for mean in described.means:
             if missing := [name for name in (*mean.scores, mean.units) if name not in self.arrays]:
-                raise InputError(f"it logged no array {missing[0]}, of which its {metric} is made")
+                raise InputError(f"it logged no array {missing[0]} for its {metric}")
             unit_Q, score_XQ = self.arrays[mean.units], [self.arrays[name] for name in mean.scores]
             for name, score_Q in zip(mean.scores, score_XQ, strict=True):
                 if score_Q.dtype.kind not in "biuf" or score_Q.shape != unit_Q.shape:
@@ -113,10 +113,10 @@ class Queries:
 
 @functools.lru_cache(maxsize=8)
 def _grouped(units: tuple[tuple[str, bytes], ...]) -> tuple[np.ndarray, list[np.ndarray], np.ndarray]:
-    """Return the ids of units, the place of each query's unit among them by parts, and the numbers of queries.
+    """Return the ids of units, the index of each query's unit by part, and the numbers of queries.
 
     Args:
-        units: of each part, the dtype and bytes of its queries' ids, which are the same in all runs of a table.
+        units: dtype and bytes of the ids of each part's queries, the same in all runs of a table (cached).
     """
     parts = [np.frombuffer(ids, dtype) for dtype, ids in units]
     ids, place_Q = np.unique(np.concatenate(parts), return_inverse=True)
@@ -125,19 +125,19 @@ def _grouped(units: tuple[tuple[str, bytes], ...]) -> tuple[np.ndarray, list[np.
 
 
 Read = Callable[[RunRecord, str], Queries]
-"""Returns the queries of a run under a protocol, or raises InputError."""
+"""Returns a run's queries of a protocol, or raises InputError."""
 
 
 def read_queries(path: Callable[[str], Path], run: str, protocol: str) -> Queries:
     """Read the queries of a run.
 
     Args:
-        path: returns where an artifact of the run can be read, by its name.
+        path: returns the local path of an artifact of the run by its name.
         run: its id, for messages.
-        protocol: under which it was scored.
+        protocol: of its scores.
 
     Raises:
-        InputError: their files are missing or damaged.
+        InputError: files are missing or damaged.
     """
     arrays, described = query_files(protocol)
     return Queries(
@@ -155,19 +155,19 @@ def stored_arrays(path: Path) -> dict[str, np.ndarray]:
     try:
         with np.load(path, allow_pickle=False) as file:
             return dict(file)
-    except Exception as error:  # of zipfile, zlib and numpy, by where the damage is
+    except Exception as error:  # zipfile, zlib and numpy raise several kinds
         raise InputError(f"{path} cannot be read: {error}") from error
 
 
 def run_doubts(
     run: str, tags: Mapping[str, str], metrics: Mapping[str, float], path: Callable[[str], Path]
 ) -> list[str]:
-    """Return why the test score of one run says nothing about its aggregator; empty where it says something.
+    """Return reasons to distrust the test score of a run; empty without any.
 
     Args:
         run: its id, for messages.
         tags, metrics: of the run.
-        path: returns where an artifact of it can be read, by its name.
+        path: returns the local path of an artifact of the run by its name.
 
     Raises:
         InputError: its records are damaged.
@@ -178,7 +178,7 @@ def run_doubts(
     if value is None:
         return []
     metric, ends, size = described[0], (value, value), 0
-    with suppress(InputError):  # a metric that does not follow from single queries
+    with suppress(InputError):  # the metric has no per-query scores
         units = read_queries(path, run, protocol).units(metric.name, value)
         size = len(units.ids)
         if size >= LEAST:
@@ -189,12 +189,12 @@ def run_doubts(
 def with_differences(
     group: Group, read: Read, *, baseline: str = "", pairs: bool = False
 ) -> tuple[Group, list[str]]:
-    """Return a group with the significance of differences, and notes on rows that could not be compared.
+    """Return a group with tests of its differences, and notes on rows that could not be compared.
 
     Args:
         group: the rows.
         read: returns the queries of their runs.
-        baseline: label of the row that the others are compared with, too; empty for none.
+        baseline: label of the row to compare the others with; empty for none.
         pairs: test all pairs, too.
     """
     rows, name = [row for row in group.known if row.runs], group.metric.name

@@ -1,7 +1,7 @@
 """Results of a comparison: a table with a record for each metric of each row, from groups of runs and back to groups.
 
-Written to CSV or Parquet files, by the ending of the name. A file holds one table or several named ones;
-`results.csv#photographs` is the path of one of these. Unknown numbers are missing values, unknown texts empty.
+They are written as CSV or Parquet, by the file's suffix. A file has one table or several named ones, such as
+`results.csv#photographs`. Unknown numbers are missing values, unknown texts empty.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ def _origin(row: Row) -> dict[str, str]:
 
 
 def groups_of(table: pd.DataFrame) -> tuple[Group, ...]:
-    """Return the groups of records, without runs, and with the differences from the best row alone."""
+    """Return the groups of records, without runs; of the tests, only the differences from the best row."""
     return tuple(_group(of) for _, of in table.groupby(_GROUP, sort=False))
 
 
@@ -248,7 +248,7 @@ def read_results(path: Path) -> pd.DataFrame:
     """Read a table that `write_results` wrote; a file of one needs no name.
 
     Raises:
-        InputError: there is no such file or table, none of several is named, or it is damaged.
+        InputError: the file or table is missing or damaged, or a file of several tables needs a name.
     """
     refuse_ending(path)
     file, name = _parted(path)
@@ -260,15 +260,15 @@ def read_results(path: Path) -> pd.DataFrame:
         records = records[records["table"] == name]
     elif len(tables) > 1:
         raise InputError(
-            f"{file}: holds several tables; name one, such as {file.name}#{tables[0]}: {', '.join(tables)}"
+            f"{file}: has several tables; name one, such as {file.name}#{tables[0]}: {', '.join(tables)}"
         )
     if records.empty or not records.groupby(_GROUP)["decides"].any().all():
-        raise InputError(f"{path}: holds no results; write it anew with `polypool compare --out {path}`")
+        raise InputError(f"{path}: has no results; write it again with `polypool compare --out {path}`")
     return records.reset_index(drop=True)
 
 
 def _parted(path: Path) -> tuple[Path, str]:
-    """Return the file, and the name of the table in it, if any."""
+    """Return the file, and the name of its table or an empty text."""
     name, _, table = path.name.partition("#")
     return path.with_name(name) if name else path, table
 
@@ -290,4 +290,4 @@ def _read(path: Path) -> pd.DataFrame:
             return records.astype(COLUMNS)
     except (OSError, ValueError) as error:  # of pandas and pyarrow, too
         raise InputError(f"{path}: cannot be read as {form}: {error}; expected {WHAT}") from None
-    raise InputError(f"{path}: its columns are not those of {WHAT}; write it anew")
+    raise InputError(f"{path}: its columns are not those of {WHAT}; write it again")

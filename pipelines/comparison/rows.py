@@ -23,21 +23,21 @@ class Row:
 
     Attributes:
         label: the row's name in its group.
-        aggregator: its spec, and the text's if it differs; empty for what is not a trained run, such as an ensemble.
-        specs: of the aggregator, and of the text's if it differs; empty if the row was read from a file.
-        recipe, model: in which the aggregator was trained.
-        settings: in which the runs differ from most others of recipe and model.
-        chosen: the settings that tuning chose, as text; empty where it chose none.
-        own_protocol: whether at least half of the runs chose this protocol, and were not only scored under it as well.
+        aggregator: its spec, with the text aggregator's if different; empty for untrained rows, such as an ensemble.
+        specs: the same as separate specs; empty if the row was read from a file.
+        recipe, model: of the training.
+        settings: those that differ from most other runs of recipe and model.
+        chosen: the tuned settings as text; empty without tuning.
+        own_protocol: whether at least half of the runs chose this protocol, instead of only being scored by it too.
         seeds: one per run.
         values: by metric.
-        published: by metric, the numbers of the published row that the runs reproduce, if any.
+        published: numbers of the reproduced published row by metric, if any.
         costs: by name, NaN if unknown: `weights` of all aggregators, as a mean; `bytes` of the embeddings of an image
             or video; the lowest processor time of the runs, in `polypool.infra.compute.cost.UNIT`, of a training
             `step`, to `embed` an item and its texts or answer a question, and to score a `query` with the test split.
             `most_step`, `most_embed`, `most_query`: the highest. The lowest counts, since other work on a machine
             makes processor time up to twice as much, and never less.
-        runs: the runs themselves; empty if the row was read from a file.
+        runs: empty if the row was read from a file.
     """
 
     label: str
@@ -56,7 +56,7 @@ class Row:
 
     @property
     def variant(self) -> str:
-        """The aggregator with its settings; empty where there is no aggregator."""
+        """The aggregator with its settings; empty without an aggregator."""
         return ", ".join(part for part in (self.aggregator, self.settings) if part) if self.aggregator else ""
 
     def cost(self, name: str) -> float:
@@ -78,16 +78,16 @@ class Group:
     """Rows that may be compared, the best first.
 
     Attributes:
-        task, dataset, protocol: those of all rows.
-        tuned: how the settings of all rows were tuned, in words; empty where they were not.
-        trained_on: the data set of training, where the scores are on another one; else empty.
+        task, dataset, protocol: of all rows.
+        trained_on: the data set of training, if the scores are on another one; else empty.
         rows: one per aggregator.
         metric: orders the rows.
-        metrics: all that the runs describe, in the order of tables.
+        metrics: all described metrics, in the order of tables.
         published: the published numbers of its rows, a sentence each.
         usual: settings of the rows whose labels name none, a sentence each.
-        judged: which differences between rows are significant, if their queries were compared.
-        units: how many the split has, such as 1,064 images with their captions; 0 if unknown.
+        judged: results of the tests, if per-query results were read.
+        units: number of units of the split, such as images with their captions; 0 if unknown.
+        tuned: the tuning of all rows in words; empty without tuning.
     """
 
     task: str
@@ -109,7 +109,7 @@ class Group:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The metrics shown, in order, the deciding one among them."""
+        """The metrics in tables, in order, including the one that orders the rows."""
         had = {name for row in self.rows for name in row.values}
         names = [
             metric.name for metric in (*self.metrics, SECONDS) if metric.in_tables and metric.name in had
@@ -118,19 +118,19 @@ class Group:
 
     @property
     def known(self) -> tuple[Row, ...]:
-        """The rows with a mean of the deciding metric."""
+        """The rows with a mean of `metric`."""
         return tuple(row for row in self.rows if not math.isnan(self.mean(row)))
 
     def mean(self, row: Row) -> float:
-        """Return a row's mean of the deciding metric; NaN if unknown."""
+        """Return a row's mean of `metric`; NaN if unknown."""
         return row.mean(self.metric.name)
 
     def deviation(self, row: Row) -> float:
-        """Return a row's sample standard deviation of the deciding metric; NaN if unknown."""
+        """Return a row's sample standard deviation of `metric`; NaN if unknown."""
         return row.deviation(self.metric.name)
 
     def interval(self, row: Row) -> tuple[float, float]:
-        """Return the 95 % interval of a row's mean, else the mean with its deviation on both sides."""
+        """Return the 95 % interval of a row's mean; if unknown, the mean minus and plus its deviation."""
         ends = self.judged.intervals.get(row.label) if self.judged else None
         if ends is not None and not math.isnan(ends[0]):
             return ends
@@ -139,14 +139,14 @@ class Group:
         return mean - reach, mean + reach
 
     def decimals(self, name: str) -> int:
-        """Return how many decimals of a metric are shown, which follows from all of its values."""
+        """Return the number of decimals for a metric, from all of its values."""
         known = [metric for metric in (*self.metrics, self.metric) if metric.name == name]
         values = [abs(x) for metric in known for x in (metric.best, metric.chance) if not math.isnan(x)]
         values += [abs(value) for row in self.rows for value in row.values.get(name, ())]
         return decimals(max(values, default=math.inf))
 
     def number(self, value: float) -> str:
-        """Return a value of the deciding metric as text."""
+        """Return a value of `metric` as text."""
         return f"{value:.{self.decimals(self.metric.name)}f}"
 
 
@@ -156,16 +156,16 @@ def group_title(task: str, trained_on: str, dataset: str, protocol: str = "", tu
 
 
 def by_tuning(groups: Sequence[Group]) -> list[list[Group]]:
-    """Return the groups of each tuning, those without one first."""
+    """Return the groups of each tuning; untuned groups come first."""
     return [[group for group in groups if group.tuned == of] for of in sorted({of.tuned for of in groups})]
 
 
 def doubts(metric: Metric, scores: Mapping[str, tuple[float, float]], *, units: int) -> Iterator[str]:
-    """Yield why scores say nothing about what was trained: a split of few items, scores not above chance.
+    """Yield reasons to distrust scores: a split of few items, scores not above chance.
 
     Args:
         metric: of the scores.
-        scores: by name, the ends of each score's 95 % interval.
+        scores: ends of each score's 95 % interval, by name.
         units: number of items of the split; 0 if unknown.
     """
     if 0 < units < FEWEST_UNITS:

@@ -1,4 +1,4 @@
-"""The list of an experiment's runs: what each is, its score, its progress and its process; how dead ones are ended."""
+"""The list of an experiment's runs with their scores, progress and processes; and the end of dead runs."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from polypool.infra.tracking import RunRecord, Tracker, find_runs
 from polypool.pipelines.training.record import COLLAPSED, process_of, send, take_run
 
 Listed = Mapping[str, Any]
-"""A run of a list. `score`: of the test split under its protocol, None before it was scored; `chance_normalised`: the
-score between chance, 0, and the best possible, 100, None if unknown; `collapsed`: how it did, if it did; `age`: seconds
-since it began; `process`, `holder`: its process, from `polypool.pipelines.training.record.process_of`."""
+"""A run of a list. `score`: of the test split, None if not scored yet; `chance_normalised`: the score between chance,
+0, and the best possible, 100, None if unknown; `collapsed`: symptoms of a collapse, if any; `age`: seconds since its
+start; `process`, `holder`: state and name of its process, from `polypool.pipelines.training.record.process_of`."""
 _TAGS = ("task", "dataset", "features", "protocol", "aggregator", "text_aggregator", "seed")
 _COLUMN = ("task", "dataset", "protocol")
-"""What runs have in common whose scores can be compared."""
+"""Scores are comparable between runs with the same values."""
 
 
 def list_runs(uri: str, experiment: str, *, home: Path) -> list[Listed]:
-    """Return the runs that were trained in an experiment, and what else has not ended, such as a sweep.
+    """Return the trained runs of an experiment, and others that have not ended, such as a sweep.
 
-    They are grouped by task, data set and protocol. The best of a group comes first, those without a score last, the
-    latest of them first.
+    They are grouped by task, data set and protocol, the best of a group first; runs without a score come last, the
+    latest first.
 
     Raises:
-        InputError: the store does not answer, or there is no such experiment.
+        InputError: the store does not answer, or the experiment is unknown.
     """
     listed = [
         _listed(record, home=home)
@@ -37,12 +37,12 @@ def list_runs(uri: str, experiment: str, *, home: Path) -> list[Listed]:
         if (kind := record.tags.get("kind")) == "train" or (kind and record.status == "RUNNING")
     ]
 
-    def place(run: Listed) -> tuple[object, ...]:
+    def order(run: Listed) -> tuple[object, ...]:
         known = [-run[name] for name in ("chance_normalised", "score") if run[name] is not None]
         worth = 0 if run["chance_normalised"] is not None else 1 if known else 2
         return *(run[name] for name in _COLUMN), worth, *known[:1], run["age"]
 
-    return sorted(listed, key=place)
+    return sorted(listed, key=order)
 
 
 def _listed(record: RunRecord, *, home: Path) -> Listed:
@@ -69,9 +69,9 @@ def _listed(record: RunRecord, *, home: Path) -> Listed:
 
 
 def mark_dead(uri: str, runs: Sequence[Listed], *, home: Path) -> dict[str, str]:
-    """End the runs that MLflow shows as running and no process trains; return the status of each, by id.
+    """End runs that MLflow shows as running without a training process; return their status by id.
 
-    What they logged and MLflow lacks is sent first. A run that ended while MLflow was away keeps that status.
+    Log entries that MLflow lacks are sent first. A run that ended while MLflow was unreachable keeps its status.
     """
     ended: dict[str, str] = {}
     for run_id in [run["run_id"] for run in runs if run["process"] == "dead"]:
@@ -88,7 +88,7 @@ def mark_dead(uri: str, runs: Sequence[Listed], *, home: Path) -> dict[str, str]
 
 
 def run_table(runs: Sequence[Listed]) -> str:
-    """Return the runs as a table, a part for each group, how some collapsed, and what to do about dead ones."""
+    """Return the runs as a table in parts by group, with the symptoms of collapsed runs and advice on dead ones."""
     header = (
         *("run", "task", "data", "features", "aggregator", "seed", "score", "protocol", "recipe", "state"),
         *("epoch", "age", "trained by"),

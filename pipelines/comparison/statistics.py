@@ -26,9 +26,9 @@ drawn crosswise (Owen, Annals of Applied Statistics 1, 2007): resampling two or 
 Satterthwaite's degrees of freedom for the sum of the variances: 89 to 97 %.
 
 **Joint scores.** Rows answer the same queries, so their scores vary together over units: by the covariance of their
-contributions, less the covariance of the residuals of shared seeds. Negative eigenvalues of that estimate, which are
-noise, are set to 0. Over seeds each row varies alone, by its own variance, so that no row's test depends on how much
-another one varies.
+contributions, less the residual covariance of shared seeds. Negative eigenvalues of that estimate, which are noise, are
+set to 0. Over seeds each row varies alone, by its own variance, so that no row's test depends on how much another one
+varies.
 
 A variance of three runs has two degrees of freedom. `Joint.draw` therefore repeats the whole table: errors of the
 scores, and variances as other seeds and queries would estimate them, in which these errors are then measured
@@ -46,17 +46,17 @@ simultaneous confidence intervals for multiple comparisons with the best", Annal
 multiple comparison procedure for comparing several treatments with a control", JASA 50, 1955.
 
 **Pairs** are tested only on request, and corrected for their number (Holm, "A simple sequentially rejective multiple
-test procedure", Scandinavian Journal of Statistics 6, 1979): forty rows have 780 pairs, of which few stay significant.
+test procedure", Scandinavian Journal of Statistics 6, 1979): of the 780 pairs of forty rows, few stay significant.
 
 **Tasks.** The means of the tasks at hand vary with seeds and queries: `mean_of`. If the tasks are a sample of similar
-ones, the leads of the rows also vary from task to task; the variance of the measured leads includes that of seeds and
-queries: `sample_of`. The interval of a rank begins after the significantly better rows and ends before the
-significantly worse ones, by the largest difference of the row from any other in any task (Mogstad, Romano, Shaikh and
-Wilhelm, Review of Economic Studies 91, 2024). Quantiles of the ranks of draws would be biased towards the middle.
+ones, the leads of the rows also vary from task to task; the variance of the measured leads includes seeds and queries:
+`sample_of`. The interval of a rank begins after the significantly better rows and ends before the significantly worse
+ones, by the largest difference of the row from any other in any task (Mogstad, Romano, Shaikh and Wilhelm, Review of
+Economic Studies 91, 2024). Quantiles of the ranks of draws would be biased towards the middle.
 
 **Power.** The test errs in estimating variances, too, so its power is the mean over draws of these estimates
 (chi-squared, of their degrees of freedom) of the normal probability that the difference reaches beyond the interval.
-Variances are the means over the rows or pairs of a table, each of which alone has too few runs to plan by.
+Variances are the means over the rows or pairs of a table, since a single row has too few runs to plan by.
 """
 
 from __future__ import annotations
@@ -192,7 +192,7 @@ def score(row: Sample, *, borrowed: Variance | None = None) -> Estimate:
 
 
 def difference(one: Sample, other: Sample, *, borrowed: Variance | None = None) -> Estimate:
-    """Return the score of one row minus that of another.
+    """Return the score of one row minus the score of another.
 
     Args:
         one, other: rows of the same units.

@@ -33,7 +33,7 @@ PUBLISHED = {
         ("CCA on means of word vectors", 257.4, "Klein et al., CVPR 2015"),
     ),
 }
-"""Methods with their values and sources, by protocol and metric, where no recipe repeats a paper."""
+"""Published methods without a recipe, with their values and sources, by protocol and metric."""
 ONE_SEED = "one seed does not show what another would change"
 _MORE = (2, 3, 5, 10, 20)  # seeds
 _BY_QUERIES = f"?: the queries tell it from {{}}; {ONE_SEED}"
@@ -45,7 +45,7 @@ _COSTS = {
     "query": "query: likewise, of scoring a query with all of the test split and ranking it",
     "bytes": "bytes: the embeddings of an image or video in memory",
 }
-"""The columns of costs, and what they mean."""
+"""The columns of costs and their meaning."""
 _TIMED = {"step", "embed", "query"}
 _SUMMARIES = {
     "chance-\nnormalised": "chance-normalised: mean over columns of 100 (score - chance) / (best possible - chance)",
@@ -56,18 +56,18 @@ _SUMMARIES = {
 
 
 def mark(difference: Difference | None) -> str:
-    """Return the sign after the score of a row, for its difference from the best."""
+    """Return the sign after a row's score: whether the row may be the best."""
     return {False: "*", None: "?"}.get(difference.significant, " ") if difference is not None else " "
 
 
 def marks_of(group: Group) -> dict[str, str]:
-    """Return the signs of a group's rows, by label; none where differences were not judged."""
+    """Return the signs of a group's rows by label; empty if differences were not tested."""
     judged = group.judged
     return {row.label: mark(judged.best.get(row.label)) for row in group.rows} if judged else {}
 
 
 def with_sign(value: float, digits: int) -> str:
-    """Return a number with its sign; without one if it rounds to 0."""
+    """Return a number with its sign, unless it rounds to 0."""
     return f"{value:+.{digits}f}" if round(abs(value), digits) else f"{0:.{digits}f}"
 
 
@@ -86,7 +86,7 @@ def _with_deviation(mean: float, deviation: float, digits: int) -> str:
 
 
 def _over(group: Group) -> str:
-    """Return what the rows were judged over, in words."""
+    """Return the sources of chance that the tests cover, in words."""
     judged = group.judged
     assert judged is not None
     runs = [len(row.seeds) for row in group.rows if row.label in judged.labels]
@@ -104,7 +104,7 @@ def _by_holm(tests: int) -> str:
 
 
 def scores(group: Group, *, tuning: bool = True) -> Table:
-    """Return the metrics of a group's rows, and what tuning chose for each."""
+    """Return the metrics of a group's rows, with their tuned settings."""
     legend = f"sorted by {group.metric.label}; mean ± sample standard deviation over runs"
     if not math.isnan(group.metric.chance):
         legend += f"; chance {group.metric.name} {group.number(group.metric.chance)}"
@@ -145,7 +145,7 @@ def scores(group: Group, *, tuning: bool = True) -> Table:
 
 
 def brief_scores(group: Group) -> Table:
-    """Return the metrics of a group's rows with what they show, for a screen."""
+    """Return the metrics of a group's rows with the finding, for a terminal."""
     table, signs = scores(group, tuning=False), [_BY_QUERIES.format("the best")]
     found = finding(group, {row.label: row for row in group.rows})
     return replace(
@@ -156,7 +156,7 @@ def brief_scores(group: Group) -> Table:
 
 
 def group_doubts(group: Group) -> Iterator[str]:
-    """Yield why the scores of a group, or of some of its rows, say nothing about their aggregators."""
+    """Yield reasons to distrust the scores of a group or of some of its rows."""
     ends = group.judged.intervals if group.judged else {}
     means = {row.label: (group.mean(row), group.mean(row)) for row in group.known}
     known = {label: of for label, of in ends.items() if label in means and not math.isnan(of[0])}
@@ -164,10 +164,10 @@ def group_doubts(group: Group) -> Iterator[str]:
 
 
 def finding(group: Group, rows: Mapping[str, Row]) -> str:
-    """Return which row of some is first, and which of them may be the best; empty where nothing is ranked.
+    """Return the first of some rows and those that may be the best, as a sentence; empty without scores.
 
     Args:
-        group: the rows' group.
+        group: of the rows.
         rows: by the names to print, the best first.
     """
     known = {name: row for name, row in rows.items() if not math.isnan(group.mean(row))}
@@ -179,12 +179,12 @@ def finding(group: Group, rows: Mapping[str, Row]) -> str:
         return text
     names = [name for name, row in known.items() if row.label in judged.best]
     may_be = [name for name in names if known[name].label in judged.confidence_set]
-    of = f"{len(may_be)} of {len(names)} may be the best (*; 95 %, over {_over(group)})"
-    return f"{text}; {of}: {', '.join(may_be) if len(may_be) < len(names) else 'none is excluded'}"
+    listed = ", ".join(may_be) if len(may_be) < len(names) else "none is excluded"
+    return f"{text}; {len(may_be)} of {len(names)} may be the best (*; 95 %, over {_over(group)}): {listed}"
 
 
 def published(group: Group) -> Table | None:
-    """Return the rows' scores beside those of the papers; None if no recipe of theirs has any."""
+    """Return the rows' scores next to the papers' numbers; None if no recipe has any."""
     lines = []
     for row in group.rows:
         for name, number in row.published.items():
@@ -205,13 +205,13 @@ def published(group: Group) -> Table | None:
 
 
 def methods(title: str, protocol: str, metric: str, ours: Mapping[str, float]) -> Table | None:
-    """Return ours and other methods, the best first; None if there are no published numbers.
+    """Return ours and other methods, the best first; None if no other method was published.
 
     Args:
         title: of the table.
-        protocol: under which ours were scored.
-        metric: that is compared, of which more is better.
-        ours: its values by the names of our rows.
+        protocol: of our scores.
+        metric: to compare; higher is better.
+        ours: its values by row.
     """
     known = PUBLISHED.get(f"{protocol}/{metric}")
     if not known:
@@ -229,7 +229,7 @@ def methods(title: str, protocol: str, metric: str, ours: Mapping[str, float]) -
 
 
 def differences(group: Group, *, costs: bool = True) -> Table | None:
-    """Return how far a group's rows are from the best, and what they cost; None if neither is known."""
+    """Return the differences of a group's rows from the best, and their costs; None if neither is known."""
     known = [name for name in _COSTS if costs and not all(math.isnan(row.cost(name)) for row in group.rows)]
     header, legend = ["aggregator"], []
     judged = group.judged if group.judged and group.judged.compared else None
@@ -277,15 +277,15 @@ def differences(group: Group, *, costs: bool = True) -> Table | None:
 
 
 def _numbers(difference: Difference, group: Group) -> tuple[str, str, str]:
-    """Return a difference, its interval and p, as text."""
+    """Return a difference, its interval and its p-value as text."""
     digits = group.decimals(group.metric.name)
     interval = interval_text((difference.low, difference.high), lambda x: with_sign(x, digits))
     p = f"{difference.p:.3f}" if difference.p >= 0.001 else "< 0.001"
     return with_sign(difference.value, digits), interval, p
 
 
-def on_request(group: Group) -> Iterator[Table]:
-    """Yield the differences of each row from the baseline, and of every two rows, where they were tested."""
+def requested_tests(group: Group) -> Iterator[Table]:
+    """Yield the tested differences of each row from the baseline, and of all pairs of rows."""
     judged = group.judged
     if judged is not None and judged.baseline:
         yield _tested(
@@ -307,17 +307,18 @@ def on_request(group: Group) -> Iterator[Table]:
 
 
 def _tested(group: Group, *, title: str, first: str, what: str, tested: Mapping[str, Difference]) -> Table:
-    lines = [(label, *_numbers(of, group), _SIGNIFICANT[of.significant]) for label, of in tested.items()]
     return Table(
         title=f"{group.title}: {title}",
         legend=(f"{group.metric.label}, {what}; significant below {LEVEL}",),
         header=(first, "difference", "95 % interval", "p", "significant"),
-        rows=tuple(lines),
+        rows=tuple(
+            (label, *_numbers(of, group), _SIGNIFICANT[of.significant]) for label, of in tested.items()
+        ),
     )
 
 
-def shown_by_seeds(group: Group) -> Table | None:
-    """Return the smallest differences that numbers of seeds show; None if seeds cannot be judged."""
+def detectable(group: Group) -> Table | None:
+    """Return the smallest detectable differences by number of seeds; None if the variance over seeds is unknown."""
     judged = group.judged
     if judged is None or (planning := judged.planning) is None:
         return None
@@ -348,8 +349,8 @@ def shown_by_seeds(group: Group) -> Table | None:
     )
 
 
-def needed(group: Group, difference: float) -> str:
-    """Return how many seeds a difference needs, in words; empty if the queries of the rows were not compared."""
+def seeds_needed(group: Group, difference: float) -> str:
+    """Return the number of seeds that a difference needs, as a sentence; empty if the rows were not tested."""
     if group.judged is None:
         return ""
     start, planning = f"{group.title}: a difference of {difference:g}", group.judged.planning
@@ -434,7 +435,7 @@ def _one_seed(cross_task: CrossTaskTable) -> list[str]:
 
 
 def brief_across(cross_task: CrossTaskTable) -> Table:
-    """Return task x aggregator with what it shows, for a screen."""
+    """Return task x aggregator with the findings, for a terminal."""
     table, findings, ranks = across(cross_task), list[str](), cross_task.mean_ranks
     for column in cross_task.columns:
         rows = sorted(column.rows.items(), key=lambda pair: column.group.rows.index(pair[1]))
@@ -458,7 +459,7 @@ def brief_across(cross_task: CrossTaskTable) -> Table:
 
 
 def over_tasks(cross_task: CrossTaskTable) -> Table | None:
-    """Return the means over tasks; None for one task, or where the table has no `joints`."""
+    """Return the means over tasks with confidence sets; None for one task, or without `joints`."""
     joints = cross_task.joints
     if len(joints) < 2:
         return None

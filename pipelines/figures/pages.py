@@ -1,4 +1,4 @@
-"""HTML pages of examples and of attention, drawn by the type of the records that evaluations leave."""
+"""HTML pages of examples and of attention, drawn from an evaluation's records by their type."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ _JUDGED = {
     "cxc": " Right is also what people rated so.",
     "eccv": " Right is what ECCV Caption found to be so, and queries are those it has.",
 }
-"""What is relevant besides, or instead of, an image's own captions."""
+"""Note on the relevant captions besides, or instead of, an image's own ones."""
 
 
 @singledispatch
 def draw(record: Pictures) -> Mapping[str, bytes]:
     """Return the files that show a record, by file name; a mapping is returned unchanged.
 
-    A package registers a function for its own type of record by `@draw.register`.
+    Packages register functions for their own records by `@draw.register`.
 
     Raises:
         InputError: no function is registered for the type.
@@ -73,7 +73,7 @@ def _(record: AttentionExamples) -> Mapping[str, bytes]:
 
 @draw.register
 def retrieval_page(record: RetrievalExamples) -> Mapping[str, bytes]:
-    """Draw captions and pictures with what they retrieve; an item without a file is shown as its first caption."""
+    """Draw captions and pictures with their results; an item without a file is shown as its first caption."""
     video = record.modality == "video"
     addresses = {}
     with Thumbnails(video=video) as thumbnails:
@@ -221,7 +221,7 @@ def _attention_card(
 
 
 def _rows(example: AttentionExample) -> list[dict[str, Any]]:
-    """Return a row for each vector of a text: its words, or bars if the encoder has changed their number."""
+    """Return a row for each vector of a text: its words, or bars if the encoder changed the number of tokens."""
     if example.words is None:
         return []
     bars, several = example.words.shape[1] != len(example.subwords), len(example.words) > 1
@@ -237,7 +237,7 @@ def _image(
     backbone: Mapping[str, Any] | None,
     box_N4: np.ndarray | None,
 ) -> dict[str, Any]:
-    """Return the image under the colours of its cells' or regions' weights; bars beside it if it has neither."""
+    """Return the image under the weights of its cells or regions as colours; with bars if it has neither."""
     image, over, token, bars = images[0] if images else None, True, None, shades(weight_N)
     if image is not None and box_N4 is not None:
         image = overlay(image, region_weights(box_N4, weight_N))
@@ -254,7 +254,7 @@ def _image(
 def _frames(
     images: Sequence[Image.Image], weight_N: np.ndarray, second_N1: np.ndarray | None
 ) -> dict[str, Any]:
-    """Return the frames of largest weight in order, and bars of all elements, in which theirs stand out."""
+    """Return the frames of largest weight in temporal order, and bars of all elements with these highlighted."""
     heaviest = np.sort(np.argsort(-weight_N, kind="stable")[:_FRAMES]).tolist() if images else []
     frames = [
         {
@@ -268,19 +268,19 @@ def _frames(
 
 
 def frame_of(element: int, elements: int, frames: int) -> int:
-    """Return which of some frames at regular times is nearest to an element of a video."""
+    """Return the index of the frame nearest to an element of a video, of frames at regular times."""
     return min(int((element + 0.5) / elements * frames), frames - 1)
 
 
 def shades(weight_N: np.ndarray, strong: Sequence[int] = ()) -> list[dict[str, Any]]:
     """Return each weight, its share of the largest one, and its shade.
 
-    The height of a bar is the share of the largest weight, 0 for negative weights. The shade of a word is 0 for the
-    smallest weight, and its maximum is `contrast`, as over pictures.
+    The height of a bar is the share of the largest weight, 0 for negative weights. The shade of a word goes from 0 for
+    the smallest weight to `contrast`.
 
     Args:
         weight_N: the weights.
-        strong: elements that stand out from the others, which are pale; empty for all.
+        strong: highlighted elements, the others are pale; empty for all.
     """
     least, most = float(weight_N.min()), float(weight_N.max())
     shade_N = (weight_N - least) / ((most - least) or 1.0) * contrast(least, most)
@@ -296,7 +296,7 @@ def shades(weight_N: np.ndarray, strong: Sequence[int] = ()) -> list[dict[str, A
 
 
 def contrast(least: float, most: float) -> float:
-    """Return the strength of colours, 0 to 1: full if the smallest weight is at most half the largest."""
+    """Return the strength of colours, 0 to 1: 1 if the smallest weight is at most half the largest."""
     return min(1.0, 2 * (most - least) / max(abs(least), abs(most))) if most > least else 0.0
 
 
@@ -310,7 +310,8 @@ def cells(elements: int) -> tuple[int, int] | None:
 
 
 def region_weights(box_N4: np.ndarray, weight_N: np.ndarray) -> np.ndarray:
-    """Return weights of `_SIDE` x `_SIDE` cells of a picture: the largest of the regions over each, else the smallest.
+    """Return weights of `_SIDE` x `_SIDE` cells of a picture: the largest of the regions over a cell, else the
+    smallest.
 
     Args:
         box_N4: left, top, right and bottom as fractions of the picture's sides.
@@ -328,7 +329,7 @@ def region_weights(box_N4: np.ndarray, weight_N: np.ndarray) -> np.ndarray:
 def overlay(image: Image.Image, weight_RC: np.ndarray) -> Image.Image:
     """Return an image under the weights of its cells, from blue (the smallest) to yellow (the largest).
 
-    Colours between the centres of cells are interpolated linearly, and as strong as `contrast` gives.
+    Colours are interpolated linearly between the centres of cells; their strength is `contrast`.
 
     Args:
         image: in mode RGB.
@@ -351,7 +352,7 @@ def part_seen(image: Image.Image, extractor: Mapping[str, Any]) -> Image.Image:
 
     Args:
         image: the whole.
-        extractor: its description in the feature store; empty for backbones that see the whole.
+        extractor: description of the backbone in the feature store; empty for backbones without a crop.
     """
     settings = {} if extractor.get("size") else extractor.get("preprocessing") or {}
     size = settings.get("size") or {}
@@ -393,11 +394,11 @@ class Thumbnails(AbstractContextManager["Thumbnails"]):
     def images(self, file: Path | None, *, at_most: int = 1) -> list[Image.Image]:
         """Return small copies in RGB: of the image, or of frames of the video, evenly over time.
 
-        There are none if there is no file or it does not decode.
+        Empty if the file is missing or cannot be decoded.
 
         Args:
             file: the image or video.
-            at_most: how many frames of a video; one is taken from its middle.
+            at_most: number of frames of a video; 1 takes the middle one.
         """
         if file is None:
             return []
@@ -415,7 +416,7 @@ class Thumbnails(AbstractContextManager["Thumbnails"]):
                     _shrunk(Image.fromarray(np.array(frame.x_HW3)))
                     for frame in self._reader.frames(path, at_most=at_most)
                 ]
-            except (BadVideo, RuntimeError):  # the latter where no decoder is installed
+            except (BadVideo, RuntimeError):  # RuntimeError: no decoder is installed
                 return []
 
     def close(self) -> None:
@@ -440,7 +441,7 @@ QUALITY = 70  # of JPEG
 def templates(package: str) -> Environment:
     """Return the templates of a package's folder `templates`.
 
-    Every value is escaped unless it is the output of another template, and an undefined name is an error.
+    Values are escaped, except the output of other templates; an undefined name is an error.
 
     Args:
         package: such as `polypool.pipelines.figures`.

@@ -47,8 +47,8 @@ _OFF_ONE = 1e-2  # tolerance of the sum of weights, which may be bfloat16
 def draw_coefficients(watched: Sequence[Watched], *, heading: str) -> bytes | None:
     """Return the figure as a PNG, or None if no aggregator has weights to show.
 
-    Aggregators with weights that are fixed by definition, such as `max`, are left out; those whose weights cannot be
-    computed, too, with a warning.
+    Aggregators with fixed weights, such as `max`, are left out, and, with a warning, those whose weights cannot be
+    computed.
     """
     panels = [
         (it, curves)
@@ -130,15 +130,15 @@ def _legend(watched: Watched, curves: Sequence[Curve], *, banded: bool) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Curve:
-    """Weights of the N positions of sets of one size, over sets and, if these have weights of their own, channels.
+    """Weights of the N positions of sets of one size, over sets and, if weights differ by channel, channels.
 
     Attributes:
         size: N.
         sets: number of sets.
         embedding: index among the K vectors; None if weights are not over embeddings.
         mean_N, low_N, high_N: the mean, the 10th and the 90th percentile.
-        channels: whether channels have weights of their own.
-        sums_to_one: whether the weights of every set do.
+        channels: whether weights differ by channel.
+        sums_to_one: whether the weights of every set sum to one.
     """
 
     size: int
@@ -157,7 +157,7 @@ def curves_of(watched: Watched) -> list[Curve]:
     Empty if it has no weights, or no set was seen.
 
     Raises:
-        InputError: the weights do not fit `weights_over`, or are not finite.
+        InputError: the weights do not match `weights_over`, or are not finite.
     """
     over = watched.aggregator.weights_over
     sizes = [seen.size for seen in watched.seen]
@@ -214,7 +214,7 @@ class Spread:
     Attributes:
         name: of the aggregator.
         vectors: number of vectors; None if it depends on the set.
-        variance_S: of each set that was seen, between 0 and 1.
+        variance_S: of each observed set, between 0 and 1.
         log_mean: the natural logarithm of their mean.
     """
 
@@ -227,10 +227,10 @@ class Spread:
 def spread_of(watched: Watched) -> Spread | None:
     """Return the variance of an aggregator's normalised vectors.
 
-    None if it makes one vector per set, or distributions, or no set was seen.
+    None if it returns one vector per set or distributions, or no set was observed.
 
     Raises:
-        InputError: the vectors of a set are not `num_embeddings`, or not finite.
+        InputError: a set has not `num_embeddings` vectors, or they are not finite.
     """
     size, sets = watched.aggregator.num_embeddings, [seen.vectors for seen in watched.seen]
     if size == 1 or watched.aggregator.makes == "distribution" or not sets:
@@ -252,7 +252,7 @@ def spread_of(watched: Watched) -> Spread | None:
 
 
 def draw_variance(watched: Sequence[Watched], *, heading: str) -> bytes | None:
-    """Return the figure as a PNG, or None if no aggregator makes sets; errors are logged as warnings."""
+    """Return the figure as a PNG, or None if no aggregator returns sets; errors are logged as warnings."""
     spreads = [spread for it in watched if (spread := computed(spread_of, it, what="the embeddings"))]
     if not spreads:
         return None
@@ -318,7 +318,7 @@ def wide(value_S: np.ndarray) -> bool:
 
 
 def name_of(watched: Watched) -> str:
-    """Return the place and the kind of an aggregator, such as `visual: GPO`."""
+    """Return the path and the class of an aggregator, such as `visual: GPO`."""
     place = watched.name.removesuffix("aggregator").removesuffix(".")
     kind = type(watched.aggregator).__name__
     return f"{place}: {kind}" if place else kind
@@ -327,7 +327,7 @@ def name_of(watched: Watched) -> str:
 def computed(compute: Callable[[Watched], T], watched: Watched, *, what: str) -> T | None:
     """Return the result of `compute`, or None and log a warning that names the aggregator.
 
-    An aggregator of a plug-in may raise anything, which must not end the run or the figure of the others.
+    A plug-in's aggregator may raise anything; the run and the figures of other aggregators go on.
 
     Args:
         compute: returns the result.

@@ -16,7 +16,7 @@ WRAP = 34  # characters in a line of a label
 
 
 def new_figure(width: float, height: float, heading: str = "", *, size: float = 12) -> Figure:
-    """Return an empty figure with a constrained layout; sizes in inches, that of the heading in points."""
+    """Return an empty figure with a constrained layout; sizes in inches, the heading in points."""
     figure = Figure(figsize=(width, height), layout="constrained", facecolor="white")
     if heading:
         figure.suptitle(heading, x=0.01, ha="left", fontsize=size, fontweight="bold", color=INK)
@@ -64,7 +64,7 @@ def frame(
     grid: Literal["both", "x", "y"] = "both",
     spines: tuple[str, ...] = ("left", "bottom"),
 ) -> None:
-    """Give a panel its title, the names of its axes, a grid behind what is drawn, and a line on some sides."""
+    """Set a panel's title, axis labels, grid and spines."""
     title(panel, heading, pad=pad)
     panel.set_xlabel(x, color=INK, fontsize=size)
     panel.set_ylabel(y, color=INK, fontsize=size)

@@ -104,7 +104,7 @@ def test_a_server_that_is_away_is_noted_once_and_gets_all_in_order_later(opened,
 
 
 def test_a_server_that_comes_back_is_found_and_one_that_hangs_is_not_waited_for(opened, mlflow, monkeypatch):
-    monkeypatch.setattr(module, "_AGAIN", 0.1)
+    monkeypatch.setattr(module, "_RETRY", 0.1)
     mlflow.there = False
     log = opened()
     log.log({"loss": 1.0}, step=1)

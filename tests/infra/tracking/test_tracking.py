@@ -21,9 +21,7 @@ from polypool.infra.tracking import (
     Artifacts,
     RunRecord,
     Tracker,
-    check_names,
     command_line,
-    connect,
     find_runs,
     provenance,
     resolve_run,
@@ -287,26 +285,6 @@ def test_limits_and_names_are_those_of_mlflow():
     assert module.DATASET_CONTEXT == mlflow_tags.MLFLOW_DATASET_CONTEXT
     assert module.MODEL_VERSIONS == mlflow_tags.MLFLOW_MODEL_VERSIONS
     assert {"source", "target"} <= {option.name for option in migrate_filestore.params}
-
-
-def test_names_that_mlflow_refuses_are_refused_before_anything_is_written(uri, tmp_path):
-    client = connect(uri, create=True)
-    client.create_registered_model("a")
-    client.create_model_version("a", source=str(tmp_path))
-    for name in (" ", "a/b", "a:b"):
-        with pytest.raises(InputError, match="--registered-name"):
-            check_names(name, "")
-        with pytest.raises(MlflowException, match="name"):
-            client.create_registered_model(name)
-    for alias in ("a b", "a!", "latest", "Latest", "v1", "V20"):
-        with pytest.raises(InputError, match="--alias"):
-            check_names("a", alias)
-        with pytest.raises(MlflowException, match="alias name"):
-            client.set_registered_model_alias("a", alias, "1")
-    with pytest.raises(InputError, match="--alias best needs a registered model"):
-        check_names("", "best")
-    for name, alias in (("", ""), ("a b", ""), ("a", "best"), ("a", "v1-b"), ("a", "latest_2")):
-        check_names(name, alias)
 
 
 def test_processors_and_gpus_are_counted_and_no_host_is_named(tmp_path, monkeypatch):

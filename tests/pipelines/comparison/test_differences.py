@@ -15,7 +15,7 @@ from polypool.pipelines.comparison.comparison import Comparison
 from polypool.pipelines.comparison.grouping import arranged
 from polypool.pipelines.comparison.queries import Queries
 from polypool.pipelines.comparison.results import groups_of, read_results, results, write_results
-from polypool.pipelines.comparison.tables import differences, on_request
+from polypool.pipelines.comparison.tables import differences, requested_tests
 
 
 class Kept:
@@ -65,10 +65,10 @@ def test_significant_differences_are_told_from_others_and_missing_files_are_said
     assert [cells[-1] for cells in table.rows] == ["yes", "yes", "\u2013", "no"]
     low, high = group.judged.intervals["gpo"]
     assert table.rows[0][2] == f"[{low:.1f}, {high:.1f}]"
-    assert not [*on_request(group)]
+    assert not [*requested_tests(group)]
     asked = replace(found, pairs=True, baseline="mean").judged(kept)
     (group,) = asked.groups
-    against, pairs = on_request(group)
+    against, pairs = requested_tests(group)
     assert [(cells[0], cells[-1]) for cells in against.rows] == [("gpo", "yes"), ("max", "yes")]
     assert [cells[0] for cells in pairs.rows] == ["gpo against max", "gpo against mean", "max against mean"]
     assert ("gpo against max" in asked.text(), "gpo against max" in found.text()) == (True, False)

@@ -25,7 +25,6 @@ from polypool.pipelines.comparison.charts import (
     table_charts,
 )
 from polypool.pipelines.comparison.comparison import Comparison
-from polypool.pipelines.comparison.cross_task import cross_task_tables
 from polypool.pipelines.comparison.rows import Group
 from polypool.pipelines.comparison.statistics import Difference, Judged
 from polypool.pipelines.figures.style import POINT, new_figure
@@ -79,7 +78,7 @@ def test_figures_are_drawn_for_long_names(tmp_path):
     runs = [run(name, rsum=50.0 + at) for at, name in enumerate(names)]
     runs += [vqa(name, 0, 30.0 + at % 7) for at, name in enumerate(names)]
     groups = blocks_of(*runs)
-    files = draw_all(groups, cross_task_tables(groups), tmp_path)
+    files = draw_all(groups, [grid(*runs)], tmp_path)
     assert [path.stem for path in files] == ["compare", "costs", "heat_map", "critical_difference"]
     for path in files:
         with Image.open(path) as image:

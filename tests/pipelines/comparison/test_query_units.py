@@ -57,7 +57,7 @@ def test_queries_that_were_not_asked_count_in_no_mean():
             r"its i2t_R5 \(29,\), float64, cannot be joined to image_id \(30,\)",
         ),
         ("i2t/R5", {"i2t_R5": np.full(30, "x")}, r"its i2t_R5 \(30,\), <U1, cannot be joined"),
-        ("rsum", {"caption_image_id": None}, "no array caption_image_id, of which its rsum is made"),
+        ("rsum", {"caption_image_id": None}, "no array caption_image_id for its rsum"),
         ("i2t/R5", {"i2t_R5": np.full(30, np.nan)}, "none of its queries has a i2t_R5"),
     ],
 )

@@ -129,7 +129,7 @@ def test_damaged_results_are_refused_and_stay(tmp_path):
         ("69; 71", "69", r"r.csv: cannot be read as CSV: 1 values for the seeds '0; 1', expected one"),
         (",True,", ",yes,", r"r.csv: cannot be read as CSV: .*yes"),
         ("task,dataset", "Task,dataset", r"r.csv: its columns are not those of results that"),
-        (whole.partition("\n")[2], "", "holds no results"),
+        (whole.partition("\n")[2], "", "has no results"),
     ):
         assert old in whole
         path.write_text(whole.replace(old, new, 1))
@@ -194,8 +194,10 @@ def test_a_document_is_renewed_between_its_comments_and_nowhere_else(tmp_path, c
 def test_documents_that_name_no_results_or_have_no_end_are_refused(tmp_path):
     document(tmp_path)
     for text, message in (
-        ("nothing", "x.md: names no results"),
-        ("<!-- table: r.csv -->\n", "the table of r.csv has no line '<!-- end of table -->' of its own"),
+        *(
+            (text, "x.md: a table is marked by two lines")
+            for text in ("nothing", DOCUMENT + "<!-- table: r.csv -->\n")
+        ),
         (DOCUMENT.replace("r.csv", "gone.csv"), "gone.csv: no such file; expected results that"),
     ):
         with pytest.raises(InputError, match=message):

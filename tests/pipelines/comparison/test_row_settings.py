@@ -141,10 +141,10 @@ def test_other_code_packages_and_machines_are_said():
     later = first | {"git_commit": "2" * 40, "git_dirty": "true", "torch": "2.13.0", "machine": "B"}
     runs = [given("gpo", tags=first), given("gpo", 1, tags=first), given("max", tags=later)]
     _, notes = arranged(runs, experiment="x", read=read)
-    title = "image_text · coco_mini · whole: its runs"
+    title = "image_text · coco_mini · whole: runs"
     assert notes[-3:] == (
-        f"{title} are of 2 states of the code, whose changes no row shows: 1111111111 (2), 2222222222 with changes (1)",
-        f"{title} used torch 2.13.0 and 2.6.0",
-        f"{title} are of 2 kinds of machines, between which costs cannot be compared: A (2), B (1)",
+        f"{title} of 2 commits; rows do not show the changes: 1111111111 (2), 2222222222 with changes (1)",
+        f"{title} of 2 kinds of machines; do not compare costs between them: A (2), B (1)",
+        f"{title} with torch 2.13.0 and 2.6.0",
     )
     assert arranged(runs[:2], experiment="x", read=read)[1] == ()

@@ -26,7 +26,7 @@ from polypool.pipelines.comparison.statistics import (
     score,
 )
 from polypool.pipelines.comparison.statistics import difference as of_samples
-from polypool.pipelines.comparison.tables import shown_by_seeds
+from polypool.pipelines.comparison.tables import detectable
 
 TRUE = 1.5
 
@@ -233,7 +233,7 @@ def test_the_table_begins_with_the_seeds_at_hand():
 
     def shown(plan: Planning | None):
         judged = Judged(units="60 images", labels=("a", "b"), intervals={}, planning=plan)
-        return shown_by_seeds(replace(made, judged=judged))
+        return detectable(replace(made, judged=judged))
 
     by_hand = (f"{PLAN.smallest(seeds=3):.1f}", f"{PLAN.smallest(seeds=3, tests=44):.1f}")
     assert shown(PLAN).rows[0][1:] == by_hand

@@ -8,11 +8,12 @@ from polypool.infra.text_tables import as_text
 from polypool.infra.tracking import RunRecord, tracking_uri
 from polypool.pipelines.comparison import tables as score_tables
 from polypool.pipelines.comparison.choice import Choice
-from polypool.pipelines.comparison.comparison import compare
-from polypool.pipelines.comparison.cross_task import cross_task_tables
+from polypool.pipelines.comparison.comparison import Comparison, compare
+from polypool.pipelines.comparison.cross_task import CrossTaskTable
 from polypool.pipelines.comparison.documents import rendered
 from polypool.pipelines.comparison.grouping import arranged
 from polypool.pipelines.comparison.results import groups_of, read_results, results, write_results
+from polypool.pipelines.comparison.rows import Group
 from polypool.pipelines.training.record import Tuned
 
 SPACE = (("aggregator.lr", ("0.1", "1.0")), ("optim.lr", ("0.001", "0.002")))
@@ -36,6 +37,10 @@ def tuned(
     record = Tuned(**values | changes)
     run_id = f"{made.run_id}-{record.budget}"
     return replace(made, run_id=run_id, tags={**made.tags, **record.tag()}, params={**made.params, **own})
+
+
+def tables_of(groups: tuple[Group, ...]) -> tuple[CrossTaskTable, ...]:
+    return Comparison(experiment="x", groups=groups, notes=()).cross_tasks
 
 
 def over_tasks(name: str, rsum: float) -> list[RunRecord]:
@@ -93,7 +98,7 @@ def test_aggregators_are_ranked_over_tasks_whatever_each_chose(tmp_path):
         for at, of in enumerate([*over_tasks("kmax(k=1)", 70.0), *over_tasks("mean", 80.0)])
     ]
     groups = blocks_of(*untuned, *runs)
-    plain, apart = cross_task_tables(groups)
+    plain, apart = tables_of(groups)
     assert (plain.complete, plain.tuned) == (("gpo", "mean"), "")
     assert (apart.complete, apart.tuned) == (("kmax", "mean"), WORDS)
     assert (plain.mean_ranks, apart.mean_ranks) == ({"gpo": 1.0, "mean": 2.0}, {"kmax": 2.0, "mean": 1.0})
@@ -101,7 +106,7 @@ def test_aggregators_are_ranked_over_tasks_whatever_each_chose(tmp_path):
 
     write_results(results(groups), tmp_path / "r.csv")
     again = read_results(tmp_path / "r.csv")
-    ranks = [of.mean_ranks for of in cross_task_tables(groups_of(again))]
+    ranks = [of.mean_ranks for of in tables_of(groups_of(again))]
     assert ranks == [plain.mean_ranks, apart.mean_ranks]
     shown = rendered(again.query("tuned != '' or task == 'vqa'"), file="r.csv")
     assert shown.count("| aggregator |") == 2, "the untuned answers alone, and three tuned tasks"

@@ -33,6 +33,6 @@ def test_frames_are_spread_over_a_video_and_one_is_from_its_middle(tmp_path):
         assert numbers(some.images(tmp_path / "a.mp4", at_most=3)) == [0, 4, 8]
         assert numbers(some.images(tmp_path / "a.mp4")) == [4]
         assert some.images(tmp_path / "gone.mp4", at_most=3) == []
-        process = some._reader._process
+        process, *_ = some._reader._running
         assert process.poll() is None
     assert process.poll() is not None, "the process that decodes has ended"

@@ -4,7 +4,7 @@ import pytest
 from corpora import make_corpus
 
 from polypool.infra.registry import RECIPES
-from polypool.pipelines.comparison import sweeps
+from polypool.pipelines.comparison import comparison
 from polypool.tasks.run import Run
 
 
@@ -24,4 +24,4 @@ def run(made, new_home, monkeypatch) -> Run:
 @pytest.fixture
 def without_comparison(monkeypatch):
     """Leave out the tables and figures at the end of a sweep."""
-    monkeypatch.setattr(sweeps, "compare_sweep", lambda *_, **__: ("", None))
+    monkeypatch.setattr(comparison, "compare_sweep", lambda *_, **__: ("", None))
