@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import ContextDecorator
-from types import TracebackType
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from polypool.infra.errors import InputError
 
@@ -23,8 +23,9 @@ class MissingPackageError(InputError):
     """A package of an extra is not installed, or cannot be imported."""
 
 
-class needed(ContextDecorator):
-    """Convert the ImportError of a missing package to an error that names its extra.
+@contextmanager
+def needed(extra: str = "", *, otherwise: str = "") -> Iterator[None]:
+    """Convert the ImportError of a missing package to an error that names its extra; also a decorator.
 
     The Python functions of `polypool`, the registries and the command line are wrapped in it, so that code inside can
     import optional packages directly.
@@ -33,23 +34,15 @@ class needed(ContextDecorator):
         extra: extra of the packages imported inside; looked up in `EXTRAS` by the missing module if empty.
         otherwise: alternative remedy, for the message.
     """
-
-    def __init__(self, extra: str = "", *, otherwise: str = "") -> None:
-        self.extra, self.otherwise = extra, otherwise
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if not isinstance(error, ImportError):
-            return
+    try:
+        yield
+    except ImportError as error:
         module = (error.name or "").partition(".")[0]
-        extra = self.extra or (isinstance(error, ModuleNotFoundError) and _BROUGHT_BY.get(module))
-        if extra:
-            choice = f"; or {self.otherwise}" if self.otherwise else ""
-            raise MissingPackageError(
-                f"the package {module or extra!r} cannot be imported ({error}); the extra {extra!r} brings it: "
-                f"pip install 'polypool[{extra}]'{choice}"
-            ) from error
+        extra = extra or (isinstance(error, ModuleNotFoundError) and _BROUGHT_BY.get(module)) or ""
+        if not extra:
+            raise
+        choice = f"; or {otherwise}" if otherwise else ""
+        raise MissingPackageError(
+            f"the package {module or extra!r} cannot be imported ({error}); the extra {extra!r} brings it: "
+            f"pip install 'polypool[{extra}]'{choice}"
+        ) from error

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from polypool.infra.errors import InputError, MissingError
-from polypool.infra.paths import elsewhere
 from polypool.infra.storage import local
 
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -35,7 +34,7 @@ def existing(path: str | Path, *, what: str) -> Path:
     if not os.path.isfile(path):  # also False for a name that the system rejects
         if os.path.lexists(path) and (why := why_no_file(path)) != _NO_FILE:
             raise InputError(f"{path}: is {why}; expected {what}")
-        raise MissingError(f"{path}: {_NO_FILE}; expected {what}{elsewhere(path)}", path)
+        raise MissingError(f"{path}: {_NO_FILE}; expected {what}", path)
     if not os.access(path, os.R_OK):
         raise InputError(f"{path}: may not be read; give yourself read permission")
     return path
@@ -65,7 +64,7 @@ def existing_folder(path: str | Path, *, what: str) -> Path:
     if not os.path.isdir(path):
         if os.path.isfile(path):
             raise InputError(f"{path}: is a file; expected {what}")
-        raise MissingError(f"{path}: no such folder; expected {what}{elsewhere(path)}", path)
+        raise MissingError(f"{path}: no such folder; expected {what}", path)
     return path
 
 

@@ -102,21 +102,6 @@ def keep_out_of_jobs(written: str | Path | Url) -> None:
         return
 
 
-def elsewhere(missing: Path) -> str:
-    """Return a hint for messages if a path missing in the current folder exists in the home, or the reverse."""
-    with suppress(ValueError, InputError):  # a job without home
-        at, current = home(), Path.cwd()
-        path = current / missing
-        for start, other, rule in (
-            (current, at, "typed paths start at the current folder"),
-            (at, current, "paths of recipes start at POLYPOOL_HOME"),
-        ):
-            found = other / path.relative_to(start) if path.is_relative_to(start) else None
-            if at != current and found and os.path.exists(found):  # False for a name that the system rejects
-                return f"; {rule}, but the other folder has it: use {found}"
-    return ""
-
-
 def runs() -> Path | Url | None:
     """Return the folder or URL of POLYPOOL_RUNS; None if it is not set.
 

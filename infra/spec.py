@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 from polypool.infra.errors import PLUG_IN_ERRORS, InputError
-from polypool.infra.limits import LARGEST_NUMBER
 
 # Specs come from strangers' files, too: patterns do not try a character twice (`*+`), and texts have a longest length.
 _SPEC = re.compile(r"\s*+([A-Za-z_][\w.\-]*+(?::[A-Za-z_][\w.]*+)?)\s*+(?:\((.*)\))?\s*+", re.DOTALL)
@@ -30,6 +29,8 @@ _CODE = re.compile(r"([^\W\d][\w.\-]*+)(?::([^\W\d]\w*+))?")
 """A word with its optional `:Name`, anywhere in a spec, including parameters, brackets and quotes."""
 LONGEST = 10_000
 """Maximum length of a spec."""
+LARGEST_NUMBER = 2**31
+"""Upper bound of integers in the settings of runs and parts, which may come from untrusted files."""
 _trusted: set[str] = set()
 
 

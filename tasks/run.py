@@ -19,7 +19,6 @@ import tyro
 from polypool.infra import paths
 from polypool.infra.errors import InputError
 from polypool.infra.fields import NOT_EMPTY, Rule, above, at_least, below, from_plain, hints, validate
-from polypool.infra.limits import LARGEST_NUMBER
 from polypool.infra.paths import FilePath, absolute, here
 from polypool.infra.registry import (
     ADAPTATIONS,
@@ -31,13 +30,15 @@ from polypool.infra.registry import (
     MODELS,
     OBJECTIVES,
     OPTIMISERS,
+    ORIGINS,
     REGULARISERS,
     SIMILARITIES,
     TASKS,
     Registry,
+    origins,
+    without_origins,
 )
-from polypool.infra.registry.origins import ORIGINS, origins, without_origins
-from polypool.infra.spec import Spec, changed, modules_of, refuse_untrusted
+from polypool.infra.spec import LARGEST_NUMBER, Spec, changed, modules_of, refuse_untrusted
 from polypool.infra.storage import Url, place
 
 AUTO = "auto"

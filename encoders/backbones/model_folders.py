@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +21,8 @@ MODELS = "POLYPOOL_MODELS"
 REMEMBERED = "data/model_folders.json"
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Remembered:
-    """Folders of models by the SHA-256 of their weights."""
-
-    folders: dict[str, str] = field(default_factory=dict)
-
-
 def local_folder(name: str) -> Path | None:
-    """Return the folder of a model: the one named, or one of its name in a folder of POLYPOOL_MODELS; else None."""
+    """Return a model's folder: `name` itself, or a folder of that name in POLYPOOL_MODELS; else None."""
     named = Path(name).expanduser()
     listed = [Path(each).expanduser() for each in os.environ.get(MODELS, "").split(os.pathsep) if each]
     within = (folder / part for folder in listed for part in (name, named.name))
@@ -48,9 +40,8 @@ def remember_folder(name: str, described: Mapping[str, Any]) -> None:
     if folder and sha256:
         path = home() / REMEMBERED
         still = {of: known for of, known in _remembered(path).items() if Path(known).is_dir()}
-        folders = still | {sha256: str(folder.resolve())}
         make_folder(path.parent)
-        write_json(path, {"folders": folders})
+        write_json(path, still | {sha256: str(folder.resolve())})
 
 
 def remembered_folder(described: Mapping[str, Any]) -> Path | None:
@@ -60,9 +51,10 @@ def remembered_folder(described: Mapping[str, Any]) -> Path | None:
 
 
 def _remembered(path: Path) -> dict[str, str]:
+    """Return folders of models by the SHA-256 of their weights."""
     if not path.exists():
         return {}
     try:
-        return dict(read_record(_Remembered, path, what="folders of models").folders)
+        return read_record(dict[str, str], path, what="folders of models")
     except InputError as error:
         raise InputError(f"{error}; delete the file: `extract` writes it again") from error

@@ -50,6 +50,19 @@ def positions(config: Mapping[str, Any]) -> int:
     return most - config["pad_token_id"] - 1 if config.get("model_type") in _FROM_THE_PAD else most
 
 
+def special_ids(tokenizer: Any, *names: str, of: str) -> dict[str, int]:
+    """Return the ids of some of the special tokens `start`, `end`, `mask` and `pad`; the end token's for missing ones.
+
+    Raises:
+        InputError: the tokenizer has no end token; `of` is the model's name in the message.
+    """
+    end = tokenizer.eos_token_id
+    if end is None:
+        raise InputError(f"{of}: its tokenizer has no end token; expected the tokenizer of a text model")
+    known = {"start": tokenizer.bos_token_id, "mask": tokenizer.mask_token_id, "pad": tokenizer.pad_token_id}
+    return {name: end if known.get(name) is None else known[name] for name in names}
+
+
 class Subwords:
     """A fast tokenizer, given as JSON, that groups the subwords of a word.
 

@@ -10,8 +10,7 @@ from torch import Tensor, nn
 
 from polypool.encoders.backbones.hub import from_config, from_hub
 from polypool.encoders.encoder import TextEncoder
-from polypool.encoders.text.bert import BertAssets, Subwords, positions
-from polypool.infra.errors import InputError
+from polypool.encoders.text.bert import BertAssets, Subwords, positions, special_ids
 from polypool.infra.paths import ModelName
 from polypool.infra.registry import ENCODERS
 
@@ -68,15 +67,11 @@ class Decoder(TextEncoder):
         from transformers import AutoConfig, AutoTokenizer
 
         tokenizer = from_hub(AutoTokenizer, name)
-        start, last, mask = tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.mask_token_id
-        if last is None:
-            raise InputError(
-                f"{name}: its tokenizer has no token at the end of a text; expected that of a decoder"
-            )
+        start = tokenizer.bos_token_id
         return {
             "config": from_hub(AutoConfig, name).to_dict(),
             "tokenizer": tokenizer.backend_tokenizer.to_str(),
-            "specials": {"start": _or(start, last), "end": last, "mask": _or(mask, last)},
+            "specials": special_ids(tokenizer, "start", "end", "mask", of=name),
             "starts": start is not None and tokenizer("a")["input_ids"][:1] == [start],
             "ends": end,
         }
@@ -105,7 +100,3 @@ class Decoder(TextEncoder):
         """Return the last hidden states `(B, L, H)`, before the map, and their mask."""
         output = self.model(input_ids=token_BL, attention_mask=mask_BL.long(), use_cache=False)
         return output.last_hidden_state, mask_BL
-
-
-def _or(number: int | None, other: int) -> int:
-    return other if number is None else number

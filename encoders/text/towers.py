@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from polypool.encoders.backbones.hub import from_config, from_hub, half_of_pair
 from polypool.encoders.encoder import TextEncoder
-from polypool.encoders.text.bert import Specials, Subwords, positions
-from polypool.infra.errors import InputError, unknown
+from polypool.encoders.text.bert import Specials, Subwords, positions, special_ids
+from polypool.infra.errors import unknown
 from polypool.infra.fields import at_least
 from polypool.infra.paths import ModelName
 from polypool.infra.registry import ENCODERS
@@ -79,21 +79,10 @@ class _TextTower(TextEncoder):
         if config.model_type != cls.model_type:
             raise unknown(f"kind of text half in {name}:", config.model_type, [cls.model_type])
         tokenizer = from_hub(getattr(transformers, cls.tokenizer_kind), name)
-        end = tokenizer.eos_token_id
-        numbers = {
-            "start": tokenizer.bos_token_id,
-            "end": end,
-            "mask": tokenizer.mask_token_id,
-            "pad": tokenizer.pad_token_id,
-        }
-        if end is None:
-            raise InputError(
-                f"{name}: its tokenizer has no token at the end of a text; expected one of a pair"
-            )
         return {
             "config": config.to_dict(),
             "tokenizer": tokenizer.backend_tokenizer.to_str(),
-            "specials": {token: end if number is None else number for token, number in numbers.items()},
+            "specials": special_ids(tokenizer, "start", "end", "mask", "pad", of=name),
             "strips": bool(cls.strips) and tokenizer.eos_token == cls.strips,
         }
 

@@ -12,7 +12,6 @@ import shutil
 import time
 from collections.abc import Container, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -172,13 +171,17 @@ class Unfinished:
         if (self._folder / MANIFEST).exists():
             if not complete:
                 return
-        elif not (self._folder / JOURNAL).exists() or self._is_resumed() or self._is_extracted():
-            return
+        else:
+            try:
+                job = self._load().job
+            except InputError:  # no journal, or a damaged one
+                return
+            if job == self._job or "extractor" in job.get("source", ()):
+                return
         gone = (MANIFEST, JOURNAL, DRAFT, SKIPPED, WARNINGS, REFUSED, "shard-*.arrow")
-        for path in chain.from_iterable(
-            map(self._folder.glob, gone)
-        ):  # the manifest first, which makes it a store
-            path.unlink()
+        for pattern in gone:  # the manifest first, which makes it a store
+            for path in self._folder.glob(pattern):
+                path.unlink()
         shutil.rmtree(self._folder / COLUMNS, ignore_errors=True)
 
     def finish(self, shard: Shard, flagged: Sequence[Flagged]) -> None:
@@ -238,19 +241,6 @@ class Unfinished:
         self._journal = replace(self._journal, **changes)
         write_json(self._folder / JOURNAL, asdict(self._journal))
 
-    def _is_resumed(self) -> bool:
-        """Whether the folder is from a writer of the same job."""
-        try:
-            return self._load().job == self._job
-        except InputError:
-            return False
-
-    def _is_extracted(self) -> bool:
-        try:
-            return "extractor" in self._load().job["source"]
-        except (InputError, KeyError, TypeError):
-            return True
-
     def _load(self) -> _Journal:
         return read_record(_Journal, self._folder / JOURNAL, what="the journal of an interrupted writer")
 
@@ -261,8 +251,3 @@ def left_behind(folder: Path) -> str:
     if (folder / JOURNAL).exists():
         return f"a half-written store, {shards} shards; repeat the command that writes it to resume"
     return f"{shards} shards without {MANIFEST} and {JOURNAL}; remove this folder" if shards else ""
-
-
-def shard_name(index: int) -> str:
-    """Return the file name of a store's shard."""
-    return f"shard-{index:05d}.arrow"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -32,8 +32,8 @@ from polypool.infra.store.findings import (
 )
 from polypool.infra.store.manifest import COLUMNS, VERSION, Manifest, Shard
 from polypool.infra.store.manifest import NAME as MANIFEST
-from polypool.infra.store.shard import DTYPES, MappedShard, map_shard, write_shard, written
-from polypool.infra.store.unfinished import OpenShard, Unfinished, shard_name
+from polypool.infra.store.shard import DTYPES, map_shard, write_shard, written
+from polypool.infra.store.unfinished import OpenShard, Unfinished
 
 _PIECE = 1 << 20  # numbers converted to float64 per chunk
 
@@ -71,30 +71,6 @@ class Moments:
     def std(self) -> np.ndarray:
         """Standard deviation of each channel (divided by the count), `(D,)` float64."""
         return np.sqrt(self._squares / max(1, self.count))
-
-
-def statistics(shards: Callable[[], Iterable[MappedShard]], *, wanted: Set[str], dim: int) -> dict[str, Any]:
-    """Return `{"sets", "vectors", "mean", "std"}` over the sets with `wanted` ids.
-
-    Args:
-        shards: maps the shards one by one; called twice, so that none stays in memory.
-        wanted: ids of the sets; ids that are not stored are ignored.
-        dim: width of the vectors.
-    """
-    moments, sets = Moments(dim), 0
-    chosen = [  # for each shard, the mask of its wanted sets `(sets,)` bool
-        np.fromiter((id in wanted for id in shard.names()), bool, len(shard.ids)) for shard in shards()
-    ]
-    for shard, chosen_S in zip(shards(), Progress(chosen, desc="statistics", unit="shard"), strict=True):
-        for row in np.flatnonzero(chosen_S):
-            moments.add(shard[row])
-            sets += 1
-    return {
-        "sets": sets,
-        "vectors": moments.count,
-        "mean": moments.mean.tolist(),
-        "std": moments.std.tolist(),
-    }
 
 
 _UNDERFLOWN = 0.01
@@ -307,7 +283,7 @@ class StoreWriter:
             self._flagged.append(Flagged(where=case, why=why))
 
     def _flush(self) -> None:
-        path = self.folder / shard_name(len(self._shards))
+        path = self.folder / f"shard-{len(self._shards):05d}.arrow"
         write_shard(path, **self._open.columns())
         shard, _ = written(path, dim=self.dim, dtype=self.dtype)
         self._unfinished.finish(shard, self._flagged)
@@ -334,14 +310,21 @@ class StoreWriter:
             self.note(case)
 
     def _statistics(self, ids: Iterable[str]) -> dict[str, Any] | None:
+        """Return `{"sets", "vectors", "mean", "std"}` over the stored sets with these ids; None without any."""
         if not (wanted := {id for id in ids if id in self}):
             return None
-
-        def mapped() -> Iterator[MappedShard]:
-            for shard in self._shards:
-                yield map_shard(self.folder / shard.file, shard, dim=self.dim, dtype=self.dtype)
-
-        return statistics(mapped, wanted=wanted, dim=self.dim)
+        moments = Moments(self.dim)
+        for shard in Progress(self._shards, desc="statistics", unit="shard"):
+            mapped = map_shard(self.folder / shard.file, shard, dim=self.dim, dtype=self.dtype)
+            for row, id in enumerate(mapped.names()):
+                if id in wanted:
+                    moments.add(mapped[row])
+        return {
+            "sets": len(wanted),
+            "vectors": moments.count,
+            "mean": moments.mean.tolist(),
+            "std": moments.std.tolist(),
+        }
 
     def __enter__(self) -> StoreWriter:
         return self

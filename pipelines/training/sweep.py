@@ -36,7 +36,6 @@ from polypool.infra.compute.unfilled import Unfilled
 from polypool.infra.errors import AbsentError, InputError, unknown
 from polypool.infra.fields import above, require
 from polypool.infra.files import make_folder, read_json
-from polypool.infra.limits import MOST_REPEATED
 from polypool.infra.locks import HeldError, Lock
 from polypool.infra.paths import here, home
 from polypool.infra.process import stopping
@@ -52,7 +51,7 @@ from polypool.infra.ray import (
     ray_session,
     run_side_by_side,
 )
-from polypool.infra.registry import AGGREGATORS, RECIPES, Spec
+from polypool.infra.registry import AGGREGATORS, MOST_REPEATED, RECIPES, Spec
 from polypool.infra.spec import (
     changed,
     split_values,

@@ -18,26 +18,6 @@ from polypool.infra.files import disk_fault, existing, existing_folder
 from polypool.infra.tracking import METRICS, Log
 
 
-def test_what_the_current_folder_has_instead_of_the_home_is_named(tmp_path, monkeypatch):
-    here, home = tmp_path / "here", tmp_path / "home"
-    (here / "data/mine").mkdir(parents=True)
-    (here / "data/mine/corpus.json").touch()
-    home.mkdir()
-    monkeypatch.setenv("POLYPOOL_HOME", str(home))
-    monkeypatch.chdir(here)
-    with pytest.raises(
-        InputError, match=r"recipes start at POLYPOOL_HOME, .* use .*here/data/mine/corpus.json$"
-    ):
-        existing(home / "data/mine/corpus.json", what="a corpus")
-    monkeypatch.setenv("POLYPOOL_HOME", str(here))
-    monkeypatch.chdir(home)
-    with pytest.raises(InputError, match=r"start at the current folder, .* use .*here/data/mine$"):
-        existing_folder("data/mine", what="a corpus")
-    monkeypatch.setenv("POLYPOOL_HOME", str(home))
-    with pytest.raises(InputError, match=r"expected a store$"):
-        existing_folder(home / "data/other", what="a store")
-
-
 def test_a_path_of_another_kind_is_named(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "file").touch()

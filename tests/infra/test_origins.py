@@ -7,7 +7,7 @@ import pytest
 from toy import toy_run
 
 from polypool.infra.errors import InputError
-from polypool.infra.registry import AGGREGATORS, origins
+from polypool.infra.registry import AGGREGATORS, ORIGINS
 from polypool.tasks.run import from_json, to_json, to_record
 
 
@@ -36,9 +36,7 @@ def test_a_run_names_the_package_of_its_plugged_in_parts_and_only_of_these(plugg
         foo="[polypool.aggregators]\nmiddle = foo:Middle\n", bar="[polypool.encoders]\nother = bar:Other\n"
     )
     record = json.loads(json.dumps(to_record(run)))
-    assert record[origins.ORIGINS] == [
-        {"kind": "aggregator", "name": "middle", "package": "foo", "version": "1.2"}
-    ]
+    assert record[ORIGINS] == [{"kind": "aggregator", "name": "middle", "package": "foo", "version": "1.2"}]
     assert from_json(record) == run
 
 
@@ -48,15 +46,12 @@ def test_a_part_of_a_package_that_is_not_installed_is_named_with_it(plugged):
     record = json.loads(json.dumps(to_json(replace(toy_run(), aggregator="middle"))))
     message = "run.json: the aggregator 'middle' came from the package foo 1.2, which is not installed: pip install foo"
     with pytest.raises(InputError, match=message):
-        from_json(record | {origins.ORIGINS: [origin]})
-    assert (
-        from_json(record | {origins.ORIGINS: [origin | {"kind": "of another version"}]}).aggregator
-        == "middle"
-    )
+        from_json(record | {ORIGINS: [origin]})
+    assert from_json(record | {ORIGINS: [origin | {"kind": "of another version"}]}).aggregator == "middle"
     for wrong in (
         [origin | {"package": "foo --index-url http://elsewhere"}],
         [origin | {"more": 1}],
         {"foo": 1},
     ):
         with pytest.raises(InputError, match=r"run\.json: plugins"):
-            from_json(record | {origins.ORIGINS: wrong})
+            from_json(record | {ORIGINS: wrong})

@@ -162,7 +162,6 @@ def plugged(site, monkeypatch):
     for kind, registry in KINDS.items():  # what is built in is imported once, and has to stay known
         built_in = {name: part for name, part in registry._parts.items() if registry._built_in(part)}
         registry._parts = before[kind] | built_in
-        registry._ousted.clear()
     for name in [name for name in sys.modules if name.partition(".")[0] == "word_pool"]:
         del sys.modules[name]
 

@@ -11,28 +11,19 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 from polypool.infra.errors import InputError, unknown
 from polypool.infra.extras import needed
-from polypool.infra.fields import check_value
-from polypool.infra.limits import MOST_REPEATED
+from polypool.infra.fields import Rule, check_value, from_plain
 from polypool.infra.paths import FilePath, ModelName, located
-from polypool.infra.registry.discovery import (
-    annotated,
-    described,
-    load_quietly,
-    origin,
-    place,
-    registered,
-    target,
-)
 from polypool.infra.spec import Spec, load_part, refuse_untrusted
 
 __all__ = ["KINDS", "Listed", "Registry", "Spec"]
@@ -43,6 +34,8 @@ _PATHS = {"FilePath": FilePath, "ModelName": ModelName}
 """Types of parameters that are or may be paths, by the names in annotations."""
 _PLAIN = {"int": int, "float": float, "bool": bool, "str": str, **dict.fromkeys(_PATHS, str)}
 """Types of parameters that are checked, by the names in annotations."""
+MOST_REPEATED = 1000
+"""Upper bound of layers and iterations of a part."""
 _REPEATED = ("layers", "iterations")
 """Parameters that count repetitions, such as layers."""
 
@@ -54,6 +47,14 @@ class Listed:
     name: str
     origins: tuple[str, ...]
     error: str
+
+
+class _Unimported(NamedTuple):
+    """A built-in part: its module, its Python name and its file."""
+
+    module: str
+    attribute: str
+    source: Path
 
 
 class Registry:
@@ -85,8 +86,7 @@ class Registry:
         self.group = f"polypool.{plural or kind + 's'}"
         self.decorator = decorator or f"{self.group.partition('.')[2].upper()}.register"
         self._parts: dict[str, Any] = {}
-        self._files: dict[str, tuple[str, str, Path]] = {}  # module, attribute and file of the built-in parts
-        self._ousted: dict[str, Any] = {}
+        self._files: dict[str, _Unimported] = {}
         self._plugins: dict[str, list[EntryPoint]] = {}
         self._discovered = False
 
@@ -95,19 +95,17 @@ class Registry:
         return self.group.partition(".")[2].replace("_", " ")
 
     def register(self, name: str) -> Callable[[T], T]:
-        """Register a class or function as `name`; a taken name is an error.
-
-        If a plug-in was imported first with the name of a built-in part, using that name is the error.
-        """
+        """Register a class or function as `name`; a taken name is an error."""
 
         def add(part: T) -> T:
             known = self._parts.get(name)
+            if not self._built_in(part):
+                self._discover()
+                known = known or self._files.get(name)
             if known is not None and place(known) != place(part):
-                if not self._built_in(part) or self._built_in(known):
-                    raise InputError(
-                        f"two {self.plural} are called {name!r}: {place(known)} and {place(part)}; rename one of them"
-                    )
-                self._ousted[name] = known
+                raise InputError(
+                    f"two {self.plural} are called {name!r}: {place(known)} and {place(part)}; rename one of them"
+                )
             self._parts[name] = part
             return part
 
@@ -121,8 +119,7 @@ class Registry:
     def built_in(self) -> list[str]:
         """Return the names of polypool's own parts, independent of plug-ins."""
         self._discover()
-        own = (name for name, part in {**self._parts, **self._ousted}.items() if self._built_in(part))
-        return sorted({*self._files, *own})
+        return sorted({*self._files, *(name for name, part in self._parts.items() if self._built_in(part))})
 
     def usable(self) -> Iterator[tuple[str, Any]]:
         """Yield each usable name with its part."""
@@ -162,18 +159,18 @@ class Registry:
     def _named(self, name: str) -> Any:
         self._discover()
         if name in self._files:
-            module, attribute, _ = self._files[name]
-            self.register(name)(getattr(importlib.import_module(module), attribute))
+            found = self._files[name]
+            self.register(name)(getattr(importlib.import_module(found.module), found.attribute))
         part, points = self._parts.get(name), self._plugins.get(name, [])
         if part is None and not points:
             raise unknown(self.kind, name, self.names())
-        if len(points) > 1 or name in self._ousted:
+        if len(points) > 1:
             raise self._two(name)
         if points and (part is None or target(points[0]) != place(part)):
             by = f" (plugged in as {name!r} by {origin(points[0]).partition(' (')[0]})"
-            part_of_plugin = load_part(target(points[0]), kind=self.kind, origin=by)
-            part = self._parts.setdefault(name, part_of_plugin)  # its module may have registered it
-            if part is not part_of_plugin:
+            plugged = load_part(target(points[0]), kind=self.kind, origin=by)
+            part = self._parts.setdefault(name, plugged)  # its module may have registered it
+            if part is not plugged:
                 raise self._two(name)
         return part
 
@@ -190,10 +187,14 @@ class Registry:
         return found
 
     def _origins(self, name: str) -> tuple[str, ...]:
-        points = self._plugins.get(name, [])
-        parts = [part for part in (self._parts.get(name), self._ousted.get(name)) if part is not None]
-        plugged = [load_quietly(point) for point in points] if parts else []
-        own = ["built in" if self._built_in(part) else place(part) for part in parts if part not in plugged]
+        points, plugged = self._plugins.get(name, []), []
+        for point in points:
+            with suppress(InputError):
+                plugged.append(load_part(target(point)))
+        part = self._parts.get(name)
+        own = (
+            () if part is None or part in plugged else ("built in" if self._built_in(part) else place(part),)
+        )
         return (*own, *map(origin, points))
 
     def build(self, spec: str | Spec, *args: Any, **arguments: Any) -> Any:
@@ -245,7 +246,8 @@ class Registry:
         """
         self._discover()
         if name in self._files:
-            found = dict(annotated(self._files[name][2]))
+            # such as `weights: FilePath`
+            found = dict(re.findall(r"\b(\w+): (FilePath|ModelName)\b", self._files[name].source.read_text()))
         else:
             parameters = inspect.signature(self.get(name)).parameters.values()
             found = {each.name: each.annotation for each in parameters}
@@ -288,8 +290,12 @@ class Registry:
                         continue
                     file = f"{module.name}/__init__.py" if module.ispkg else f"{module.name}.py"
                     source = Path(folder, file)
-                    for name, attribute in registered(source, self.decorator) if source.is_file() else ():
-                        self._files[name] = f"{package}.{module.name}", attribute, source
+                    registered = (
+                        rf"""^@{re.escape(self.decorator)}\(\s*["'](.+?)["'](?:.*\n)+?(?:class|def) (\w+)"""
+                    )
+                    text = source.read_text() if source.is_file() else ""
+                    for name, attribute in re.findall(registered, text, re.MULTILINE):
+                        self._files[name] = _Unimported(f"{package}.{module.name}", attribute, source)
         for point in entry_points(group=self.group):
             same = self._plugins.setdefault(point.name, [])
             if all(target(point) != target(other) for other in same):
@@ -304,6 +310,32 @@ class Registry:
             f"two {self.plural} are called {name!r}: {' and '.join(self._origins(name))}; rename or uninstall one of "
             "them, or name the one that is meant as module:Name"
         )
+
+
+def place(part: Any) -> str:
+    """Return `module:Name` of a part, or of the class of an object."""
+    if isinstance(part, _Unimported):
+        return f"{part.module}:{part.attribute}"
+    named = part if hasattr(part, "__qualname__") else type(part)
+    return f"{named.__module__}:{named.__qualname__}"
+
+
+def target(point: EntryPoint) -> str:
+    """Return the `module:Name` of an entry point."""
+    return "".join(point.value.split())
+
+
+def origin(point: EntryPoint) -> str:
+    """Return the package, version and target of an entry point."""
+    package = f"{point.dist.name} {point.dist.version}" if point.dist else "a package"
+    return f"{package} ({target(point)})"
+
+
+def described(part: Any) -> str:
+    """Return the kind of object that a part is, for a message."""
+    if isinstance(part, type):
+        return f"the class {part.__name__}"
+    return "a function" if callable(part) else f"a value of type {type(part).__name__}"
 
 
 def _nested(value: str, change: Callable[[str, Any], str]) -> str:
@@ -388,3 +420,45 @@ KINDS = {
     "recipe": RECIPES,
 }
 """Every registry, by its kind on the command line."""
+
+ORIGINS = "plugins"
+"""Key in the JSON of a run; absent if all parts are built in."""
+_NAME = Rule("a package name", lambda text: text.replace("-", "_").replace(".", "_").isidentifier())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Origin:
+    """A part by its kind, a key of `KINDS`, and its name, with the package that provides it."""
+
+    kind: str
+    name: str
+    package: Annotated[str, _NAME]
+    version: str
+
+
+def origins(specs: Iterable[str]) -> list[dict[str, str]]:
+    """Return the origins of the plugged-in parts in specs, as JSON."""
+    names, points = {Spec.parse(spec).name for spec in specs if spec}, entry_points()
+    return [
+        asdict(Origin(kind=kind, name=point.name, package=point.dist.name, version=point.dist.version))
+        for kind, registry in KINDS.items()
+        for point in points.select(group=registry.group)
+        if point.dist and point.name in names
+    ]
+
+
+def without_origins(values: Any, *, where: str) -> Any:
+    """Return the JSON of a run without its origins.
+
+    Raises:
+        InputError: invalid origins, or a package that is not installed.
+    """
+    if not isinstance(values, dict) or ORIGINS not in values:
+        return values
+    for of in from_plain(tuple[Origin, ...], values[ORIGINS], where=f"{where}: {ORIGINS}"):
+        if of.kind in KINDS and of.name not in KINDS[of.kind].names():
+            raise InputError(
+                f"{where}: the {of.kind} {of.name!r} came from the package {of.package} {of.version}, which is not "
+                f"installed: pip install {of.package}, if that is a package that you trust"
+            )
+    return {name: value for name, value in values.items() if name != ORIGINS}
