@@ -26,7 +26,10 @@ RECIPE = "coco_mini_dinov2_minilm"
 
 
 def write_data(folder: Path, counts: dict[str, int]) -> None:
-    """Write a corpus of so many images of each split with two stores, and the same numbers as the script reads them."""
+    """Write a corpus of so many images of each split with two stores, and the same numbers as the script reads them.
+
+    A caption has some vectors of its image.
+    """
     split_I = np.repeat([*counts], [*counts.values()])
     texts = [f"{image} {number}" for image in range(len(split_I)) for number in range(CAPTIONS)]
     items = (
@@ -37,12 +40,13 @@ def write_data(folder: Path, counts: dict[str, int]) -> None:
     cells_I = np.full(len(split_I), CELLS)
     length_T = np.random.default_rng(0).integers(8, 21, size=len(texts))
     feature_store(folder / "cells", cells_I, dim=DIM, statistics=True)
-    feature_store(folder / "tokens", length_T, dim=DIM, ids=[*map(text_id, texts)])
-    for name, size_S in (("images", cells_I), ("texts", length_T)):
-        x_PF = np.concatenate([*feature_sets(size_S, dim=DIM)])
+    image_I, image_T = np.arange(len(cells_I)), np.repeat(np.arange(len(cells_I)), CAPTIONS)
+    feature_store(folder / "tokens", length_T, dim=DIM, ids=[*map(text_id, texts)], of_S=image_T)
+    for name, size_S, of_S in (("images", cells_I, image_I), ("texts", length_T, image_T)):
+        x_PF = np.concatenate([*feature_sets(size_S, dim=DIM, of_S=of_S)])
         np.savez(folder / f"{name}.npz", x=x_PF, first=np.concatenate(([0], size_S.cumsum())))
     places = {split: np.flatnonzero(split_I == split) for split in counts}
-    np.savez(folder / "splits.npz", image=np.repeat(np.arange(len(split_I)), CAPTIONS), **places)
+    np.savez(folder / "splits.npz", image=image_T, **places)
 
 
 def cost(words: Sequence[str], folder: Path, *, times: int = 1) -> float:

@@ -7,10 +7,17 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+
+
+class Measured(NamedTuple):
+    """Ours, in its unit, and ours / reference."""
+
+    ours: float
+    ratio: float
 
 
 def compare(
@@ -20,8 +27,8 @@ def compare(
     *,
     rounds: int,
     unit: str = "ms",
-) -> float:
-    """Measure both sides in every round, so that other work on the machine affects both; print and return the ratio.
+) -> Measured:
+    """Measure both sides in every round, so that other work on the machine affects both; print the ratio.
 
     Args:
         name: what is measured, and against what.
@@ -30,7 +37,7 @@ def compare(
         unit: of the numbers.
 
     Returns:
-        The median over the rounds of ours / reference.
+        Medians over the rounds.
     """
     value_2R = np.empty((2, rounds))
     for number in range(rounds):
@@ -43,7 +50,7 @@ def compare(
         f"({ratio_R.min():.2f}-{ratio_R.max():.2f})",
         flush=True,
     )
-    return float(np.median(ratio_R))
+    return Measured(float(own), float(np.median(ratio_R)))
 
 
 def milliseconds(work: Callable[[], Any], *, repeats: int = 1) -> Callable[[int], float]:

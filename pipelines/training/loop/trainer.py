@@ -178,15 +178,15 @@ class Trainer:
             InputError: the loss became NaN or infinite, or no score on `val` was finite.
         """
         with own_stream(self.device):
-            if self.device.type == "cuda" and self.run.data.on_device == "auto":
-                for split in ("train", "val"):
-                    for inputs in getattr(self.adapter.data(split), "stored", ()):
-                        inputs.keep_on(self.device, most=RESIDENT * torch.cuda.mem_get_info(self.device)[0])
-            self.capture()
+            self.use_device()
             return self._train()
 
-    def capture(self) -> None:
-        """Run further steps as CUDA graphs if possible; otherwise, on a GPU, print a note with the reason."""
+    def use_device(self) -> None:
+        """Keep stored features on a GPU if they fit, and run further steps as CUDA graphs, or note why not."""
+        if self.device.type == "cuda" and self.run.data.on_device == "auto":
+            for split in ("train", "val"):
+                for inputs in getattr(self.adapter.data(split), "stored", ()):
+                    inputs.keep_on(self.device, most=RESIDENT * torch.cuda.mem_get_info(self.device)[0])
         reason = why_not(self.run.optim, self.optimizer, self.device)
         put_rates(self.optimizer, self.device, captured=not reason)
         if not reason:
