@@ -49,9 +49,9 @@ def sweep(experiment: str, data: Sequence[str], *words: str, gpu: bool) -> float
     """
     flags = [word for pair in zip(("--corpus", "--features", "--texts"), data, strict=True) for word in pair]
     started = time.perf_counter()
+    what = ["--recipes", RECIPE, "--experiment", experiment, *words, "--concurrent", "1", "--no-figures"]
     subprocess.run(
-        [sys.executable, "-m", "polypool", "sweep", "--recipes", RECIPE, "--experiment", experiment]
-        + [*words, "--concurrent", "1", "--no-figures", *flags],
+        [sys.executable, "-m", "polypool", "sweep", *what, *flags],
         env=os.environ | ({} if gpu else {"CUDA_VISIBLE_DEVICES": ""}),
         stdout=subprocess.DEVNULL,
         check=True,
@@ -75,7 +75,8 @@ def measure(folder: Path, data: Sequence[str], *, quick: bool) -> float:
     )
     for experiment, gpu in (("same_gpu", True), ("same_cpu", False)):
         sweep(experiment, data, "--aggregators", *ON_CPU[: len(names)], "--seeds", str(seeds), gpu=gpu)
-        print(f"{'GPU' if gpu else 'CPU'}:\n{pp.compare(experiment).to_string(max_cols=8)}")
+        scores = pp.compare(experiment)[["row", "mean", "deviation", "seeds"]]
+        print(f"{'GPU' if gpu else 'CPU'}:\n{scores.to_string(index=False)}")
     return (took - first) / (rows - 1)
 
 
