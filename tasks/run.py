@@ -109,8 +109,8 @@ class Data:
     features: Annotated[str, short("--features")] = ""
     """Folder of a feature store, or its URL; not used if the visual encoder reads pixels."""
     extractor: Part = ""
-    """Backbone that the recipe's features are of, such as `resnet(size=224)`, or the reader of published ones, such as
-    `butd`: a store that `extract` made with another is refused; empty for any. Stores of published files are taken."""
+    """Backbone of the recipe's features, such as `resnet(size=224)`, or the reader of published ones, such as `butd`.
+    `train` prints a note and tags the run if `extract` made the store with another backbone; empty for any."""
     texts: Annotated[str, short("--texts")] = ""
     """Folder of a store of text features, or its URL; not used if the text encoder reads words."""
     missing: Literal["error", "skip"] = "error"

@@ -51,8 +51,7 @@ from polypool.infra.store.manifest import NAME as MANIFEST
 from polypool.infra.store.manifest import Manifest
 from polypool.infra.store.writer import ColumnsWriter, with_columns
 from polypool.infra.video import SECONDS, BadVideo, Frame, VideoReaders, choose_decoder, describe_decoder
-from polypool.tasks.datasets.corpus import Corpus, QuestionCorpus, open_corpus
-from polypool.tasks.datasets.corpus import Image as ImageRow
+from polypool.tasks.datasets.corpus import Corpus, Item, QuestionCorpus, open_corpus
 from polypool.tasks.datasets.readers.folders import VIDEOS
 
 if TYPE_CHECKING:
@@ -388,7 +387,7 @@ class Text:
     text: str
 
 
-_Item = ImageRow | Text
+_Item = Item | Text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -596,16 +595,16 @@ def texts_of(corpus: Corpus | QuestionCorpus, split: str, *, limit: int | None) 
     yield from (Text(id=text_id(line), split=split, text=line) for line in lines)
 
 
-def _images(corpus: Corpus | QuestionCorpus, split: str, limit: int | None) -> Iterator[ImageRow]:
+def _images(corpus: Corpus | QuestionCorpus, split: str, limit: int | None) -> Iterator[Item]:
     for id, path, sha256 in islice(corpus.paths(split), limit):
-        yield ImageRow(id=id, split=split, path=path, sha256=sha256)
+        yield Item(id=id, split=split, path=path, sha256=sha256)
 
 
 def _batch(corpus: Corpus | QuestionCorpus, items: list[_Item]) -> Batch:
     batch: Batch = {"ids": [item.id for item in items]}
     if texts := [item.text for item in items if isinstance(item, Text)]:
         return batch | {"texts": texts}
-    images = [item for item in items if isinstance(item, ImageRow)]
+    images = [item for item in items if isinstance(item, Item)]
     return batch | {
         "paths": [str(corpus.image_path(image)) for image in images],
         "digests": [image.sha256 for image in images],

@@ -24,7 +24,7 @@ class Features:
         x_ND: `(N, D)`.
         where: its place in the source, for messages.
         columns: extra columns, `(N, C)` each, by name; the same names for all sets of a reader.
-        odd: a warning about it; it is stored all the same.
+        odd: a warning about the set, which is stored nevertheless.
     """
 
     id: str
@@ -35,7 +35,7 @@ class Features:
 
     @classmethod
     def with_boxes(cls, id: str, x_ND: np.ndarray, box_N4: np.ndarray | None, *, where: str) -> Features:
-        """Return a set with its boxes as a column; where there are none, with zeros and a warning."""
+        """Return a set with its boxes as a column; without boxes, with zeros and a warning."""
         boxes = np.zeros((len(x_ND), 4), np.float32) if box_N4 is None else box_N4
         odd = "boxes that cannot be read; zeros are stored" if box_N4 is None else ""
         return cls(id=id, x_ND=x_ND, where=where, columns={BOXES: boxes}, odd=odd)
@@ -47,12 +47,12 @@ class Reading:
 
     Attributes:
         of: whether the rows are items with captions (`Item`), or questions (`Question`); a `FeatureReader`'s are sets.
-        rows: each an `Item`, `Question` or `Features`, in the order in which they are written, with what cannot be
-            used or is odd (`Skipped`, `Flagged`).
-        source: the files (`infra.files.identity`) and settings that decide what is read; anything that JSON can hold.
+        rows: each an `Item`, `Question` or `Features`, in the order of writing; `Skipped` for unusable ones, `Flagged`
+            for warnings.
+        source: the input files (`infra.files.identity`) and the settings that affect the rows; any JSON value.
         images: the folder that relative paths of pictures or videos start from, and that no path leaves.
-        published: the data sets that these may be; empty where that cannot be known.
-        notes: lines that are printed before the rows are read, such as what was guessed.
+        published: published data sets whose counts are compared; empty if none can be named.
+        notes: lines printed before the rows are read, such as guessed columns.
     """
 
     of: Literal["captions", "questions"] = "captions"
@@ -88,17 +88,17 @@ class Reader(ABC):
 
     @abstractmethod
     def read(self) -> Reading:
-        """Return what the files hold.
+        """Read the files.
 
         Raises:
-            InputError: a file is missing, cut short or of another form, here or when the rows are read.
+            InputError: a missing, truncated or malformed file, here or when the rows are read.
         """
 
     def remarks(self, summary: CorpusSummary | QuestionSummary) -> Iterator[str]:
-        """Yield lines that are printed after the counts of what was written, such as how a split was made."""
+        """Yield lines printed after the counts of the corpus, such as the origin of a split."""
         yield from ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class FeatureReader(Reader):
-    """Reads one form of features into a store; its rows are `Features` and what cannot be used."""
+    """Reads one form of features into a store; its rows are `Features` and `Skipped`."""

@@ -1,6 +1,6 @@
-"""Annotations of others, read strictly: JSON, CSV line by line, lists of ids and `.npy`, never a pickle.
+"""Strict readers of third-party annotations: JSON, CSV, lists of ids and `.npy`, never a pickle.
 
-Of their values, paths stay in their folder, and texts can be shown on pages and terminals.
+Paths must stay in their folder, and texts lose control characters, so that pages and terminals can show them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _TYPES: dict[type, str] = {str: "string", int: "whole number", list: "list", dic
 _IDS = "a .json, .npy or .txt file of ids"
 _MOST_WORDS, _MOST_CHARACTERS = 1000, 10_000
 _CONTROL = re.compile(r"[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\u202a-\u202e\u2066-\u2069]+")
-"""Control characters that are no white space, and those that turn the direction of what follows."""
+"""Control characters other than white space, and marks that change the direction of text."""
 
 
 def read_form(
@@ -37,16 +37,16 @@ def read_form(
     lists: Sequence[str] = (),
     entry: Callable[[dict[str, Any]], Any] | None = None,
 ) -> Any:
-    """Return what a JSON file holds: an object in which these fields are lists, or a list where there are none.
+    """Read a JSON file: an object with lists in some fields, or a list.
 
     Args:
         path: the file.
-        what: what is expected, for messages.
-        lists: names of the fields.
-        entry: as of `read_json`.
+        what: expected content, for messages.
+        lists: names of the fields; empty for a list.
+        entry: as in `read_json`.
 
     Raises:
-        InputError: it is missing, cut short or of another form.
+        InputError: a missing, truncated or malformed file.
     """
     data = read_json(path, what=what, entry=entry)
     held = [data.get(name) for name in lists] if isinstance(data, dict) else [None if lists else data]
@@ -56,7 +56,7 @@ def read_form(
 
 
 def misfit(entry: Any, what: str, **kinds: type | tuple[type, ...]) -> str | None:
-    """Return why an entry of a JSON file, such as `an image`, lacks fields of these types, None where it has them."""
+    """Return why an entry of a JSON file, such as `an image`, lacks fields of these types; None if it has them."""
     if not isinstance(entry, dict):
         return f"{FORM}: {what} that is not an object"
     for name, kind in kinds.items():
@@ -69,14 +69,14 @@ def misfit(entry: Any, what: str, **kinds: type | tuple[type, ...]) -> str | Non
 
 
 def read_csv(path: str | Path, *, columns: Sequence[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield where each row is, and its values in some columns.
+    """Yield the place of each row (file and line) and its values in some columns.
 
     Args:
         path: a UTF-8 file, whose first row names its columns.
-        columns: those that are wanted.
+        columns: names of the wanted ones.
 
     Raises:
-        InputError: there is no such file, its header has not these columns, each once, or a row is damaged.
+        InputError: a missing file, a header without each of these columns exactly once, or a damaged row.
     """
     path = existing(path, what=f"a CSV file with the column(s) {', '.join(columns)}")
     with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
@@ -105,7 +105,7 @@ def read_csv(path: str | Path, *, columns: Sequence[str]) -> Iterator[tuple[str,
 
 
 def read_lines(path: str | Path, *, what: str) -> Iterator[str]:
-    """Yield the lines of a text file; bytes that are no UTF-8 are escaped; raises InputError where it is missing."""
+    """Yield the lines of a text file, with surrogate escapes for invalid UTF-8; a missing file is an InputError."""
     with existing(path, what=what).open(encoding="utf-8-sig", errors="surrogateescape") as file:
         yield from file
 
@@ -116,12 +116,12 @@ def read_ids(path: str | Path, *, what: str = _IDS) -> list[str]:
 
 
 def read_id_rows(path: str | Path, *, what: str = _IDS) -> list[tuple[str, Any]]:
-    """Return pairs of id and row: those of a JSON object `{id: row}`, or a list's ids and their places in it.
+    """Return pairs of id and row, from a JSON object `{id: row}` or a list of ids in the order of the rows.
 
-    A list is by its suffix one of JSON, an array, or words of a text file.
+    A list is JSON, a `.npy` array, or a text file of words, by its suffix.
 
     Raises:
-        InputError: it is missing or damaged, holds something else than ids, or is a pickle.
+        InputError: a missing or damaged file, content other than ids, or a pickle.
     """
     path = existing(path, what=what)
     if path.suffix in (".pkl", ".pickle"):
@@ -162,7 +162,7 @@ def map_array(path: str | Path, *, what: str) -> np.ndarray:
         what: its expected content, for messages.
 
     Raises:
-        InputError: there is no such file, it is damaged or shorter than its header says, or it holds pickled objects.
+        InputError: a missing or damaged file, one shorter than its header says, or pickled objects.
     """
     path = existing(path, what=what)
     try:
@@ -180,7 +180,7 @@ def map_array(path: str | Path, *, what: str) -> np.ndarray:
 
 
 def unreadable(path: Path, error: Exception) -> str:
-    """Return why numpy could not load a file, for a message."""
+    """Return the reason for a message after numpy failed to load a file."""
     with path.open("rb") as file:
         pickle = file.read(1) == b"\x80"
     objects = isinstance(error, ValueError) and (
@@ -190,7 +190,7 @@ def unreadable(path: Path, error: Exception) -> str:
 
 
 def wrong_path(path: Any, *, images: str | Path) -> str | None:
-    """Return why a path, absolute or below `images`, cannot be used, None where it can."""
+    """Return why a path, absolute or below `images`, is invalid; None if it is valid."""
     if not isinstance(path, str):
         return "a path that is not a string"
     if not is_unicode(path):
@@ -199,9 +199,9 @@ def wrong_path(path: Any, *, images: str | Path) -> str | None:
 
 
 def leaves(path: str, *, folder: str | Path) -> bool:
-    """Whether a path, absolute or below a folder, is that of a file outside; without a folder nothing is outside.
+    """Whether a path, absolute or relative to a folder, leaves that folder; False without a folder.
 
-    Links in the folder may lead anywhere: the folder's owner made them, but did not write the annotations.
+    Symbolic links in the folder may lead anywhere: the user made them, whereas others wrote the annotations.
     """
     if not folder or not (os.path.isabs(path) or os.pardir in path):
         return False
@@ -210,7 +210,7 @@ def leaves(path: str, *, folder: str | Path) -> bool:
 
 
 def wrong_text(text: Any, *, what: str) -> str | None:
-    """Return why a value cannot be a text, such as `a caption`; None where it can."""
+    """Return why a value is no text, such as `a caption`; None if it is one."""
     if not isinstance(text, str):
         return f"{what} that is not a string"
     if not is_unicode(text):
@@ -219,15 +219,15 @@ def wrong_text(text: Any, *, what: str) -> str | None:
 
 
 def printed(text: str) -> str:
-    """Return a text with spaces for control characters: pages and terminals may take these for commands."""
+    """Replace control characters, which pages and terminals may execute, by spaces."""
     return _CONTROL.sub(" ", text)
 
 
 def plain(text: Any, *, what: str) -> tuple[str, str | None]:
-    """Return a caption or question with one space between its words, and what is odd about it, None where nothing is.
+    """Return a caption or question with single spaces between its words, and a warning about it, or None.
 
-    What is no text is empty. One of more than 1,000 words, or 10,000 characters, is cut: a model reads a few dozen
-    words, and a file of another kind may be behind it.
+    A value other than a text becomes empty. A text of more than 1,000 words or 10,000 characters is cut: models read a
+    few dozen words, and such a text is probably a file of another kind.
     """
     if why := wrong_text(text, what=what):
         return "", why

@@ -1,6 +1,6 @@
-"""Judgments of people on COCO beyond its captions: Crisscrossed Captions and ECCV Caption.
+"""Human judgments on COCO beyond its captions: Crisscrossed Captions and ECCV Caption.
 
-Crisscrossed Captions: people's ratings, 0 to 5, of how alike two items of COCO's val or test split are.
+Crisscrossed Captions: human ratings, 0 to 5, of the similarity of two items of COCO's val or test split.
 
 `sits_{split}.csv` rates captions against images, `sts_{split}.csv` captions against captions, `sis_{split}.csv`
 images against images. Images are named by their files, `COCO_val2014_000000391895.jpg`, and captions by the `sentid`
@@ -9,11 +9,11 @@ of Karpathy's JSON, `COCO_val2014:sentid:648388`; here both are those numbers, t
 Source: Parekh et al., "Crisscrossed Captions: extended intramodal and intermodal semantic similarity judgments for
 MS-COCO", EACL 2021.
 
-ECCV Caption: right answers that COCO's test split has and does not know of, found by models and checked by people.
+ECCV Caption: correct matches in COCO's test split beyond its own pairs, found by models and verified by people.
 
 Two JSON files of the public package `eccv-caption` map a query's id to the ids of all its right answers:
-`eccv_image_to_caption.json` for 1,261 images and `eccv_caption_to_image.json` for 1,332 captions. Images have COCO's
-ids and captions those of its annotations, the `cocoid` and `sentid` of Karpathy's JSON.
+`eccv_image_to_caption.json` for 1,261 images and `eccv_caption_to_image.json` for 1,332 captions. The ids are COCO's:
+`cocoid` and `sentid` of Karpathy's JSON.
 
 Source: Chun et al., "ECCV Caption: correcting false negatives by collecting machine-and-human-verified image-caption
 associations for MS-COCO", ECCV 2022.
@@ -84,10 +84,10 @@ def cxc_files(folder: str | Path, split: str) -> dict[str, Path]:
 
 
 def read_cxc(folder: str | Path, split: str) -> Ratings:
-    """Read the ratings of a split, `val` or `test`; where there are not as many as published, that is printed.
+    """Read the ratings of a split, `val` or `test`; print a note if their number is not the published one.
 
     Raises:
-        InputError: a file is missing, has other columns or is cut short.
+        InputError: a missing or truncated file, or one with other columns.
     """
     rated = {kind: _read_ratings(path, _COLUMNS[kind]) for kind, path in cxc_files(folder, split).items()}
     counts = {kind: len(pairs) for kind, pairs in rated.items()}
@@ -141,10 +141,10 @@ def eccv_files(folder: str | Path | None) -> dict[str, Path]:
     """Return the two files by their direction.
 
     Args:
-        folder: that holds them; where None, that of the installed package.
+        folder: of the files; None for the installed package.
 
     Raises:
-        InputError: one is missing, or the package is.
+        InputError: a missing file or package.
     """
     if folder is None:
         spec = find_spec(_PACKAGE)
@@ -160,10 +160,10 @@ def eccv_files(folder: str | Path | None) -> dict[str, Path]:
 
 
 def read_eccv(folder: str | Path | None) -> Extended:
-    """Read both `eccv_files`; where there are not as many pairs as published, that is printed.
+    """Read both `eccv_files`; print a note if the number of pairs is not the published one.
 
     Raises:
-        InputError: a file or the package is missing, or a file is damaged or of another form.
+        InputError: a missing file or package, or a damaged or malformed file.
     """
     files = eccv_files(folder)
     read = {name: _read_answers(path) for name, path in files.items()}

@@ -1,6 +1,6 @@
-"""Corpora in one form, whatever format they were published in: images or videos with captions, or with questions.
+"""Corpora in one form for all published formats: images or videos with captions, or questions about images.
 
-On disk a corpus is an Arrow table beside a manifest that has its SHA-256. Questions have the answers of several people.
+On disk a corpus is an Arrow table and a manifest with its SHA-256. A question has the answers of several people.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ from polypool.infra.store.findings import (
 from polypool.tasks.datasets.annotations import leaves, plain, printed, wrong_path, wrong_text
 
 ALL = "all"
-"""Names all splits together wherever a split is read, unless one is called so."""
+"""Name of all splits together, unless a split has this name."""
 VERSION = 1
-"""The one that is written and can be read."""
+"""Version of the written and readable format."""
 _MOST_SPLITS = 100
 _FITTED = ("train", "val")  # a model is fitted to the first and chosen by the second
 
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
-    """Counts of a corpus: rows of each split, and what was left out or is odd, as `Findings` has it."""
+    """Counts of a corpus: rows of each split, skipped rows and warnings, the latter two in the form of `Findings`."""
 
     splits: dict[str, Annotated[int, at_least(1)]]
     skipped: dict[str, Any] = field(default_factory=dict)
@@ -63,15 +63,15 @@ class TableManifest(Summary):
 
 
 class StoredCorpus(ABC):
-    """A corpus on disk; open it with `open`. A kind of corpus says in `clean` and `key` what its rows keep.
+    """A corpus on disk; open it with `open`. Subclasses clean and identify rows by `clean` and `key`.
 
     Attributes:
         name: of its files, `<name>.arrow`, `<name>.json`, `<name>.skipped.jsonl` and `<name>.warnings.jsonl`.
         what: the corpus in messages, such as `a corpus`.
-        units: in messages, its rows and what each row has several of, such as `items` and `captions`.
-        texts: what a text is called, such as `captions`.
-        row: what messages put before a row's id.
-        media: the column that has the id of each row's picture or video.
+        units: names of the rows and of their parts in messages, such as `items` and `captions`.
+        texts: name of the texts, such as `captions`.
+        row: word before a row's id in messages.
+        media: the column with the id of each row's picture or video.
         schema: of the table; every row has an attribute for each field, among them `id`, `split` and `path`.
         batch: rows of a record batch.
         images: the manifest's key of the folder that relative paths start from.
@@ -96,22 +96,22 @@ class StoredCorpus(ABC):
     @staticmethod
     @abstractmethod
     def clean(row: Any, *, images: str | Path = "") -> Iterator[Any]:
-        """Yield what is wrong with a row (`Skipped`, `Flagged`), then the row with what is good, if anything is."""
+        """Yield the faults of a row (`Skipped`, `Flagged`), then the row with its valid parts, if it has any."""
 
     @staticmethod
     def distinct(row: Any, known: set[str]) -> Iterator[Any]:
-        """Yield the parts of a row whose ids are among those `known`, to which it adds its own, then the others."""
+        """Yield a `Skipped` for each part whose id is `known`, then the row with the others, whose ids become known."""
         yield row
 
     @staticmethod
     @abstractmethod
     def key(row: Any) -> str:
-        """Return what no two rows may share."""
+        """Return the unique key of a row."""
 
     @staticmethod
     @abstractmethod
     def shared(table: pa.Table) -> Iterator[Flagged]:
-        """Yield what two splits of a table share, beside files of pictures."""
+        """Yield content that two splits of a table share, except files of pictures."""
 
     @staticmethod
     @abstractmethod
@@ -130,11 +130,9 @@ class StoredCorpus(ABC):
     ) -> dict[str, Any]:
         """Write a corpus as `write_corpus` does, and return the fields of the summary.
 
-        The table comes first, then its manifest, and the lists of what was left out and is odd.
-
         Raises:
-            InputError: nothing usable came, the tolerance is exceeded (a corpus that was there stays as it was),
-                another process writes to the folder, or no space is left.
+            InputError: no usable row, or too many skipped ones (an existing corpus stays unchanged then), a folder that
+                another process writes to, or a full disk.
         """
         images = local(images, what=f"the folder of {cls.images}") if images else ""
         table_name, about_name, findings = f"{cls.name}.arrow", f"{cls.name}.json", Findings()
@@ -168,7 +166,7 @@ class StoredCorpus(ABC):
 
     @classmethod
     def _usable(cls, rows: Iterable[Any], findings: Findings, *, images: str | Path) -> Iterator[Any]:
-        """Yield the rows that are good and new, and log all others."""
+        """Yield the valid and new rows, and log all others."""
         seen, known, splits = set[str](), set[str](), set[str]()
         for entry in rows:
             for row in [entry] if isinstance(entry, Skipped | Flagged) else cls.clean(entry, images=images):
@@ -194,11 +192,10 @@ class StoredCorpus(ABC):
 
     @classmethod
     def open(cls, folder: str | Path | Url) -> Self:
-        """Open the corpus in `folder`, which may be a URL; its table is memory-mapped, from a copy of it.
+        """Open the corpus in a folder, or a local copy of the corpus at a URL; its table is memory-mapped.
 
         Raises:
-            InputError: there is none, it is half written or of another version, its bytes were changed, or a field of
-                its manifest is not what it has to be.
+            InputError: a missing, half-written or changed corpus, another version, or an invalid manifest.
         """
         folder = place(folder)
         about = folder / f"{cls.name}.json"
@@ -218,7 +215,7 @@ class StoredCorpus(ABC):
         return cls(folder, manifest, table)
 
     def only(self, ids: pa.Array | pa.ChunkedArray) -> Self:
-        """Return the corpus without the rows whose picture or video is none of these; `digest` stays that of all."""
+        """Return the corpus with the rows of these pictures or videos; its `digest` stays unchanged."""
         values = ids if isinstance(ids, pa.Array) else ids.combine_chunks()
         table = self._table.filter(pc.is_in(self._table[self.media], value_set=values))
         return type(self)(self.folder, replace(self.manifest, splits=_counts(table)), table)
@@ -239,20 +236,20 @@ class StoredCorpus(ABC):
         return pc.unique(self._table[self.media])
 
     def training_ids(self) -> Iterator[str]:
-        """Yield the ids of the pictures or videos of the split `train`; nothing where there is none."""
+        """Yield the ids of the pictures or videos of the split `train`, if the corpus has one."""
         if "train" in self.splits:
             yield from (id for (id,) in self.rows("train", self.media))
 
     @property
     def image_folder(self) -> str:
-        """The folder that relative paths of images start from; empty where there is none."""
+        """The folder that relative paths of images start from; may be empty."""
         return getattr(self.manifest, self.images)
 
     def image_path(self, row: Any) -> Path:
-        """Return where the image or video of a row is.
+        """Return the path of the image or video of a row.
 
         Raises:
-            InputError: the corpus has features alone, and no files.
+            InputError: the corpus names no files.
         """
         if not row.path:
             raise InputError(
@@ -261,19 +258,19 @@ class StoredCorpus(ABC):
         return Path(self.image_folder) / row.path
 
     def rows(self, split: str, *columns: str) -> Iterator[tuple[Any, ...]]:
-        """Yield some columns of a split's rows, in the order of the file; a few thousand rows are held at a time."""
+        """Yield some columns of a split's rows, in the order of the file, with one record batch in memory at a time."""
         self.check_split(split)
         for batch in self._table.select([*columns, "split"]).to_batches(max_chunksize=self.batch):
             chosen = self._of(batch, split)
             yield from zip(*(chosen[name].to_pylist() for name in columns), strict=True)
 
     def records(self, split: str) -> Iterator[dict[str, Any]]:
-        """Yield the rows of a split as the fields of what they were written from, in the order of the file."""
+        """Yield the rows of a split, in the order of the file, as the fields of `Item` or `Question`."""
         self.check_split(split)
         return self._records(self._of(self._table, split))
 
     def _of(self, table: Any, split: str) -> Any:
-        """Return the rows of a split of a table or batch."""
+        """Return the rows of a split in a table or batch."""
         every = split == ALL and ALL not in self.splits
         return table if every else table.filter(pc.equal(table["split"], split))
 
@@ -285,11 +282,16 @@ class StoredCorpus(ABC):
                 columns[name] = list(map(tuple, columns[name]))
         return (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
 
+    def _lengths(self, split: str, column: str) -> pa.ChunkedArray:
+        """Return the length of a list column in each row of a split."""
+        self.check_split(split)
+        return pc.list_value_length(self._of(self._table, split)[column])
+
     def _first(self, id: str) -> dict[str, Any]:
         """Return the first row of a picture or video.
 
         Raises:
-            InputError: there is none.
+            InputError: an unknown id.
         """
         place = pc.index(self._table[self.media], id).as_py()
         if place < 0:
@@ -298,21 +300,21 @@ class StoredCorpus(ABC):
         return next(self._records(self._table.slice(place, 1)))
 
     def check_split(self, split: str) -> None:
-        """Refuse a split that the corpus does not have, or that has nothing in it; so do all that read a split."""
+        """Raise InputError for a missing or empty split, as all methods that read a split do."""
         if not (self.splits.get(split) or split == ALL):
             counts = ", ".join(f"{name} ({count:,})" for name, count in self.splits.items())
             raise InputError(f"{self.folder}: no {self.units[0]} in the split {split!r}; there are {counts}")
 
 
 def _counts(table: pa.Table) -> dict[str, int]:
-    """Return the number of rows in each split, in the order in which splits begin."""
+    """Return the number of rows in each split, in the order of their first rows."""
     return {each["values"]: each["counts"] for each in pc.value_counts(table["split"]).to_pylist()}
 
 
 def shared_rows(frame: pd.DataFrame, column: str) -> Iterator[tuple[str, str, pd.DataFrame, pd.DataFrame]]:
-    """Yield a split that models learn from, another, and the rows of both whose values in a column they share.
+    """Yield a split that models are fitted to, another split, and the rows of each with values that both have.
 
-    Memorised samples would otherwise count as understood. Of train and val, models learn from train.
+    A model could memorise such values. Between train and val, it is fitted to train.
     """
     parts = {str(split): part for split, part in frame.groupby("split", sort=False)}
     for number, fitted in enumerate(_FITTED):
@@ -323,9 +325,9 @@ def shared_rows(frame: pd.DataFrame, column: str) -> Iterator[tuple[str, str, pd
 
 
 def shared_files(table: pa.Table, *, id: str) -> Iterator[Flagged]:
-    """Yield the pictures and videos that have the same bytes as another in a split that models learn from.
+    """Yield the pictures and videos with the same bytes as another in a split that models are fitted to.
 
-    The column `id` names the picture, and `sha256` is empty where there is no file.
+    The column `id` names the picture, and `sha256` is empty for a row without a file.
     """
     frame = table.select([id, "split", "sha256"]).to_pandas().drop_duplicates()
     for fitted, other, ours, theirs in shared_rows(frame[frame["sha256"] != ""], "sha256"):
@@ -347,15 +349,15 @@ class Item:
     Args:
         id: unique in the corpus, and the id of its features in a feature store.
         split: `train`, `val` to choose the best epoch, or `test`; others are kept, and scored with `--split NAME`.
-        captions: all of them, in the order of the source; at least one.
-        path: the image, absolute or below the corpus's folder of images; empty where there are only features.
-        caption_ids: the source's id of each caption; empty where it has none.
-        sha256: of the file; `write_corpus` finds it, empty where there is no file.
+        captions: all of them, in the order of the source; empty for an image of a `QuestionCorpus`.
+        path: the image, absolute or below the corpus's folder of images; empty for features without files.
+        caption_ids: the source's id of each caption; may be empty.
+        sha256: of the file; `write_corpus` computes it, empty without a file.
     """
 
     id: str
     split: str
-    captions: tuple[str, ...]
+    captions: tuple[str, ...] = ()
     path: str = ""
     caption_ids: tuple[str, ...] = ()
     sha256: str = ""
@@ -386,7 +388,7 @@ class Corpus(StoredCorpus):
 
     @staticmethod
     def clean(row: Item, *, images: str | Path = "") -> Iterator[Item | Skipped | Flagged]:
-        """Yield what is wrong with an item and its captions, then the item with the good ones, spaces normalised."""
+        """Yield the faults of an item and its captions, then the item with the valid ones, spaces normalised."""
         odd_split = wrong_id(row.split, what="a split")
         if why := wrong_id(row.id) or odd_split or wrong_path(row.path, images=images):
             yield Skipped(where=f"id {row.id!r:.60}", why=why, split="" if odd_split else row.split)
@@ -413,7 +415,7 @@ class Corpus(StoredCorpus):
 
     @staticmethod
     def distinct(row: Item, known: set[str]) -> Iterator[Item | Skipped]:
-        """Yield the captions whose ids others have, then the item without them."""
+        """Yield a `Skipped` for each caption whose id is taken, then the item without these captions."""
         if not row.caption_ids:
             yield row
             return
@@ -437,7 +439,7 @@ class Corpus(StoredCorpus):
 
     @staticmethod
     def shared(table: pa.Table) -> Iterator[Flagged]:
-        """Yield the captions that are also, letter by letter, in a split that models learn from."""
+        """Yield the captions that equal a caption of a split that models are fitted to."""
         frame = table.select(["id", "split", "captions"]).to_pandas().explode("captions")
         frame["number"] = frame.groupby(level=0).cumcount() + 1
         for fitted, other, _, found in shared_rows(frame, "captions"):
@@ -453,25 +455,23 @@ class Corpus(StoredCorpus):
         return {"captions": captions}, captions
 
     def paths(self, split: str) -> Iterator[tuple[str, str, str]]:
-        """Yield the id, path and SHA-256 of each image or video of a split, in their order, without holding all."""
+        """Yield the id, path and SHA-256 of each image or video of a split, in the order of the file."""
         return self.rows(split, "id", "path", "sha256")
 
     def captions(self, split: str) -> Iterator[Sequence[str]]:
-        """Yield the captions of each item of a split, in their order, without holding all."""
+        """Yield the captions of each item of a split, in the order of the file."""
         return (captions for (captions,) in self.rows(split, "captions"))
 
     def caption_counts(self, split: str) -> list[int]:
-        """Return how many captions each item of a split has, in their order."""
-        self.check_split(split)
-        table = self._table.filter(pc.equal(self._table["split"], split))
-        return pc.list_value_length(table["captions"]).to_pylist()
+        """Return the number of captions of each item of a split, in the order of the file."""
+        return self._lengths(split, "captions").to_pylist()
 
     def items(self, split: str) -> list[Item]:
-        """Return the items of a split, in the order of the file: seconds where they are hundreds of thousands."""
+        """Return the items of a split, in the order of the file; takes seconds for hundreds of thousands."""
         return [Item(**record) for record in self.records(split)]
 
     def find(self, id: str) -> Item:
-        """Return the item of an id, of any split; raises InputError where there is none."""
+        """Return the item of an id, of any split; raises InputError for an unknown id."""
         return Item(**self._first(id))
 
     def count(self, split: str) -> int:
@@ -491,14 +491,13 @@ def write_corpus(
     images: str | Path = "",
     tolerance: Tolerance = USUAL,
 ) -> CorpusSummary:
-    """Write a corpus from a stream of items: `corpus.arrow`, then `corpus.json`, and what was left out or is odd.
+    """Write a corpus from a stream of items: `corpus.arrow`, then `corpus.json`, and lists of skipped rows and flags.
 
-    Empty captions, items without captions, and all items of an id but the first are skipped and listed in
-    `corpus.skipped.jsonl`; captions without a word, or cut to 1,000, and pictures and captions that splits share are
-    listed in `corpus.warnings.jsonl`. A corpus that is there already is replaced.
+    `corpus.skipped.jsonl` lists empty captions, items without captions, and all items of an id but the first.
+    `corpus.warnings.jsonl` lists captions without a word or cut to 1,000, and pictures and captions in several splits.
+    An existing corpus is replaced.
 
-    A corpus from nothing, and features of its items, which a feature store keeps apart, by the items' ids;
-    `polypool.tasks.run.Run` shows how to train on them::
+    An example with a feature store, whose sets have the ids of the items (`polypool.tasks.run.Run` trains on them)::
 
         import numpy as np
         from polypool.infra.store import StoreWriter
@@ -517,15 +516,14 @@ def write_corpus(
             writer.close(statistics_of=[item.id for item in items if item.split == "train"])
 
     Args:
-        folder: the corpus; made where it does not exist.
-        items: what a reader yields.
-        source: reader and files; anything that JSON can hold.
+        folder: of the corpus; created if missing.
+        items: the rows of a reader.
+        source: reader and files; any JSON value.
         images: the folder that relative paths of items start from, and that no path leaves.
-        tolerance: what may be left out, by default a twentieth of the items and of the captions, and whether what is
-            odd is refused.
+        tolerance: limits on skipped rows, by default a twentieth of the items and of the captions, and on warnings.
 
     Raises:
-        InputError: nothing usable came, the tolerance is exceeded, or no space is left.
+        InputError: no usable item, too many skipped ones, or a full disk.
     """
     return CorpusSummary(**Corpus.write(folder, items, source=source, images=images, tolerance=tolerance))
 
@@ -539,12 +537,12 @@ class Question:
         split: `train`, `val`, `test`, or one without answers such as `test-dev`.
         image_id: the id of the image's features.
         question: its words.
-        path: the image, absolute or below the corpus's folder of images; empty where there are only features.
+        path: the image, absolute or below the corpus's folder of images; empty for features without files.
         question_type: its first words, as the source groups them; may be empty.
         answer_type: `yes/no`, `number` or `other`; may be empty.
-        answers: what people answered, raw, in the order of the source; none where the source has none.
-        label: the answer that most of them gave; empty where there are none.
-        sha256: of the image's file; `write_questions` finds it, empty where there is no file.
+        answers: raw human answers, in the order of the source; may be empty.
+        label: the most frequent of them; empty without answers.
+        sha256: of the image's file; `write_questions` computes it, empty without a file.
     """
 
     id: str
@@ -559,23 +557,13 @@ class Question:
     sha256: str = ""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Image:
-    """An image that questions of a split are about."""
-
-    id: str
-    split: str
-    path: str = ""
-    sha256: str = ""
-
-
 @dataclass(frozen=True, kw_only=True)
 class QuestionSummary(Summary):
     """Counts of a corpus of questions.
 
     Attributes:
         images: distinct images in each split.
-        answers: how many questions have so many answers, by the number as a string, as JSON has it.
+        answers: number of questions by their number of answers, a string as in JSON.
     """
 
     images: dict[str, int]
@@ -601,9 +589,9 @@ class QuestionCorpus(StoredCorpus):
 
     @staticmethod
     def clean(row: Question, *, images: str | Path = "") -> Iterator[Question | Skipped | Flagged]:
-        """Yield what is wrong with a question and its answers, then the question with those that are good.
+        """Yield the faults of a question and its answers, then the question with the valid answers.
 
-        In a question, runs of whitespace become one space; answers, types and the label lose control characters alone.
+        Runs of whitespace in a question become one space; answers, types and the label lose control characters only.
         """
         odd_split = wrong_id(row.split, what="a split")
         why = wrong_id(row.id) or wrong_id(row.image_id) or odd_split
@@ -637,12 +625,12 @@ class QuestionCorpus(StoredCorpus):
 
     @staticmethod
     def key(row: Question) -> str:
-        """Return the id; of a question without answers with its split, as those of test-dev are in test, too."""
+        """Return the id, with the split for a question without answers: test2015 repeats the questions of test-dev."""
         return "\0".join(("" if row.answers else row.split, row.id))
 
     @staticmethod
     def shared(table: pa.Table) -> Iterator[Flagged]:
-        """Yield the questions whose image has questions in a split that models learn from, too."""
+        """Yield the questions whose image also has questions in a split that models are fitted to."""
         frame = table.select(["id", "split", "image_id"]).to_pandas()
         for fitted, other, _, found in shared_rows(frame, "image_id"):
             for id, image in zip(found["id"], found["image_id"], strict=True):
@@ -654,7 +642,7 @@ class QuestionCorpus(StoredCorpus):
 
     @staticmethod
     def counts(table: pa.Table) -> tuple[dict[str, Any], int]:
-        """Return the distinct images of each split, how many questions have how many answers, and all answers."""
+        """Return the distinct images of each split, the questions by number of answers, and the sum of all answers."""
         images = (
             table.select(["split", "image_id"])
             .to_pandas()
@@ -669,10 +657,8 @@ class QuestionCorpus(StoredCorpus):
         return counts, int((sizes.index * sizes).sum())
 
     def answer_counts(self, split: str) -> dict[int, int]:
-        """Return how many questions of a split have how many answers."""
-        self.check_split(split)
-        answers = self._table.filter(pc.equal(self._table["split"], split))["answers"]
-        sizes = pc.value_counts(pc.list_value_length(answers)).to_pylist()
+        """Return the number of questions of a split by their number of answers."""
+        sizes = pc.value_counts(self._lengths(split, "answers")).to_pylist()
         return {each["values"]: each["counts"] for each in sizes}
 
     def questions(self, split: str) -> list[Question]:
@@ -680,28 +666,28 @@ class QuestionCorpus(StoredCorpus):
         return [Question(**record) for record in self.records(split)]
 
     def paths(self, split: str) -> Iterator[tuple[str, str, str]]:
-        """Yield the id, path and SHA-256 of each image of a split once, in their order, without holding them all."""
+        """Yield the id, path and SHA-256 of each image of a split once, in the order of the file."""
         seen = set[str]()
         for id, path, digest in self.rows(split, "image_id", "path", "sha256"):
             if id not in seen:
                 seen.add(id)
                 yield id, path, digest
 
-    def items(self, split: str) -> list[Image]:
+    def items(self, split: str) -> list[Item]:
         """Return the images that questions of a split are about, each once, in the order of the file."""
-        return [Image(id=id, split=split, path=path, sha256=sha256) for id, path, sha256 in self.paths(split)]
+        return [Item(id=id, split=split, path=path, sha256=sha256) for id, path, sha256 in self.paths(split)]
 
-    def find(self, id: str) -> Image:
-        """Return the image of an id, of any split; raises InputError where there is none."""
+    def find(self, id: str) -> Item:
+        """Return the image of an id, of any split; raises InputError for an unknown id."""
         row = self._first(id)
-        return Image(id=id, split=row["split"], path=row["path"], sha256=row["sha256"])
+        return Item(id=id, split=row["split"], path=row["path"], sha256=row["sha256"])
 
 
 def answers_of_corpus(folder: Path | Url) -> dict[int, int]:
-    """Return how many questions of the corpus in `folder` have how many answers, by its manifest alone.
+    """Return the number of questions of a corpus by their number of answers, from its manifest alone.
 
     Raises:
-        InputError: there is none, or it cannot be read.
+        InputError: a missing or invalid manifest.
     """
     about = folder / f"{QuestionCorpus.name}.json"
     manifest = from_plain(_QuestionManifest, read_json(about, what=QuestionCorpus.what), where=str(about))
@@ -716,14 +702,14 @@ def write_questions(
     images: str | Path = "",
     tolerance: Tolerance = USUAL,
 ) -> QuestionSummary:
-    """Write a corpus from a stream of questions: `questions.arrow`, `questions.json`, what was left out and is odd.
+    """Write a corpus from a stream of questions: `questions.arrow`, `questions.json`, lists of skipped rows and flags.
 
-    Empty questions and answers, and all questions of an id but the first are skipped and listed in
-    `questions.skipped.jsonl`; questions without a word, or cut to 1,000, and those whose image is in two splits are
-    listed in `questions.warnings.jsonl`. Questions without answers may be in several splits, as those of VQA's test-dev
-    are in its test split, too. A corpus that is there already is replaced.
+    `questions.skipped.jsonl` lists empty questions and answers, and all questions of an id but the first.
+    `questions.warnings.jsonl` lists questions without a word or cut to 1,000, and questions whose image is in two
+    splits. A question without answers may be in several splits, as VQA's test2015 repeats test-dev. An existing corpus
+    is replaced.
 
-    Args and errors are those of `polypool.tasks.datasets.corpus.write_corpus`.
+    Args and errors: see `polypool.tasks.datasets.corpus.write_corpus`.
     """
     return QuestionSummary(
         **QuestionCorpus.write(folder, questions, source=source, images=images, tolerance=tolerance)
@@ -731,26 +717,26 @@ def write_questions(
 
 
 def open_corpus(folder: str | Path | Url) -> Corpus | QuestionCorpus:
-    """Open the corpus in `folder`, which may be a URL, whichever it is.
+    """Open the corpus of captions or of questions in a folder or at a URL.
 
     Both have `splits`, `digest`, `ids` (of images or videos), `items(split)` (with `id`, `split` and `path`) and
     `image_path(item)`.
 
     Raises:
-        InputError: there is none, there are two, or it cannot be read.
+        InputError: no corpus, two corpora, or an invalid one.
     """
     folder = place(folder)
     captions, questions = (folder / f"{kind.name}.json" for kind in (Corpus, QuestionCorpus))
     if (has_questions := exists(questions)) and exists(captions):
         raise InputError(
-            f"{folder}: has both {captions.name} and {questions.name}; keep each corpus in a folder of its own"
+            f"{folder}: has both {captions.name} and {questions.name}; keep each corpus in a separate folder"
         )
     return QuestionCorpus.open(folder) if has_questions else Corpus.open(folder)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PicturedItem:
-    """An image or video of a split as a page shows it; where there is no file, by its first caption."""
+    """An image or video as a page shows it; without a file, by its first caption."""
 
     id: str
     file: Path | None
@@ -758,17 +744,17 @@ class PicturedItem:
 
 
 def pictured(corpus: Corpus | QuestionCorpus, item: Item | Question) -> PicturedItem:
-    """Return an item, or the image that a question is about, as a page shows it."""
+    """Return an item, or the image of a question, as a page shows it."""
     file = media_file(corpus, item)
     if isinstance(item, Item):
         return PicturedItem(id=item.id, file=file, caption=item.captions[0])
     return PicturedItem(id=item.image_id, file=file)
 
 
-def media_file(corpus: Corpus | QuestionCorpus, item: Item | Image | Question) -> Path | None:
-    """Return the file of an item, or of the image that a question is about.
+def media_file(corpus: Corpus | QuestionCorpus, item: Item | Question) -> Path | None:
+    """Return the file of an item, or of the image of a question.
 
-    None where the item names none, it is gone, or it is outside the corpus's folder of images.
+    None if the item names no file, or one that is missing or outside the corpus's folder of images.
     """
     if not item.path or leaves(item.path, folder=corpus.image_folder):
         return None

@@ -1,4 +1,4 @@
-"""Published features into a feature store: the files that they come in, the axes of arrays, ids, and the store."""
+"""Published features into a feature store: input files, axes of arrays, ids, and the store."""
 
 from __future__ import annotations
 
@@ -44,20 +44,20 @@ def write_features(
     replace: bool = False,
     stored: Set[str] = frozenset(),
 ) -> Manifest:
-    """Write a store of what a reader yields; all sets must be as wide as the first.
+    """Write a store of the sets of a reader; all must be as wide as the first.
 
-    Unfinished work of another `ingest` in the folder gives way.
+    Unfinished work of another `ingest` in the folder is replaced.
 
     Args:
-        folder, source, dtype, shard_bytes: as of `StoreWriter`.
-        sets: what a reader yields.
-        tolerance: what may be left out or odd.
-        training: ids of the training split, of whose sets the manifest gets the statistics.
-        replace: a complete store in the folder gives way, too.
+        folder, source, dtype, shard_bytes: as in `StoreWriter`.
+        sets: of a reader.
+        tolerance: limits on skipped sets and warnings.
+        training: ids of the training split, for the statistics in the manifest.
+        replace: also replace a complete store in the folder.
         stored: ids of a complete store in the folder, to which the others are added; see `stored_ids`.
 
     Raises:
-        InputError: nothing usable came, the tolerance is exceeded, the folder holds another store, or no space is left.
+        InputError: no usable set, too many skipped ones, another store in the folder, or a full disk.
     """
     sets = iter(sets)
     skipped, first = _first(sets)
@@ -95,7 +95,7 @@ def write_features(
 
 
 def stored_ids(folder: str | Path | Url) -> frozenset[str]:
-    """Return the ids of the complete store in a folder; none where there is no store."""
+    """Return the ids of the complete store in a folder; empty without a store."""
     try:
         return frozenset(FeatureStore.open(folder).ids.to_pylist())
     except (AbsentError, MissingError):
@@ -103,10 +103,10 @@ def stored_ids(folder: str | Path | Url) -> frozenset[str]:
 
 
 def _extended(source: dict[str, Any], folder: str | Path | Url) -> dict[str, Any]:
-    """Return the source of the store in a folder with the files of another source.
+    """Return the source of the store in a folder, with the files of another source added.
 
     Raises:
-        InputError: the store was made otherwise, such as by another reader.
+        InputError: the settings differ, such as the reader.
     """
     there, now = Manifest.read(folder).source, json.loads(json.dumps(source))
     own = ("files", "corpus")
@@ -120,7 +120,7 @@ def _extended(source: dict[str, Any], folder: str | Path | Url) -> dict[str, Any
 
 
 def _first(sets: Iterator[Features | Skipped]) -> tuple[list[Skipped], Features | None]:
-    """Take what comes up to the first set that has any numbers."""
+    """Take entries up to the first set with any numbers."""
     skipped: list[Skipped] = []
     for entry in sets:
         if isinstance(entry, Features) and entry.x_ND.size:
@@ -151,9 +151,9 @@ PATTERNS = {
     "butd": r"\.tsv(\.\d+)?$",
     "hdf5": r"\.(h5|hdf5?)$",
 }
-"""Names of the files that a form reads."""
+"""Names of the files of each form."""
 OTHER_WIDTH = "vectors of another width than {}, which most have"
-"""Why a set is skipped, with the width."""
+"""Reason for a skipped set, with the width."""
 _WIDTHS = (256, 384, 512, 640, 768, 1024, 1152, 1280, 1408, 1536, 2048, 3072, 4096)  # of backbones
 _MOST_REGIONS, _LARGEST_SIDE = 100, 64  # of bottom-up attention, and of maps
 _BLOCK = 64 << 20  # bytes of rows that are mapped at a time
@@ -162,16 +162,16 @@ _BLOCK = 64 << 20  # bytes of rows that are mapped at a time
 def files_of(
     file: Sequence[Path], dir: Path | None, *, pattern: str, what: str, deep: bool = True
 ) -> list[Path]:
-    """Return the files that `--file` names, or those in the folder `--dir` whose names match a pattern, sorted.
+    """Return the files named by `--file`, or the files in the folder `--dir` whose names match a pattern, sorted.
 
     Args:
-        file, dir: of which one is given.
+        file, dir: exactly one is given.
         pattern: of the names of files in the folder.
-        what: they are, for messages.
-        deep: whether its sub-folders are looked through, too.
+        what: description of the files, for messages.
+        deep: whether subfolders are searched, too.
 
     Raises:
-        InputError: both or neither are given; a file or the folder is missing; or the folder has no such file.
+        InputError: both or neither given, a missing file or folder, or a folder without such files.
     """
     if bool(file) == (dir is not None):
         raise InputError(f"name {what} by --file FILE [FILE ...], or the folder of them by --dir DIR")
@@ -185,7 +185,7 @@ def files_of(
     if found := [name for name in names if re.search(pattern, os.path.basename(name))]:
         return [folder / name for name in found]
     others = (form for form, other in PATTERNS.items() if any(re.search(other, name) for name in names))
-    hint = "".join(f"; `polypool ingest {form} --dir` reads what it has" for form in others)
+    hint = "".join(f"; `polypool ingest {form} --dir` reads its files" for form in others)
     if single := next((name for name in names if name.endswith((".pkl", ".pickle", ".csv"))), ""):
         hint += f"; `polypool ingest arrays --file {folder / single}` may read that"
     raise InputError(f"{folder}: nothing usable was found: no {what} among its {len(names):,} files{hint}")
@@ -202,14 +202,14 @@ class FileReader(FeatureReader):
 
 
 class Shape(NamedTuple):
-    """The shape of the array of one image or video, and the number of its elements where that is known."""
+    """The shape of the array of one image or video, and the number of its elements if it is known."""
 
     axes: tuple[int, ...]
     count: int | None = None
 
     @property
     def squeezed(self) -> tuple[int, ...]:
-        """Without leading axes of one, as far as two are left."""
+        """The shape without leading axes of size one; at least two axes stay."""
         axes = self.axes
         while len(axes) > 2 and axes[0] == 1:
             axes = axes[1:]
@@ -237,13 +237,13 @@ class Shape(NamedTuple):
 class Axes:
     """How arrays become sets `(N, D)`.
 
-    The last axis is D and all others are elements: so `(N, D)`, `(1, N, D)`, a grid `(H, W, D)` and a single vector
-    `(D,)`. With `first`, D is the third axis from the end, or the first of two. Where the number of elements is known
-    and is one of two axes, the other one is D, unless `last` says otherwise.
+    The last axis is D and all others are elements, as in `(N, D)`, `(1, N, D)`, a grid `(H, W, D)` and a single vector
+    `(D,)`. With `first`, D is the third axis from the end, or the first of two. If the known number of elements is one
+    of two axes, D is the other, unless `last` is set.
 
     Attributes:
-        first, last: which axis is said to be D.
-        usual: the width that most sets have, of equally many the first one's; None where there are none.
+        first, last: the axis D as given by the user.
+        usual: the most frequent width, the first one in a tie; None without sets.
     """
 
     first: bool = False
@@ -251,7 +251,7 @@ class Axes:
     usual: int | None = None
 
     def _axis(self, shape: Shape) -> int:
-        """Return which axis is D, from the end."""
+        """Return the axis D, counted from the end."""
         axes = shape.squeezed
         if shape.counted and not self.last:
             return -2 if axes[1] == shape.count else -1
@@ -262,7 +262,7 @@ class Axes:
         return shape.squeezed[self._axis(shape)]
 
     def set(self, x: np.ndarray, count: int | None = None) -> np.ndarray:
-        """Return an array as a set `(N, D)`, of so many elements where that is known."""
+        """Return an array as a set `(N, D)`; `count` is the number of elements if it is known."""
         shape = Shape(x.shape, count)
         x = np.moveaxis(x.reshape(shape.squeezed), self._axis(shape), -1)
         return x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
@@ -270,18 +270,18 @@ class Axes:
 
 @dataclass(frozen=True, kw_only=True)
 class ArrayReader(FileReader):
-    """A reader of arrays, whose axes may have another order."""
+    """A reader of arrays with axes in any order."""
 
     channels_first: bool = False
     """Arrays are (D, N), or (D, H, W) as convolutions give them; by default the last axis is the width D."""
     channels_last: bool = False
-    """The last axis is the width, even where it looks like a side of a map or a number of regions."""
+    """The last axis is the width, even if it looks like a side of a map or a number of regions."""
 
     def axes(self, shapes: Iterable[Shape], *, where: Any) -> Axes:
-        """Return how arrays of some shapes are read.
+        """Return the axes of arrays with some shapes.
 
         Raises:
-            InputError: most of them look as if D was not their last axis, and it is not said.
+            InputError: the last axis of most of them does not look like D, and no option names it.
         """
         if self.channels_first and self.channels_last:
             raise InputError("--channels-first and --channels-last contradict each other; give one")
@@ -300,7 +300,7 @@ class ArrayReader(FileReader):
 
 
 def named_rows(pairs: Iterable[tuple[str, Any]], count: int) -> Generator[Skipped, None, dict[int, str]]:
-    """Return the ids of rows 0 to `count` - 1; ids without a row of their own are yielded."""
+    """Return the ids of rows 0 to `count` - 1; yield ids without a row, or with the row of another id."""
     names: dict[int, str] = {}
     for id, row in pairs:
         if not isinstance(row, int) or not 0 <= row < count:
@@ -315,7 +315,7 @@ def named_rows(pairs: Iterable[tuple[str, Any]], count: int) -> Generator[Skippe
 def mapped_rows(path: Path, *, what: str, each: int = 1) -> Iterator[np.ndarray]:
     """Yield every `each`-th row of a `.npy` file.
 
-    It is mapped anew for each block: else every page that was read would count as memory in use.
+    Each block is mapped anew, because pages that were read count as used memory while they stay mapped.
     """
     rows = map_array(path, what=what)
     step = each * max(1, _BLOCK // max(1, rows[:each].nbytes))
@@ -344,12 +344,12 @@ def _number(id: str) -> str | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """What an id of features and an image or video of a corpus have in common.
+    """A rule that matches ids of features with the images or videos of a corpus.
 
     Attributes:
         name: for messages.
-        key: of an id; None where it has none.
-        of_path: whether the path of the corpus's file is compared, or its id.
+        key: returns the part of an id to compare, or None.
+        of_path: whether to compare the path of the corpus's file instead of its id.
     """
 
     name: str
@@ -357,7 +357,7 @@ class Rule:
     of_path: bool = False
 
     def ids(self, named: Sequence[tuple[str, str]]) -> dict[str, str]:
-        """Return ids of a corpus, each with the path of its file, by their keys; `_AMBIGUOUS` for a key of several."""
+        """Return the ids of a corpus by their keys, from pairs of id and path; `_AMBIGUOUS` for a shared key."""
         found: dict[str, str] = {}
         for id, path in named:
             key = self.key(path if self.of_path else id)
@@ -382,17 +382,17 @@ RULES = [
 
 
 class IdMatch:
-    """Features named as in a corpus, by the rule that fits most of them.
+    """Renames features to the ids of a corpus, by the rule that matches most of them.
 
     Args:
-        reader: of the features; some of them, or all where few fit, are read here to choose the rule.
-        corpus: has the ids.
-        min_matched: share of the images or videos that must have features, in each of train, val and test, and in
-            other splits in which any has.
-        stored: ids that have features before.
+        reader: of the features; a first part, or all if few match, is read to choose the rule.
+        corpus: with the ids.
+        min_matched: share of the images or videos that must have features, in train, val and test, and in any other
+            split with features.
+        stored: ids of features that are stored already.
 
     Raises:
-        InputError: no rule fits any id.
+        InputError: no rule matches any id.
     """
 
     def __init__(
@@ -416,20 +416,20 @@ class IdMatch:
                 break
         if seen and not hits:
             raise InputError(
-                f"{corpus.folder}: no features of its images or videos, whose ids are called "
-                f"{_few(corpus.ids.to_pylist())}, where those of the features are called {_few(seen)}: neither they "
-                "nor paths of files are equal, nor base names, with or without endings, nor numbers at their ends. "
-                "Name the column that has the features' ids by `ingest table --id-column`, or rename the features"
+                f"{corpus.folder}: no features of its images or videos: their ids are {_few(corpus.ids.to_pylist())}, "
+                f"..., the ids of the features {_few(seen)}, ...: neither ids nor paths match, nor base names, with or "
+                "without endings, nor numbers at their ends. Name the column with the features' ids by `ingest table "
+                "--id-column`, or rename the features"
             )
         best = max(range(len(RULES)), key=lambda n: hits[n])  # the first of those that fit as many
         self.rule, self._ids = RULES[best], ids[best]
         self._named: dict[str, str] = {}  # ids of features by those of the corpus
 
     def renamed(self, sets: Iterable[Features | Skipped]) -> Iterator[Features | Skipped]:
-        """Yield sets by the ids of the corpus; what it does not have keeps its own id.
+        """Yield sets under the ids of the corpus; unmatched sets keep their ids.
 
         Raises:
-            InputError: two sets are of one image or video, or one may be of two; or, at the end, too few have features.
+            InputError: two sets for one image or video, an ambiguous id, or, at the end, too few matches.
         """
         for entry in sets:
             key = self.rule.key(entry.id) if isinstance(entry, Features) else None
@@ -444,14 +444,14 @@ class IdMatch:
                     else f"and {other!r} are of the same one"
                 )
                 raise InputError(
-                    f"{entry.where}: by {self.rule.name}, {entry.id!r} {twins}; give each image or video an id of its "
-                    "own, which its features have, too (`ingest table --id-column`)"
+                    f"{entry.where}: by {self.rule.name}, {entry.id!r} {twins}; give each image or video a unique id, "
+                    "the same in corpus and features (`ingest table --id-column`)"
                 )
             yield replace(entry, id=id)
         self._check()
 
     def _check(self) -> None:
-        """Raise InputError where too few images or videos have features."""
+        """Raise InputError if too few images or videos have features."""
         shares, lacking = dict[str, float](), list[str]()
         for split in self._corpus.splits:
             ids = dict.fromkeys(id for id, *_ in self._corpus.paths(split))
@@ -464,8 +464,8 @@ class IdMatch:
             accepted = math.floor(100 * min(shares.values())) / 100
             raise InputError(
                 f"{self._corpus.folder}: {self} ({found}); none of {_few(lacking)}. Ingest features of all; "
-                f"or --min-matched {accepted:g} takes those that there are, and `train --data.missing skip` leaves out "
-                "what has none"
+                f"or accept these with --min-matched {accepted:g}, and train with --data.missing skip, which leaves "
+                "out items without features"
             )
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""Splits of data sets: their names, random ones that are the same on every machine, and the sizes of published ones."""
+"""Splits of data sets: their names, random ones that are equal on every machine, and published sizes."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ _OTHER_WORDS = {
 
 
 def split_called(word: str) -> str:
-    """Return the name of a split here: `val` for `Validation` or `dev`; unknown words stay."""
+    """Return our name of a split, such as `val` for `Validation` or `dev`; unknown words are returned unchanged."""
     small = word.strip().lower()
     return _OTHER_WORDS.get(small, small if small in SPLITS else word.strip())
 
 
 def rank_key(id: str, *, seed: int) -> bytes:
-    """Return the SHA-256 of an id and a seed: ids in the order of these are in a random one, on every machine."""
+    """Return the SHA-256 of an id and a seed; sorting by it gives the same random order on every machine."""
     return hashlib.sha256(f"{seed}/{id}".encode("utf-8", "surrogatepass")).digest()
 
 
 def choose(ids: Iterable[str], count: int, *, seed: int) -> set[str]:
-    """Return `count` random ids: those whose `rank_key` is smallest.
+    """Return the `count` ids with the smallest `rank_key`: a random choice.
 
-    So the choice depends neither on the order of the ids nor on the version of a random generator.
+    It depends neither on the order of the ids nor on the version of a random generator.
     """
     return set(sorted(ids, key=lambda id: rank_key(id, seed=seed))[:count])
 
@@ -50,7 +50,7 @@ class RandomSplits:
         val: how many pictures or videos of train become val, where data have splits of their own.
 
     Raises:
-        InputError: shares other than three numbers from 0, of which the first is above 0.
+        InputError: shares other than three nonnegative numbers, the first above 0.
     """
 
     split: str
@@ -75,10 +75,10 @@ class RandomSplits:
         return {split: share / sum(shares) for split, share in zip(SPLITS, shares, strict=True)}
 
     def divide(self, ids: Iterable[str]) -> dict[str, str]:
-        """Return the split of each id; a share above 0 gets one id at least.
+        """Return the split of each id; each split with a share above 0 gets at least one id.
 
-        A share gets two at least where there are enough for all, since retrieval is scored on two. What is test depends
-        on the ids and the seed alone, not on their order, nor on the share of val.
+        With enough ids, it gets at least two, because retrieval is scored on two. The test split depends on the ids and
+        the seed alone, not on their order, nor on the share of val.
 
         Raises:
             InputError: fewer ids than splits.
@@ -105,7 +105,7 @@ class RandomSplits:
             ids: of each split.
 
         Raises:
-            InputError: there is a val split, or nothing of train would be left.
+            InputError: a val split exists, or train would become empty.
         """
         train = ids.get("train", set())
         if "val" in ids:
@@ -126,9 +126,9 @@ class Published:
 
     Args:
         name: the data set and its division.
-        splits: rows of each split; of several together where `+` joins them, as where one is held out of the other.
-        rows: what is counted.
-        captions: in all splits; None where it is not told.
+        splits: rows of each split; `train+val` counts both together, for a val split held out of train.
+        rows: the counted unit.
+        captions: in all splits; None if unknown.
         absent: splits that may be missing.
     """
 
@@ -139,7 +139,7 @@ class Published:
     absent: frozenset[str] = field(default_factory=frozenset)
 
     def differences(self, splits: Mapping[str, int], captions: int | None = None) -> list[str]:
-        """Return what differs, such as `train 6,512 of 6,513 items`; nothing where all is as published."""
+        """Return the differences, such as `train 6,512 of 6,513 items`; empty if all counts are as published."""
         told = []
         for names, expected in self.splits.items():
             found = sum(splits.get(split, 0) for split in names.split("+"))
@@ -153,9 +153,9 @@ class Published:
 def compare_counts(
     published: Sequence[Published], splits: Mapping[str, int], *, captions: int | None = None
 ) -> str:
-    """Return in a line whether the counts of a corpus are those of one of some data sets, or how they differ.
+    """Return a line on whether the counts of a corpus match a published data set, or how they differ.
 
-    Where they are of none, they are compared with the one that fewest of them differ from, the first of several.
+    Without a match, the line compares with the data set that has the fewest differences (the first, if several do).
     """
     nearest = min(published, key=lambda each: len(each.differences(splits, captions)))
     differences = nearest.differences(splits, captions)

@@ -97,7 +97,7 @@ class RoleCaptions:
             counts = {
                 f"from {graphs}": len(texts) - len(lacking),
                 "parsed": len(parsed),
-                "without, of which the sentence alone is compared": len(lacking) - len(parsed),
+                "without, compared by their sentence alone": len(lacking) - len(parsed),
             }
             said = [f"{count:,} {what}" for what, count in counts.items() if count]
             said += [f"{count:,} entries {what}" for what, count in faults.items()]

@@ -1,8 +1,7 @@
-"""Inputs of a run's encoders: a corpus with stored features or files, its texts, and new ones of each kind."""
+"""Inputs of a run's encoders: a corpus with stored features or files, its texts, and new files and texts."""
 
 from __future__ import annotations
 
-import shlex
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, make_dataclass
@@ -21,10 +20,10 @@ from polypool.infra.errors import LACKING, InputError
 from polypool.infra.fields import from_plain
 from polypool.infra.paths import absolute, home
 from polypool.infra.process.progress import Progress
-from polypool.infra.registry import AUGMENTATIONS, BACKBONES, ENCODERS, MODELS, Spec
+from polypool.infra.registry import AUGMENTATIONS, ENCODERS, MODELS, Spec
 from polypool.infra.store import FeatureStore
 from polypool.infra.tracking import Source
-from polypool.tasks.datasets.corpus import Corpus, Image, Item, QuestionCorpus
+from polypool.tasks.datasets.corpus import Corpus, Item, QuestionCorpus
 from polypool.tasks.datasets.readers.folders import Listing
 from polypool.tasks.inputs.augmentations import Drop, MaskReplaceDelete
 from polypool.tasks.inputs.texts import (
@@ -49,10 +48,12 @@ from polypool.tasks.run import Run, named_encoder
 from polypool.tasks.scoring.records import LEFT_OUT, ORIGIN
 
 SPLITS = ("train", "val", "test")
+OTHER_EXTRACTOR = "other_extractor"
+"""Name of the tag of runs on features from another backbone than their recipe's."""
 
 
 def present(corpus: Corpus | QuestionCorpus, store: FeatureStore | None) -> Corpus | QuestionCorpus:
-    """Return a corpus without the items that have no features, or, without a store, no file."""
+    """Return the items of a corpus that have features, or, without a store, a file."""
     if store is not None:
         return corpus.only(store.ids)
     listing = Listing(corpus.image_folder)
@@ -61,23 +62,23 @@ def present(corpus: Corpus | QuestionCorpus, store: FeatureStore | None) -> Corp
 
 
 def _base_name(value: Any) -> Any:
-    """Return a value of a store's record; of a model's name the last part, as of a folder with a copy of it."""
+    """Return the last part of a model's name or path; other values are returned unchanged."""
     return value.rpartition("/")[2] if isinstance(value, str) else value
 
 
 class CorpusInputs:
-    """What the encoders of a run read.
+    """The inputs of a run's encoders.
 
-    Corpus and stores are opened on first use, since a trained model is of use without them.
+    Corpus and stores are opened on first use: a trained model can be used without them.
 
-    An adapter derives from it, or has one as a part.
+    An adapter derives from this class, or has an instance as a part.
 
     Args:
         run: its complete description.
 
     Attributes:
-        assets: of the encoders, as `encoder_assets` makes them; to be set before inputs are made.
-        left_out: how many samples of each split have no features or file; only splits that lack some.
+        assets: of the encoders, from `encoder_assets`; set them before making inputs.
+        left_out: number of samples without features or file, for each split with any.
     """
 
     modality: Modality = "image"
@@ -109,7 +110,7 @@ class CorpusInputs:
 
     @cached_property
     def corpus(self) -> Any:
-        """The samples of all splits; with `--data.missing skip`, those that have features or a file."""
+        """The samples of all splits; with `--data.missing skip`, only samples with features or a file."""
         corpus = self.corpus_kind.open(absolute(self.run.data.corpus, home))
         if self.run.data.missing == "error":
             return corpus
@@ -123,7 +124,7 @@ class CorpusInputs:
         """The features; None if the visual encoder reads pixels.
 
         Raises:
-            InputError: the run names none, or it cannot be read.
+            InputError: the run names no store, or an invalid one.
         """
         if not self.reads_store:
             return None
@@ -140,7 +141,7 @@ class CorpusInputs:
         """The features of texts; None if the text encoder reads their words.
 
         Raises:
-            InputError: the run names none, or it cannot be read.
+            InputError: the run names no store, or an invalid one.
         """
         if self.reads_words:
             return None
@@ -153,41 +154,33 @@ class CorpusInputs:
         return FeatureStore.open(absolute(data.texts, home))
 
     def _remedy(self, store: FeatureStore, lacking: Sequence[str], ids: Sequence[str]) -> str:
-        """Return what to do about items without features."""
+        """Return advice on items without features."""
         if len(lacking) < len(ids):
             return "extract or ingest them, or leave them out by --data.missing skip"
         if (store.find(self.corpus.ids.to_pylist()) >= 0).any():
             return "it has other splits alone: extract these, too, or ingest features of all splits together"
         return (
-            f"its ids are called {', '.join(store.ids.slice(0, 3).to_pylist())}: ingest the features with "
-            f"--corpus {self.run.data.corpus}, which finds out how ids match"
+            f"its ids are {', '.join(store.ids.slice(0, 3).to_pylist())}, ...: ingest the features with --corpus "
+            f"{self.run.data.corpus}, which matches the ids"
         )
 
-    def _check_extractor(self, store: FeatureStore) -> None:
-        """Refuse features that `extract` made with another backbone than the run names."""
-        made, data = store.manifest.source.get("extractor") or {}, self.run.data
-        if not made or not data.extractor:
-            return
-        wanted = Spec.parse(data.extractor)
-        found = {name: made.get(name) for name in ("backbone", *wanted.params)}
+    @cached_property
+    def other_extractor(self) -> str:
+        """Backbone and parameters of features that `extract` made with another backbone than the recipe's; or empty."""
+        made = (self.store.manifest.source.get("extractor") if self.store else None) or {}
+        if not made or not self.run.data.extractor:
+            return ""
+        wanted = Spec.parse(self.run.data.extractor)
         expected = {"backbone": wanted.name, **wanted.params}
-        if all(_base_name(found[name]) == _base_name(value) for name, value in expected.items()):
-            return
-        reads, kind = f"--corpus {data.corpus}", " --video" if self.modality == "video" else ""
-        command = f"extract{kind} {reads} --backbone {shlex.quote(data.extractor)}"
-        if wanted.name not in BACKBONES.names():
-            command = f"ingest {wanted.name} --dir DIR {reads}"
-        described = ", ".join(f"{name} {value}" for name, value in found.items())
-        raise InputError(
-            f"{store.folder}: features of {described}, where the run expects {data.extractor}. `polypool {command} "
-            "--out FOLDER` makes these, for --features FOLDER; or take the others by --data.extractor ''"
-        )
+        if all(_base_name(made.get(name)) == _base_name(value) for name, value in expected.items()):
+            return ""
+        return ", ".join(f"{name} {made.get(name)}" for name in expected)
 
     def check_inputs(self) -> None:
-        """Refuse a run, before it starts, whose images, videos or texts lack features, or whose settings do not fit.
+        """Check a run before it starts, and print notes on its features.
 
         Raises:
-            InputError: says which.
+            InputError: images, videos or texts without features, or settings that do not fit together.
         """
         store = self.store
         if store is None and self.modality == "video":
@@ -201,8 +194,12 @@ class CorpusInputs:
                     f"{store.folder}: {len(lacking):,} of {len(ids):,} {self.modality}s of the split {split!r} "
                     f"have no features, such as {', '.join(lacking[:5])}; {self._remedy(store, lacking, ids)}"
                 )
-        if store:
-            self._check_extractor(store)
+        if store and self.other_extractor:
+            print(
+                f"note: {store.folder}: features of {self.other_extractor}, where the recipe has "
+                f"{self.run.data.extractor}: the scores do not reproduce the recipe (tag data.{OTHER_EXTRACTOR})",
+                file=sys.stderr,
+            )
         if store and not store.manifest.statistics and self.visual_spec.params.get("standardise") == "auto":
             print(
                 f"note: {store.folder}: features are not standardised, as their store has no statistics: {LACKING}",
@@ -230,11 +227,11 @@ class CorpusInputs:
         return SPLITS if self.run.test else SPLITS[:2]
 
     def encoder_assets(self) -> dict[str, Any]:
-        """Return the assets of new encoders, `visual` and `text`, and the origin of stored features."""
+        """Return the assets of new encoders, `visual` and `text`, and the source of stored features."""
         return self.visual_assets() | self.text_assets(self.counted_texts())
 
     def visual_assets(self) -> dict[str, Any]:
-        """Return `visual`, and `feature_source`, a `FeatureSource`, if features are stored."""
+        """Return `visual`, and for stored features `feature_source`, a `FeatureSource`."""
         if not self.store:
             return {"visual": ENCODERS.get(self.visual_spec.name).prepare(**self.visual_spec.params)}
         source = FeatureSource.of(self.store, called=self.run.data.features)
@@ -242,7 +239,7 @@ class CorpusInputs:
         return {"visual": visual, FEATURES: asdict(source)}
 
     def text_assets(self, texts: Iterable[str]) -> dict[str, Any]:
-        """Return `text`, made from texts whose words are counted, or with `texts`, a `TextSource`, for stored ones."""
+        """Return `text`, from the words of the texts, or for stored texts also `texts`, a `TextSource`."""
         if self.text_store is None:
             return {"text": ENCODERS.get(self.text_spec.name).prepare(texts, **self.text_spec.params)}
         source = TextSource.of(self.text_store, called=self.run.data.texts)
@@ -253,7 +250,7 @@ class CorpusInputs:
         """Check the assets of a checkpoint against the types that its encoders declare.
 
         Raises:
-            InputError: a field that is missing or does not fit.
+            InputError: a missing or mistyped field.
         """
         kinds = {"visual": ENCODERS.get(self.visual_spec.name).assets_kind}
         if self.run.text:
@@ -272,11 +269,11 @@ class CorpusInputs:
         return Progress(texts, desc="counting words", unit="text", leave=False)
 
     def assets_for(self, texts: Sequence[str]) -> dict[str, Any]:
-        """Return the assets with those of a text encoder made for other texts."""
+        """Return the assets with a text encoder for other texts."""
         return self.assets | {"text": self.text_assets(texts)["text"]}
 
     def describe(self) -> Mapping[str, str]:
-        """Return the digests of corpus, stores and their origins, and the sizes of the splits."""
+        """Return the digests of corpus, stores and their origins, an extractor unlike the recipe's, and split sizes."""
         stores = {"features": self.store, "texts": self.text_store}
         return {
             "corpus": self.corpus.digest,
@@ -284,10 +281,11 @@ class CorpusInputs:
             **{name + ORIGIN: store.origin for name, store in stores.items() if store and store.origin},
             **{f"{self.samples}_{split}": str(count) for split, count in self.corpus.splits.items()},
             **{f"{LEFT_OUT}{split}": str(count) for split, count in self.left_out.items()},
+            **({OTHER_EXTRACTOR: self.other_extractor} if self.other_extractor else {}),
         }
 
     def sources(self) -> list[Source]:
-        """Return each split of the corpus that has samples, and the stores."""
+        """Return the splits of the corpus and the stores as MLflow's data sets."""
         data, corpus = self.run.data, self.corpus
         read = [
             (split, corpus.digest, data.corpus, {self.samples: corpus.splits[split]})
@@ -301,7 +299,7 @@ class CorpusInputs:
             for name, digest, place, count in read
         ]
 
-    def item_inputs(self, items: Sequence[Item | Image]) -> VisualInputs:
+    def item_inputs(self, items: Sequence[Item]) -> VisualInputs:
         """Return the visual encoder's inputs of items of the corpus.
 
         Raises:
@@ -340,19 +338,18 @@ class CorpusInputs:
         )
 
     def corpus_texts(self, split: str) -> TextInputs:
-        """Return the text encoder's inputs of a split's texts, and print what is cut or unknown of them.
+        """Return the text encoder's inputs of a split's texts; print notes on truncated texts and unknown words.
 
         Raises:
-            InputError: one of them has no features.
+            InputError: a text without features.
         """
         texts = self.texts(split)
         if self.text_store is not None:
             return StoredTexts(self.text_store, texts, corpus=self.run.data.corpus)
         inputs = self.text_inputs(texts)
-        for note in (
-            getattr(inputs, "notes", ()) if rank() == 0 else ()
-        ):  # a model may read texts in its own way
-            print(f"{split}: {note}")
+        if rank() == 0:
+            for note in getattr(inputs, "notes", ()):  # the inputs of a model may have none
+                print(f"{split}: {note}")
         return inputs
 
     def text_inputs(self, texts: Sequence[str]) -> TextInputs:
@@ -384,14 +381,14 @@ class CorpusInputs:
         return as_written(self._tokenizer, text, batch["text"][batch["text_mask"]].tolist())
 
     def unknown_words(self, text: str) -> list[str]:
-        """Return the words of a text that the text encoder does not know; none where it reads subwords or features."""
+        """Return the unknown words of a text; empty for a text encoder of subwords or features."""
         return unknown_words(self._tokenizer, text) if self.reads_words else []
 
     def text_augmentation(self) -> TextAugmentation | None:
         """Return the augmentation of texts in training; None if the run has none.
 
         Raises:
-            InputError: it is of words, and the encoder reads features, or vice versa.
+            InputError: an augmentation of words for an encoder of features, or vice versa.
         """
         if not (spec := self.run.data.text_augment):
             return None

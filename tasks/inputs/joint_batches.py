@@ -1,4 +1,4 @@
-"""The order in which the batches of several tasks follow each other, and the samples of each in its own."""
+"""Batches of several tasks in a random order, each batch with samples of one task."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ MEMBER = "joint_member"  # in a batch: the place of the task whose samples it ho
 
 @dataclass(frozen=True, kw_only=True)
 class JointOrder(Order):
-    """Batches of one task each, as many of every task as its weight says, drawn anew for each epoch.
+    """Batches of one task each, in the ratio of the weights, in a new random order for each epoch.
 
-    An epoch has as many steps as all tasks' samples fill batches. Each task goes through its own samples round by
-    round, whatever batches of the others come between; the number of a sample holds the round, too.
+    The samples of all tasks together determine the number of steps of an epoch. Each task goes through its samples
+    round by round, independently of the others; the number of a sample encodes the round, too.
 
     Attributes:
         weights: of the tasks.
@@ -37,7 +37,7 @@ class JointOrder(Order):
 
     @property
     def steps_of_each(self) -> np.ndarray:
-        """How many of an epoch's steps each task has: its share, and what rounding leaves to the largest rests."""
+        """Steps of each task in an epoch: its share, rounded by largest remainders."""
         share = np.array(self.weights) / sum(self.weights) * self.epoch_steps
         steps = np.floor(share).astype(np.int64)
         rest = np.argsort(steps - share, kind="stable")[: self.epoch_steps - steps.sum()]
@@ -58,7 +58,7 @@ class JointOrder(Order):
             taken[member] += 1
 
     def _batch(self, member: int, number: int, rounds: dict[int, tuple[int, np.ndarray]]) -> np.ndarray:
-        """Return the samples of a task's batch of this number, from 0; `rounds` holds each task's last permutation."""
+        """Return the samples of batch `number` of a task, from 0; `rounds` caches each task's last permutation."""
         size = self.sizes[member]
         round_, place = divmod(number, size // self.batch)
         if rounds.get(member, (-1,))[0] != round_:
@@ -68,11 +68,11 @@ class JointOrder(Order):
 
 
 class JointData:
-    """The samples of several tasks, one behind the other.
+    """The concatenated samples of several tasks.
 
     Args:
-        members: those of each task, by its name.
-        weights: how often each task is drawn, by its name.
+        members: data sets by the name of their task.
+        weights: relative frequency of each task, by its name.
     """
 
     def __init__(self, members: Mapping[str, Dataset], weights: Mapping[str, float]) -> None:
@@ -93,13 +93,13 @@ class JointData:
         )
 
     def batch(self, index_B: np.ndarray, *, seed: int, epoch: int) -> Batch:
-        """Return a batch of one task, augmented as in its own round, whatever the epoch of all."""
+        """Return a batch of one task, augmented by its round instead of the common epoch."""
         member, own_B, round_ = self._own(index_B)
         batch = self.members[member].batch(own_B, seed=seed, epoch=round_)
         return batch | {MEMBER: torch.full((len(index_B),), member)}
 
     def _own(self, index_B: np.ndarray) -> tuple[int, np.ndarray, int]:
-        """Return whose samples these are, their numbers there, and the round."""
+        """Return the task of some samples, their numbers in its data set, and the round."""
         round_B, place_B = np.divmod(index_B, len(self))
         starts = np.array([*chain([0], np.cumsum(self.sizes))])
         member = int(np.searchsorted(starts, place_B[0], side="right")) - 1

@@ -1,7 +1,6 @@
-"""A trained model on data that it was not trained on: other data, or its own that have changed since training.
+"""Trained models on other data, or on training data that have changed since.
 
-What the model knows of its own data stays: the vocabulary, the statistics that features are standardised by, and the
-answers that it chooses from.
+A model keeps the vocabulary, feature statistics and answers of its training.
 """
 
 from __future__ import annotations
@@ -24,20 +23,20 @@ if TYPE_CHECKING:  # a verb reads these settings before torch is imported
 
 @dataclass(frozen=True, kw_only=True)
 class OtherData:
-    """Data that trained models are scored on instead of their own, by the names of `polypool.tasks.run.Data`."""
+    """Data for scoring trained models, instead of the data of training; fields as in `polypool.tasks.run.Data`."""
 
     dataset: str = ""
-    """Name of the data set, by which tables tell it from that of training; if empty, that of the corpus's folder."""
+    """Name of the data set in tables; if empty, the name of the corpus's folder."""
     corpus: Annotated[str, short("--corpus")] = ""
     """Folder of an ingested corpus, or its URL."""
     features: Annotated[str, short("--features")] = ""
-    """Folder of a feature store of its images or videos, or its URL, made as the store of training was."""
+    """Folder of a feature store of its images or videos, or its URL, extracted as for training."""
     texts: Annotated[str, short("--texts")] = ""
     """Folder of a store of its texts' features, or its URL, likewise; for models that read no words."""
     captions: int | None = None
-    """How many captions of each item are used; as in training where it is not given."""
+    """Number of captions of each item; by default as in training."""
     missing: Literal["error", "skip"] | None = None
-    """What becomes of items that have no features, or no file; as in training where it is not given."""
+    """Items without features, or without a file: an error, or skipped; by default as in training."""
 
     def __post_init__(self) -> None:
         if not self.dataset:
@@ -53,7 +52,7 @@ class OtherData:
         """Return a run whose data are these.
 
         Raises:
-            InputError: the corpus is missing, its name is that of the training data, or the run has none.
+            InputError: no corpus, a data set named as the training data, or a run of several tasks.
         """
         if not self.corpus:
             raise InputError("other data need --corpus, a folder that `polypool ingest` made")
@@ -71,17 +70,18 @@ class OtherData:
 
 
 class ChangedDataError(InputError):
-    """The data of a run are not those of its training any more."""
+    """The data of a run have changed since its training."""
 
 
 def changed_data(then: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """Return a sentence for each difference of the data that an adapter describes from those of a run's training.
+    """Return a sentence for each difference between the present data and the data of training.
 
-    Features of one origin differ by rounding alone, and are equal. What was not recorded then is not compared.
+    Features with the same origin count as equal, because they differ by rounding only. Values that training did not
+    record are not compared.
 
     Args:
-        then: digests and counts of the data of training, as `TaskAdapter.describe` returned them.
-        now: of the data that are at hand.
+        then: digests and counts of the data of training, from `TaskAdapter.describe`.
+        now: digests and counts of the present data.
     """
     return [
         f"{name} is {value[:12]}, was {then[name][:12]}"
@@ -93,10 +93,10 @@ def changed_data(then: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
 
 
 def refuse_changed_data(run: Run, then: Mapping[str, str], now: Mapping[str, str], *, hint: str) -> None:
-    """Refuse data that are not those of a run's training, as `changed_data` compares them.
+    """Raise an error if the data of a run differ from its training, as `changed_data` compares them.
 
     Raises:
-        ChangedDataError: says what differs, and ends with the hint.
+        ChangedDataError: lists the differences, then the hint.
     """
     if differences := changed_data(then, now):
         raise ChangedDataError(
@@ -106,20 +106,20 @@ def refuse_changed_data(run: Run, then: Mapping[str, str], now: Mapping[str, str
 
 
 def renamed_data(run: Run, now: Mapping[str, str]) -> Run:
-    """Return a run whose data set has a name of its own, `NAME@DIGEST`, for data that have changed since training."""
+    """Return a run whose data set is named `NAME@DIGEST`, for data that have changed since training."""
     digest = hashlib.sha256(json.dumps(dict(now), sort_keys=True).encode()).hexdigest()[:8]
     data = dataclasses.replace(run.data, dataset=f"{run.data.dataset}@{digest}")
     return dataclasses.replace(run, data=data)
 
 
 def check_features(inputs: CorpusInputs) -> None:
-    """Refuse features of other data that were not made as those of training, before anything is encoded.
+    """Check before encoding that features of other data were extracted as for training.
 
     Args:
         inputs: of a trained model, whose run names the other data.
 
     Raises:
-        InputError: a store is not named, has another width, or comes from another extractor.
+        InputError: no store, or one with another width or from another extractor.
     """
     data, assets = inputs.run.data, inputs.assets
     made = {"features": assets.get("feature_source", {}).get("source", {}), "texts": assets.get("texts", {})}
@@ -131,7 +131,7 @@ def check_features(inputs: CorpusInputs) -> None:
             continue
         if not getattr(data, name):
             raise InputError(
-                f"the model reads stored features; name those of {data.corpus} by --{name} DIR (`polypool "
+                f"the model reads stored features; name a store for {data.corpus} by --{name} DIR (`polypool "
                 "extract` makes them, with the backbone of training)"
             )
         store = inputs.store if name == "features" else inputs.text_store
@@ -143,7 +143,7 @@ def check_features(inputs: CorpusInputs) -> None:
 
 
 def _differences(store: FeatureStore, *, dim: int, made: dict[str, Any]) -> Iterator[str]:
-    """Yield how a store differs from that of training, of whose origin `made` holds what is known."""
+    """Yield the differences of a store from the store of training, whose recorded source is `made`."""
     if store.dim != dim:
         yield f"their width is {store.dim}, expected {dim}"
     ours, theirs = (of.get("extractor") or {} for of in (made, store.manifest.source))

@@ -88,7 +88,7 @@ class Pairs:
             yield torch.from_numpy(number_B), visual_batch(self.visual, number_B)
 
     def sentences(self, size: int) -> Iterator[tuple[Tensor, Batch]]:
-        """Yield every caption, those of equal length together, each worker its share."""
+        """Yield every caption, sorted by length, each worker its share."""
         by_length_T = np.argsort(self.captions.sizes(), kind="stable")
         for number_B in _parts(by_length_T, size, "encoding captions"):
             yield torch.from_numpy(number_B), self.captions.batch(number_B)
@@ -104,7 +104,7 @@ def _parts(number_S: np.ndarray, size: int, about: str) -> Iterator[np.ndarray]:
 
 
 class Targets(Protocol):
-    """What each question of a split should be answered."""
+    """The targets of the questions of a split."""
 
     def batch(self, index_B: np.ndarray) -> Tensor:
         """Return the `(B, A)` target of every answer to the questions `index_B`, float32."""
@@ -157,8 +157,8 @@ class QuestionData:
     def batch(self, index_B: np.ndarray, *, seed: int, epoch: int) -> Batch:
         """Return `visual`, `visual_mask`, `text`, `text_mask`, ... and `target` `(B, A)` of questions.
 
-        An image that two of them share comes twice, so that batch statistics do not depend on who is in which worker's
-        share, and each question draws its image's augmentation for itself.
+        An image of two questions comes twice, so that batch statistics do not depend on the workers' shares, and each
+        question draws a separate augmentation of its image.
         """
         targets = self.targets
         assert targets is not None, "training refuses questions without answers"

@@ -53,10 +53,10 @@ class Captions:
     Args:
         captions: the texts.
         tokenizer: splits them.
-        limit: words after which a text is cut; 0 for never. It is cut, too, at what the model has positions for.
+        limit: maximum words of a text; 0 for no limit. The model's number of positions is another limit.
 
     Attributes:
-        notes: what was cut, and what share of the words is unknown, as sentences.
+        notes: sentences on truncated texts and on the share of unknown words.
     """
 
     def __init__(self, captions: Sequence[str], tokenizer: Tokenizer, *, limit: int = 0) -> None:
@@ -92,7 +92,7 @@ class Captions:
         ]
 
     def _unknown(self, captions: Sequence[str]) -> Iterator[str]:
-        """Yield a sentence on the words that the tokenizer does not know, with three of them, where there are any."""
+        """Yield a sentence on the share of unknown words, with three examples, if it is above 0."""
         unknown_P = self._subword_P == self.tokenizer.unknown
         if not unknown_P.any():
             return
@@ -137,7 +137,7 @@ class StoredTexts(StoreRows):
 
     Args:
         store: the features, by the ids of texts.
-        texts: those of a split, in order.
+        texts: of a split, in order.
         corpus: its folder, for the message.
 
     Raises:
@@ -162,7 +162,7 @@ class StoredTexts(StoreRows):
         return self.store.sizes(self.rows)
 
     def batch(self, index_B: np.ndarray, *, augment: Drop | None = None, draw: Draw | None = None) -> Batch:
-        """Return `text` `(B, L, F)`, as it is stored, and `text_mask` `(B, L)`."""
+        """Return the stored features `text` `(B, L, F)`, and `text_mask` `(B, L)`."""
         rows_B = self.rows[index_B]
         stay = augment(self.store.sizes(rows_B), index_B, draw) if augment and draw else None
         x_BLF, mask_BL = self.sets.padded(rows_B, keep=stay)
@@ -250,7 +250,7 @@ class NewTexts:
 
 
 def caption_inputs(run: Run, captions: Sequence[str], tokenizer: Tokenizer) -> TextInputs:
-    """Return what a run's model reads of captions: their words, or what its class's `text_inputs` returns."""
+    """Return the text inputs of a run's model: words, or the `text_inputs` of its class."""
     spec, limit = Spec.parse(run.model or "none"), run.data.max_words
     if run.model and (of_model := MODELS.get(spec.name).text_inputs):
         return of_model(captions, tokenizer, limit=limit, **spec.params)

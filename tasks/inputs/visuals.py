@@ -77,11 +77,11 @@ class VisualFiles(ABC):
     def batch(self, item_B: np.ndarray, *, sample_B: np.ndarray, draw: Draw | None) -> tuple[Tensor, Tensor]:
         """Return the pixels, float32, and the mask of their cells.
 
-        Those of images are `(B, 3, S, S)` and `(B, N)`; those of videos `(B, F, 3, S, S)`, zeros in the pads, and
+        Images are `(B, 3, S, S)` with masks `(B, N)`; videos `(B, F, 3, S, S)`, zeros in the pads, with masks
         `(B, F * N)`.
 
         Raises:
-            InputError: a file does not decode, or is another one than was ingested.
+            InputError: a file that does not decode, or has changed since it was ingested.
         """
         u_B4 = [None] * len(item_B) if draw is None else draw(sample_B[:, None], np.arange(4), _STREAM)
         pixels = [torch.from_numpy(x) for x in self._pool.map(self.read, item_B.tolist(), u_B4)]
@@ -118,8 +118,8 @@ class Frames(VisualFiles):
     """Frames of videos, `(F, 3, S, S)` of each, with one crop for all frames of a video.
 
     Args:
-        paths: as of `VisualFiles`, whose other parameters it has, too.
-        frames: at most so many of each video, evenly spaced.
+        paths: as in `VisualFiles`, like the other parameters.
+        frames: maximum number of frames of each video, evenly spaced.
 
     Raises:
         InputError: files are missing, `frames` is 0, or PyAV is not installed.

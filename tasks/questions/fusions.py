@@ -55,7 +55,7 @@ class Product(Fusion):
     Args:
         visual: width of the image's embedding.
         text: width of the question's.
-        width: of the result; that of the wider embedding where None.
+        width: of the result; None for the width of the wider embedding.
         dropout: fraction of the result dropped in training.
     """
 

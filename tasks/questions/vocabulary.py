@@ -25,7 +25,7 @@ from polypool.tasks.questions.accuracy import EXACT_MATCH, vocabulary_answer
 # the official training split.
 ANSWERS = {"train+val": ("train", "val", "test"), "train": ("train",)}
 TARGETS = ("soft", "hard")
-_SCORES = np.array([0, 0.3, 0.6, 0.9, 1], np.float32)  # what 0, 1, 2, 3, 4 or more of ten people are worth
+_SCORES = np.array([0, 0.3, 0.6, 0.9, 1], np.float32)  # target of an answer of 0, 1, 2, 3, 4 or more people
 
 
 class AnswerVocabulary:
@@ -77,7 +77,7 @@ class AnswerVocabulary:
                 f"the most frequent, {most[0][0]!r}, of {most[0][1]:,}" if most else "there are no questions"
             )
             raise InputError(
-                f"no answer is that of {min_count} questions or more ({hint}); lower min_count, or give more questions"
+                f"no answer to {min_count} questions or more ({hint}); lower min_count, or give more questions"
             )
         return cls(frequent)
 

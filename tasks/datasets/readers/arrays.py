@@ -1,17 +1,17 @@
-"""Arrays in files: one for each image or video, or one whose rows are images or videos.
+"""Features in array files.
 
-- A folder of `.npy`, `.npz` or `.pth` files, one an image or video, named by its id; `a/b.npy` in a sub-folder is of
-  `a/b`. Or a CSV file of their ids and paths, with the columns `id` and `path`.
-- An `.npy` file with a row an image or video, and a file of their ids, `train_ids.txt` beside `train_ims.npy`.
+- A folder of `.npy`, `.npz` or `.pth` files, one an image or video, named by its id; the id of `a/b.npy` is `a/b`. Or a
+  CSV file of their ids and paths, with the columns `id` and `path`.
+- An `.npy` file with a row for each image or video, and a file of their ids: `train_ids.txt` for `train_ims.npy`.
 - An `.npz` file with an array for each id.
 
-How an array becomes a set is in `polypool.tasks.datasets.features.Axes`. In an `.npz` or `.pth` of one image or
-video the array is called `features` or `x`, or is the only one; `num_bbox` or the number of boxes says which of its two
-axes is the width, which OpenVQA's and MCAN's files have first. D is what most files have.
+`polypool.tasks.datasets.features.Axes` turns an array into a set. In an `.npz` or `.pth` file of one image or video the
+array is named `features` or `x`, or is the only one; `num_bbox` or the number of boxes tells elements from width, which
+is the first axis in OpenVQA's and MCAN's files. D is the most frequent width.
 
-An `.npz` of regions has boxes in pixels, `bbox` or `boxes` `(N, 4)`, and the picture's size, `image_w` or `image_width`
-and `image_h` or `image_height`: where any of a sample of the files has, boxes are kept as a column, with zeros where
-one has none or odd ones, which are listed.
+An `.npz` of regions may have boxes in pixels, `bbox` or `boxes` `(N, 4)`, and the picture's size, `image_w` or
+`image_width` and `image_h` or `image_height`. If any of a sample of the files has them, boxes are stored as a column,
+with zeros and a warning for missing or invalid ones.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _SAMPLE = 200  # files whose shapes say which width is usual, and whether there 
 
 @dataclass(frozen=True, kw_only=True)
 class _Entry:
-    """One image or video: its file, and the array in it, empty where it is `features`, `x` or the only one."""
+    """One image or video: its file, and the key of the array in it (empty for `features`, `x` or the only one)."""
 
     where: str
     id: str
@@ -70,7 +70,7 @@ class _Entry:
 
 @dataclass(frozen=True, kw_only=True)
 class _Found:
-    """The content of the file of one image or video: the array, how many elements it has, and boxes, width, height."""
+    """The content of the file of one image or video: the array, its number of elements, and boxes, width, height."""
 
     x: np.ndarray
     count: int | None = None
@@ -85,7 +85,7 @@ class Arrays(ArrayReader):
     file: tuple[Path, ...] = ()
     """An .npy of rows, an .npz with an array for each id, a CSV (id,path), or several files named by ids."""
     dir: Path | None = None
-    """Instead, a folder of .npy, .npz or .pth files that are named by ids, which may have sub-folders."""
+    """Instead, a folder of .npy, .npz or .pth files named by ids, with or without subfolders."""
     ids: Path | None = None
     """Ids of the rows of one array: .txt, .npy or .json; by default train_ids.txt beside train_ims.npy."""
     key: str = ""
@@ -94,7 +94,7 @@ class Arrays(ArrayReader):
     def read(self) -> Reading:
         """Return the sets by file name, or in the order of the rows.
 
-        Skipped are files that cannot be read, that are no arrays, or whose vectors have another width than most.
+        Unreadable files, files without an array, and vectors of an unusual width are skipped.
         """
         files = files_of(self.file, self.dir, pattern=PATTERNS["arrays"], what=_WHAT)
         listed = hashlib.sha256()
@@ -112,7 +112,7 @@ class Arrays(ArrayReader):
         ids = dict.fromkeys(arrays, self.ids) if self.ids else beside
         if self.ids and len(arrays) > 1:
             raise InputError(
-                f"--ids {self.ids}: they are of one of {len(arrays):,} files; name that by --file"
+                f"--ids {self.ids}: the ids of one of {len(arrays):,} files; name that file by --file"
             )
         if ids:
             if without := [path for path in arrays if path not in ids]:
@@ -163,7 +163,7 @@ class Arrays(ArrayReader):
         names = {entry.where for entry in entries}
         for entry in Progress(entries, desc="files", unit="file"):
             if entry.where.endswith("_info.npy") and entry.where.replace("_info.npy", ".npy") in names:
-                yield Skipped(where=entry.where, why="what mmf notes about another file", wanted=False)
+                yield Skipped(where=entry.where, why="mmf's notes on another file", wanted=False)
                 continue
             if isinstance(found := _load(entry.path, key=entry.key), str):
                 yield Skipped(where=entry.where, why=found)
@@ -178,7 +178,7 @@ class Arrays(ArrayReader):
                 yield Features(id=entry.id, x_ND=x_ND, where=entry.where)
 
     def _of_rows(self, path: Path, pairs: list[tuple[str, Any]]) -> Iterator[Features | Skipped]:
-        """Yield the rows of an array by their ids; a row that comes once more right after is passed over."""
+        """Yield the rows of an array under their ids; a repetition of the previous row is skipped."""
         if path.suffix == ".npy":
             rows = map_array(path, what=_ROWS)
         elif isinstance(found := _load(path, key=self.key), str):
@@ -208,7 +208,7 @@ class Arrays(ArrayReader):
 
 
 def _ids_beside(files: Sequence[Path]) -> dict[Path, Path]:
-    """Return the files of ids beside arrays of rows: `train_ids.txt` of `train_ims.npy`, `ids.txt` of the only one."""
+    """Return the files of ids for arrays of rows: `train_ids.txt` for `train_ims.npy`, `ids.txt` for a single array."""
     known, found = {*files}, {}
     for path in files:
         if path.suffix not in (".npy", ".npz", ".pt", ".pth"):
@@ -222,7 +222,7 @@ def _ids_beside(files: Sequence[Path]) -> dict[Path, Path]:
 
 
 def _members(path: Path) -> list[_Entry]:
-    """Return the images or videos of an archive that has an array for each; none of other files.
+    """Return the images or videos of an archive with an array for each; empty for other files.
 
     Raises:
         InputError: a pickle.
@@ -238,7 +238,7 @@ def _members(path: Path) -> list[_Entry]:
 
 
 def _advice(path: Path) -> str:
-    """Return how a mapping in a pickle, or in an `.npy` file of objects, becomes an archive."""
+    """Return a command that turns a mapping in a pickle, or in an `.npy` file of objects, into an archive."""
     name = json.dumps(str(path))
     read = f"n.load({name}, allow_pickle=True).item()"
     if path.suffix != ".npy":
@@ -259,7 +259,7 @@ def _archive(path: Path) -> np.lib.npyio.NpzFile:
 
 
 def _name(names: Sequence[str], key: str) -> str | None:
-    """Return which array of several is meant; None where none is."""
+    """Return the name of the array to read; None if it is ambiguous or missing."""
     for name in (key,) if key else _NAMES:
         if name in names:
             return name
@@ -267,7 +267,7 @@ def _name(names: Sequence[str], key: str) -> str | None:
 
 
 def _count(arrays: np.lib.npyio.NpzFile) -> int | None:
-    """Return how many regions an archive says that it has."""
+    """Return the number of regions by an archive's `num_bbox` or boxes, or None."""
     found = _beside(arrays, _COUNT)
     if found is not None and found.size == 1 and found.dtype.kind in "iu":
         return int(found.item())
@@ -281,7 +281,7 @@ def _several(names: Sequence[str]) -> str:
 
 
 def _load(path: Path, *, key: str) -> _Found | str:
-    """Return what the file of one image or video holds, or why it cannot be used; nothing is unpickled."""
+    """Return the content of the file of one image or video, or the reason for skipping it; nothing is unpickled."""
     if not path.is_file():  # opening a pipe would wait for a writer
         return "no file, but a folder, a pipe, or a link that leads nowhere"
     try:
@@ -311,14 +311,14 @@ def _load(path: Path, *, key: str) -> _Found | str:
 
 
 def _beside(arrays: np.lib.npyio.NpzFile, names: Sequence[str]) -> np.ndarray | None:
-    """Return the first array of some names; None where there is none that can be read, for the features still can."""
+    """Return the first array with one of these names; None if it is missing or unreadable."""
     with suppress(Exception):
         return next((arrays[name] for name in names if name in arrays.files), None)
     return None
 
 
 def _boxes(beside: Sequence[np.ndarray | None], count: int) -> np.ndarray | None:
-    """Return the boxes of `count` elements as fractions `(count, 4)`; None where they are missing or odd."""
+    """Return the boxes of `count` elements as fractions `(count, 4)`; None if they are missing or invalid."""
     found = [x for x in beside if x is not None and x.dtype.kind in "fiu"]
     if len(found) < len(_BOXES) or not found[1].size == found[2].size == 1:
         return None

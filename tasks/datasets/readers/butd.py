@@ -1,11 +1,11 @@
 """Regions of bottom-up attention: TSV files of numbers in base64.
 
 A file has no header and one image a line: image id, width, height, number n of boxes, boxes (float32, n x 4), features
-(float32, n x D). Published are files with 36 boxes an image and with 10 to 100. Some have damaged rows and ids that
-come twice: those are skipped.
+(float32, n x D). The published files have 36 or 10 to 100 boxes an image, and some damaged rows and duplicate ids,
+which are skipped.
 
-Boxes become the column `boxes` of the store: left, top, right and bottom as fractions of the picture's sides; where
-they cannot be read, the set is kept with zeros in it, and listed.
+Boxes become the column `boxes` of the store: left, top, right and bottom as fractions of the picture's sides.
+Unreadable boxes are stored as zeros, with a warning.
 
 Source: Anderson et al., "Bottom-up and top-down attention for image captioning and visual question answering", CVPR
 2018.

@@ -23,12 +23,12 @@ _NUMBER = re.compile(r"0*(\d+)$")
 
 
 class Listing:
-    """Whether files are below a folder. Each folder in it is listed once, when a file in it is first looked for.
+    """Tests whether files are below a folder. Each subfolder is listed once, when a file in it is first looked up.
 
-    To look for 123,287 files one by one is slow on a network disk, and to list a whole disk is no faster.
+    On a network disk, looking up 123,287 files one by one is slow, and so is listing a whole disk.
 
     Args:
-        folder: that paths start from; absolute paths are used as they are.
+        folder: that relative paths start from.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -36,7 +36,7 @@ class Listing:
         self._names: dict[str, set[str]] = {}
 
     def has(self, path: str) -> bool:
-        """Whether there is such a file."""
+        """Whether the file exists."""
         below, name = os.path.split(path)
         if below not in self._names:
             try:
@@ -53,7 +53,7 @@ class ImageFiles:
     An image `7` is `7.jpg`, or a file whose name ends in that number, such as `COCO_train2014_000000000007.jpg`.
 
     Raises:
-        InputError: there is no such folder, or no image in it.
+        InputError: a missing folder, or one without images.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -67,7 +67,7 @@ class ImageFiles:
     def find(self, id: str, *, prefer: str = "") -> str | None:
         """Return an image's path below the folder, or None.
 
-        Of several, one whose path has `prefer` in it is taken, such as `train2014`, then the first by name.
+        Of several files, one with `prefer` in its path, such as `train2014`, comes first, then the first by name.
         """
         paths = self._paths.get(id)
         return min(paths, key=lambda path: (prefer not in path, path)) if paths else None
@@ -76,7 +76,7 @@ class ImageFiles:
 def files_below(folder: Path) -> Iterator[str]:
     """Yield the paths of all files, relative to the folder.
 
-    Links are followed, but each folder is entered only once, so that a link to a folder above ends.
+    Links are followed, but each folder is entered only once, so that a link to a parent folder ends.
     """
     seen: set[tuple[int, int]] = set()
     for place, below, names in os.walk(folder, followlinks=True):
@@ -89,10 +89,10 @@ def files_below(folder: Path) -> Iterator[str]:
 
 
 def media_below(folder: Path, suffixes: tuple[str, ...], *, what: str) -> list[str]:
-    """Return the paths of the files that end in a suffix, in capitals or not, relative to the folder.
+    """Return the paths of the files with one of these suffixes, in any case, relative to the folder.
 
     Raises:
-        InputError: there are none.
+        InputError: no such file.
     """
     paths = [path for path in files_below(folder) if os.path.splitext(path)[1].lower() in suffixes]
     if not paths:
@@ -101,12 +101,12 @@ def media_below(folder: Path, suffixes: tuple[str, ...], *, what: str) -> list[s
 
 
 def video_files(folder: Path) -> dict[str, str]:
-    """Return the videos' paths below a folder by stem, and by their path in which `/` is `_`.
+    """Return the paths of videos below a folder, by stem and by path with `_` for `/`.
 
-    Of several, one nearer to the top is taken, then `.mp4`.
+    Of several videos with one stem, the one nearest to the top comes first, then `.mp4`.
 
     Raises:
-        InputError: there are none.
+        InputError: no video.
     """
 
     def rank(path: str) -> tuple[int, int, str]:
@@ -122,7 +122,7 @@ def video_files(folder: Path) -> dict[str, str]:
 
 @dataclass(frozen=True, kw_only=True)
 class VideoReader(Reader):
-    """A reader of videos with captions, which leaves out those without a file or features, where these are given."""
+    """A reader of videos with captions that can skip videos without a file or without features."""
 
     videos: Path | None = None
     """Folder of the video files; an item without one is left out."""
@@ -136,24 +136,24 @@ class VideoReader(Reader):
         settings: Mapping[str, Any] | None = None,
         published: Sequence[Published],
     ) -> Reading:
-        """Return the items that have a video and features, as far as these are required.
+        """Return the items with a video and features, if `videos` and `features` are given.
 
-        A video is called `<id>.mp4`, or ends in another of `VIDEOS`, and is in the folder or in a folder within, as
-        in MSR-VTT's `TrainValVideo` and `TestVideo`. An id `a_b` may be the file `a/b.mp4`.
+        A video is `<id>.mp4`, or has another suffix of `VIDEOS`, at any depth in the folder, as in MSR-VTT's
+        `TrainValVideo` and `TestVideo`. An id `a_b` may be the file `a/b.mp4`.
 
         Args:
-            items: what the reader makes of its files.
-            files, settings: that decide what is read.
-            published: the data sets that these may be.
+            items: of the reader.
+            files, settings: recorded as the source.
+            published: published data sets whose counts are compared.
         """
         source = {"files": identity(*files), **(settings or {})}
         return Reading(rows=self._there(items), source=source, images=self.videos or "", published=published)
 
     def _there(self, items: Iterable[Item | Skipped]) -> Iterator[Item | Skipped]:
-        """Yield the items that have a video and features, with the paths of the videos; the others are skipped.
+        """Yield the items with a video and features, with the paths of the videos; skip the others.
 
         Raises:
-            InputError: there is no such folder or store, or no video in the folder.
+            InputError: a missing folder or store, or a folder without videos.
         """
         files = video_files(existing_folder(self.videos, what="a folder of videos")) if self.videos else {}
         known = {*FeatureStore.open(self.features).ids.to_pylist()} if self.features else set()
@@ -173,10 +173,10 @@ class VideoReader(Reader):
 
 
 def write_picture(path: Path, data: bytes) -> None:
-    """Write a picture; one that a kill cuts short is written again with the corpus, which comes last.
+    """Write a picture; the corpus is written last, so an interrupted run writes all pictures again.
 
     Raises:
-        InputError: it cannot be written.
+        InputError: the file cannot be written.
     """
     make_folder(path.parent)
     try:

@@ -1,11 +1,13 @@
-"""Features in one HDF5 file, and which of them are of which image or video.
+"""Features in HDF5 files, in four layouts.
 
-Four layouts: a data set `(n, N, D)`, a row an image; one of vectors `(total, D)` of which image i has those from
-`pos_boxes[i, 0]` to before `pos_boxes[i, 1]`, as in adaptive bottom-up features; a data set for each id, whose name
-is the id, that of its groups included; or a group for each id, in which `features` has them.
+- A data set `(n, N, D)`, a row for each image or video.
+- A data set of vectors `(total, D)`: image i has the rows `pos_boxes[i, 0]` to before `pos_boxes[i, 1]`, as in adaptive
+  bottom-up features.
+- A data set for each id; the id is its path in the file.
+- A group for each id, with the features in its data set `features`.
 
-A dataset `spatial_features`, of as many elements, has first the left, top, right and bottom of each region as fractions
-of the picture's sides; these become the column `boxes`.
+The first four columns of a data set `spatial_features` are the left, top, right and bottom of each region as fractions
+of the picture's sides; they become the column `boxes`.
 
 Source: the file layout of the public bottom-up-attention VQA baseline by Hengyuan Hu and others.
 """
@@ -50,19 +52,19 @@ _WHAT = "an HDF5 file of features"
 _GUESS = "guessed: {}: the data set {!r} ({} says another)"
 
 Data = Mapping[str, h5py.Dataset]
-"""The data sets of a file by their paths, in the order of these."""
+"""The data sets of a file by their paths, in the order of the paths."""
 
 
 @contextmanager
 def data_sets(path: str | Path, *, what: str) -> Iterator[Data]:
-    """Open an HDF5 file, and yield the data sets that lie in it: links and data in other files are passed over.
+    """Open an HDF5 file, and yield its own data sets, without links and data in other files.
 
     Args:
         path: the file.
-        what: what is looked for, for the message where it is missing.
+        what: expected content, for messages.
 
     Raises:
-        InputError: there is no such file, or it is damaged, which may show while it is read.
+        InputError: a missing file, or a damaged one, possibly later while data are read.
     """
     path, found = existing(path, what=what), dict[str, h5py.Dataset]()
 
@@ -82,14 +84,14 @@ def data_sets(path: str | Path, *, what: str) -> Iterator[Data]:
 
 @dataclass(frozen=True, kw_only=True)
 class _Layout:
-    """Where a file has what.
+    """The layout of a file.
 
     Attributes:
-        features: the data set of rows, or the path of the group that has a data set or a group for each id.
-        rows: whether it is rows.
-        ids: the data set of the rows' ids; empty where a file or the data sets' names are the ids.
-        member: the data set of features in the group of each id; empty where each id is a data set.
-        notes: what was guessed.
+        features: the data set of rows, or the path of the group with a data set or a group for each id.
+        rows: whether `features` is a data set of rows.
+        ids: the data set of the rows' ids; empty if the ids are in another file, or are names of data sets.
+        member: the data set of features in the group of each id; empty if each id is a data set.
+        notes: on guessed names.
     """
 
     features: str
@@ -105,12 +107,12 @@ class Hdf5(ArrayReader):
     """Read features from HDF5 files: rows of one data set, or a data set or a group for each id."""
 
     ids: tuple[Path, ...] = ()
-    """Of each file, a .json with {id: row} or a list of ids, or a .npy or .txt of ids; by default they are in it."""
+    """Of each file, a .json with {id: row} or a list of ids, or a .npy or .txt of ids; by default in the file."""
     ids_key: str = ""
     """The data set of the rows' ids; by default image_ids, or the only one of as many different ids."""
     key: str = ""
     """The data set of features, of all or in the group of each id, or the group of all; by default image_features, or
-    what there is."""
+    guessed."""
 
     def read(self) -> Reading:
         """Return the sets in the order of the files."""
@@ -171,7 +173,7 @@ class Hdf5(ArrayReader):
                 yield Features.with_boxes(id, x_ND, finite, where=where)
 
     def _of_names(self, path: Path, data: Data, layout: _Layout) -> Iterator[Features | Skipped]:
-        """Yield the data sets below a group by their names, or their groups' names; most are as wide as all must be."""
+        """Yield the data sets below a group under their names, or their groups' names, if they have the usual width."""
         ending = f"/{layout.member}" if layout.member else ""
         chosen = {name: each for name, each in data.items() if name.startswith(layout.features)}
         chosen = {name: each for name, each in chosen.items() if f"/{name}".endswith(ending)}
@@ -189,10 +191,10 @@ class Hdf5(ArrayReader):
 
 
 def _layout(path: Path, data: Data, *, key: str, ids: Path | None, ids_key: str) -> _Layout:
-    """Return where a file has what, as far as that is said or can be found out.
+    """Return the layout of a file, from the options or guessed.
 
     Raises:
-        InputError: it cannot be found out.
+        InputError: the layout cannot be guessed.
     """
     if key and key not in data:
         group = f"{key.strip('/')}/"
@@ -244,7 +246,7 @@ def _are_ids(data: h5py.Dataset) -> bool:
 
 
 def _ids_of(top: Data, count: int) -> str:
-    """Return the data set of the rows' ids: `image_ids`, or the only one, or the only one called so, of as many ids."""
+    """Return the data set of the rows' ids: `image_ids`, or the one with as many ids (or named so, or of text)."""
     if _IDS in top:
         return _IDS
     fitting = [name for name, data in top.items() if _are_ids(data) and len(data) == count]
@@ -255,7 +257,7 @@ def _ids_of(top: Data, count: int) -> str:
 
 
 def _member(data: Data, group: str) -> str:
-    """Return what the features of each id are called, where ids are groups: a usual name that most groups have."""
+    """Return the usual name of features that most groups have; empty if ids are no groups."""
     names = [name.rpartition("/") for name in data if name.startswith(group)]
     groups = {above for above, _, _ in names}
     for member in _MEMBERS:
@@ -265,7 +267,7 @@ def _member(data: Data, group: str) -> str:
 
 
 def _described(data: Data) -> str:
-    """Return the first names at the top, with the shapes of data sets, and how many more there are."""
+    """Return the first names at the top, with the shapes of data sets, and the number of further ones."""
     top = [*dict.fromkeys(name.partition("/")[0] for name in data)]
     first = ", ".join(f"{name} {data[name].shape}" if name in data else name for name in top[:_SHOWN])
     more = f" and {len(top) - _SHOWN:,} more" if len(top) > _SHOWN else ""
@@ -274,15 +276,15 @@ def _described(data: Data) -> str:
 
 def _without_ids(path: Path, data: Data) -> InputError:
     return InputError(
-        f"{path}: it is not said which row is which id; give a file of ids with --ids (.json, .npy or .txt), or "
-        f"the name of a data set of them with --ids-key; there are: {_described(data)}"
+        f"{path}: no ids of the rows; give a file of ids with --ids (.json, .npy or .txt), or the name of a data set "
+        f"of ids with --ids-key; the file has: {_described(data)}"
     )
 
 
 def _rows(
     features: h5py.Dataset, boxes: h5py.Dataset | None, spans: np.ndarray | None
 ) -> Iterator[tuple[int, np.ndarray | None, np.ndarray | None]]:
-    """Yield each row's number, its vectors, None where `spans` leads beyond them, and its boxes, None without any."""
+    """Yield the number of each row, its vectors (None for a span out of range), and its boxes (None without any)."""
 
     def between(start: int, stop: int) -> tuple[np.ndarray, np.ndarray | None]:
         return features[start:stop], None if boxes is None else boxes[start:stop][..., :4]
@@ -303,7 +305,7 @@ def _rows(
 
 
 def _positions(path: Path, data: Data) -> np.ndarray | None:
-    """Return where each image's vectors begin and end, `(n, 2)`; None where each row is an image."""
+    """Return the first and last (exclusive) vector of each image, `(n, 2)`; None if each row is an image."""
     if (spans := data.get(_POSITIONS)) is None:
         return None
     if spans.dtype.kind not in "iu" or spans.shape[1:] != (2,):
@@ -315,7 +317,7 @@ def _positions(path: Path, data: Data) -> np.ndarray | None:
 
 
 def _boxes(data: Data, features: h5py.Dataset, *, channels_first: bool) -> h5py.Dataset | None:
-    """Return the boxes of all elements; None where there are none, with a note where the data set is something else."""
+    """Return the boxes of all elements, or None; print a note on a `spatial_features` of another form."""
     if (boxes := data.get(_SPATIAL)) is None:
         return None
     fits = boxes.shape[:-1] == features.shape[:-1] and boxes.shape[-1] >= 4 and boxes.dtype.kind == "f"

@@ -3,8 +3,8 @@
 `ref_captions.json` is `{video: [sentence, ...]}`, sentences in lower case and split into words. `public_split/` has
 the names of each split in `{trn,val,tst}_names.npy`. Features are `ordered_feature/SA/<kind>/{trn,val,tst}_ft.hdf5`,
 a data set `(frames, D)` for each video, or `ordered_feature/MP/<kind>/{trn,val,tst}_ft.npy`, `(videos, D)` in the
-order of the names, the means over the frames. HDF5 keys have `_` where names have `/`; so have the ids here, in corpus
-and store alike.
+order of the names, the means over the frames. HDF5 keys have `_` for the `/` of names, and so have the ids of corpus
+and store.
 
 Source: Chen et al., "Fine-grained video-text retrieval with hierarchical graph reasoning", CVPR 2020.
 """
@@ -35,7 +35,7 @@ _FEATURES = (
 )
 _PATTERN = r"^(trn|val|tst)_ft\.(hdf5|npy)$"
 _SPLITS = {"trn": "train", "val": "val", "tst": "test"}
-_TWINS = "a name that is another one once / is _, so that they cannot be told apart; rename one"
+_TWINS = "a name that equals another one with _ for /; rename one"
 
 
 @READERS.register("hgr")
@@ -108,15 +108,12 @@ def _id(name: str) -> str:
 
 
 def _spellings(names: Iterable[str]) -> Counter[str]:
-    """Return how many distinct names have each id."""
+    """Return the number of distinct names of each id."""
     return Counter(map(_id, set(names)))
 
 
 def _names(splits: Path) -> Generator[Skipped, None, dict[str, dict[str, int]]]:
-    """Return the videos of each list by id, with their rows in the arrays of the split.
-
-    Names that are there twice, or cannot be told apart, are yielded.
-    """
+    """Return the videos of each list by id, with their rows in the arrays of the split; yield duplicate names."""
     existing_folder(splits, what="public_split, with trn_names.npy, val_names.npy and tst_names.npy")
     lists = {split: read_ids(_list(splits, split), what=f"the names of {split}") for split in _SPLITS}
     spellings, seen = _spellings(name for names in lists.values() for name in names), set()
@@ -134,7 +131,7 @@ def _names(splits: Path) -> Generator[Skipped, None, dict[str, dict[str, int]]]:
 
 
 def _sentences(path: Path) -> Generator[Skipped, None, dict[str, tuple[str, ...]]]:
-    """Yield what is wrong with the captions; return those of each id."""
+    """Return the captions of each id, and yield invalid ones."""
     data = read_json(path, what=_CAPTIONS)
     if not isinstance(data, dict):
         raise InputError(f"{path}: {FORM}: {_CAPTIONS}")
@@ -171,7 +168,7 @@ def _frames(path: Path, names: dict[str, int]) -> Iterator[Features | Skipped]:
 
 
 def _means(path: Path, names: dict[str, int], *, rows: int) -> Iterator[Features | Skipped]:
-    """Yield the rows of an array; the list says how many it has."""
+    """Yield the rows of an array, which must be as many as the names of the list."""
     x_MD = map_array(path, what="HGR's features of a split")
     if x_MD.ndim != 2 or len(x_MD) != rows:
         raise InputError(

@@ -43,16 +43,16 @@ class Karpathy(Reader):
     """Folder of the images, or of the folders that the file names; without it no image is looked for, and runs read
     features alone."""
     keep_restval: bool = False
-    """Keep restval a split of its own; by default it joins train."""
+    """Keep restval as a separate split; by default it joins train."""
     limit: int | None = None
     """Take only the first images of each split that can be used."""
 
     def read(self) -> Reading:
-        """Return the images of the file; one that is not in the folder, or an entry that lacks a field, is skipped.
+        """Return the images of the file; images that are not in the folder and incomplete entries are skipped.
 
-        The id is the `cocoid`; in a file where no image has one it is the `imgid`, flagged where there is a `cocoid`
-        and it is null. Features and ratings go by that id, so the two kinds of number are never mixed. The id of a
-        caption is its `sentid`. Paths are below `images`.
+        The id is the `cocoid`, or the `imgid` if no image of the file has a `cocoid` (flagged if it is null). Features
+        and ratings refer to that id, so the two kinds of number are never mixed. The id of a caption is its `sentid`.
+        Paths are relative to `images`.
         """
         if self.limit is not None and self.limit < 1:
             raise InputError(f"--limit must be at least 1, not {self.limit}")
@@ -95,7 +95,7 @@ class Karpathy(Reader):
                 yield item
 
     def _item(self, entry: dict[str, Any], *, id: str, split: str, listing: Listing | None) -> Item | Skipped:
-        """Return the item of an entry, if its image is there or none is looked for."""
+        """Return the item of an entry, or a `Skipped` for a missing image."""
         name, sentences = entry["filename"], entry["sentences"]
         below = os.path.join(entry.get("filepath", ""), name)
         path = ""
@@ -117,13 +117,13 @@ class Karpathy(Reader):
 
 
 def _without_tokens(entry: dict[str, Any]) -> dict[str, Any]:
-    """Drop the tokenised captions while the file is read: they are most of its size in memory."""
+    """Drop the tokenised captions, most of the file's size in memory, while it is parsed."""
     entry.pop("tokens", None)
     return entry
 
 
 def _odd_parts(entry: dict[str, Any]) -> str | None:
-    """Return why the sentences or the folder of an entry cannot be used, None where they can."""
+    """Return why the sentences or the folder of an entry are invalid; None if they are valid."""
     if "filepath" in entry and (why := misfit(entry, "an image", filepath=str)):
         return why
     for sentence in entry["sentences"]:

@@ -1,8 +1,8 @@
 """Your own data: tables and folders of pictures or videos with captions, or of questions with answers.
 
-CSV, TSV, JSON lines, JSON lists and Parquet; data sets on Hugging Face's hub or in a folder, and tar shards of
-WebDataset, by `datasets`. Which column means what is guessed by their names where it is not said. Pictures in a data
-set become files, of which no name leaves the folder of images.
+Forms: CSV, TSV, JSON lines, JSON lists and Parquet; the package `datasets` reads data sets on Hugging Face's hub or in
+a folder, and tar shards of WebDataset. Columns without an option are guessed by their names. Pictures inside a data set
+become files below the folder of images.
 """
 
 from __future__ import annotations
@@ -74,17 +74,17 @@ USUAL = {
     "answer_type": ["answer_type"],
     "split": ["split", "subset", "partition"],
 }
-"""By what a column means, the names that suggest it, in small letters; the first that a table has counts."""
+"""Usual names of columns by their meaning, in lower case; the first that a table has is taken."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DividedReader(Reader):
-    """A reader of data that may have no splits of their own."""
+    """A reader of data that may lack splits."""
 
     split: str = ""
-    """The shares of random train, val and test splits; 80/10/10 where nothing else says the splits."""
+    """The shares of random train, val and test splits; 80/10/10 for data without splits."""
     val: int = 0
-    """How many random pictures or videos of train become val, where the splits of the data lack that."""
+    """Number of random pictures or videos of train that become val, for data without val."""
     seed: int = 0
     """Of the random splits."""
 
@@ -94,7 +94,7 @@ class DividedReader(Reader):
         return RandomSplits(split=self.split or USUAL_SHARES, seed=self.seed, val=self.val)
 
     def remarks(self, summary: CorpusSummary | QuestionSummary) -> Iterator[str]:
-        """Say how a val split is made where there is none."""
+        """Say how to make a missing val split."""
         if "train" in summary.splits and "val" not in summary.splits:
             count = max(1, summary.splits["train"] // 10)
             yield f"no val split, on which `train` chooses the epoch: --val {count} takes it from train at random"
@@ -102,7 +102,7 @@ class DividedReader(Reader):
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnReader(DividedReader):
-    """A reader of a table; what columns mean is guessed by their names where that is not said."""
+    """A reader of a table; columns without an option are guessed by their names."""
 
     pictures_inside: ClassVar[bool] = False
     """Whether the rows hold pictures, and not their paths."""
@@ -111,27 +111,30 @@ class ColumnReader(DividedReader):
     text_column: str = ""
     """Captions."""
     question_column: str = ""
-    """Questions, where there are no captions."""
+    """Questions, for a table without captions."""
     answer_column: str = ""
     """Their answers."""
     question_id_column: str = ""
     """Ids of the questions; the numbers of their rows by default."""
     id_column: str = ""
-    """Id of each picture or video; its path by default. Needed where there are features alone."""
+    """Id of each picture or video; its path by default. Needed for features without files."""
 
-    def columns(self, names: Sequence[str], *, divided: bool) -> Columns:
-        """Return which of a table's columns means what.
+    def columns(self, names: Sequence[str], *, divided: bool) -> tuple[dict[str, str], list[str]]:
+        """Return the columns of a table by their meaning, and notes on guessed and unread ones.
 
-        Questions are those of a table of which a column of questions or answers is given, or that has no captions. A
-        column of ids is looked for where there is none of pictures or videos, since there may be features alone, and
-        where questions come with their pictures inside, of which each comes with all its questions.
+        Meanings: `media` (paths of pictures or videos), `id` (of each, if not its path), `text` (captions or questions)
+        and `split`; with questions also `answer`, `question_id`, `label` (the most frequent answer), `question_type`
+        and `answer_type`.
+
+        A table has questions if a column of questions or answers is given, or if it has no captions. Ids are guessed
+        only without a column of pictures or videos, or if questions hold their pictures: each repeats its picture.
 
         Args:
             names: the columns of the table.
-            divided: whether the splits are random, so that a column of them is not looked for.
+            divided: whether the splits are random; no column of splits is guessed then.
 
         Raises:
-            InputError: a column that is given is not there, or one that is needed is neither given nor suggested.
+            InputError: a given column is missing, or a needed one is neither given nor guessed.
         """
         flags = {part: f"{part}_column" for part in USUAL}
         given = {part: getattr(self, flag) for part, flag in flags.items() if hasattr(self, flag)}
@@ -158,46 +161,26 @@ class ColumnReader(DividedReader):
         optional = {"id", "split", *described, *((kind,) if id and not self.pictures_inside else ())}
         if lacking := [part for part, name in used.items() if not name and part not in optional]:
             raise _unnamed(lacking, names, kind=kind, ids=not self.pictures_inside)
-        guessed = tuple(
+        notes = [
             f"guessed: {part}: the column {name!r}"
             + (f" (--{part.replace('_', '-')}-column says another)" if part in given else "")
             for part, name in used.items()
             if name and not given.get(part)
-        )
+        ]
         meaning = {kind: "media", texts[0]: "text"}
         named = {meaning.get(part, part): name for part, name in used.items() if name}
-        unread = [name for name in names if name not in named.values()]
-        more = ("not read: the columns " + ", ".join(map(repr, unread)),) if unread else ()
+        if unread := [name for name in names if name not in named.values()]:
+            notes.append("not read: the columns " + ", ".join(map(repr, unread)))
         if suggested["id"] in unread:
-            asked = f"; --question-id-column {suggested['id']} that of each question" if asks else ""
-            more += (
-                f"--id-column {suggested['id']} makes it the id of each {kind}, in place of the path{asked}",
+            asked = f"; --question-id-column {suggested['id']} the id of each question" if asks else ""
+            notes.append(
+                f"--id-column {suggested['id']} makes it the id of each {kind}, in place of the path{asked}"
             )
-        return Columns(named=named, guessed=(*guessed, *more))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Columns:
-    """Columns of a table by what they mean.
-
-    Attributes:
-        named: names of columns by `media` (paths of pictures or videos), `id` (of each, where that is not its path),
-            `text` (captions, or questions) and `split`, those that there are; where texts are questions, `answer`,
-            `question_id`, `label` (the answer that most people gave), `question_type` and `answer_type`, too.
-        guessed: lines on columns that were not named by the user, and on those that are not read.
-    """
-
-    named: Mapping[str, str]
-    guessed: tuple[str, ...]
-
-    @property
-    def questions(self) -> bool:
-        """Whether the texts are questions."""
-        return "answer" in self.named
+        return named, notes
 
 
 def _unnamed(lacking: Sequence[str], names: Sequence[str], *, kind: str, ids: bool) -> InputError:
-    """Return the error of a table in which no column is called as some parts usually are."""
+    """Return the error for a table without the usual names of some columns."""
     flags = [f"--{part}-column" for part in lacking]
     if kind in lacking and ids:
         own = f"--id-column where there are features alone, or --{kind}-column where there are {kind}s"
@@ -214,26 +197,26 @@ def _unnamed(lacking: Sequence[str], names: Sequence[str], *, kind: str, ids: bo
 class Table(ColumnReader):
     """Read a table of your own: CSV, TSV, JSON lines or Parquet, with a picture or video and a text in each row.
 
-    Several rows of one picture are its captions, and so is a list in one row; with questions, several rows of one
-    picture and question are its answers. What is not said is guessed by the columns' names, and printed.
+    A picture's captions are in several rows, or a list in one; the answers to a question likewise. Columns without an
+    option are guessed by their names, and printed.
     """
 
     file: tuple[Path, ...]
     """The table; several files have the same columns. `train=a.csv val=b.csv test=c.csv` says which split each is."""
     video_column: str = ""
-    """Paths of videos, where they are no pictures."""
+    """Paths of videos, instead of pictures."""
     split_column: str = ""
     """train, val or test; `validation`, `dev` and the like are understood."""
     images: Path | None = None
-    """Folder that the paths start from; by default that of their table."""
+    """Folder that the paths start from; by default the folder of their table."""
 
     def read(self) -> Reading:
-        """Return the rows of the table, those of one picture or video together, in the order in which they begin."""
+        """Return the rows grouped by picture or video, in the order of their first rows."""
         if not self.file:
             raise InputError("--file names no table")
         if self.split and self.split_column:
             raise InputError("give --split or --split-column, not both")
-        random, opened = self.random, [TableFile(*_said(each)) for each in self.file]
+        random, opened = self.random, [TableFile(each) for each in self.file]
         unsaid = [str(file.path) for file in opened if not file.split]
         if 0 < len(unsaid) < len(opened):
             raise InputError(
@@ -242,19 +225,20 @@ class Table(ColumnReader):
         apart = not unsaid
         if apart and (self.split or self.split_column):
             raise InputError("--file says the splits; leave out --split and --split-column")
-        pictures = _pictures_inside(opened[0])
+        inside = opened[0].pictures_note()
         try:
-            columns = self.columns(opened[0].names, divided=apart or bool(self.split))
+            named, notes = self.columns(opened[0].names, divided=apart or bool(self.split))
         except InputError as error:
-            raise InputError("; ".join(filter(None, (str(error), pictures)))) from error
+            raise InputError("; ".join([str(error), *inside])) from error
+        notes += inside
         for other in opened[1:]:
-            if lacking := [name for name in columns.named.values() if name not in other.names]:
+            if lacking := [name for name in named.values() if name not in other.names]:
                 raise InputError(
                     f"{other.path}: has no column {', '.join(lacking)}, which {opened[0].path} has"
                 )
         common = Path(os.path.commonpath([file.path.parent.absolute() for file in opened]))
         folder = self.images or common
-        own_splits, notes = apart or "split" in columns.named, [*columns.guessed, *filter(None, (pictures,))]
+        own_splits, questions = apart or "split" in named, "answer" in named
         if separators := {file.separator for file in opened} - {"", ",", "\t"}:
             notes.append(f"guessed: fields are separated by {' and '.join(map(repr, separators))}")
         if not (own_splits or self.split):
@@ -263,45 +247,27 @@ class Table(ColumnReader):
             also = "" if self.split else " (--split says others, --split-column a column of them)"
             notes.append(f"{random}{also}")
         return Reading(
-            of="questions" if columns.questions else "captions",
+            of="questions" if questions else "captions",
             rows=grouped(
-                _rows(opened, columns, folder=None if self.images else common),
+                _rows(opened, named, folder=None if self.images else common),
                 folder=folder,
                 splits=random,
                 own_splits=own_splits,
-                questions=columns.questions,
+                questions=questions,
             ),
             source={
                 "files": identity(*(file.path for file in opened)),
-                "columns": columns.named,
+                "columns": named,
                 **({"splits": [file.split for file in opened]} if apart else {}),
                 **({} if own_splits and not self.val else asdict(random)),
             },
-            images=folder.absolute() if "media" in columns.named else "",
+            images=folder.absolute() if "media" in named else "",
             notes=notes,
         )
 
 
-def _pictures_inside(file: TableFile) -> str:
-    """Return what to do with columns of pictures; empty where there are none."""
-    if not file.pictures:
-        return ""
-    return (
-        f"not read: {', '.join(map(repr, file.pictures))}, pictures inside the table: `polypool ingest hf --name "
-        f"{file.path.parent} --images DIR --out DIR` reads the tables of a folder and writes their pictures to files"
-    )
-
-
-def _said(file: Path) -> tuple[Path, str]:
-    """Return a file and the split that `split=FILE` says; empty where it says none."""
-    split, says, path = str(file).partition("=")
-    if not says or not re.fullmatch(r"[\w-]+", split) or file.exists():
-        return file, ""
-    return Path(path), split_called(split)
-
-
 def _refuse_split_names(files: Sequence[TableFile], *, folder: Path) -> None:
-    """Raise InputError for files below a folder that are called after several splits, where nothing says them."""
+    """Refuse files below a folder whose names contain several splits, if neither options nor columns name splits."""
     paths = [os.path.splitext(os.path.relpath(file.path, folder))[0] for file in files]
     found = [{*map(split_called, re.split(r"[^A-Za-z]+", path))} & {*SPLITS} for path in paths]
     if len(set[str]().union(*found)) > 1:
@@ -314,14 +280,14 @@ def _refuse_split_names(files: Sequence[TableFile], *, folder: Path) -> None:
 
 
 def _rows(
-    files: Sequence[TableFile], columns: Columns, *, folder: Path | None
+    files: Sequence[TableFile], named: Mapping[str, str], *, folder: Path | None
 ) -> Iterator[Row | Skipped | Flagged]:
-    """Yield the rows of files, and what cannot be used of them; paths start from `folder`, or are left as they are.
+    """Yield the rows of files, and unusable ones; paths start from `folder`, or stay unchanged without one.
 
     Raises:
         InputError: a file is damaged.
     """
-    wanted = tuple(dict.fromkeys(columns.named.values()))
+    wanted = tuple(dict.fromkeys(named.values()))
     number = 0
     for file in files:
         before, below = number, os.path.relpath(file.path.parent, folder) if folder else os.curdir
@@ -330,7 +296,7 @@ def _rows(
                 yield row
                 continue
             number += 1
-            values = {part: row.get(name) for part, name in columns.named.items()}
+            values = {part: row.get(name) for part, name in named.items()}
             if file.split:
                 values["split"] = file.split
             if below != os.curdir and isinstance(path := values.get("media"), str) and path.strip():
@@ -339,23 +305,26 @@ def _rows(
 
 
 class TableFile:
-    """A file of rows, whose columns are known before its rows are read.
+    """A file of rows; its columns are known before its rows are read.
 
     Args:
-        path: the file, whose suffix says its form.
-        split: of all its rows; empty where a column has them, or none.
+        path: the file, `FILE` or `SPLIT=FILE`; its suffix names its form.
 
     Attributes:
+        split: of all its rows; empty if the path names none.
         names: of the columns.
         separator: of the fields of a CSV file.
         pictures: columns of pictures themselves, which are not among the names.
 
     Raises:
-        InputError: it is missing, empty, damaged, or of no form that is known.
+        InputError: a missing, empty or damaged file, or an unknown suffix.
     """
 
-    def __init__(self, path: str | Path, split: str = "") -> None:
-        self.path, self.split, self.separator = existing(path, what=_WHAT), split, ""
+    def __init__(self, path: Path) -> None:
+        split, equals, rest = str(path).partition("=")
+        names_split = equals and re.fullmatch(r"[\w-]+", split) and not path.exists()
+        self.split = split_called(split) if names_split else ""
+        self.path, self.separator = existing(rest if names_split else path, what=_WHAT), ""
         self.pictures: tuple[str, ...] = ()
         suffix = self.path.suffix.lower()
         if suffix in (".csv", ".tsv"):
@@ -371,7 +340,7 @@ class TableFile:
             self.pictures = tuple(field.name for field in schema if _holds_pictures(field.type))
             names = [name for name in schema.names if name not in self.pictures]
         elif suffix in (".json", ".jsonl", ".ndjson"):
-            self._objects = list(_objects(self.path))
+            self._objects = _objects(self.path)
             names = [*dict.fromkeys(name for row in self._objects for name in row)]
         else:
             raise InputError(f"{self.path}: ends in {suffix or 'nothing'}, expected {_WHAT}")
@@ -383,35 +352,41 @@ class TableFile:
             )
         self.names = tuple(names)
 
+    def pictures_note(self) -> list[str]:
+        """Return a line on reading the columns of pictures; empty without any."""
+        if not self.pictures:
+            return []
+        return [
+            f"not read: {', '.join(map(repr, self.pictures))}, pictures inside the table: `polypool ingest hf --name "
+            f"{self.path.parent} --images DIR --out DIR` reads a folder's tables and writes their pictures to files"
+        ]
+
     def rows(self, columns: Sequence[str]) -> Iterator[dict[str, Any] | Skipped]:
-        """Yield the values of some columns by name, row by row, and the rows that cannot be read.
+        """Yield the values of some columns by name, row by row, and unreadable rows.
 
         Raises:
-            InputError: the file is damaged or is not UTF-8.
+            InputError: a damaged file, or one that is not UTF-8.
         """
-        if self.separator:
-            yield from self._lines()
-        elif self.path.suffix.lower() == ".parquet":
-            try:
+        try:
+            if self.separator:
+                yield from self._lines()
+            elif self.path.suffix.lower() == ".parquet":
                 yield from pq.read_table(self.path, columns=[*columns]).to_pylist()
-            except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-                raise self._unreadable(error) from error
-        else:
-            yield from self._objects
+            else:
+                yield from self._objects
+        except (csv.Error, pa.ArrowException, UnicodeDecodeError, OSError) as error:
+            raise self._unreadable(error) from error
 
     def _lines(self) -> Iterator[dict[str, Any] | Skipped]:
-        try:
-            with self.path.open(encoding="utf-8-sig", newline="") as file:
-                lines = csv.reader(file, delimiter=self.separator, strict=True)
-                next(lines)
-                for fields in lines:
-                    if len(fields) == len(self.names):
-                        yield dict(zip(self.names, fields, strict=True))
-                    elif fields:
-                        why = f"a row of {len(fields)} fields, where the header has {len(self.names)}"
-                        yield Skipped(where=f"{self.path.name}, line {lines.line_num}", why=why)
-        except (csv.Error, UnicodeDecodeError, OSError) as error:
-            raise self._unreadable(error) from error
+        with self.path.open(encoding="utf-8-sig", newline="") as file:
+            lines = csv.reader(file, delimiter=self.separator, strict=True)
+            next(lines)
+            for fields in lines:
+                if len(fields) == len(self.names):
+                    yield dict(zip(self.names, fields, strict=True))
+                elif fields:
+                    why = f"a row of {len(fields)} fields, where the header has {len(self.names)}"
+                    yield Skipped(where=f"{self.path.name}, line {lines.line_num}", why=why)
 
     def _unreadable(self, error: Exception) -> InputError:
         why = str(error).partition("\n")[0]
@@ -427,8 +402,8 @@ def _holds_pictures(kind: pa.DataType) -> bool:
     return pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
 
 
-def _objects(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the objects of a JSON list, or of JSON lines."""
+def _objects(path: Path) -> list[dict[str, Any]]:
+    """Return the objects of a JSON list, or of JSON lines."""
     if path.suffix.lower() == ".json":
         rows = read_json(path, what=_WHAT)
     else:
@@ -440,20 +415,19 @@ def _objects(path: Path) -> Iterator[dict[str, Any]]:
             ]
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise InputError(f'{path}: expected a list of objects, [{{"image": ..., "caption": ...}}, ...]')
-    yield from rows
+    return rows
 
 
 @READERS.register("folder")
 @dataclass(frozen=True, kw_only=True)
 class Folder(DividedReader):
-    """Read a folder of your own: `a/dog.jpg`, or a video, beside `a/dog.txt`, each line of which is a caption."""
+    """Read a folder of your own: `a/dog.jpg`, or a video, with its captions in `a/dog.txt`, one a line."""
 
     dir: Path
     """The folder; files may be in folders within."""
 
     def read(self) -> Reading:
         """Return the files that have a text, in the order of their paths."""
-        random = self.random
         folder = existing_folder(self.dir, what="a folder of pictures or videos with texts")
         media = sorted(media_below(folder, _MEDIA, what="pictures or videos"))
         tops = {_top(path) for path in media}
@@ -462,20 +436,19 @@ class Folder(DividedReader):
             f"guessed: the folders {', '.join(sorted(tops))} are the splits (--split 80/10/10: random ones)"
         )
         return Reading(
-            rows=grouped(self._rows(media, by_folder=by_folder), splits=random, own_splits=by_folder),
-            source={"media": len(media), **({} if by_folder else asdict(random))},
+            rows=grouped(self._rows(media, by_folder=by_folder), splits=self.random, own_splits=by_folder),
+            source={"media": len(media), **({} if by_folder else asdict(self.random))},
             images=self.dir.absolute(),
-            notes=(note if by_folder else str(random),),
+            notes=(note if by_folder else str(self.random),),
         )
 
     def _rows(self, media: list[str], *, by_folder: bool) -> Iterator[Row | Skipped | Flagged]:
         texts = {path for path in files_below(self.dir) if path.lower().endswith(_TEXT)}
-        lonely = set(texts)
-        for path in media:
-            split, text = _top(path) if by_folder else "", os.path.splitext(path)[0] + _TEXT
-            lonely.discard(text)
+        text_of = {path: os.path.splitext(path)[0] + _TEXT for path in media}
+        for path, text in text_of.items():
+            split = _top(path) if by_folder else ""
             if text not in texts:
-                yield Skipped(where=path, why=f"no {_TEXT} file of its name beside it", split=split)
+                yield Skipped(where=path, why=f"no {_TEXT} file of the same name", split=split)
                 continue
             try:
                 lines = (self.dir / text).read_text("utf-8-sig", "surrogateescape").splitlines()
@@ -484,12 +457,12 @@ class Folder(DividedReader):
                 continue
             captions = tuple(line for line in lines if line.strip())
             yield Row(where=text, id=path, path=path, texts=captions, split=split)
-        for path in sorted(lonely):
-            yield Flagged(where=path, why="a text beside no picture or video")
+        for path in sorted(texts - {*text_of.values()}):
+            yield Flagged(where=path, why="a text without a picture or video")
 
 
 def _top(path: str) -> str:
-    """Return the split that the uppermost folder of a path is called by; empty where there is none."""
+    """Return the split named by the uppermost folder of a path; empty for a file at the top."""
     top, _, rest = path.partition(os.sep)
     return split_called(top) if rest else ""
 
@@ -501,11 +474,11 @@ class Row:
     Attributes:
         where: its place, for messages.
         id: of its picture or video.
-        path: of that; empty where there are features alone.
+        path: of that; empty for features without files.
         texts: captions, or one question.
         answers: to it.
-        split: of its column; empty where there is none.
-        number: of the row in all files, from 1; the id of a question that has none.
+        split: of its column; empty without one.
+        number: of the row in all files, from 1; the id of a question without one.
         question_id, label, question_type, answer_type: of a question, as `Question` has them.
     """
 
@@ -523,11 +496,11 @@ class Row:
 
 
 def row_of(where: str, values: Mapping[str, Any], *, number: int) -> Iterator[Row | Skipped | Flagged]:
-    """Yield a row of some values, by the names that `Columns.named` gives them, and what is odd about it.
+    """Yield a row, and warnings about it.
 
     Args:
         where: its place, for messages.
-        values: of its columns.
+        values: by the meanings that `ColumnReader.columns` gives.
         number: of the row, from 1.
     """
     named = [values.get(part) for part in ("media", "id", "split", "question_id")]
@@ -545,8 +518,8 @@ def row_of(where: str, values: Mapping[str, Any], *, number: int) -> Iterator[Ro
     if "question_id" in values and not question_id:
         yield Skipped(where=where, why="a question without its id", split=split)
         return
-    texts = yield from strings(values.get("text"), what="a text", where=where)
-    answers = yield from strings(values.get("answer"), what="an answer", where=where)
+    texts = yield from _strings(values.get("text"), what="a text", where=where)
+    answers = yield from _strings(values.get("answer"), what="an answer", where=where)
     if any("\n" in text for text in texts):
         yield Flagged(
             where=where, why="a text of several lines; if it is none, a quote in the file is not closed"
@@ -565,26 +538,23 @@ def row_of(where: str, values: Mapping[str, Any], *, number: int) -> Iterator[Ro
     )
 
 
-def strings(value: Any, *, what: str, where: str) -> Generator[Skipped, None, tuple[str, ...]]:
-    """Return the texts of a cell, that may be a list of them; a missing one is empty, and counted later.
+def _strings(value: Any, *, what: str, where: str) -> Generator[Skipped, None, tuple[str, ...]]:
+    """Return the text or list of texts in a cell; a missing one is empty, and counted later.
 
     An object counts as the text in it (`_TEXT_FIELDS`).
     """
-    value = _text_in(value)
-    held = [_text_in(each) for each in (value if isinstance(value, list) else [value])]
-    held = ["" if each is None else each for each in held]
-    for each in held:
-        if not isinstance(each, str):
+    value, texts = _text_in(value), list[str]()
+    for each in map(_text_in, value if isinstance(value, list) else [value]):
+        if isinstance(each, str | None):
+            texts.append(each or "")
+        else:
             yield Skipped(where=where, why=f"{what} that is not a string", part=True)
-    return tuple(each for each in held if isinstance(each, str))
+    return tuple(texts)
 
 
 def _text_in(value: Any) -> Any:
-    return (
-        next((value[name] for name in _TEXT_FIELDS if name in value), value)
-        if isinstance(value, dict)
-        else value
-    )
+    fields = [name for name in _TEXT_FIELDS if name in value] if isinstance(value, dict) else []
+    return value[fields[0]] if fields else value
 
 
 def grouped(
@@ -595,14 +565,14 @@ def grouped(
     questions: bool = False,
     folder: Path | None = None,
 ) -> Iterator[Item | Question | Skipped | Flagged]:
-    """Yield what rows of one picture or video make together, in the order in which these begin.
+    """Yield an item for each picture or video, or its questions, in the order of their first rows.
 
     Args:
         rows: of all files.
         splits: the random ones.
-        own_splits: whether the rows have their own.
+        own_splits: whether the rows have splits.
         questions: whether texts are questions.
-        folder: that paths start from, where rows without a file are to be skipped.
+        folder: that paths start from; rows without a file in it are skipped. If None, no file is looked for.
 
     Raises:
         InputError: wrong `--val`, or too few ids to be divided.
@@ -617,7 +587,7 @@ def grouped(
         if not isinstance(row, Row):
             yield row
             continue
-        if why := _wrong_path(row.path, folder, listing):
+        if listing and folder and row.path and (why := _wrong_path(row.path, folder, listing)):
             yield Skipped(where=f"{row.where}, {row.path}", why=why, split=row.split)
             continue
         if any(answer.strip() for answer in row.answers):
@@ -634,14 +604,13 @@ def grouped(
         )
 
 
-def _wrong_path(path: str, folder: Path | None, listing: Listing | None) -> str:
-    """Return why a path cannot be used; empty where it can, or where files are not looked for."""
-    if not path or folder is None or listing is None:
-        return ""
+def _wrong_path(path: str, folder: Path, listing: Listing) -> str:
+    """Return why a path cannot be used; empty if it can."""
     if not listing.has(path):
+        is_url = "://" in path
         return (
             "an address, and no path of a file; fetch the files first"
-            if "://" in path
+            if is_url
             else f"no such file in {folder}"
         )
     if leaves(path, folder=folder.absolute()):
@@ -652,14 +621,14 @@ def _wrong_path(path: str, folder: Path | None, listing: Listing | None) -> str:
 def _together(
     rows: Sequence[Row], split: str, *, held_out: Set[str], questions: bool, answered: Set[str]
 ) -> Iterator[Item | Question | Skipped | Flagged]:
-    """Yield what rows of one picture or video make together.
+    """Yield the item or the questions of one picture or video.
 
     Args:
         rows: of it.
-        split: the random one, empty where it is theirs.
-        held_out: ids of train whose split is val.
+        split: the random one; empty if the rows have splits.
+        held_out: ids of train that become val.
         questions: whether texts are questions.
-        answered: the splits whose questions all need answers; another is one of questions alone, as VQA's test-dev.
+        answered: splits whose questions need answers; other splits have questions alone, as VQA's test-dev.
     """
     first, *others = rows
     id, fitting = first.id, [first]
@@ -685,7 +654,7 @@ def _together(
 def _questions(id: str, split: str, rows: Sequence[Row], *, answered: bool) -> Iterator[Question]:
     """Yield the questions about a picture, each with the answers of all its rows.
 
-    A question without an id has the number of its first row.
+    The id of a question without one is the number of its first row.
     """
     same: dict[tuple[str, str], list[Row]] = defaultdict(list)
     for row in rows:
@@ -719,19 +688,21 @@ class WebDataset(DividedReader):
     shards: tuple[Path, ...]
     """The tar files, compressed or not."""
     images: Path
-    """Folder that the pictures are written to, those of each shard in a folder of its own."""
+    """Folder that the pictures are written to, in a subfolder for each shard."""
 
     def read(self) -> Reading:
         """Return the samples, in the order of the shards; their pictures are written while they are read."""
         stems = Counter(path.stem for path in self.shards)
         if twice := [stem for stem, count in stems.items() if count > 1]:
             raise InputError(f"several shards are called {', '.join(sorted(twice))}; rename all but one")
-        random, folder = self.random, make_folder(self.images)
+        folder = make_folder(self.images)
         return Reading(
-            rows=grouped((row for shard in self.shards for row in _samples(shard, folder)), splits=random),
-            source={"files": identity(*self.shards), **asdict(random)},
+            rows=grouped(
+                (row for shard in self.shards for row in _samples(shard, folder)), splits=self.random
+            ),
+            source={"files": identity(*self.shards), **asdict(self.random)},
             images=folder.absolute(),
-            notes=(str(random),),
+            notes=(str(self.random),),
         )
 
 
@@ -739,7 +710,7 @@ def _samples(shard: Path, folder: Path) -> Iterator[Row | Skipped | Flagged]:
     """Yield the samples of a shard, and write their pictures below `folder`.
 
     Raises:
-        InputError: it is no tar file, is cut short, or has no pictures or no texts.
+        InputError: no tar file, or one that is cut short, or without pictures or texts.
     """
     file = str(existing(shard, what="a tar file of WebDataset").absolute())
     part: IterableDataset = _loaded(
@@ -772,14 +743,14 @@ def _samples(shard: Path, folder: Path) -> Iterator[Row | Skipped | Flagged]:
 
 
 def _files(part: Any, column: str) -> Any:
-    """Return a part whose pictures are left as the bytes of their files."""
+    """Return a part whose pictures stay the bytes of their files."""
     import datasets
 
     return part.cast_column(column, datasets.Image(decode=False))
 
 
 def _bytes(picture: Mapping[str, Any] | None) -> bytes:
-    """Return the bytes of a picture's file; none where there are none."""
+    """Return the bytes of a picture's file; empty for a missing picture."""
     picture = picture or {}
     if (data := picture.get("bytes")) is None and picture.get("path"):
         data = Path(picture["path"]).read_bytes()
@@ -787,7 +758,7 @@ def _bytes(picture: Mapping[str, Any] | None) -> bytes:
 
 
 def _loaded(called: str, *args: Any, **options: Any) -> Any:
-    """Return what `datasets.load_dataset` does, whose errors become one."""
+    """Call `datasets.load_dataset`; all its errors become an InputError."""
     with needed("hf"):
         import datasets
     try:
@@ -804,7 +775,7 @@ def _loaded(called: str, *args: Any, **options: Any) -> Any:
 class HuggingFace(ColumnReader):
     """Read a data set that `datasets` loads: by its name on the hub, or a local folder of Parquet, CSV or pictures.
 
-    Its code is never run. Splits are those it has; one of `train` alone is divided at random.
+    Its code is never run. Its splits are kept; a data set with `train` alone is divided at random.
     """
 
     name: str
@@ -812,7 +783,7 @@ class HuggingFace(ColumnReader):
     images: Path
     """Folder that its pictures are written to."""
     config: str = ""
-    """Which of several in one."""
+    """Configuration, for a data set with several."""
     pictures_inside = True
 
     def read(self) -> Reading:
@@ -821,43 +792,43 @@ class HuggingFace(ColumnReader):
         parts = {str(split): part for split, part in loaded.items()}
         if not parts:
             raise InputError(f"{self.name}: has no splits")
-        columns = self.columns(next(iter(parts.values())).column_names, divided=True)
+        named, notes = self.columns(next(iter(parts.values())).column_names, divided=True)
         divided = bool(self.split) or {split_called(split) for split in parts} == {"train"}
-        random = self.random if divided else None
         folder = make_folder(self.images)
         firsts = accumulate(map(len, parts.values()), initial=1)
         rows = (
             row
             for (split, part), first in zip(parts.items(), firsts, strict=False)  # and the end of the last
-            for row in _hub_rows(part, split, columns, folder, divided=divided, first=first)
+            for row in _hub_rows(part, split, named, folder, divided=divided, first=first)
         )
+        questions = "answer" in named
         return Reading(
-            of="questions" if columns.questions else "captions",
-            rows=grouped(rows, splits=self.random, own_splits=not divided, questions=columns.questions),
+            of="questions" if questions else "captions",
+            rows=grouped(rows, splits=self.random, own_splits=not divided, questions=questions),
             source={
                 "name": self.name,
                 "config": self.config,
                 "fingerprints": {split: part._fingerprint for split, part in parts.items()},
-                "columns": columns.named,
-                **(asdict(random) if random else {}),
+                "columns": named,
+                **(asdict(self.random) if divided else {}),
             },
             images=folder.absolute(),
-            notes=(*columns.guessed, str(random or f"splits: {', '.join(parts)}")),
+            notes=(*notes, str(self.random) if divided else f"splits: {', '.join(parts)}"),
         )
 
 
 def _hub_rows(
-    part: Dataset, split: str, columns: Columns, folder: Path, *, divided: bool, first: int
+    part: Dataset, split: str, named: Mapping[str, str], folder: Path, *, divided: bool, first: int
 ) -> Iterator[Row | Skipped | Flagged]:
-    """Yield the rows of a split, and write their pictures below `folder`, those of one id once.
+    """Yield the rows of a split, and write their pictures below `folder`, one file an id.
 
     Raises:
-        InputError: the column of pictures holds none, or one cannot be written.
+        InputError: no pictures in their column, or one cannot be written.
     """
     import datasets
 
-    named, media = columns.named, columns.named["media"]
-    kind, path_of = part.features[media], dict[Any, str]()
+    media, path_of = named["media"], dict[Any, str]()
+    kind = part.features[media]
     if not isinstance(kind, datasets.Image) and not (isinstance(kind, dict) and "bytes" in kind):
         raise InputError(
             f"the column {media!r} holds {part.features[media]}, and no pictures; name another with --image-column, or "
@@ -887,9 +858,10 @@ def _hub_rows(
 
 
 def _kind(data: bytes) -> str:
-    """Return the suffix of a picture's file; empty where it is none."""
+    """Return the suffix of a picture's file; empty for other bytes."""
     try:
         with Image.open(io.BytesIO(data)) as image:
-            return {"jpeg": "jpg"}.get((image.format or "").lower(), (image.format or "").lower())
+            kind = (image.format or "").lower()
+            return "jpg" if kind == "jpeg" else kind
     except (OSError, ValueError, Image.DecompressionBombError):
         return ""

@@ -1,10 +1,9 @@
 """SCAN's precomputed features: `{split}_ims.npy`, `{split}_caps.txt` and `{split}_ids.txt` in one folder.
 
 `ims` is `(M, N, D)` (or `(M, D)`: one vector an image). The captions of an image are consecutive lines of
-`caps`, five in the published files. In some files each row is there once an image, in others once a caption;
-the lengths of the three files tell which. Without `ids`, as in VSE++'s files, images are numbered, `train_0`, and equal
-rows that follow one another are of one image. The splits are `train`, `dev` (here `val`), `test` and, for COCO,
-`testall`, of which `test` is the first fold.
+`caps`, five in the published files. A file has each row once an image or once a caption; the lengths of the three files
+tell which. Without `ids`, as in VSE++'s files, images are numbered, `train_0`, and consecutive equal rows belong to one
+image. The splits are `train`, `dev` (here `val`), `test` and, for COCO, `testall`, whose first fold is `test`.
 
 Source: Lee et al., "Stacked cross attention for image-text matching", ECCV 2018.
 """
@@ -36,7 +35,7 @@ _SAMPLE = 64  # images whose repeated rows are compared
 
 @dataclass(frozen=True, kw_only=True)
 class ScanSplit:
-    """The files of a split, ims, caps and, if there are any, ids, aligned.
+    """The aligned files of a split: ims, caps and, optionally, ids.
 
     Args:
         name: as in the file names.
@@ -67,10 +66,10 @@ class ScanSplit:
 
 
 def open_scan(file: Sequence[Path] = (), dir: Path | None = None) -> list[ScanSplit]:
-    """Open the splits of some `*_ims.npy`, or of all in a folder; of `test` and `testall` the latter, which holds both.
+    """Open the splits of some `*_ims.npy`, or of all in a folder; `testall` replaces `test`, which is a part of it.
 
     Raises:
-        InputError: there is none, one of its files is missing or damaged, or their lengths do not fit.
+        InputError: no split, a missing or damaged file, or lengths that do not fit.
     """
     what = f"a {{{','.join(_SPLITS)}}}_ims.npy of SCAN's features"
     paths = files_of(file, dir, pattern=rf"^({'|'.join(_SPLITS)})_ims\.npy$", what=what, deep=False)
@@ -118,7 +117,7 @@ def _aligned(rows: np.ndarray, ids: list[str], *, captions: int, where: Path) ->
     if not fits or not {len(ids), len(rows)} <= {images, captions}:
         raise InputError(
             f"{lengths}: these do not fit. Expected equally many captions for each image, and rows and ids "
-            f"once an image or once a caption; ids are those of images"
+            f"once an image or once a caption; ids name images"
         )
     repeat, ids_each = len(rows) // images, len(ids) // images
     for index in np.linspace(0, images - 1, min(images, _SAMPLE)).astype(int) * repeat:
@@ -148,10 +147,10 @@ def write_scan(
 ) -> tuple[CorpusSummary, Manifest]:
     """Write a corpus to `out` and the features of its items to the store `out/regions`, in one pass.
 
-    An image whose features cannot be stored is left out of both.
+    An image with invalid features is left out of both.
 
     Raises:
-        InputError: as `write_corpus` and `StoreWriter`.
+        InputError: as in `write_corpus` and `StoreWriter`.
     """
     source = {"reader": "scan", "files": [file for split in splits for file in identity(*split.files)]}
     store, dim, replaces = place(out) / "regions", splits[0].dim, "complete" if replace else "unfinished"
@@ -163,7 +162,7 @@ def write_scan(
 
 
 def _stored(splits: Sequence[ScanSplit], writer: StoreWriter) -> Iterator[Item | Skipped | Flagged]:
-    """Pass on the items whose features the writer takes."""
+    """Store the features of all items, and yield the items whose features are valid."""
     for split in splits:
         if split.name == "testall" and split.files[0].with_name("test_ims.npy").exists():
             yield Skipped(where="test_*", why="the first fold of testall, which is read", wanted=False)

@@ -56,17 +56,16 @@ _UNKNOWN = "a listed video that the annotations do not have"
 
 
 _Videos = dict[str, tuple[Any, dict[int, str]]]
-"""By id, the split of a video in the words of its file, None where it names none, and its captions by their numbers."""
+"""By id, the split of a video as its file names it (or None), and its captions by their numbers."""
 
 
 def _msrvtt(paths: Sequence[Path]) -> Generator[Skipped, None, _Videos]:
-    """Return the videos of one or several files of MSR-VTT's form together.
+    """Return the videos of one or several files in MSR-VTT's form.
 
-    Entries of another form, second entries of a video or a sentence, and captions of videos that no file lists are
-    yielded.
+    Malformed and duplicate entries, and captions of unlisted videos, are yielded.
 
     Raises:
-        InputError: a file is missing, cut short or of another form.
+        InputError: a missing, truncated or malformed file.
     """
     splits: dict[str, Any] = {}
     sentences: dict[str, dict[int, str]] = defaultdict(dict)
@@ -127,7 +126,7 @@ class MsrVtt(VideoReader):
 @READERS.register("msrvtt-1ka")
 @dataclass(frozen=True, kw_only=True)
 class MsrVtt1kA(VideoReader):
-    """Read MSR-VTT's split 1k-A; some training videos are held out to choose the epoch on."""
+    """Read MSR-VTT's split 1k-A; some training videos become val, for choosing the epoch."""
 
     json: tuple[Path, ...]
     """MSRVTT_data.json, or the official pair of files."""
@@ -136,14 +135,14 @@ class MsrVtt1kA(VideoReader):
     test: Path
     """MSRVTT_JSFUSION_test.csv."""
     val: int = 500
-    """How many random training videos are held out as val, as 1k-A has no validation split."""
+    """Number of random training videos that become val, as 1k-A has no validation split."""
     seed: int = 0
-    """Of that choice."""
+    """Of the random choice."""
 
     def read(self) -> Reading:
         """Return the training videos with all their captions, in the order of their list, then the test videos.
 
-        A training video that the test set has, too, is left to the test set. What is `val` depends on the usable ids
+        A training video that is also in the test set stays in the test set. The `val` split depends on the usable ids
         of the training list and on the seed alone.
         """
         settings = {"val": self.val, "seed": self.seed}
@@ -161,7 +160,7 @@ class MsrVtt1kA(VideoReader):
         """Yield the videos.
 
         Raises:
-            InputError: a file is missing, damaged or of another form, or no training videos are left beside `val`.
+            InputError: a missing, damaged or malformed file, or a `val` of all training videos.
         """
         listed = [*read_csv(self.train, columns=("video_id",))]
         rows = [*read_csv(self.test, columns=("key", "video_id", "sentence"))]
@@ -258,9 +257,9 @@ class Vatex(VideoReader):
     val_ids: Path | None = None
     """.txt, .json or .npy list of the videos of val, such as HGR's val_names.npy."""
     test_ids: Path | None = None
-    """The same of test, such as HGR's tst_names.npy; with one list alone, the other split has the rest."""
+    """The same of test, such as HGR's tst_names.npy; with one list alone, the other split gets the rest."""
     seed: int = 0
-    """Of the random halves of the validation videos where no list is given."""
+    """Of the random halves of the validation videos, without lists."""
 
     @property
     def _lists(self) -> dict[str, Path]:
@@ -275,7 +274,7 @@ class Vatex(VideoReader):
     def remarks(self, summary: CorpusSummary) -> Iterator[str]:
         """Say how the validation videos were divided."""
         if self._lists:
-            yield f"val and test are those of {' and '.join(path.name for path in self._lists.values())}"
+            yield f"val and test follow {' and '.join(path.name for path in self._lists.values())}"
         else:
             yield (
                 f"val and test are random halves of {self.validation.name}, seed {self.seed}: NOT the published "
@@ -322,7 +321,7 @@ class Vatex(VideoReader):
 
 
 def _vatex(path: Path, *, others: _Captions) -> Generator[Skipped, None, _Captions]:
-    """Yield what cannot be used of a file; return the captions of each of its videos that is none of the others."""
+    """Return the captions of each video of a file; yield malformed entries, duplicates and videos among `others`."""
     videos: _Captions = {}
     for number, entry in enumerate(read_form(path, what=_VATEX)):
         where = f"{path.name}, entry {number}"

@@ -2,11 +2,11 @@
 
 `v2_OpenEnded_mscoco_train2014_questions.json`: `{"data_subtype", "questions": [{"question_id", "image_id", "question"},
 ...]}`; `v2_mscoco_train2014_annotations.json`: `{"annotations": [{"question_id", "image_id", "question_type",
-"answer_type", "multiple_choice_answer", "answers": [{"answer", "answer_id"}, ...]}, ...]}`. There are no annotations of
-`test-dev2015` and `test2015`.
+"answer_type", "multiple_choice_answer", "answers": [{"answer", "answer_id"}, ...]}, ...]}`. `test-dev2015` and
+`test2015` have no annotations.
 
-Models train on `train2014` and report on `val2014`; here a random part of the training images is `val` and chooses the
-epoch, and `val2014` is `test`.
+Models train on `train2014` and report on `val2014`, which is `test` here. A random part of the training images becomes
+`val`, for choosing the epoch.
 
 Source: Goyal et al., "Making the V in VQA matter", CVPR 2017.
 """
@@ -46,14 +46,14 @@ _MULTIPLE_CHOICE = "of multiple choice alone, without the people's `answers`"
 class Vqa2(Reader):
     """Read questions and answers in the form of VQA 2.0.
 
-    train2014 becomes train, of which a part is held out as val, to choose the epoch on; val2014 becomes test;
-    test-dev2015 and test2015 have no answers, and are for results files.
+    train2014 becomes train and val, a random part for choosing the epoch; val2014 becomes test; test-dev2015 and
+    test2015 have no answers, and are for results files.
     """
 
     questions: tuple[Path, ...]
     """v2_OpenEnded_mscoco_*_questions.json, one or several."""
     annotations: tuple[Path, ...] = ()
-    """v2_mscoco_*_annotations.json of those that have some, in any order."""
+    """v2_mscoco_*_annotations.json of the annotated parts, in any order."""
     images: Path | None = None
     """Folder of the images, at any depth; a question without one is left out."""
     dev: float = 0.05
@@ -61,17 +61,17 @@ class Vqa2(Reader):
     seed: int = 0
     """Of the random choice of these."""
     split: tuple[str, ...] = ()
-    """train, val, test, test-dev or test2015, of each file of questions, where the files do not say it."""
+    """train, val, test, test-dev or test2015, of each file of questions, if the files do not name it."""
 
     def read(self) -> Reading:
         """Return the questions of all files with their answers.
 
-        Where a file has annotations, questions without one are skipped. An answer that is no string is skipped, and
-        the question kept with the others.
+        If a file has annotations, questions without one are skipped. So are answers that are no strings, without the
+        question.
 
         Raises:
-            InputError: a file is missing, cut short or of another form; its split is not clear; there are no
-                annotations of questions to be trained on; or no images in the folder.
+            InputError: a missing, truncated or malformed file, an unclear split, training questions without
+                annotations, or a folder without images.
         """
         return Reading(
             of="questions",
@@ -112,7 +112,7 @@ class Vqa2(Reader):
                 chosen |= skipped.why.endswith(_MULTIPLE_CHOICE)
                 yield skipped
         lacking = (
-            f"a usable annotation: there are those {_MULTIPLE_CHOICE}; give the open-ended ones"
+            f"a usable annotation: the given ones are {_MULTIPLE_CHOICE}; give the open-ended ones"
             if chosen
             else "an annotation; give their file, too"
         )
@@ -128,13 +128,12 @@ class Vqa2(Reader):
 def hold_out(
     entries: Iterable[Question | Skipped], *, fraction: float, seed: int
 ) -> Iterator[Question | Skipped]:
-    """Make the questions of a random fraction of the training images `val`, so that no image is in both.
+    """Move the questions of a random fraction of the training images to `val`, so that no image is in both.
 
-    At least one image is held out, and not all are. Where there are `val` questions already, or the fraction is 0,
-    nothing changes.
+    At least one image moves, and at least one stays. With `val` questions or a fraction of 0, nothing changes.
 
     Raises:
-        InputError: a fraction that is no number from 0 to below 1, or one training image only.
+        InputError: a fraction outside [0, 1), or a single training image.
     """
     if not 0 <= fraction < 1:
         raise InputError(
@@ -146,9 +145,7 @@ def hold_out(
     chosen: set[str] = set()
     if fraction and images and not any(each.split == "val" for each in usable):
         if len(images) == 1:
-            raise InputError(
-                "there is one training image only, so none can be held out; give more, or say --dev 0"
-            )
+            raise InputError("a single training image, so none can move to val; give more images, or --dev 0")
         count = min(max(1, round(fraction * len(images))), len(images) - 1)
         chosen = choose(images, count, seed=seed)
     for entry in rows:
@@ -167,12 +164,12 @@ class _Annotation:
 
 
 def _read_part(path: Path, key: str) -> dict[str, Any]:
-    """Return what a file holds, of which `key` (`questions` or `annotations`) is a list of entries.
+    """Read a file with a list of entries under `key` (`questions` or `annotations`).
 
-    Annotations come as `_Annotation`, or as `Skipped` where something is wrong with them.
+    Valid annotations become `_Annotation`, invalid ones `Skipped`.
 
     Raises:
-        InputError: the file is missing, cut short or of another form.
+        InputError: a missing, truncated or malformed file.
     """
     data = read_json(path, what=_WHAT[key], entry=_compact)
     if not isinstance(data, dict) or not isinstance(data.get(key), list):
@@ -183,7 +180,7 @@ def _read_part(path: Path, key: str) -> dict[str, Any]:
 
 
 def _compact(entry: dict[str, Any]) -> Any:
-    """Make an annotation small while the file is read: as JSON, those of VQA 2.0 take gigabytes of memory."""
+    """Shrink an annotation while the file is parsed: VQA 2.0's JSON would take gigabytes of memory."""
     if entry.get("answers") is not None and "question_id" in entry:
         return _annotation(entry)
     if "answer" in entry and "question_id" not in entry:
@@ -192,7 +189,7 @@ def _compact(entry: dict[str, Any]) -> Any:
 
 
 def _annotation(entry: dict[str, Any]) -> _Annotation | Skipped:
-    """Return an annotation, or, without its place in the file, what is wrong with it."""
+    """Return an annotation, or a `Skipped` without its place in the file."""
     if why := misfit(entry, "an annotation", question_id=int, image_id=(int, str)):
         return Skipped(where="", why=why)
     id, answers = entry["question_id"], entry["answers"]
@@ -218,7 +215,7 @@ def _annotation(entry: dict[str, Any]) -> _Annotation | Skipped:
 
 
 def _read_annotations(path: Path, *, into: dict[int, _Annotation]) -> Iterator[Skipped]:
-    """Put the annotations of a file into a mapping from question ids; yield what cannot be used."""
+    """Put the annotations of a file into a mapping from question ids; yield invalid ones."""
     for number, entry in enumerate(_read_part(path, "annotations")["annotations"]):
         where = f"{path.name}, annotation {number}"
         if isinstance(entry, Skipped):
@@ -244,7 +241,7 @@ def _read_questions(
     left: set[int],
     files: ImageFiles | None,
 ) -> Iterator[Question | Skipped]:
-    """Yield the questions of a file with their answers, and take their ids out of `left`."""
+    """Yield the questions of a file with their answers, and remove their ids from `left`."""
     data = _read_part(path, "questions")
     subtype = _subtype(path, data, needed=not split)
     split, prefer = split or _SPLIT_OF[subtype], subtype.replace("-dev", "")
@@ -283,7 +280,7 @@ def _read_questions(
 
 
 def _subtype(path: Path, data: dict[str, Any], *, needed: bool) -> str:
-    """Return which of the official parts a file is; where they differ, its name may narrow test2015 to test-dev2015."""
+    """Return the official part of a file, by its `data_subtype` and name; the name tells test-dev2015 from test2015."""
     held = data.get("data_subtype")
     subtypes = {name for name in _SPLIT_OF if name == held or name in path.name}
     if subtypes == {"test2015", "test-dev2015"}:

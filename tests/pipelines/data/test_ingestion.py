@@ -80,7 +80,7 @@ def test_features_that_fit_no_item_are_refused_before_anything_is_written(tmp_pa
     corpus = corpus_of_paths(tmp_path, [f"photos/{n}.jpg" for n in TEN])
     words = ("arrays", "--dir", arrays(tmp_path / "in", [f"x{n}y" for n in TEN]), "--out", tmp_path / "out")
     refused(
-        "whose ids are called photos/0.jpg, photos/1.jpg, photos/2.jpg, where", *words, "--corpus", corpus
+        "their ids are photos/0.jpg, photos/1.jpg, photos/2.jpg, ..., the ids", *words, "--corpus", corpus
     )
     refused("--id-column", *words, "--corpus", corpus)
     assert not (tmp_path / "out").exists()
@@ -91,7 +91,7 @@ def test_features_of_too_few_items_are_refused_unless_that_is_asked_for(tmp_path
     folder = arrays(tmp_path / "in", [str(n) for n in range(101)])
     words = ("arrays", "--dir", folder, "--out", tmp_path / "out", "--corpus", corpus)
     refused("(train 100.0%, val 0.0%, test 0.0%); none of 101.jpg, 102.jpg.", *words)
-    refused("--min-matched 0 takes those", *words)
+    refused("accept these with --min-matched 0, and train with --data.missing skip", *words)
     assert not (tmp_path / "out" / "manifest.json").exists()
     out = ingested(*words, "--min-matched", 0)
     assert "features of 98 of 100 images" in out

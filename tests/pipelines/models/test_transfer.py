@@ -118,7 +118,7 @@ def test_features_that_were_made_otherwise_are_refused(run, other, tmp_path):
     [
         ({"corpus": ""}, "other data need --corpus"),
         ({"dataset": "tiny"}, "'tiny' is the name of the data that the model was trained on"),
-        ({"features": ""}, "name those of .* by --features DIR"),
+        ({"features": ""}, "name a store for .* by --features DIR"),
         ({"corpus": "nowhere"}, "nowhere"),
     ],
 )

@@ -1,7 +1,6 @@
 """Inputs of a corpus: items, and texts that are stored as features."""
 
 import json
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -47,7 +46,7 @@ RESNET = {"backbone": "resnet", "name": "microsoft/resnet-152", "size": 224}
 
 
 @pytest.mark.parametrize(
-    ("wanted", "source", "message"),
+    ("wanted", "source", "other"),
     [
         ("resnet(name='microsoft/resnet-152', size=224)", {"extractor": RESNET | {"sha256": "a"}}, ""),
         ("resnet(name='microsoft/resnet-152')", {"extractor": RESNET | {"name": "resnet-152"}}, ""),
@@ -56,21 +55,17 @@ RESNET = {"backbone": "resnet", "name": "microsoft/resnet-152", "size": 224}
         (
             "resnet(name='microsoft/resnet-152', size=224)",
             {"extractor": RESNET | {"size": None}},
-            r"features of backbone resnet, name microsoft/resnet-152, size None, where .* `polypool extract --corpus",
+            "backbone resnet, name microsoft/resnet-152, size None",
         ),
-        (
-            "resnet",
-            {"extractor": {"backbone": "cells", "grid": 7}},
-            "features of backbone cells, where .* extract",
-        ),
-        ("butd", {"extractor": RESNET}, "`polypool ingest butd --dir DIR --corpus .* --data.extractor ''"),
+        ("butd", {"extractor": RESNET}, "backbone resnet"),
     ],
 )
-def test_features_of_another_extractor_are_refused(wanted, source, message, tmp_path):
+def test_features_of_another_extractor_are_noted_and_tagged(wanted, source, other, tmp_path, capsys):
     run = without(make_corpus(tmp_path), tmp_path / "store", **source)
-    run = replace(run, data=replace(run.data, extractor=wanted))
-    with pytest.raises(InputError, match=message) if message else nullcontext():
-        prepare(run)
+    described = prepare(replace(run, data=replace(run.data, extractor=wanted))).describe()
+    assert described.get("other_extractor", "") == other
+    said = capsys.readouterr().err
+    assert (f"features of {other}, where the recipe has {wanted}: the scores do not" in said) == bool(other)
 
 
 def test_stores_that_were_extracted_alike_have_one_origin(tmp_path):

@@ -136,7 +136,7 @@ REGIONS = np.ones((600, 36, 8), np.float32)
         ({"a.npy": REGIONS}, "--dir in --file in/a.npy", "by --file FILE [FILE ...], or the folder"),
         ({"a.npy": REGIONS}, "--file in", "in: is a folder; name it by --dir"),
         ({"a.pkl": b""}, "--dir in", "`polypool ingest arrays --file in/a.pkl` may read that"),
-        ({"a.h5": b""}, "--dir in", "`polypool ingest hdf5 --dir` reads what it has"),
+        ({"a.h5": b""}, "--dir in", "`polypool ingest hdf5 --dir` reads its files"),
         (
             {"a.npy": REGIONS},
             "--dir in",

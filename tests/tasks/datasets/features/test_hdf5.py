@@ -116,14 +116,14 @@ def test_hdf5_refusals(tmp_path):
     torn = tmp_path / "torn.hdf5"
     torn.write_bytes(path.read_bytes()[:-300])
     cases = {
-        (path,): "it is not said which row is which id; give a file of ids with --ids",
+        (path,): "no ids of the rows; give a file of ids with --ids",
         (
             path,
             "--key",
             "features",
-        ): "name of a data set of them with --ids-key; there are: features (3, 2, 4)",
+        ): "name of a data set of ids with --ids-key; the file has: features (3, 2, 4)",
         (path, "--key", "other"): "has no 'other'; --key names one of: features (3, 2, 4)",
-        (path, "--ids-key", "other"): "it is not said which row is which id",
+        (path, "--ids-key", "other"): "no ids of the rows",
         (path, "--ids-key", "other", "--ids", path): "give one",
         (path, "--key", "features", "--ids", tmp_path / "ids.pkl"): "pickles are not read",
         (path, "--key", "features", "--ids", tmp_path / "ids.json"): "expected a list of ids, or {id: row}",

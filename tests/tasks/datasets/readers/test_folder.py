@@ -47,11 +47,11 @@ def test_what_has_no_text_or_picture_is_listed(tmp_path):
     picture(tmp_path / "in" / "latin.png", "x")
     (tmp_path / "in" / "latin.txt").write_bytes(b"caf\xe9")
     said, _, skipped = corpus_of(tmp_path / "out", "folder", "--dir", tmp_path / "in")
-    assert "a text beside no picture or video: lonely.txt" in said
+    assert "a text without a picture or video: lonely.txt" in said
     assert sorted(skipped) == [
         ("id latin.png", "no captions"),
         ("id latin.png, caption 1", "a caption that is not valid UTF-8"),
-        ("silent.png", "no .txt file of its name beside it"),
+        ("silent.png", "no .txt file of the same name"),
     ]
 
 

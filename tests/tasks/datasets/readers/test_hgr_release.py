@@ -12,7 +12,7 @@ from polypool.infra.errors import InputError
 from polypool.tasks.datasets.readers.hgr_release import Hgr
 
 RANDOM = np.random.default_rng(0)
-TWINS = "a name that is another one once / is _, so that they cannot be told apart; rename one"
+TWINS = "a name that equals another one with _ for /; rename one"
 
 
 def files(captions: Path, splits: Path) -> tuple[object, ...]:

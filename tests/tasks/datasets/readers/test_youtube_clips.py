@@ -61,7 +61,7 @@ def test_vatex_with_lists(tmp_path):
         np.save(paths[split], np.array(ids, "S" if split == "val" else "U"))
     val, test = ("--val-ids", paths["val"]), ("--test-ids", paths["test"])
     out, corpus, skipped = corpus_of(tmp_path / "out", "vatex", *options, *val, *test)
-    assert "val and test are those of val.npy and test.npy" in out
+    assert "val and test follow val.npy and test.npy" in out
     assert "NOT" not in out
     assert [item.id for item in corpus.items("val")] == [vatex_name(101), vatex_name(103)]
     assert [item.id for item in corpus.items("test")] == [vatex_name(100), vatex_name(104)]
