@@ -20,6 +20,9 @@ class Plain(torch.optim.Optimizer):
     Subclasses derive from this class first and then from torch's, and unwrap torch's `step`.
     """
 
+    capturable = False
+    """Whether `lr` may be a tensor on the device, so that a CUDA graph of the step reads it."""
+
     add_param_group = inspect.unwrap(torch.optim.Optimizer.add_param_group)
     state_dict = inspect.unwrap(torch.optim.Optimizer.state_dict)
     load_state_dict = inspect.unwrap(torch.optim.Optimizer.load_state_dict)
@@ -58,6 +61,7 @@ class AdamW(Plain, torch.optim.AdamW):
         amsgrad: divide by the maximum second moment so far (Reddi et al. 2018), as PVSE does.
     """
 
+    capturable = True
     step = torch.no_grad()(inspect.unwrap(torch.optim.AdamW.step))
 
     def __init__(
@@ -125,6 +129,8 @@ class Lion(OwnUpdate):
         beta2: decay rate of the momentum.
     """
 
+    capturable = True
+
     def __init__(
         self,
         params: Iterable[Any],
@@ -151,7 +157,8 @@ class Lion(OwnUpdate):
             steps = torch._foreach_lerp(momenta, gradients, 1 - group["beta1"])
             torch._foreach_sign_(steps)
             torch._foreach_mul_(weights, 1 - group["lr"] * group["weight_decay"])
-            torch._foreach_add_(weights, steps, alpha=-group["lr"])
+            torch._foreach_mul_(steps, -group["lr"])
+            torch._foreach_add_(weights, steps)
             torch._foreach_lerp_(momenta, gradients, 1 - group["beta2"])
 
 

@@ -125,8 +125,9 @@ def why_not(optim: Optim, optimizer: torch.optim.Optimizer, device: torch.device
         "several workers train": world() > 1,
         "--optim.chunk splits a step": optim.chunk > 0,
         "--optim.recompute keeps states of random generators on the host": optim.recompute,
-        f"{type(optimizer).__name__} reads its learning rate on the host": "capturable"
-        not in optimizer.defaults,
+        f"{type(optimizer).__name__} reads its learning rate on the host": not getattr(
+            optimizer, "capturable", False
+        ),
     }
     return next((reason for reason, holds in reasons.items() if holds), "")
 

@@ -68,9 +68,12 @@ RUN = {"aggregator": "mean", "log_every": 1}
 OPTIM = {"epochs": 8, "freeze": (("text.encoder.embed", 2.0),), "ema": 0.9}
 
 
-@pytest.mark.parametrize("objective", ["triplet(warmup_epochs=3)", "infonce"])
-def test_captured_steps_train_as_plain_ones_do(objective, monkeypatch, tmp_path):
-    run = toy_run(**RUN, objective=objective, optim=OPTIM)
+@pytest.mark.parametrize(
+    ("objective", "optimiser"),
+    [("triplet(warmup_epochs=3)", "adamw"), ("infonce", "lion")],
+)
+def test_captured_steps_train_as_plain_ones_do(objective, optimiser, monkeypatch, tmp_path):
+    run = toy_run(**RUN, objective=objective, optim=OPTIM | {"optimiser": optimiser})
     plain, captured = (trainer_of(run, tmp_path / name) for name in ("plain", "captured"))
     for trainer in (plain, captured):
         made = trainer.data.batch
@@ -132,8 +135,8 @@ def test_a_loss_that_computes_with_the_epoch_is_not_captured(use, capsys):
         ({"capture": "off"}, "--optim.capture is off"),
         ({"chunk": 4}, "--optim.chunk"),
         ({"recompute": True}, "--optim.recompute"),
-        ({"optimiser": "lion"}, "Lion reads its learning rate"),
-        ({"optimiser": "sgd"}, "SGD reads"),
+        ({"optimiser": "lion"}, ""),
+        ({"optimiser": "sgd"}, "SGD reads its learning rate"),
         ({"optimiser": "muon"}, "Muon reads"),
     ],
 )
