@@ -339,7 +339,7 @@ def find_runs(uri: str, experiment: str, *, finished: bool = True) -> list[RunRe
         known = {each.name: each.experiment_id for each in client.search_experiments()}
         if experiment not in known:
             refuse_deleted(client.get_experiment_by_name(experiment), uri)
-            raise AbsentError(str(unknown("experiment", experiment, known, f" They are those of {uri}.")))
+            raise AbsentError(str(unknown("experiment", experiment, known, f" The store is {uri}.")))
         runs, token = [], None
         while token != "":
             page = client.search_runs(
@@ -635,8 +635,8 @@ class Tracker:
         try:
             return Artifacts(self.uri, self._client).find(self.run_id, root, artifact_path)
         except AbsentError as error:
-            held = [item.path for item in self._call("list_artifacts")]
-            raise unknown(f"artifact of run {self.run_id}:", artifact_path, held) from error
+            stored = [item.path for item in self._call("list_artifacts")]
+            raise unknown(f"artifact of run {self.run_id}:", artifact_path, stored) from error
 
     def read_json(self, name: str) -> Any:
         return read_json(self.download(name), what=f"the artifact {name} of run {self.run_id}")
@@ -988,9 +988,7 @@ def source_tags(command: str) -> dict[str, str]:
     Args:
         command: as of `command_line`.
     """
-    words = shlex.split(command) or [Path((sys.argv or [""])[0]).name or "python"]
-    if words[0] == "polypool":
-        words = words[1:]
+    words = shlex.split(command.removeprefix("polypool ")) or [Path((sys.argv or [""])[0]).name or "python"]
     kept = [*itertools.takewhile(lambda word: "/" not in word, words)]
     name = shlex.join(kept) + " ..." * (len(kept) < len(words))
     return {"mlflow.source.name": name, "mlflow.source.type": "LOCAL"}

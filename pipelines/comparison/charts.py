@@ -64,7 +64,7 @@ def draw_all(groups: Sequence[Group], cross_tasks: Sequence[CrossTaskTable], fol
     for number, cross_task in enumerate(cross_tasks, start=1):
         after = f"_{number}" * (number > 1)
         figures[f"heat_map{after}"] = draw_cross_task(cross_task)
-        if not cross_task.no_diagram:
+        if cross_task.has_diagram:
             tasks = len(cross_task.counting)
             figures[f"critical_difference{after}"] = draw_critical(cross_task.mean_ranks, tasks=tasks)
     paths = []

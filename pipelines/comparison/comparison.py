@@ -134,9 +134,8 @@ class Comparison:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """The seeds needed, the notes, and the reasons for missing critical-difference diagrams."""
-        reasons = dict.fromkeys(crossed.no_diagram for crossed in self.cross_tasks)
-        return tuple(note for note in (*self.seeds_needed, *self.notes, *reasons) if note)
+        """The seeds needed, and the notes."""
+        return (*self.seeds_needed, *self.notes)
 
     def text(self, *, details: bool = False) -> str:
         """Return the main table with its finding and the requested tests, for a terminal; or all tables and notes."""
@@ -203,14 +202,6 @@ class Comparison:
                     tracker.artifact(path)
                 tracker.text("compare.md", self.markdown())
                 tracker.text("compare.tex", self.latex())
-                scores = self.decisive.astype(object)
-                tracker.table("scores.json", scores.where(scores.notna(), None).to_dict("list"))
-                for number, crossed in enumerate(self.cross_tasks, start=1):
-                    table = tables.across(crossed)
-                    rows = [[" ".join(cell.split()) for cell in of] for of in (table.header, *table.rows)]
-                    name = "task_by_aggregator" + f"_{number}" * (number > 1)
-                    columns = {of: list(column) for of, *column in zip(*rows, strict=True)}
-                    tracker.table(f"{name}.json", columns)
         return tracker
 
 

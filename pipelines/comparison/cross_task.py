@@ -188,15 +188,9 @@ class CrossTaskTable:
         return tuple(notes)
 
     @property
-    def no_diagram(self) -> str:
-        """Reason for a missing critical-difference diagram; empty if it can be drawn."""
-        if len(self.counting) < 2:
-            return (
-                "no critical-difference diagram: it ranks aggregators over two tasks or data sets, at least"
-            )
-        if len(self.complete) < 3:
-            return "no critical-difference diagram: it ranks three aggregators, at least, that every task has"
-        return ""
+    def has_diagram(self) -> bool:
+        """Whether two tasks or data sets rank three aggregators, for a critical-difference diagram."""
+        return len(self.counting) > 1 and len(self.complete) > 2
 
 
 def cross_task_table(groups: Sequence[Group]) -> CrossTaskTable | None:

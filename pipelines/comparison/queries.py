@@ -229,6 +229,6 @@ def with_differences(
             pairs=pairs,
         )
     except InputError as error:
-        none = f"no differences are judged for {group.title}: {error}"
+        none = f"{group.title}: differences are not tested: {error}"
         return group, [*notes, none] if len(rows) > 1 else []
     return replace(group, judged=judged), notes

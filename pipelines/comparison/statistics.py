@@ -418,9 +418,9 @@ def with_best(joint: Joint, *, sign: int = 1, draws: int = DRAWS) -> dict[str, D
     p_R, reach_R = np.empty(rows), np.empty(rows)
     for row in range(rows):
         others = np.arange(rows) != row
-        behind = ratio(-lead_RR[row], deviation_RR[row])[others].max()
+        lag = ratio(-lead_RR[row], deviation_RR[row])[others].max()
         drawn_B = np.sort(joint.studentised(drawn, row)[others].max(axis=0))
-        p_R[row], reach_R[row] = _p(drawn_B, behind), _reach(drawn_B)
+        p_R[row], reach_R[row] = _p(drawn_B, lag), _reach(drawn_B)
     in_set_R = p_R >= LEVEL
     found = {}
     for row, label in enumerate(joint.labels):

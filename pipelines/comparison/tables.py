@@ -39,8 +39,8 @@ _MORE = (2, 3, 5, 10, 20)  # seeds
 _BY_QUERIES = f"?: the queries tell it from {{}}; {ONE_SEED}"
 _SIGNIFICANT = {None: "by queries", True: "yes", False: "no"}
 _COSTS = {
-    "weights": "weights: those of the aggregators",
-    "step": f"step: processor time of a training step, in {UNIT} timed beside it",
+    "weights": "weights: number of the aggregators' weights",
+    "step": f"step: processor time of a training step, in {UNIT} timed next to the run",
     "embed": "embed: likewise, of embedding an item of the test split and its texts, or of answering a question",
     "query": "query: likewise, of scoring a query with all of the test split and ranking it",
     "bytes": "bytes: the embeddings of an image or video in memory",
@@ -503,8 +503,8 @@ def over_tasks(cross_task: CrossTaskTable) -> Table | None:
         legend=(
             f"of these {len(joints)} columns: mean chance-normalised score and mean rank, with 95 % intervals over "
             f"{over}",
-            f"of other tasks, of which these {len(joints)} are taken as a sample: lead over the mean of all "
-            "aggregators, with a 95 % interval over tasks, seeds and queries",
+            f"other tasks, with these {len(joints)} as a sample: lead over the mean of all aggregators, with a 95 % "
+            "interval over tasks, seeds and queries",
         ),
         header=(
             *("aggregator", "chance-\nnormalised", interval, may),

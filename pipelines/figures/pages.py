@@ -57,12 +57,7 @@ def _(record: None) -> Mapping[str, bytes]:
 
 
 @draw.register(Mapping)
-def _(record: Mapping[str, Any]) -> Mapping[str, bytes]:
-    for name, content in record.items():
-        if not isinstance(name, str) or not isinstance(content, bytes):
-            raise InputError(
-                f"the file {name!r} of an evaluation's pictures is {type(content).__name__}, expected bytes"
-            )
+def _(record: Mapping[str, bytes]) -> Mapping[str, bytes]:
     return record
 
 
@@ -105,15 +100,15 @@ def _about(record: RetrievalExamples) -> str:
     protocol, (items, captions) = record.protocol, record.gallery
     kind = "distinct captions" if protocol.distinct else "captions"
     about = (
-        f"Queries drawn at random, right ones and wrong ones by the protocol {protocol.name} in turn, and what they "
-        f"found among the {items:,} {record.modality}s or the {captions:,} {kind} of the whole split {record.split}: "
-        f"rank, score and, with a dashed border, the best right one beyond the first {HITS}."
+        f"Random queries, in turn right and wrong by the protocol {protocol.name}, with their results from the "
+        f"{items:,} {record.modality}s or the {captions:,} {kind} of the whole split {record.split}: rank, score and, "
+        f"with a dashed border, the best right result beyond the first {HITS}."
     )
     parts = f"{protocol.folds} parts of it, one by one" if protocol.folds > 1 else ""
     if record.ranked_items < items:
         parts = f"its first {record.ranked_items:,} {record.modality}s alone"
     if parts:
-        about += f" The protocol looks in {parts}, so its ranks are better or the same."
+        about += f" The protocol searches {parts}, so its ranks are better or equal."
     about += _JUDGED[protocol.right]
     return about
 
@@ -177,11 +172,11 @@ def _about_attention(record: AttentionExamples) -> str:
             else f"Of each video the {_FRAMES} frames of largest weight; the bars are all its elements in time."
         )
     if any(it.words is not None for it in record.examples):
-        about.append("The stronger a word is shaded, the more it weighs; where all weigh alike, none is.")
+        about.append("Words are shaded by weight; if all weights are equal, no word is shaded.")
     if any(_gates(it.visual) or _gates(it.words) for it in record.examples):
         about.append(
-            "Weights add up to 100 % where an aggregator averages; those of one that lets each element pass by "
-            "itself, as a gate does, add up to anything, and are alike where it lets all of them pass."
+            "Weights add up to 100 % if the aggregator averages. The weights of a gate, which passes or blocks each "
+            "element separately, may have any sum, and are equal if it passes all elements."
         )
     if any(it.nearest for it in record.examples):
         about.append("Under each vector is the nearest caption of the split.")

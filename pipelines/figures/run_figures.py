@@ -5,13 +5,12 @@ Sources: VSE-infinity, figure 5; DivE, section 4.6 and table 3; of ADOPT, VSE+2A
 
 from __future__ import annotations
 
-import logging
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from matplotlib import colormaps
@@ -24,8 +23,6 @@ from polypool.infra.errors import InputError
 from polypool.pipelines.figures.style import BAR, INK, MUTED, POINT, frame, new_figure, png
 from polypool.tasks.scoring.geometry import circular_variance, variance_of
 from polypool.tasks.similarities.vectors import l2_normalise
-
-T = TypeVar("T")
 
 _COLUMNS = 3
 _SIZES = {1: (POINT,), 2: ("#7fa6cf", POINT), 3: ("#9cc3e6", "#4a86c5", INK)}
@@ -47,14 +44,12 @@ _OFF_ONE = 1e-2  # tolerance of the sum of weights, which may be bfloat16
 def draw_coefficients(watched: Sequence[Watched], *, heading: str) -> bytes | None:
     """Return the figure as a PNG, or None if no aggregator has weights to show.
 
-    Aggregators with fixed weights, such as `max`, are left out, and, with a warning, those whose weights cannot be
-    computed.
+    Aggregators with fixed weights, such as `max`, are left out.
+
+    Raises:
+        InputError: as `curves_of`.
     """
-    panels = [
-        (it, curves)
-        for it in watched
-        if (curves := computed(curves_of, it, what="the weights")) and not _known_before(it, curves)
-    ]
+    panels = [(it, curves) for it in watched if (curves := curves_of(it)) and not _known_before(it, curves)]
     if not panels:
         return None
     columns = min(_COLUMNS, len(panels))
@@ -252,8 +247,8 @@ def spread_of(watched: Watched) -> Spread | None:
 
 
 def draw_variance(watched: Sequence[Watched], *, heading: str) -> bytes | None:
-    """Return the figure as a PNG, or None if no aggregator returns sets; errors are logged as warnings."""
-    spreads = [spread for it in watched if (spread := computed(spread_of, it, what="the embeddings"))]
+    """Return the figure as a PNG, or None if no aggregator returns sets; raises as `spread_of`."""
+    spreads = [spread for it in watched if (spread := spread_of(it))]
     if not spreads:
         return None
     figure = new_figure(7.5, 1.3 + 0.95 * len(spreads), heading)
@@ -263,8 +258,8 @@ def draw_variance(watched: Sequence[Watched], *, heading: str) -> bytes | None:
         panel.set_xscale("log")
     for row, spread in enumerate(spreads):
         value_S, mean = np.sort(spread.variance_S), spread.variance_S.mean()
-        beside_S = row + 0.24 * (2 * (np.arange(1, len(value_S) + 1) * _GOLDEN % 1) - 1)
-        panel.scatter(value_S, beside_S, s=14, color=BAR, edgecolor=POINT, linewidth=0.5)
+        jitter_S = row + 0.24 * (2 * (np.arange(1, len(value_S) + 1) * _GOLDEN % 1) - 1)
+        panel.scatter(value_S, jitter_S, s=14, color=BAR, edgecolor=POINT, linewidth=0.5)
         panel.plot([mean, mean], [row - 0.32, row + 0.32], color=INK, linewidth=2)
     labels = [
         f"{it.name}\n{it.vectors or 'all'} vectors, {len(it.variance_S)} sets\n"
@@ -322,23 +317,3 @@ def name_of(watched: Watched) -> str:
     place = watched.name.removesuffix("aggregator").removesuffix(".")
     kind = type(watched.aggregator).__name__
     return f"{place}: {kind}" if place else kind
-
-
-def computed(compute: Callable[[Watched], T], watched: Watched, *, what: str) -> T | None:
-    """Return the result of `compute`, or None and log a warning that names the aggregator.
-
-    A plug-in's aggregator may raise anything; the run and the figures of other aggregators go on.
-
-    Args:
-        compute: returns the result.
-        watched: the aggregator.
-        what: names the result in the warning, such as `the weights`.
-    """
-    try:
-        return compute(watched)
-    except Exception as error:
-        reason = f"{type(error).__name__}: {error}"
-        logging.getLogger(__name__).warning(
-            "%s of the aggregator %s are not drawn: %s", what, name_of(watched), reason
-        )
-        return None

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from query_results import answers, retrieval
+from query_results import retrieval
 
 from polypool.infra.errors import InputError
 from polypool.pipelines.comparison.queries import Queries, Units, stored_arrays
@@ -27,14 +27,6 @@ def test_metrics_follow_from_the_units(modality):
     recalls = [arrays[f"t2{letter}_R{k}"][own_Q].sum() for k in (1, 5, 10)]
     assert units.sum_Pn[1, place] == pytest.approx(100 * sum(recalls))
     assert any(0 < x < 1 for x in arrays[f"t2{letter}_R5"])
-
-
-def test_accuracies_are_by_the_unit_that_the_run_names():
-    queries, value = answers()
-    units = queries.units("accuracy", value)
-    assert (units.kind, len(units.ids)) == ("images with their questions", 10)
-    assert units.score == pytest.approx(value)
-    assert units.sum_Pn[0, 3] == pytest.approx(100 * queries.arrays["accuracy"][15:20].sum())
 
 
 def test_queries_that_were_not_asked_count_in_no_mean():

@@ -12,7 +12,7 @@ from polypool.pipelines.comparison.comparison import Comparison, compare
 from polypool.pipelines.comparison.cross_task import CrossTaskTable
 from polypool.pipelines.comparison.documents import rendered
 from polypool.pipelines.comparison.grouping import arranged
-from polypool.pipelines.comparison.results import groups_of, read_results, results, write_results
+from polypool.pipelines.comparison.results import groups_of, results
 from polypool.pipelines.comparison.rows import Group
 from polypool.pipelines.training.record import Tuned
 
@@ -91,7 +91,7 @@ def test_rows_show_what_was_chosen_and_not_as_settings_that_differ():
     assert not any(row.published for row in group.rows), "a recipe's numbers are not those of other settings"
 
 
-def test_aggregators_are_ranked_over_tasks_whatever_each_chose(tmp_path):
+def test_aggregators_are_ranked_over_tasks_whatever_each_chose():
     untuned = [*over_tasks("gpo", 60.0), *over_tasks("mean", 50.0)]
     runs = [
         tuned(of, lr=str(at))
@@ -104,8 +104,7 @@ def test_aggregators_are_ranked_over_tasks_whatever_each_chose(tmp_path):
     assert (plain.mean_ranks, apart.mean_ranks) == ({"gpo": 1.0, "mean": 2.0}, {"kmax": 2.0, "mean": 1.0})
     assert as_text(score_tables.across(apart)).splitlines()[0] == f"task x aggregator · {WORDS}"
 
-    write_results(results(groups), tmp_path / "r.csv")
-    again = read_results(tmp_path / "r.csv")
+    again = results(groups)
     ranks = [of.mean_ranks for of in tables_of(groups_of(again))]
     assert ranks == [plain.mean_ranks, apart.mean_ranks]
     shown = rendered(again.query("tuned != '' or task == 'vqa'"), file="r.csv")

@@ -39,8 +39,6 @@ def test_records_of_others_files_and_nothing_are_drawn():
     assert draw(None) == {}
     with pytest.raises(InputError, match=r"are Silent, expected .*AnswerExamples, .*RetrievalExamples"):
         draw(Silent())
-    with pytest.raises(InputError, match=r"'a.png' of an evaluation's pictures is str, expected bytes"):
-        draw({"a.png": "1"})
 
 
 def test_every_worker_makes_records_and_the_one_with_a_log_draws_them(tmp_path):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import logging
 import math
 
 import numpy as np
@@ -15,6 +14,7 @@ from torch import nn
 from polypool.aggregators.aggregator import Aggregator
 from polypool.aggregators.observe import Seen, Watched, observe
 from polypool.aggregators.random_sets import random_inputs
+from polypool.infra.errors import InputError
 from polypool.infra.registry import AGGREGATORS
 from polypool.pipelines.figures.run_figures import (
     curves_of,
@@ -103,7 +103,7 @@ EVERY = [pytest.param(n, marks=() if n in FAST else pytest.mark.slow) for n, _ i
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_every_aggregator_is_drawn(name, caplog):
+def test_every_aggregator_is_drawn(name):
     watched = watched_of(name)
     figures = drawn(watched)
     weighs = watched.weights(watched.seen[0]) is not None and name not in FIXED
@@ -112,7 +112,6 @@ def test_every_aggregator_is_drawn(name, caplog):
     expected |= {"variance.png"} if sets else set()
     assert figures.keys() == expected
     assert all(map(is_drawn, figures.values()))
-    assert not caplog.records
 
 
 def made(*embeddings: list[list[float]]) -> Watched:
@@ -134,12 +133,10 @@ def test_variance_is_that_of_vectors_of_unit_length_in_any_precision_and_of_few_
     assert is_drawn(drawn(one)["variance.png"])
 
 
-def test_single_vectors_have_no_variance_and_infinite_ones_are_a_warning(caplog):
+def test_single_vectors_have_no_variance_and_infinite_ones_are_refused():
     assert spread_of(watched_of("mean")) is None
-    watched = made([[math.nan, 0], [0, 1.0]])
-    with caplog.at_level(logging.WARNING):
-        assert "variance.png" not in drawn(watched)
-    assert any("the embeddings of the aggregator text: PIE" in it.getMessage() for it in caplog.records)
+    with pytest.raises(InputError, match="expected 2 finite vectors"):
+        spread_of(made([[math.nan, 0], [0, 1.0]]))
 
 
 FLAT = [(1, 1.0), (2, 1.0)]
