@@ -95,7 +95,7 @@ def compare(
     print(comparison.text(details=details), end="\n\n")
     _write(comparison, out=out, markdown=markdown, latex=latex)
     if log:
-        run_id = comparison.log(uri, folder=home()).run_id
+        run_id = comparison.log(uri).run_id
         print(f"logged with figures in run {run_id} of {comparison.log_experiment!r}")
     _print_next(comparison, uri)
 

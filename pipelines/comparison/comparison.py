@@ -179,20 +179,15 @@ class Comparison:
         groups, notes = zip(*judged, strict=True)
         return replace(self, groups=groups, notes=(*self.notes, *chain(*notes)))
 
-    def log(self, uri: str, *, folder: Path) -> Tracker:
-        """Log tables and figures in a run of kind `comparison`, and return it.
-
-        Args:
-            uri: the tracking store.
-            folder: the project's home.
-        """
+    def log(self, uri: str) -> Tracker:
+        """Log tables and figures in a run of kind `comparison` of a tracking store, and return it."""
         from polypool.pipelines.comparison.charts import draw_all  # Matplotlib
 
         with tempfile.TemporaryDirectory() as drawn_in:
             tracker = Tracker.start(
                 self.log_experiment,
                 uri=uri,
-                home=folder,
+                home=home(),
                 name=f"comparison of {self.experiment}",
                 tags={"kind": "comparison", "compared": self.experiment, NOTE: description(self.tables)},
                 params={"groups": "; ".join(group.title for group in self.groups)},
@@ -355,7 +350,7 @@ def compare_sweep(plan: Plan, *, detect: float = 0.0) -> tuple[str, RunRecord | 
         comparison = replace(compare(uri, plan.experiment), detect=detect)
     except InputError as error:
         return str(error), None
-    tracker = comparison.log(uri, folder=home())
+    tracker = comparison.log(uri)
     lines = [
         comparison.text(),
         f"\nlogged with figures in run {tracker.run_id} of {comparison.log_experiment!r}",

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from polypool.infra.locks import HeldError
 from polypool.infra.text_tables import aligned, decimals, duration
 from polypool.infra.tracking import RunRecord, Tracker, find_runs
@@ -37,12 +39,11 @@ def list_runs(uri: str, experiment: str, *, home: Path) -> list[Listed]:
         if (kind := record.tags.get("kind")) == "train" or (kind and record.status == "RUNNING")
     ]
 
-    def order(run: Listed) -> tuple[object, ...]:
-        known = [-run[name] for name in ("chance_normalised", "score") if run[name] is not None]
-        worth = 0 if run["chance_normalised"] is not None else 1 if known else 2
-        return *(run[name] for name in _COLUMN), worth, *known[:1], run["age"]
-
-    return sorted(listed, key=order)
+    if not listed:
+        return []
+    by = {**dict.fromkeys(_COLUMN, True), "chance_normalised": False, "score": False, "age": True}
+    table = pd.DataFrame(listed).sort_values([*by], ascending=[*by.values()], na_position="last")
+    return [listed[row] for row in table.index]
 
 
 def _listed(record: RunRecord, *, home: Path) -> Listed:

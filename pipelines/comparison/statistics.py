@@ -64,9 +64,9 @@ from __future__ import annotations
 import itertools
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache, partial
 
 import numpy as np
 from scipy.optimize import brentq
@@ -74,11 +74,13 @@ from scipy.special import ndtr, ndtri, stdtrit
 
 from polypool.infra.errors import InputError
 
+# --- a score and a difference
+
 PAIRED_FROM = 10
 """Common seeds from which on the rows' runs are paired seed by seed. Pairing takes half of the degrees of freedom: with
 ten that pays where runs of one seed correlate by 0.14 (by 0.32 among 45 pairs), with five by 0.31 (0.65)."""
 LEVEL = 0.05
-_LEAST_LOG_P = -230.0
+_LEAST_LOG_P = -230.0  # a probability of 1e-100, shown as 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -264,8 +266,10 @@ def _residuals(y_Sn: np.ndarray) -> np.ndarray:
     return y_Sn - y_Sn.mean(axis=1, keepdims=True) - y_Sn.mean(axis=0) + y_Sn.mean()
 
 
-DRAWS = 10_000
-_NONE = 1e-9
+# --- several rows at once
+
+DRAWS = 10_000  # repetitions of a table
+_NONE = 1e-9  # share of the largest deviation below which a deviation of differences is rounding
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -545,9 +549,11 @@ def rank_intervals(joints: Sequence[Joint], *, draws: int = DRAWS) -> dict[str, 
     return ends
 
 
-POWER = 0.8
-MOST = 1000
-_PLANNED = 4000
+# --- power
+
+POWER = 0.8  # the probability that a detectable difference is found
+MOST = 1000  # seeds that are considered
+_PLANNED = 4000  # draws of estimated variances
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -576,12 +582,14 @@ class Planning:
             seeds: runs of each row, at least 2.
             tests: number of tests that share the level (Bonferroni, which is Holm's first step).
         """
-        return self._power(self._reach(seeds, tests), seeds)(true)
+        reach = _reach_of(self, seeds, tests)
+        deviation = math.sqrt(2 * self.seeds / seeds + self.queries) or 1e-300
+        return float((ndtr((true - reach) / deviation) + ndtr((-true - reach) / deviation)).mean())
 
     def smallest(self, *, seeds: int, tests: int = 1) -> float:
         """Return the smallest difference that is found with the probability `POWER`."""
-        power = self._power(self._reach(seeds, tests), seeds)
-        if power(0.0) >= POWER:
+        power = partial(self.power, seeds=seeds, tests=tests)
+        if power(0.0) >= POWER:  # nothing varies
             return 0.0
         high = self.floor(tests=tests) or 1e-9
         while power(high) < POWER:
@@ -599,28 +607,21 @@ class Planning:
             return None
         return bisect_left(range(MOST), -difference, lo=2, key=lambda n: -self.smallest(seeds=n, tests=tests))
 
-    def _reach(self, seeds: int, tests: int) -> np.ndarray:
-        """Return how far the interval reaches for draws of its estimated variances."""
-        draws, level = np.random.default_rng(0), LEVEL / tests
-        queries = self.queries * draws.chisquare(self.units - 1, _PLANNED) / (self.units - 1)
-        each = self.seeds / seeds * draws.chisquare(seeds - 1, (2, _PLANNED)) / (seeds - 1)
-        if seeds >= PAIRED_FROM:
-            of_seeds, df = 2 * each[0], np.full(_PLANNED, seeds - 1.0)
-        else:
-            of_seeds = each.sum(axis=0)
-            df = of_seeds**2 / np.maximum(np.square(each).sum(axis=0) / (seeds - 1), 1e-300)
-            df = np.clip(df, seeds - 1, 2 * (seeds - 1))
-        t_queries = float(stdtrit(self.units - 1, level / 2))
-        return np.sqrt(np.square(stdtrit(df, level / 2)) * of_seeds + t_queries**2 * queries)
 
-    def _power(self, reach: np.ndarray, seeds: int) -> Callable[[float], float]:
-        deviation = math.sqrt(2 * self.seeds / seeds + self.queries) or 1e-300
-
-        def power(true: float) -> float:
-            beyond = ndtr((true - reach) / deviation) + ndtr((-true - reach) / deviation)
-            return float(beyond.mean())
-
-        return power
+@lru_cache(maxsize=64)
+def _reach_of(planned: Planning, seeds: int, tests: int) -> np.ndarray:
+    """Return the half-widths of the interval for draws of its estimated variances."""
+    draws, level = np.random.default_rng(0), LEVEL / tests
+    queries = planned.queries * draws.chisquare(planned.units - 1, _PLANNED) / (planned.units - 1)
+    each = planned.seeds / seeds * draws.chisquare(seeds - 1, (2, _PLANNED)) / (seeds - 1)
+    if seeds >= PAIRED_FROM:
+        of_seeds, df = 2 * each[0], np.full(_PLANNED, seeds - 1.0)
+    else:
+        of_seeds = each.sum(axis=0)
+        df = of_seeds**2 / np.maximum(np.square(each).sum(axis=0) / (seeds - 1), 1e-300)
+        df = np.clip(df, seeds - 1, 2 * (seeds - 1))  # if nothing varies over seeds
+    t_queries = float(stdtrit(planned.units - 1, level / 2))
+    return np.sqrt(np.square(stdtrit(df, level / 2)) * of_seeds + t_queries**2 * queries)
 
 
 def planning(rows: Sequence[np.ndarray], *, queries: Sequence[float]) -> Planning | None:
@@ -646,7 +647,9 @@ def planning(rows: Sequence[np.ndarray], *, queries: Sequence[float]) -> Plannin
     )
 
 
-LEAST = 10
+# --- the tests of a table
+
+LEAST = 10  # units for an interval
 
 
 @dataclass(frozen=True, kw_only=True)
