@@ -228,9 +228,9 @@ def methods(title: str, protocol: str, metric: str, ours: Mapping[str, float]) -
 # --- differences between the rows of a group
 
 
-def differences(group: Group, *, costs: bool = True) -> Table | None:
+def differences(group: Group) -> Table | None:
     """Return the differences of a group's rows from the best, and their costs; None if neither is known."""
-    known = [name for name in _COSTS if costs and not all(math.isnan(row.cost(name)) for row in group.rows)]
+    known = [name for name in _COSTS if not all(math.isnan(row.cost(name)) for row in group.rows)]
     header, legend = ["aggregator"], []
     judged = group.judged if group.judged and group.judged.compared else None
     if judged is None and not known:

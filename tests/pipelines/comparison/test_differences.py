@@ -61,7 +61,7 @@ def test_significant_differences_are_told_from_others_and_missing_files_are_said
     assert group.judged.best[group.rows[-1].label].value == pytest.approx(-lead, abs=1e-9)
     gone = f"run {runs[-1].run_id} has no artifact per_query/whole.npz"
     assert found.notes == ("first", f"lip (whole) is not compared by its queries: {gone}")
-    table = differences(group, costs=False)
+    table = differences(group)
     assert [cells[-1] for cells in table.rows] == ["yes", "yes", "\u2013", "no"]
     low, high = group.judged.intervals["gpo"]
     assert table.rows[0][2] == f"[{low:.1f}, {high:.1f}]"
@@ -97,7 +97,7 @@ def test_rows_scored_on_other_queries_or_with_other_values_are_left_out():
     kept.queries[runs[2].run_id].arrays["i2t_R1"][:] = 0
     found = judged_rows(kept, runs)
     assert found.groups[0].judged.labels == ("gpo",)
-    assert differences(found.groups[0], costs=False) is None
+    assert differences(found.groups[0]) is None
     assert not any("confidence set" in text for text in tables.scores(found.groups[0]).legend)
     assert "max (whole) is not compared by its queries: it was scored on other queries" in found.notes[0]
     assert "mean (whole) is not compared by its queries: its queries give rsum" in found.notes[1]
