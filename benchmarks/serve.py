@@ -26,7 +26,7 @@ from benchmarks.side_by_side import compare, run
 from polypool.infra.registry import TASKS
 from polypool.pipelines.models.trained import TrainedModel
 from polypool.pipelines.serving.app import application
-from polypool.pipelines.serving.schema import Place, Settings
+from polypool.pipelines.serving.schema import Address, Settings
 from polypool.pipelines.serving.service import Service
 from polypool.tasks.run import Run
 
@@ -72,7 +72,7 @@ def _serve(make: Callable[[TrainedModel], ASGIApp], settings: Run, parent: Conne
     torch.manual_seed(settings.seed)
     adapter = TASKS.build(settings.task, settings)
     app = make(TrainedModel(run=settings, adapter=adapter, model=adapter.model().eval()))
-    listening, place = Place(host=HOST, port=0).listen()
+    listening, place = Address(host=HOST, port=0).listen()
     parent.send(place.port)
     uvicorn.Server(uvicorn.Config(app, log_level="warning")).run(sockets=[listening])
 

@@ -11,7 +11,7 @@ from filelock import FileLock, Timeout
 
 from polypool.infra.errors import InputError
 from polypool.infra.files import make_folder
-from polypool.infra.process.stopping import command_line
+from polypool.infra.process.stopping import invocation
 
 NAME = ".lock"
 """Name of a folder's lock file, which records its holder."""
@@ -41,7 +41,7 @@ class Lock:
         try:
             self._lock.acquire(timeout=max(seconds, _SECONDS))
             if self._lock.lock_counter == 1:
-                self.path.write_text(f"process {os.getpid()} on {socket.gethostname()}: {command_line()}")
+                self.path.write_text(f"process {os.getpid()} on {socket.gethostname()}: {invocation()}")
         except Timeout:
             raise HeldError(f"{of} ({holder_of(self.path)}); wait for its end, or end it first") from None
         except OSError as error:

@@ -1,8 +1,8 @@
-"""Paths of users and URLs of object storage or the Hugging Face hub, whose folders are copied once and then used here.
+"""Local paths, and URLs of object storage and the Hugging Face hub, which are copied once to a local cache.
 
-Credentials are found where the storage's own tools look: in the environment (`AWS_ACCESS_KEY_ID`, `HF_TOKEN`), in a
-profile, or at the machine itself. `AWS_ENDPOINT_URL` names another server than Amazon's that speaks S3, `HF_ENDPOINT`
-another hub, and POLYPOOL_CACHE the folder of the copies.
+Credentials are found like the storage's own tools find them: in the environment (`AWS_ACCESS_KEY_ID`, `HF_TOKEN`), in a
+profile, or on the instance. `AWS_ENDPOINT_URL` selects another S3 server, `HF_ENDPOINT` another hub, and POLYPOOL_CACHE
+the cache folder.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _FILE = re.compile(r"file:(?://([^/]*))?(/.*)", re.DOTALL | re.IGNORECASE)
 
 
 def user_cache() -> Path:
-    """Return the folder of the user's cache, `~/.cache/polypool` or below XDG_CACHE_HOME; it need not exist.
+    """Return the user's cache folder, `~/.cache/polypool` or below XDG_CACHE_HOME; it may not exist yet.
 
     Raises:
         RuntimeError: the user has no home.
@@ -47,7 +47,7 @@ def user_cache() -> Path:
 
 @dataclass(frozen=True, kw_only=True)
 class Url:
-    """A folder or file in object storage; printed as it is written, `s3://bucket/data/coco`.
+    """A folder or file in object storage; its text is `s3://bucket/data/coco`.
 
     Args:
         scheme: one of `SCHEMES`.
@@ -73,12 +73,12 @@ class Url:
 
 
 def place(path: str | Path | Url) -> Path | Url:
-    """Parse a user's name of a folder or file: a path of this machine, or a URL of object storage.
+    """Parse a local path or a URL of object storage.
 
-    `file:///x` is `/x`. A `Path` made of a URL, which has one slash less, is parsed, too.
+    `file:///x` is `/x`. A `Path` of a URL, which has one slash less, is parsed, too.
 
     Raises:
-        InputError: a URL of another kind, without a bucket, or with a password or settings in it.
+        InputError: a URL with another scheme, without a bucket, or with a password or settings.
     """
     if isinstance(path, Url):
         return path
@@ -110,14 +110,14 @@ def place(path: str | Path | Url) -> Path | Url:
 
 
 def local(path: str | Path | Url, *, what: str = "this") -> Path:
-    """Return a path of this machine.
+    """Return a local path.
 
     Args:
         path: given by a user.
-        what: it is for, for the message.
+        what: its purpose, for the message.
 
     Raises:
-        InputError: it is a URL of object storage, or an invalid one.
+        InputError: a URL of object storage, or an invalid one.
     """
     found = place(path)
     if isinstance(found, Url):
@@ -128,7 +128,7 @@ def local(path: str | Path | Url, *, what: str = "this") -> Path:
 
 
 def filesystem(at: Path | Url) -> tuple[fs.FileSystem, str]:
-    """Return pyarrow's file system of a folder or file, and its path there."""
+    """Return pyarrow's file system for a folder or file, and its path there."""
     from pyarrow import fs
 
     if isinstance(at, Path):
@@ -145,7 +145,7 @@ def filesystem(at: Path | Url) -> tuple[fs.FileSystem, str]:
 
 
 def exists(at: Path | Url) -> bool:
-    """Whether there is a file of this name.
+    """Whether a file exists.
 
     Raises:
         InputError: the storage does not answer, or refuses.
@@ -162,7 +162,7 @@ def read_bytes(at: Path | Url) -> bytes:
     """Read a file.
 
     Raises:
-        AbsentError: there is no such file.
+        AbsentError: no such file.
         InputError: the storage does not answer, or refuses.
     """
     with explained(at, "read"):
@@ -189,7 +189,7 @@ def write_bytes(at: Path | Url, data: bytes) -> None:
 
 
 def delete(at: Path | Url) -> None:
-    """Delete a file, if there is one.
+    """Delete a file, if it exists.
 
     Raises:
         InputError: the storage does not answer, or refuses.
@@ -204,8 +204,8 @@ def read_json(at: Path | Url, *, what: str) -> Any:
     """Read a UTF-8 JSON file.
 
     Raises:
-        AbsentError: there is no such file in object storage.
-        InputError: it is missing, is not JSON, or the storage does not answer or refuses.
+        AbsentError: no such file in object storage.
+        InputError: a missing local file, invalid JSON, or the storage does not answer or refuses.
     """
     from polypool.infra import files
 
@@ -218,10 +218,10 @@ def read_json(at: Path | Url, *, what: str) -> Any:
 
 
 def cache_folder() -> Path:
-    """Return the folder of copies, made where necessary.
+    """Return the cache folder, which is created if necessary.
 
     Raises:
-        InputError: it cannot be made.
+        InputError: it cannot be created.
     """
     from polypool.infra.files import make_folder
 
@@ -230,7 +230,7 @@ def cache_folder() -> Path:
 
 
 def fetch(folder: Url, files: Mapping[str, str]) -> Path:
-    """Return a folder of this machine with copies of some files of a URL; each is copied once and verified.
+    """Return a local folder with copies of some files of a URL; each is copied once and verified.
 
     Args:
         folder: the URL.
@@ -254,7 +254,7 @@ def fetch(folder: Url, files: Mapping[str, str]) -> Path:
     if not missing:
         return here
     lock = FileLock(cache_folder() / f"{key}.lock")
-    with waiting(f"another process that copies {folder}"):
+    with waiting(f"another process to copy {folder}"):
         lock.acquire()
     try:
         with explained(folder, "read"):
@@ -267,8 +267,8 @@ def fetch(folder: Url, files: Mapping[str, str]) -> Path:
                 if sha256(part) != files[name]:
                     part.unlink()
                     raise InputError(
-                        f"{folder / name}: its bytes are not those that were written (SHA-256 differs); copy it again, "
-                        "or write it anew"
+                        f"{folder / name}: its SHA-256 differs from the recorded one: damaged while it was copied or "
+                        "stored; run the command again, or write the file anew"
                     )
                 part.rename(here / name)
     finally:
@@ -277,15 +277,15 @@ def fetch(folder: Url, files: Mapping[str, str]) -> Path:
 
 
 def staging(out: str | Path | Url, *, last: str, replace: bool = False) -> Path:
-    """Return the folder that is written for a user's `out`: that of a URL is in the cache, and `publish` uploads it.
+    """Return the folder to write for a user's `out`; for a URL, a folder in the cache that `publish` uploads.
 
     Args:
         out: a folder, or its URL.
-        last: the file that makes it complete.
-        replace: whether what is complete at a URL may be replaced.
+        last: name of the file that marks completion.
+        replace: whether complete data at a URL may be replaced.
 
     Raises:
-        InputError: it is complete at the URL, or the storage does not answer or refuses.
+        InputError: the URL has complete data, or the storage does not answer or refuses.
     """
     from polypool.infra.files import make_folder
 
@@ -293,14 +293,14 @@ def staging(out: str | Path | Url, *, last: str, replace: bool = False) -> Path:
     if isinstance(to, Path):
         return make_folder(to)
     if not replace and exists(to / last):
-        raise InputError(f"{to}: is complete; delete it to write it anew, or choose another name")
+        raise InputError(f"{to}: is complete; delete it, or choose another name")
     return make_folder(
         cache_folder() / "writing" / hashlib.sha256(str(to).encode()).hexdigest()[:16] / to.name
     )
 
 
 def publish(folder: Path, out: str | Path | Url, names: Sequence[str]) -> None:
-    """Upload those of some files that a folder of `staging` has, where `out` is a URL, and remove the folder.
+    """If `out` is a URL, upload the named files of a folder of `staging`, and delete the folder.
 
     Raises:
         InputError: the storage does not answer, or refuses.
@@ -336,7 +336,7 @@ def upload(folder: Path, to: Url, names: Sequence[str], *, about: str, private: 
 
 
 CARD = "README.md"
-"""The file of a repository that the hub shows as its card."""
+"""The file that the hub shows as a repository's card."""
 
 
 def is_hub(path: Path | Url | None) -> bool:
@@ -349,10 +349,10 @@ class Repository:
     """A repository of the hub, or a folder or file of it: `hf://user/name`, `hf://datasets/user/name@revision/folder`.
 
     Attributes:
-        url: names it.
+        url: its URL.
         id: `user/name`.
-        options: its kind and revision, as methods of the hub's client take them.
-        folder: in it; empty for all.
+        options: arguments `repo_type` and `revision` of the hub's client.
+        folder: path of a folder or file in the repository; empty for the root.
     """
 
     url: Path | Url
@@ -365,7 +365,7 @@ class Repository:
         """Parse a URL.
 
         Raises:
-            InputError: it names no repository.
+            InputError: not a repository.
         """
         parts = url.path.split("/") if isinstance(url, Url) and url.scheme == "hf" else []
         kind = "dataset" if parts[:1] == ["datasets"] else "model"
@@ -380,13 +380,13 @@ class Repository:
 
     @staticmethod
     def api() -> HfApi:
-        """Return the hub's client, which finds the token and keeps what it fetched in its cache (HF_HOME)."""
+        """Return the hub's client, which finds the token and caches downloads (HF_HOME)."""
         from huggingface_hub import HfApi
 
         return HfApi(library_name="polypool")
 
     def fetch(self, names: Iterable[str]) -> Path:
-        """Fetch some files of the folder as far as they are not here; return the folder that has them.
+        """Download some files of the folder unless they are cached; return the local folder.
 
         Raises:
             AbsentError: one of the files is missing.
@@ -402,10 +402,10 @@ class Repository:
         return Path(fetched) / self.folder
 
     def push(self, folder: Path, names: Sequence[str], *, private: bool, about: str) -> None:
-        """Upload some files of a folder as one commit to the repository, which is made where necessary.
+        """Upload some files of a folder as one commit to the repository, which is created if necessary.
 
         Raises:
-            InputError: no token, or one that may not write; no connection; or it is public, and `private` is set.
+            InputError: no token, or one without write permission; no connection; or `private` for a public repository.
         """
         api, kind = self.api(), self.options["repo_type"]
         with explained(self.url, "written"):
@@ -426,11 +426,11 @@ class Repository:
 
 @contextmanager
 def explained(where: object, how: str) -> Iterator[None]:
-    """Raise an InputError for what storage, the hub or the connection to them refuses.
+    """Convert errors of storage, of the hub and of connections to InputErrors.
 
     Args:
-        where: the request is about.
-        how: what cannot be done, such as `read`.
+        where: path or URL of the request.
+        how: participle of the request, such as `read`.
     """
     from polypool.infra.files import disk_fault
 

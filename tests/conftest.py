@@ -146,7 +146,6 @@ def bucket(
     made = object_storage.Bucket(s3_server, f"bucket-{secrets.token_hex(4)}")
     made.system.create_dir(made.name)
     s3_server.requests.clear()
-    s3_server.sent = 0
     yield made
     s3_server.faults.clear()
     made.system.delete_dir(made.name)

@@ -72,12 +72,12 @@ def command(main: Callable[[], None]) -> Callable[[], None]:
 
 
 def call_verb(verb: Callable[..., None], options: Mapping[str, Any], *, name: str) -> None:
-    """Call the function of a verb with the options of its command line by name; the next commands are not printed.
+    """Call the function of a verb with options by name; the next commands are not printed.
 
     Args:
         verb: a function with keyword arguments; the fields of dataclass arguments are options, too.
-        options: by name, with underscores; strings are accepted for paths, and a single value for a tuple.
-        name: of the verb, for messages.
+        options: options by name, with underscores; a string is accepted for a path, a single value for a tuple.
+        name: name of the verb, for messages.
 
     Raises:
         InputError: an unknown, missing or mistyped option, or raised by the verb.

@@ -1,4 +1,4 @@
-"""Progress of long work, and what it waits for: on a terminal, in a log, for programs, or not at all."""
+"""Progress bars and messages about waiting: on a terminal, as lines of a log, as JSON lines, or disabled."""
 
 from __future__ import annotations
 
@@ -23,21 +23,19 @@ T = TypeVar("T")
 
 
 class Progress(Generic[T]):
-    """A count of work that is done: a bar on a terminal, and elsewhere a line every so often, as JSON where requested.
+    """A progress bar: tqdm's on a terminal; elsewhere a line from time to time, as JSON if requested.
 
     Args:
-        items: are counted while they are iterated over.
-        desc: the work, in a few words.
-        total: how much there is; of `items` by default, where they have a length.
-        unit: of what is counted, in the singular.
+        items: counted during iteration.
+        desc: description of the work.
+        total: expected count (default: the length of `items`, if any).
+        unit: name of an item, in the singular.
         delay: seconds before anything is shown.
-        leave: whether a terminal keeps the bar at the end.
-        scale: write large counts as 1.2k or 3.4M.
-        resumes: the first update is of work that was done before, which took none of this time.
+        leave: keep the bar on a terminal at the end.
+        scale: print large counts as 1.2k or 3.4M.
+        resumes: the first update counts earlier work, which is excluded from the rate.
         disable: show nothing.
     """
-
-    width = 20
 
     def __init__(
         self,
@@ -60,7 +58,7 @@ class Progress(Generic[T]):
             self._bar = tqdm(
                 total=self.total,
                 desc=desc,
-                unit=unit,
+                unit=f" {unit}",
                 unit_scale=scale,
                 delay=delay,
                 leave=leave,
@@ -77,7 +75,7 @@ class Progress(Generic[T]):
                 self.update()
 
     def update(self, n: int = 1) -> None:
-        """Count some more."""
+        """Count `n` more items."""
         if self._bar is not None:
             self._bar.update(n)
             return
@@ -91,13 +89,13 @@ class Progress(Generic[T]):
             self._show()
 
     def set_description(self, text: str) -> None:
-        """Show other words."""
+        """Change the description."""
         self.desc = text
         if self._bar is not None:
             self._bar.set_description_str(text)
 
     def close(self) -> None:
-        """Show the last count, unless the work was too short to be shown."""
+        """Show the last count, unless the work ended within the delay."""
         if self._bar is not None:
             self._bar.close()
         elif self._shown[0] >= 0 or time.monotonic() - self._started >= self._delay:
@@ -113,38 +111,39 @@ class Progress(Generic[T]):
         if self._mode == QUIET or (last and self._shown == (self.done, self.desc)):
             return
         self._updated, self._shown = time.monotonic(), (self.done, self.desc)
-        rate = (self.done - self._resumed_at) / max(self._updated - self._started, 1e-9)
-        left = (self.total - self.done) / rate if self.total and rate else None
+        seconds = max(self._updated - self._started, 1e-9)
         if self._mode == JSON:
+            rate = (self.done - self._resumed_at) / seconds
+            left = round((self.total - self.done) / rate, 1) if self.total and rate else None
             about = {"what": self.desc, "done": self.done, "total": self.total, "unit": self.unit}
-            log_line(event="progress", **about, rate=round(rate, 3), seconds_left=left and round(left, 1))
+            log_line(event="progress", **about, rate=round(rate, 3), seconds_left=left)
             return
-        counted, bar = self._count(self.done), ""
-        if self.total:
-            filled = min(self.width, self.width * self.done // self.total)
-            bar = "█" * filled + "░" * (self.width - filled) + " "
-            counted += f"/{self._count(self.total)}"
-        speed = f"{self._count(rate) if self.scale else f'{rate:.1f}'} {self.unit}/s"
-        soon = f", {tqdm.format_interval(left)} left" if left else ""
+        line = tqdm.format_meter(
+            self.done,
+            self.total,
+            seconds,
+            prefix=printable(self.desc),
+            unit=f" {self.unit}",
+            unit_scale=self.scale,
+            bar_format=_BAR if self.total else _OPEN,
+            initial=self._resumed_at,
+        )
         # Ray Train would log the output of print a second time
-        sys.stderr.write(f"{bar}{counted} {speed}{soon}  {printable(self.desc)}\n")
+        sys.stderr.write(f"{line}\n")
         sys.stderr.flush()
-
-    def _count(self, number: float) -> str:
-        return tqdm.format_sizeof(number) if self.scale else f"{number:.0f}"
 
 
 resumed_bar = partial(Progress[None], delay=0.0, resumes=True)
-"""The progress of work that may begin in its middle, shown however short it is."""
+"""Progress of work that may resume, shown without delay."""
 
 
 @contextmanager
 def waiting(what: str, *, after: float = 2.0) -> Iterator[None]:
-    """Print what is waited for, once that takes longer than some seconds, and again every half a minute.
+    """Print `waiting for ...` if the block takes long, and again every 30 seconds.
 
     Args:
         what: continues `waiting for`.
-        after: seconds of waiting before the first line.
+        after: seconds before the first line.
     """
     started, over = time.monotonic(), threading.Event()
 
@@ -164,10 +163,10 @@ def waiting(what: str, *, after: float = 2.0) -> Iterator[None]:
 
 
 def say(text: str, *, what: str, seconds: float = 0.0) -> None:
-    """Print to standard error what is waited for, and for how long already."""
+    """Print a message about waiting to standard error, with the seconds so far."""
     if mode() == JSON:
         log_line(event="waiting", what=what, seconds=round(seconds, 1))
     elif mode() == TEXT:
-        past = f", for {seconds:.0f} seconds already" if seconds >= _AGAIN else ""
+        past = f" ({seconds:.0f} seconds so far)" if seconds >= _AGAIN else ""
         sys.stderr.write(f"{printable(text)}{past}\n")
         sys.stderr.flush()

@@ -197,7 +197,7 @@ def report_stop() -> int:
     number = _received[0] if _received else signal.SIGINT
     if number == signal.SIGHUP:
         return 128 + number
-    again = _hints[0] if _hints else command_line()
+    again = _hints[0] if _hints else invocation()
     with suppress(OSError, ValueError, RuntimeError):  # the signal may have interrupted a print
         sys.stdout.flush()
     with suppress(OSError, ValueError):
@@ -207,7 +207,7 @@ def report_stop() -> int:
     return 128 + number
 
 
-def command_line() -> str:
+def invocation() -> str:
     """Return this process's command line, shell-quoted."""
     _, *words = sys.orig_argv
     installed = bool(words) and Path(words[0]).name == "polypool"

@@ -15,12 +15,12 @@ from pathlib import Path
 import tyro
 
 from polypool.infra.process.command import command
-from polypool.pipelines.serving.schema import Place, Settings
+from polypool.pipelines.serving.schema import Address, Settings
 
 
 def serve(
     settings: tyro.conf.OmitArgPrefixes[Settings],
-    at: tyro.conf.OmitArgPrefixes[Place],
+    at: tyro.conf.OmitArgPrefixes[Address],
     *,
     token_file: Path | None = None,
     open: bool = False,

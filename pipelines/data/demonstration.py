@@ -31,10 +31,10 @@ from polypool.tasks.run import Data
 
 @cache
 def workplace() -> Path:
-    """Return the folder that the demo's commands run in, and that its Ray jobs get a copy of.
+    """Return the working directory of the demo's commands, which its Ray jobs get a copy of.
 
-    The checkout that this file is in. Where polypool is installed as a package there is none, and what lies around it
-    is not ours to send: then an empty folder, and a job uses the polypool that its cluster has installed.
+    It is this file's checkout. An installed package has none: then it is an empty folder, and a job uses the polypool
+    that its cluster has installed.
     """
     checkout = Path(__file__).resolve().parents[2]
     if (checkout / "pyproject.toml").is_file():
@@ -55,13 +55,13 @@ class DemoOptions:
     aggregators: tuple[str, ...] = ("slots(k=2, iterations=2, head_width=32)", "gpo", "max", "mean")
     """Trained on each of the three tasks, in this order: the slowest first, so that no core waits at the end."""
     epochs: int = 0
-    """Epochs of each job; those of the recipes where 0."""
+    """Epochs of each job; 0 for the recipes' own."""
     experiment: str = "demo"
     """MLflow experiment of the runs."""
 
 
 LOCAL: Mapping[str, str] = {"RAY_ADDRESS": "local"}
-"""Variables with which a verb starts a Ray of its own."""
+"""Variables with which a verb starts a private Ray."""
 
 
 @contextmanager
@@ -80,11 +80,11 @@ HIDDEN = re.compile(
     r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+\t(INFO|WARNING) |Running entrypoint for job |"
     r"\S*\((TrainController|PlacementGroupCleaner) pid="
 )
-"""Lines of a job's output that Ray writes about itself; not shown."""
+"""Ray's own lines in the output of a job, which are not shown."""
 
 
 def verb(ray: Mapping[str, str], name: str, *options: object) -> None:
-    """Show `polypool <name>`, run it on this machine, and stop the demo if it fails."""
+    """Print `polypool <name>`, run it on this machine, and stop the demo if it fails."""
     words = ("python", "-m", "polypool", name, *map(str, options))
     print(f"\n$ {shlex.join(words)}", flush=True)
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
@@ -94,10 +94,10 @@ def verb(ray: Mapping[str, str], name: str, *options: object) -> None:
 
 
 def prepare_images(options: DemoOptions, ray: Mapping[str, str] = LOCAL) -> None:
-    """Make the corpus of scenes and its features, unless an earlier demo of this size did."""
+    """Write the corpus of scenes and its features, unless an earlier demo of this size did."""
     data = RECIPES.get("demo")().data
     pictures, corpus = home() / f"{data.corpus}_pictures", home() / data.corpus
-    if pictures.is_dir() and is_there(data, options.images):
+    if pictures.is_dir() and has_features(data, options.images):
         return
     captions = write_scenes(pictures, images=options.images)
     verb(ray, "ingest", "karpathy", "--json", captions, "--images", pictures, "--out", corpus)
@@ -105,9 +105,9 @@ def prepare_images(options: DemoOptions, ray: Mapping[str, str] = LOCAL) -> None
 
 
 def prepare_videos(options: DemoOptions, ray: Mapping[str, str] = LOCAL) -> None:
-    """Make the corpus of moving shapes and its features, likewise."""
+    """Write the corpus of moving shapes and its features, likewise."""
     data = RECIPES.get("demo_videos")().data
-    if is_there(data, options.videos):
+    if has_features(data, options.videos):
         return
     folder, corpus = home() / f"{data.corpus}_videos", home() / data.corpus
     captions = write_moving_scenes(folder, videos=options.videos)
@@ -117,7 +117,7 @@ def prepare_videos(options: DemoOptions, ray: Mapping[str, str] = LOCAL) -> None
 
 
 def prepare_questions(options: DemoOptions, ray: Mapping[str, str] = LOCAL) -> None:
-    """Make the corpus of questions about the scenes, whose features it shares."""
+    """Write the corpus of questions about the scenes; it shares their features."""
     pictures = home() / f"{RECIPES.get('demo')().data.corpus}_pictures"
     corpus = home() / RECIPES.get("demo_questions")().data.corpus
     questions, annotations = write_scene_questions(pictures, images=options.images)
@@ -125,11 +125,11 @@ def prepare_questions(options: DemoOptions, ray: Mapping[str, str] = LOCAL) -> N
     verb(ray, "ingest", "vqa2", *files, "--out", corpus)
 
 
-def is_there(data: Data, size: int) -> bool:
-    """Say whether features of this many items exist; what there is of another size is removed."""
+def has_features(data: Data, size: int) -> bool:
+    """Whether features of this many items exist; a corpus of another size is deleted."""
     try:
         if len(FeatureStore.open(home() / data.features)) == size:
-            print(f"the corpus {data.corpus} of {size} is there already")
+            print(f"the corpus {data.corpus} of {size} exists")
             return True
     except InputError:
         pass
@@ -138,11 +138,11 @@ def is_there(data: Data, size: int) -> bool:
 
 
 PREPARE = {"demo": prepare_images, "demo_videos": prepare_videos, "demo_questions": prepare_questions}
-"""Recipes of the demo, and what makes their data."""
+"""Recipes of the demo, with the functions that write their data."""
 
 
 AT_ONCE = 8
-"""The most runs that train at once: one on a core; all of them on a GPU, which a single one leaves mostly idle."""
+"""Maximum number of concurrent runs: one a core; on a GPU, which one run leaves mostly idle, all share it."""
 
 
 async def train(server: JobServer, options: DemoOptions) -> None:
@@ -178,4 +178,4 @@ def run_demo(options: DemoOptions) -> None:
         for prepare in PREPARE.values():
             prepare(options, server.environment or LOCAL)
         run_async(train(server, options))  # it stops its jobs when one fails, and on Ctrl-C
-    print(f"\nall of it took {time.monotonic() - started:.0f} seconds")
+    print(f"\nthe demo took {time.monotonic() - started:.0f} seconds")

@@ -1,4 +1,4 @@
-"""Features of images, videos and texts by a backbone: of a corpus by Ray's workers into a store, and of a new file.
+"""Extraction of features by a backbone: of a corpus into a store, by Ray workers, and of a new file.
 
 The store is in the order of the corpus; an interrupted extraction can be resumed.
 """
@@ -59,33 +59,32 @@ if TYPE_CHECKING:
 
 
 Batch = dict[str, list[str]]
-"""The `ids` of some images, videos or texts, with their `paths` and `digests`, which may be empty, or the `texts`."""
+"""A batch: `ids`, and `paths` with `digests` (empty if unknown), or `texts`."""
 Row = dict[str, Any]
 """The features of an image, video or text.
 
-`id`; `path`, or the text; `why` there are no features, or nothing; `x_NW`, float32, its vectors with their columns
-beside them; of a video the number of its `frames`, and its length where that is `odd`.
+`id`; `path`, or the text; `why`, the reason for missing features, or empty; `x_NW`, float32, its vectors concatenated
+with their columns; for a video the number of `frames`, and `odd`, an unexpected length.
 """
-_AHEAD = 2  # batches that a worker has, so that it never waits for the next
+_AHEAD = 2  # batches sent to each worker, which never waits for the next
 _TRIES = 3
 
 
 def stream(
     batches: Iterable[Batch], *, extractor: Callable[..., Any], options: dict[str, Any], gpu: bool
 ) -> Generator[Row, None, None]:
-    """Yield an extractor's rows for all batches, in their order, from as many workers as the cluster has room for.
+    """Yield an extractor's rows for all batches, in order, from one worker per core or GPU of the cluster.
 
-    A batch is requested when a worker is free, so that a corpus of any size is never listed. A worker that dies is
-    restarted, and its batch is retried.
+    Batches are read lazily, when a worker is free. A worker that dies is restarted, and its batch is retried.
 
     Args:
-        batches: what the extractor is called with.
+        batches: arguments of the extractor.
         extractor: class of the extractor.
-        options: what its constructor gets beside `threads` and `trusting`.
-        gpu: give each worker a GPU if there is one.
+        options: arguments of its constructor, without `threads` and `trusting`.
+        gpu: give each worker a GPU, if available.
 
     Raises:
-        AwayError: workers died of the same batch again and again.
+        AwayError: workers died repeatedly on the same batch.
     """
     import ray
     from ray.exceptions import RayActorError
@@ -118,7 +117,7 @@ def stream(
             yield from rows
     except RayActorError as error:
         raise AwayError(
-            f"a worker died {_TRIES} times on one batch, most likely as memory ran out; a smaller --batch takes less. "
+            f"a worker died {_TRIES} times on one batch, probably out of memory; try a smaller --batch. "
             f"Ray says: {error}"
         ) from error
     finally:
@@ -127,13 +126,13 @@ def stream(
 
 
 class _Worker:
-    """An extractor in a process of Ray's; it is made with the first batch, so that its errors reach the driver."""
+    """A Ray actor with an extractor, which is created with the first batch, so that its errors reach the driver."""
 
     def __init__(self, extractor: Callable[..., Any], options: dict[str, Any]) -> None:
         self._make, self._extractor, self._lock = lambda: extractor(**options), None, Lock()
 
     def describe(self, number: int, batch: Batch) -> tuple[int, list[Row] | Exception]:
-        """Return the number of a batch with its rows, or the error, which is raised when it is the batch's turn."""
+        """Return the number of a batch, and its rows or an error, which the driver raises in the order of batches."""
         try:
             with self._lock:
                 self._extractor = self._extractor or self._make()
@@ -144,15 +143,15 @@ class _Worker:
 
 
 _BEGIN_END = re.compile(r"_(\d{6})_(\d{6})$")
-_USUAL_FRAMES = 20  # as in HGR, where none is said
+_USUAL_FRAMES = 20  # as in HGR, by default
 
 
 class Extractor:
-    """Describes batches of images, texts or videos with a backbone.
+    """Extracts features of batches of images, texts or videos with a backbone.
 
     Args:
         backbone: spec of the backbone.
-        threads: images or videos decoded at a time, or threads that torch may use.
+        threads: number of images or videos decoded concurrently, or of torch's threads for texts.
         trusting: modules whose code the spec may name.
     """
 
@@ -163,7 +162,7 @@ class Extractor:
 
 
 class ImageExtractor(Extractor):
-    """Decodes and describes images."""
+    """Decodes images and extracts their features."""
 
     def __call__(self, batch: Batch) -> list[Row]:
         """Return a row for each of the batch's `ids`, `paths` and `digests`."""
@@ -182,10 +181,10 @@ class ImageExtractor(Extractor):
 
 
 class TextExtractor(Extractor):
-    """Describes texts."""
+    """Extracts features of texts."""
 
     def __init__(self, *, backbone: str, threads: int, trusting: Sequence[str] = ()) -> None:
-        import torch  # slow, and of use to this extractor alone
+        import torch  # slow, and only needed here
 
         torch.set_num_threads(threads)
         super().__init__(backbone=backbone, threads=threads, trusting=trusting)
@@ -201,29 +200,29 @@ class TextExtractor(Extractor):
 
 @dataclass(frozen=True, kw_only=True)
 class VideoOptions:
-    """How videos are read."""
+    """Options for reading videos."""
 
     frames: int | None = None
-    """Take at most so many frames of a video, evenly spaced; 20 by default, and all for i3d or with --every."""
+    """Maximum number of frames of a video, evenly spaced (default: 20; all for i3d or with --every)."""
     every: int | None = None
-    """Take the first frame of a video and each so many after it, as HGR does with 16 of MSR-VTT."""
+    """Take every K-th frame of a video, such as 16 for HGR on MSR-VTT."""
     pool: Literal["mean", "concat", "all"] = "mean"
-    """What the cells of a frame become: their mean; side by side one vector; all of them elements of the video."""
+    """Pooling of the cells of a frame: their mean; their concatenation; or all cells as elements of the video."""
     timeout: float = 60.0
-    """Seconds of decoding after which a video is given up."""
+    """Timeout for decoding a video, in seconds."""
     decoder: Literal["av", "decord"] = "av"
-    """PyAV, or decord, which says nothing of damage that it meets; what it reads wrongly is left to PyAV."""
+    """PyAV, or decord, which ignores damage; PyAV decodes the formats that decord misreads."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Videos:
-    """Settings by which workers turn videos into sets, as fits a backbone.
+    """Settings for turning videos into sets with a backbone.
 
     Args:
-        options: as requested.
-        frames: at most so many of each video, evenly spaced; all where None.
+        options: the user's options.
+        frames: maximum number of frames per video, evenly spaced; None for all.
         dim: width of the elements.
-        batch: frames of one video that go through a backbone of images together.
+        batch: batch size in frames of one video, for backbones of images.
         version: name and version of the decoder.
     """
 
@@ -235,11 +234,10 @@ class Videos:
 
     @classmethod
     def plan(cls, backbone: Any, options: VideoOptions, *, batch: int) -> Videos:
-        """Return what fits a backbone: those that read whole videos get all frames, others 20 by default.
+        """Return the settings for a backbone; by default all frames for backbones of whole videos, 20 for others.
 
         Raises:
-            InputError: numbers that make no sense, a decoder that is not there, or a pooling of frames for a backbone
-                that makes none.
+            InputError: an invalid number, a missing decoder, or a pooling of frames for a backbone of whole videos.
         """
         whole, frames = backbone.reads == "video", options.frames
         for flag, number in (("--frames", frames), ("--every", options.every)):
@@ -248,9 +246,7 @@ class Videos:
         if not options.timeout > 0:
             raise InputError(f"--timeout must be above 0, got {options.timeout:g}")
         if whole and options.pool != "mean":
-            raise InputError(
-                f"--pool {options.pool} is for backbones of images; this one makes vectors of whole videos"
-            )
+            raise InputError(f"--pool {options.pool} is for backbones of images; this one reads whole videos")
         cells = len(vectors(backbone([Image.new("RGB", (224, 224))])[0])) if options.pool == "concat" else 1
         return cls(
             options=options,
@@ -261,33 +257,27 @@ class Videos:
         )
 
     def columns(self, backbone: Backbone) -> dict[str, int]:
-        """Return the columns of the store, with the numbers of an element in each; clips of whole videos have none."""
+        """Return the widths of the store's columns by name; none for backbones of whole videos."""
         return {} if backbone.reads == "video" else {SECONDS: 1}
 
     def describe(self, backbone: Backbone) -> dict[str, object]:
-        """Return what the features depend on."""
+        """Return the settings that the features depend on, for the manifest."""
         pool = {} if backbone.reads == "video" else {"pool": self.options.pool}
         every = {"every": self.options.every} if self.options.every else {}
         return {"decoder": self.version, "frames": self.frames or "all"} | every | pool
 
 
 class VideoExtractor(Extractor):
-    """Decodes and describes videos as `videos` says."""
+    """Decodes videos and extracts their features, with the settings `videos`."""
 
     def __init__(self, *, backbone: str, threads: int, videos: Videos, trusting: Sequence[str] = ()) -> None:
         super().__init__(backbone=backbone, threads=threads, trusting=trusting)
-        here = describe_decoder(videos.options.decoder)
-        if here != videos.version:
-            raise RuntimeError(f"this worker has {here}, where the store shall be made with {videos.version}")
         self._videos, self.columns = videos, videos.columns(self._backbone)
-        self._lock = Lock()  # videos are decoded at the same time, and described one after another
+        self._lock = Lock()  # videos are decoded concurrently, and share the backbone
         self._readers = VideoReaders(threads, decoder=videos.options.decoder, timeout=videos.options.timeout)
 
     def __call__(self, batch: Batch) -> list[Row]:
-        """Return a row for each of the batch's `ids`, `paths` and `digests`.
-
-        A row has the features and seconds of a video, or why there are none.
-        """
+        """Return a row for each of the batch's `ids`, `paths` and `digests`: features and seconds, or an error."""
         return list(self._pool.map(self._row, batch["ids"], batch["paths"], batch["digests"]))
 
     def _row(self, id: str, path: str, digest: str) -> Row:
@@ -304,7 +294,7 @@ class VideoExtractor(Extractor):
             return row_of(id, path, str(bad)) | {"frames": 0}
 
     def _features(self, frames: Iterator[Image.Image]) -> list[np.ndarray]:
-        """Return the `(N, dim)` features of a video, or of each of its frames."""
+        """Return the features of a video, `[(N, dim)]`, or of each frame, a list of `(N, dim)`."""
         if self._backbone.reads == "video":
             return [self._backbone(frames)]
         parts = []
@@ -314,7 +304,7 @@ class VideoExtractor(Extractor):
         return parts
 
     def _with_seconds(self, parts: list[np.ndarray], seconds: list[float]) -> np.ndarray:
-        """Return a video's elements, float32, each with the second of its frame beside it."""
+        """Return a video's elements, float32, with the seconds of their frames as the last column."""
         x_ND = np.concatenate(parts, dtype=np.float32)
         if not self.columns:
             return x_ND
@@ -322,7 +312,7 @@ class VideoExtractor(Extractor):
         return np.concatenate([x_ND, second_N[:, None]], axis=1)
 
     def _pooled(self, x_ND: np.ndarray) -> np.ndarray:
-        """Return the `(N, dim)` elements that a frame adds to its video."""
+        """Return the `(N, dim)` elements of a frame."""
         if self._videos.options.pool == "mean":
             return x_ND.mean(axis=0, keepdims=True)
         if self._videos.options.pool == "all":
@@ -333,14 +323,14 @@ class VideoExtractor(Extractor):
         return x_ND.reshape(1, -1)
 
     def close(self) -> None:
-        """End the processes that decode."""
+        """Stop the decoding processes."""
         self._readers.close()
 
 
 def _odd_length(id: str, seconds: Sequence[float]) -> str:
-    """Return the length of a clip by the times of its sampled frames, where its id says another one; else nothing.
+    """Return the length of a clip by the times of its sampled frames if it contradicts the id; else empty.
 
-    Ids of VATEX and Kinetics end in the seconds at which a clip begins and ends in its video: `..._000010_000020`.
+    Ids of VATEX and Kinetics end in the seconds of the clip's begin and end in its video: `..._000010_000020`.
     """
     if not (found := _BEGIN_END.search(id)):
         return ""
@@ -350,14 +340,14 @@ def _odd_length(id: str, seconds: Sequence[float]) -> str:
 
 
 def _as_images(frames: Iterable[Frame], seconds: list[float]) -> Iterator[Image.Image]:
-    """Turn frames into images, and note when each is shown."""
+    """Convert frames to images, and append their times to `seconds`."""
     for x_HW3, second in frames:
         seconds.append(second)
         yield Image.fromarray(x_HW3)
 
 
 def row_of(id: str, path: str, described: np.ndarray | Described | str) -> Row:
-    """Return a row of what a backbone returned, or of why there are no features."""
+    """Return a row of a backbone's output, or of the reason for missing features."""
     if isinstance(described, str):
         return {"id": id, "path": path, "why": described, "x_NW": None}
     x_NW = described.side_by_side() if isinstance(described, Described) else described
@@ -365,7 +355,7 @@ def row_of(id: str, path: str, described: np.ndarray | Described | str) -> Row:
 
 
 def parted(x_NW: np.ndarray, columns: Mapping[str, int]) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Return the vectors of a row's array, and its columns."""
+    """Split a row's array into vectors and columns."""
     first = x_NW.shape[1] - sum(columns.values())
     ends = accumulate((columns[name] for name in sorted(columns)), initial=first)
     return x_NW[:, :first], {
@@ -374,13 +364,13 @@ def parted(x_NW: np.ndarray, columns: Mapping[str, int]) -> tuple[np.ndarray, di
 
 
 VIDEO_DEFAULTS = VideoOptions()
-_VIDEOS_OF_A_GPU = 8  # that its worker decodes at a time, and describes one after another
-_FLAGS = {"image": "leave out --texts", "video": "say --video", "text": "say --texts"}
+_VIDEOS_OF_A_GPU = 8  # decoded concurrently
+_FLAGS = {"image": "leave out --texts", "video": "add --video", "text": "add --texts"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Text:
-    """A caption or question of a split; its id is that of every text like it."""
+    """A caption or question of a split; equal texts have one id."""
 
     id: str
     split: str
@@ -392,14 +382,14 @@ _Item = Item | Text
 
 @dataclass(frozen=True, kw_only=True)
 class Extracted:
-    """A store that was extracted, and the speed of it.
+    """An extracted store and the time of extraction.
 
     Attributes:
         unit: `image`, `video` or `text`.
-        manifest: of the store.
-        new: sets that were added now.
-        frames: of videos that were decoded now.
-        seconds: that it took.
+        manifest: manifest of the store.
+        new: number of sets added.
+        frames: number of frames decoded.
+        seconds: duration.
     """
 
     unit: str
@@ -423,28 +413,28 @@ def extract(
     videos: VideoOptions = VIDEO_DEFAULTS,
     tolerance: Tolerance = USUAL,
 ) -> Extracted:
-    """Turn the images, videos or texts of a corpus into a feature store; see `polypool.pipelines.commands.extract`.
+    """Extract features of the images, videos or texts of a corpus; see `polypool.pipelines.commands.extract`.
 
     Raises:
-        InputError: no corpus, an unknown backbone or split, a finished store in `out` that has all of this or was made
-            otherwise, a backbone that reads something else, no usable image, video or
-            text, or more were left out than the tolerance lets pass.
+        InputError: no corpus, an unknown backbone or split, a finished store in `out` that already has all of this or
+            was made with other settings, a backbone for another kind of input, no usable image, video or text, or more
+            skipped files than tolerated.
     """
     if batch < 1 or (limit is not None and limit < 1):
         raise InputError(f"--batch and --limit must be at least 1, got {batch} and {limit}")
     if video and texts:
         raise InputError(
-            "--video and --texts are two stores; make one after the other, each with a backbone of its own"
+            "--video and --texts make two stores; extract them one after the other, each with its own backbone"
         )
     if not video and videos != VIDEO_DEFAULTS:
-        raise InputError("settings of videos, such as --frames, need --video and a corpus of videos")
+        raise InputError("options of videos, such as --frames, need --video and a corpus of videos")
     started, store, opened = time.monotonic(), place(out), open_corpus(corpus)
     for split in (chosen := list(splits or opened.splits)):
         opened.check_split(split)
     if not (video or texts):
         (first,) = islice(_images(opened, chosen[0], 1), 1)
         if first.path.lower().endswith(VIDEOS):
-            raise InputError(f"{place(corpus)} is a corpus of videos, such as {first.path}: say --video")
+            raise InputError(f"{place(corpus)} is a corpus of videos, such as {first.path}: add --video")
     trust_specs(backbone)
     backbone = BACKBONES.located(backbone, here)
     work = _work(backbone, "text" if texts else "video" if video else "image", videos, batch=batch)
@@ -472,7 +462,7 @@ def extract(
 
 @dataclass(frozen=True, kw_only=True)
 class _Work:
-    """The work of the workers: an extractor's class and options, what it returns, and the size of a batch."""
+    """The job of the workers: an extractor's class and options, its output, and the batch size."""
 
     unit: str
     extractor: type
@@ -484,9 +474,9 @@ class _Work:
     size: int
 
     def batches(self, items: Iterator[_Item], *, done: Sequence[set[str]]) -> Iterator[list[_Item]]:
-        """Yield the batches of items that are not all in each of those `done`.
+        """Yield the batches of items that are not complete in all of `done`, the sets of stored ids.
 
-        One that is done in part is sent whole: who is in it may change the last bit of an image's features.
+        A partial batch is repeated as a whole: batch mates may change the last bit of an image's features.
         """
         while part := [*islice(items, self.size)]:
             if not all(stored.issuperset(item.id for item in part) for stored in done):
@@ -494,10 +484,10 @@ class _Work:
 
 
 def _work(backbone: str, reads: str, videos: VideoOptions, *, batch: int) -> _Work:
-    """Return the work with a backbone on images, videos or texts.
+    """Return the job of a backbone on images, videos or texts.
 
     Raises:
-        InputError: the backbone reads something else.
+        InputError: the backbone reads another kind of input.
     """
     built = build_backbone(backbone)
     if built.reads != reads and (built.reads, reads) != ("image", "video"):  # whose frames are images
@@ -522,10 +512,10 @@ def _work(backbone: str, reads: str, videos: VideoOptions, *, batch: int) -> _Wo
 
 
 def _limits_there(store: Path | Url, source: Mapping[str, Any]) -> dict[str, int | None]:
-    """Return the limit of each split that a complete store has, to which more can be added; empty where there is none.
+    """Return the limit of each split of a complete store that can be extended; empty without a store.
 
     Raises:
-        InputError: it was made otherwise.
+        InputError: the store was made with other settings.
     """
     try:
         there = Manifest.read(store).source
@@ -536,8 +526,8 @@ def _limits_there(store: Path | Url, source: Mapping[str, Any]) -> dict[str, int
     now = json.loads(json.dumps(source))
     if other := [name for name in {**there, **now} if there.get(name) != now.get(name)]:
         raise InputError(
-            f"{store}: holds a complete store that was made with another {', '.join(other)}, so that nothing can be "
-            "added; name another folder with --out, or remove this one to write it anew"
+            f"{store}: has a complete store with another {', '.join(other)}, which cannot be extended; choose another "
+            "folder with --out, or delete this one"
         )
     return {split: limit.get(split) if isinstance(limit, dict) else limit for split in splits}
 
@@ -545,10 +535,10 @@ def _limits_there(store: Path | Url, source: Mapping[str, Any]) -> dict[str, int
 def _added(
     there: Mapping[str, int | None], more: Mapping[str, int | None], *, store: Path | Url
 ) -> dict[str, int | None]:
-    """Return the limits of the splits of a store when more are added; None is none.
+    """Return the limits of all splits of an extended store; None for no limit.
 
     Raises:
-        InputError: the store has all of these already.
+        InputError: the store already has all of these.
     """
     new = {
         split: limit
@@ -560,8 +550,8 @@ def _added(
             split if limit is None else f"{split} (first {limit:,})" for split, limit in there.items()
         )
         raise InputError(
-            f"{store}: holds a complete store of {has}: --splits or a larger --limit adds to it; remove this folder to "
-            "write it anew"
+            f"{store}: has a complete store of {has}: --splits or a larger --limit adds to it; delete this folder to "
+            "start again"
         )
     return {**there, **new}
 
@@ -569,8 +559,8 @@ def _added(
 def _listed(
     corpus: Corpus | QuestionCorpus, limits: Mapping[str, int | None], *, texts: bool
 ) -> Iterator[_Item]:
-    """Yield the images, videos or texts of some splits, each once: one that is in several counts to the first."""
-    if isinstance(corpus, Corpus) and not texts:  # which has each in one split, once
+    """Yield the distinct images, videos or texts of some splits, each with its first split."""
+    if isinstance(corpus, Corpus) and not texts:  # distinct already
         for split, limit in limits.items():
             yield from _images(corpus, split, limit)
         return
@@ -583,10 +573,10 @@ def _listed(
 
 
 def texts_of(corpus: Corpus | QuestionCorpus, split: str, *, limit: int | None) -> Iterator[Text]:
-    """Yield the captions of the first items of a split, or its first questions; all without a limit.
+    """Yield the captions of the first `limit` items of a split, or its first questions; None for all.
 
     Raises:
-        InputError: the corpus has no such split.
+        InputError: no such split.
     """
     if isinstance(corpus, QuestionCorpus):
         lines = (line for (line,) in islice(corpus.rows(split, "question"), limit))
@@ -620,7 +610,7 @@ def _write(
     out: Path | Url,
     extends: bool,
 ) -> int:
-    """Store what is listed and not there yet, with its columns; return how many frames were decoded."""
+    """Extract and store the listed items that are not stored yet; return the number of decoded frames."""
     frames = 0
     with ColumnsWriter(out, work.columns, source=writer.source, extends=extends) as beside:
         done = [writer.done, *beside.done]
@@ -630,7 +620,7 @@ def _write(
         batches = (_batch(corpus, part) for part in work.batches(listed(), done=done))
         how = {"extractor": work.extractor, "options": work.options, "gpu": work.gpu}
         with ray_session(), waiting_for_cores(1), closing(stream(batches, **how)) as rows:
-            with waiting(f"the first {work.unit}: workers of Ray start and load the backbone", after=5.0):
+            with waiting(f"the first {work.unit}: Ray's workers are loading the backbone", after=5.0):
                 first = [*islice(rows, 1)]
             for row in Progress(chain(first, rows), desc="extract", total=total, unit=work.unit):
                 id, where = row["id"], f"id {row['id']}, {row['path']}"
@@ -641,21 +631,19 @@ def _write(
                 x_ND, columns = parted(row["x_NW"], work.columns)
                 beside.offer(writer, id, x_ND, columns, where=where)
                 if length := row.get("odd"):
-                    why = (
-                        "a clip that is longer or shorter than the seconds in its id: is it the whole video?"
-                    )
+                    why = "a clip whose length contradicts the seconds in its id: is it the whole video?"
                     writer.note(Flagged(where=f"{where}, {length}", why=why))
     return frames
 
 
 class FileFeatures:
-    """Describes image or video files with the backbone that made the features of a store.
+    """Extracts features of image or video files with the backbone of a store.
 
     Args:
-        made: how the features that the model was trained on were made.
+        made: origin of the model's training features.
 
     Raises:
-        InputError: on use: the store was not made by `extract`, or the backbone of it cannot be built.
+        InputError: on use: the store was not made by `extract`, or its backbone cannot be built.
     """
 
     def __init__(self, made: FeatureSource) -> None:
@@ -665,12 +653,10 @@ class FileFeatures:
 
     @classmethod
     def for_model(cls, adapter: Any) -> FileFeatures:
-        """Return what describes files for a trained model of features.
-
-        The assets of its `Searchable` adapter say how.
+        """Return the extractor for a trained model of features, from the assets of its `Searchable` adapter.
 
         Raises:
-            InputError: its assets are damaged, or it was trained without a store.
+            InputError: damaged assets, or a model trained without a store.
         """
         from polypool.tasks.inputs.visuals import FEATURES, FeatureSource  # which imports torch
 
@@ -678,7 +664,7 @@ class FileFeatures:
 
     @property
     def of_videos(self) -> bool:
-        """Whether the store describes videos."""
+        """Whether the store has features of videos."""
         return "video" in self.source
 
     @property
@@ -687,8 +673,8 @@ class FileFeatures:
         if not extractor:
             origin = self.source.get("reader", "another program")
             raise InputError(
-                f"{self.made.store}: its features come from {origin}, not from `polypool extract`, so no "
-                "backbone here makes them of a new file; search with a text, or with --id, an id of the corpus"
+                f"{self.made.store}: its features come from {origin}, not from `polypool extract`, so they cannot be "
+                "extracted from a new file; search with a text, or with --id, an id of the corpus"
             )
         return extractor
 
@@ -698,27 +684,27 @@ class FileFeatures:
 
     @cached_property
     def _videos(self) -> VideoExtractor:
-        kept = self.source["video"]
+        recorded = self.source["video"]
         options = VideoOptions(
-            frames=None if kept["frames"] == "all" else kept["frames"],
-            every=kept.get("every"),
-            pool=kept.get("pool", "mean"),
-            decoder=kept["decoder"].partition(" ")[0],
+            frames=None if recorded["frames"] == "all" else recorded["frames"],
+            every=recorded.get("every"),
+            pool=recorded.get("pool", "mean"),
+            decoder=recorded["decoder"].partition(" ")[0],
         )
         spec = recorded_spec(self._extractor, where=self._where)
         videos = Videos.plan(self._backbone, options, batch=self.source.get("batch", 16))
-        if videos.version != kept["decoder"]:
+        if videos.version != recorded["decoder"]:
             print(
-                f"note: frames come from {videos.version}, the store's from {kept['decoder']}",
+                f"note: frames are decoded by {videos.version}, the store's by {recorded['decoder']}",
                 file=sys.stderr,
             )
         return VideoExtractor(backbone=spec, threads=1, videos=videos)
 
     def check(self, *, video: bool) -> None:
-        """Refuse where no image, or no video, can be described, before one comes.
+        """Check that features of images, or of videos, can be extracted.
 
         Raises:
-            InputError: the store has the other ones, was not made by `extract`, or its backbone cannot be built.
+            InputError: the store has the other kind, was not made by `extract`, or its backbone cannot be built.
         """
         if video != self.of_videos:
             has = "videos" if self.of_videos else "images"
@@ -726,11 +712,11 @@ class FileFeatures:
         _ = self._backbone
 
     def of(self, path: Path, *, video: bool) -> np.ndarray:
-        """Return the features `(N, dim)` of a file, rounded as the store rounds them.
+        """Return the features `(N, dim)` of a file, rounded to the store's dtype.
 
         Raises:
-            InputError: an image where the store has videos, or the other way round; a file that is missing or does not
-                decode; or a backbone that cannot be built.
+            InputError: an image for a store of videos, or the reverse; a file that is missing or does not decode; or a
+                backbone that cannot be built.
         """
         path = existing(path, what="a video" if video else "an image")
         if video != self.of_videos:
@@ -739,18 +725,18 @@ class FileFeatures:
         if video:
             (row,) = self._videos({"ids": [""], "paths": [str(path)], "digests": [""]})
             if row["why"]:
-                raise InputError(f"{path}: {row['why']}; give a video that can be played")
+                raise InputError(f"{path}: {row['why']}; give a valid video")
             x_ND = parted(row["x_NW"], self._videos.columns)[0]
         else:
             x_ND = np.asarray(vectors(self._backbone([readable(path)])[0]))
         if x_ND.shape[1] != self.made.dim:
             raise InputError(
-                f"{path}: features of width {x_ND.shape[1]}, and {self.made.store} has {self.made.dim}"
+                f"{path}: features of width {x_ND.shape[1]}; {self.made.store} has {self.made.dim}"
             )
         return x_ND.astype(self.made.dtype).astype(np.float32)
 
     def close(self) -> None:
-        """End the processes that decode."""
+        """Stop the decoding processes."""
         if "_videos" in self.__dict__:
             self._videos.close()
 
@@ -759,7 +745,7 @@ def readable(path: Path) -> Any:
     """Return an image file as RGB.
 
     Raises:
-        InputError: it does not decode.
+        InputError: the file does not decode.
     """
     image = load(path)
     if isinstance(image, str):

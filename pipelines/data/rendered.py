@@ -1,14 +1,13 @@
 """The demo's corpora: rendered scenes with captions and questions, and videos of moving shapes.
 
-Scenes have three to five shapes that differ in colour, form, size and place, and are written as COCO and Karpathy's
-splits are published. Videos have one or two shapes, each of which moves in a direction, grows, shrinks, circles or
-stays where it is; they are written as MSR-VTT is published, and a frame from the middle does not show which motion it
-is.
+Scenes have three to five shapes that differ in colour, form, size and position, in the files of COCO and Karpathy's
+splits. Videos have one or two shapes; each moves in a direction, grows, shrinks, circles or stays. Their files are
+MSR-VTT's, and one frame does not reveal the motion.
 
-A caption describes a part, in random words. Sizes, backgrounds and sometimes colours are left out, one thing has
-several names, and several scenes may fit one caption, as with captions that people write. Questions about the scenes
-have ten answers each, as in VQA 2.0: of ten people some use another word and some err, so no model can be perfect, and
-half of the answers to questions of yes and no are no.
+A caption describes part of a scene, in random words. Sizes, backgrounds and sometimes colours are omitted, words have
+synonyms, and several scenes may match one caption, as with human captions. Questions about the scenes have ten answers
+each, as in VQA 2.0: some annotators use another word and some err, so no model can be perfect; half of the answers to
+yes/no questions are no.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ BACKGROUNDS = {
 
 
 def _around(radius: float, points: int, *, start: float = -90, x: float = 0, y: float = 0) -> np.ndarray:
-    """Return corners on a circle, the first at the angle `start`, `(points, 2)`."""
+    """Return corners on a circle, `(points, 2)`, from the angle `start` in degrees."""
     angle = np.radians(start + np.arange(points) * 360 / points)
     return np.stack([x + radius * np.cos(angle), y + radius * np.sin(angle)], axis=1)
 
@@ -70,11 +69,11 @@ MOTIONS = ("left", "right", "up", "down", "grows", "shrinks", "stays", "circles"
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
-    """What pictures or videos have.
+    """Distribution of pictures or videos.
 
     Attributes:
-        width, height, radii: in pixels; radii by size, from the least to the most.
-        shapes, frames, motions: what is chosen from.
+        width, height, radii: in pixels; radii as (minimum, maximum) by size.
+        shapes, frames, motions: the choices.
     """
 
     width: int
@@ -107,7 +106,7 @@ _TRIES, _SMOOTH = 500, 3
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """One shape; its centre and its radius in each frame are in pixels. One that grows or shrinks has no `size`."""
+    """A shape, with its centre and radius in each frame, in pixels; `size` is empty if it grows or shrinks."""
 
     form: str
     colour: str
@@ -120,7 +119,7 @@ class Shape:
 
 @dataclass(frozen=True, kw_only=True)
 class Scene:
-    """Content of a picture, which is one frame, or of a video; shapes that come later are in front."""
+    """Content of a picture (one frame) or a video; later shapes are in front."""
 
     kind: Kind
     background: str
@@ -128,7 +127,7 @@ class Scene:
 
 
 def compose(rng: np.random.Generator, kind: Kind = PICTURES) -> Scene:
-    """Invent a scene: shapes that never touch, in colours that stand out; in a video two differ in form or colour."""
+    """Sample a scene: shapes that never touch, in colours of high contrast; two in a video differ in form or colour."""
     background = str(rng.choice(list(BACKGROUNDS)))
     off = {name: np.abs(np.subtract(rgb, BACKGROUNDS[background])).sum() for name, rgb in COLOURS.items()}
     colours = [name for name in COLOURS if off[name] > 110]
@@ -143,7 +142,7 @@ def compose(rng: np.random.Generator, kind: Kind = PICTURES) -> Scene:
 
 
 def _shape(rng: np.random.Generator, kind: Kind, *, colours: list[str], frames: int) -> Shape:
-    """Invent a shape and its path, which stays inside the picture."""
+    """Sample a shape and its path, which stays inside the picture."""
     motion, size = str(rng.choice(kind.motions)), str(rng.choice(list(kind.radii)))
     t_T, radius = np.linspace(0, 1, frames), rng.uniform(*kind.radii[size])
     x_T, y_T, radius_T = np.zeros(frames), np.zeros(frames), np.full(frames, radius)
@@ -176,7 +175,7 @@ def _apart(one: Shape, other: Shape, kind: Kind) -> bool:
 
 
 def render(scene: Scene, rng: np.random.Generator) -> np.ndarray:
-    """Return the frames `(T, H, W, 3)`, uint8: shapes, slightly turned, on a ground lit from one side, and noise."""
+    """Return the frames `(T, H, W, 3)`, uint8: shapes, slightly rotated, on a background with a gradient and noise."""
     sides = (scene.kind.height, scene.kind.width)
     light_HW = 1 + np.add.outer(*(np.linspace(-0.1, 0.1, side) * rng.normal() for side in sides))
     ground_HWC = np.multiply.outer(light_HW, BACKGROUNDS[scene.background]).clip(0, 255).astype(np.uint8)
@@ -267,7 +266,7 @@ class Wording:
         return [self.scene.shapes[i] for i in self.rng.permutation(len(self.scene.shapes))[:number]]
 
     def a(self, shape: Shape) -> str:
-        """Name a shape, with its article: by its form and mostly its colour, at times by its colour alone."""
+        """Name a shape, with its article: by its form and mostly its colour, or by its colour only."""
         form = self.chance(0.9)
         words = (
             self.word(shape.size) if shape.size and self.chance(0.5) else "",
@@ -277,7 +276,7 @@ class Wording:
         return _with_article(" ".join(filter(None, words)))
 
     def ground(self, probability: float) -> str:
-        """Name the background, or leave it out."""
+        """Name the background, or omit it."""
         return f" on a {self.scene.background} background" if self.chance(probability) else ""
 
     def relation(self) -> str:
@@ -318,13 +317,13 @@ class Wording:
         return f"{self.a(first)} {one} {then}{self.ground(0.25)}"
 
     def caption(self) -> str:
-        """Return a caption of some kind, relations twice as often as the others."""
+        """Return a caption of a random kind, relations twice as often as the others."""
         if self.scene.kind is VIDEOS:
             return self.motion()
         return self.one_of(self.relation, self.relation, self.listing, self.extreme, self.overview)()
 
     def question(self) -> Question | None:
-        """Return a question of some kind; None where the scene does not have what it is about."""
+        """Return a question of a random kind; None if the scene lacks its subject."""
         shapes, where = self.scene.shapes, self.one_of(*EXTREMES)
         forms, colours = (Counter(getattr(shape, name) for shape in shapes) for name in ("form", "colour"))
         alone = [shape for shape in self.some(len(shapes)) if forms[shape.form] == 1]
@@ -372,7 +371,7 @@ def _plural(word: str) -> str:
 
 @dataclass(frozen=True)
 class Question:
-    """A question, its type, its right answer and the choices, that one included."""
+    """A question, its type, its correct answer and the choices, including that one."""
 
     type: str
     text: str
@@ -402,7 +401,7 @@ _ERR, _OTHER_WORD = 0.08, 0.2  # how often a person errs, and says another word 
 
 
 def answers(question: Question, rng: np.random.Generator) -> list[str]:
-    """Return what ten people answer."""
+    """Return the answers of ten annotators."""
     wrong = [choice for choice in question.choices if choice != question.right]
     usual, *others = SYNONYMS.get(question.right, (question.right,))
     said = []
@@ -413,7 +412,7 @@ def answers(question: Question, rng: np.random.Generator) -> list[str]:
 
 
 def scenes(count: int, kind: Kind, *, seed: int) -> Iterator[tuple[Scene, list[str], np.random.Generator]]:
-    """Yield each scene, its captions, and the generator with which it is rendered then."""
+    """Yield each scene, its captions, and the random generator for rendering it."""
     for index in range(count):
         rng = np.random.default_rng([seed, index])
         scene = compose(rng, kind)
@@ -424,7 +423,7 @@ _SPLITS = ("train",) * 15 + ("val",) * 2 + ("test",) * 3  # of every 20 scenes i
 
 
 def _numbered(each: Iterable[T], count: int, what: str) -> Iterator[tuple[int, str, T]]:
-    """Yield each scene with its number and split, and show the progress; refuse so few that a split is empty."""
+    """Yield each scene with its number and split, with a progress bar; refuse too few for three splits."""
     if count < len(_SPLITS):
         raise InputError(f"{count} {what}: expected at least {len(_SPLITS)}, so that no split is empty")
     for index, scene in enumerate(Progress(each, desc=what, unit="scene", total=count)):
@@ -432,7 +431,7 @@ def _numbered(each: Iterable[T], count: int, what: str) -> Iterator[tuple[int, s
 
 
 def _picture(index: int, split: str) -> tuple[str, str]:
-    """Return the folder and the name of a scene's picture, which questions find by its number."""
+    """Return the folder and the name of a scene's picture."""
     return f"images/{'train2014' if split == 'train' else 'val2014'}", f"{index + 1:012d}.jpg"
 
 
@@ -489,8 +488,8 @@ def write_scene_questions(
 ) -> tuple[list[Path], list[Path]]:
     """Write questions about the scenes of `write_scenes` in VQA 2.0's form.
 
-    Those of 15 of every 20 scenes are for training (`train2014`), the others for the test (`val2014`). Returns the
-    paths of the files of questions, and of those of annotations.
+    Of every 20 scenes, 15 are for training (`train2014`), the others for the test (`val2014`). Returns the paths of
+    question files and of annotation files.
 
     Raises:
         InputError: fewer than 20 images, so that a split is empty, or nothing can be written there.
@@ -512,7 +511,7 @@ def write_scene_questions(
             entries.setdefault(("questions", subtype), []).append(ids | {"question": question.text})
             entries.setdefault(("annotations", subtype), []).append(ids | annotation)
     paths = {"questions": list[Path](), "annotations": list[Path]()}
-    for (kind, subtype), held in entries.items():
+    for (kind, subtype), rows in entries.items():
         paths[kind].append(Path(folder) / f"v2_scenes_{subtype}_{kind}.json")
-        write_json(paths[kind][-1], {"data_subtype": subtype, kind: held})
+        write_json(paths[kind][-1], {"data_subtype": subtype, kind: rows})
     return paths["questions"], paths["annotations"]

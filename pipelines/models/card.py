@@ -1,6 +1,6 @@
 """Model cards: the README of an exported model, with the metadata that the Hugging Face hub reads.
 
-Their form is that of `huggingface_hub.ModelCardData`; https://huggingface.co/docs/hub/model-cards describes it.
+The metadata is `huggingface_hub.ModelCardData`; see https://huggingface.co/docs/hub/model-cards.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from polypool.tasks.run import modules
 from polypool.tasks.scoring.records import VERSION_TAG, metrics_from
 
 Scores = dict[str, list[tuple[Metric, float]]]
-"""By protocol, its metrics and their values."""
+"""Metrics and their values by protocol."""
 _OTHER_SPLITS = ("val/", "train/")
 
 
@@ -32,10 +32,10 @@ def model_card(tracker: Tracker, trained: TrainedModel, *, name: str, license: s
     """Return the card of a run's model.
 
     Args:
-        tracker: of the run.
+        tracker: tracker of the run.
         trained: its model.
-        name: what the folder will be called, which the example loads.
-        license: identifier of the hub; nothing is stated where empty.
+        name: future name of the folder, loaded by the example.
+        license: identifier of the hub; if empty, none is stated.
     """
     run, scores = trained.run, test_scores(tracker)
     pooled = (
@@ -47,9 +47,9 @@ def model_card(tracker: Tracker, trained: TrainedModel, *, name: str, license: s
         f"`{run.recipe or run.label}`, task `{run.task}`, data `{run.data.dataset}`, seed {run.seed}: "
         f"`{run.aggregator}` pools sets of features{pooled}.",
         f"## Use\n\n```python\n{example(trained, name)}\n```",
-        "`encode_visual` and `encode_text` give embeddings where the model has such. `run.json` is the whole run, "
-        "`assets.json` what is needed beside the weights, such as the vocabulary, and `digests.json` has the SHA-256 "
-        "of these files, which are compared when they are loaded. The weights are safetensors; nothing is unpickled.",
+        "`encode_visual` and `encode_text` return embeddings, if the model has any. `run.json` is the whole run, "
+        "`assets.json` has other inputs of the model, such as the vocabulary, and `digests.json` the SHA-256 of these "
+        "files, which loading verifies. The weights are safetensors; nothing is unpickled.",
         *_described(tracker, trained),
         *(_score_table(protocol, of, tracker) for protocol, of in scores.items()),
         *([] if scores else ["## Scores\n\nNone were logged."]),
@@ -63,7 +63,7 @@ def model_card(tracker: Tracker, trained: TrainedModel, *, name: str, license: s
 
 
 def test_scores(tracker: Tracker) -> Scores:
-    """Return what a run was scored with on its test split: described metrics in their order, then all others."""
+    """Return the scores of a run on its test split: metrics with a description in their order, then all others."""
     tags, values = tracker.all_tags(), tracker.metrics()
     names = (tag.removeprefix(VERSION_TAG) for tag in tags if tag.startswith(VERSION_TAG))
     found: Scores = {}
@@ -83,7 +83,7 @@ def test_scores(tracker: Tracker) -> Scores:
 
 
 def example(trained: TrainedModel, folder: str) -> str:
-    """Return a few lines of Python that load a model and use it, as far as it reads input that is in no corpus."""
+    """Return a few lines of Python that load a model and, if it reads new inputs, use it."""
     named = modules(trained.run)
     trust = f", trust={named!r}" if named else ""
     lines = ["import polypool as pp", "", f"model = pp.load({folder!r}{trust})"]
@@ -132,7 +132,7 @@ def _metadata(trained: TrainedModel, scores: Scores, license: str) -> str:
 
 
 def _described(tracker: Tracker, trained: TrainedModel) -> Iterator[str]:
-    """Yield what the model reads, and what describes new inputs for it."""
+    """Yield sentences on the model's features, and on the backbones that extract them from new inputs."""
     if features := tracker.tag("data.features"):
         yield f"It reads features like those of the store with the digest `{features}`."
     assets = trained.adapter.assets
@@ -143,7 +143,7 @@ def _described(tracker: Tracker, trained: TrainedModel) -> Iterator[str]:
     for what, extractor in extractors.items():
         if extractor:
             spec = recorded_spec(extractor, where=ASSETS)
-            yield f"{what} are described first by `{spec}`, looked for here and on the hub."
+            yield f"{what} are first encoded by `{spec}`, found locally or on the hub."
 
 
 def _score_table(protocol: str, scores: list[tuple[Metric, float]], tracker: Tracker) -> str:
@@ -164,7 +164,7 @@ def _score_table(protocol: str, scores: list[tuple[Metric, float]], tracker: Tra
 
 
 def _training(tracker: Tracker, trained: TrainedModel) -> Iterator[tuple[str, str]]:
-    """Yield settings, of those that a run has."""
+    """Yield the settings of a run that are not empty."""
     run, optim, tags = trained.run, trained.run.optim, tracker.all_tags()
     falls = f"steps after epochs {', '.join(f'{x:g}' for x in optim.milestones)}"
     rows = {
@@ -204,7 +204,7 @@ def _limits(trained: TrainedModel) -> str:
     run, named = trained.run, modules(trained.run)
     lines = [
         f"Scores are of one seed on the test split of `{run.data.dataset}`; on other data they will differ.",
-        "What its training data lack it will find badly; what they are biased by, it will be, too.",
+        "It retrieves concepts outside its training data badly, and inherits the biases of these data.",
         "It ranks and compares; a score is no probability that a text is true of a picture."
         if isinstance(trained.model, RetrievalModel)
         else "It knows the answers of its training data alone, and gives one of them to every question.",
@@ -220,4 +220,4 @@ def _limits(trained: TrainedModel) -> str:
 
 def _licence(license: str) -> str:
     stated = f"`{license}`." if license else "Not stated: whoever exported the model named none."
-    return f"{stated} The terms of the training data and of the encoders' weights hold beside it."
+    return f"{stated} The terms of the training data and of the encoders' weights apply, too."

@@ -41,7 +41,7 @@ _PACKAGES = (
     *("mlflow", "torch", "numpy", "pandas", "pyarrow", "safetensors", "transformers", "pillow"),
     *("filelock", "tqdm", "tyro", "xxhash"),
 )
-"""What serving by MLflow imports beside this project, whose own code is kept with the model."""
+"""Packages that MLflow's server needs; the code of this project is saved with the model."""
 
 
 def export(
@@ -54,13 +54,13 @@ def export(
 ) -> TrainedModel:
     """Write the best model of a run to a folder or URL, and return it loaded.
 
-    A folder appears whole or not at all; in object storage, `run.json`, without which it is not a model, comes last. A
-    repository on the hub (`hf://user/name`) gets one commit, and an earlier model there stays in its history.
+    A folder is renamed when it is complete; in object storage, `run.json`, which marks a model, is written last. A
+    repository on the hub (`hf://user/name`) gets one commit, and an earlier model stays in its history.
 
     Args:
-        source: id of the run; or a folder that was exported before, which is copied with its README as it is.
-        out: the folder, which must not exist yet, or be empty; or a URL.
-        license: identifier of the hub, such as apache-2.0; nothing is stated where empty.
+        source: id of the run; or an exported folder, which is copied with its README.
+        out: the folder, which must not exist or be empty; or a URL.
+        license: identifier of the hub, such as apache-2.0; if empty, none is stated.
         private: make a new repository on the hub private.
         trust: modules whose code the run may name.
 
@@ -93,7 +93,7 @@ def export(
 
 
 def _write(source: str, part: Path, *, name: str, license: str, trust: Sequence[str]) -> TrainedModel:
-    """Write the files of an export to an empty folder: those of a run, or a copy of those of an exported folder."""
+    """Write the files of an export to an empty folder: from a run, or copied from an exported folder."""
     folder = place(source)
     if isinstance(folder, Url) or not ("/" in source or (source and folder.is_dir())):
         return write_export(source, part, name=name, license=license, trust=trust)[1]
@@ -142,13 +142,13 @@ def write_export(
 def export_to_mlflow(
     run_id: str, *, registered_name: str = "", alias: str = "", trust: Sequence[str] = ()
 ) -> tuple[str, str]:
-    """Keep the best model of a run in MLflow; return its address there, and the registered version, if any.
+    """Log the best model of a run in MLflow; return its URI, and the registered version, if any.
 
     Args:
         run_id: the run.
-        registered_name: registers it as the next version of this name, unless empty.
-        alias: set to this version, unless empty.
-        trust: modules whose code the run may name, which serving runs, too.
+        registered_name: register it as the next version of this name; not if empty.
+        alias: alias of this version; none if empty.
+        trust: modules whose code the run may name, and serving runs.
 
     Raises:
         InputError: no such run, it has no model or one that cannot be served, or MLflow refuses a name.
@@ -194,7 +194,7 @@ def _log_model(tracker: Tracker, trained: TrainedModel, folder: Path, code: Path
 
 
 def _copy_code(folder: Path) -> Path:
-    """Copy this project as the one package `polypool`, from wherever its parts are installed."""
+    """Copy this project, wherever its parts are installed, as one package `polypool`."""
     code = folder / "polypool"
     for package in (polypool, aggregators, encoders, infra, pipelines, tasks):
         source = Path(package.__file__).parent

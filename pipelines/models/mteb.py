@@ -1,23 +1,22 @@
 """A trained retrieval model as mteb's runner takes it: `mteb.evaluate(mteb_model("RUN_ID"), mteb.get_tasks(...))`.
 
-Embeddings and scores are those of `evaluate`; what mteb makes of them differs from the protocols here:
+Embeddings and scores equal those in `evaluate`; mteb's metrics differ from the protocols here:
 
-- **Right answers.** R@k here counts queries with any right answer among the first k; mteb has that, from 0 to 1, as
-  `hit_rate_at_k`. Its `recall_at_k` is the part of the right answers among them: at 1 no more than 0.2 of an image with
-  five captions. Where each query has one right answer, as most captions have, both are R@k.
-- **What is reported.** The main score is nDCG@10, and each direction is a task. There is no rsum, no median rank and no
-  mean over five galleries of 1,000 images; beyond the first 1,000 nothing is ranked.
+- **Recall.** R@k here is the share of queries with any correct answer among the first k, mteb's `hit_rate_at_k` (from 0
+  to 1). Its `recall_at_k` is the share of a query's correct answers among the first k: at most 0.2 at k = 1 for one of
+  five captions. For queries with one correct answer, such as most captions, both are R@k.
+- **Metrics.** The main score is nDCG@10, and each direction is a task, without rsum, median rank and the mean over five
+  galleries of 1,000 images; only the first 1,000 results are ranked.
 - **Splits.** `Flickr30kI2TRetrieval` and `Flickr30kT2IRetrieval` are Karpathy's 1,000 test images with 5,000 captions,
-  `MSCOCOI2TRetrieval` and `MSCOCOT2IRetrieval` his 5,000 with 24,809: captions of equal words are one there, right for
-  up to eight images. `MSRVTTT2V` and `MSRVTTV2T` are 879 of the 1,000 videos of 1k-A.
-- **Ties.** mteb puts equal scores in the order of ids; here a tied rank is the mean over all orders.
-- **Texts** are read as they are, without the prompts that mteb has for models that follow instructions.
-- **Scores** of retrieval tasks are those of the model's own similarity, of sets and distributions, too. Where that
-  depends on the side, as `wti` does, embeddings have one more channel, which says theirs. Other tasks,
-  such as zero-shot classification, multiply vectors by themselves: they, and mteb's cache of embeddings, take models of
-  single vectors alone.
-- **Features** of a picture or video are made as `search --image` and `--video` make them, by the backbone that made
-  those of the run; frames are chosen as there, whatever rate mteb's own models sample at.
+  `MSCOCOI2TRetrieval` and `MSCOCOT2IRetrieval` his 5,000 with 24,809: mteb merges captions with equal words, which are
+  then correct for up to eight images. `MSRVTTT2V` and `MSRVTTV2T` are 879 of the 1,000 videos of 1k-A.
+- **Ties.** mteb sorts equal scores by id; here a tied rank is the mean over all orders.
+- **Texts** are read without mteb's prompts for instruction-following models.
+- **Scores** of retrieval tasks use the model's own similarity, also for sets and distributions. If it depends on the
+  side, as `wti` does, embeddings have an extra channel that encodes the side. Other tasks, such as zero-shot
+  classification, use inner products: these tasks, and mteb's embedding cache, need models of single vectors.
+- **Features** of a picture or video are extracted as by `search --image` and `--video`, with the run's backbone and
+  frame sampling, whatever rate mteb's own models sample at.
 """
 
 from __future__ import annotations
@@ -62,14 +61,14 @@ _EXAMPLE = "a dog on the grass"
 
 
 class MtebModel:
-    """mteb's `EncoderProtocol`, of a model with embeddings of images or videos and of texts; `mteb_model` makes one.
+    """mteb's `EncoderProtocol` for a model with embeddings of images or videos and of texts; see `mteb_model`.
 
     Args:
         trained: the model.
-        name: by which mteb keeps and shows results; `polypool/RECIPE` where empty.
+        name: name of the results in mteb (default: `polypool/RECIPE`).
 
     Raises:
-        InputError: the model has no such embeddings, or none can be made of an image or video here.
+        InputError: the model has no such embeddings, or cannot embed new images or videos.
     """
 
     def __init__(self, trained: TrainedModel, *, name: str = "") -> None:
@@ -90,7 +89,7 @@ class MtebModel:
 
     @cached_property
     def mteb_model_meta(self) -> ModelMeta:
-        """What mteb keeps results by: the name, and as the revision a digest of run, assets and weights."""
+        """Key of mteb's results: the name, and as revision a digest of run, assets and weights."""
         from mteb.models.model_meta import ModelMeta, ScoringFunction
 
         model, example = self.trained.model, self.trained.encode_text([_EXAMPLE])
@@ -128,18 +127,18 @@ class MtebModel:
         precision: str = "float32",
         **others: Any,
     ) -> Tensor:
-        """Return the embeddings of what a loader of mteb yields, on the CPU: `(B, D)`, `(B, K, D)` or `(B, 2, D)`.
+        """Return the embeddings of mteb's inputs, on the CPU: `(B, D)`, `(B, K, D)` or `(B, 2, D)`.
 
         Args:
-            inputs: yields batches by column: `text`, or `image` with pictures of Pillow, or `video` with video files.
-            task_metadata: of the task.
-            show_progress_bar: one step for each batch.
-            precision: mteb's name of the type of what is returned.
-            others: split, subset, kind of prompt and size of batches, on which nothing depends here.
+            inputs: batches by column: `text`, or `image` with Pillow images, or `video` with video files.
+            task_metadata: metadata of the task.
+            show_progress_bar: count batches.
+            precision: mteb's name of the dtype; `float32`.
+            others: split, subset, prompt type and batch size; ignored.
 
         Raises:
-            InputError: a column that the model cannot read, two that are to be one embedding, a precision that it has
-                not, or embeddings that the task does not compare by the model's similarity.
+            InputError: an unknown column, several columns for one embedding, another precision, or embeddings that the
+                task does not compare by the model's similarity.
         """
         if precision != "float32":
             raise InputError(
@@ -169,12 +168,12 @@ class MtebModel:
         return similarity.pairs(*embeddings).float().cpu()
 
     def close(self) -> None:
-        """End the processes that decode videos."""
+        """Stop the decoding processes."""
         if self._files:
             self._files.close()
 
     def _marked(self, embedding: Tensor, side: Side) -> Tensor:
-        """Return embeddings with their side in one more channel, where the similarity needs it: mteb does not tell."""
+        """Add the side as a channel if the similarity depends on it, because mteb does not pass it on."""
         if self.trained.similarity.symmetric:
             return embedding
         return torch.nn.functional.pad(embedding, (0, 1), value=float(_SIDES.index(side)))
@@ -207,14 +206,14 @@ def mteb_model(source: str | Path, *, name: str = "", trust: Sequence[str] = ())
     """Return a trained retrieval model for `mteb.evaluate`.
 
     Args:
-        source: a run, by its id, or the folder that `polypool export` wrote.
-        name: by which mteb keeps and shows results; `polypool/RECIPE` where empty. Beside it stands a digest of the
-            weights, so that results of another model are never taken for its own.
+        source: a run, by its id, or an exported folder.
+        name: name of the results in mteb (default: `polypool/RECIPE`); the revision is a digest of the weights, so
+            another model never gets these results.
         trust: modules whose code it may name as `module:Name`.
 
     Raises:
-        InputError: mteb is not installed; no such run or folder; or the model answers questions, looks at pairs, or
-            reads features that no backbone here makes of a new file.
+        InputError: mteb is not installed; no such run or folder; or the model answers questions, scores pairs, or
+            reads features that no backbone here extracts from a new file.
     """
     with needed("mteb"):
         import mteb  # noqa: F401
@@ -222,7 +221,7 @@ def mteb_model(source: str | Path, *, name: str = "", trust: Sequence[str] = ())
 
 
 def _files(adapter: Searchable) -> FileFeatures | None:
-    """Return what makes the features that a model reads; None of one that reads pictures themselves."""
+    """Return the extractor of a model's features; None if it reads pixels."""
     if not adapter.visual_dim:
         return None
     try:
@@ -245,7 +244,7 @@ def _digest(trained: TrainedModel) -> str:
 
 
 def _with_files(inputs: Any) -> Iterable[Mapping[str, Any]]:
-    """Return a loader that yields video files as they are stored, where mteb's would decode them with torchcodec."""
+    """Return a loader that yields encoded video files, which mteb's would decode with torchcodec."""
     columns = getattr(getattr(inputs, "dataset", None), "features", {})
     if not hasattr(columns.get("video"), "decode"):
         return inputs
@@ -260,7 +259,7 @@ def _with_files(inputs: Any) -> Iterable[Mapping[str, Any]]:
 
 @contextmanager
 def _path(item: Any) -> Iterator[Path]:
-    """Yield the path of a picture of Pillow, or of a file as `datasets` stores it, while the context lasts."""
+    """Yield the path of a Pillow image, written to a file, or of a file of `datasets`, while the context lasts."""
     if isinstance(item, Image.Image):
         buffer = io.BytesIO()
         rgb(item).save(buffer, "BMP")

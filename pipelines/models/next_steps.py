@@ -1,4 +1,4 @@
-"""Commands that come after a model was trained: ask it, open its page, compare it."""
+"""Commands after training: search with the model, serve it, compare runs."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from polypool.tasks.abilities import Searchable, missing
 from polypool.tasks.datasets.corpus import Corpus, open_corpus
 from polypool.tasks.run import Run, from_json
 
-_LONGEST = 60  # characters of a caption that is asked for
+_LONGEST = 60  # characters of a caption in a command
 
 
 def after_training(run_id: str) -> list[Step]:
-    """Return how a trained run is asked, shown as a page and compared; nothing where MLflow does not answer."""
+    """Return the commands that search with a trained run, serve and compare it; none if MLflow does not answer."""
     try:
         tracker = Tracker.attach(tracking_uri(home()), run_id, running=False)
         run = recorded_run(tracker)
@@ -29,7 +29,7 @@ def after_training(run_id: str) -> list[Step]:
 
 
 def asking(uri: str, record: RunRecord) -> list[Step]:
-    """Return how the model of a recorded run is asked and shown as a page, without importing MLflow for a file."""
+    """Return the commands that search with a recorded run and serve it, without importing MLflow for a file."""
     try:
         settings = read_json(Artifacts(uri).path(record, "run.json"), what="the settings of a run")
         run = from_json(settings, where=f"run.json of run {record.run_id}")
@@ -39,7 +39,7 @@ def asking(uri: str, record: RunRecord) -> list[Step]:
 
 
 def _asking(run: Run, run_id: str) -> list[Step]:
-    """Return how a model is asked and shown as a page; nothing where it is of several tasks, or cannot be searched."""
+    """Return the commands that search with a model and serve it; none for joint models or tasks without search."""
     steps: list[Step] = []
     try:
         if run.members or missing(TASKS.get(Spec.parse(run.task).name), Searchable):

@@ -1,7 +1,7 @@
 """The Python function of a model in MLflow: rows with features, images and texts in, a row for each out.
 
 A row with an image or video, or with a text, is embedded; one with both is scored, or its question answered. MLflow
-loads this file by itself, with the packages of this project beside it.
+loads this file as a script, with the saved copy of this project on the path.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from polypool.pipelines.models.table_rows import (
 from polypool.tasks.abilities import Answers
 
 MODEL, TRUST, SETS = "model", "trust", "sets"
-"""The artifact that is the exported folder; settings: modules that it may name, and whether embeddings are sets."""
+"""Names of the artifact, an exported folder, and of settings: trusted modules, and whether embeddings are sets."""
 
 
 class Served(PythonModel):
-    """An exported model, as MLflow calls it."""
+    """MLflow's interface to an exported model."""
 
     def load_context(self, context: PythonModelContext) -> None:
         """Load the exported folder."""
@@ -53,12 +53,12 @@ class Served(PythonModel):
         """Return a row for each row.
 
         Args:
-            context: holds what the model was saved with.
+            context: artifacts and settings of the saved model.
             model_input: the columns of `polypool.pipelines.models.table_rows`.
-            params: none are known.
+            params: ignored.
 
         Raises:
-            MlflowException: rows that do not fit, as an error of the client's.
+            MlflowException: an invalid row, as a client error.
         """
         with tempfile.TemporaryDirectory(prefix="polypool-images-") as folder:
             try:
@@ -73,11 +73,10 @@ class Served(PythonModel):
 
 
 def _rows(table: pd.DataFrame, folder: Path) -> list[Row]:
-    """Return what each row has of an image or video, features or a file in `folder`, and its text.
+    """Return each row's features, or its image as a file in `folder`, and its text.
 
     Raises:
-        InputError: a row with neither, features that are no numbers in rows of one length, or an image that is no text
-            in base64.
+        InputError: an empty row, features that are not a matrix, or an image that is not base64.
     """
     rows = []
     for number, row in enumerate(table.to_dict("records")):
@@ -98,7 +97,7 @@ def _rows(table: pd.DataFrame, folder: Path) -> list[Row]:
 
 
 def _given(cell: Any) -> Any:
-    """Return a cell, None where it is empty, which tables write as NaN, too."""
+    """Return a cell; None if it is empty, also as NaN."""
     return None if cell is None or (isinstance(cell, float) and np.isnan(cell)) else cell
 
 

@@ -1,8 +1,8 @@
-"""Evaluation of trained runs, of ensembles, which average the score matrices of several models, and of embeddings.
+"""Evaluation of trained runs and of ensembles (means of their score matrices), and embedding diagnostics.
 
-Embedding diagnostics are alignment and uniformity for any model with embeddings; for sets also their circular variance,
-and the scores with one element alone or left out; for distributions, by their means, also their uncertainty: the sum of
-an item's variances, its mean and its deviation over the items.
+Diagnostics are alignment and uniformity for any model with embeddings; for sets also their circular variance, and the
+scores with single elements kept or removed; for distributions, by their means, also their uncertainty: the sum of an
+item's variances, as mean and standard deviation over items.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def evaluate(models: Sequence[TrainedModel], *, protocols: Sequence[str], split:
     """Score one run, or the ensemble of several, under each protocol; images and texts are encoded once.
 
     Raises:
-        InputError: the task cannot average scores, or share them between protocols; the runs are of different tasks or
-            data; or a protocol does not fit the split.
+        InputError: the task cannot average scores, or share them between protocols; runs of different tasks or data; or
+            a protocol for another split.
     """
     first = models[0]
     for trained in models:
@@ -80,10 +80,10 @@ def evaluate(models: Sequence[TrainedModel], *, protocols: Sequence[str], split:
 def evaluate_and_log(
     models: Sequence[TrainedModel], *, protocols: Sequence[str], split: str
 ) -> tuple[str, list[Evaluation]]:
-    """Score runs as `evaluate` does, log it, and return the id of the run that has it, too.
+    """Score runs as `evaluate` does, log the scores, and return the id of the run that has them, too.
 
-    It is the run itself; a new one for an ensemble, and for other data than those of training; empty where a model
-    comes from an exported folder, and nothing is logged.
+    The id is the run's own; a new run's for an ensemble, and for other data than in training; empty for an exported
+    folder, whose scores are not logged.
     """
     evaluations = evaluate(models, protocols=protocols, split=split)
     if split != "test":
@@ -110,12 +110,12 @@ def evaluate_and_log(
 
 
 def start_ensemble(ensemble: Ensemble) -> str:
-    """Train every member and score them together; return the id of the ensemble's run, their parent."""
+    """Train every member and score the ensemble; return the id of its run, the members' parent."""
     runs = [
         replace(named_run(name), seed=seed, experiment=ensemble.experiment)
         for name, seed in ensemble.seeded()
     ]
-    for run in runs:  # a member or protocol that does not fit ends here, and not after the first has trained
+    for run in runs:  # refuse an invalid member or protocol before the first one trains
         prepare(run)
         prepare(replace(run, protocol=ensemble.protocol))
     tracker = track_ensemble(runs, ensemble.protocol, ensemble=ensemble)
@@ -128,7 +128,7 @@ def start_ensemble(ensemble: Ensemble) -> str:
 
 
 def track_transfer(trained: TrainedModel, run_id: str, protocol: str, *, tags: Mapping[str, str]) -> Tracker:
-    """Start the run of a transfer, the scores of a trained run on other data: of kind `transfer`, below that run."""
+    """Start a run of kind `transfer`, a child of the trained run, for its scores on other data."""
     run, trained_on = trained.run, trained.trained_on
     described = Described.of(replace(run, protocol=protocol, published={}, source=""))
     named = f"{described.name}, on {run.data.dataset}"
@@ -146,7 +146,7 @@ def track_ensemble(
     ensemble: Ensemble | None = None,
     more_tags: Mapping[str, str] | None = None,
 ) -> Tracker:
-    """Start the run of an ensemble, given its recipe if it has one; its members are not named yet."""
+    """Start the run of an ensemble, with its recipe, if any; its members are recorded later."""
     first, names = runs[0], " + ".join(run.aggregator for run in runs)
     return Tracker.start(
         first.experiment,
@@ -174,7 +174,7 @@ def track_ensemble(
 def _log(
     tracker: Tracker, models: Sequence[TrainedModel], evaluations: Sequence[Evaluation], split: str
 ) -> None:
-    """Log what was read to score the split, that split of the corpus and all stores, each once, and the scores."""
+    """Log the inputs of the evaluation (the split of the corpus and all stores, each once) and the scores."""
     read = [of for trained in models for of in trained.adapter.sources()]
     other = {"train", "val", "test"} - {split}
     tracker.inputs([*{(of.name, of.digest): of for of in read if of.context not in other}.values()])
@@ -188,11 +188,11 @@ class Analysis:
     """Diagnostics of the embeddings of a split, named `NUMBER/SIDE`.
 
     Attributes:
-        geometry: of the embeddings.
-        elements: `metric` with the whole sets, `all`, and with fewer elements of one side; empty without sets.
+        geometry: alignment, uniformity, variance and uncertainty of the embeddings.
+        elements: `metric` with whole sets, `all`, and with fewer elements of one side; empty without sets.
         metric: the main metric of `protocol`.
-        protocol: of the scores with fewer elements.
-        note: why there are no sets, if so.
+        protocol: protocol of the scores with fewer elements.
+        note: why sets were not analysed, if so.
     """
 
     geometry: dict[str, float]
@@ -207,13 +207,12 @@ def analyse(trained: TrainedModel, *, split: str, protocol: str = "", elements: 
 
     Args:
         trained: the model.
-        split: whose embeddings.
-        protocol: of the scores with fewer elements; the run's own where empty.
-        elements: score elements of sets alone and left out; for sets of K, about 2K + 1 evaluations.
+        split: split of the embeddings.
+        protocol: protocol of the scores with fewer elements (default: the run's).
+        elements: score sets with single elements kept or removed; about 2K + 1 evaluations for sets of K.
 
     Raises:
-        InputError: the task has no scores apart from its evaluation, the model no embeddings, or the protocol does not
-            fit the split.
+        InputError: the task has no score matrix, the model no embeddings, or the protocol is for another split.
     """
     trained.check_data()
     protocol = protocol or trained.run.protocol

@@ -1,7 +1,7 @@
 """Search of a split by a trained model: items for a text, captions for an image or video, answers to a question.
 
 A query is a text, an image or video file, features, or an item of the corpus. A gallery is one modality of a split,
-encoded once. Equal scores come in the order of the gallery, however it is cut.
+encoded once. Equal scores are in the order of the gallery.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from polypool.tasks.models.retrieval_model import RetrievalModel
 from polypool.tasks.similarities.similarity import Cosine, Side
 
 Method = Literal["exact", "faiss"]
-"""How a gallery is searched: every score, or clusters of single vectors by faiss."""
+"""Search method: every score, or clusters of single vectors by faiss."""
 CHUNK = 64  # items or captions that go through the model at once
 TOGETHER = 32  # queries that are encoded together
 PART = 1 << 24  # numbers of a gallery that are scored at once: 64 MB
@@ -52,7 +52,7 @@ SMALL = 20_000  # vectors up to which faiss searches all
 
 @dataclass(frozen=True, kw_only=True)
 class Query:
-    """What to search with.
+    """A query.
 
     Attributes:
         text: a caption or a question; None for none.
@@ -83,21 +83,18 @@ class QueryReader:
 
     def __init__(self, adapter: Any) -> None:
         self.adapter = adapter
-        self._files: FileFeatures | None = None
 
-    @property
+    @cached_property
     def files(self) -> FileFeatures:
-        """Computes the features of new files, with the backbone of the model's store.
+        """The extractor of features of new files, with the backbone of the model's store.
 
         Raises:
-            InputError: the model does not record how its features were made.
+            InputError: the model does not record the origin of its features.
         """
-        if self._files is None:
-            self._files = FileFeatures.for_model(self.adapter)
-        return self._files
+        return FileFeatures.for_model(self.adapter)
 
     def visual(self, query: Query) -> np.ndarray | Path:
-        """Return what the model reads of a query's image or video: features `(N, F)`, or a file if it reads pixels.
+        """Return the model's input for a query's image or video: features `(N, F)`, or a file for a model of pixels.
 
         Raises:
             InputError: a file is missing, does not decode, or its features cannot be computed; or an id is unknown.
@@ -123,7 +120,7 @@ class QueryReader:
         return query.file
 
     def visual_batch(self, queries: Sequence[Query]) -> Batch:
-        """Return the images or videos of queries as a batch; raises as `visual`, or where features do not fit."""
+        """Return the images or videos of queries as a batch; raises like `visual`, or for features of another width."""
         inputs = self.adapter.visual_inputs([self.visual(query) for query in queries])
         return visual_batch(inputs, np.arange(len(queries)))
 
@@ -146,13 +143,13 @@ class QueryReader:
         return batch
 
     def close(self) -> None:
-        """End the processes that decode."""
-        if self._files:
-            self._files.close()
+        """Stop the decoding processes."""
+        if "files" in vars(self):
+            self.files.close()
 
 
 def visual_batch(inputs: VisualInputs, number_B: np.ndarray) -> Batch:
-    """Return images or videos as a batch, as they are evaluated."""
+    """Return images or videos as a batch, without augmentation."""
     x, mask_BN = inputs.batch(number_B, sample_B=number_B, draw=None)
     return {"visual": x, "visual_mask": mask_BN}
 
@@ -161,8 +158,7 @@ def visual_batch(inputs: VisualInputs, number_B: np.ndarray) -> Batch:
 def as_file(data: bytes, *, what: str) -> Iterator[Path]:
     """Yield a path at which this process and its children can read the bytes, while the context lasts.
 
-    They are in memory where the system has files there (Linux), else in a temporary file. Errors name `what` instead
-    of the path.
+    It is a file in memory on Linux, elsewhere a temporary file. Errors name `what` instead of the path.
     """
     memory = hasattr(os, "memfd_create")
     with os.fdopen(os.memfd_create("upload"), "wb") if memory else tempfile.NamedTemporaryFile() as file:
@@ -176,23 +172,23 @@ def as_file(data: bytes, *, what: str) -> Iterator[Path]:
 
 
 class TopK(NamedTuple):
-    """Places in a gallery, the best first, and their scores."""
+    """Indices into a gallery, best first, and their scores."""
 
-    place_K: Tensor
+    index_K: Tensor
     score_K: Tensor
 
 
 def top_k(score_G: Tensor, k: int) -> TopK:
-    """Return the k best of a gallery's scores, or all where it is smaller.
+    """Return the k best scores of a gallery, or all of a smaller one.
 
     Raises:
         InputError: a score is not finite.
     """
     _check_finite(score_G)
     threshold = score_G.topk(min(k, len(score_G))).values[-1]
-    place_C = (score_G >= threshold).nonzero().squeeze(1)
-    place_K = place_C[score_G[place_C].argsort(descending=True, stable=True)[:k]]
-    return TopK(place_K, score_G[place_K])
+    index_C = (score_G >= threshold).nonzero().squeeze(1)
+    index_K = index_C[score_G[index_C].argsort(descending=True, stable=True)[:k]]
+    return TopK(index_K, score_G[index_K])
 
 
 def _check_finite(x: Tensor) -> None:
@@ -207,8 +203,8 @@ class Exact:
     """Scores every embedding, a part at a time, by any similarity.
 
     Args:
-        embedding: of the gallery, `(G, D)` or `(G, K, D)`.
-        score: scores a part of it with queries, `(P, Q)`.
+        embedding: embeddings of the gallery, `(G, D)` or `(G, K, D)`.
+        score: returns the scores of a part of it with queries, `(P, Q)`.
     """
 
     about = ""
@@ -225,12 +221,12 @@ class Exact:
 
 
 class Faiss:
-    """Inner products by faiss: of all vectors of a small gallery, else of clusters around their means.
+    """Inner products by faiss: of all vectors of a small gallery, else of the nearest clusters.
 
     Args:
         embedding_GD: the gallery's embeddings, of unit length.
-        sample_SD: queries on which the recall of clusters is measured.
-        small: size up to which all vectors are searched.
+        sample_SD: queries for measuring the recall of clusters.
+        small: number of vectors up to which all are searched.
 
     Raises:
         InputError: faiss is not installed.
@@ -272,15 +268,15 @@ class Faiss:
         """Return the k best for each query of `(Q, D)`."""
         _check_finite(queries)
         k = min(k, self.index.ntotal)
-        score_QK, place_QK = self.index.search(_plain(queries), k)
-        if (place_QK < 0).any():  # the searched clusters hold fewer than k
+        score_QK, index_QK = self.index.search(_plain(queries), k)
+        if (index_QK < 0).any():  # the searched clusters have fewer than k vectors
             self.index.nprobe = self.index.nlist
-            score_QK, place_QK = self.index.search(_plain(queries), k)
+            score_QK, index_QK = self.index.search(_plain(queries), k)
             self.index.nprobe = self.clusters
-        order_QK = np.lexsort((place_QK, -score_QK))
-        score_QK, place_QK = (np.take_along_axis(x_QK, order_QK, axis=1) for x_QK in (score_QK, place_QK))
+        order_QK = np.lexsort((index_QK, -score_QK))
+        score_QK, index_QK = (np.take_along_axis(x_QK, order_QK, axis=1) for x_QK in (score_QK, index_QK))
         return [
-            TopK(*found) for found in zip(torch.from_numpy(place_QK), torch.from_numpy(score_QK), strict=True)
+            TopK(*found) for found in zip(torch.from_numpy(index_QK), torch.from_numpy(score_QK), strict=True)
         ]
 
 
@@ -293,9 +289,9 @@ class EmbeddingFiles:
     """NumPy files of a split's embeddings, `(S, D)` or `(S, K, D)`, float32, memory-mapped.
 
     Attributes:
-        folder: created where missing.
-        split: of the corpus that is searched, behind its name.
-        depends: model, settings and data, as JSON; another value names another file, which replaces this one.
+        folder: created if missing.
+        split: `CORPUS.SPLIT`.
+        depends: model, settings and data, as JSON; another value has another file, which replaces this one.
     """
 
     folder: Path
@@ -307,7 +303,7 @@ class EmbeddingFiles:
         return self.folder / f"{self._prefix(side)}{digest[:32]}.npy"
 
     def write(self, side: Side, embedding: Tensor) -> None:
-        """Write the embeddings, and delete those that they replace."""
+        """Write the embeddings, and delete the files that they replace."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with atomic(self.path(side)) as file:
             np.save(file, embedding.float().cpu().numpy())
@@ -321,18 +317,18 @@ class EmbeddingFiles:
 
 
 class EmbeddingGallery:
-    """The embeddings of one side of a split, for a model that encodes each modality alone.
+    """The embeddings of one side of a split, for a model that encodes each modality separately.
 
     Args:
-        model: in evaluation mode.
-        side: which side is searched.
+        model: the model, in evaluation mode.
+        side: the side that is searched.
         batches: returns its samples.
-        sample: returns a few queries of the other side.
-        method: of searching.
-        files: where embeddings are kept; None for nowhere.
+        sample: returns sample queries of the other side, for measuring recall.
+        method: search method.
+        files: cache of embeddings; None for no cache.
 
     Raises:
-        InputError: the method does not fit the model.
+        InputError: faiss for other than single vectors.
     """
 
     at_once = TOGETHER
@@ -355,7 +351,7 @@ class EmbeddingGallery:
             encode = self.encode_item
             self.embedding = encode_split(lambda batch: encode(batch).vectors, batches(), device=self.device)
             if files:
-                # another process writes the file, or none can: then this search alone has them
+                # another process writes the file, or it cannot be written: then they are not cached
                 with contextlib.suppress(InputError, OSError):
                     files.write(side, self.embedding)
         similarity = model.similarity
@@ -368,18 +364,14 @@ class EmbeddingGallery:
             self.index = Faiss(self.embedding, self._encoded(self.encode_query, sample()))
         else:
             raise InputError("--index faiss is for single vectors that cosines compare; choose --index exact")
+        self.about = self.index.about
 
     @torch.inference_mode()
     def _encoded(self, encode: Callable[[Batch], Any], queries: Batch) -> Tensor:
         return encode(on_device(queries, self.device)).vectors.to(self.embedding)
 
-    @property
-    def about(self) -> str:
-        """How it is searched, and with which recall; empty for exact search."""
-        return self.index.about
-
     def best(self, queries: Batch, k: int) -> list[TopK]:
-        """Return the k best for each query, which are of the other modality."""
+        """Return the k best for each query of the other modality."""
         return self.index.top(self._encoded(self.encode_query, queries), k)
 
     def alike(self, queries: Batch, k: int) -> list[TopK]:
@@ -389,7 +381,7 @@ class EmbeddingGallery:
 
 
 class PairGallery:
-    """One side of a split for a model of pairs, such as HGR, that scores each query with all of it."""
+    """One side of a split for a model of pairs, such as HGR, which scores a query with every sample."""
 
     at_once, about = 1, ""
 
@@ -401,7 +393,7 @@ class PairGallery:
 
     @torch.inference_mode()
     def best(self, queries: Batch, k: int) -> list[TopK]:
-        """Return the k best for the query of a batch of one, which is of the other modality."""
+        """Return the k best for a batch of one query of the other modality."""
         query = self.encode_query(on_device(queries, self.device))
         score_G = torch.empty(sum(len(number_B) for number_B, _ in self._parts))
         for number_B, part in self._parts:
@@ -417,14 +409,14 @@ class PairGallery:
 
 
 def _encoders(model: RetrievalModel, side: Side) -> tuple[Any, Any]:
-    """Return the encoders of what is searched and of queries."""
+    """Return the encoders of the gallery and of queries."""
     encoders = (model.encode_visual, model.encode_text)
     return encoders if side == "visual" else encoders[::-1]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Hit:
-    """An item or caption that was found. `file` is empty where the corpus has none."""
+    """A result: an item or caption. `file` is empty if the corpus has none."""
 
     rank: int
     score: float
@@ -447,8 +439,8 @@ class Search(ABC, Generic[Result]):
     """A search of one split by a trained model.
 
     Args:
-        adapter: of the task, `Searchable`.
-        split: whose items are searched, or offered to ask about.
+        adapter: adapter of the task, `Searchable`.
+        split: split of the items.
     """
 
     def __init__(self, adapter: Any, *, split: str) -> None:
@@ -457,30 +449,30 @@ class Search(ABC, Generic[Result]):
 
     @property
     def corpus(self) -> Corpus | QuestionCorpus:
-        """The corpus; it is opened when it is first needed."""
+        """The corpus, opened at first use."""
         return self.adapter.corpus
 
     @cached_property
     def items(self) -> list[Any]:
-        """The split's `Item`s or `Image`s; an unknown split is an `InputError`."""
+        """The split's `Item`s or `Image`s; raises an `InputError` for an unknown split."""
         return self.corpus.items(self.split)
 
     def find(self, query: Query, k: int, **options: Any) -> list[Result]:
-        """Return the k best results of a query, best first; options are those of `find_each`.
+        """Return the k best results of a query, best first; `options` as for `find_each`.
 
         Raises:
-            InputError: the query lacks a part or has one too many, a file does not decode or its features cannot be
-                computed, an id is unknown, a text has no word, or the model's scores are not finite.
+            InputError: a missing or superfluous part of the query, a file that does not decode or whose features cannot
+                be extracted, an unknown id, a text without a word, or scores that are not finite.
         """
         (results,) = self.find_each([query], k, **options)
         return results
 
     @abstractmethod
     def find_each(self, queries: Sequence[Query], k: int, **options: Any) -> list[list[Result]]:
-        """Return what `find` returns for each query; they go through the model together."""
+        """Return the results of each query, encoded together."""
 
     def close(self) -> None:
-        """End the processes that decode."""
+        """Stop the decoding processes."""
         self.reader.close()
 
 
@@ -488,15 +480,15 @@ class RetrievalSearch(Search[Hit]):
     """Finds images or videos by text, and captions by image or video, by a `Method`.
 
     Args:
-        adapter: of the task.
-        model: in evaluation mode.
-        pairs: gives the split; without `files`, or with none there, it is called at once.
-        split: its name.
-        method: of searching.
-        files: where embeddings are kept; None for nowhere.
+        adapter: adapter of the task.
+        model: the model, in evaluation mode.
+        pairs: reads the split; called at once unless its embeddings are cached.
+        split: name of the split.
+        method: search method.
+        files: cache of embeddings; None for no cache.
 
     Raises:
-        InputError: no such split, items without features, or the method does not fit the model.
+        InputError: no such split, items without features, or faiss for a model of pairs.
     """
 
     def __init__(
@@ -532,7 +524,7 @@ class RetrievalSearch(Search[Hit]):
 
     @cached_property
     def items_gallery(self) -> EmbeddingGallery | PairGallery:
-        """The images or videos, encoded when they are first searched."""
+        """The images or videos, encoded at first use."""
         return self._gallery(
             "visual",
             lambda: self.pairs.items(CHUNK),
@@ -541,7 +533,7 @@ class RetrievalSearch(Search[Hit]):
 
     @cached_property
     def captions_gallery(self) -> EmbeddingGallery | PairGallery:
-        """The captions, encoded when they are first searched."""
+        """The captions, encoded at first use."""
         return self._gallery(
             "text",
             lambda: self.pairs.sentences(CHUNK),
@@ -558,7 +550,7 @@ class RetrievalSearch(Search[Hit]):
         )
 
     def searched(self, query: Query, side: Side | None = None) -> str:
-        """Return what a query is compared with, such as `60 images of the split test`."""
+        """Describe the gallery of a query, such as `60 images of the split test`."""
         of = "all splits" if self.split == ALL else f"the split {self.split}"
         if (side or ("text" if query.is_visual else "visual")) == "text":
             return f"{len(self.pairs.texts):,} captions of {of}"
@@ -566,7 +558,7 @@ class RetrievalSearch(Search[Hit]):
 
     @property
     def about(self) -> list[str]:
-        """How each gallery that is encoded is searched, with the measured recall, unless exactly."""
+        """Description of each encoded faiss index, with its recall; none for exact search."""
         galleries = {"images or videos": "items_gallery", "captions": "captions_gallery"}
         encoded = {what: vars(self).get(name) for what, name in galleries.items()}
         return [f"{what}: {it.about}" for what, it in encoded.items() if it is not None and it.about]
@@ -576,9 +568,9 @@ class RetrievalSearch(Search[Hit]):
 
         Args:
             queries: texts, images or videos.
-            k: results of each.
-            side: finds items ("visual") or captions ("text") for every query, also for one of the same kind; an item
-                that is asked for by its id is not its own result.
+            k: number of results per query.
+            side: find items ("visual") or captions ("text") for every query, also of the same modality; a query by id
+                does not find itself.
         """
         if any(query.text is not None and query.is_visual for query in queries):
             raise InputError(
@@ -602,16 +594,16 @@ class RetrievalSearch(Search[Hit]):
         return [found[number] for number in range(len(queries))]
 
     def _hits(self, top: TopK, k: int, *, captions: bool, but: str) -> list[Hit]:
-        """Return the first k results, without the item that has the id `but`."""
-        places = top.place_K.tolist()
-        numbers = [int(self.pairs.owner_T[place]) for place in places] if captions else places
+        """Return the first k results, except the item with the id `but`."""
+        indices = top.index_K.tolist()
+        numbers = [int(self.pairs.owner_T[index]) for index in indices] if captions else indices
         hits: list[Hit] = []
-        for item, place, score in zip(
-            self.corpus.some(self.split, numbers), places, top.score_K.tolist(), strict=True
+        for item, index, score in zip(
+            self.corpus.some(self.split, numbers), indices, top.score_K.tolist(), strict=True
         ):
             if item.id == but or len(hits) == k:
                 continue
-            caption = self.pairs.texts[place] if captions else item.captions[0]
+            caption = self.pairs.texts[index] if captions else item.captions[0]
             file = str(self.corpus.image_path(item)) if item.path else ""
             hits.append(Hit(rank=len(hits) + 1, score=score, id=item.id, file=file, caption=caption))
         return hits
@@ -623,7 +615,7 @@ def _evenly(count: int) -> np.ndarray:
 
 
 class AnswerSearch(Search[Answer]):
-    """Finds the most probable answers to a question about an image; the adapter is `Searchable`, too."""
+    """Finds the most probable answers to a question about an image; the adapter must be `Searchable`, too."""
 
     def __init__(self, adapter: Answers, model: nn.Module, *, split: str = "test") -> None:
         super().__init__(adapter, split=split)
@@ -631,7 +623,7 @@ class AnswerSearch(Search[Answer]):
 
     @torch.inference_mode()
     def find_each(self, queries: Sequence[Query], k: int) -> list[list[Answer]]:
-        """Return the k most probable answers to each question about the image beside it."""
+        """Return the k most probable answers to the question about the image of each query."""
         if not all(query.is_visual and not query.video for query in queries):
             raise InputError(
                 "the run answers questions about images: give --image FILE or --id ID with the question"

@@ -1,4 +1,4 @@
-"""Rows of tables and requests: their columns, what a model makes of them, and their MLflow signature."""
+"""Rows of tables and requests: their columns, a model's outputs for them, and their MLflow signature."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class Row(NamedTuple):
     """One input.
 
     Attributes:
-        visual: features `(N, F)` of an image or video, or an image file; None where it has neither.
-        text: None where it has none.
+        visual: features `(N, F)` of an image or video, or an image file; None if neither.
+        text: None if absent.
     """
 
     visual: np.ndarray | Path | None
@@ -43,10 +43,10 @@ class Row(NamedTuple):
 
 
 def matrix(features: Any) -> np.ndarray:
-    """Return features as `(N, F)` float32; numbers too large for it become infinite.
+    """Return features as `(N, F)` float32; an overflow is infinite.
 
     Raises:
-        InputError: they are not lists of numbers of one length.
+        InputError: not lists of numbers of one length.
     """
     try:
         with np.errstate(over="ignore"):
@@ -59,7 +59,7 @@ def decode_image(image: Any) -> bytes:
     """Return the bytes of an image file given in base64.
 
     Raises:
-        InputError: it is not text in base64.
+        InputError: not base64.
     """
     try:
         return base64.b64decode(image, validate=True)
@@ -71,7 +71,7 @@ def answered(trained: TrainedModel, rows: Sequence[Row]) -> list[dict[str, Any]]
     """Return the most probable answer to the question of each row, and its probability.
 
     Raises:
-        InputError: a row lacks an image or a question, or does not fit the model.
+        InputError: a row lacks an image or a question, or is not an input of the model.
     """
     visuals, questions = [], []
     for number, (visual, text) in enumerate(rows):
@@ -91,10 +91,10 @@ def embedded(trained: TrainedModel, rows: Sequence[Row], *, sets: bool) -> list[
     Args:
         trained: the model.
         rows: each has at least one of them.
-        sets: whether embeddings are several vectors each, so that a single vector is a set of one.
+        sets: whether embeddings are sets of vectors, so that a single vector is a set of one.
 
     Raises:
-        InputError: a row does not fit the model, or asks for an embedding that it does not have.
+        InputError: a row that is not an input of the model, or that needs an embedding of a model without any.
     """
     made: list[dict[str, Any]] = [{EMBEDDING: None, SCORE: None} for _ in rows]
     visuals = {number: row.visual for number, row in enumerate(rows) if row.text is None}
@@ -124,10 +124,10 @@ def _elements(trained: TrainedModel, x: np.ndarray) -> np.ndarray:
 
 
 def makes_sets(trained: TrainedModel) -> bool:
-    """Whether embeddings are several vectors each; the model is run on made-up input.
+    """Whether embeddings are sets of vectors; the model is run on an example.
 
     Raises:
-        InputError: the model cannot read images and texts that are in no corpus.
+        InputError: the model cannot read new images and texts.
     """
     if isinstance(trained.adapter, Answers) or not _has_embeddings(trained):
         return False
@@ -137,16 +137,16 @@ def makes_sets(trained: TrainedModel) -> bool:
 
 
 def check_servable(trained: TrainedModel) -> None:
-    """Refuse a model that no rows can be made for.
+    """Refuse a model that cannot read rows.
 
     Raises:
-        InputError: its task reads nothing but its corpus, or its model neither retrieves nor answers.
+        InputError: its task reads only its corpus, or its model neither retrieves nor answers.
     """
     useful = isinstance(trained.adapter, Answers) or isinstance(trained.model, RetrievalModel)
     if not useful or not isinstance(trained.adapter, ReadsInputs):
         raise InputError(
-            f"the task {trained.run.task!r} cannot be served: its model reads no images and texts by itself, or "
-            "neither compares nor answers them; export it with --out, and load it by polypool.load"
+            f"the task {trained.run.task!r} cannot be served: its model reads no new images and texts, or neither "
+            "compares nor answers them; export it with --out, and load it by polypool.load"
         )
 
 
@@ -173,7 +173,7 @@ def signature(trained: TrainedModel, *, sets: bool) -> ModelSignature:
 
 
 def input_example(trained: TrainedModel) -> pd.DataFrame:
-    """Return a row that the model takes: made-up features, or a grey image, and a text."""
+    """Return an example row: features of zeros, or a grey image, and a text."""
     import pandas as pd
 
     if trained.adapter.visual_dim:
@@ -183,7 +183,7 @@ def input_example(trained: TrainedModel) -> pd.DataFrame:
 
 
 def plain(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the cells of a row as JSON has them."""
+    """Return the cells of a row as JSON values."""
     return {name: cell.tolist() if isinstance(cell, np.ndarray) else cell for name, cell in row.items()}
 
 

@@ -1,4 +1,4 @@
-"""A trained model: loaded from a run or from an exported folder, it embeds, scores, answers, searches and is evaluated.
+"""A trained model, loaded from a run or an exported folder: embeddings, scores, answers, search, evaluation.
 
 An exported folder needs no MLflow, no corpus and no feature store.
 """
@@ -60,31 +60,30 @@ from polypool.tasks.similarities.similarity import Side
 from polypool.tasks.similarities.vectors import side_by_side
 
 Visuals = Sequence[np.ndarray | str | Path]
-"""Images or videos: features `(N, F)` as a store keeps them, or image or video files for a model that reads
-pixels."""
+"""Images or videos: features `(N, F)` as in a store, or image or video files for a model that reads pixels."""
 
 Ability = TypeVar("Ability")
 
 OWN = OtherData()
-"""No other data than those of the run."""
-_CHUNK = 256  # texts, or inputs of a task of another kind, that go through the model at once
+"""The run's own data."""
+_CHUNK = 256  # batch size of texts, and of inputs of other tasks
 _BY_HAND = "`model` is the module itself and `adapter` makes its batches"
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainedModel:
-    """A trained model, its run, and the adapter that knows what it reads; `load` makes one.
+    """A trained model, its run and its task adapter; see `load`.
 
     Attributes:
-        run: the complete description of how it was trained.
-        adapter: of the run's task; it opens corpus and features when they are needed. It is a `TaskAdapter`, with more
-            abilities (`polypool.tasks.abilities`) for each use.
-        model: the module, in evaluation mode, on the GPU where there is one.
-        tracker: of the run; None where the model comes from a folder.
-        trained_on: the data set of its training, where `run` and `adapter` have other data; else empty.
-        digests: of the files of its checkpoint, by their names; empty where it has none.
-        training_data: digests and counts of the data of its training, with which those at hand are compared before
-            they are used; empty where they are unknown or other data.
+        run: the complete training settings.
+        adapter: adapter of the run's task, which opens corpus and features at first use: a `TaskAdapter` with further
+            abilities (`polypool.tasks.abilities`).
+        model: the module, in evaluation mode, on the GPU if available.
+        tracker: tracker of the run; None for a model from a folder.
+        trained_on: data set of the training if `run` and `adapter` have other data; else empty.
+        digests: digests of the checkpoint's files, by name; empty if it has none.
+        training_data: digests and counts of the training data, which the data in use must match; empty if unknown, or
+            for other data.
     """
 
     run: Run
@@ -99,38 +98,38 @@ class TrainedModel:
     )
 
     def encode_visual(self, visuals: Visuals) -> Tensor:
-        """Return the embeddings of V images or videos, `(V, D)`, or `(V, K, D)` where they are sets.
+        """Return the embeddings of V images or videos: `(V, D)`; `(V, K, D)` for sets.
 
-        Where they are distributions, `(V, 2, D)`: the means and the logarithms of the variances.
+        For distributions, `(V, 2, D)`: means and log-variances.
 
         Raises:
-            InputError: the model has no embeddings of images alone, or an image does not fit it.
+            InputError: the model scores only pairs, or an image is not an input of the model.
         """
         return self._embeddings(visuals=visuals)
 
     def encode_text(self, texts: Sequence[str]) -> Tensor:
-        """Return the embeddings of T texts, `(T, D)`, or `(T, K, D)` where they are sets; as in `encode_visual`.
+        """Return the embeddings of T texts: `(T, D)`; `(T, K, D)` for sets; `(T, 2, D)` as in `encode_visual`.
 
         Raises:
-            InputError: the model has no embeddings of texts alone.
+            InputError: the model scores only pairs.
         """
         return self._embeddings(texts=texts)
 
     def scores(self, visuals: Visuals, texts: Sequence[str]) -> Tensor:
-        """Return the `(V, T)` scores of every image or video with every text, float32; higher is more alike.
+        """Return the `(V, T)` scores of every image or video with every text, float32; higher is more similar.
 
         Raises:
-            InputError: the model does not retrieve, or the input does not fit it.
+            InputError: the model does not retrieve, or invalid inputs.
         """
         score = self._retrieval_model("score texts").scorer(self._visual(visuals), self._text(texts))
         return score(slice(0, len(visuals)), slice(0, len(texts)))
 
     @torch.inference_mode()
     def answers(self, visuals: Visuals, questions: Sequence[str]) -> list[tuple[str, float]]:
-        """Return the most probable answer to each question about the image beside it, and its probability.
+        """Return the most probable answer to each question about the image of the same index, and its probability.
 
         Raises:
-            InputError: the model answers no questions, or the input does not fit it.
+            InputError: the model answers no questions, or invalid inputs.
         """
         adapter = self.as_a(Answers, "answer questions", instead=_BY_HAND)
         if len(visuals) != len(questions):
@@ -153,19 +152,19 @@ class TrainedModel:
         find: Side | None = None,
         index: Method = "exact",
     ) -> list[Hit]:
-        """Return the items of the run's corpus that are most like a text, or the captions most like a file.
+        """Return the items of the run's corpus nearest to a text, or the captions nearest to a file.
 
-        What is searched is encoded the first time, and kept for the next query; of a run, in its folder, too.
+        The split is encoded at the first query and cached; for a run, also in its folder.
 
         Args:
             query: a text, or the `Path` of an image or video.
-            k: how many.
-            split: the split that is searched; `all` for all of them.
-            find: "visual" for images or videos, "text" for captions, whatever the query is.
+            k: number of results.
+            split: split to search; `all` for every split.
+            find: "visual" for images or videos, "text" for captions, whatever the query.
             index: `exact`, or `faiss` for many single vectors.
 
         Raises:
-            InputError: the model does not retrieve, its corpus is not at hand, or a query that it cannot read.
+            InputError: the model does not retrieve, its corpus is missing, or a query that it cannot read.
         """
         if k < 1:
             raise InputError(f"k must be at least 1, not {k}")
@@ -177,10 +176,10 @@ class TrainedModel:
         return search.find(Query(text=query), k, side=find)
 
     def open_search(self, split: str = "test", *, index: Method = "exact") -> RetrievalSearch | AnswerSearch:
-        """Return what finds items, captions or answers in a split of the run's corpus; the same one each time.
+        """Return the search of a split of the run's corpus for items, captions or answers; it is cached.
 
         Raises:
-            InputError: the task or the model cannot be searched, no such split or corpus, or its data have changed.
+            InputError: a task or model without search, no such split or corpus, or changed data.
         """
         if (split, index) not in self._searches:
             instead = "evaluate it, or load it with polypool.pipelines.models.trained.load"
@@ -196,7 +195,7 @@ class TrainedModel:
         return self._searches[split, index]
 
     def _embedding_files(self, split: str) -> EmbeddingFiles | None:
-        """Return the files of a split's embeddings; None of a model that has none, no run, or a run in training."""
+        """Return the cache of a split's embeddings; None without embeddings, without a run, or during training."""
         model, adapter = self.model, self.adapter
         if not isinstance(model, RetrievalModel) or not model.has_embeddings or not self.digests:
             return None
@@ -219,31 +218,29 @@ class TrainedModel:
         )
 
     def evaluate(self, protocol: str = "", *, split: str = "test") -> Evaluation:
-        """Score a split of the run's corpus under a protocol; the run's own where none is given.
+        """Score a split of the run's corpus under a protocol (default: the run's).
 
         Raises:
-            InputError: no such split or protocol, or data that are not at hand or have changed since training.
+            InputError: no such split or protocol, or missing or changed data.
         """
         self.check_data()
         return self.adapter.evaluate(self.model, split, protocol or self.run.protocol)
 
     def check_data(self) -> None:
-        """Refuse the run's corpus and stores where they are not what they were in training.
-
-        Whatever reads a split of the run's data calls this first.
+        """Compare the run's corpus and stores with the training data; called before reading a split.
 
         Raises:
-            InputError: they have changed, or are not at hand.
+            InputError: they have changed, or are missing.
         """
         if self.training_data:
             hint = "Bring those back, or use these by --other-data (from Python, load(..., other_data=True))"
             refuse_changed_data(self.run, self.training_data, self.adapter.describe(), hint=hint)
 
     def as_a(self, ability: type[Ability], what: str, *, instead: str) -> Ability:
-        """Return the adapter as one of the protocols of `polypool.tasks.adapter`.
+        """Return the adapter as one of the protocols in `polypool.tasks.abilities`.
 
         Raises:
-            InputError: it does not implement it, so that the task cannot do `what`, such as `be searched`.
+            InputError: it does not implement the protocol, so the task cannot `what`, such as `be searched`.
         """
         absent = missing(self.adapter, ability)  # isinstance would open the corpus and the store
         if not absent:
@@ -257,7 +254,7 @@ class TrainedModel:
         """Return a split's items with their captions.
 
         Raises:
-            InputError: the task's data is something else, so that it cannot do `what`; or no such split.
+            InputError: the task has other data, so it cannot `what`; or no such split.
         """
         self.check_data()
         data = self.adapter.data(split)
@@ -306,14 +303,14 @@ class TrainedModel:
     def _reader(self, inputs: Sequence[object]) -> ReadsInputs:
         if isinstance(inputs, str | Path) or not len(inputs):
             raise InputError("give a list with at least one image, video or text")
-        return self.as_a(ReadsInputs, "read images and texts by itself", instead=_BY_HAND)
+        return self.as_a(ReadsInputs, "read new images and texts", instead=_BY_HAND)
 
     def _on_device(self, batch: Batch) -> Batch:
         return on_device(batch, device_of(self.model))
 
 
 def _state(corpus: Corpus, split: str) -> str:
-    """Return a digest of the paths, sizes and times of change of a split's files, which a model of pixels reads."""
+    """Return a digest of the paths, sizes and modification times of a split's files, for a model of pixels."""
     digest = hashlib.sha256()
     for item in corpus.items(split):
         path = corpus.image_path(item)
@@ -337,21 +334,21 @@ def load(
     other_data: bool = False,
     trust: Sequence[str] = (),
 ) -> TrainedModel:
-    """Load a trained model: of the folder of this name where there is one, else of the run that is named so.
+    """Load a trained model from an existing folder of this name, else from the run.
 
     Args:
-        source: a folder that `polypool export` wrote, its URL (`hf://user/name@revision`), or a run, as of
+        source: an exported folder, its URL (`hf://user/name@revision`), or a run, as in
             `polypool.infra.tracking.resolve_run`.
-        task: the adapter's spec with other parameters, such as `image_text(cxc='data/cxc')`; the run's own where empty.
-        data: other data than those of the run, for evaluations and searches.
-        other_data: use the run's corpus and stores though they have changed since training; they are then another
-            data set, called `NAME@DIGEST`.
-        trust: modules whose code the run may name as `module:Name`, such as `("my_package.parts",)`; without, a run
-            names registered parts and installed plug-ins alone.
+        task: the adapter's spec with other parameters, such as `image_text(cxc='data/cxc')` (default: the run's).
+        data: other data for evaluation and search.
+        other_data: use the run's corpus and stores even if they changed since training; they are then another data set,
+            `NAME@DIGEST`.
+        trust: modules whose code the run may name as `module:Name`, such as `("my_package.parts",)`; by default only
+            registered parts and installed plug-ins are allowed.
 
     Raises:
-        InputError: no such folder or run, a file of the model is missing or damaged, it belongs to another version, or
-            names a module that is not trusted; or other data do not fit the model.
+        InputError: no such folder or run; a missing or damaged file, or one of another version; a module that is not
+            trusted; or other data that the model cannot read.
     """
     found, tracker = place(source), None
     if isinstance(found, Url):
@@ -368,7 +365,7 @@ def load(
 def _load_url(
     url: Url, *, task: str, data: OtherData, other_data: bool, trust: Sequence[str]
 ) -> TrainedModel:
-    """Load an exported folder of the hub or of object storage, of a copy in the cache."""
+    """Load an exported folder of the hub or of object storage from a local copy."""
     own = hashlib.sha256(read_bytes(url / DIGESTS)).hexdigest()
     digests = from_plain(dict[str, str], read_json(url / DIGESTS, what="digests"), where=str(url / DIGESTS))
     folder = fetch(url, {DIGESTS: own} | {name: digests.get(name, "") for name in (RUN, ASSETS, WEIGHTS)})

@@ -1,8 +1,7 @@
-"""The application: the page and the HTTP API of a model, and how they answer or refuse."""
+"""The FastAPI application: the page and the HTTP API of a model."""
 
 from __future__ import annotations
 
-import asyncio
 import hmac
 import io
 from collections.abc import Awaitable, Callable
@@ -26,10 +25,10 @@ from polypool.pipelines.models.search import AnswerSearch, as_file
 from polypool.pipelines.models.table_rows import plain
 from polypool.pipelines.serving.schema import (
     Answer,
-    Described,
     Embedding,
     Failure,
     Hits,
+    ModelInfo,
     Results,
     Route,
     Rows,
@@ -50,10 +49,10 @@ HEADERS = {
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
 }
-"""Headers of every response that does not set them itself."""
-OFFERED = 24  # images to choose from, on a page
-FRAMES, PAUSE = 8, 400  # of a video, and milliseconds between two
-CACHED = 1024  # pictures in memory, of about 10 kB
+"""Default headers of responses."""
+OFFERED = 24  # images to choose from, per page
+FRAMES, PAUSE = 8, 400  # frames of a video, and milliseconds per frame
+CACHED = 1024  # pictures in memory, about 10 kB each
 _PACKAGE = "polypool.pipelines.serving"
 _ANSWERS: dict[Route, tuple[type, str]] = {
     "embed": (
@@ -67,97 +66,86 @@ _ANSWERS: dict[Route, tuple[type, str]] = {
     ),
     "search": (
         Results[Hits],
-        "The items most like each row's `text`; the captions most like its `features` or `image`.",
+        "The items nearest to each row's `text`; the captions nearest to its `features` or `image`.",
     ),
 }
-"""What an address gives, and what OpenAPI says of it."""
+"""Result type and description of each endpoint, for OpenAPI."""
 _REFUSALS: dict[int | str, dict[str, Any]] = {
     "4XX": {
         "model": Failure,
-        "description": "400: a row or the body cannot be used, and the message names the row, from 0; 401: no token, "
-        "or another one; 411: no Content-Length; 413: too large",
+        "description": "400: invalid body or row; the message names the row, counted from 0; 401: missing or wrong "
+        "token; 411: no Content-Length; 413: too large",
     },
     "503": {
         "model": Failure,
-        "description": "too many requests, or the model is away; try again after `Retry-After` seconds",
+        "description": "too many requests, or a timeout; retry after `Retry-After` seconds",
     },
 }
-InTime = Callable[[Awaitable[Any]], Awaitable[Any]]
 
 
 def application(service: Service) -> FastAPI:
-    """Return the page and the API of a loaded model."""
+    """Return the page and the API of a service."""
     described, settings, limits = service.described, service.settings, service.settings.limits
     queue, bearer = RowQueue(service), HTTPBearer(auto_error=False)
     app = FastAPI(
         title=f"polypool: {described.title}",
         description=f"{described.aggregator} on {described.task}, of {described.source}",
-        docs_url=None,  # pages that fetch scripts from elsewhere
+        docs_url=None,  # pages that load scripts from other hosts
         redoc_url=None,
         redirect_slashes=False,
     )
 
-    async def in_time(work: Awaitable[Any]) -> Any:
-        try:
-            return await asyncio.wait_for(work, limits.patience)
-        except TimeoutError as error:
-            raise AwayError(f"no answer in {limits.patience:g} seconds; try again in a moment") from error
-
     @app.middleware("http")
     async def guard(request: Request, answer: Callable[[Request], Awaitable[Response]]) -> Response:
-        """Check token and size before the body is read, and add the headers."""
+        """Check token and size before the body is read; add default headers."""
         path = request.scope["path"].removeprefix(request.scope.get("root_path", ""))
         size = request.headers.get("content-length", "")
         most = limits.max_body_mib * (1 << 20) if request.method == "POST" else 0
-        known = not settings.token or path == "/health"  # which monitoring asks
+        known = not settings.token or path == "/health"  # for monitoring
         if not known and (sent := await bearer(request)):
             known = hmac.compare_digest(sha256(sent.credentials.encode()).hexdigest(), settings.token)
         if not known:
             text = "send the token of this service: Authorization: Bearer TOKEN"
             response = failure(request, 401, text, **{"WWW-Authenticate": "Bearer"})
         elif request.method == "POST" and not size.isdigit():
-            response = failure(request, 411, "say by Content-Length how much the request brings")
+            response = failure(request, 411, "send the Content-Length of the request")
         elif int(size or 0) > most:
-            response = failure(request, 413, f"a request of {size} bytes; at most {most:,.0f} are taken")
+            response = failure(request, 413, f"a request of {size} bytes; the limit is {most:,.0f}")
         else:
             response = await answer(request)
         for name, value in HEADERS.items():
             response.headers.setdefault(name, value)
         return response
 
-    if settings.local and not settings.token:  # a page of another site may have a name of this machine
+    if settings.local and not settings.token:  # against DNS rebinding by pages of other sites
         app.add_middleware(TrustedHostMiddleware, allowed_hosts=["127.0.0.1", "localhost", "[::1]"])
 
     @app.get("/health")
     async def health(request: Request) -> dict[str, str]:
-        """Whether the model answers: an example goes through it."""
+        """Health check: the model answers an example."""
         try:
-            await in_time(to_thread.run_sync(service.check))
-        except AwayError:
-            raise
+            await to_thread.run_sync(service.check)
         except Exception as error:
-            raise AwayError("the model does not answer; the log of the service says why") from error
+            raise AwayError("the model does not answer; see the log of the service") from error
         return {"status": "ok"}
 
     def add_rows(route: Route) -> None:
         async def rows(request: Request, body: Any) -> Response:
             k = getattr(body, "k", 1)
             if len(body.rows) > limits.max_rows:
-                raise InputError(
-                    f"{len(body.rows):,} rows; at most {limits.max_rows:,} are taken in a request"
-                )
+                raise InputError(f"{len(body.rows):,} rows; the limit is {limits.max_rows:,} per request")
             if k > limits.max_k:
-                raise InputError(f"k is {k:,}; at most {limits.max_k:,}")
+                raise InputError(f"k is {k:,}; the limit is {limits.max_k:,}")
             requests, found = [], []
             for number, row in enumerate(body.rows):
                 try:
                     requests.append(read_row(route, row, described, limits, k=k))
                 except InputError as error:
                     raise InputError(f"row {number}: {error}") from error
-            for number, answer in enumerate(await in_time(queue.answer(requests))):
+            for number, answer in enumerate(await queue.answer(requests)):
                 if isinstance(answer, Exception):
                     raise type(answer)(f"row {number}: {answer}")
-                found.append(plain(answer.get("answers", [answer])[0]))  # of several answers the first
+                found.append(plain(answer.get("answers", [answer])[0]))  # the most probable answer
             return JSONResponse({"rows": found})
 
         rows.__annotations__["body"] = SearchRows if route == "search" else Rows
@@ -167,9 +155,9 @@ def application(service: Service) -> FastAPI:
 
     for route in described.routes:
         add_rows(route)
-    page = Page(service, queue, in_time) if described.page else None
+    page = Page(service, queue) if described.page else None
 
-    @app.get("/", response_model=Described)
+    @app.get("/", response_model=ModelInfo)
     async def index(
         request: Request,
         q: str | None = None,
@@ -177,7 +165,7 @@ def application(service: Service) -> FastAPI:
         k: int = Query(0, ge=0, le=limits.max_k),
         page_number: int = Query(0, ge=0, alias="page"),
     ) -> Response:
-        """What is served, and its limits; for browsers the page."""
+        """The model and its limits; the page for browsers."""
         if page and "text/html" in request.headers.get("accept", ""):
             return await page.answer(request, q, id=id, k=k, page=page_number)
         return JSONResponse(described.model_dump())
@@ -196,7 +184,7 @@ def application(service: Service) -> FastAPI:
             return failure(request, 400, f"{where}: {first['msg']}" if where else first["msg"])
         if isinstance(error, InputError):
             return failure(request, 400, str(error))
-        text = "the service failed at this request; its log says why"
+        text = "the service failed at this request; see its log"
         return failure(request, 500, str(error) if isinstance(error, FaultError) else text)
 
     for kind in (AnyHTTPException, RequestValidationError, InputError, FaultError, Exception):
@@ -205,7 +193,7 @@ def application(service: Service) -> FastAPI:
 
 
 def failure(request: Request, status: int, error: str, **headers: str) -> Response:
-    """Return why there is no answer: as a page for browsers, else as JSON."""
+    """Return an error: as a page for browsers, else as JSON."""
     if "text/html" in request.headers.get("accept", ""):
         html = f"<!doctype html><meta charset=utf-8><title>{status}</title><p role=alert>{escape(error)}</p>"
         return HTMLResponse(html, status_code=status, headers=headers)
@@ -213,7 +201,7 @@ def failure(request: Request, status: int, error: str, **headers: str) -> Respon
 
 
 def _add_page(app: FastAPI, page: Page) -> None:
-    """Add the addresses of the page beside `/`."""
+    """Add the endpoints of the page, except `/`."""
     style = (files(_PACKAGE) / "templates/style.css").read_bytes()
 
     @app.post("/", include_in_schema=False)
@@ -226,7 +214,7 @@ def _add_page(app: FastAPI, page: Page) -> None:
     @app.get("/clip", include_in_schema=False)
     async def picture(request: Request, id: str = "") -> Response:
         moving = request.url.path.endswith("/clip")
-        data = await page.in_time(to_thread.run_sync(page.picture, id, moving))
+        data = await to_thread.run_sync(page.picture, id, moving)
         if not data:
             raise HTTPException(404)
         kind = "image/webp" if moving else "image/jpeg"
@@ -238,17 +226,16 @@ def _add_page(app: FastAPI, page: Page) -> None:
 
 
 class Page:
-    """Pages for queries, and small pictures of the corpus's files.
+    """The search page, and thumbnails of the corpus's files.
 
     Args:
-        service: the model, which is searched or answers questions.
-        queue: in which rows wait for the model.
-        in_time: awaits an answer, or raises AwayError when it takes too long.
+        service: service of a model with a search or answers.
+        queue: its queue of rows.
     """
 
-    def __init__(self, service: Service, queue: RowQueue, in_time: InTime) -> None:
-        self.service, self.queue, self.in_time = service, queue, in_time
-        self.search: Any = service.search  # there is no page where it is None
+    def __init__(self, service: Service, queue: RowQueue) -> None:
+        self.service, self.queue = service, queue
+        self.search: Any = service.search  # not None
         self.questions = isinstance(service.search, AnswerSearch)
         self.thumbnails = Thumbnails(video=service.video)
         self.template = templates(_PACKAGE).get_template("page.html.j2")
@@ -267,12 +254,12 @@ class Page:
         """Return a page with results, an alert, or images to choose from.
 
         Args:
-            request: whose root path the page's links begin with.
-            text: what was typed.
-            id: the chosen item.
+            request: the request, for the root path of links.
+            text: the typed text.
+            id: id of the chosen item.
             k: number of results; 0 for the default.
-            page: of the images to choose from.
-            upload: the bytes of an uploaded file; empty for none.
+            page: page number of the images to choose from.
+            upload: content of an uploaded file; empty for none.
         """
         limits, upload_kind = self.service.settings.limits, "video/*" if self.service.video else "image/*"
         values: dict[str, Any] = {"text": text or "", "questions": self.questions, "alert": "", "note": ""}
@@ -288,7 +275,7 @@ class Page:
                 if text is not None:
                     raise InputError("choose an image first; then ask")
             elif text is not None or upload or not self.questions:
-                values |= await self.in_time(self._results(text or "", id=id, k=k, upload=upload))
+                values |= await self._results(text or "", id=id, k=k, upload=upload)
         except AwayError:
             raise
         except InputError as error:
@@ -314,24 +301,21 @@ class Page:
         if self.questions:
             return {"results": found["answers"]}
         if not by_text:
-            return {"results": found["hits"], "note": f"captions most like {id or SENT}"}
+            return {"results": found["hits"], "note": f"captions nearest to {id or SENT}"}
         hits = [hit | {"picture": self._subject(hit["id"])} for hit in found["hits"]]
-        lost = "the corpus has no image or video files here: scores and captions alone"
+        lost = "the corpus has no image or video files here: only scores and captions are shown"
         return {"results": hits, "note": "" if any(hit["picture"]["there"] for hit in hits) else lost}
 
     def _choice(self, page: int) -> dict[str, Any]:
-        """Return a page of images to choose from, and what to do with them; no images where the corpus is elsewhere."""
-        note = "choose an image to ask about, or ask about one of your own"
+        """Return a page of images to choose from and a note; no images if the corpus is missing."""
+        note = "choose an image to ask about, or upload one"
         try:
             items = self.search.items
-        except InputError:  # of a search, the corpus was opened
+        except InputError:  # question answering needs no corpus
             return {"note": note}
         if not self.questions:
             kind, split = self.search.adapter.modality, self.search.split
-            note = (
-                f"{len(items):,} {kind}s of the split {split}: search them, or choose one to see the captions that are "
-                "most like it"
-            )
+            note = f"search {len(items):,} {kind}s of the split {split}, or choose one to see its nearest captions"
         pages = -(-len(items) // OFFERED)
         page = min(page, pages - 1)
         images = [self._subject(item.id) for item in items[page * OFFERED : (page + 1) * OFFERED]]
@@ -342,7 +326,7 @@ class Page:
         return {item.id: number for number, item in enumerate(self.search.items)}
 
     def _file(self, id: str) -> Any:
-        """Return the file of an item, inside the corpus, if it has one."""
+        """Return the file of an item if it is inside the corpus."""
         return media_file(self.search.corpus, self.search.items[self._numbers[id]])
 
     def _subject(self, id: str) -> dict[str, Any]:
@@ -358,7 +342,7 @@ class Page:
         return {"id": SENT, "there": True, "video": False, "data": address}
 
     def _picture(self, id: str, moving: bool) -> bytes | None:
-        """Return a JPEG of an image or a video's middle, or an animated WebP of a video; None if it cannot be made."""
+        """Return a JPEG of an image or of a video's middle frame, or an animated WebP; None if it does not decode."""
         if id not in self._numbers or (moving and not self.service.video):
             return None
         images = self.thumbnails.images(self._file(id), at_most=FRAMES if moving else 1)

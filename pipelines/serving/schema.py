@@ -1,6 +1,6 @@
-"""Settings of a service, and the requests and answers of its HTTP API, which pydantic checks and OpenAPI shows.
+"""Settings of a service, and the requests and responses of its HTTP API, for pydantic and OpenAPI.
 
-Columns have the names and meanings of `polypool.pipelines.models.table_rows`.
+Columns are those in `polypool.pipelines.models.table_rows`.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from polypool.infra.process.command import NamedRun, Repeated
 Positive = Annotated[int, at_least(1)]
 T = TypeVar("T")
 Derived = Annotated[T, tyro.conf.Fixed, tyro.conf.Suppress]
-"""A field that no option sets."""
+"""A field without an option."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """How much may be requested at once; what exceeds it is refused with a message.
+    """Limits of requests.
 
     Attributes:
-        max_batch: rows, of one request or of several, that go through the model together.
-        max_ongoing: requests that a replica has at once.
-        max_queued: requests that wait; more are refused with 503.
-        max_body_mib: MiB of a request; larger ones are refused with 413.
-        max_rows: rows of a request.
+        max_batch: batch size in rows, of one or several requests.
+        max_ongoing: concurrent requests per replica.
+        max_queued: length of the request queue; more get 503.
+        max_body_mib: size of a request in MiB; larger ones get 413.
+        max_rows: rows per request.
         max_elements: elements of a set of features, such as regions or frames.
         max_characters: characters of a text.
         max_k: results of a search.
-        patience: seconds that an answer may take; then it is 503.
+        patience: timeout of an answer in seconds; then 503.
     """
 
     max_batch: Positive = 32
@@ -54,13 +54,13 @@ class Limits:
 
 @dataclass(frozen=True, kw_only=True)
 class Replicas:
-    """Processes that have the model, on Ray Serve.
+    """Replicas of the model on Ray Serve.
 
     Attributes:
-        replicas: how many, each with the whole model, on the cluster that RAY_ADDRESS names or a Ray of its own; 0
-            serves from this process, without Ray.
-        cpus: cores of each replica.
-        gpus: GPUs of each replica, or a part of one; without, it computes on its cores.
+        replicas: number of processes with the model, on the cluster of RAY_ADDRESS or a private Ray; 0 serves from this
+            process, without Ray.
+        cpus: cores per replica.
+        gpus: GPUs per replica, or a fraction; 0 for the CPU.
     """
 
     replicas: Annotated[int, at_least(0)] = 0
@@ -73,24 +73,23 @@ class Replicas:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """All that a process with the model needs to know.
+    """Settings of a process with the model.
 
     Attributes:
-        source: a run, by its id, a beginning of it, its name or `latest`, or the folder or URL that `export` made of
-            one.
-        split: the split that is searched; where not given, test, if the corpus is at hand.
+        source: a run, by its id or a prefix of it, its name, or `latest`, or the folder or URL of an export.
+        split: split to search (default: test, if the corpus exists).
         search: search the run's corpus.
         page: serve the page.
-        images: take images for a model that reads features, which the backbone of its store then computes.
-        index: how a split is searched, as in `search`.
-        other_data: search the run's corpus and features though they have changed since it was trained.
-        trust: a module whose code the run or its store may name, as module:Name; once for each.
-        replicas: on Ray Serve.
-        limits: of requests.
+        images: accept images for a model of features, extracted by the backbone of its store.
+        index: exact, or faiss for many single vectors.
+        other_data: search the run's corpus and features even if they changed since training.
+        trust: trusted module whose code the run or its store may name as module:Name; repeatable.
+        replicas: replicas on Ray Serve.
+        limits: limits of requests.
         token: SHA-256 of the required token, in hexadecimal digits; empty for none.
-        local: whether only this machine is to reach it, so that it answers to no other host name.
-        home: where relative paths start; empty for the replica's own.
-        tracking: address of MLflow; empty for the replica's own.
+        local: answer only to host names of this machine.
+        home: folder of relative paths; empty for the replica's own.
+        tracking: URI of MLflow; empty for the replica's own.
     """
 
     source: NamedRun = ""
@@ -110,14 +109,14 @@ class Settings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
-    """Where a service is reached.
+class Address:
+    """Address of a service.
 
     Attributes:
-        host: address to listen on; any but this machine's own needs a token, or --open.
-        port: its port; 0 for a free one.
-        route: prefix of all addresses, where a cluster has several services.
-        name: the service's name on the cluster.
+        host: host to listen on; other than this machine needs a token, or --open.
+        port: port; 0 for a free one.
+        route: prefix of all endpoints, for several services on a cluster.
+        name: name of the service on the cluster.
     """
 
     host: str = "127.0.0.1"
@@ -127,38 +126,36 @@ class Place:
 
     @property
     def address(self) -> str:
-        """The URL with which the service's addresses begin."""
+        """The base URL of the service."""
         host = "127.0.0.1" if self.host in ("0.0.0.0", "") else self.host
         return f"http://{f'[{host}]' if ':' in host else host}:{self.port}{self.route.rstrip('/')}"
 
-    def listen(self) -> tuple[socket.socket, Place]:
-        """Return a socket that listens here, and the place with its port.
+    def listen(self) -> tuple[socket.socket, Address]:
+        """Return a listening socket, and the address with its port.
 
         Raises:
-            InputError: the port is taken, or the address is not this machine's.
+            InputError: the port is taken, or the host is not this machine.
         """
         family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
         try:
             listening = socket.create_server((self.host, self.port), family=family, backlog=socket.SOMAXCONN)
         except (OSError, OverflowError) as error:
             raise InputError(
-                f"port {self.port} of {self.host} cannot be had: {error}; choose another with --port"
+                f"cannot listen on port {self.port} of {self.host}: {error}; choose another with --port"
             ) from error
         return listening, replace(self, port=listening.getsockname()[1])
 
 
 Route = Literal["embed", "score", "answer", "search"]
-"""What a model can do, each at the address of its name."""
+"""Endpoints of a model."""
 
 
 class Row(BaseModel):
-    """One input: an image or video, as features or as an image file, a text, or both."""
+    """An input: an image or video (as features or as an image file), a text, or both."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
-    features: list[list[float]] | None = Field(
-        None, description="N vectors of the width that the model reads"
-    )
+    features: list[list[float]] | None = Field(None, description="N vectors of the model's input width")
     image: str | None = Field(None, description="an image file, in base64")
     text: str | None = Field(None, description="a caption to embed or search by, or a question")
 
@@ -178,13 +175,13 @@ class SearchRows(Rows):
 
 
 class Embedding(BaseModel):
-    """A vector; several of a model of sets; mean and log-variance of one of distributions."""
+    """A vector; vectors of a set; or mean and log-variance of a distribution."""
 
     embedding: list[float] | list[list[float]]
 
 
 class Score(BaseModel):
-    """The similarity of image or video and text; higher is more alike."""
+    """The similarity of image or video and text; higher is more similar."""
 
     score: float
 
@@ -197,7 +194,7 @@ class Answer(BaseModel):
 
 
 class Hit(BaseModel):
-    """One result: an item found by text, with its first caption, or a caption found by image or video."""
+    """A result: an item with its first caption, for a text; or a caption, for an image or video."""
 
     rank: int
     score: float
@@ -221,17 +218,17 @@ class Results(BaseModel, Generic[Result]):
 
 
 class Failure(BaseModel):
-    """Why there is no answer."""
+    """An error message."""
 
     error: str
 
 
-class Described(BaseModel):
-    """What is served: the answer to `GET /`.
+class ModelInfo(BaseModel):
+    """Description of the model, the response to `GET /`.
 
-    `features` is the width of the vectors that are taken, 0 where none are; `image` says whether images are. `shape` is
-    that of an embedding: (D), or (K, D) with K = -1 where sets differ in size. `digests` are those of the training
-    data, where it is at hand.
+    `features` is the width of input vectors, 0 if the model reads none; `image` whether it accepts images; `shape` the
+    shape of an embedding, (D) or (K, D), with K = -1 for sets of varying size; `digests` has the training data's
+    digests, if it exists here.
     """
 
     source: str

@@ -1,4 +1,4 @@
-"""A trained model as a service: rows are checked, and those of several requests go through the model together."""
+"""A trained model as a service: validation of rows, and batches over concurrent requests."""
 
 from __future__ import annotations
 
@@ -29,27 +29,27 @@ from polypool.pipelines.models.table_rows import (
 )
 from polypool.pipelines.models.table_rows import Row as ModelRow
 from polypool.pipelines.models.trained import TrainedModel, load
-from polypool.pipelines.serving.schema import Described, Limits, Route, Row, Settings
+from polypool.pipelines.serving.schema import Limits, ModelInfo, Route, Row, Settings
 from polypool.tasks.abilities import Answers, Searchable
 from polypool.tasks.inputs.other_data import ChangedDataError
 from polypool.tasks.models.retrieval_model import RetrievalModel
 
 SENT = "the file that you sent"
-SHOWN = ("rank", "score", "id", "caption")  # of a hit, whose file is a path of this machine
+SHOWN = ("rank", "score", "id", "caption")  # not the file, a path of this machine
 
 Answered = dict[str, Any] | InputError | FaultError
-"""The columns of a row, or why there are none."""
+"""The columns of a row, or an error."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelRequest:
-    """A checked row, as the model takes it.
+    """A validated row.
 
     Attributes:
-        route: what to do.
+        route: the endpoint.
         features: `(N, F)` of an image or video.
-        image: the bytes of an image file, or a video file where the model reads videos.
-        id: an item of the corpus.
+        image: content of an image file, or of a video file for a model of videos.
+        id: id of an item in the corpus.
         text: a caption or question.
         k: number of results.
     """
@@ -62,11 +62,11 @@ class ModelRequest:
     k: int = 1
 
 
-def read_row(route: Route, row: Row, described: Described, limits: Limits, *, k: int) -> ModelRequest:
-    """Check a row of a request.
+def read_row(route: Route, row: Row, described: ModelInfo, limits: Limits, *, k: int) -> ModelRequest:
+    """Validate a row of a request.
 
     Raises:
-        InputError: it asks for too much, for nothing, or for what this model does not take.
+        InputError: a missing, superfluous, too large or invalid column.
     """
     given = [name for name in (FEATURES, IMAGE, TEXT) if getattr(row, name) is not None]
     taken = [FEATURES] * bool(described.features) + [IMAGE] * described.image
@@ -79,7 +79,7 @@ def read_row(route: Route, row: Row, described: Described, limits: Limits, *, k:
         raise InputError(f"give one of {visual} and {TEXT!r}, not {has}")
     for name in given:
         if name != TEXT and name not in taken:
-            raise InputError(f"the model takes no {name!r} here; give {visual}")
+            raise InputError(f"the model accepts no {name!r} here; give {visual}")
     if row.text is not None:
         check_text(row.text, limits)
     x_NF = None if row.features is None else matrix(row.features)
@@ -90,7 +90,7 @@ def read_row(route: Route, row: Row, described: Described, limits: Limits, *, k:
             )
         if len(x_NF) > limits.max_elements:
             raise InputError(
-                f"{FEATURES!r} have {len(x_NF):,} elements; at most {limits.max_elements:,} are taken"
+                f"{FEATURES!r} have {len(x_NF):,} elements; the limit is {limits.max_elements:,}"
             )
         if not np.isfinite(x_NF).all():
             raise InputError(f"{FEATURES!r} hold numbers that are too large for float32")
@@ -99,11 +99,11 @@ def read_row(route: Route, row: Row, described: Described, limits: Limits, *, k:
 
 
 def check_text(text: str, limits: Limits) -> None:
-    """Refuse a text that is too long, has no word, or is not valid Unicode."""
+    """Refuse a text that is too long, has no word, or is invalid Unicode."""
     if len(text) > limits.max_characters:
-        raise InputError(f"a text of {len(text):,} characters; at most {limits.max_characters:,} are taken")
+        raise InputError(f"a text of {len(text):,} characters; the limit is {limits.max_characters:,}")
     if not is_unicode(text):
-        raise InputError("a text with half a character; send valid Unicode")
+        raise InputError("a text with half a surrogate pair; send valid Unicode")
     if not any(map(str.isalnum, text)):
         raise InputError("a text without a word; give one such as 'a dog on the grass'")
 
@@ -113,14 +113,14 @@ class Service:
 
     Args:
         trained: the model.
-        settings: what of it is served.
+        settings: settings of the service.
 
     Attributes:
-        described: what is served.
-        notes: what is not served, and why.
+        described: description of the model.
+        notes: unavailable features, and the reasons.
 
     Raises:
-        InputError: the model reads no rows, or a split that was named cannot be searched.
+        InputError: the model reads no rows, or the requested split cannot be searched.
     """
 
     def __init__(self, trained: TrainedModel, settings: Settings) -> None:
@@ -139,7 +139,7 @@ class Service:
         return cls(load(settings.source, other_data=settings.other_data, trust=settings.trust), settings)
 
     def warm(self) -> list[str]:
-        """Encode what is searched, and answer an example, before the first request; return how it is searched."""
+        """Encode the galleries and answer an example before the first request; return descriptions of the indices."""
         if isinstance(self.search, RetrievalSearch):
             _ = self.search.items_gallery
             if self.described.features or self.described.image:
@@ -155,23 +155,23 @@ class Service:
         """
         width, route = self.trained.adapter.visual_dim, self.described.routes[0]
         if route != "embed" and not width:
-            return  # it reads image files, and looks at pairs
+            return  # a model of pixels that scores pairs
         visual = None if route == "embed" else np.zeros((1, width), np.float32)
         (found,) = self.answer([ModelRequest(route=route, text=EXAMPLE_TEXT, features=visual)])
         if not isinstance(found, dict):
             raise found
 
     def answer(self, requests: Sequence[ModelRequest]) -> list[Answered]:
-        """Return an answer to each row; one that fails does not affect the others."""
+        """Return the answer to each row; an error affects only its row."""
         found: dict[int, Answered] = {}
-        for kind in {(each.route, each.k) for each in requests}:  # k of others changes what a search finds
+        for kind in {(each.route, each.k) for each in requests}:
             numbers = [number for number, each in enumerate(requests) if (each.route, each.k) == kind]
             answers = self._answer_alike([requests[number] for number in numbers])
             found |= dict(zip(numbers, answers, strict=True))
         return [found[number] for number in range(len(requests))]
 
     def _answer_alike(self, requests: Sequence[ModelRequest]) -> list[Answered]:
-        """Answer rows of one route together; where that fails, each alone, so that a failure is one row's."""
+        """Answer rows of one route and k as a batch; if that fails, one by one, to isolate the failing row."""
         try:
             with ExitStack() as files:
                 queries = []
@@ -188,7 +188,7 @@ class Service:
             if isinstance(error, InputError):
                 return [error]
             logging.getLogger(__name__).exception("the model failed at a row")
-            return [FaultError("the model failed at it; the log of the service says why")]
+            return [FaultError("the model failed at it; see the log of the service")]
 
     def _answer(self, route: Route, queries: Sequence[Query], k: int) -> list[Answered]:
         if isinstance(self.search, AnswerSearch):
@@ -224,11 +224,11 @@ class Service:
                 raise
             if answers:
                 return AnswerSearch(adapter, self.trained.model)
-            self.notes.append(f"there is no search: {error}")
+            self.notes.append(f"search is unavailable: {error}")
             return None
 
     def _takes_images(self) -> bool:
-        """Whether image files are taken: by a model that reads them, or whose features can be computed here."""
+        """Whether image files are accepted: by a model of pixels, or if features can be extracted here."""
         if not self.trained.adapter.visual_dim:
             return True
         if not self.settings.images:
@@ -237,11 +237,11 @@ class Service:
             self.trained.as_a(Searchable, "describe images", instead="send features")
             self.reader.files.check(video=False)
         except InputError as error:
-            self.notes.append(f"no images are taken, features alone: {error}")
+            self.notes.append(f"images are not accepted, only features: {error}")
             return False
         return True
 
-    def _describe(self) -> Described:
+    def _describe(self) -> ModelInfo:
         run, adapter, model = self.trained.run, self.trained.adapter, self.trained.model
         routes: list[Route] = ["answer"] if isinstance(adapter, Answers) else []
         if isinstance(model, RetrievalModel):
@@ -257,7 +257,7 @@ class Service:
         digests: Mapping[str, str] = {}
         with suppress(InputError):  # the data are elsewhere
             digests = adapter.describe()
-        return Described(
+        return ModelInfo(
             source=self.settings.source.rstrip("/").rpartition("/")[2],  # without the folders of this machine
             title=f"{run.label} · {run.aggregator} · seed {run.seed}",
             recipe=run.recipe,
@@ -280,7 +280,7 @@ class Service:
 
 
 class RowQueue:
-    """Rows that wait for the model: up to `max_batch` of them are answered together, in one thread."""
+    """A queue of rows, answered in batches of up to `max_batch` in one thread."""
 
     def __init__(self, service: Service) -> None:
         self.service, self.limits = service, service.settings.limits
@@ -289,20 +289,23 @@ class RowQueue:
         self._worker: asyncio.Task[None] | None = None
 
     async def answer(self, rows: Sequence[ModelRequest]) -> Sequence[Answered]:
-        """Return the columns of each row, or why there are none.
+        """Return the columns of each row, or its error.
 
         Raises:
-            AwayError: too many requests wait, or the answer takes too long.
+            AwayError: the queue is full, or the answer takes too long.
         """
         if self.requests >= self.limits.max_queued:
-            raise AwayError("too many ask at once; try again in a moment")
+            raise AwayError("too many requests; try again in a moment")
+        patience = self.limits.patience
         futures = [asyncio.get_running_loop().create_future() for _ in rows]
         self._rows.extend(zip(rows, futures, strict=True))
         if self._worker is None or self._worker.done():
             self._worker = asyncio.create_task(self._work())
         self.requests += 1
         try:
-            return await asyncio.gather(*futures)
+            return await asyncio.wait_for(asyncio.gather(*futures), patience)
+        except TimeoutError as error:
+            raise AwayError(f"no answer in {patience:g} seconds; try again in a moment") from error
         finally:
             self.requests -= 1
 

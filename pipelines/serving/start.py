@@ -22,7 +22,7 @@ from polypool.infra.process.stopping import exit_now, set_handler
 from polypool.infra.ray import cores, on_cluster, ray_session
 from polypool.infra.storage import Url, local, place
 from polypool.infra.tracking import resolve_run, tracking_uri
-from polypool.pipelines.serving.schema import Described, Place, Settings
+from polypool.pipelines.serving.schema import Address, ModelInfo, Settings
 
 if TYPE_CHECKING:
     from socket import socket
@@ -32,28 +32,28 @@ if TYPE_CHECKING:
     from polypool.pipelines.serving.service import Service
 
 TOKEN = "POLYPOOL_SERVE_TOKEN"
-"""The environment variable that has the token."""
+"""Environment variable with the token."""
 OPEN = f"give a token (--token-file FILE, or {TOKEN}), or --open to answer any client without one"
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
-CONNECTIONS = 512  # at once; requests of more get 503
-_ENDING = 4  # seconds after Ctrl-C for requests in progress
-_SHORTEST = 16  # characters of a token
-_LOOKS = 2.0  # seconds between two looks at a service on Ray
+CONNECTIONS = 512  # maximum; further requests get 503
+_ENDING = 4  # seconds for requests in progress after Ctrl-C
+_SHORTEST = 16  # minimum length of a token
+_LOOKS = 2.0  # seconds between status checks of a service on Ray
 _LOGGING = {"log_level": "WARNING", "enable_access_log": False}  # requests hold what people look for
 
 
-def serve(settings: Settings, at: Place, *, token_file: Path | None, open_to_all: bool) -> None:
+def serve(settings: Settings, at: Address, *, token_file: Path | None, open_to_all: bool) -> None:
     """Serve until Ctrl-C.
 
     Args:
-        settings: what is served; its token, home and tracking server are set here.
-        at: where.
-        token_file: has the token that clients must send; without, that of the environment, if any.
-        open_to_all: answer other machines without a token, too.
+        settings: settings of the service, without token, home and tracking server.
+        at: address.
+        token_file: file with the token that clients must send (default: POLYPOOL_SERVE_TOKEN, if set).
+        open_to_all: accept other machines without a token.
 
     Raises:
-        InputError: Ray Serve is needed and not installed; no such model, or none that reads rows; an address that
-            cannot be used; or a service that would be open to other machines without a token.
+        InputError: Ray Serve is not installed; no such model, or a model that reads no rows; an unusable address; or a
+            service that other machines could reach without a token.
     """
     settings = complete(settings, at, token_file=token_file)
     on_ray = settings.replicas.replicas > 0
@@ -63,21 +63,21 @@ def serve(settings: Settings, at: Place, *, token_file: Path | None, open_to_all
         raise InputError(f"{where}: other machines reach it; {OPEN}")
     settings = replace(settings, local=at.host in LOOPBACK and not on_other)
     if at.route != "/" and not on_other:
-        raise InputError("--route is for services of a Ray cluster; give --replicas, and set RAY_ADDRESS")
+        raise InputError("--route is for services on a Ray cluster; give --replicas, and set RAY_ADDRESS")
     token = f"$(cat {shlex.quote(str(token_file))})" if token_file else f"${TOKEN}"
     token = token if settings.token else ""
-    listening, at = at.listen()  # refuses a port that is taken before anything is loaded
+    listening, at = at.listen()  # refuses a taken port before loading the model
     if on_ray:
         os.environ.setdefault("RAY_SERVE_LOG_TO_STDERR", "0")
         with needed("serve"):
             import ray.serve
     if not isinstance(place(settings.source), Url) and "/" not in settings.source:
-        # so that all replicas have the same run
+        # all replicas load the same run
         settings = replace(settings, source=resolve_run(settings.tracking, settings.source))
     with listening, needed("serve"):
         from polypool.pipelines.serving.service import Service
 
-        service = Service.load(settings)  # refuses what cannot be served before Ray starts
+        service = Service.load(settings)  # refuses invalid settings before Ray starts
         for note in service.notes:
             print(f"note: {note}", flush=True)
         described = service.described
@@ -89,12 +89,12 @@ def serve(settings: Settings, at: Place, *, token_file: Path | None, open_to_all
     with ray_session():
         parts = (described.title, described.task, described.source)
         count = settings.replicas.replicas
-        print(f"{' · '.join(filter(None, parts))}: {count} being loaded ...", flush=True)
+        print(f"{' · '.join(filter(None, parts))}: loading {count} replicas ...", flush=True)
         with running(settings, at):
             print(use, flush=True)
             while at.name in ray.serve.status().applications:
                 time.sleep(_LOOKS)
-            raise AwayError(f"the service {at.name!r} was ended by another process")
+            raise AwayError(f"the service {at.name!r} was stopped by another process")
 
 
 def _serve_here(service: Service, listening: socket, use: str) -> None:
@@ -117,16 +117,14 @@ def _serve_here(service: Service, listening: socket, use: str) -> None:
     uvicorn.Server(config).run(sockets=[listening])
 
 
-def complete(settings: Settings, at: Place, *, token_file: Path | None) -> Settings:
-    """Return settings with the token's digest and the places of this machine, after checks of what was given.
+def complete(settings: Settings, at: Address, *, token_file: Path | None) -> Settings:
+    """Validate settings, and add the token's digest and this machine's home and tracking server.
 
     Raises:
-        InputError: no such token, or one that is too easy to guess; a route that is none.
+        InputError: a missing or weak token, or an invalid route.
     """
     if not at.route.startswith("/") or "{" in at.route:
-        raise InputError(f"--route {at.route!r} must be a path that begins with /, such as /{at.name}")
-    if not at.name:
-        raise InputError("--name must not be empty")
+        raise InputError(f"--route {at.route!r} must be a path that starts with /, such as /{at.name}")
     token = read_token(token_file)
     source, folder = place(settings.source), home()
     if not isinstance(source, Url) and settings.source and ("/" in settings.source or source.is_dir()):
@@ -142,10 +140,10 @@ def complete(settings: Settings, at: Place, *, token_file: Path | None) -> Setti
 
 
 def read_token(file: Path | None) -> str:
-    """Return the token of a file, or of the environment, from which it is removed; empty where there is none.
+    """Return the token in a file, or in the environment, where it is deleted; empty if none.
 
     Raises:
-        InputError: the file cannot be read, or the token is too short or holds spaces or other than ASCII.
+        InputError: the file cannot be read, or the token is too short, or has spaces or other than ASCII characters.
     """
     token = os.environ.pop(TOKEN, "").strip()
     if file:
@@ -157,14 +155,14 @@ def read_token(file: Path | None) -> str:
         return ""
     if len(token) < _SHORTEST or not token.isascii() or not token.isprintable() or " " in token:
         raise InputError(
-            f"{file or TOKEN}: a token has at least {_SHORTEST} characters, of ASCII and without spaces; make one with "
+            f"{file or TOKEN}: a token needs at least {_SHORTEST} ASCII characters without spaces; create one with "
             "python -c 'import secrets; print(secrets.token_urlsafe(32))'"
         )
     return token
 
 
-def how_to_use(address: str, described: Described, *, token: str) -> str:
-    """Return where the service is, an example of its use, and how it ends."""
+def how_to_use(address: str, described: ModelInfo, *, token: str) -> str:
+    """Return the address of the service, an example request, and how to stop it."""
     visual = (
         f'"features": [[... {described.features} numbers], ...]' if described.features else '"image": "..."'
     )
@@ -179,10 +177,10 @@ def how_to_use(address: str, described: Described, *, token: str) -> str:
 
 
 class Replica:
-    """A process of Ray Serve that has the model.
+    """A process of Ray Serve with the model.
 
     Args:
-        settings: as JSON.
+        settings: settings as parsed JSON.
     """
 
     def __init__(self, settings: dict[str, Any]) -> None:
@@ -202,14 +200,14 @@ class Replica:
         return app.application(self.service)
 
     async def check_health(self) -> None:
-        """Answer an example; Ray Serve replaces a replica that cannot."""
+        """Answer an example; Ray Serve replaces a replica that fails."""
         from anyio import to_thread
 
         await to_thread.run_sync(self.service.check)
 
 
 def build(settings: Settings) -> Application:
-    """Return the service as Ray Serve runs it; at least one replica."""
+    """Return the application for Ray Serve, with at least one replica."""
     from ray import serve
 
     limits, replicas = settings.limits, settings.replicas
@@ -225,13 +223,13 @@ def build(settings: Settings) -> Application:
 
 
 def application(args: dict[str, Any]) -> Application:
-    """Return the service for `serve run polypool.pipelines.serving.start:application source=RUN_ID`.
+    """Return the application for `serve run polypool.pipelines.serving.start:application source=RUN_ID`.
 
     Args:
-        args: fields of `Settings`. The token is that of POLYPOOL_SERVE_TOKEN, where `token` is not given.
+        args: fields of `Settings`; without `token`, the token is in POLYPOOL_SERVE_TOKEN.
 
     Raises:
-        InputError: an unknown field, or a value that does not fit.
+        InputError: an unknown field, or an invalid value.
     """
     settings = from_plain(Settings, args)
     if not settings.token and (token := os.environ.get(TOKEN)):
@@ -240,12 +238,12 @@ def application(args: dict[str, Any]) -> Application:
 
 
 @contextmanager
-def running(settings: Settings, at: Place) -> Iterator[None]:
-    """Run a service on the Ray of the open session; end it, and nothing else there.
+def running(settings: Settings, at: Address) -> Iterator[None]:
+    """Run a service on the Ray of the open session, and stop only this service at the end.
 
     Raises:
-        InputError: a service of this name runs.
-        AwayError: there is no room for it, or it did not begin.
+        InputError: a service of this name is running.
+        AwayError: the cluster lacks resources, or the service did not start.
     """
     from ray import serve
     from ray.exceptions import RayError
@@ -256,18 +254,18 @@ def running(settings: Settings, at: Place) -> Iterator[None]:
     for kind, each in (("CPU", replicas.cpus), ("GPU", replicas.gpus)):
         if each * replicas.replicas > (has := cores(kind)):
             raise AwayError(
-                f"{replicas.replicas} replicas of {each:g} {kind}s each, and the cluster has {has}; use fewer "
+                f"{replicas.replicas} replicas need {each:g} {kind}s each, and the cluster has {has}; use fewer "
                 f"(--replicas, --{kind.lower()}s)"
             )
     if at.name in serve.status().applications:
         raise InputError(
-            f"a service {at.name!r} runs on this cluster already; choose another --name, with a --route of its own"
+            f"a service {at.name!r} runs on this cluster already; choose another --name and --route"
         )
     try:
         serve.start(http_options={"host": at.host, "port": at.port}, logging_config=_LOGGING)
         serve.run(build(settings), name=at.name, route_prefix=at.route, logging_config=_LOGGING)
         yield
     except (RuntimeError, TimeoutError, RayError, RayServeException) as error:
-        raise AwayError(f"the service did not begin: {error}") from error
+        raise AwayError(f"the service did not start: {error}") from error
     finally:
         serve.delete(at.name)

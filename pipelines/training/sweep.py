@@ -1013,7 +1013,7 @@ def _train(
     )
     settled: list[Trial] = []
     try:
-        with resume_hint(stopping.command_line()), graceful_stop(stop.touch, seconds=CHECKPOINT_SECONDS):
+        with resume_hint(stopping.invocation()), graceful_stop(stop.touch, seconds=CHECKPOINT_SECONDS):
             if side_by_side:
                 side_by_side(train, len(trials), folder=stop.parent, halving=halving, ended=ended)
             else:

@@ -106,24 +106,23 @@ URL = "ftp://host/data"
         lambda url: Data(dataset="mine", corpus="data", features=str(url)),
     ],
 )
-@pytest.mark.parametrize("kind", [str, Path])
-def test_every_door_refuses_a_url_and_makes_nothing(use, kind, tmp_path, monkeypatch):
+def test_every_door_refuses_a_url_and_makes_nothing(use, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match="ftp://") as refused:
-        use(kind(URL))
+        use(URL)
     assert "\n" not in str(refused.value)
     assert not [*tmp_path.iterdir()]
 
 
 def test_files_are_copied_once_and_verified(bucket, tmp_path):
     contents_of = {"a": b"first", "b": b"second"}
+    (tmp_path / "data").mkdir()
     for name, data in contents_of.items():
-        (tmp_path / "data").mkdir(exist_ok=True)
         (tmp_path / "data" / name).write_bytes(data)
     url = place(bucket.put(tmp_path / "data", "data"))
     files = {name: hashlib.sha256(data).hexdigest() for name, data in contents_of.items()}
     bucket.server.faults.append(Fault(spoil=lambda body: [bytes(len(body))], key="b", times=1))
-    with pytest.raises(InputError, match=r"data/b: its bytes are not those that were written"):
+    with pytest.raises(InputError, match=r"data/b: its SHA-256 differs"):
         fetch(url, files)
     asked = len(bucket.asked("/a"))
     for _ in range(2):
@@ -155,7 +154,7 @@ def test_a_store_is_written_as_it_would_be_here(bucket, tmp_path):
     assert there == contents(tmp_path / "here")
     assert manifest.digest == FeatureStore.open(f"{bucket.url}/store").digest
     assert not [*(cache_folder() / "writing").glob("*/*")]
-    with pytest.raises(InputError, match=r"s3://.*/store: is complete; delete it to write it anew"):
+    with pytest.raises(InputError, match=r"s3://.*/store: is complete; delete it, or choose"):
         store_writer(f"{bucket.url}/store")
 
 

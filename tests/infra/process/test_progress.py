@@ -30,10 +30,10 @@ def test_a_log_gets_a_line_every_so_often_with_rate_and_rest(capsys, clock):
     bar.set_description("demo epoch 2")
     bar.close()
     first, second, third, last = capsys.readouterr().err.splitlines()
-    assert first == "████████░░░░░░░░░░░░ 60/140 2.0 step/s, 00:40 left  demo"
-    assert second.startswith("████████░░░░░░░░░░░░ 62/140 0.1 step/s")
+    assert first == "████████▌            60/140  2.00 step/s, 00:40 left  demo"
+    assert second.startswith("████████▊            62/140  0.11 step/s")
     assert third.split()[1] == "140/140", "after 200 seconds ten pass between two lines"
-    assert last.endswith("140/140 0.5 step/s  demo epoch 2")
+    assert last.endswith("140/140  0.47 step/s, 00:00 left  demo epoch 2")
 
 
 def test_what_takes_less_than_two_seconds_is_not_shown(capsys, clock):
@@ -43,7 +43,7 @@ def test_what_takes_less_than_two_seconds_is_not_shown(capsys, clock):
     clock[0] = 3.0
     bar.update(30)
     bar.close()
-    assert capsys.readouterr().err == "30 10.0 row/s  rows\n"
+    assert capsys.readouterr().err == "30 10.00 row/s  rows\n"
     with Progress(desc="training", total=2, delay=0.0) as short:
         short.update(2)
     assert "2/2" in capsys.readouterr().err

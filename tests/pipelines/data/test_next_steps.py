@@ -34,7 +34,6 @@ def lines(steps: list) -> list[str]:
 @pytest.mark.parametrize(
     ("path", "recipe", "made"),
     [
-        ("1.jpg", "image_text", "extract --corpus data/mine --backbone cells --out data/mine/cells"),
         ("1.MP4", "video_text", "extract --corpus data/mine --video --backbone cells --out data/mine/cells"),
         ("", "image_text", "ingest hdf5 --file FILE --corpus data/mine --out data/mine/features"),
     ],
@@ -43,6 +42,10 @@ def test_after_a_corpus_come_features_and_training(here, path, recipe, made):
     features = made.split()[-1]
     training = f"train {recipe} --corpus data/mine --features {features} --aggregator gpo"
     assert lines(ingestion.after_corpus(Path(corpus(path)))) == [made, training]
+    assert lines(ingestion.after_store(Path(features))) == [training]
+    assert lines(ingestion.after_store(Path("data/own"))) == [
+        "train image_text --corpus CORPUS --features data/own"
+    ]
 
 
 def test_after_questions_comes_their_recipe(here):
@@ -53,16 +56,6 @@ def test_after_questions_comes_their_recipe(here):
     training = lines(ingestion.after_corpus(Path("data/asked")))[1]
     assert training.startswith("train vqa --corpus data/asked")
     assert training.endswith(" --no-test")  # it has no such split
-
-
-def test_after_features_comes_training_on_their_corpus(here):
-    corpus("")
-    training = "train image_text --corpus data/mine --features data/{} --aggregator gpo"
-    assert lines(ingestion.after_store(Path("data/mine/own"))) == [training.format("mine/own")]
-    assert lines(ingestion.after_store(Path("data/own"), Path("data/mine"))) == [training.format("own")]
-    assert lines(ingestion.after_store(Path("data/own"))) == [
-        "train image_text --corpus CORPUS --features data/own"
-    ]
 
 
 def test_splits_that_a_store_lacks_are_added_first(here):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -45,18 +44,6 @@ FIXED = {id: RANDOM.standard_normal((4, DIM)).astype(np.float32) for id in IDS}
 Sets = Mapping[str, np.ndarray]
 
 
-def butd(folder: Path, sets: Sets) -> str:
-    """Two TSV files, called as the published ones are."""
-    for number in range(2):
-        rows = []
-        for id, x_ND in sets.items():
-            boxes = np.ones((len(x_ND), 4), "f4")
-            encoded = (base64.b64encode(x.tobytes()).decode() for x in (boxes, x_ND))
-            rows += ["\t".join([id, "640", "480", str(len(x_ND)), *encoded])] if int(id) % 2 == number else []
-        (folder / f"karpathy.tsv.{number}").write_text("\n".join(rows))
-    return f"butd --dir {folder} --dim {DIM}"
-
-
 def openvqa(folder: Path, sets: Sets) -> str:
     """Archives of bottom-up-attention.pytorch, turned as OpenVQA and MCAN read them."""
     for id, x_ND in sets.items():
@@ -64,12 +51,6 @@ def openvqa(folder: Path, sets: Sets) -> str:
         boxes = {"bbox": np.ones((len(x_ND), 4), "f4"), "num_bbox": len(x_ND)}
         np.savez_compressed(folder / f"{id}.npz", x=x_ND.T, **boxes, **sides)
     return f"arrays --dir {folder}"
-
-
-def turned(folder: Path, sets: Sets) -> str:
-    for id, x_ND in sets.items():
-        np.savez(folder / f"{id}.npz", feat=x_ND.T, other=np.ones(3))
-    return f"arrays --dir {folder} --key feat --channels-first"
 
 
 def vatex(folder: Path, sets: Sets) -> str:
@@ -114,29 +95,6 @@ def precomp(folder: Path, sets: Sets) -> str:
     return f"arrays --dir {folder}"
 
 
-def hdf5_rows(folder: Path, sets: Sets) -> str:
-    with h5py.File(folder / "f.h5", "w") as file:
-        file["feats"], file["image_number"] = np.stack([*sets.values()]), np.array([*map(int, sets)])
-        file["objects"] = np.full(len(sets), 4)
-    return f"hdf5 --file {folder / 'f.h5'}"
-
-
-def hdf5_maps(folder: Path, sets: Sets) -> str:
-    with h5py.File(folder / "f.h5", "w") as file:
-        file["maps"] = np.stack([x_ND.T.reshape(DIM, 2, 2) for x_ND in sets.values()])
-        file["my_ids"], file["places"] = np.array([*map(int, sets)]), np.arange(len(sets))[::-1]
-    return f"hdf5 --dir {folder} --channels-first"
-
-
-def hdf5_sets(folder: Path, sets: Sets) -> str:
-    for number in range(2):
-        with h5py.File(folder / f"{number}.hdf5", "w") as file:
-            for id, x_ND in sets.items():
-                if int(id) % 2 == number:
-                    file[id] = x_ND
-    return f"hdf5 --file {folder / '0.hdf5'} {folder / '1.hdf5'}"
-
-
 def hdf5_groups(folder: Path, sets: Sets, member: str = "features") -> str:
     with h5py.File(folder / "f.h5", "w") as file:
         for id, x_ND in sets.items():
@@ -149,9 +107,8 @@ def hdf5_frames(folder: Path, sets: Sets) -> str:
 
 
 LAYOUTS = {
-    **dict.fromkeys((butd, openvqa, turned, vatex, paths, archive), ADAPTIVE),
-    **dict.fromkeys((hdf5_sets, hdf5_groups, hdf5_frames), ADAPTIVE),
-    **dict.fromkeys((grid, rows, precomp, hdf5_rows, hdf5_maps), FIXED),
+    **dict.fromkeys((openvqa, vatex, paths, archive, hdf5_groups, hdf5_frames), ADAPTIVE),
+    **dict.fromkeys((grid, rows, precomp), FIXED),
 }
 
 
@@ -166,16 +123,15 @@ def test_every_layout_becomes_the_same_sets(corpus, tmp_path, layout):
     assert found.keys() == sets.keys()
     for id, x_ND in sets.items():
         np.testing.assert_array_equal(found[id], x_ND)
-    if layout in (butd, openvqa):
+    if layout is openvqa:
         boxes = FeatureStore.open(tmp_path / "out").column("boxes")
         np.testing.assert_allclose(boxes[boxes.rows(["3"])[0]], [[1 / 640, 1 / 480] * 2] * len(sets["3"]))
 
 
-@pytest.mark.parametrize("each", [1, 5])
-def test_precomp_without_ids_is_trained_on_and_searched(tmp_path, each):
+def test_precomp_without_ids_is_trained_on_and_searched(tmp_path):
     (tmp_path / "in").mkdir()
     for split, ids in (("train", IDS[:8]), ("dev", IDS[8:12]), ("test", IDS[12:])):
-        np.save(tmp_path / "in" / f"{split}_ims.npy", np.repeat([FIXED[id] for id in ids], each, axis=0))
+        np.save(tmp_path / "in" / f"{split}_ims.npy", np.repeat([FIXED[id] for id in ids], 5, axis=0))
         captions = "".join(f"caption {n} of picture {id}\n" for id in ids for n in range(5))
         (tmp_path / "in" / f"{split}_caps.txt").write_text(captions)
     files = [tmp_path / "in" / f"{split}_ims.npy" for split in ("train", "dev", "test")]
@@ -187,8 +143,7 @@ def test_precomp_without_ids_is_trained_on_and_searched(tmp_path, each):
         *(f"{name}_{n}" for name, many in (("train", 8), ("dev", 4), ("test", 7)) for n in range(many))
     ]
     np.testing.assert_array_equal(np.stack([*found.values()]), np.stack([*FIXED.values()]))
-    if each == 5:
-        assert walked(tmp_path / "out", tmp_path / "out" / "regions", tmp_path)[0]["whole/rsum"] > 0
+    assert walked(tmp_path / "out", tmp_path / "out" / "regions", tmp_path)[0]["whole/rsum"] > 0
 
 
 def walked(corpus: Path, store: Path, folder: Path) -> tuple[dict[str, float], list[str]]:

@@ -90,15 +90,6 @@ def test_readers_take_every_scene_question_and_video(folder, tmp_path):
             assert np.abs(drawn.astype(float) - read).mean() < 6
 
 
-@pytest.mark.parametrize("colour", COLOURS)
-def test_a_shape_is_drawn_in_its_colour_at_its_place(colour):
-    background = "beige" if colour not in ("white", "yellow", "pink") else "dark"
-    pixels_HWC = render(scene(shape(colour=colour), background=background), rng())[0].astype(float)
-    inside, outside = pixels_HWC[75:85, 45:55].mean((0, 1)), pixels_HWC[75:85, 150:200].mean((0, 1))
-    assert min(COLOURS, key=lambda name: np.abs(inside - COLOURS[name]).sum()) == colour
-    assert np.abs(inside - outside).sum() > 90
-
-
 def test_captions_of_scenes_are_true():
     green = {"form": "star", "colour": "green"}
     shapes = shape(**green, x=30), shape(**green, x=100, size="large"), shape("ring", "blue", 180)

@@ -86,14 +86,6 @@ def test_sets_get_variance_and_scores_of_their_elements(of_sets, home):
     assert line.split()[2:] == [f"{logged['analysis/whole/without_2/visual']:.1f}", "\u2013"]
 
 
-def test_aligned_sets_are_scored_with_the_same_element_left_out_of_both(run, home):
-    run_id = keep_run(replace(run, aggregator="pie(k=3)", similarity="aligned_mean"))
-    assert "without 2" in analysed(run_id)
-    logged = metrics(run_id, home)
-    assert len([name for name in logged if name.startswith("analysis/whole/")]) == 1 + 6
-    assert {"analysis/whole/all/joint", "analysis/whole/without_2/joint"} <= set(logged)
-
-
 def test_another_split_has_names_of_its_own_and_elements_can_be_left_out(of_sets, home):
     assert "with elements of" not in analysed(of_sets, "--split", "val", "--no-elements")
     logged = metrics(of_sets, home)

@@ -15,6 +15,7 @@ from polypool.infra.errors import InputError
 from polypool.infra.process.stopping import Stopped
 from polypool.infra.store import StoreWriter
 from polypool.infra.tracking import RunRecord, Tracker, find_runs, tracking_uri
+from polypool.pipelines.models.run_evaluation import analyse
 from polypool.pipelines.serving.schema import Settings
 from polypool.pipelines.serving.service import Service
 from polypool.pipelines.training import train as training
@@ -94,26 +95,18 @@ def test_a_run_is_scored_and_searched_on_changed_captions_only_if_so_told(home, 
     now, was = (
         rf"corpus is (?!{then})\w{{12}}, was {then}" for then in [before.tags["data.corpus"][:12]] * 2
     )
-    for verb, named, *more in (
-        ("evaluate", "latest"),
-        ("evaluate", run_id, "--embeddings"),
-        ("evaluate", exported),
-        ("search", run_id[:8], "a red dog 1"),
-        ("search", exported, "a red dog 1"),
-    ):
-        refused = said(verb, named, *more, code=2)
+    for verb, *more in (("evaluate", "latest"), ("search", exported, "a red dog 1")):
+        refused = said(verb, *more, code=2)
         assert refused.startswith("error: image_text mine gpo seed 0 was trained on other data than ")
         assert re.search(was, refused)
         assert "--other-data" in refused
     for use in (
-        lambda model: model.evaluate(),
-        lambda model: model.search("a dog"),
-        lambda model: model.pairs("val", "x"),
+        lambda: pp.load("first").pairs("val", "x"),
+        lambda: analyse(pp.load("first"), split="test"),
+        lambda: Service.load(Settings(source=run_id)),
     ):
         with pytest.raises(InputError, match=now):
-            use(pp.load("first"))
-    with pytest.raises(InputError, match=now):
-        Service.load(Settings(source=run_id))
+            use()
     assert recorded(home).keys() == {run_id}
     assert recorded(home)[run_id].metrics == before.metrics
     assert queries.read_bytes() == results
@@ -131,9 +124,7 @@ def test_a_run_is_scored_and_searched_on_changed_captions_only_if_so_told(home, 
     compared = said("compare", "--details")
     assert f"image_text · trained on mine, evaluated on {name} · whole" in compared
     assert "evaluated on" not in said("compare", "--details", "--data", "mine")
-    assert re.search("^rank", said("search", exported, "a red dog 1", "--other-data"), re.MULTILINE)
-    served = Service.load(Settings(source=run_id, other_data=True))
-    assert served.search is not None
+    assert Service.load(Settings(source=run_id, other_data=True)).search is not None
     assert "takes one run" in said("evaluate", run_id, "--other-data", "--embeddings", code=2)
 
     ingest()
@@ -158,7 +149,7 @@ def test_an_interrupted_run_does_not_go_on_with_other_features(home, words, run_
     shutil.move(store, tmp_path / "before")
     write_features(store, seed=1)
     digest = tracker.tag("data.features")[:12]
-    for again in (command, ["resume", "latest"], ["resume", interrupted[:10]]):
+    for again in (command, ["resume", "latest"]):
         refused = said("train", *again, code=2)
         assert re.search(rf"features is \w{{12}}, was {digest}", refused)
         assert f"`polypool train rerun {interrupted}`" in refused

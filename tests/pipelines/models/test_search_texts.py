@@ -72,7 +72,7 @@ def test_an_exported_model_scores_new_texts_as_those_of_its_store(here, model_fo
         alone = model.scores(visuals, ["a dog that nobody described"])
         both = model.scores(visuals, ["a", "a dog that nobody described"])
         torch.testing.assert_close(both[:, 1:], alone, atol=1e-3, rtol=0)
-    assert "described first by `bert(name='tiny-bert')`" in (out / "README.md").read_text()
+    assert "first encoded by `bert(name='tiny-bert')`" in (out / "README.md").read_text()
 
 
 def test_a_new_question_is_answered(here, model_folder):

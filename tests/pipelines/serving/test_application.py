@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import asyncio
 import base64
 import json
 from dataclasses import replace
@@ -14,7 +13,7 @@ from starlette.testclient import TestClient
 from polypool.infra.errors import AwayError
 from polypool.pipelines.models.search import Query
 from polypool.pipelines.serving.app import application
-from polypool.pipelines.serving.schema import Described, Limits
+from polypool.pipelines.serving.schema import ModelInfo
 from polypool.pipelines.serving.service import RowQueue
 
 TOKEN = "a token of some length"
@@ -64,7 +63,7 @@ def test_addresses_give_what_the_model_gives(app, words):
     (scored,) = ask(app, "/score", {"rows": [{"text": "a dog", "features": SET}]})[2]["rows"]
     assert scored["score"] == pytest.approx(float(trained.scores([x_ND], ["a dog"])), abs=1e-5)
     assert ask(app, "/health")[2] == {"status": "ok"}
-    assert Described.model_validate(ask(app, "/")[2]) == words.described
+    assert ModelInfo.model_validate(ask(app, "/")[2]) == words.described
 
 
 def test_pictures_and_questions(pictures, questions):
@@ -109,23 +108,23 @@ def sets(*vectors):
     [
         ("/embed", {"text": "a", "features": SET}, "row 0: give one of 'features' and 'text', not"),
         ("/embed", {"text": "?!"}, "row 0: a text without a word"),
-        ("/embed", {"text": "a" * 1001}, "row 0: a text of 1,001 characters; at most 1,000"),
+        ("/embed", {"text": "a" * 1001}, "row 0: a text of 1,001 characters; the limit is 1,000"),
         ("/embed", {"words": "a"}, "rows.0.words: Extra inputs are not permitted"),
         ("/embed", sets([1.0] * 9), "row 0: 'features' have shape (1, 9); expected (elements, 10)"),
         ("/embed", sets([1.0] * 10, [1.0]), "row 0: 'features' must be N lists of"),
         ("/embed", sets([1e39] * 10), "row 0: 'features' hold numbers that are too large"),
         ("/embed", sets(*[[1.0] * 10] * 1025), "row 0: 'features' have 1,025 elements"),
-        ("/embed", {"image": "aGk="}, "row 0: the model takes no 'image' here; give 'features'"),
+        ("/embed", {"image": "aGk="}, "row 0: the model accepts no 'image' here; give 'features'"),
         ("/embed", [{"text": "a"}, {}], "row 1: give one of 'features' and 'text', not nothing"),
         ("/score", {"text": "a"}, "row 0: an image or video is compared; give 'features', and"),
-        ("/embed", b'{"rows": [{"text": "a \\ud800"}]}', "row 0: a text with half a character"),
+        ("/embed", b'{"rows": [{"text": "a \\ud800"}]}', "row 0: a text with half a surrogate"),
         ("/embed", b'{"rows": [{"features": [[NaN]]}]}', "rows.0.features.0.0: Input should be a finite"),
-        ("/embed", [{"text": "a"}] * 257, "257 rows; at most 256 are taken in a request"),
+        ("/embed", [{"text": "a"}] * 257, "257 rows; the limit is 256 per request"),
         ("/embed", [], "rows: List should have at least 1 item"),
         ("/embed", b"{", ""),
         ("/embed", b"[" * 100_000, "There was an error parsing the body"),
         ("/search", b'{"rows": [{"text": "a"}], "k": 0}', "k: Input should be greater than or equal to 1"),
-        ("/search", b'{"rows": [{"text": "a"}], "k": 101}', "k is 101; at most 100"),
+        ("/search", b'{"rows": [{"text": "a"}], "k": 101}', "k is 101; the limit is 100"),
     ],
 )
 def test_what_cannot_be_used_is_said_in_one_line(app, path, sent, message):
@@ -144,8 +143,13 @@ def refused_with(app, path, body, message):
 @pytest.mark.parametrize(
     ("path", "headers", "status", "message"),
     [
-        ("/embed", {"content_length": "16777217"}, 413, "a request of 16777217 bytes; at most 16,777,216"),
-        ("/embed", {"content_length": "-1"}, 411, "say by Content-Length"),
+        (
+            "/embed",
+            {"content_length": "16777217"},
+            413,
+            "a request of 16777217 bytes; the limit is 16,777,216",
+        ),
+        ("/embed", {"content_length": "-1"}, 411, "send the Content-Length"),
         ("/answer", {}, 404, "Not Found"),
         ("/docs", {}, 404, "Not Found"),
         ("/health", {}, 405, "Method Not Allowed"),
@@ -171,19 +175,14 @@ def test_a_token_is_asked_for_but_of_who_looks_after_the_service(words, monkeypa
 
 
 def test_who_waits_too_long_or_comes_too_many_may_ask_again(words, monkeypatch):
-    async def never(*_):
-        await asyncio.sleep(60)
-
     async def away(*_):
-        raise AwayError("too many ask at once; try again in a moment")
+        raise AwayError("too many requests; try again in a moment")
 
     async def broken(*_):
         raise ZeroDivisionError
 
-    monkeypatch.setattr(words, "settings", replace(words.settings, limits=Limits(patience=0.05)))
     for does, status, message in (
-        (never, 503, "no answer in 0.05 seconds"),
-        (away, 503, "too many ask at once"),
+        (away, 503, "too many requests"),
         (broken, 500, "the service failed at this request"),
     ):
         monkeypatch.setattr(RowQueue, "answer", does)

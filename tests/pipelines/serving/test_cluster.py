@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import http.client
-import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import httpx
 import numpy as np
 import psutil
 import pytest
@@ -21,7 +20,7 @@ from polypool.infra.paths import home as home_folder
 from polypool.infra.ray import free_ports
 from polypool.infra.tracking import tracking_uri
 from polypool.pipelines.models.trained import TrainedModel, load
-from polypool.pipelines.serving.schema import Limits, Place, Replicas, Settings
+from polypool.pipelines.serving.schema import Address, Limits, Replicas, Settings
 from polypool.pipelines.serving.start import running
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.usefixtures("one_ray")]
@@ -29,22 +28,10 @@ pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.usefixtures("one_ra
 NAME = "tiny"
 
 
-def ask(address: str, path: str, body: Any = None, *, host: str = "127.0.0.1") -> tuple[int, Any]:
-    """Return the status, and what came; GET where nothing is sent."""
-    to = urlsplit(address)
-    connection = http.client.HTTPConnection(to.hostname, to.port, timeout=120)
-    try:
-        data = None if body is None else json.dumps(body)
-        connection.request(
-            "POST" if data else "GET",
-            f"{to.path}{path}",
-            data,
-            {"Content-Type": "application/json", "Host": host},
-        )
-        answer = connection.getresponse()
-        return answer.status, json.loads(answer.read())
-    finally:
-        connection.close()
+def ask(address: str, path: str, body: Any = None) -> tuple[int, Any]:
+    """Return the status and the parsed answer; GET without a body."""
+    answer = httpx.request("GET" if body is None else "POST", f"{address}{path}", json=body, timeout=120)
+    return answer.status_code, answer.json()
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +56,7 @@ def address(settings: Settings) -> Iterator[str]:
     """Where the run is served, on a cluster that is not the service's own."""
     from ray import serve
 
-    place = Place(host="127.0.0.1", port=free_ports(1)[0], route=f"/{NAME}", name=NAME)
+    place = Address(host="127.0.0.1", port=free_ports(1)[0], route=f"/{NAME}", name=NAME)
     with running(settings, place):
         yield place.address
     assert serve.status().applications == {}, "it left what was the cluster's"
@@ -112,14 +99,14 @@ def test_services_do_not_get_in_each_others_way(address, settings):
     port = urlsplit(address).port
 
     def begin(name: str, route: str, settings: Settings = settings) -> None:
-        with running(settings, Place(host="127.0.0.1", port=port, route=route, name=name)):
+        with running(settings, Address(host="127.0.0.1", port=port, route=route, name=name)):
             pass
 
     with pytest.raises(InputError, match="a service 'tiny' runs on this cluster already"):
         begin(NAME, "/other")
     with pytest.raises(AwayError, match="/tiny"):
         begin("other", f"/{NAME}")
-    with pytest.raises(AwayError, match=r"99 replicas of 1 CPUs each, and the cluster has 2; use fewer"):
+    with pytest.raises(AwayError, match=r"99 replicas need 1 CPUs each, and the cluster has 2; use fewer"):
         begin("other", "/other", Settings(source="x", replicas=Replicas(replicas=99)))
     assert ask(address, "/health")[0] == 200
 

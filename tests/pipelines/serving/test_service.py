@@ -88,7 +88,7 @@ def test_where_the_corpus_is_elsewhere_there_is_no_search(words_run, of_run, tmp
     assert (here.described.split, here.described.items) == ("test", 20)
     assert here.described.digests.keys() == {"corpus", "features"}
     (note,) = here.notes
-    assert note.startswith("no images are taken, features alone: ")
+    assert note.startswith("images are not accepted, only features: ")
     assert of_run(words_run, search=False, images=False).notes == []
     for folder in ("corpus", "features"):
         (tmp_path / folder).mkdir()
@@ -101,6 +101,6 @@ def test_where_the_corpus_is_elsewhere_there_is_no_search(words_run, of_run, tmp
     elsewhere = Service.load(Settings(source=here.settings.source))
     assert elsewhere.described.routes == ["embed", "score"]
     assert elsewhere.described.digests == {}
-    assert any("there is no search" in note and "corpus" in note for note in elsewhere.notes)
+    assert any("search is unavailable" in note and "corpus" in note for note in elsewhere.notes)
     with pytest.raises(InputError, match="corpus"):
         Service.load(Settings(source=here.settings.source, split="test"))

@@ -16,7 +16,7 @@ from polypool.infra.errors import AwayError, InputError
 from polypool.infra.fields import from_plain
 from polypool.pipelines.commands.serve import main
 from polypool.pipelines.serving import service, start
-from polypool.pipelines.serving.schema import Described, Limits, Place, Replicas, Settings
+from polypool.pipelines.serving.schema import Address, Limits, ModelInfo, Replicas, Settings
 from polypool.pipelines.serving.start import application, build, complete
 
 TOKEN = "a-token-of-some-length"
@@ -47,14 +47,12 @@ def refusal(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     ("words", "message"),
     [
         (["x", "--host", "0.0.0.0"], "--host 0.0.0.0: other machines reach it; give a token (--token-file"),
-        (["x", "--port", "99999"], "port 99999 of 127.0.0.1 cannot be had"),
-        (["x", "--host", "203.0.113.1", "--open"], "port 8000 of 203.0.113.1 cannot be had"),
-        (["x", "--route", "a"], "--route 'a' must be a path that begins with /"),
-        (["x", "--name", ""], "--name must not be empty"),
+        (["x", "--port", "99999"], "cannot listen on port 99999 of 127.0.0.1"),
+        (["x", "--host", "203.0.113.1", "--open"], "cannot listen on port 8000 of 203.0.113.1"),
+        (["x", "--route", "a"], "--route 'a' must be a path that starts with /"),
         (["x", "--token-file", "none"], "--token-file none: cannot be read"),
         (["x", "--max-batch", "0"], "--max-batch must be at least 1, not 0"),
-        (["x", "--route", "/a"], "--route is for services of a Ray cluster; give --replicas"),
-        (["x", "--route", "/a", "--replicas", "1"], "give --replicas, and set RAY_ADDRESS"),
+        (["x", "--route", "/a"], "--route is for services on a Ray cluster; give --replicas"),
         (["x", "--token", TOKEN], "--token"),
     ],
 )
@@ -64,7 +62,7 @@ def test_what_cannot_be_is_refused_before_ray_begins(words, message, capsys):
 
 def made(token_file: Path | None = None, **fields: object) -> Settings:
     """Return the settings that a process with the model gets."""
-    place = Place(host="127.0.0.1", port=0)
+    place = Address(host="127.0.0.1", port=0)
     return complete(Settings(**{"source": "x", **fields}), place, token_file=token_file)
 
 
@@ -73,10 +71,10 @@ def test_a_token_that_is_none_is_refused(token, tmp_path, monkeypatch, capsys):
     file = tmp_path / "token"
     file.write_text(token + "\n")
     message = refusal(["x", "--token-file", str(file)], capsys)
-    assert f"{file}: a token has at least 16 characters" in message
+    assert f"{file}: a token needs at least 16 ASCII characters" in message
     assert token not in message
     monkeypatch.setenv(start.TOKEN, token)
-    assert f"{start.TOKEN}: a token has at least 16 characters" in refusal(["x"], capsys)
+    assert f"{start.TOKEN}: a token needs at least 16 ASCII characters" in refusal(["x"], capsys)
 
 
 def test_a_token_stays_here(tmp_path, monkeypatch):
@@ -132,7 +130,7 @@ def test_replicas_inherit_no_token_and_the_terminal_shows_none(
     monkeypatch.setattr(start, "running", begun)
     monkeypatch.setattr("ray.serve.status", lambda: SimpleNamespace(applications={}))
 
-    described = Described.model_construct(
+    described = ModelInfo.model_construct(
         title="tiny · gpo · seed 0",
         task="vqa",
         aggregator="gpo",
@@ -141,18 +139,18 @@ def test_replicas_inherit_no_token_and_the_terminal_shows_none(
         features=10,
         page=False,
     )
-    loaded = SimpleNamespace(described=described, notes=["there is no search: gone"])
-    monkeypatch.setattr(Place, "listen", lambda place: (socket.socket(), place))
+    loaded = SimpleNamespace(described=described, notes=["search is unavailable: gone"])
+    monkeypatch.setattr(Address, "listen", lambda place: (socket.socket(), place))
     monkeypatch.setattr(start, "ray_session", nullcontext)
     monkeypatch.setattr(service.Service, "load", lambda settings: loaded)
     monkeypatch.setattr(start, "resolve_run", lambda uri, named: {"latest": "an id"}[named])
     (tmp_path / "a token").write_text(TOKEN)
     if not from_file:
         monkeypatch.setenv(start.TOKEN, TOKEN)
-    with pytest.raises(AwayError, match="ended by another process"):
+    with pytest.raises(AwayError, match="stopped by another process"):
         start.serve(
             Settings(source="latest", replicas=Replicas(replicas=1)),
-            Place(host="127.0.0.1", port=8000),
+            Address(host="127.0.0.1", port=8000),
             token_file=tmp_path / "a token" if from_file else None,
             open_to_all=False,
         )

@@ -27,7 +27,7 @@ from polypool.infra.store import StoreWriter
 from polypool.pipelines.data.extraction import VideoExtractor, VideoOptions, Videos, parted, texts_of
 from polypool.pipelines.models.trained import TrainedModel
 from polypool.pipelines.serving.app import application
-from polypool.pipelines.serving.schema import Place, Settings
+from polypool.pipelines.serving.schema import Address, Settings
 from polypool.pipelines.serving.service import Service
 from polypool.tasks.datasets.corpus import open_corpus
 from polypool.tasks.run import Run
@@ -109,7 +109,7 @@ class Served:
 def serving(trained: TrainedModel, **settings: object) -> Iterator[Served]:
     """Serve a model from a thread."""
     service = Service(trained, Settings(source="tiny", **settings))
-    listening, place = Place(host="127.0.0.1", port=0).listen()
+    listening, place = Address(host="127.0.0.1", port=0).listen()
     config = uvicorn.Config(application(service), log_config=None, lifespan="off", server_header=False)
     server = uvicorn.Server(config)
     thread = Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)

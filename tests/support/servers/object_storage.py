@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,16 +12,6 @@ from typing import Any
 import pyarrow.fs as fs
 
 KEYS = {"AWS_ACCESS_KEY_ID": "an-access-key", "AWS_SECRET_ACCESS_KEY": "the-secret-of-the-tests"}
-Answer = Callable[[], Iterable[bytes]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Request:
-    """One request: its method, the key that it is about, and its `Range`."""
-
-    method: str
-    key: str
-    range: str = ""
 
 
 @dataclass(kw_only=True)
@@ -48,9 +38,8 @@ class Server:
     """The server, as a WSGI application around moto's."""
 
     faults: list[Fault] = field(default_factory=list)
-    requests: list[Request] = field(default_factory=list)
-    sent: int = 0
-    """Bytes of bodies that answered GET."""
+    requests: list[tuple[str, str]] = field(default_factory=list)
+    """Method and key of each."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
@@ -69,27 +58,18 @@ class Server:
         return f"http://127.0.0.1:{self._server.port}"
 
     def __call__(self, environ: dict[str, Any], start_response: Callable) -> Iterable[bytes]:
-        request = Request(
-            method=environ["REQUEST_METHOD"], key=environ["PATH_INFO"], range=environ.get("HTTP_RANGE", "")
-        )
+        method, key = environ["REQUEST_METHOD"], environ["PATH_INFO"]
         with self._lock:
-            self.requests.append(request)
-            fault = next((one for one in self.faults if one.times and self._meant(one, request)), None)
+            self.requests.append((method, key))
+            meant = (one for one in self.faults if one.method == method and key.endswith(one.key))
+            fault = next((one for one in meant if one.times), None)
             if fault:
                 fault.times -= 1
         if fault and fault.spoil is None:
             start_response(fault.status, [("Content-Length", "0")])
             return []
         answer = self._moto(environ, start_response)
-        if request.method != "GET":
-            return answer
-        body = b"".join(answer)
-        with self._lock:
-            self.sent += len(body)
-        return fault.spoil(body) if fault else [body]
-
-    def _meant(self, fault: Fault, request: Request) -> bool:
-        return request.method == fault.method and request.key.endswith(fault.key)
+        return fault.spoil(b"".join(answer)) if fault else answer
 
     def close(self) -> None:
         """Stop."""
@@ -138,20 +118,6 @@ class Bucket:
         with self.system.open_input_stream(f"{self.name}/{key}") as file:
             return file.read()
 
-    def asked(self, key: str = "", method: str = "GET") -> list[Request]:
-        """Return the requests so far about keys with this end."""
-        return [each for each in self.server.requests if each.method == method and each.key.endswith(key)]
-
-
-def cut(after: int) -> Callable[[bytes], Iterator[bytes]]:
-    """Return what breaks a connection off when so many bytes of the body were sent."""
-
-    def spoil(body: bytes) -> Iterator[bytes]:
-        yield body[:after]
-
-    return spoil
-
-
-def damaged(at: int) -> Callable[[bytes], list[bytes]]:
-    """Return what flips a bit of a body."""
-    return lambda body: [body[:at] + bytes([body[at] ^ 1]) + body[at + 1 :]]
+    def asked(self, end: str) -> list[str]:
+        """Return the keys that were read so far and have this end."""
+        return [key for method, key in self.server.requests if method == "GET" and key.endswith(end)]

@@ -67,7 +67,7 @@ def store(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_features_are_those_of_the_backbone_in_the_order_of_the_corpus(corpus, store):
+def test_features_are_the_backbones_in_order_and_bad_images_are_listed(corpus, bad, store):
     opened, items = FeatureStore.open(store), wanted(corpus)
     opened.verify()
     assert opened.ids.to_pylist() == [item.id for item in items]
@@ -75,14 +75,10 @@ def test_features_are_those_of_the_backbone_in_the_order_of_the_corpus(corpus, s
     for row, item in enumerate(items):
         with Image.open(Corpus.open(corpus).image_path(item)) as image:
             np.testing.assert_array_equal(opened[row], cells([image])[0].astype(np.float16))
-
-
-def test_the_manifest_says_what_was_done_and_bad_images_are_listed_with_the_reason(corpus, bad, store):
-    opened = FeatureStore.open(store)
     manifest = opened.manifest
     assert manifest.source["extractor"] == Cells(grid=3).describe()
     assert manifest.source["corpus"] == Corpus.open(corpus).digest
-    train = [item.id for item in wanted(corpus) if item.split == "train"]
+    train = [item.id for item in items if item.split == "train"]
     vectors = np.concatenate([opened[row] for row in opened.rows(train)]).astype(float)
     assert manifest.statistics["sets"] == len(train)
     np.testing.assert_allclose(manifest.statistics["mean"], vectors.mean(0), rtol=1e-6, atol=1e-9)
@@ -194,8 +190,8 @@ def test_what_cannot_be_added_is_refused_and_the_store_stays(corpus, tmp_path):
     before = bytes_of(tmp_path)
     for other, message in {
         "limit": r"complete store of test \(first 5\): --splits or a larger --limit adds to it",
-        "batch": "was made with another batch, so that nothing can be added",
-        "backbone": "was made with another extractor",
+        "batch": "store with another batch, which cannot be extended",
+        "backbone": "store with another extractor",
         "dtype": "complete store of dtype float16, and what is to be added has float32",
     }.items():
         value = {"limit": 5, "batch": 3, "backbone": "cells(grid=3)", "dtype": "float32"}[other]

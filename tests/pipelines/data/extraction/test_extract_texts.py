@@ -127,8 +127,8 @@ def test_a_text_that_is_too_long_is_skipped_with_the_reason(corpus, bert, tmp_pa
     ("arguments", "message"),
     [
         (["--texts", "--backbone", "cells"], "'cells' reads images, not texts: leave out --texts"),
-        (["--video", "--texts", "--backbone", "bert(name={bert})"], "--video and --texts are two stores"),
-        (["--backbone", "bert(name={bert})"], "reads texts, not images: say --texts"),
+        (["--video", "--texts", "--backbone", "bert(name={bert})"], "--video and --texts make two stores"),
+        (["--backbone", "bert(name={bert})"], "reads texts, not images: add --texts"),
     ],
 )
 def test_what_does_not_fit_is_said(corpus, bert, tmp_path, capsys, arguments, message):
