@@ -42,12 +42,18 @@ def assert_fit(
         computed(module, *on_meta)
 
 
-@pytest.mark.parametrize("sizes", [[5, 1, 9, 5], [2, 1, 2, 1, 2]], ids=["few sets", "few elements"])
-@pytest.mark.parametrize("name", AGGREGATORS.built_in())
+FEW_SETS, FEW_ELEMENTS = (5, 1, 9, 5), (2, 1, 2, 1, 2)
+BY_SIZE = ("gpo", "fspool", "fsw", "pswe")  # weights of all sizes where these are fewer than the sets
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes"),
+    [*((name, FEW_SETS) for name in AGGREGATORS.built_in()), *((name, FEW_ELEMENTS) for name in BY_SIZE)],
+)
 def test_aggregators(name, sizes):
     torch.manual_seed(0)
     module = AGGREGATORS.build(name, 16).double()
-    inputs = random_inputs(sizes, module=module, dim=16).cast(torch.float64)
+    inputs = random_inputs([*sizes], module=module, dim=16).cast(torch.float64)
     of_set = inputs.context is not None and inputs.context.mask is not None
     masks = [inputs.mask_BN, *([inputs.context.mask] if of_set else [])]
 

@@ -16,7 +16,7 @@ from polypool.tasks.image_text import ImageText
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    return make_corpus(tmp_path_factory.mktemp("tiny"))
+    return replace(make_corpus(tmp_path_factory.mktemp("tiny")), figures=False)
 
 
 def test_a_tiny_corpus_is_learnt(run, tmp_path):

@@ -23,17 +23,9 @@ def run(tmp_path_factory):
     )
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"aggregator": "gpo"},
-        {"aggregator": "attention", "model": hgr(verbs=2, nouns=4)},
-        {"aggregator": "slots(k=2, heads=2, head_width=8, iterations=2)", "model": hgr(verbs=2, nouns=4)},
-    ],
-    ids=["vse-infinity", "hgr", "hgr-of-sets"],
-)
-def test_a_tiny_corpus_is_learnt(run, changes, tmp_path):
-    run = replace(run, **changes)
+def test_a_tiny_corpus_is_learnt(run, tmp_path):
+    sets = "slots(k=2, heads=2, head_width=8, iterations=2)"
+    run = replace(run, aggregator=sets, model=hgr(verbs=2, nouns=4), figures=False)
     trainer = trainer_of(run, tmp_path)
     adapter, log = trainer.adapter, trainer.log
     trainer.train()

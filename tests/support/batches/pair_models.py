@@ -14,8 +14,6 @@ from polypool.tasks.models.parts import Parts, retrieval_model
 CROSS = "cross_modal(heads=2, dropout=0.0)"
 MODELS = [
     (CROSS, "mean"),
-    (CROSS, "score_attention(k=1, heads=2)"),
-    ("", "score_attention(k=1, heads=2)"),
     (CROSS, "score_attention(k=2, heads=2)"),
     ("", "score_attention(k=3, heads=4)"),
 ]

@@ -35,10 +35,8 @@ def branch(spec: str) -> Branch:
 
 
 SPECS = [
-    ("mean", "max"),
     ("xpool", "mean"),
     ("mean", "xpool"),
-    ("score_attention(heads=2)", "mean"),
     ("score_attention(heads=2, k=2)", "score_attention(heads=2, k=2)"),
     ("gcn(then=score_attention(heads=2))", "pie(k=2)"),
 ]

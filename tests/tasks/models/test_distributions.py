@@ -1,4 +1,4 @@
-"""Embeddings that are distributions: normalised, scored, trained, searched and analysed as such, or refused."""
+"""Distributions as embeddings: normalised, scored, saved and analysed."""
 
 from dataclasses import replace
 
@@ -7,7 +7,6 @@ import pytest
 import torch
 from corpora import make_corpus
 from kept import keep_run
-from toy import FolderLog, trainer_of
 
 from polypool.infra.registry import TASKS
 from polypool.pipelines.models.run_evaluation import analyse
@@ -27,28 +26,22 @@ PARTS = {
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory) -> Run:
-    run = make_corpus(tmp_path_factory.mktemp("corpus"), train=64, test=40)
-    return replace(run, **PARTS, figures=False, optim=replace(run.optim, epochs=4, lr=1e-2))
+    return replace(make_corpus(tmp_path_factory.mktemp("corpus"), test=40), **PARTS, figures=False)
 
 
 @pytest.fixture(scope="module")
-def trained(run, tmp_path_factory) -> tuple[TrainedModel, float, FolderLog]:
-    """Return a model that was trained, what it had scored before, and the run's log."""
+def model(run) -> TrainedModel:
     adapter = TASKS.build(run.task, run)
-    log = FolderLog(tmp_path_factory.mktemp("log"))
     torch.manual_seed(0)
-    trainer = trainer_of(run, log.folder, adapter=adapter, log=log)
-    before = adapter.evaluate(trainer.model, "test", "whole").metrics["rsum"]
-    trainer.train()
-    return TrainedModel(run=run, adapter=adapter, model=trainer.model.eval()), before, log
+    return TrainedModel(run=run, adapter=adapter, model=adapter.model().eval())
 
 
 @pytest.fixture(scope="module")
-def split(trained) -> SplitEmbeddings:
-    return trained[0].adapter.scorer(trained[0].model, "test")
+def split(model) -> SplitEmbeddings:
+    return model.adapter.scorer(model.model, "test")
 
 
-def test_a_split_is_scored_by_the_distance_of_what_it_is_encoded_to(trained, split):
+def test_a_split_is_scored_by_the_distance_of_what_it_is_encoded_to(split):
     assert isinstance(split.similarity, ClosedFormSampledDistance)
     assert split.visual.shape == (40, 2, 16)
     for side in (split.visual, split.text):
@@ -63,8 +56,8 @@ def test_a_split_is_scored_by_the_distance_of_what_it_is_encoded_to(trained, spl
     assert split.item_bytes() == 2 * 16 * 4
 
 
-def test_how_unsure_the_model_is_stands_beside_the_ranks_of_each_item_and_caption(trained, split):
-    found = trained[0].evaluate().per_query
+def test_how_unsure_the_model_is_stands_beside_the_ranks_of_each_item_and_caption(model, split):
+    found = model.evaluate().per_query
     for name, side in (("image_uncertainty", split.visual), ("caption_uncertainty", split.text)):
         np.testing.assert_allclose(found[name], side[:, 1].double().exp().sum(dim=1), rtol=1e-5)
     means = {"visual": split.visual[:, 0], "text": split.text[:, 0]}
@@ -98,8 +91,8 @@ def test_a_saved_model_scores_what_it_scored_and_its_geometry_is_that_of_means(r
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_under_autocast_distributions_scores_and_loss_are_in_single_precision(trained, dtype):
-    model, data = trained[0].model, trained[0].adapter.data("train")
+def test_under_autocast_distributions_scores_and_loss_are_in_single_precision(model, dtype):
+    model, data = model.model.train(), model.adapter.data("train")
     batch = data.batch(np.arange(8), seed=0, epoch=0)
     model.zero_grad()
     with torch.autocast("cpu", dtype):
@@ -111,7 +104,3 @@ def test_under_autocast_distributions_scores_and_loss_are_in_single_precision(tr
     torch.testing.assert_close(visual.vectors[:, 0].norm(dim=-1), torch.ones(8))
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
     model.zero_grad()
-
-
-VECTORS = {"aggregator": "mean", "text_aggregator": "", "objective": "infonce", "regularisers": ()}
-CSD, MAKES = VECTORS | {"similarity": "csd"}, "makes distributions, a mean and a log-variance"

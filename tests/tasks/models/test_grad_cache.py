@@ -1,6 +1,5 @@
 """The gradient of a batch in chunks is that of the whole batch, for every model, task and number of workers."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -97,12 +96,7 @@ def pairs(size: int) -> Batch:
     }
 
 
-@pytest.mark.parametrize("objective", ["infonce(learned=True)", "triplet"])
-def test_a_batch_of_1024_in_chunks_of_64_has_the_gradient_of_one_pass(objective):
-    check(Retrieval(), dual(objective=objective, aggregator="gpo"), pairs(1024), chunk=64)
-
-
-@pytest.mark.parametrize("chunk", [1, 3, 5, 8, 20])
+@pytest.mark.parametrize("chunk", [3, 20])
 @pytest.mark.parametrize(
     "changes",
     [
@@ -133,14 +127,12 @@ def by_items(size: int) -> Batch:
     return batch | {"row": torch.arange(size).repeat_interleave(2)}
 
 
-@pytest.mark.parametrize("chunk", [1, 2, 3])
-def test_items_with_all_their_captions(chunk):
-    check(Retrieval(), dual(aggregator="gpo"), by_items(5), chunk=chunk)
+def test_items_with_all_their_captions():
+    check(Retrieval(), dual(aggregator="gpo"), by_items(5), chunk=2)
 
 
-@pytest.mark.parametrize("chunk", [1, 3])
-def test_levels_of_videos_and_captions_with_their_graphs(chunk):
-    check(Retrieval(), role_model(params={"dropout": 0.4}), role_batch([0, 3, 7, 9]), chunk=chunk)
+def test_levels_of_videos_and_captions_with_their_graphs():
+    check(Retrieval(), role_model(params={"dropout": 0.4}), role_batch([0, 3, 7, 9]), chunk=3)
 
 
 @pytest.mark.parametrize("side", ["visual", "text"])
@@ -184,13 +176,5 @@ def vqa(folder: Path) -> tuple[Any, nn.Module, Batch]:
     return adapter, model, {name: x.double() if x.is_floating_point() else x for name, x in batch.items()}
 
 
-@pytest.mark.parametrize("chunk", [1, 3, 5, 10, 99])
-def test_questions_are_answered_in_chunks(tmp_path, chunk):
-    check(*vqa(tmp_path), chunk=chunk)
-
-
-CASES: dict[str, Callable[[], RetrievalModel]] = {
-    "vectors": lambda: dual(aggregator="gpo", objective="infonce(learned=True)"),
-    "pairs": lambda: dual(aggregator="mean", cross="cross_modal(heads=2, dropout=0.3)"),
-    "elements": lambda: dual(aggregator="late", similarity="maxsim"),
-}
+def test_questions_are_answered_in_chunks(tmp_path):
+    check(*vqa(tmp_path), chunk=3)

@@ -1,4 +1,4 @@
-"""Sets of any size as embeddings: trained, encoded batch after batch, scored, measured and drawn."""
+"""Sets of any size as embeddings: encoded batch after batch, scored and analysed."""
 
 from dataclasses import replace
 
@@ -6,8 +6,8 @@ import pytest
 import torch
 from corpora import make_corpus
 from torch import nn
-from toy import trainer_of
 
+from polypool.infra.registry import TASKS
 from polypool.pipelines.models.trained import TrainedModel
 from polypool.tasks.models.dual_encoder import SplitEmbeddings
 from polypool.tasks.scoring.geometry import ablated, alignment, uniformity, variance_of
@@ -15,19 +15,17 @@ from polypool.tasks.similarities.late_interaction import MaxSim, WeightedTokenIn
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory) -> TrainedModel:
-    folder = tmp_path_factory.mktemp("late")
-    run = make_corpus(folder, train=64, test=40)
-    pooled = {"aggregator": "late", "text_aggregator": "late(factor=2)", "task": "image_text(chunk=16)"}
-    run = replace(run, **pooled, optim=replace(run.optim, epochs=2))
-    trainer = trainer_of(run, folder / "log")
-    trainer.train()
-    return TrainedModel(run=run, adapter=trainer.adapter, model=trainer.model.eval())
+def model(tmp_path_factory) -> TrainedModel:
+    run = make_corpus(tmp_path_factory.mktemp("late"), train=16, test=40)
+    run = replace(run, aggregator="late", text_aggregator="late(factor=2)", task="image_text(chunk=16)")
+    torch.manual_seed(0)
+    adapter = TASKS.build(run.task, run)
+    return TrainedModel(run=run, adapter=adapter, model=adapter.model().eval())
 
 
 @pytest.fixture(scope="module")
-def split(trained) -> SplitEmbeddings:
-    return trained.adapter.scorer(trained.model, "test")
+def split(model) -> SplitEmbeddings:
+    return model.adapter.scorer(model.model, "test")
 
 
 def sets(embedding: torch.Tensor) -> list[torch.Tensor]:
@@ -74,8 +72,8 @@ def test_each_side_is_weighed_by_its_own_weights(split):
     )
 
 
-def test_analyses_count_no_vector_that_is_not_there(trained, split):
-    owner_T = trained.pairs("test", "be tried").owner_T
+def test_analyses_count_no_vector_that_is_not_there(model, split):
+    owner_T = model.pairs("test", "be tried").owner_T
     visual, text = sets(split.visual), sets(split.text)
     distances = [torch.cdist(visual[v], t).square().mean() for v, t in zip(owner_T, text, strict=True)]
     mean = float(sum(distances)) / len(text)

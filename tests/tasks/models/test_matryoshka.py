@@ -62,7 +62,7 @@ def run(home) -> Run:
     return replace(make_corpus(home), model="matryoshka(vectors='1 2')", **SETS)
 
 
-@pytest.mark.parametrize("how", ["", "-qbnorm", "-dsl"])
+@pytest.mark.parametrize("how", ["", "-qbnorm"])
 def test_an_evaluation_compares_as_many_as_it_asks_for(run, how):
     trained = load(keep_run(run))
     found = trained.evaluate(f"whole-vectors2{how}")

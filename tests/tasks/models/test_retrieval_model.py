@@ -54,19 +54,7 @@ def test_what_an_objective_learns_is_among_the_weights(objective, names):
     assert all(dict(model.named_parameters())[name].grad.abs() > 0 for name in learned)
 
 
-def test_sets_of_one_are_compared_by_their_cosine():
-    losses = []
-    for similarity in ("cosine", "chamfer", "smooth_chamfer(alpha=16)", "mil", "aligned_mean"):
-        run = toy_run(aggregator="slots(k=1)", similarity=similarity, regularisers=("uniformity(weight=1)",))
-        torch.manual_seed(0)
-        model = Toy(run).model().eval()
-        losses.append(model(Toy(run).data("train").batch(np.arange(8), seed=0, epoch=0), epoch=0.0)["loss"])
-    assert torch.allclose(torch.stack(losses), losses[0], rtol=1e-5)
-
-
-@pytest.mark.parametrize(
-    "objective", ["infonce(temperature=0.07, learned=True)", "siglip", "adopt", "triplet"]
-)
+@pytest.mark.parametrize("objective", ["infonce(temperature=0.07, learned=True)", "adopt"])
 def test_under_autocast_scores_loss_and_what_is_learnt_are_in_single_precision(objective):
     run = toy_run(objective=objective)
     torch.manual_seed(0)

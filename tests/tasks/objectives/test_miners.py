@@ -1,8 +1,6 @@
 """Miners against their definitions, in the two objectives that share them."""
 
 import math
-import sys
-from types import ModuleType
 
 import pytest
 import torch
@@ -10,8 +8,6 @@ from score_batches import batch
 from torch import Tensor
 
 from polypool.infra.registry import MINERS, OBJECTIVES
-from polypool.infra.spec import trust_specs
-from polypool.tasks.objectives.miners import BatchScores, Mined, MinedNegatives, Miner
 from polypool.testing import outcomes
 
 MARGIN, TEMPERATURE = 0.3, 0.2
@@ -111,45 +107,6 @@ def test_all_negatives_count_in_the_first_epochs_whatever_the_miner():
     assert torch.equal(late(*batch, epoch=1.9)["loss"], every(*batch, epoch=1.9)["loss"])
     assert "negatives" in late(*batch, epoch=2.0)
     assert not torch.equal(late(*batch, epoch=2.0)["loss"], every(*batch, epoch=2.0)["loss"])
-
-
-class Above(Miner):
-    def __init__(self, *, score: float = 0.5) -> None:
-        self.score = score
-
-    def choose(self, scores: BatchScores) -> Mined:
-        negative_VT = scores.negative_VT
-        weight_VT = (scores.sim_VT > self.score).to(negative_VT)
-        return Mined(
-            to_text=MinedNegatives(negative_VT, weight_VT, scores.row_T),
-            to_visual=MinedNegatives(negative_VT.T, weight_VT.T),
-        )
-
-
-@pytest.fixture
-def plugin(monkeypatch) -> None:
-    module = ModuleType("my_miners")
-    module.Above = Above
-    monkeypatch.setitem(sys.modules, "my_miners", module)
-
-
-def test_a_miner_of_ones_own_serves_both_objectives(plugin):
-    trust_specs("triplet(negatives=my_miners:Above)")
-    sim_VT, row_T, positive_VT = scored("items")
-    spec = f"triplet(margin={MARGIN}, negatives='my_miners:Above(score=0.1)', warmup_epochs=0)"
-    loss = OBJECTIVES.build(spec)(sim_VT, row_T, positive_VT, epoch=0.0)["loss"]
-    expected = 0.0
-    for column, row in enumerate(row_T.tolist()):
-        texts = [sim_VT[row, t] for t in range(8) if not positive_VT[row, t]]
-        images = [sim_VT[v, column] for v in range(4) if not positive_VT[v, column]]
-        for score in texts + images:
-            expected += max(0.0, MARGIN + float(score - sim_VT[row, column])) if score > 0.1 else 0.0
-    assert float(loss) == pytest.approx(expected)
-    none = sim_VT.clone().requires_grad_()
-    loss = OBJECTIVES.build("infonce(negatives=my_miners:Above)")(none, row_T, positive_VT, epoch=0.0)["loss"]
-    loss.backward()
-    assert float(loss) == 0, "none is above a half"
-    assert not none.grad.any()
 
 
 @pytest.mark.parametrize("name", [*MINERS.names(), "hard(k=4)", "adopt_k(rule=paper)"])

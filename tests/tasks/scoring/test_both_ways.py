@@ -44,16 +44,16 @@ def numbers(ranks: Ranks) -> np.ndarray:
     return np.stack([ranks.better_Q, ranks.wrong_Q, ranks.right_Q])
 
 
-@pytest.fixture(params=[(1024, 2048), (7, 5), (3, 40)], ids=str)
+@pytest.fixture(params=[(1024, 2048), (7, 5)], ids=str)
 def tile(request, monkeypatch):
     monkeypatch.setattr(metrics, "TILE", request.param)
     monkeypatch.setattr(metrics, "LOOKED_AT", 2 * request.param[1])
     return request.param
 
 
-@pytest.mark.parametrize("held", [0, 400, 1 << 30])
-@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
-@pytest.mark.parametrize("more", [0, 30])
+@pytest.mark.parametrize(
+    ("held", "dtype", "more"), [(0, torch.float16, 30), (400, torch.float32, 0), (1 << 30, torch.float64, 30)]
+)
 def test_both_directions_are_counted_as_in_the_whole_matrix(tile, held, dtype, more, monkeypatch):
     monkeypatch.setattr(metrics, "HELD", held)
     of_rows = pairs(20, 61, more=more)

@@ -1,14 +1,11 @@
 """Right answers and ranks of Crisscrossed Captions against the rules, written out in loops."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
 
 from polypool.tasks.datasets.coco_judgments import Rated, Ratings
 from polypool.tasks.scoring.crisscrossed import RightAnswers, evaluate_crisscrossed, right_answers
-from polypool.tasks.scoring.metrics import Positives
 from polypool.tasks.scoring.scores import mean_score
 
 DIRECTIONS = ("i2t", "t2i", "t2t", "i2i")
@@ -106,9 +103,8 @@ class Case:
         return evaluate_crisscrossed(score or self.score, self.right)
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
-def test_ranks_and_metrics_are_those_of_the_rules_written_out(seed):
-    case = Case(seed)
+def test_ranks_and_metrics_are_those_of_the_rules_written_out():
+    case = Case()
     found = case.evaluate()
     for direction in DIRECTIONS:
         expected = np.array(case.ranks(direction), float)
@@ -124,18 +120,6 @@ def test_ranks_and_metrics_are_those_of_the_rules_written_out(seed):
         sum(found.metrics[f"{d}/R{k}"] for d in ("i2t", "t2i") for k in (1, 5, 10))
     )
     assert found.metrics["unknown_ratings"] == found.metrics["ties"] == 0
-
-
-def test_each_direction_has_right_answers_of_its_own():
-    case = Case()
-    right = case.right
-    own = Positives.from_pairs(np.arange(case.g), case.owner_T[::-1].copy(), queries=case.g, gallery=case.n)
-    found = evaluate_crisscrossed(case.score, replace(right, of={**right.of, "t2i": own}))
-    score_GN = case.score.between_NG.T
-    answer_G1 = torch.from_numpy(own.item_P)[:, None]
-    expected_G = (score_GN > score_GN.gather(1, answer_G1)).sum(dim=1)
-    np.testing.assert_array_equal(found.rank_Q["t2i"], expected_G.double())
-    np.testing.assert_array_equal(found.rank_Q["i2t"], case.evaluate().rank_Q["i2t"])
 
 
 def test_an_item_outside_its_gallery_ranks_as_one_that_scores_0_unless_answers_score_below():

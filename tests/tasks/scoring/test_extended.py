@@ -85,9 +85,8 @@ def of_query(order: list[int], right: set[int], total: int) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("unknown", [False, True])
-@pytest.mark.parametrize("seed", [0, 1, 2])
-def test_it_is_the_rules_written_out(seed, unknown):
-    case = Case(seed)
+def test_it_is_the_rules_written_out(unknown):
+    case = Case()
     found = evaluate_extended(Blocks(case.sim_NG), case.asked(case.extended(unknown=unknown)))
     both = 0.0
     for direction in DIRECTIONS:
@@ -133,7 +132,7 @@ def test_false_negatives_are_listed_with_what_was_found():
     assert {row[0] for row in expected} == {"i2t", "t2i"}
 
 
-@pytest.mark.parametrize("chunk", [1, 200, 1 << 22])
+@pytest.mark.parametrize("chunk", [200, 1 << 22])
 def test_each_score_is_computed_once_and_those_of_pairs_where_asked_alone(monkeypatch, chunk):
     monkeypatch.setattr(extended, "_CHUNK", chunk)
     case = Case()

@@ -5,7 +5,6 @@ import pytest
 import torch
 
 from polypool.infra.errors import InputError
-from polypool.tasks.scoring.evaluation import RetrievalGallery
 from polypool.tasks.scoring.metrics import (
     Positives,
     Ranks,
@@ -124,19 +123,9 @@ def test_shared_captions_rank_as_recorded_for_hgr(golden, case):
     assert metrics["rsum"] == pytest.approx(float(z["rsum"]), abs=1e-9)
 
 
-def test_chance_is_the_mean_over_all_orders_and_what_random_scores_reach():
+def test_chance_is_the_mean_over_all_orders():
     positives = Positives.from_pairs([0, 0, 0, 1], [0, 1, 2, 4], queries=2, gallery=5)
     orders = list(itertools.permutations(range(5)))
     for k in (1, 2, 4, 10):
         hits = [[any(item in right for item in order[:k]) for order in orders] for right in ({0, 1, 2}, {4})]
         assert chance_recall(positives, ks=(k,))[f"R{k}"] == pytest.approx(100 * np.mean(hits))
-
-    rng, owner_T = np.random.default_rng(1), owners(100)
-    reached = [
-        retrieval_metrics(*both_ways(torch.from_numpy(rng.random((100, 500))), owner_T))["rsum"]
-        for _ in range(40)
-    ]
-    error = np.std(reached) / np.sqrt(len(reached))
-    assert RetrievalGallery.of(slice(0, 100), owner_T).chance()["rsum"] == pytest.approx(
-        np.mean(reached), abs=4 * error
-    )

@@ -40,23 +40,9 @@ def drawn(
     return right, positives, np.array([len(items) + query % 2 for query, items in enumerate(right)])
 
 
-@pytest.mark.parametrize("chunk", [1, 70, 1 << 22])
-def test_they_are_the_definitions_on_random_scores(monkeypatch, chunk):
+@pytest.mark.parametrize(("seed", "chunk"), [(0, 1 << 22), (1, 20)])
+def test_equal_scores_are_in_random_order(monkeypatch, seed, chunk):
     monkeypatch.setattr(extended, "_PRECISION_CHUNK", chunk)
-    score_AG = np.random.default_rng(3).normal(size=(40, 30))
-    right, positives, total_A = drawn(3, queries=40, gallery=30, most=12)
-    score_AG += 1.5 * np.array([[item in items for item in range(30)] for items in right])
-    found = precision_at_r(torch.from_numpy(score_AG), positives, total_A)
-    for query, items in enumerate(right):
-        order = np.argsort(-score_AG[query]).tolist()
-        expected = of_order(order, items, int(total_A[query]))
-        assert (found[0][query], found[1][query]) == pytest.approx(expected, abs=1e-12)
-    assert 0.2 < found[0].mean() < found[1].mean() < 0.9
-    assert not found[2].any()
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_equal_scores_are_in_random_order(seed):
     rng = np.random.default_rng(seed)
     score_AG = rng.integers(0, 3, (12, 6)).astype(np.float32)
     right, positives, total_A = drawn(seed, queries=12, gallery=6, most=5)

@@ -55,16 +55,6 @@ def test_val_1k_takes_the_first_images_or_all(images, used):
     assert result.metrics == alone.metrics
 
 
-def test_uneven_captions_keep_to_their_images():
-    owner_T = np.repeat(np.arange(4), [1, 3, 2, 1])
-    sim_VT = torch.zeros(4, 7)
-    sim_VT[owner_T, np.arange(7)] = 1.0
-    result = evaluate_protocol(ScoringProtocol(name="two", about="", folds=2), blocks_of(sim_VT), owner_T, 4)
-    assert result.metrics["rsum"] == 600
-    assert not result.ranks_i2t.any()
-    assert not result.ranks_t2i.any()
-
-
 def test_an_ensemble_is_the_mean_of_scores():
     one, two = (torch.randn(20, 40, generator=torch.Generator().manual_seed(seed)) for seed in (0, 1))
     owner_T, whole = np.repeat(np.arange(20), 2), protocol_named("whole")

@@ -54,7 +54,7 @@ def test_alignment_is_the_mean_squared_distance_of_pairs(k, m):
 
 
 @pytest.mark.parametrize("k", [0, 2])
-@pytest.mark.parametrize("chunk", [1 << 22, 40, 1])
+@pytest.mark.parametrize("chunk", [1 << 22, 40])
 def test_uniformity_is_the_log_mean_potential_of_different_vectors(k, chunk, monkeypatch):
     monkeypatch.setattr(geometry, "_CHUNK", chunk)
     middle = (k,) if k else ()
