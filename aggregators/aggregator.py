@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from polypool.infra.compute.device import shapes_only, traced
 from polypool.infra.errors import InputError
+from polypool.infra.registry import AGGREGATORS
 
 
 class Pooled(NamedTuple):
@@ -74,6 +75,10 @@ class Aggregator(nn.Module, ABC):
     `(B, K, N)`, one row per vector, 0 in the padding. "ranks": `(B, N)` or `(B, N, D)` over each channel's values in
     descending order, undefined beyond a set's size."""
 
+    def __init__(self, dim: int | None = None) -> None:
+        """Initialise the module; an aggregator without parameters needs no constructor, and ignores the width."""
+        super().__init__()
+
     def __call__(
         self,
         x_BND: Tensor,
@@ -96,9 +101,9 @@ class Aggregator(nn.Module, ABC):
         self._check_global_feature(x_BND.shape[0], global_feature_BS)
         if not traced() and not (len(x_BND) and (context is None or len(context.x))):
             return self._no_vectors(x_BND, context)
-        beside = {"context": context, "global_feature_BS": global_feature_BS}
-        beside = {name: part for name, part in beside.items() if part is not None}
-        pooled = super().__call__(x_BND, mask_BN, **beside)
+        optional = {"context": context, "global_feature_BS": global_feature_BS}
+        given = {name: value for name, value in optional.items() if value is not None}
+        pooled = super().__call__(x_BND, mask_BN, **given)
         if not isinstance(pooled, Pooled):
             raise InputError(
                 f"{type(self).__name__}.forward returns {type(pooled).__name__}, expected Pooled: "
@@ -210,6 +215,20 @@ def pool_all_pairs(
     return Pooled(
         vectors.unflatten(0, shape), *(None if part is None else part.unflatten(0, shape) for part in others)
     )
+
+
+def one_vector_aggregator(spec: str, dim: int, *, parameter: str) -> Aggregator:
+    """Build the aggregator that a parameter of another one names.
+
+    Raises:
+        InputError: it returns several vectors, or needs the other modality.
+    """
+    aggregator: Aggregator = AGGREGATORS.build(spec, dim)
+    if aggregator.num_embeddings != 1 or aggregator.context != "none":
+        raise InputError(
+            f"{parameter}={spec} does not make one vector of a set alone; choose one such as mean, max or gpo"
+        )
+    return aggregator
 
 
 def check_sets(x_BND: Tensor, mask_BN: Tensor) -> None:

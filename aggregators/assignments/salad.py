@@ -5,11 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from polypool.aggregators.aggregator import Aggregator, Pooled, check_counts
+from polypool.aggregators.aggregator import Aggregator, Pooled, check_counts, one_vector_aggregator
 from polypool.aggregators.assignments.assigning import sinkhorn, unit_length
 from polypool.aggregators.masks import zero_pads
 from polypool.infra.compute.dropout import Dropout
-from polypool.infra.errors import InputError
 from polypool.infra.registry import AGGREGATORS
 
 
@@ -50,11 +49,7 @@ class SALAD(Aggregator):
         super().__init__()
         check_counts(k=k, hidden=hidden, iterations=iterations)
         self.num_embeddings, self.iterations = k + 1, iterations
-        self.global_pool: Aggregator = AGGREGATORS.build(global_feature, dim)
-        if self.global_pool.num_embeddings != 1 or self.global_pool.context != "none":
-            raise InputError(
-                f"global_feature={global_feature} does not make one vector of a set; choose one such as mean or max"
-            )
+        self.global_pool = one_vector_aggregator(global_feature, dim, parameter="global_feature")
         self.symmetric = self.global_pool.symmetric
         self.token = nn.Sequential(nn.Linear(dim, hidden), nn.ReLU(), nn.Linear(hidden, dim))
         self.element, self.score = (

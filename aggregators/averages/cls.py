@@ -16,9 +16,6 @@ class CLS(Aggregator):
     averages = True
     symmetric = False
 
-    def __init__(self, dim: int) -> None:
-        super().__init__()
-
     def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
         """Return the first elements `(B, D)` and one-hot weights `(B, N)`."""
         first_B1 = mask_BN.int().argmax(dim=1, keepdim=True)

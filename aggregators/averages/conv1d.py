@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from polypool.aggregators.aggregator import check_counts
 from polypool.aggregators.averages.weighted import WeightedSum
 from polypool.infra.registry import AGGREGATORS
 
@@ -27,8 +28,7 @@ class Conv1d(WeightedSum):
 
     def __init__(self, dim: int, *, positions: int = 64) -> None:
         super().__init__()
-        if not isinstance(positions, int) or positions < 1:
-            raise ValueError(f"positions must be a whole number of at least 1, not {positions!r}")
+        check_counts(positions=positions)
         self.kernel_PD = nn.Parameter(torch.full((positions, dim), 1 / positions))
 
     def weigh(self, x_BND: Tensor, mask_BN: Tensor) -> Tensor:

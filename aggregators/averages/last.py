@@ -16,9 +16,6 @@ class Last(Aggregator):
     averages = True
     symmetric = False
 
-    def __init__(self, dim: int) -> None:
-        super().__init__()
-
     def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
         """Return the last elements `(B, D)` and one-hot weights `(B, N)`."""
         last_B = mask_BN.shape[1] - 1 - mask_BN.flip(1).int().argmax(dim=1)

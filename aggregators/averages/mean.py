@@ -15,9 +15,6 @@ class Mean(Aggregator):
 
     averages = True
 
-    def __init__(self, dim: int) -> None:
-        super().__init__()
-
     def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
         """Return the means `(B, D)` and weights `(B, N)`, 1/N for a set of N elements."""
         return Pooled(masked_mean(x_BND, mask_BN), weights=mask_BN / mask_BN.sum(dim=1, keepdim=True))

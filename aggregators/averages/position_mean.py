@@ -21,9 +21,6 @@ class PositionMean(Aggregator):
     averages = True
     symmetric = False
 
-    def __init__(self, dim: int) -> None:
-        super().__init__()
-
     def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
         """Return the weighted means `(B, D)`, summed in float32 at least, and the weights `(B, N)`."""
         wide = torch.promote_types(x_BND.dtype, torch.float32)

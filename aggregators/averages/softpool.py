@@ -13,9 +13,6 @@ from polypool.infra.registry import AGGREGATORS
 class SoftPool(WeightedSum):
     """A mean in which every value is weighted by its exponential, per channel."""
 
-    def __init__(self, dim: int) -> None:
-        super().__init__()
-
     def weigh(self, x_BND: Tensor, mask_BN: Tensor) -> Tensor:
         """Return the weights `(B, N, D)`, a softmax over the elements per channel."""
         return masked_softmax(x_BND, mask_BN)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from polypool.aggregators.aggregator import Aggregator, Pooled
+from polypool.aggregators.aggregator import Aggregator, Pooled, check_counts
 from polypool.aggregators.masks import masked_softmax, zero_pads
-from polypool.infra.errors import InputError
 from polypool.infra.registry import AGGREGATORS
 
 
@@ -29,8 +28,7 @@ class ABMILP(Aggregator):
     def __init__(self, dim: int, *, hidden: int | None = None, gated: bool = True) -> None:
         super().__init__()
         hidden = dim if hidden is None else hidden
-        if not isinstance(hidden, int) or hidden < 1:
-            raise InputError(f"hidden must be a whole number of at least 1, not {hidden!r}")
+        check_counts(hidden=hidden)
         self.content = nn.Linear(dim, hidden)
         self.gate = nn.Linear(dim, hidden) if gated else None
         self.score = nn.Linear(hidden, 1, bias=False)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import gelu
 
-from polypool.aggregators.aggregator import Aggregator, Pooled
+from polypool.aggregators.aggregator import Aggregator, Pooled, check_counts
 from polypool.aggregators.masks import masked_mean, zero_pads
 from polypool.infra.registry import AGGREGATORS
 
@@ -30,10 +30,9 @@ class LatentAttention(Aggregator):
         self, dim: int, *, latents: int = 512, heads: int = 8, head_width: int | None = None
     ) -> None:
         super().__init__()
-        for name, number in (("latents", latents), ("heads", heads), ("head_width", head_width or dim)):
-            if number < 1:
-                raise ValueError(f"{name} must be at least 1, not {number}")
-        width = heads * (head_width or dim)
+        head_width = dim if head_width is None else head_width
+        check_counts(latents=latents, heads=heads, head_width=head_width)
+        width = heads * head_width
         self.heads = heads
         self.latents = nn.Parameter(torch.randn(latents, dim))
         self.norm, self.norm_latents, self.norm_inner = (nn.LayerNorm(dim) for _ in range(3))

@@ -7,7 +7,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from polypool.aggregators.aggregator import Aggregator, Pooled
+from polypool.aggregators.aggregator import Aggregator, Pooled, check_counts
 from polypool.aggregators.ranks.by_size import weights_by_size
 from polypool.aggregators.ranks.sorted_sum import sorted_sum
 from polypool.infra.registry import AGGREGATORS
@@ -30,8 +30,7 @@ class FSPool(Aggregator):
 
     def __init__(self, dim: int, *, pieces: int = 20) -> None:
         super().__init__()
-        if not isinstance(pieces, int) or pieces < 1:
-            raise ValueError(f"pieces must be a whole number of at least 1, not {pieces!r}")
+        check_counts(pieces=pieces)
         self.weight = nn.Parameter(torch.randn(dim, pieces + 1))
 
     def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:

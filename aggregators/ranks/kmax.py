@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from polypool.aggregators.aggregator import Aggregator, Pooled
+from polypool.aggregators.aggregator import Aggregator, Pooled, check_counts
 from polypool.aggregators.ranks.sorted_sum import sorted_sum
 from polypool.infra.registry import AGGREGATORS
 
@@ -23,8 +23,7 @@ class KMax(Aggregator):
 
     def __init__(self, dim: int, *, k: int = 5) -> None:
         super().__init__()
-        if not isinstance(k, int) or k < 1:
-            raise ValueError(f"k must be a whole number of at least 1, not {k!r}")
+        check_counts(k=k)
         self.k = k
 
     def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:

@@ -15,9 +15,6 @@ class Max(Aggregator):
 
     weights_over = "ranks"
 
-    def __init__(self, dim: int) -> None:
-        super().__init__()
-
     def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
         """Return the maxima `(B, D)` and the weights over ranks `(B, N)`, 1 on the first."""
         largest_BD = x_BND.masked_fill(~mask_BN[..., None], float("-inf")).amax(dim=1)

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from polypool.aggregators.aggregator import Aggregator, Pooled
+from polypool.aggregators.aggregator import Aggregator, Pooled, check_counts
 from polypool.aggregators.masks import zero_pads
 from polypool.infra.registry import AGGREGATORS
 
@@ -28,8 +28,7 @@ class GCN(Aggregator):
 
     def __init__(self, dim: int, *, then: str = "mean", layers: int = 1) -> None:
         super().__init__()
-        if not isinstance(layers, int) or layers < 1:
-            raise ValueError(f"layers must be a whole number of at least 1, not {layers!r}")
+        check_counts(layers=layers)
         self.layers = nn.ModuleList(Reasoning(dim) for _ in range(layers))
         self.then: Aggregator = AGGREGATORS.build(then, dim)
         self.num_embeddings, self.width = self.then.num_embeddings, self.then.width

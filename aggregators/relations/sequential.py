@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from polypool.aggregators.aggregator import Aggregator, Pooled
+from polypool.aggregators.aggregator import Aggregator, Pooled, check_counts
+from polypool.aggregators.attention import check_heads
 from polypool.aggregators.masks import masked_mean, zero_pads
 from polypool.infra.registry import AGGREGATORS
 
@@ -29,11 +30,8 @@ class Sequential(Aggregator):
 
     def __init__(self, dim: int, *, layers: int = 4, heads: int = 8, positions: int = 77) -> None:
         super().__init__()
-        for name, number in (("layers", layers), ("heads", heads), ("positions", positions)):
-            if not isinstance(number, int) or number < 1:
-                raise ValueError(f"{name} must be a whole number of at least 1, not {number!r}")
-        if dim % heads:
-            raise ValueError(f"heads must divide the width of the elements, {dim}, not {heads}")
+        check_counts(layers=layers, positions=positions)
+        check_heads(dim, heads)
         self.position_PD = nn.Parameter(0.01 * torch.randn(positions, dim))
         self.layers = nn.ModuleList(_Layer(dim, heads=heads, layers=layers) for _ in range(layers))
 

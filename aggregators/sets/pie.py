@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from polypool.aggregators.aggregator import check_counts
 from polypool.aggregators.masks import masked_softmax
 from polypool.aggregators.sets.set_prediction import SetPrediction
 from polypool.infra.compute.dropout import Dropout
-from polypool.infra.errors import InputError
 from polypool.infra.registry import AGGREGATORS
 
 
@@ -40,8 +40,7 @@ class PIE(SetPrediction):
     ) -> None:
         super().__init__(dim, k=k, width=width, global_feature=global_feature)
         hidden = max(dim // 2, 1) if hidden is None else hidden
-        if hidden < 1:
-            raise InputError(f"hidden={hidden}: the attention's inner layer must be at least 1 wide")
+        check_counts(hidden=hidden)
         inner, outer = nn.Linear(dim, hidden, bias=False), nn.Linear(hidden, k, bias=False)
         self.attend = nn.Sequential(inner, nn.Tanh(), outer)
         self.fc = nn.Linear(dim, self.width)

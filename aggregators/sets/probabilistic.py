@@ -5,10 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from polypool.aggregators.aggregator import Aggregator, Pooled
+from polypool.aggregators.aggregator import Aggregator, Pooled, one_vector_aggregator
 from polypool.aggregators.masks import zero_pads
 from polypool.aggregators.ranks.gpo import GPO
-from polypool.infra.errors import InputError
 from polypool.infra.registry import AGGREGATORS
 
 
@@ -38,11 +37,7 @@ class Probabilistic(Aggregator):
 
     def __init__(self, dim: int, *, mean: str = "gpo", start: float = -10.0) -> None:
         super().__init__()
-        self.mean: Aggregator = AGGREGATORS.build(mean, dim)
-        if self.mean.num_embeddings != 1 or self.mean.context != "none" or self.mean.takes_global_feature:
-            raise InputError(
-                f"mean={mean} does not make one vector of a set alone; choose one such as gpo, mean or map(k=1)"
-            )
+        self.mean = one_vector_aggregator(mean, dim, parameter="mean")
         self.width, self.symmetric = self.mean.width, self.mean.symmetric
         self.weights_over = "ranks" if self.mean.weights_over == "ranks" else "elements"
         self.linear = nn.Linear(dim, self.width or dim)

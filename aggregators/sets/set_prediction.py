@@ -6,10 +6,9 @@ from abc import abstractmethod
 
 from torch import Tensor
 
-from polypool.aggregators.aggregator import Aggregator, Pooled
+from polypool.aggregators.aggregator import Aggregator, Pooled, check_counts, one_vector_aggregator
 from polypool.aggregators.masks import zero_pads
 from polypool.infra.errors import InputError
-from polypool.infra.registry import AGGREGATORS
 
 
 class SetPrediction(Aggregator):
@@ -28,16 +27,10 @@ class SetPrediction(Aggregator):
 
     def __init__(self, dim: int, *, k: int, width: int | None, global_feature: str) -> None:
         super().__init__()
-        if k < 1 or (width is not None and width < 1):
-            raise InputError(f"k={k} vectors of width={width} cannot be made; both must be at least 1")
-        self.num_embeddings = k
-        self.width = width or dim
-        self.global_pool: Aggregator = AGGREGATORS.build(global_feature, dim)
+        self.num_embeddings, self.width = k, dim if width is None else width
+        check_counts(k=k, width=self.width)
+        self.global_pool = one_vector_aggregator(global_feature, dim, parameter="global_feature")
         self.symmetric = self.global_pool.symmetric
-        if self.global_pool.num_embeddings != 1 or self.global_pool.context != "none":
-            raise InputError(
-                f"global_feature={global_feature} does not make one vector of a set; choose one such as max or mean"
-            )
 
     @abstractmethod
     def residual(self, x_BND: Tensor, mask_BN: Tensor) -> tuple[Tensor, Tensor]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from polypool.aggregators.aggregator import check_counts
 from polypool.aggregators.positions import Positions, check_positions, encode_places
 from polypool.aggregators.sets.set_prediction import SetPrediction
 from polypool.infra.compute.dropout import Dropout
-from polypool.infra.errors import InputError
 from polypool.infra.registry import AGGREGATORS
 
 
@@ -53,9 +53,7 @@ class Slots(SetPrediction):
         global_feature: str = "max",
     ) -> None:
         super().__init__(dim, k=k, width=width, global_feature=global_feature)
-        if min(iterations, heads, head_width, hidden) < 1:
-            sizes = f"iterations={iterations}, heads={heads}, head_width={head_width}, hidden={hidden}"
-            raise InputError(f"{sizes}: all must be at least 1")
+        check_counts(iterations=iterations, heads=heads, head_width=head_width, hidden=hidden)
         check_positions(positions, dim)
         width, inner = self.width, heads * head_width
         self.symmetric = self.symmetric and not positions

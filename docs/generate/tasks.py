@@ -5,14 +5,13 @@ from __future__ import annotations
 import ast
 import inspect
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 
 from docs.generate.parts import code, first_line, parameter_table, part_list, prose_of, table
 from polypool.__main__ import verbs as all_verbs
-from polypool.infra.errors import InputError
 from polypool.infra.registry import AGGREGATORS, KINDS, RECIPES, TASKS
 from polypool.infra.spec import Spec
 from polypool.pipelines import commands
@@ -35,24 +34,6 @@ class Recipe:
     @property
     def tasks(self) -> set[str]:
         return {Spec.parse(run.task).name for run in self.runs}
-
-    @property
-    def aggregators(self) -> set[str]:
-        """Names of the aggregators of its runs, those in parameters of specs included."""
-        specs = [spec for run in self.runs for spec in (run.aggregator, run.text_aggregator) if spec]
-        return {name for spec in specs for name in names_in(spec)}
-
-
-def names_in(spec: str) -> Iterator[str]:
-    """Yield the name of a spec and of the specs among its parameters: `gcn(then=seq2seq)` yields both."""
-    parsed = Spec.parse(spec)
-    yield parsed.name
-    for value in parsed.params.values():
-        if isinstance(value, str) and value:
-            try:
-                yield from names_in(value)
-            except InputError:  # an ordinary string
-                continue
 
 
 @cache

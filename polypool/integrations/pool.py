@@ -5,9 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from polypool.aggregators.aggregator import Aggregator
-from polypool.infra.errors import InputError
-from polypool.infra.registry import AGGREGATORS
+from polypool.aggregators.aggregator import one_vector_aggregator
 
 
 class Pool(nn.Module):
@@ -34,11 +32,7 @@ class Pool(nn.Module):
             InputError: no such aggregator, or it does not make one vector of a set alone.
         """
         super().__init__()
-        self.aggregator: Aggregator = AGGREGATORS.build(spec, dim)
-        if self.aggregator.num_embeddings != 1 or self.aggregator.context != "none":
-            raise InputError(
-                f"the aggregator {spec!r} does not make one vector of a set alone; choose one such as gpo or map"
-            )
+        self.aggregator = one_vector_aggregator(spec, dim, parameter="spec")
         self.width = self.aggregator.width or dim
 
     def forward(self, x_BND: Tensor, mask_BN: Tensor | None = None) -> Tensor:

@@ -89,7 +89,13 @@ def attended(model: nn.Module, pairs: Iterable[Pair]) -> list[Pair]:
         model: any with an aggregator in one of the `SIDES`; its mode is restored.
         pairs: read only if needed.
     """
-    sides = [side for side in SIDES if _weighs_elements(model, side)]
+    modules = dict(model.named_modules())
+    aggregators = {side: modules.get(f"{side}.aggregator") for side in SIDES}
+    sides = [
+        side
+        for side, module in aggregators.items()
+        if isinstance(module, Aggregator) and module.weights_over != "ranks"
+    ]
     if not sides:
         return []
     device, seen_pairs = device_of(model), []
@@ -108,18 +114,16 @@ def attended(model: nn.Module, pairs: Iterable[Pair]) -> list[Pair]:
                     weights[side] = weight_KN
             seen_pairs.append(replace(pair, weights=weights))
     informative = {
-        side for side in sides for pair in seen_pairs if side in pair.weights and _differ(pair.weights[side])
+        side
+        for pair in seen_pairs
+        for side, weight_KN in pair.weights.items()
+        if side in sides and np.ptp(weight_KN, axis=1).max() > 1e-4 * np.abs(weight_KN).max()
     }
-    kept = [
+    found = [
         replace(pair, weights={side: w for side, w in pair.weights.items() if side in informative})
         for pair in seen_pairs
     ]
-    return [pair for pair in kept if pair.weights]
-
-
-def _weighs_elements(model: nn.Module, side: str) -> bool:
-    module = dict(model.named_modules()).get(f"{side}.aggregator")
-    return isinstance(module, Aggregator) and module.weights_over != "ranks"
+    return [pair for pair in found if pair.weights]
 
 
 def _weights(watched: Watched) -> np.ndarray | None:
@@ -133,10 +137,6 @@ def _weights(watched: Watched) -> np.ndarray | None:
             "the weights of %s (%s) cannot be shown: %s", watched.name, kind, error
         )
         return None
-
-
-def _differ(weight_KN: np.ndarray) -> bool:
-    return bool(np.ptp(weight_KN, axis=1).max() > 1e-4 * np.abs(weight_KN).max())
 
 
 @contextmanager
@@ -248,8 +248,8 @@ def attention_examples(
             words=pair.weights.get("text"),
             subwords=tuple(inputs.subwords(texts[pair.text], pair.batch)),
             nearest=tuple(nearest(pair.item)) if "visual" in pair.weights else (),
-            boxes=_of_all(boxes(item.id), elements),
-            seconds=_of_all(seconds(item.id), elements),
+            boxes=boxes(item.id, elements),
+            seconds=seconds(item.id, elements),
         )
         examples.append(example)
     if not examples:
@@ -273,11 +273,6 @@ def caption_attention(task: Any, model: RetrievalModel, split: str, score: Score
     return attention_examples(task, model, caption_pairs(pairs), split, items=items, **nearest)
 
 
-def _of_all(column_NC: np.ndarray | None, elements: int) -> np.ndarray | None:
-    """Return a column if it covers exactly these elements: a model may have read fewer than are stored."""
-    return column_NC if column_NC is not None and len(column_NC) == elements else None
-
-
 def backbone_of(store: FeatureStore | None, visual: Spec) -> Mapping[str, Any] | None:
     """Return the description of the backbone of image cells; see `AttentionExamples.backbone`.
 
@@ -291,15 +286,17 @@ def backbone_of(store: FeatureStore | None, visual: Spec) -> Mapping[str, Any] |
     return store.manifest.source.get("extractor", unknown)
 
 
-def column_of(store: FeatureStore | None, name: str) -> Callable[[str], np.ndarray | None]:
-    """Return a function from an image's or video's id to its column `(N, C)`, or to None without the column."""
-    if store is None or name not in store.columns:
-        return lambda id: None
-    column = store.column(name)
+def column_of(store: FeatureStore | None, name: str) -> Callable[[str, int], np.ndarray | None]:
+    """Return a function from the id of an image or video, and its number of elements N, to its column `(N, C)`.
 
-    def found(id: str) -> np.ndarray | None:
-        (row,) = column.find([id]).tolist()
-        return None if row < 0 else np.array(column[row])
+    It returns None without the column, and for another number of elements: a model may read fewer than are stored.
+    """
+    column = None if store is None or name not in store.columns else store.column(name)
+
+    def found(id: str, elements: int) -> np.ndarray | None:
+        row = -1 if column is None else int(column.find([id])[0])
+        column_NC = None if column is None or row < 0 else np.array(column[row])
+        return column_NC if column_NC is not None and len(column_NC) == elements else None
 
     return found
 

@@ -170,7 +170,10 @@ def evaluate_protocol(
     Raises:
         InputError: the split has the wrong size, captions are out of order, an item has no caption, or a score is NaN.
     """
-    owner_T = _in_order(owner_T)
+    owner_T = np.asarray(owner_T)
+    if (drop_T := np.diff(owner_T) < 0).any():
+        at = int(drop_T.argmax()) + 1
+        raise InputError(f"caption {at} belongs to an earlier item than caption {at - 1}: sort them by item")
     items = min(n_items, protocol.first or n_items)
     if items < n_items:
         owner_T = owner_T[: np.searchsorted(owner_T, items)]
@@ -204,14 +207,6 @@ def evaluate_protocol(
         ties=sum(i2t.tied + t2i.tied for i2t, t2i in ranked),
         chance=_mean(chance),
     )
-
-
-def _in_order(owner_T: np.ndarray) -> np.ndarray:
-    owner_T = np.asarray(owner_T)
-    if np.any(np.diff(owner_T) < 0):
-        at = int(np.argmax(np.diff(owner_T) < 0)) + 1
-        raise InputError(f"caption {at} belongs to an earlier item than caption {at - 1}: sort them by item")
-    return owner_T
 
 
 def _mean(folds: Sequence[dict[str, float]]) -> dict[str, float]:

@@ -35,7 +35,7 @@ from polypool.tasks.scoring.metric_specs import EXTENDED, MAP_AT_R
 from polypool.tasks.scoring.metrics import Positives, chance_recall, in_places, rank_queries
 from polypool.tasks.scoring.scores import PairsScore
 
-_PRECISION_CHUNK = 1 << 22  # scores whose precision is found at a time
+_CHUNK = 1 << 22  # scores per block
 
 
 def precision_at_r(
@@ -51,7 +51,7 @@ def precision_at_r(
     Returns:
         `(A,)` float64 in [0, 1], twice, and `(A,)` bool.
     """
-    step = max(1, _PRECISION_CHUNK // score_AG.shape[1])
+    step = max(1, _CHUNK // score_AG.shape[1])
     parts = [
         _precision(score_AG[start : start + step], positives, start, total_A[start : start + step])
         for start in range(0, len(score_AG), step)
@@ -137,7 +137,6 @@ def chance_precision(positives: Positives, total_A: np.ndarray) -> tuple[float, 
 
 
 DIRECTIONS = ("i2t", "t2i")
-_CHUNK = 1 << 22  # scores that are computed at a time
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -321,16 +320,16 @@ def false_negatives(
         result: of a split.
         image_ids, caption_ids, texts: of its images and captions, in order.
     """
-    with StringIO(newline="") as file:
-        rows = csv.writer(file)
-        rows.writerow(("direction", "query", "found", "caption"))
-        for direction, wrong_Q in result.false_negative_Q.items():
-            for query in wrong_Q.nonzero()[0].tolist():
-                found = int(result.first_Q[direction][query])
-                image, caption = (query, found) if direction == "i2t" else (found, query)
-                ids = image_ids[image], caption_ids[caption]
-                rows.writerow((direction, *(ids if direction == "i2t" else ids[::-1]), texts[caption]))
-        return file.getvalue().encode()
+    rows = []
+    for direction, wrong_Q in result.false_negative_Q.items():
+        for query in wrong_Q.nonzero()[0].tolist():
+            first = int(result.first_Q[direction][query])
+            image, caption = (query, first) if direction == "i2t" else (first, query)
+            ids = image_ids[image], caption_ids[caption]
+            rows.append((direction, *(ids if direction == "i2t" else ids[::-1]), texts[caption]))
+    file = StringIO(newline="")
+    csv.writer(file).writerows([("direction", "query", "found", "caption"), *rows])
+    return file.getvalue().encode()
 
 
 def _holds(positives: Positives, query_A: np.ndarray, item_A: np.ndarray) -> np.ndarray:

@@ -69,8 +69,8 @@ def uniformity(visual: Tensor, text: Tensor) -> dict[str, float]:
     """
     visual_ND, text_GD = _elements(visual), _elements(text)
     n, g = len(visual_ND), len(text_GD)
-    among_visual, among_text = _among(visual_ND), _among(text_GD)
-    joint = among_visual + among_text + _between(visual_ND, text_GD)
+    among_visual, among_text = _total(visual_ND, visual_ND), _total(text_GD, text_GD)
+    joint = among_visual + among_text + _total(visual_ND, text_GD)
     return {
         "visual": _log_mean(among_visual, math.comb(n, 2)),
         "text": _log_mean(among_text, math.comb(g, 2)),
@@ -82,25 +82,15 @@ def _log_mean(total: float, pairs: int) -> float:
     return math.log(total / pairs) if pairs else math.nan
 
 
-def _among(x_ND: Tensor) -> float:
-    """Sum exp(-2 d^2) over the unordered pairs of different rows."""
-    rows = max(1, _CHUNK // max(1, len(x_ND)))
-    starts = range(0, len(x_ND), rows)
-    return sum(
-        float(_potential(x_ND[i : i + rows], x_ND[i:]).triu_(1).sum(dtype=torch.double)) for i in starts
-    )
-
-
-def _between(x_ND: Tensor, y_MD: Tensor) -> float:
-    """Sum exp(-2 d^2) over the pairs of a row of one and a row of the other."""
-    rows = max(1, _CHUNK // max(1, len(y_MD)))
-    starts = range(0, len(x_ND), rows)
-    return sum(float(_potential(x_ND[i : i + rows], y_MD).sum(dtype=torch.double)) for i in starts)
-
-
-def _potential(x_RD: Tensor, y_CD: Tensor) -> Tensor:
-    square_RC = x_RD.square().sum(1)[:, None] + y_CD.square().sum(1) - 2 * x_RD @ y_CD.T
-    return square_RC.clamp_(min=0).mul_(-2).exp_()
+def _total(x_ND: Tensor, y_MD: Tensor) -> float:
+    """Sum exp(-2 d^2) over the pairs of a row of one and a row of the other; within one, over its pairs of rows."""
+    rows, total = max(1, _CHUNK // max(1, len(y_MD))), 0.0
+    for start in range(0, len(x_ND), rows):
+        x_RD, y_CD = x_ND[start : start + rows], y_MD[start:] if y_MD is x_ND else y_MD
+        square_RC = x_RD.square().sum(1)[:, None] + y_CD.square().sum(1) - 2 * x_RD @ y_CD.T
+        potential_RC = square_RC.clamp_(min=0).mul_(-2).exp_()
+        total += float((potential_RC.triu_(1) if y_MD is x_ND else potential_RC).sum(dtype=torch.double))
+    return total
 
 
 def circular_variance(embedding_BKD: Tensor) -> Tensor:

@@ -120,20 +120,11 @@ def _plain(record: Any) -> dict[str, Any]:
     }
 
 
-# Records by type and text, which is the same in thousands of runs.
-_READ: dict[tuple[Any, str | bytes], Any] = {}
-
-
 def _read(kind: Any, text: str | bytes, *, where: str) -> Any:
-    if (kind, text) not in _READ:
-        _READ[kind, text] = from_plain(kind, _parsed(text, where), where=where)
-    return _READ[kind, text]
-
-
-def _parsed(text: str | bytes, where: str) -> Any:
     try:
-        return json.loads(text)
+        values = json.loads(text)
     except (ValueError, RecursionError) as error:  # ValueError alone: a number of over 4,300 digits
         raise InputError(
             f"{where} is no JSON: {error}; score the run again with `polypool evaluate`"
         ) from None
+    return from_plain(kind, values, where=where)

@@ -42,7 +42,7 @@ def drawn(
 
 @pytest.mark.parametrize(("seed", "chunk"), [(0, 1 << 22), (1, 20)])
 def test_equal_scores_are_in_random_order(monkeypatch, seed, chunk):
-    monkeypatch.setattr(extended, "_PRECISION_CHUNK", chunk)
+    monkeypatch.setattr(extended, "_CHUNK", chunk)
     rng = np.random.default_rng(seed)
     score_AG = rng.integers(0, 3, (12, 6)).astype(np.float32)
     right, positives, total_A = drawn(seed, queries=12, gallery=6, most=5)
