@@ -57,7 +57,7 @@ class Aggregator(nn.Module, ABC):
     num_embeddings: int | None = 1
     """Number of vectors K per set; None where it depends on the set (at most its size)."""
     makes: Literal["vectors", "distribution"] = "vectors"
-    """"vectors": points, each of which may be normalised; "distribution": the mean and the natural logarithm of the
+    """"vectors": points that may be normalised one by one; "distribution": the mean and the natural logarithm of the
     variance of a diagonal Gaussian. Then `num_embeddings` is 2, and the mean alone may be normalised."""
     width: int | None = None
     """Width of the vectors; None if equal to the width of the elements."""
@@ -143,17 +143,17 @@ class Aggregator(nn.Module, ABC):
             raise InputError(f'{name}.context must be "none", "set" or "vector", not {self.context!r}')
         if self.context == "none":
             if context is not None:
-                raise InputError(f"{name} looks at no other modality; leave out the context")
+                raise InputError(f"{name} takes no context; remove it")
             return
         if not isinstance(context, Context):
             parts = "x_BMC, mask_BM" if self.context == "set" else "x_BC"
             raise InputError(
-                f"{name} looks at a {self.context} of the other modality; give it context=Context({parts}), not "
-                f"{'nothing' if context is None else type(context).__name__}"
+                f"{name} needs a {self.context} of the other modality: pass context=Context({parts}), not "
+                f"{'None' if context is None else type(context).__name__}"
             )
         if self.context == "set":
             if context.mask is None:
-                raise InputError(f"the context of {name} is a set, so it needs a mask")
+                raise InputError(f"the context of {name} is a set and needs a mask")
             check_sets(context.x, context.mask)
         elif context.mask is not None or context.x.dim() != 2 or not context.x.is_floating_point():
             raise InputError(
@@ -162,8 +162,8 @@ class Aggregator(nn.Module, ABC):
             )
         if not context.all_pairs and context.x.shape[0] != sets:
             raise InputError(
-                f"{sets} sets and {len(context.x)} contexts cannot be matched one by one; give as many of both, or "
-                "Context(..., all_pairs=True) for every set with every context"
+                f"{sets} sets and {len(context.x)} contexts; pass one context per set, or Context(..., all_pairs=True) "
+                "for every set with every context"
             )
 
     def _check_global_feature(self, sets: int, global_feature_BS: Tensor | None) -> None:
@@ -171,7 +171,7 @@ class Aggregator(nn.Module, ABC):
             return
         name = type(self).__name__
         if not self.takes_global_feature:
-            raise InputError(f"{name} has no place for a global feature; leave it out")
+            raise InputError(f"{name} takes no global feature; remove it")
         if global_feature_BS.dim() != 2 or global_feature_BS.shape[0] != sets:
             raise InputError(
                 f"the global feature of {name} has shape {tuple(global_feature_BS.shape)}, expected a vector for each "
@@ -226,7 +226,7 @@ def one_vector_aggregator(spec: str, dim: int, *, parameter: str) -> Aggregator:
     aggregator: Aggregator = AGGREGATORS.build(spec, dim)
     if aggregator.num_embeddings != 1 or aggregator.context != "none":
         raise InputError(
-            f"{parameter}={spec} does not make one vector of a set alone; choose one such as mean, max or gpo"
+            f"{parameter}={spec} does not return one vector per set without a context; choose one such as mean or gpo"
         )
     return aggregator
 

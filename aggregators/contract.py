@@ -51,7 +51,7 @@ def aggregator_checks(module: Aggregator, dim: int) -> list[Check]:
 
 
 SIZES = [5, 1, 9, 5]
-MANY = 32  # more elements than any set that is drawn, pads among them
+MANY = 32  # more than the elements and padding of any random set
 
 
 def _shape(module: Aggregator, draw: Draw, width: int) -> None:
@@ -80,7 +80,7 @@ def _vectors(module: Aggregator, inputs: Inputs, *, seed: int = 0) -> Tensor:
 
 
 def _random(module: Aggregator, inputs: Inputs) -> bool:
-    """Whether random numbers change the result, such as dropout in training; then sets of another shape draw others."""
+    """Whether random numbers, such as dropout in training, change the result; sets of another shape draw others."""
     return module.training and not torch.equal(_vectors(module, inputs), _vectors(module, inputs, seed=1))
 
 
@@ -109,14 +109,14 @@ def _hooks(module: Aggregator, draw: Draw, width: int) -> None:
 def _context(module: Aggregator, draw: Draw, width: int) -> None:
     inputs = draw(SIZES)
     if module.context == "none":
-        wrong, what = replace(inputs, context=Context(inputs.x_BND, inputs.mask_BN)), "is not refused"
+        wrong, what = replace(inputs, context=Context(inputs.x_BND, inputs.mask_BN)), "an unexpected context"
     else:
-        wrong, what = replace(inputs, context=None), "may be missing"
+        wrong, what = replace(inputs, context=None), "a missing context"
     try:
         wrong.pool(module)
     except InputError:
         return
-    raise AssertionError(f"a context {what}")
+    raise AssertionError(f"{what} is not refused")
 
 
 def _some(contexts: Context, index: slice | list[int]) -> Context:
@@ -135,14 +135,16 @@ def _all_pairs(module: Aggregator, draw: Draw, width: int) -> None:
         for name, part, every in zip(
             Pooled._fields, replace(inputs, context=one).pool(module), together, strict=True
         ):
-            assert (part is None) == (every is None), f"all pairs and matched ones do not both have {name}"
+            assert (part is None) == (every is None), (
+                f"{name} is None either for all pairs or for single pairs"
+            )
             if part is not None and every is not None:
                 expected = (len(SIZES), 3, *part.shape[1:])
                 assert every.shape == expected, (
                     f"{name} of all pairs have shape {tuple(every.shape)}, expected {expected}"
                 )
                 torch.testing.assert_close(
-                    every[:, g], part, msg=f"{name} of all pairs are not those of each pair"
+                    every[:, g], part, msg=f"{name} of all pairs differ from single pairs"
                 )
 
 
@@ -167,9 +169,7 @@ def _weights(module: Aggregator, draw: Draw, width: int) -> None:
     assert weight.shape in expected, f"the weights have shape {tuple(weight.shape)}, expected {expected}"
     assert weight.isfinite().all(), "the weights are not finite"
     weight = weight.transpose(1, 2) if over == "embeddings" else weight
-    assert over == "ranks" or (weight[~inputs.mask_BN] == 0).all(), (
-        "an element that is not there has a weight"
-    )
+    assert over == "ranks" or (weight[~inputs.mask_BN] == 0).all(), "a padding element has a weight"
     if module.training:  # batch mates may change its statistics
         return
     for i, size in enumerate(SIZES):
@@ -206,7 +206,7 @@ def _batch_mates(module: Aggregator, draw: Draw, width: int) -> None:
 
 
 def _single_element(module: Aggregator, draw: Draw, width: int) -> None:
-    assert _vectors(module, draw([1])).isfinite().all(), "a set of one element gives no finite result"
+    assert _vectors(module, draw([1])).isfinite().all(), "the result for one element is not finite"
 
 
 def _order(module: Aggregator, draw: Draw, width: int) -> None:
@@ -270,11 +270,11 @@ def _averages(module: Aggregator, draw: Draw, width: int) -> None:
         return
     inputs = draw(SIZES)
     before = inputs.map(lambda x, mask: (3.0 * x.roll(1, dims=-1) - 2.0, mask))
-    assert module.num_embeddings == 1, "averages are one vector a set"
+    assert module.num_embeddings == 1, "an average is one vector per set"
     torch.testing.assert_close(
         before.pool(module).vectors,
         3.0 * inputs.pool(module).vectors.roll(1, dims=-1) - 2.0,
-        msg="an affine map of the elements is not that of the vectors",
+        msg="pooling does not commute with an affine map",
     )
 
 
@@ -291,73 +291,73 @@ def _state(module: Aggregator, draw: Draw, width: int) -> None:
 
 CONTRACT = {
     _shape: (
-        "a vector of each set, or num_embeddings of them, all finite",
-        "return Pooled(vectors) with vectors (B, D), or (B, K, D) with num_embeddings = K, or None where sets have as "
-        "many as they need and zero vectors after them; where the width changes, set self.width; a mean and a "
-        'log-variance are (B, 2, D) with makes = "distribution" and num_embeddings = 2',
+        "finite vectors, num_embeddings per set",
+        "return Pooled(vectors) with vectors (B, D), or (B, K, D) with num_embeddings = K, or None for a number that "
+        "depends on the set, padded with zero vectors; set self.width if the width changes; a mean and a log-variance "
+        'are (B, 2, D) with makes = "distribution" and num_embeddings = 2',
     ),
     _hooks: (
         "forward hooks see every call",
-        "write forward and leave __call__ as it is; figures of weights are drawn from hooks",
+        "override forward, not __call__; figures of weights use hooks",
     ),
     _context: (
-        "a context is required where it is needed, and refused elsewhere",
-        'set context = "set" or "vector" where the other modality is needed, and take it as the keyword context',
+        "a missing or an unexpected context is an error",
+        'set context = "set" or "vector" if the other modality is needed, as the keyword argument context',
     ),
     _residual: (
-        "the residual, where there is one, is a vector for each embedding",
-        "return Pooled(vectors, residual=...) of shape (B, num_embeddings, D), or leave it out",
+        "the residual has a vector per embedding, or is None",
+        "return Pooled(vectors, residual=...) of shape (B, num_embeddings, D), or no residual",
     ),
     _no_sets: (
-        "no sets give no vectors, and change no statistics",
-        "leave __call__ as it is: forward is not called without sets",
+        "an empty batch gives no vectors and changes no statistics",
+        "do not override __call__: it skips forward for an empty batch",
     ),
     _padding: (
         "padding and values under the mask change nothing",
-        "fill values under the mask before elements meet: x_BND.masked_fill(~mask_BN[..., None], 0.0), or -inf "
+        "mask values before elements interact: x_BND.masked_fill(~mask_BN[..., None], 0.0), or -inf "
         "before a maximum",
     ),
     _batch_mates: (
         "batch mates change nothing",
-        "compute each set from its own elements alone, and nothing from the longest set's size",
+        "compute each set from its own elements only, independent of the longest set's size",
     ),
     _single_element: (
         "a set of one element gives finite numbers",
-        "divide by the number of real elements, and by no deviation that may be 0",
+        "divide by the number of real elements, and add a small number to standard deviations",
     ),
     _order: (
         "the order of elements changes nothing, unless symmetric = False",
-        "set symmetric = False where it should",
+        "set symmetric = False if order matters",
     ),
     _holes: (
         "holes in the mask change nothing",
         "number the elements by mask_BN.cumsum(1), not by their columns",
     ),
     _weights: (
-        "weights match weights_over, and depend on their set alone",
+        "weights match weights_over, and depend only on their set",
         "return Pooled(vectors, weights=...) of shape (B, N) or (B, N, D), or (B, num_embeddings, N) with "
-        'weights_over = "embeddings", or leave them out',
+        'weights_over = "embeddings", or no weights',
     ),
     _all_pairs: (
-        "all pairs give what each pair gives",
-        "where context.all_pairs, return (Q, G, ...) of every set with every context; where there is no faster way, "
-        "return pool_all_pairs(self.forward, x_BND, mask_BN, context)",
+        "all pairs are equal to each pair alone",
+        "with context.all_pairs, return (Q, G, ...) of every set with every context, for example with "
+        "pool_all_pairs(self.forward, x_BND, mask_BN, context)",
     ),
     _averages: (
-        "averages commute with an affine map of the elements, where averages = True",
-        "leave averages = False where weights depend on the elements, or do not sum to 1",
+        "with averages = True, pooling commutes with an affine map of the elements",
+        "set averages = False if weights depend on the elements or do not sum to 1",
     ),
     _low_precision: (
-        "float16 and bfloat16 give what float32 gives",
-        "make new tensors in the dtype of x_BND, and use torch.finfo(dtype).min instead of a large number",
+        "float16 and bfloat16 agree with float32",
+        "create tensors in the dtype of x_BND, and use torch.finfo(dtype).min instead of a large number",
     ),
     _gradients: (
         "gradients are right, reach every weight, and none flows into the padding",
-        "mask before a linear map and not only after it, use every weight, and detach nothing that is learned",
+        "mask before a linear map, not only after it; use every weight; detach nothing that is learned",
     ),
     _state: (
         "the state dict holds the whole module",
-        "keep what is learned in parameters and what is fixed in buffers",
+        "make learned tensors parameters and constants buffers",
     ),
 }
 """The rule that each assertion checks, and advice if it fails."""

@@ -47,18 +47,18 @@ def _share(members: Mapping[str, nn.Module], path: str) -> None:
     parent, _, last = path.rpartition(".")
     having = {name: model for name, model in members.items() if _has(model, path)}
     if len(having) < 2:
-        parts = ", ".join(sorted(_common(members))) or "nothing: no two models have a part in common"
+        parts = ", ".join(sorted(_common(members))) or "none: no two models have a module in common"
         raise InputError(
-            f"{path!r} is to be shared, and {' and '.join(having) or 'no task'} alone has it; leave it out of `share`, "
-            f"or choose among {parts}"
+            f"{path!r} cannot be shared: only {' and '.join(having) or 'no task'} has it; remove it from `share`, or "
+            f"choose among {parts}"
         )
     (first, model), *others = having.items()
     shared = model.get_submodule(path)
     for name, other in others:
         if differing := _difference(shared, other.get_submodule(path)):
             raise InputError(
-                f"{path!r} is to be shared, and that of {first} and of {name} are not alike: {differing}; give both "
-                "the same settings, or leave it out of `share`"
+                f"{path!r} cannot be shared: it differs between {first} and {name}: {differing}; give both the same "
+                "settings, or remove it from `share`"
             )
         setattr(other.get_submodule(parent), last, shared)
 
@@ -83,16 +83,16 @@ def _difference(one: nn.Module, other: nn.Module) -> str:
         return f"one is {type(one).__name__}, the other {type(other).__name__}"
     shapes = [{name: tuple(x.shape) for name, x in each.state_dict().items()} for each in (one, other)]
     for name in sorted({*shapes[0]} | {*shapes[1]}):
-        first, second = (of.get(name, "not there") for of in shapes)
+        first, second = (of.get(name, "missing") for of in shapes)
         if first != second:
             return f"{name} is {first} and {second}"
     return ""
 
 
 PROTOCOL = "joint"
-# The mean over tasks of the deciding metric of each, where chance is 0 and the best possible 100.
+# The mean over tasks of their primary metrics, each scaled to 0 for chance and 100 for the best possible value.
 MEAN = Metric(name="mean", best=100.0, chance=0.0, unit="%")
-# By paths of modules, the settings that say what is there.
+# The setting of a run that determines the module at a path.
 _OF_ENCODER = {"text": "text", "text.encoder": "text", "visual": "visual", "visual.encoder": "visual"}
 
 
@@ -140,7 +140,7 @@ class Joint(TaskAdapter, Chunked, CollapseCheck):
                 f"task's spec weights of {', '.join(weights) or 'none'}; a recipe such as mini_dinov2_joint shows both"
             )
         if wrong := [f"{name}={weight:g}" for name, weight in weights.items() if not weight > 0]:
-            raise InputError(f"weights are above 0, not {', '.join(wrong)}; leave the task out instead")
+            raise InputError(f"weights are above 0, not {', '.join(wrong)}; remove the task instead")
         _check_protocol(run.protocol)
         self.run, self.weights = run, weights
         self.share = [path for path in (part.strip() for part in share.split(",")) if path]
@@ -162,8 +162,8 @@ class Joint(TaskAdapter, Chunked, CollapseCheck):
             specs = {getattr(of, setting) for of in runs.values()} if setting else set()
             if len(specs) > 1:
                 raise InputError(
-                    f"{path!r} is to be shared, and the tasks have different ones: {', '.join(sorted(specs))}; give "
-                    f"all the same --{setting}, or leave it out of `share`"
+                    f"{path!r} cannot be shared: the tasks have {', '.join(sorted(specs))}; give all the same "
+                    f"--{setting}, or remove it from `share`"
                 )
 
     def _share_words(self) -> None:
@@ -257,8 +257,8 @@ class Joint(TaskAdapter, Chunked, CollapseCheck):
             share = metric.chance_normalised(evaluation.metrics.get(metric.name, float("nan")))
             if not -float("inf") < share < float("inf"):
                 raise InputError(
-                    f"{name}: {metric.name} has the best value {metric.best} and the chance level {metric.chance}, so "
-                    "no mean over tasks can be taken; the task must know both, and its split have answers"
+                    f"{name}: {metric.name} cannot be normalised for the mean over tasks: best value {metric.best}, "
+                    f"chance level {metric.chance}; both must be known, and the split needs answers"
                 )
             shares.append(share)
         named = {
@@ -299,6 +299,6 @@ def _of_task(name: str, logged: Mapping[str, float]) -> dict[str, float]:
 def _check_protocol(protocol: str) -> None:
     if protocol != PROTOCOL:
         raise InputError(
-            f"tasks that are trained together are scored by the protocol {PROTOCOL!r}, each by its own, not by "
+            f"joint runs are scored under the protocol {PROTOCOL!r}, each task under its own protocol, not under "
             f"{protocol!r}"
         )

@@ -13,7 +13,7 @@ from polypool.infra.errors import InputError
 from polypool.infra.registry import Registry
 
 _GIVEN = {"dim", "assets", "run"}
-"""Arguments that no spec sets: the width of elements, what a checkpoint holds, the run."""
+"""Arguments that no spec sets: the width of elements, assets of a checkpoint, the run."""
 
 
 def prose_of(part: Any) -> str:

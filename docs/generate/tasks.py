@@ -24,7 +24,7 @@ from polypool.tasks.scoring.protocols import PROTOCOLS
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """A recipe by its name: the first line of its docstring, and the runs that it trains (those of an ensemble)."""
+    """A recipe by its name: the first line of its docstring, and the runs that it trains, several for an ensemble."""
 
     name: str
     about: str

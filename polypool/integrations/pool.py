@@ -9,27 +9,27 @@ from polypool.aggregators.aggregator import one_vector_aggregator
 
 
 class Pool(nn.Module):
-    """An aggregator that makes one vector of each set.
+    """An aggregator that returns one vector per set.
 
-    In a vision transformer of timm it stands for `global_pool`, and pools the patches without the class token::
+    In a vision transformer of timm it replaces `global_pool`, and pools the patches without the class token::
 
         model = timm.create_model("vit_small_patch14_dinov2", num_classes=10)
         model.attn_pool = Pool("gpo", model.embed_dim)
 
     Attributes:
-        aggregator: what pools.
+        aggregator: the aggregator.
         width: of the vectors.
     """
 
     def __init__(self, spec: str, dim: int) -> None:
-        """Build the aggregator that a spec names.
+        """Build the aggregator of a spec.
 
         Args:
             spec: of a registered aggregator, such as `gpo` or `kmax(k=5)`.
             dim: width of the elements.
 
         Raises:
-            InputError: no such aggregator, or it does not make one vector of a set alone.
+            InputError: an unknown aggregator, or one that does not return one vector per set.
         """
         super().__init__()
         self.aggregator = one_vector_aggregator(spec, dim, parameter="spec")
@@ -40,7 +40,7 @@ class Pool(nn.Module):
 
         Args:
             x_BND: the sets' elements.
-            mask_BN: which are real, bool or not 0; all where None.
+            mask_BN: True or not 0 for real elements; all are real if None.
         """
         if mask_BN is None:
             mask_BN = torch.ones(x_BND.shape[:2], dtype=torch.bool, device=x_BND.device)

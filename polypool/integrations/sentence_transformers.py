@@ -15,27 +15,27 @@ with needed("integrations"):
 
 
 class Pooling(Module):
-    """Pools the tokens of a transformer; trained, saved, loaded and pushed with the model that it is a module of::
+    """Pools the tokens of a transformer; trained, saved, loaded and pushed as a module of the model::
 
         transformer = Transformer("sentence-transformers/all-MiniLM-L6-v2")
         pooling = Pooling("gpo", transformer.get_embedding_dimension())
         model = SentenceTransformer(modules=[transformer, pooling])
 
-    A saved model names this class in its `modules.json`: who loads it needs polypool, too, and says so with
+    A saved model names this class in its `modules.json`, so loading it needs polypool, and
     `SentenceTransformer(path, trust_remote_code=True)`, as for every module of another package.
     """
 
     def __init__(self, spec: str, dim: int) -> None:
-        """Build the aggregator that a spec names, for tokens of a width; see `Pool`."""
+        """Build the aggregator of a spec for tokens of a width; see `Pool`."""
         super().__init__()
         self.spec, self.dim = spec, dim
         self.config_keys = ["spec", "dim"]
         self.pool = Pool(spec, dim)
 
     def forward(self, features: dict[str, Any], **_: Any) -> dict[str, Any]:
-        """Add the `sentence_embedding` of the `token_embeddings`, of which `attention_mask` tells the real ones."""
+        """Add `sentence_embedding`, pooled from `token_embeddings` where `attention_mask` is not 0."""
         if "cu_seq_lens_q" in features:
-            raise InputError("the tokens are of one flat sequence; load the transformer without unpadding")
+            raise InputError("the tokens are one flat sequence; load the transformer without unpadding")
         tokens_BND: Tensor = features["token_embeddings"]
         return features | {"sentence_embedding": self.pool(tokens_BND, features.get("attention_mask"))}
 
@@ -54,7 +54,7 @@ class Pooling(Module):
 
         Args:
             model_name_or_path: folder or repository.
-            at: what sentence-transformers gives: `subfolder`, `revision`, `token` and others.
+            at: keyword arguments of sentence-transformers, such as `subfolder`, `revision` and `token`.
         """
         where = {
             name: at[name]

@@ -458,7 +458,7 @@ _WIDTH = 12
 def random_run(task: str, folder: Path) -> Run:
     """Write a random corpus into a folder, and return a run of the task on its captions or questions.
 
-    A task that accepts neither gets the run on captions, and reports itself what it needs.
+    A task that accepts neither gets the run on captions; its own error then names the missing data.
     """
     rng, source = np.random.default_rng(0), {"random": "corpus"}
     noun_F = rng.normal(size=(len(_NOUNS), _WIDTH))

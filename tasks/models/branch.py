@@ -30,17 +30,17 @@ class Branch(nn.Module):
         super().__init__()
         if encoder.global_width and not aggregator.takes_global_feature:
             raise InputError(
-                f"the encoder {type(encoder).__name__} makes a set and a global feature of it, and the aggregator "
-                f"{type(aggregator).__name__} has no place for a global feature; choose one that has, such as slots or "
-                "pie, or an encoder that makes a set alone"
+                f"the encoder {type(encoder).__name__} returns a global feature, which the aggregator "
+                f"{type(aggregator).__name__} does not take; choose an aggregator such as slots or pie, or another "
+                "encoder"
             )
         self.encoder = encoder
         self.aggregator = aggregator
         if encoder.global_width not in (0, self.width):
             raise InputError(
-                f"the encoder {type(encoder).__name__} makes a global feature of width {encoder.global_width}, and the "
-                f"aggregator {type(aggregator).__name__} vectors of width {self.width}, which are added to it: give "
-                f"the aggregator width={encoder.global_width}"
+                f"the encoder {type(encoder).__name__} returns a global feature of width {encoder.global_width}, to "
+                f"which the aggregator {type(aggregator).__name__} adds vectors of width {self.width}: give the "
+                f"aggregator width={encoder.global_width}"
             )
 
     @property
@@ -90,8 +90,8 @@ def refuse_distributions(aggregator: Aggregator, model: str) -> None:
     """
     if aggregator.makes != "vectors":
         raise InputError(
-            f"the aggregator {type(aggregator).__name__} makes distributions, a mean and a log-variance, and {model} "
-            "takes vectors; choose one that makes these, such as gpo or mean"
+            f"the aggregator {type(aggregator).__name__} returns distributions, a mean and a log-variance, and {model} "
+            "needs vectors; choose an aggregator such as gpo or mean"
         )
 
 
@@ -103,12 +103,12 @@ def refuse_global_feature(encoder: Encoder, model: str, *, others: str) -> None:
     """
     if encoder.global_width:
         raise InputError(
-            f"the encoder {type(encoder).__name__} makes a set and a global feature of it, and {model} has no place "
-            f"for a global feature; choose one that makes a set alone, such as {others}"
+            f"the encoder {type(encoder).__name__} returns a global feature, which {model} does not take; choose an "
+            f"encoder such as {others}"
         )
 
 
-def check_widths(visual: int, text: int, why: str = "to look at each other they need the same width") -> None:
+def check_widths(visual: int, text: int, why: str = "cross-attention needs the same width") -> None:
     """Check that two encoders whose elements are compared have the same width.
 
     Raises:
@@ -116,7 +116,7 @@ def check_widths(visual: int, text: int, why: str = "to look at each other they 
     """
     if visual != text:
         raise InputError(
-            f"the visual encoder makes elements of width {visual} and the text encoder of {text}; {why}"
+            f"the visual encoder returns elements of width {visual} and the text encoder of {text}; {why}"
         )
 
 
@@ -130,8 +130,8 @@ def look_at_each_other(*branches: Branch) -> bool:
         aggregator, source = branch.aggregator, other.aggregator
         if aggregator.context == "vector" and (source.context != "none" or source.num_embeddings != 1):
             raise InputError(
-                f"the aggregator {type(aggregator).__name__} looks at one vector of the other modality, and "
-                f"{type(source).__name__} makes none of that modality alone; choose one there such as mean or gpo"
+                f"the aggregator {type(aggregator).__name__} needs one vector of the other modality, which "
+                f"{type(source).__name__} does not return; choose an aggregator there such as mean or gpo"
             )
     return any(branch.aggregator.context != "none" for branch in branches)
 

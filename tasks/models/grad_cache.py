@@ -103,7 +103,7 @@ class _Side:
                 if whole.grad is not None and leaf.requires_grad:
                     sizes = (slice(size) for size in (None, *shape[1:]))
                     products.append((leaf * whole.grad[start : starts[number]][tuple(sizes)]).sum())
-            if not products:  # nothing here is trained
+            if not products:  # this side is frozen
                 return
             yield PartialLoss(loss=sum(products[1:], products[0]))
 
@@ -114,8 +114,8 @@ class _Side:
         if not any(_shape(leaf) for leaf in leaves):
             name = getattr(self._encode, "__qualname__", self._encode)
             raise InputError(
-                f"{name} returned {type(encoded).__name__}, of which --optim.chunk keeps nothing: "
-                "it takes tensors, and tuples, named tuples, lists and dicts of them"
+                f"{name} returned {type(encoded).__name__} without tensors; --optim.chunk supports tensors, and "
+                "tuples, named tuples, lists and dicts of them"
             )
         return leaves, spec
 

@@ -1,4 +1,4 @@
-"""Nested sets of vectors, of which evaluation can compare only the first ones.
+"""Nested sets of vectors: evaluation can compare only the first ones.
 
 Xiao et al., "MetaEmbed: scaling multimodal retrieval at test-time with flexible late interaction", ICLR 2026
 (matryoshka multi-vector retrieval).
@@ -47,14 +47,14 @@ class Matryoshka(DualEncoder):
         sizes = _ascending(vectors)
         if look_at_each_other(visual, text):
             raise InputError(
-                "the model 'matryoshka' encodes each side alone, and an aggregator looks at the other; choose one that "
-                "does not, such as --aggregator 'map(k=16)'"
+                "the model 'matryoshka' encodes each side separately, and an aggregator needs the other side; choose "
+                "another, such as --aggregator 'map(k=16)'"
             )
         if min(counts) == 0 or max(counts) < 2 or sizes[-1] > max(counts):
             raise InputError(
-                f"the model 'matryoshka' compares the first {vectors} vectors of each set, and the aggregators make "
-                f"{counts[0] or 'any number'} of an image or video and {counts[1] or 'any number'} of a text: choose "
-                "one that makes a fixed number, such as --aggregator 'map(k=16)', and smaller groups"
+                f"the model 'matryoshka' compares the first {vectors} vectors of each set, and the aggregators return "
+                f"{counts[0] or 'any number'} per image or video and {counts[1] or 'any number'} per text: choose an "
+                "aggregator with more, such as --aggregator 'map(k=16)', or smaller groups"
             )
         super().__init__(visual, text, similarity, parts.objective(), parts.regularisers())
         self.groups = tuple(size for size in sizes if size < max(counts))

@@ -119,15 +119,14 @@ class Parts:
         run, (visual, text) = self.run, self.branches()
         if visual.width != text.width:
             raise InputError(
-                f"{run.visual!r} with {run.aggregator!r} makes embeddings of width {visual.width}, and {run.text!r} "
-                f"with {run.text_aggregator or run.aggregator!r} of {text.width}; they meet in one space: give both "
-                "the same width"
+                f"{run.visual!r} with {run.aggregator!r} gives embeddings of width {visual.width}, and {run.text!r} "
+                f"with {run.text_aggregator or run.aggregator!r} of {text.width}; give both the same width"
             )
         similarity = self.similarity(visual.aggregator, text.aggregator, width=visual.width)
         if run.regularisers and None in {side.aggregator.num_embeddings for side in (visual, text)}:
             raise InputError(
-                f"the regularisers {', '.join(run.regularisers)} look at sets of one size, and {run.aggregator!r} or "
-                f"{run.text_aggregator or run.aggregator!r} makes sets of any; leave the regularisers out"
+                f"the regularisers {', '.join(run.regularisers)} need sets of one size, and {run.aggregator!r} or "
+                f"{run.text_aggregator or run.aggregator!r} returns sets of any size; remove the regularisers"
             )
         return visual, text, similarity
 
@@ -177,8 +176,8 @@ def _makes_distributions(run: Run, visual: Aggregator, text: Aggregator) -> bool
     made = {visual.makes: run.aggregator, text.makes: run.text_aggregator or run.aggregator}
     if len(made) == 2:
         raise InputError(
-            f"{made['distribution']!r} makes distributions and {made['vectors']!r} vectors, and the two cannot be "
-            "compared; choose one that makes distributions on both sides (--aggregator, --text-aggregator), such as "
+            f"{made['distribution']!r} returns distributions and {made['vectors']!r} vectors, which cannot be "
+            "compared; choose an aggregator of distributions for both sides (--aggregator, --text-aggregator), such as "
             "'probabilistic(mean=mean)'"
         )
     return "distribution" in made
@@ -205,7 +204,7 @@ def retrieval_model(run: Run, parts: Parts) -> RetrievalModel:
     if run.model:
         if run.cross:
             raise InputError(
-                f"the model {run.model!r} has no place for the cross-modal encoder {run.cross!r}"
+                f"the model {run.model!r} takes no cross-modal encoder; remove --cross {run.cross!r}"
             )
         return MODELS.build(run.model, parts)
     *branches, similarity = parts.both_sides()

@@ -113,16 +113,15 @@ class RetrievalModel(nn.Module, ABC):
         self.regularisers = nn.ModuleList(terms)
         if terms and not self.has_embeddings:
             raise InputError(
-                f"the regularisers {', '.join(term.name for term in terms)} look at embeddings of images "
-                f"and of captions, and {type(self).__name__} has none of one alone; leave the regularisers out "
-                "(--regularisers)"
+                f"the regularisers {', '.join(term.name for term in terms)} need separate embeddings of images and "
+                f"captions, which {type(self).__name__} does not have; remove them (--regularisers)"
             )
         for term in terms:
             if term.of_distributions != similarity.of_distributions:
                 kinds = ("vectors", "distributions (a mean and a log-variance)")
                 raise InputError(
-                    f"the regulariser {term.name} is of {kinds[term.of_distributions]}, and the embeddings are "
-                    f"{kinds[similarity.of_distributions]}; choose another aggregator, or leave the regulariser out "
+                    f"the regulariser {term.name} needs {kinds[term.of_distributions]}, and the embeddings are "
+                    f"{kinds[similarity.of_distributions]}; choose another aggregator, or remove the regulariser "
                     "(--regularisers)"
                 )
 

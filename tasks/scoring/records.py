@@ -25,7 +25,7 @@ ORIGIN = "_origin"
 """Ends the name of the tag with the origin of a feature store, see `polypool.infra.store.manifest.Manifest.origin`."""
 VERSION_TAG = "protocol_version."
 TRAINED_ON = "trained_on"
-"""Tag of a run that holds scores on other data than those of training: the data set of training."""
+"""Tag of a run with scores on other data than its training data: the name of the training data set."""
 FOLDER = "metrics"  # artifact folder of the descriptions of metrics
 QUERIES = "per_query"  # that of the results of single queries
 _DIGEST = "sha256:"

@@ -105,7 +105,7 @@ BAD = {
     "at least 1": """
         pie(k=0) | pie(hidden=0) | pie(width=-1) | slots(k=0) | slots(iterations=0) | slots(width=0)
     """,
-    "one vector": """
+    "one vector per set": """
         pie(global_feature=pie) | salad(global_feature=slots) | slots(global_feature=score_attention)
         slots(global_feature=slots)
     """,

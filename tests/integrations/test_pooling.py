@@ -20,7 +20,7 @@ def test_a_tensor_is_pooled_with_and_without_a_mask():
 
 @pytest.mark.parametrize("spec", ["late", "xpool", "map(k=2)", "probabilistic"])
 def test_other_than_one_vector_of_a_set_alone_is_refused(spec):
-    with pytest.raises(InputError, match="does not make one vector of a set alone"):
+    with pytest.raises(InputError, match="does not return one vector per set"):
         Pool(spec, 16)
 
 
