@@ -45,7 +45,7 @@ class JointModel(nn.Module):
 
 def _share(members: Mapping[str, nn.Module], path: str) -> None:
     parent, _, last = path.rpartition(".")
-    having = {name: model for name, model in members.items() if _has(model, path)}
+    having = {name: model for name, model in members.items() if path in dict(model.named_modules())}
     if len(having) < 2:
         parts = ", ".join(sorted(_common(members))) or "none: no two models have a module in common"
         raise InputError(
@@ -61,14 +61,6 @@ def _share(members: Mapping[str, nn.Module], path: str) -> None:
                 "settings, or remove it from `share`"
             )
         setattr(other.get_submodule(parent), last, shared)
-
-
-def _has(model: nn.Module, path: str) -> bool:
-    try:
-        model.get_submodule(path)
-    except AttributeError:
-        return False
-    return True
 
 
 def _common(members: Mapping[str, nn.Module]) -> set[str]:

@@ -65,9 +65,9 @@ def test_a_plug_ins_tests_can_run_the_checks_one_by_one(check):
 
 
 BROKEN = r"""
-    Summing         under the mask change nothing: more padding changes the result. To do: fill
+    Summing         under the mask change nothing: more padding changes the result. To do: mask
     Unbuilt         it is built: RuntimeError: no room for 8 \(.*broken_parts\.py, line \d+, which is `raise
-    Exits           all finite: SystemExit: 3 \(.*broken_parts\.py, line \d+, which is `raise
+    Exits           per set: SystemExit: 3 \(.*broken_parts\.py, line \d+, which is `raise
     Padded          under the mask change nothing: more padding changes the set. To do: mask
     Halfway         before_affine and its map .*: the map of before_affine differs
     Mates           batch mates change nothing: batch mates change

@@ -94,11 +94,8 @@ def kth_highest(x_VT: Tensor, k: Tensor, *, dim: int, spare_VT: Tensor) -> Tenso
         return x_VT.sort(dim=dim, descending=True).values.index_select(dim, k.view(1) - 1).squeeze(dim)
     x_BN = spare_VT.view(-1, x_VT.shape[dim]).copy_(x_VT if dim == 1 else x_VT.T).numpy()
     place = x_BN.shape[1] - int(k)
-    list(
-        _threads().map(
-            lambda rows: rows.partition(place, axis=1), np.array_split(x_BN, torch.get_num_threads())
-        )
-    )
+    parts = np.array_split(x_BN, torch.get_num_threads())
+    list(_threads().map(lambda rows_BN: rows_BN.partition(place, axis=1), parts))
     return torch.from_numpy(x_BN[:, place].copy())
 
 

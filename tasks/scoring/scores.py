@@ -32,9 +32,6 @@ class AllScores(Protocol):
 class PairsScore(Protocol):
     """A `Score` of a cross-encoder: it computes any subset of images and captions."""
 
-    def __call__(self, images: slice, captions: slice) -> Tensor:
-        """Return the scores of images against captions, a block `(images, captions)`."""
-
     def of_all(self, row_V: np.ndarray, column_T: np.ndarray) -> Tensor:
         """Return the scores of some images against some captions, `(V, T)`."""
 
@@ -42,9 +39,6 @@ class PairsScore(Protocol):
 @runtime_checkable
 class VectorsScore(Protocol):
     """A `Score` of embeddings that may be sets, which can be restricted to their first vectors."""
-
-    def __call__(self, images: slice, captions: slice) -> Tensor:
-        """Return the scores of images against captions, a block `(images, captions)`."""
 
     def first(self, k: int) -> Score:
         """Return the scores by the first `k` vectors of each set.

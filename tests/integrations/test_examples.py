@@ -18,8 +18,8 @@ def run(name: str, *words: object, shared: Path, folder: Path) -> str:
 
 
 def test_a_plain_loop_lowers_its_loss(shared, tmp_path):
-    losses = [float(line) for line in run("torch_loop.py", 6, shared=shared, folder=tmp_path).split()]
-    assert len(losses) == 6
+    losses = [float(line) for line in run("torch_loop.py", 4, shared=shared, folder=tmp_path).split()]
+    assert len(losses) == 4
     assert losses[-1] < losses[0]
 
 

@@ -52,26 +52,16 @@ def test_the_next_process_compiles_nothing(compiled, monkeypatch, tmp_path):
     assert sorts(monkeypatch, again)
 
 
-def test_another_type_source_processor_or_compiler_is_another_file(compiled, monkeypatch, tmp_path):
-    def files() -> int:
-        assert build(torch.float32)
-        return len([*(tmp_path / "polypool").iterdir()])
-
-    assert files() == 1
-    assert build(torch.float64)
-    assert files() == 2
+def test_the_cache_key_covers_type_source_processor_and_compiler(monkeypatch, tmp_path):
     source = tmp_path / "other.c"
     source.write_text(native.SOURCES[0].read_text() + "\n")
-    with monkeypatch.context() as patch:
-        patch.setattr(native, "SOURCES", (source, *native.SOURCES[1:]))
-        assert files() == 3
-    with monkeypatch.context() as patch:
-        patch.setattr(native, "processor", lambda: ["another"])
-        assert files() == 4
-    with monkeypatch.context() as patch:
-        patch.setenv("CC", "cc -g")
-        assert files() == 5
-    assert files() == 5
+    keys = {native._key(["cc", *flags]) for flags in ([], ["-g"], ["-DREAL=double"])}
+    for name, value in (("SOURCES", (source, *native.SOURCES[1:])), ("processor", lambda: ["another"])):
+        with monkeypatch.context() as patch:
+            patch.setattr(native, name, value)
+            keys.add(native._key(["cc"]))
+    assert len(keys) == 5
+    assert native._key(["cc"]) in keys
 
 
 @pytest.mark.parametrize("obstacle", ["no folder", "broken file", "no home"])

@@ -79,18 +79,6 @@ def test_sets_of_every_size_are_sorted_and_their_gradients_go_back(way, dtype):
         assert torch.equal(rank_ND[mask_N].gather(0, from_ND), rank_BN[0, :size, None].expand_as(from_ND))
 
 
-def test_nan_and_infinity_stay_in_their_channel(way):
-    x_BND, mask_BN = random_sets([4, 3], 3)
-    clean_BD = sorted_sum(x_BND, torch.full(mask_BN.shape, 0.25), mask_BN)
-    x_BND[0, 1, 0], x_BND[1, 2, 1], x_BND[1, 0, 2] = torch.nan, -torch.nan, -torch.inf
-    out_BD = sorted_sum(x_BND, torch.full(mask_BN.shape, 0.25), mask_BN)
-    assert out_BD[0, 0].isnan()
-    assert out_BD[1, 1].isnan()
-    assert out_BD[1, 2] == -torch.inf
-    for at in ((0, 1), (0, 2), (1, 0)):
-        torch.testing.assert_close(out_BD[at], clean_BD[at])
-
-
 def test_every_rank_gives_its_weight_to_one_element_whatever_the_values_are(way):
     values = [torch.nan, -torch.nan, torch.inf, -torch.inf, 0.0, -0.0, 1.0, 1.0, 5e-324, -1e308]
     draw = torch.Generator().manual_seed(0)
@@ -126,22 +114,15 @@ def test_many_threads_give_the_result_of_one(way):
         torch.testing.assert_close(other, found[0])
 
 
-def across(t):
-    """The same tensor, whose last two axes lie the other way round in memory."""
-    return t.transpose(-1, -2).contiguous().transpose(-1, -2)
-
-
 def test_the_layout_in_memory_does_not_matter(way):
     x_BND, mask_BN = random_sets([6, 4, 5], 5)
-    weight_BND = torch.rand(x_BND.shape)
-    found = []
-    for laid in (torch.clone, across):
-        x, weight, mask = laid(x_BND).requires_grad_(), laid(weight_BND).requires_grad_(), laid(mask_BN)
-        out_BD, sorted_BND = sorted_sum(x, weight, mask), sort_descending(x, mask)
-        loss = (out_BD * laid(weight_BND[:, 0])).sum() + (sorted_BND * laid(weight_BND)).sum()
-        found.append((out_BD, sorted_BND, *torch.autograd.grad(loss, (x, weight))))
-    for one, other in zip(*found, strict=True):
-        torch.testing.assert_close(one, other)
+    weight_BND, found = torch.rand(x_BND.shape), []
+    for lay in (torch.clone, lambda t: t.transpose(-1, -2).contiguous().transpose(-1, -2)):
+        x, weight, mask = lay(x_BND).requires_grad_(), lay(weight_BND).requires_grad_(), lay(mask_BN)
+        loss = (sorted_sum(x, weight, mask) * lay(weight_BND[:, 0])).sum()
+        loss = loss + (sort_descending(x, mask) * lay(weight_BND)).sum()
+        found.append((loss, *torch.autograd.grad(loss, (x, weight))))
+    torch.testing.assert_close(*found)
 
 
 def test_weights_beyond_the_size_of_a_set_count_for_nothing(way):

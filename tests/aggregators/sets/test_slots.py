@@ -27,8 +27,7 @@ def theirs_of(ours: str) -> str | None:
     return prefix and NAMES[prefix] + ours.removeprefix(prefix)
 
 
-@pytest.mark.parametrize("case", ["txt_nopad", "txt_alone1"])
-@pytest.mark.parametrize("padding", [0, 3])
+@pytest.mark.parametrize(("case", "padding"), [("txt_nopad", 0), ("txt_nopad", 3), ("txt_alone1", 3)])
 def test_the_recorded_numbers(golden, case, padding):
     z = np.load(golden / "dive_aggregation.npz", allow_pickle=False)
     module = Slots(12, **RECORDED).eval()

@@ -10,7 +10,7 @@ from polypool.aggregators.aggregator import Context
 from polypool.infra.registry import TASKS
 from polypool.tasks.inputs.pairs import Pairs
 from polypool.tasks.models.dual_encoder import SplitEmbeddings
-from polypool.tasks.scoring.attention_maps import attended, caption_pairs, nearest_captions, question_pairs
+from polypool.tasks.scoring.attention_maps import attended, caption_pairs, nearest_captions
 
 SLOTS = "slots(k=3, iterations=1, heads=2, head_width=4)"
 
@@ -70,18 +70,6 @@ def test_weights_of_channels_are_averaged_and_context_takes_part(tiny):
         assert weight_KN.shape[0] == 2
         np.testing.assert_allclose(it.weights["visual"], weight_KN, rtol=1e-5)
         np.testing.assert_allclose(it.weights["text"], weight_L[None], rtol=1e-5)
-
-
-def test_questions_are_attended_with_their_images(tiny):
-    adapter, model = built(tiny[1], aggregator="attention", text_aggregator="gpo")
-    model.eval()
-    data = adapter.data("test")
-    for it in attended(model, question_pairs(data, count=4)):
-        assert list(it.weights) == ["visual"]
-        visual, mask = data.visual.batch(data.image_Q[[it.item]], sample_B=np.array([0]), draw=None)
-        with torch.no_grad():
-            weight_N = model.visual.aggregator(*model.visual.encoder(visual, mask)).weights
-        np.testing.assert_allclose(it.weights["visual"], weight_N, rtol=1e-5)
 
 
 def test_an_evaluation_records_attention_when_it_is_called(tiny):

@@ -125,10 +125,6 @@ def test_ranks_and_metrics_are_those_of_the_rules_written_out():
 def test_an_item_outside_its_gallery_ranks_as_one_that_scores_0_unless_answers_score_below():
     case = Case()
     found = case.evaluate()
-    for direction in ("t2t", "i2i"):
-        np.testing.assert_array_equal(
-            found.rank_Q[direction], np.array(case.ranks(direction, self_score=0.0), float)
-        )
     case.score = Matrices(case.score.between_NG, case.score.images_NN - 2, case.score.captions_GG - 2)
     below = case.evaluate()
     for direction in ("t2t", "i2i"):
