@@ -9,7 +9,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
-from itertools import chain, compress, islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
 
@@ -99,11 +99,6 @@ class StoredCorpus(ABC):
         """Yield the faults of a row (`Skipped`, `Flagged`), then the row with its valid parts, if it has any."""
 
     @staticmethod
-    def distinct(row: Any, known: set[str]) -> Iterator[Any]:
-        """Yield a `Skipped` for each part whose id is `known`, then the row with the others, whose ids become known."""
-        yield row
-
-    @staticmethod
     @abstractmethod
     def key(row: Any) -> str:
         """Return the unique key of a row."""
@@ -167,7 +162,7 @@ class StoredCorpus(ABC):
     @classmethod
     def _usable(cls, rows: Iterable[Any], findings: Findings, *, images: str | Path) -> Iterator[Any]:
         """Yield the valid and new rows, and log all others."""
-        seen, known, splits = set[str](), set[str](), set[str]()
+        seen, splits = set[str](), set[str]()
         for entry in rows:
             for row in [entry] if isinstance(entry, Skipped | Flagged) else cls.clean(entry, images=images):
                 if isinstance(row, Skipped | Flagged):
@@ -184,11 +179,7 @@ class StoredCorpus(ABC):
                         f"over {_MOST_SPLITS} splits, such as {', '.join(sorted(splits)[:3])}; expected train, val and "
                         "test: is it the right column or field?"
                     )
-                for part in cls.distinct(row, known):
-                    if isinstance(part, Skipped):
-                        findings.add(part)
-                    else:
-                        yield part
+                yield row
 
     @classmethod
     def open(cls, folder: str | Path | Url) -> Self:
@@ -412,25 +403,6 @@ class Corpus(StoredCorpus):
             yield replace(row, captions=tuple(captions), caption_ids=tuple(ids[each] for each in kept if ids))
         else:
             yield Skipped(where=where, why="no captions", split=row.split)
-
-    @staticmethod
-    def distinct(row: Item, known: set[str]) -> Iterator[Item | Skipped]:
-        """Yield a `Skipped` for each caption whose id is taken, then the item without these captions."""
-        if not row.caption_ids:
-            yield row
-            return
-        fresh = list[bool]()
-        for id in row.caption_ids:
-            fresh.append(id not in known)
-            known.add(id)
-        for number in (number for number, new in enumerate(fresh, start=1) if not new):
-            why = "a caption whose id another one has; the first is kept"
-            yield Skipped(where=f"id {row.id}, caption {number}", why=why, part=True)
-        if any(fresh):
-            captions, ids = (tuple(compress(each, fresh)) for each in (row.captions, row.caption_ids))
-            yield replace(row, captions=captions, caption_ids=ids)
-        else:
-            yield Skipped(where=f"id {row.id}", why="no captions", split=row.split)
 
     @staticmethod
     def key(row: Item) -> str:

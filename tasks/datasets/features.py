@@ -80,7 +80,7 @@ def write_features(
         replaces=replaces,
         extends=extends,
     ) as writer:
-        with ColumnsWriter(folder, widths, source=source, extends=extends) as beside:
+        with ColumnsWriter(folder, widths, source=source, extends=extends) as columns:
             for entry in chain(skipped, [first], sets):
                 if isinstance(entry, Features) and entry.id in stored:
                     writer.note(Skipped(where=entry.where, why="a set that the store has", wanted=False))
@@ -88,7 +88,7 @@ def write_features(
                 if isinstance(entry, Skipped):
                     writer.note(entry)
                     continue
-                why = beside.offer(writer, entry.id, entry.x_ND, entry.columns, where=entry.where)
+                why = columns.offer(writer, entry.id, entry.x_ND, entry.columns, where=entry.where)
                 if why is None and entry.odd:
                     writer.note(Flagged(where=entry.where, why=entry.odd))
         return writer.close(statistics_of=training, tolerance=tolerance)
@@ -108,15 +108,15 @@ def _extended(source: dict[str, Any], folder: str | Path | Url) -> dict[str, Any
     Raises:
         InputError: the settings differ, such as the reader.
     """
-    there, now = Manifest.read(folder).source, json.loads(json.dumps(source))
-    own = ("files", "corpus")
-    if other := sorted(name for name in {*there, *now} - {*own} if there.get(name) != now.get(name)):
+    stored, added = Manifest.read(folder).source, json.loads(json.dumps(source))
+    names = {*stored, *added} - {"files", "corpus"}
+    if other := sorted(name for name in names if stored.get(name) != added.get(name)):
         raise InputError(
             f"{folder}: holds a complete store that was made with another {', '.join(other)}, so that nothing can be "
             "added; name another folder with --out, or write it anew with --replace"
         )
-    files = there.get("files", [])
-    return now | {"files": [*files, *(file for file in now.get("files", []) if file not in files)]}
+    files = stored.get("files", [])
+    return added | {"files": [*files, *(file for file in added.get("files", []) if file not in files)]}
 
 
 def _first(sets: Iterator[Features | Skipped]) -> tuple[list[Skipped], Features | None]:
@@ -134,16 +134,16 @@ def cross_check(
     store: FeatureStore, corpus: Corpus | QuestionCorpus, *, listing: Path | Url
 ) -> dict[str, list[str]]:
     """Return the ids with `captions only`, or `questions only`, and with `features only`; write them to `listing`."""
-    apart = {
+    unmatched = {
         f"{corpus.texts} only": _missing(corpus.ids, store.ids),
         "features only": _missing(store.ids, corpus.ids),
     }
-    write_bytes(listing, (json.dumps(apart, indent=1) + "\n").encode())
-    return apart
+    write_bytes(listing, (json.dumps(unmatched, indent=1) + "\n").encode())
+    return unmatched
 
 
-def _missing(ids: Any, there: Any) -> list[str]:
-    return ids.filter(pc.invert(pc.is_in(ids, value_set=there))).to_pylist()
+def _missing(ids: Any, others: Any) -> list[str]:
+    return ids.filter(pc.invert(pc.is_in(ids, value_set=others))).to_pylist()
 
 
 PATTERNS = {
@@ -222,7 +222,7 @@ class Shape(NamedTuple):
         return len(axes) == 2 and self.count in axes and axes[0] != axes[1]
 
     @property
-    def looks_turned(self) -> bool:
+    def looks_transposed(self) -> bool:
         """Whether it looks like maps `(D, H, W)` or regions `(D, N)`."""
         axes = self.squeezed
         if len(axes) == 2:
@@ -286,9 +286,9 @@ class ArrayReader(FileReader):
         if self.channels_first and self.channels_last:
             raise InputError("--channels-first and --channels-last contradict each other; give one")
         shapes = [shape for shape in shapes if shape.axes and math.prod(shape.axes)]
-        turned = [shape.squeezed for shape in shapes if shape.looks_turned]
-        if len(turned) * 2 > len(shapes) and not (self.channels_first or self.channels_last):
-            shape, size, last = turned[0], math.prod(turned[0]), turned[0][-1]
+        transposed = [shape.squeezed for shape in shapes if shape.looks_transposed]
+        if len(transposed) * 2 > len(shapes) and not (self.channels_first or self.channels_last):
+            shape, size, last = transposed[0], math.prod(transposed[0]), transposed[0][-1]
             first = shape[-min(3, len(shape))]
             raise InputError(
                 f"{where}: an image or video of shape {shape} would become {size // last:,} vectors of {last}. Give "

@@ -65,14 +65,14 @@ class VideoLevels(nn.Module):
 
 
 class RoleText(nn.Module):
-    """Word encoder, aggregator and role graph; `dropout` and `root_messages` as in `RoleGraphEncoder`."""
+    """Word encoder, aggregator and role graph; `dropout` as in `RoleGraphEncoder`."""
 
-    def __init__(self, parts: Parts, *, dropout: float, root_messages: bool) -> None:
+    def __init__(self, parts: Parts, *, dropout: float) -> None:
         super().__init__()
         self.encoder = _plain(parts.text())
         self.width = self.encoder.width
         self.aggregator = _alone(parts.text_aggregator(self.width), self.width)
-        self.graph = RoleGraphEncoder(self.width, dropout=dropout, root_messages=root_messages)
+        self.graph = RoleGraphEncoder(self.width, dropout=dropout)
 
     def forward(self, batch: Batch) -> TextEmbeddings:
         word_BLD, mask_BL = self.encoder(batch["text"], batch["text_mask"])
@@ -118,26 +118,17 @@ def _alone(aggregator: Aggregator, width: int) -> Aggregator:
 class RoleGraphEncoder(nn.Module):
     """Phrases from their words and roles, then messages along the graph's edges.
 
+    As in the authors' code, the sentence receives no messages: it is the layer norm of its words' vector.
+
     Args:
         width: width D of words, sentence and phrases.
         roles: number of roles.
         layers: number of message-passing layers, each with separate weights.
         dropout: dropout rate of messages.
-        root_messages: whether the sentence receives messages from the verbs. In the authors' code it receives none, and
-            is the layer norm of its words' vector.
     """
 
-    def __init__(
-        self,
-        width: int,
-        *,
-        roles: int = 16,
-        layers: int = 1,
-        dropout: float = 0.5,
-        root_messages: bool = False,
-    ) -> None:
+    def __init__(self, width: int, *, roles: int = 16, layers: int = 1, dropout: float = 0.5) -> None:
         super().__init__()
-        self.root_messages = root_messages
         self.role = nn.Embedding(roles, width)
         self.layers = nn.ModuleList(GraphAttention(width, dropout=dropout) for _ in range(layers))
 
@@ -155,17 +146,11 @@ class RoleGraphEncoder(nn.Module):
         """
         used_BP = span_BPL.any(dim=2)
         phrase_BPD = max_over_spans(word_BLD, span_BPL) * self.role(role_BP)
-        edge_BVV = self._between(used_BP, edge_BVV)
+        used_BV = torch.cat([torch.ones_like(used_BP[:, :1]), used_BP], dim=1)
+        edge_BVV = edge_BVV & used_BV[:, None] & used_BV[..., None]
         for layer in self.layers:
             sentence_BKD, phrase_BPD = layer(sentence_BKD, phrase_BPD, edge_BVV)
         return sentence_BKD, phrase_BPD.masked_fill(~used_BP[..., None], 0.0)
-
-    def _between(self, used_BP: Tensor, edge_BVV: Tensor) -> Tensor:
-        """Return the edges between the sentence and used slots, including edges to the root if `root_messages`."""
-        if self.root_messages:
-            edge_BVV = torch.cat([edge_BVV[:, None, :, 0], edge_BVV[:, 1:]], dim=1)
-        used_BV = torch.cat([torch.ones_like(used_BP[:, :1]), used_BP], dim=1)
-        return edge_BVV & used_BV[:, None] & used_BV[..., None]
 
 
 class GraphAttention(nn.Module):

@@ -46,7 +46,6 @@ class HGR(RetrievalModel):
         verbs: verb slots of a caption.
         nouns: slots for its other phrases.
         graphs: file of role graphs, HGR's or from `polypool ingest graphs`; see `RoleCaptions`.
-        root_messages: whether the sentence receives messages from the verbs; in the authors' code it receives none.
         sharpness: factor in the softmax over frames; see `phrase_scores`.
         dropout: dropout rate of the graph's messages.
     """
@@ -58,13 +57,12 @@ class HGR(RetrievalModel):
         verbs: int = 4,
         nouns: int = 6,
         graphs: FilePath = "",
-        root_messages: bool = False,
         sharpness: float = 4.0,
         dropout: float = 0.5,
     ) -> None:
         check_slots(verbs=verbs, nouns=nouns)
         require(above(0), sharpness=sharpness)
-        visual, text = VideoLevels(parts), RoleText(parts, dropout=dropout, root_messages=root_messages)
+        visual, text = VideoLevels(parts), RoleText(parts, dropout=dropout)
         check_widths(visual.width, text.width, "hgr compares frames with phrases: give both the same width")
         similarity = parts.similarity(visual.aggregator, text.aggregator, width=visual.width)
         super().__init__(similarity, parts.objective(), parts.regularisers())

@@ -67,10 +67,6 @@ class RoleGraph:
     nodes: tuple[Node, ...]
     edges: tuple[tuple[int, int], ...]
 
-    def __post_init__(self) -> None:
-        if any(not 0 <= end < len(self.nodes) for edge in self.edges for end in edge):
-            raise ValueError(f"an edge of {self.edges} is to none of {len(self.nodes)} nodes")
-
     def entry(self) -> list[Any]:
         """Return the graph as an entry of HGR's file."""
         phrases = [("ROOT", tuple(range(len(self.words)))), *((node.role, node.words) for node in self.nodes)]

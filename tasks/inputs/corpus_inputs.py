@@ -126,15 +126,11 @@ class CorpusInputs:
         Raises:
             InputError: the run names no store, or an invalid one.
         """
-        if not self.reads_store:
-            return None
-        data = self.run.data
-        if not data.features:
-            raise InputError(
-                f"the visual encoder {self.visual_spec.name!r} reads stored features; name a store by --features "
-                f"(polypool extract --corpus {data.corpus} makes one)"
-            )
-        return FeatureStore.open(absolute(data.features, home))
+        return (
+            self._open("features", self.visual_spec, what="features", verb="extract")
+            if self.reads_store
+            else None
+        )
 
     @cached_property
     def text_store(self) -> FeatureStore | None:
@@ -145,13 +141,16 @@ class CorpusInputs:
         """
         if self.reads_words:
             return None
-        data = self.run.data
-        if not data.texts:
+        return self._open("texts", self.text_spec, what="features of texts", verb="extract --texts")
+
+    def _open(self, field: str, encoder: Spec, *, what: str, verb: str) -> FeatureStore:
+        """Open the store that a field of `Data` names."""
+        if not (folder := getattr(self.run.data, field)):
             raise InputError(
-                f"the text encoder {self.text_spec.name!r} reads stored features of texts; name a store by "
-                f"--texts (polypool extract --texts --corpus {data.corpus} makes one)"
+                f"the encoder {encoder.name!r} reads stored {what}; name a store by --{field} (polypool {verb} "
+                f"--corpus {self.run.data.corpus} makes one)"
             )
-        return FeatureStore.open(absolute(data.texts, home))
+        return FeatureStore.open(absolute(folder, home))
 
     def _remedy(self, store: FeatureStore, lacking: Sequence[str], ids: Sequence[str]) -> str:
         """Return advice on items without features."""

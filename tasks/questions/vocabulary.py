@@ -172,9 +172,6 @@ class AnswerTargets:
     score_N: np.ndarray
     width: int
 
-    def __len__(self) -> int:
-        return len(self.start_Q1) - 1
-
     def batch(self, index_B: np.ndarray) -> Tensor:
         """Return the targets of some questions, `(B, A)` float32."""
         start_B = self.start_Q1[index_B]

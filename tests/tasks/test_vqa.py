@@ -130,17 +130,6 @@ def test_questions_that_nobody_answered_give_a_results_file_and_no_accuracy(run)
     assert "not asked" in draw(found.pictures[0]())["vqa_test-dev_examples.html"].decode()
 
 
-def test_a_checkpoint_is_rebuilt_from_its_assets(run, tmp_path):
-    adapter, model, _ = trained(derive(run, optim={"epochs": 1}), tmp_path)
-    assets = json.loads(json.dumps(adapter.assets))
-    again = TASKS.build(run.task, run, assets=assets)
-    other = again.model(pretrained=False)
-    other.load_state_dict(model.state_dict())
-    ours, theirs = (a.evaluate(m, "test", "vqa") for a, m in ((adapter, model), (again, other)))
-    assert ours.metrics == theirs.metrics
-    assert again.describe()["answers"] == str(len(assets["answers"]))
-
-
 def test_an_ensemble_is_the_mean_of_probabilities(run):
     adapters = [TASKS.build(run.task, run) for _ in range(2)]
     models = [adapter.model().eval() for adapter in adapters]

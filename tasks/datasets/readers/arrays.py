@@ -107,9 +107,9 @@ class Arrays(ArrayReader):
         return Reading(rows=self._sets(files), source=source | settings)
 
     def _sets(self, files: list[Path]) -> Iterator[Features | Skipped]:
-        beside = {} if self.ids else _ids_beside(files)
-        arrays = [path for path in files if path not in (self.ids, *beside.values())]
-        ids = dict.fromkeys(arrays, self.ids) if self.ids else beside
+        ids_files = {} if self.ids else _ids_files(files)
+        arrays = [path for path in files if path not in (self.ids, *ids_files.values())]
+        ids = dict.fromkeys(arrays, self.ids) if self.ids else ids_files
         if self.ids and len(arrays) > 1:
             raise InputError(
                 f"--ids {self.ids}: the ids of one of {len(arrays):,} files; name that file by --file"
@@ -207,7 +207,7 @@ class Arrays(ArrayReader):
                 yield Features(id=id, x_ND=axes.set(np.atleast_1d(x)), where=f"{where} (id {id})")
 
 
-def _ids_beside(files: Sequence[Path]) -> dict[Path, Path]:
+def _ids_files(files: Sequence[Path]) -> dict[Path, Path]:
     """Return the files of ids for arrays of rows: `train_ids.txt` for `train_ims.npy`, `ids.txt` for a single array."""
     known, found = {*files}, {}
     for path in files:
@@ -268,10 +268,10 @@ def _name(names: Sequence[str], key: str) -> str | None:
 
 def _count(arrays: np.lib.npyio.NpzFile) -> int | None:
     """Return the number of regions by an archive's `num_bbox` or boxes, or None."""
-    found = _beside(arrays, _COUNT)
+    found = _first_of(arrays, _COUNT)
     if found is not None and found.size == 1 and found.dtype.kind in "iu":
         return int(found.item())
-    box_N4 = _beside(arrays, _BOX)
+    box_N4 = _first_of(arrays, _BOX)
     return len(box_N4) if box_N4 is not None and box_N4.ndim == 2 else None
 
 
@@ -307,19 +307,19 @@ def _load(path: Path, *, key: str) -> _Found | str:
         return "no array, or one of a single number"
     if not isinstance(held, np.lib.npyio.NpzFile):
         return _Found(x=x)
-    return _Found(x=x, count=_count(held), boxes=[_beside(held, names) for names in _BOXES])
+    return _Found(x=x, count=_count(held), boxes=[_first_of(held, names) for names in _BOXES])
 
 
-def _beside(arrays: np.lib.npyio.NpzFile, names: Sequence[str]) -> np.ndarray | None:
+def _first_of(arrays: np.lib.npyio.NpzFile, names: Sequence[str]) -> np.ndarray | None:
     """Return the first array with one of these names; None if it is missing or unreadable."""
     with suppress(Exception):
         return next((arrays[name] for name in names if name in arrays.files), None)
     return None
 
 
-def _boxes(beside: Sequence[np.ndarray | None], count: int) -> np.ndarray | None:
+def _boxes(arrays: Sequence[np.ndarray | None], count: int) -> np.ndarray | None:
     """Return the boxes of `count` elements as fractions `(count, 4)`; None if they are missing or invalid."""
-    found = [x for x in beside if x is not None and x.dtype.kind in "fiu"]
+    found = [x for x in arrays if x is not None and x.dtype.kind in "fiu"]
     if len(found) < len(_BOXES) or not found[1].size == found[2].size == 1:
         return None
     return fractions(found[0], count, width=float(found[1].item()), height=float(found[2].item()))

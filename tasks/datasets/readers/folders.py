@@ -147,9 +147,11 @@ class VideoReader(Reader):
             published: published data sets whose counts are compared.
         """
         source = {"files": identity(*files), **(settings or {})}
-        return Reading(rows=self._there(items), source=source, images=self.videos or "", published=published)
+        return Reading(
+            rows=self._with_files(items), source=source, images=self.videos or "", published=published
+        )
 
-    def _there(self, items: Iterable[Item | Skipped]) -> Iterator[Item | Skipped]:
+    def _with_files(self, items: Iterable[Item | Skipped]) -> Iterator[Item | Skipped]:
         """Yield the items with a video and features, with the paths of the videos; skip the others.
 
         Raises:

@@ -11,8 +11,7 @@ Source: Chen et al., "Fine-grained video-text retrieval with hierarchical graph 
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,7 +34,6 @@ _FEATURES = (
 )
 _PATTERN = r"^(trn|val|tst)_ft\.(hdf5|npy)$"
 _SPLITS = {"trn": "train", "val": "val", "tst": "test"}
-_TWINS = "a name that equals another one with _ for /; rename one"
 
 
 @READERS.register("hgr")
@@ -107,26 +105,18 @@ def _id(name: str) -> str:
     return name.replace("/", "_")
 
 
-def _spellings(names: Iterable[str]) -> Counter[str]:
-    """Return the number of distinct names of each id."""
-    return Counter(map(_id, set(names)))
-
-
 def _names(splits: Path) -> Generator[Skipped, None, dict[str, dict[str, int]]]:
     """Return the videos of each list by id, with their rows in the arrays of the split; yield duplicate names."""
     existing_folder(splits, what="public_split, with trn_names.npy, val_names.npy and tst_names.npy")
     lists = {split: read_ids(_list(splits, split), what=f"the names of {split}") for split in _SPLITS}
-    spellings, seen = _spellings(name for names in lists.values() for name in names), set()
-    rows: dict[str, dict[str, int]] = {split: {} for split in lists}
+    rows, seen = {split: dict[str, int]() for split in lists}, set[str]()
     for split, names in lists.items():
         for row, name in enumerate(names):
-            id = _id(name)
-            if spellings[id] > 1 or id in seen:
-                where, why = f"{split}_names.npy, {name}", _TWINS if spellings[id] > 1 else DUPLICATE
-                yield Skipped(where=where, why=why, split=_SPLITS[split])
+            if (id := _id(name)) in seen:
+                yield Skipped(where=f"{split}_names.npy, {name}", why=DUPLICATE, split=_SPLITS[split])
             else:
                 rows[split][id] = row
-            seen.add(id)
+                seen.add(id)
     return rows
 
 
@@ -135,12 +125,11 @@ def _sentences(path: Path) -> Generator[Skipped, None, dict[str, tuple[str, ...]
     data = read_json(path, what=_CAPTIONS)
     if not isinstance(data, dict):
         raise InputError(f"{path}: {FORM}: {_CAPTIONS}")
-    spellings = _spellings(data)
     captions: dict[str, tuple[str, ...]] = {}
     for name, sentences in data.items():
         where, id = f"{path.name}, {name}", _id(name)
-        if spellings[id] > 1:
-            yield Skipped(where=where, why=_TWINS)
+        if id in captions:
+            yield Skipped(where=where, why=DUPLICATE)
         elif not isinstance(sentences, list):
             yield Skipped(where=where, why="captions that are not a list")
         else:

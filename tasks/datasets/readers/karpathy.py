@@ -42,8 +42,6 @@ class Karpathy(Reader):
     images: Path | None = None
     """Folder of the images, or of the folders that the file names; without it no image is looked for, and runs read
     features alone."""
-    keep_restval: bool = False
-    """Keep restval as a separate split; by default it joins train."""
     limit: int | None = None
     """Take only the first images of each split that can be used."""
 
@@ -62,7 +60,6 @@ class Karpathy(Reader):
             rows=self._items(data["images"]),
             source={
                 "files": identity(self.json),
-                "keep_restval": self.keep_restval,
                 **({"limit": self.limit} if self.limit else {}),
             },
             images=self.images or "",
@@ -71,7 +68,6 @@ class Karpathy(Reader):
 
     def _items(self, entries: list[Any]) -> Iterator[Item | Skipped | Flagged]:
         listing = Listing(existing_folder(self.images, what="the folder of images")) if self.images else None
-        splits = _SPLITS | {"restval": "restval"} if self.keep_restval else _SPLITS
         has_cocoids = any(isinstance(entry, dict) and entry.get("cocoid") is not None for entry in entries)
         id_field = "cocoid" if has_cocoids else "imgid"
         fields = {id_field: (int, str), "filename": str, "sentences": list}
@@ -79,13 +75,13 @@ class Karpathy(Reader):
         for number, entry in enumerate(Progress(entries, desc="captions", unit="image")):
             where = f"{self.json.name}, image {number}"
             split = entry.get("split") if isinstance(entry, dict) else None
-            split = splits.get(split) if isinstance(split, str) else None
+            split = _SPLITS.get(split) if isinstance(split, str) else None
             if split is not None and taken[split] == self.limit:
                 continue
             if why := misfit(entry, "an image", **fields) or _odd_parts(entry):
                 yield Skipped(where=where, why=why, split=split or "")
             elif split is None:
-                why = f"unknown split, expected {', '.join(splits)}"
+                why = f"unknown split, expected {', '.join(_SPLITS)}"
                 yield Skipped(where=f"{where}, split {json.dumps(entry.get('split')):.60}", why=why)
             else:
                 if "cocoid" in entry and not has_cocoids:

@@ -217,17 +217,17 @@ class Table(ColumnReader):
         if self.split and self.split_column:
             raise InputError("give --split or --split-column, not both")
         random, opened = self.random, [TableFile(each) for each in self.file]
-        unsaid = [str(file.path) for file in opened if not file.split]
-        if 0 < len(unsaid) < len(opened):
+        unnamed = [str(file.path) for file in opened if not file.split]
+        if 0 < len(unnamed) < len(opened):
             raise InputError(
-                f"--file {' '.join(unsaid)}: say the split, as for the others, such as test={unsaid[0]}"
+                f"--file {' '.join(unnamed)}: say the split, as for the others, such as test={unnamed[0]}"
             )
-        apart = not unsaid
-        if apart and (self.split or self.split_column):
+        split_files = not unnamed
+        if split_files and (self.split or self.split_column):
             raise InputError("--file says the splits; leave out --split and --split-column")
         inside = opened[0].pictures_note()
         try:
-            named, notes = self.columns(opened[0].names, divided=apart or bool(self.split))
+            named, notes = self.columns(opened[0].names, divided=split_files or bool(self.split))
         except InputError as error:
             raise InputError("; ".join([str(error), *inside])) from error
         notes += inside
@@ -238,7 +238,7 @@ class Table(ColumnReader):
                 )
         common = Path(os.path.commonpath([file.path.parent.absolute() for file in opened]))
         folder = self.images or common
-        own_splits, questions = apart or "split" in named, "answer" in named
+        own_splits, questions = split_files or "split" in named, "answer" in named
         if separators := {file.separator for file in opened} - {"", ",", "\t"}:
             notes.append(f"guessed: fields are separated by {' and '.join(map(repr, separators))}")
         if not (own_splits or self.split):
@@ -258,7 +258,7 @@ class Table(ColumnReader):
             source={
                 "files": identity(*(file.path for file in opened)),
                 "columns": named,
-                **({"splits": [file.split for file in opened]} if apart else {}),
+                **({"splits": [file.split for file in opened]} if split_files else {}),
                 **({} if own_splits and not self.val else asdict(random)),
             },
             images=folder.absolute() if "media" in named else "",

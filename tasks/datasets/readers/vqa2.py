@@ -105,7 +105,7 @@ class Vqa2(Reader):
                 "for all"
             )
         splits = splits if len(splits) > 1 else (splits or ("",)) * len(self.questions)
-        annotation_of: dict[int, _Annotation] = {}
+        annotation_of: dict[str, Question] = {}
         chosen = False
         for path in self.annotations:
             for skipped in _read_annotations(path, into=annotation_of):
@@ -154,19 +154,10 @@ def hold_out(
         yield entry
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Annotation:
-    """The annotation of a question, with the fields of the `Question`."""
-
-    question_id: int
-    image_id: str
-    fields: dict[str, Any]
-
-
 def _read_part(path: Path, key: str) -> dict[str, Any]:
     """Read a file with a list of entries under `key` (`questions` or `annotations`).
 
-    Valid annotations become `_Annotation`, invalid ones `Skipped`.
+    Valid annotations become a `Question` without split and words, invalid ones `Skipped`.
 
     Raises:
         InputError: a missing, truncated or malformed file.
@@ -188,8 +179,8 @@ def _compact(entry: dict[str, Any]) -> Any:
     return entry
 
 
-def _annotation(entry: dict[str, Any]) -> _Annotation | Skipped:
-    """Return an annotation, or a `Skipped` without its place in the file."""
+def _annotation(entry: dict[str, Any]) -> Question | Skipped:
+    """Return an annotation as a question without split and words, or a `Skipped` without its place in the file."""
     if why := misfit(entry, "an annotation", question_id=int, image_id=(int, str)):
         return Skipped(where="", why=why)
     id, answers = entry["question_id"], entry["answers"]
@@ -206,39 +197,43 @@ def _annotation(entry: dict[str, Any]) -> _Annotation | Skipped:
     if not answers:
         return Skipped(where=where, why="no usable answer")
     said = tuple(sys.intern(answer) if isinstance(answer, str) else answer for _, answer in answers)
-    values = {name: entry[name] for name in ("question_type", "answer_type")}
-    return _Annotation(
-        question_id=id,
+    return Question(
+        id=str(id),
+        split="",
         image_id=str(entry["image_id"]),
-        fields=values | {"answers": said, "label": entry["multiple_choice_answer"]},
+        question="",
+        question_type=entry["question_type"],
+        answer_type=entry["answer_type"],
+        answers=said,
+        label=entry["multiple_choice_answer"],
     )
 
 
-def _read_annotations(path: Path, *, into: dict[int, _Annotation]) -> Iterator[Skipped]:
+def _read_annotations(path: Path, *, into: dict[str, Question]) -> Iterator[Skipped]:
     """Put the annotations of a file into a mapping from question ids; yield invalid ones."""
     for number, entry in enumerate(_read_part(path, "annotations")["annotations"]):
         where = f"{path.name}, annotation {number}"
         if isinstance(entry, Skipped):
             yield replace(entry, where=f"{where}{entry.where}")
-        elif not isinstance(entry, _Annotation):
+        elif not isinstance(entry, Question):
             chosen = isinstance(entry, dict) and "multiple_choice_answer" in entry
             yield Skipped(
                 where=where, why=f"an annotation {_MULTIPLE_CHOICE}" if chosen else f"{FORM}: no answers"
             )
-        elif entry.question_id in into:
+        elif entry.id in into:
             why = "a second annotation of a question; the first is kept"
-            yield Skipped(where=f"{where}, question {entry.question_id}", why=why)
+            yield Skipped(where=f"{where}, question {entry.id}", why=why)
         else:
-            into[entry.question_id] = entry
+            into[entry.id] = entry
 
 
 def _read_questions(
     path: Path,
     *,
     split: str,
-    annotation_of: dict[int, _Annotation],
+    annotation_of: dict[str, Question],
     lacking: str,
-    left: set[int],
+    left: set[str],
     files: ImageFiles | None,
 ) -> Iterator[Question | Skipped]:
     """Yield the questions of a file with their answers, and remove their ids from `left`."""
@@ -251,13 +246,13 @@ def _read_questions(
             yield Skipped(where=f"{path.name}, question {number}", why=why, split=split)
         else:
             entries.append(entry)
-    annotated = any(entry["question_id"] in annotation_of for entry in entries)
+    annotated = any(str(entry["question_id"]) in annotation_of for entry in entries)
     if entries and not annotated and split in ("train", "val"):
         raise InputError(
             f"{path}: none of its questions, which are to be {split}, has {lacking}: --annotations FILE"
         )
     for entry in Progress(entries, desc=split, unit="question"):
-        id, image = entry["question_id"], str(entry["image_id"])
+        id, image = str(entry["question_id"]), str(entry["image_id"])
         annotation, where = annotation_of.get(id), f"question {id}"
         image_path = files.find(image, prefer=prefer) if files else ""
         left.discard(id)
@@ -269,14 +264,8 @@ def _read_questions(
             why = f"no such image in {files.folder}"
             yield Skipped(where=f"{where}, image {image}", why=why, split=split)
         else:
-            yield Question(
-                id=str(id),
-                split=split,
-                image_id=image,
-                question=entry["question"],
-                path=image_path or "",
-                **(annotation.fields if annotation else {}),
-            )
+            question = annotation or Question(id=id, split=split, image_id=image, question="")
+            yield replace(question, split=split, question=entry["question"], path=image_path or "")
 
 
 def _subtype(path: Path, data: dict[str, Any], *, needed: bool) -> str:

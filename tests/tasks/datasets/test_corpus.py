@@ -272,24 +272,6 @@ def test_captions_questions_and_answers_that_are_no_text_are_skipped():
     assert (kept.answers, kept.label) == (("a  dog", "cat"), "a  dog")
 
 
-def test_a_caption_id_belongs_to_one_caption(tmp_path):
-    items = [
-        item("a dog", "a cat", caption_ids=("1", "2")),
-        item("a hat", "a bat", "a rat", id="b", caption_ids=("2", "3", "3")),
-        item("a tree", id="c", caption_ids=("1",)),
-        item("no ids", id="d"),
-    ]
-    summary = write_corpus(tmp_path, items, source={}, tolerance=Tolerance(allow_skipped=True))
-    why = "a caption whose id another one has; the first is kept"
-    expected = ["id b, caption 1", "id b, caption 3", "id c, caption 1"]
-    assert summary.skipped["reasons"][why]["examples"] == expected
-    assert Corpus.open(tmp_path).items("train") == [
-        items[0],
-        item("a bat", id="b", caption_ids=("3",)),
-        items[3],
-    ]
-
-
 @pytest.mark.parametrize("make", [make_corpus, make_questions])
 def test_only_files_of_the_corpus_are_named(make, tmp_path):
     images = tmp_path / "images"

@@ -23,7 +23,7 @@ def test_padding_and_batch_mates_change_nothing(aggregator):
 
 
 def test_k_vectors_are_layer_normed_each_and_their_mean_is_the_root():
-    model, batch = model_of(aggregator="pie(k=2)", params={"root_messages": True}), batch_of([0, 3, 8])
+    model, batch = model_of(aggregator="pie(k=2)"), batch_of([0, 3, 8])
     word_BLD, mask_BL = model.text.encoder(batch["text"], batch["text_mask"])
     vector_BKD = model.text.aggregator(word_BLD, mask_BL).vectors
     spans = batch["text_spans"] & mask_BL[:, None]

@@ -176,14 +176,6 @@ def pixels(picture, drop: str = "drop(p=0.5)") -> Pixels:
     return Pixels([picture] * ITEMS, transform=Shown(), augment=augment, threads=1)
 
 
-@pytest.mark.parametrize("questions", [False, True])
-def test_words_and_regions_are_dropped_independently(regions, questions):
-    found = drawn(data_of(stored(regions), questions=questions))
-    assert 0.4 < found["words"].mean() < 0.6
-    assert 0.4 < found["visual"].mean() < 0.6
-    assert correlation(found["words"], found["visual"]) < LIMIT
-
-
 @pytest.mark.parametrize(("questions", "drop"), [(False, "drop(p=0.5)"), (True, "grid_drop(p=0.8)")])
 def test_crops_cells_and_words_are_drawn_independently(picture, questions, drop):
     found = drawn(data_of(pixels(picture, drop), questions=questions))

@@ -1,6 +1,5 @@
 import numpy as np
 import pytest
-import torch
 
 from polypool.tasks.questions.accuracy import vocabulary_answer
 from polypool.tasks.questions.answer_report import AnswerPrior, first_words
@@ -22,20 +21,6 @@ def test_an_answer_needs_nine_questions():
     assert AnswerVocabulary.build(labels, min_count=8).answers == ("2", "b", "cats", "dog")
     assert vocabulary.coverage(labels) == pytest.approx(27 / 35)
     assert vocabulary.coverage([]) == 0
-
-
-def test_soft_targets_count_raw_answers():
-    vocabulary = AnswerVocabulary(["2", "cat", "dog"])
-    few = ["cat"] * 1 + ["dog"] * 2 + ["Cat", "the cat", "two"]
-    answers = [few, ["cat"] * 3 + ["2"] * 4, ["bird"] * 10, [], ["dog"] * 12]
-    targets = vocabulary.soft_targets(answers)
-    assert len(targets) == 5
-    every = targets.batch(np.arange(5))
-    assert every.dtype == torch.float32
-    expected = np.array([[0, 0.3, 0.6], [1, 0.9, 0], [0, 0, 0], [0, 0, 0], [0, 0, 1]], np.float32)
-    np.testing.assert_array_equal(every.numpy(), expected)
-    np.testing.assert_array_equal(targets.batch(np.array([4, 0, 2, 0])).numpy(), expected[[4, 0, 2, 0]])
-    assert targets.batch(np.zeros(0, np.int64)).shape == (0, 3)
 
 
 def test_share_targets_count_normalised_answers():

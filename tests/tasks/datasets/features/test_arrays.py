@@ -101,7 +101,7 @@ def test_which_axis_is_the_width(x, options, count, expected):
 
 
 @pytest.mark.parametrize(
-    ("shape", "count", "turned"),
+    ("shape", "count", "transposed"),
     [
         ((16, 7, 7), None, True),
         ((1, 2048, 7, 10), None, True),
@@ -120,8 +120,8 @@ def test_which_axis_is_the_width(x, options, count, expected):
         ((2048,), None, False),
     ],
 )
-def test_arrays_that_look_turned(shape, count, turned):
-    assert Shape(shape, count).looks_turned == turned
+def test_arrays_that_look_transposed(shape, count, transposed):
+    assert Shape(shape, count).looks_transposed == transposed
 
 
 REGIONS = np.ones((600, 36, 8), np.float32)

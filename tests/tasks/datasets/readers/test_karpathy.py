@@ -16,8 +16,6 @@ def test_karpathy_splits_ids_and_paths(tmp_path):
     assert items[1].captions == ("A cat, number 1.",) * 5
     assert items[1].caption_ids == ("5", "6", "7", "8", "9")
     assert corpus.image_path(items[1]).is_file()
-    read = Karpathy(json=path, keep_restval=True).read().rows
-    assert [it.split for it in read] == splits
 
 
 def test_karpathy_flickr_has_imgids_and_one_folder(tmp_path):

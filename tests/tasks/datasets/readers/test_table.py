@@ -271,15 +271,6 @@ def test_files_may_say_their_splits(folder):
     refused("--file says the splits", *words, "--split", "8/1/1", "--out", folder / "out")
 
 
-def test_a_picture_of_two_files_stays_in_the_first(folder):
-    train, test = split_files(folder, "a.csv", "b.csv", rows=(slice(0, 10), slice(9, 12)))
-    words = ("table", "--file", f"train={train}", f"test={test}", "--allow-skipped")
-    _, corpus, skipped = corpus_of(folder / "out", *words)
-    assert corpus.splits == {"train": 10, "test": 2}
-    why = "a row in another split than the first one of its picture or video"
-    assert skipped == [(f"b.csv, row {row}, id pictures/9.png", why) for row in (1, 2)]
-
-
 def test_questions_of_two_splits_may_be_about_one_picture(folder):
     rows = [{"image": f"pictures/{n}.png", "question": "What?", "answer": "a dog"} for n in range(PICTURES)]
     other = [row | {"question": "Why?"} for row in rows[:3]]
