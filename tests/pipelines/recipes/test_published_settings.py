@@ -16,7 +16,7 @@ from polypool.pipelines.recipes.load import Ensemble
 from polypool.pipelines.training.loop.optim import lr_scale, make_optimizer, ready_gradients, set_lr
 from polypool.tasks.run import Optim, Run
 
-WATCHED = 3  # epochs, every step of them; of later ones the first step and the last
+WATCHED, EVERY = 3, 50  # epochs of which every 50th step is watched; of each epoch the first two and last two
 
 
 def test_every_recipe_stands_in_the_file_once_with_its_source():
@@ -70,8 +70,8 @@ def epoch_steps(run: Run, setting: Setting) -> int:
 
 
 def watched(epochs: int, steps: int) -> list[int]:
-    later = [step for epoch in range(WATCHED, epochs) for step in (epoch * steps, (epoch + 1) * steps - 1)]
-    return [*range(min(WATCHED, epochs) * steps), *later]
+    ends = {epoch * steps + at for epoch in range(epochs) for at in (0, 1, steps - 2, steps - 1)}
+    return sorted(ends | {*range(0, min(WATCHED, epochs) * steps, EVERY)})
 
 
 def rates(optimizer: torch.optim.Optimizer, optim: Optim, steps: int) -> np.ndarray:
@@ -85,7 +85,7 @@ def rates(optimizer: torch.optim.Optimizer, optim: Optim, steps: int) -> np.ndar
 
 @functools.cache
 def without_gradient(frozen_epochs: float, clip: float, epochs: int, steps: int) -> np.ndarray:
-    """Return at which of the watched steps `(S,)` the loop leaves a group as it is."""
+    """Return at which of the watched steps `(S,)` the loop does not train a group."""
     one, optim = nn.Parameter(torch.zeros(1)), Optim(clip=clip)
     optimizer = torch.optim.AdamW([{"params": [one], "frozen_epochs": frozen_epochs}])
     gradient, found = torch.ones(1), []
@@ -154,23 +154,23 @@ def test_batches_epochs_and_the_optimiser(name):
         assert (group["betas"], group["eps"]) == ((0.9, 0.999), 1e-8)
 
 
-@pytest.mark.parametrize("name", RUNS)
-def test_the_gradient_is_clipped_as_one(name):
-    run, setting, _ = recipe(name)
-    pair = nn.ParameterList(nn.Parameter(torch.zeros(1)) for _ in range(2))
-    optimizer = torch.optim.AdamW([{"params": [p], "factor": 1.0, "frozen_epochs": 0.0} for p in pair])
-    pair[0].grad, pair[1].grad = torch.tensor([30.0]), torch.tensor([40.0])
-    ready_gradients(optimizer, run.optim, step=0, epoch_steps=1)
-    norm = math.hypot(*(float(parameter.grad) for parameter in pair))
-    assert norm == pytest.approx(setting["clip"] or 50.0, rel=1e-4)
-    assert float(pair[1].grad / pair[0].grad) == pytest.approx(4 / 3)
+def test_the_gradient_is_clipped_as_one():
+    for name in RUNS:
+        run, setting, _ = recipe(name)
+        pair = nn.ParameterList(nn.Parameter(torch.zeros(1)) for _ in range(2))
+        optimizer = torch.optim.AdamW([{"params": [p], "factor": 1.0, "frozen_epochs": 0.0} for p in pair])
+        pair[0].grad, pair[1].grad = torch.tensor([30.0]), torch.tensor([40.0])
+        ready_gradients(optimizer, run.optim, step=0, epoch_steps=1)
+        norm = math.hypot(*(float(parameter.grad) for parameter in pair))
+        assert norm == pytest.approx(setting["clip"] or 50.0, rel=1e-4), name
+        assert float(pair[1].grad / pair[0].grad) == pytest.approx(4 / 3)
 
 
 # ------------------------------------------------------------------------------------------ negatives
 
 
-def hinges(sim_NN: Tensor, margin: float, which: str, reduction: str) -> Tensor:
-    """The triplet loss of N pairs on the diagonal, by loops."""
+def hinges(sim_NN: Tensor, margin: float, which: str, reduction: str) -> float:
+    """Return the triplet loss of N pairs on the diagonal, by loops."""
     total, size = 0.0, len(sim_NN)
     for scores_NN in (sim_NN, sim_NN.T):
         costs = [
@@ -182,17 +182,17 @@ def hinges(sim_NN: Tensor, margin: float, which: str, reduction: str) -> Tensor:
     return total
 
 
-@pytest.mark.parametrize("name", RUNS)
-def test_each_epoch_has_its_negatives(name):
-    run, setting, _ = recipe(name)
-    if setting["objective"] != "triplet":
-        assert run.objective == setting["objective"]
-        return
-    objective = OBJECTIVES.build(run.objective)
+def test_each_epoch_has_its_negatives():
     sim_NN = torch.rand(6, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     pairs = torch.eye(6, dtype=torch.bool)
-    for epoch, which in enumerate(setting["negatives"]):
-        wanted = hinges(sim_NN, setting["margin"], which, setting["reduction"])
-        for time in (epoch, epoch + 0.5, epoch + 0.9999):
-            loss = objective(sim_NN, torch.arange(6), pairs, epoch=time)["loss"]
-            assert float(loss) == pytest.approx(wanted, rel=1e-12), time
+    for name in RUNS:
+        run, setting, _ = recipe(name)
+        if setting["objective"] != "triplet":
+            assert run.objective == setting["objective"]
+            continue
+        objective = OBJECTIVES.build(run.objective)
+        for epoch, which in enumerate(setting["negatives"]):
+            wanted = hinges(sim_NN, setting["margin"], which, setting["reduction"])
+            for time in (epoch, epoch + 0.5, epoch + 0.9999):
+                loss = objective(sim_NN, torch.arange(6), pairs, epoch=time)["loss"]
+                assert float(loss) == pytest.approx(wanted, rel=1e-12), (name, time)

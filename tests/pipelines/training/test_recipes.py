@@ -1,9 +1,8 @@
-"""Every recipe, with its own parts made small: built, trained two steps, evaluated."""
+"""Recipes with small parts, each part in one of them: trained two steps as on a GPU too, evaluated, drawn."""
 
 import copy
 import json
 import math
-import re
 from dataclasses import replace
 
 import numpy as np
@@ -18,13 +17,40 @@ from tiny_models import save_bert, save_clip, save_vit
 from toy import trainer_of
 
 from polypool.infra.compute.dropout import Draws, drawn
-from polypool.infra.registry import RECIPES, TASKS
+from polypool.infra.registry import RECIPES, TASKS, Spec
 from polypool.infra.spec import changed
 from polypool.pipelines.recipes.load import Ensemble, derive, named_run
-from polypool.tasks.run import Run, from_json, to_json
+from polypool.tasks.run import Run, from_json, specs, to_json
 
 RUNS = [name for name in RECIPES.names() if isinstance(RECIPES.get(name)(), Run)]
 ENSEMBLES = [name for name in RECIPES.names() if name not in RUNS]
+JOINT = [name for name in RUNS if RECIPES.get(name)().members]
+EXAMPLES, ATTENTION = "whole_test_examples.html", "test_attention.html"
+PICTURES = {
+    "coco_2ad_region_bigru": {"negatives.png", EXAMPLES},
+    "coco_dive_region_bigru": {"variance.png", EXAMPLES, ATTENTION},
+    "vqa2_scoreattn_k5": {"variance.png", "vqa_test_examples.html", ATTENTION},
+}
+"""Figures of some recipes, besides `pooling.png`."""
+
+
+def parts_of(run: Run) -> set[object]:
+    """Return the names of a run's parts, its pair of encoders and its form of data: what decides the code it runs."""
+    named = {name: Spec.parse(spec).name for name, spec in specs(run) if spec}
+    encoders = tuple(named.get(name) for name in ("task", "visual", "text", "model", "cross", "adapt"))
+    form = bool(run.data.features), bool(run.data.texts), run.data.sample
+    return {*named.items(), encoders, form, (run.optim.recompute, run.optim.ema > 0, bool(run.optim.freeze))}
+
+
+def covering() -> list[str]:
+    """Return recipes that have every part, in order: each has one that the recipes before it lack."""
+    found, seen = [], set[object]()
+    for name in RUNS:
+        parts = set() if name in JOINT else parts_of(RECIPES.get(name)())
+        if parts - seen or name in PICTURES:
+            found.append(name)
+            seen |= parts
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -80,23 +106,6 @@ def shrunk(run: Run, corpus: Run, models: dict[str, str]) -> Run:
     )
 
 
-def kind(recipe: Run) -> str:
-    """Return what decides which code a recipe runs: all but names, paths and sizes of steps."""
-    run = to_json(recipe)
-    for key in ("recipe", "published", "source", "protocol", "experiment"):
-        run.pop(key)
-    data, optim = run["data"], run["optim"]
-    data |= {
-        "dataset": "",
-        "corpus": "",
-        "extractor": "",
-        "features": bool(data["features"]),
-        "texts": bool(data["texts"]),
-    }
-    optim |= dict.fromkeys(("epochs", "batch", "lr", "weight_decay", "milestones", "decay", "warmup_steps"))
-    return re.sub(r"\bk=(?!1\b)\d+", "k=2", json.dumps(run, sort_keys=True))  # as many vectors as one likes
-
-
 def gradient(adapter, model, batch) -> dict[str, torch.Tensor]:
     """Return the loss of a step, and the gradients of the weights."""
     torch.manual_seed(0)
@@ -119,13 +128,7 @@ def assert_fit_for_a_gpu(adapter) -> None:
         assert gradient(adapter, model, batch).keys() == expected.keys()
 
 
-@pytest.fixture(scope="module")
-def trained() -> dict[str, list[str]]:
-    """The weights' names of the models that were trained, by the kind of recipe."""
-    return {}
-
-
-@pytest.mark.parametrize("name", [name for name in RUNS if RECIPES.get(name)().members])
+@pytest.mark.parametrize("name", JOINT)
 def test_a_joint_recipe_trains_each_of_its_tasks(name, corpus, questions, models, tmp_path):
     run = named_run(name)
     members = {
@@ -141,55 +144,32 @@ def test_a_joint_recipe_trains_each_of_its_tasks(name, corpus, questions, models
     assert {*log.members} == {*members}
 
 
-@pytest.mark.parametrize("name", [name for name in RUNS if not RECIPES.get(name)().members])
-def test_a_recipe_trains_two_steps_and_is_evaluated(name, trained, corpus, questions, models, tmp_path):
+@pytest.mark.parametrize("name", covering())
+def test_a_recipe_trains_two_steps_is_evaluated_and_drawn(name, corpus, questions, models, tmp_path):
     recipe = named_run(name)
     run = shrunk(recipe, questions if recipe.task_name == "vqa" else corpus, models)
+    run = replace(run, figures=name in PICTURES)
     adapter = TASKS.build(run.task, run)
-    if kind(recipe) in trained:  # another data set, or other numbers
-        assert [*adapter.model().state_dict()] == trained[kind(recipe)]
-        return
-    told = TASKS.build(run.task, run, assets=json.loads(json.dumps(adapter.assets)))  # as workers are
-    ours, theirs = (each.data("train").batch(np.arange(3), seed=1, epoch=2) for each in (adapter, told))
-    assert ours.keys() == theirs.keys()
-    assert all(torch.equal(value, theirs[key]) for key, value in ours.items())
     assert_fit_for_a_gpu(adapter)
     trainer = trainer_of(run, tmp_path, adapter=adapter)
     before = {key: value.clone() for key, value in trainer.model.state_dict().items()}
-    trained[kind(recipe)] = [*before]
     trainer.train()
-    assert trainer.step == 2
     losses = trainer.log.history("train/loss")
-    assert len(losses) == 2
+    assert (trainer.step, len(losses)) == (2, 2)
     assert all(math.isfinite(loss) for _, loss in losses)
     assert trainer.log.rows[-1][1][f"{run.protocol}/{adapter.primary.name}"] >= 0
     assert any(not torch.equal(value, before[key]) for key, value in trainer.model.state_dict().items())
+    if run.figures:
+        drawn_files = {path.name for path in (tmp_path / "figures").iterdir()}
+        assert drawn_files == {"pooling.png", *PICTURES[name]}
 
 
-EXAMPLES, ATTENTION = "whole_test_examples.html", "test_attention.html"
-
-
-@pytest.mark.parametrize(
-    ("name", "pictures"),
-    {
-        "coco_2ad_region_bigru": {"negatives.png", EXAMPLES},
-        "coco_dive_region_bigru": {"variance.png", EXAMPLES, ATTENTION},
-        "vqa2_scoreattn_k5": {"variance.png", "vqa_test_examples.html", ATTENTION},
-    }.items(),
-)
-def test_a_recipe_leaves_its_pictures(name, pictures, corpus, questions, models, tmp_path):
-    recipe = named_run(name)
-    run = shrunk(recipe, questions if recipe.task_name == "vqa" else corpus, models)
-    trainer_of(replace(run, figures=True), tmp_path).train()
-    assert {path.name for path in (tmp_path / "figures").iterdir()} == {"pooling.png", *pictures}
-
-
-@pytest.mark.parametrize("name", RUNS)
-def test_a_recipe_is_complete_and_survives_json(name):
-    run = RECIPES.get(name)()
-    assert run.recipe == name
-    assert RECIPES.get(name).__doc__
-    assert from_json(json.loads(json.dumps(to_json(run)))) == run
+def test_every_recipe_is_complete_and_survives_json():
+    for name in RUNS:
+        run = RECIPES.get(name)()
+        assert run.recipe == name
+        assert RECIPES.get(name).__doc__
+        assert from_json(json.loads(json.dumps(to_json(run)))) == run, name
 
 
 @pytest.mark.parametrize("name", ENSEMBLES)
