@@ -15,8 +15,8 @@
     pp.runs("polypool")                                    # pandas DataFrames
     pp.compare("polypool")
 
-Functions import what they need when they are called, so that `import polypool` and `polypool --help` are fast.
-Aggregators, similarities and objectives need torch and numpy alone.
+Functions import their dependencies when called, so that `import polypool` and `polypool --help` are fast.
+Aggregators, similarities and objectives need only torch and numpy.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ _ELSEWHERE = {
     "mteb_model": "polypool.pipelines.models.mteb",
     "write_corpus": "polypool.tasks.datasets.corpus",
 }
-"""Names of this module that live in another one."""
+"""Names imported on first use, and their modules."""
 
 
 @needed()
@@ -83,7 +83,7 @@ def __getattr__(name: str) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainedRun:
-    """A finished run: its id in MLflow, which `load` and every verb take, and the last value of each metric."""
+    """A finished run: its id in MLflow, accepted by `load` and every verb, and the last value of each metric."""
 
     id: str
     metrics: Mapping[str, float]
@@ -93,7 +93,7 @@ def aggregator(spec: str, dim: int) -> Aggregator:
     """Return a new aggregator of sets of width `dim`: `aggregator("kmax(k=5)", 1024)(x_BND, mask_BN).vectors`.
 
     Raises:
-        InputError: no such aggregator or parameter, or a width below 1.
+        InputError: an unknown aggregator or parameter, or a width below 1.
     """
     if not isinstance(dim, int) or dim < 1:
         raise InputError(f"the width of the elements must be a whole number of at least 1, not {dim!r}")
@@ -110,7 +110,7 @@ def part(kind: str, spec: str, *args: Any) -> Any:
         args: positional arguments of the part: the width of an aggregator, the assets of an encoder.
 
     Raises:
-        InputError: no such kind, part or parameter.
+        InputError: an unknown kind, part or parameter.
     """
     from polypool.infra.fields import check_value
     from polypool.infra.registry import KINDS
@@ -133,7 +133,7 @@ def ingest(form: str, *, out: str | Path, **options: Any) -> Path:
         options: of the form, as `polypool ingest FORM --help` lists them, with underscores: `file="captions.csv"`.
 
     Raises:
-        InputError: no such form or option, or files that cannot be read.
+        InputError: an unknown form or option, or unreadable files.
     """
     from polypool.infra.process.command import call_verb
     from polypool.pipelines.data.ingestion import subcommands
@@ -155,7 +155,7 @@ def extract(corpus: str | Path, *, out: str | Path, **options: Any) -> Path:
         options: of `polypool extract --help`, with underscores: `backbone="dinov2(cls=True)"`, `video=True`.
 
     Raises:
-        InputError: no such option, or as of `polypool extract`.
+        InputError: an unknown option, or an error of `polypool extract`.
     """
     from polypool.infra.process.command import call_verb
     from polypool.pipelines.commands.extract import extract as verb
@@ -170,11 +170,11 @@ def recipe(name: str, **settings: Any) -> Run:
 
     Args:
         name: a recipe of `polypool train --list`.
-        settings: fields of `Run`; a dict changes some fields of `data` or `optim`: `optim={"epochs": 10}`; and the
-            places `corpus`, `features` and `texts`, at which relative paths start at the current folder.
+        settings: fields of `Run`; a dict changes some fields of `data` or `optim`: `optim={"epochs": 10}`. Also
+            `corpus`, `features` and `texts`, whose relative paths start at the current folder.
 
     Raises:
-        InputError: no such recipe or setting, a value out of range, or the recipe of an ensemble.
+        InputError: an unknown recipe or setting, a value out of range, or the recipe of an ensemble.
     """
     from polypool.infra.fields import check_value
     from polypool.infra.paths import here
@@ -198,7 +198,7 @@ def train(run: str | Run, **settings: Any) -> TrainedRun:
         settings: changed settings; see `recipe`.
 
     Raises:
-        InputError: a setting cannot be used; nothing was started.
+        InputError: an unusable setting; nothing was started.
         RuntimeError: the training failed; the message gives the command that resumes the run.
     """
     from polypool.infra.paths import here, home
@@ -238,7 +238,7 @@ def load(
         trust: modules that the model may import as `module:Name`, such as `("my_package.parts",)`.
 
     Raises:
-        InputError: no such run or folder, no model in it, or a module that is not trusted.
+        InputError: an unknown run or folder, one without a model, or an untrusted module.
     """
     from polypool.pipelines.models.trained import OWN
     from polypool.pipelines.models.trained import load as load_model
@@ -270,7 +270,7 @@ def export(
         trust: as of `load`.
 
     Raises:
-        InputError: no such run or model, the folder is in use, or the hub refuses or does not answer.
+        InputError: an unknown run or model, a folder in use, or a hub that refuses or does not answer.
     """
     from polypool.pipelines.models.exporting import export as export_model
 
@@ -313,13 +313,13 @@ def compare(
 
     Args:
         experiment: name of the MLflow experiment.
-        metric: metric to rank by; each task's primary metric where empty.
-        protocol: protocol to show; all where empty.
-        data: the only data sets; all where empty.
-        features: the only features, by the folders of their stores; all where empty.
+        metric: metric to rank by (default: each task's primary metric).
+        protocol: protocol to show (default: all).
+        data: data sets to show (default: all).
+        features: features to show, by the folders of their stores (default: all).
 
     Raises:
-        InputError: nothing to compare, or no such metric or protocol.
+        InputError: nothing to compare, or an unknown metric or protocol.
     """
     from polypool.infra.paths import home
     from polypool.infra.tracking import tracking_uri

@@ -18,7 +18,7 @@ COMMANDS = "polypool.pipelines.commands"
 
 
 def main() -> None:
-    """Run the verb that the command line names; only its module is imported."""
+    """Run the verb named on the command line; only its module is imported."""
     set_handler(exit_now)
     open_closed_streams()
     with redirect_stdout(Printable(sys.stdout)):

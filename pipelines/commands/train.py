@@ -168,15 +168,14 @@ def rerun(options: Rerun) -> None:
     from polypool.pipelines.training.record import inherited
     from polypool.pipelines.training.train import ORIGIN, read_original, scores, start
 
-    original = read_original(options.run_id, trust=options.trust)
-    run = original.run
-    print(f"{run.label} {run.aggregator} seed {run.seed} (run {original.tracker.run_id})")
-    print(*(f"  {line}" for line in original.lines), sep="\n")
+    run, tracker, lines = read_original(options.run_id, trust=options.trust)
+    print(f"{run.label} {run.aggregator} seed {run.seed} (run {tracker.run_id})")
+    print(*(f"  {line}" for line in lines), sep="\n")
     if options.dry_run:
         return
-    run_id = start(run, more_tags={ORIGIN: original.tracker.run_id, **inherited(original.tracker.all_tags())})
+    run_id = start(run, more_tags={ORIGIN: tracker.run_id, **inherited(tracker.all_tags())})
     print(f"run {run_id} finished")
-    for line in scores(original.tracker, Tracker.attach(tracking_uri(home()), run_id, running=False)):
+    for line in scores(tracker, Tracker.attach(tracking_uri(home()), run_id, running=False)):
         print(f"  {line}")
     print_next(("compare the runs", ("compare", "--experiment", run.experiment)))
 

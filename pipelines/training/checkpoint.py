@@ -12,7 +12,7 @@ import re
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -107,16 +107,11 @@ def fill_weights(model: nn.Module, path: Path) -> tuple[list[str], list[str]]:
     same = {name: weights[name] for name in own if name in weights and weights[name].shape == own[name].shape}
     if not any(name in same for name, _ in model.named_parameters()):  # buffers do not count
         raise InputError(
-            f"the weights {path} have no name and shape in common with the model: they hold {_some(weights)}, and it "
-            f"has {_some(own)}"
+            f"the weights {path} have no name and shape in common with the model: they hold {min(weights)} and "
+            f"{len(weights) - 1} more, and it has {min(own)} and {len(own) - 1} more"
         )
     model.load_state_dict(own | same)
     return [*same], [name for name in own if name not in same]
-
-
-def _some(names: Iterable[str]) -> str:
-    first, *rest = sorted(names)
-    return f"{first} and {len(rest)} more"
 
 
 def _read_weights(path: Path) -> dict[str, Tensor]:
@@ -444,7 +439,7 @@ _OTHER_KINDS = {
     "ensemble": "is an ensemble; give one of its members, which its parameter `members` names",
     "sweep": "stands for a sweep; give one of its runs, such as the one that its tag `best.RECIPE` names",
     "transfer": "holds the scores of a trained run on other data; give that run, its parent",
-    "synthetic": "is that of a synthetic experiment; give a run that was trained on a corpus",
+    "synthetic": "belongs to a synthetic experiment; give a run that was trained on a corpus",
     "": "was not made by polypool, as it has no tag `kind`; give a run that was trained",
 }
 """For each kind of run without training: a description, and the run to give instead."""

@@ -347,26 +347,21 @@ def words(run: Run) -> str:
     data, optim, text = run.data, run.optim, run.text_aggregator or run.aggregator
     if run.members:
         each = [f"{name} on {of.data.dataset} ({of.data.corpus})" for name, of in run.members.items()]
-        read = f"Several tasks in one model, {run.task}: {'; '.join(each)}. {run.aggregator} pools."
+        read = f"Several tasks in one model, {run.task}: {'; '.join(each)}. Aggregator: {run.aggregator}."
     else:
-        visual = run.visual + (f" of {data.features}" if data.features else "")
-        source = f" of {data.texts}" if data.texts else ""
-        texts = f", and {text} what {run.text}{source} does" if run.text else ""
-        whole = f", put together by {run.model}" if run.model else ""
-        with_others = f", trained together with other tasks, {run.jointly}" if run.jointly else ""
-        read = (
-            f"{run.task} on {data.dataset}: {run.aggregator} pools what {visual} gives{texts}"
-            f"{whole}{with_others}. The corpus is {data.corpus}."
-        )
-    scored = f"its test split is {f'scored by {run.protocol}' if run.test else 'not scored'}."
+        sides = [f"visual {run.visual}{data.features and f' ({data.features})'}, {run.aggregator}"]
+        sides += [f"text {run.text}{data.texts and f' ({data.texts})'}, {text}"] if run.text else []
+        sides += [f"model {run.model}"] if run.model else []
+        sides += [f"trained jointly with other tasks, {run.jointly}"] if run.jointly else []
+        read = f"{run.task} on {data.dataset}: {'; '.join(sides)}. Corpus: {data.corpus}."
+    scored = f"test split {f'scored by {run.protocol}' if run.test else 'not scored'}."
     if not optim.epochs:
-        return f"{read} Nothing is trained; {scored}"
-    more = "".join(f" + {of}" for of in run.regularisers)
-    goal = "The loss of each task" if run.members else f"{run.objective}{more}"
-    start = f", from the weights of run {run.init}" if run.init else ""
+        return f"{read} Not trained; {scored}"
+    loss = "the tasks' losses" if run.members else " + ".join((run.objective, *run.regularisers))
+    start = f", initialised from run {run.init}" if run.init else ""
     return (
-        f"{read} {goal} is minimised by {optim.optimiser} in {optim.epochs} epochs of batches of {optim.batch}{start}, "
-        f"seed {run.seed}; the epoch that is best on val is kept, and {scored}"
+        f"{read} Minimises {loss} by {optim.optimiser} in {optim.epochs} epochs of batches of {optim.batch}{start}, "
+        f"seed {run.seed}; keeps the best epoch on val; {scored}"
     )
 
 
@@ -401,7 +396,7 @@ def recorded(tracker: Tracker) -> Iterator[None]:
 
 
 def finish_soon(tracker: Tracker, status: Status) -> threading.Thread:
-    """Set a run's status in a thread, which is returned, because MLflow may not answer."""
+    """Start and return a thread that sets a run's status, because MLflow may not answer."""
     thread = threading.Thread(target=tracker.finish, args=[status], daemon=True)
     thread.start()
     return thread

@@ -199,7 +199,7 @@ def _last(tracker: Tracker, at: Url | None) -> str | None:
         metrics = tracker.metrics()
         if not metrics or ((folder / LOG_FOLDER).is_dir() and "epoch" not in metrics):
             return None
-        what = f"there is no checkpoint in {at or folder}"
+        what = f"no checkpoint in {at or folder}"
     except DamagedError as error:
         what = str(error)
     where = "the folder back (or set POLYPOOL_HOME to where it is)"
@@ -213,40 +213,16 @@ def _last(tracker: Tracker, at: Url | None) -> str | None:
 
 def new_runs_at() -> Url | None:
     """Return the URL for checkpoints of new runs; None if they are in the runs' folders."""
-    named = runs()
-    return named if isinstance(named, Url) else None
+    return named if isinstance(named := runs(), Url) else None
 
 
 def checkpoints_at(run_id: str, named: str) -> Url | None:
-    """Return the URL of a run's checkpoints; None if they are in its folder.
-
-    Args:
-        run_id: the run.
-        named: its tag `AT`; empty without one.
-
-    Raises:
-        InputError: the tag is not a URL of object storage.
-    """
-    if not named:
-        return None
-    if not isinstance(found := place(named), Url):
-        raise InputError(
-            f"run {run_id}: its tag {AT} is not a URL of object storage but {named!r}; correct it"
-        )
-    return found / run_id
+    """Return the URL of a run's checkpoints from its tag `AT`; None without a tag, as they are in its folder."""
+    return cast("Url", place(named)) / run_id if named else None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Original:
-    """A recorded run, and lines on the differences of current code, libraries and data."""
-
-    run: Run
-    tracker: Tracker
-    lines: tuple[str, ...]
-
-
-def read_original(run_id: str, *, trust: Sequence[str] = ()) -> Original:
-    """Read a recorded run and compare it with the current code and data.
+def read_original(run_id: str, *, trust: Sequence[str] = ()) -> tuple[Run, Tracker, list[str]]:
+    """Return a recorded run, and lines on the differences of current code, libraries and data.
 
     Args:
         run_id: of the run.
@@ -258,12 +234,11 @@ def read_original(run_id: str, *, trust: Sequence[str] = ()) -> Original:
     """
     trust_modules(*trust)
     tracker = _training(run_id)
-    run_id = tracker.run_id
     try:
         run = recorded_run(tracker)
     except InputError as error:
         raise InputError(
-            f"run {run_id} cannot be repeated: its settings, the artifact run.json, were deleted or cannot be "
+            f"run {tracker.run_id} cannot be repeated: its settings, the artifact run.json, were deleted or cannot be "
             f"read ({error}); train its recipe again with the parameters that MLflow shows of it"
         ) from error
     now = {**provenance(home()), **data_tags(prepare(run))}
@@ -276,11 +251,9 @@ def read_original(run_id: str, *, trust: Sequence[str] = ()) -> Original:
     if changed := [when for when, of in (("then", then), ("now", now)) if of.get("git_dirty") == "true"]:
         lines.append(f"files that git tracks differ from the commit: {' and '.join(changed)}")
     lines = lines or ["nothing that was recorded differs"]
-    if not scores(tracker, tracker):
-        lines.append("it has no scores of the test split: it failed, or was ended before them")
     if unknown := sorted(name for name, value in then.items() if not value and name != "git_dirty"):
         lines.append(f"not recorded then: {', '.join(unknown)}")
-    return Original(run=run, tracker=tracker, lines=tuple(lines))
+    return run, tracker, lines
 
 
 def _training(run_id: str) -> Tracker:
@@ -321,7 +294,7 @@ def prepare(run: Run, **arguments: Any) -> TaskAdapter:
     if run.jointly:
         raise InputError(
             f"this {run.task} was trained together with others, by {run.jointly!r}; train that joint run, "
-            f"{run.recipe}, or a recipe of its task by itself (`polypool train --list`)"
+            f"{run.recipe}, or a recipe of its task alone (`polypool train --list`)"
         )
     refuse_incomplete(run)
     trust_modules(*modules(run))
@@ -451,7 +424,7 @@ def fit(
         if failure is None:
             return finished
         for each in (*getattr(failure, "worker_failures", {}).values(), failure):
-            if cause := input_error(each):
+            if cause := next((x for x in causes(each) if isinstance(x, InputError)), None):
                 raise InputError(str(cause)) from failure
             if why := at is None and disk_fault(each, folder):
                 raise InputError(f"{why}, then `{resume}` goes on from the last checkpoint") from failure
@@ -515,11 +488,6 @@ def _until_stopped(train: Callable[[], bool], *, stop: Path | Url, tracker: Trac
         raise
 
 
-def input_error(error: BaseException) -> InputError | None:
-    """Return the `InputError` that an error is or was caused by, if any."""
-    return next((each for each in causes(error) if isinstance(each, InputError)), None)
-
-
 def _fit_in_thread(trainer: Any) -> bool:
     """Train on Ray outside the main thread, so that its signal handlers are kept; return the workers' result."""
     if threading.current_thread() is not threading.main_thread():
@@ -552,21 +520,21 @@ def _trainer(
 
     train: Any = ray.train  # the types of its names are those of an earlier version
 
-    work = Work(
+    work = partial(
+        work_on_ray,
         run=run,
-        uri=tracker.uri,
         kept=kept,
+        uri=tracker.uri,
+        assets=ray.put(json.dumps(assets)),
         home=home(),
         threads=resources.cpus,
         terminal=sys.stderr.isatty(),
         log=mode(),
         trusted=trusted(),
-        assets=ray.put(json.dumps(assets)),
     )
     system, path = filesystem(kept.at)
     return TorchTrainer(
-        cast("Any", work_on_ray),
-        train_loop_config={"work": work},
+        cast("Any", lambda: work()),
         scaling_config=train.ScalingConfig(
             num_workers=(run.worker_counts[0], run.workers) if len(run.worker_counts) > 1 else run.workers,
             elastic_resize_monitor_interval_s=_RESIZE_SECONDS,
@@ -588,63 +556,56 @@ def _trainer(
 # --- a worker: its body, the same in every process, and how a process of Ray's is set up
 
 
-@dataclass(frozen=True, kw_only=True)
-class Work:
-    """The work of a Ray process.
+def work_on_ray(
+    *,
+    run: Run,
+    kept: ByRay,
+    uri: str,
+    assets: ObjectRef,
+    home: Path,
+    threads: int,
+    terminal: bool,
+    log: str,
+    trusted: tuple[str, ...],
+) -> bool:
+    """Set up a Ray process and train in it; return the result of `train`.
 
-    Attributes:
+    After an error that a restart would repeat, its message is left for the driver, and restarted workers return.
+
+    Args:
         run, kept, uri: see `train`.
-        assets: of the adapter, as JSON in Ray's object store, because a vocabulary may be large; null to compute them.
+        assets: of the adapter, as JSON in Ray's object store, because a vocabulary may be large.
         home: the project's folder of data and runs.
         threads: of torch.
         terminal: whether the driver's output is a terminal, where a progress bar can be redrawn.
         log: format of progress, see `polypool.infra.process.output.mode`.
         trusted: modules whose code specs may name.
     """
-
-    run: Run
-    kept: ByRay
-    uri: str
-    assets: ObjectRef
-    home: Path
-    threads: int
-    terminal: bool
-    log: str
-    trusted: tuple[str, ...]
-
-
-def work_on_ray(config: dict[str, Work]) -> bool:
-    """Set up a Ray process and train in it; return the result of `train`.
-
-    After an error that a restart would repeat, its message is left for the driver, and restarted workers return.
-    """
-    work = config["work"]
-    kept = work.kept
     if exists(kept.at / REFUSED):
         return False
-    os.environ |= {"POLYPOOL_HOME": str(work.home), LOG: work.log}
-    trust_modules(*work.trusted)
+    os.environ |= {"POLYPOOL_HOME": str(home), LOG: log}
+    trust_modules(*trusted)
     import ray
     from ray.experimental.tqdm_ray import tqdm as drawn_by_the_driver
     from ray.train.torch import get_device
 
-    set_up(threads=work.threads)
-    tracked = partial(Tracker.attach, work.uri, kept.at.name, running=False)
-    own_log = work.home / "runs" / kept.at.name / "worker"
+    set_up(threads=threads)
+    tracked = partial(Tracker.attach, uri, kept.at.name, running=False)
+    own_log = home / "runs" / kept.at.name / "worker"
     if remote := isinstance(kept.at, Url):  # this machine may share no folder with the driver's
         kept = replace(kept, journal=lambda: Sender(make_folder(own_log), tracked, earlier=True))
-    assets = json.loads(ray.get(work.assets))
     try:
         finished = train(
-            work.run,
-            TASKS.build(work.run.task, work.run, assets=assets),
+            run,
+            TASKS.build(run.task, run, assets=json.loads(ray.get(assets))),
             kept,
-            uri=work.uri,
+            uri=uri,
             device=get_device(),
-            bar=drawn_by_the_driver if work.terminal and work.log == TEXT else resumed_bar,
+            bar=drawn_by_the_driver if terminal and log == TEXT else resumed_bar,
         )
     except Exception as error:
-        if why := input_error(error) or disk_fault(error, work.home):
+        faults = (each for each in causes(error) if isinstance(each, InputError))
+        if why := next(faults, None) or disk_fault(error, home):
             with suppress(InputError, OSError):  # the disk may be full
                 write_bytes(kept.at / REFUSED, str(why).encode())
         raise

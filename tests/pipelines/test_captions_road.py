@@ -9,7 +9,6 @@ import pytest
 from clips import write_clip
 from describing import in_this_process
 from PIL import Image
-from toy import trainer_of
 from verbs import called, ingested
 
 from polypool.pipelines.recipes.arguments import read_run
@@ -66,16 +65,11 @@ def run_on(recipe: str, corpus: Path, features: Path) -> Run:
     return read_run(recipe, [*words, "--optim.epochs", "16", "--optim.batch", "12", "--optim.lr", "0.001"])
 
 
-def test_all_captions_are_used_and_what_is_not_is_said(tmp_path, capsys):
+def test_all_captions_are_used_or_counted_as_unused(tmp_path, capsys):
     run = pictures(tmp_path)
-    run = replace(run, optim=replace(run.optim, epochs=1))
-    trainer = trainer_of(run, tmp_path, adapter=prepare(run))
-    trainer.train()
-    assert {split: len(trainer.adapter.data(split).texts) for split in SPLITS} == {
-        "train": 36,
-        "val": 12,
-        "test": 12,
-    }
+    adapter = prepare(run)
+    sizes = {split: len(adapter.data(split).texts) for split in SPLITS}
+    assert sizes == {"train": 36, "val": 12, "test": 12}
     assert "not used" not in capsys.readouterr().out
     few = prepare(replace(run, data=replace(run.data, captions=5)))
     assert len(few.data("test").texts) == 10

@@ -1,4 +1,4 @@
-"""A package of somebody else's: installed by pip, and used without a line changed here."""
+"""A plug-in package, installed by pip and used by every verb."""
 
 import importlib
 import json
@@ -179,7 +179,7 @@ def home(new_home, plugged):
 
 @pytest.fixture
 def said(home):
-    """Give a command in this process, and return what it printed; of one that is refused, the line that says why."""
+    """Call a verb in this process, and return its output, or the error line of a refused one."""
 
     def give(verb: str, *words: object, refused: bool = False) -> str:
         code, out, error = called(verb, *words)
@@ -282,7 +282,7 @@ def test_what_is_broken_in_it_is_named_and_the_rest_works(plugged):
 
 
 def verb(site: Path, name: str, *words: str, code: int = 0, **more: str) -> str:
-    """Give a command in a process of its own, check its exit code, and return what it printed."""
+    """Call a verb in a new process, check its exit code, and return its output."""
     given = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "MLFLOW_"))}
     given |= {"PYTHONPATH": os.pathsep.join([str(TESTS.parent), str(site)]), **more}
     found, out, err = end(begin("-m", "polypool", name, *words, env=given))

@@ -21,7 +21,7 @@ SPLITS = ["train"] * 6 + ["val"] * 3 + ["test"] * 3 + ["test-dev"] * 3
 
 
 def table(folder: Path) -> Path:
-    """Write a table of a question about each of 15 pictures of one colour; those of test-dev are not answered."""
+    """Write a table of a question about each of 15 pictures of one colour; test-dev has no answers."""
     (folder / "photos").mkdir()
     (folder / "cells" / "photos").mkdir(parents=True)
     lines = ["image,question,answer,split"]

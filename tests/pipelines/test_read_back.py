@@ -28,7 +28,7 @@ STRANGE = [
     *(None, True, 7, -1, 0.5, 10**400, "text", "", "\ud800"),
     *([], [None], ["a", 1], {}, {"a": None}, {"a": [1]}),
 ]
-"""What stands in the place of a field in turn."""
+"""Values that replace a field, a quarter of them in turn."""
 GONE = object()
 
 Path_ = tuple[str | int, ...]
@@ -72,9 +72,9 @@ class File:
 
     Attributes:
         name: stands in messages.
-        values: what it holds.
-        read: reads other values in its place, and what follows from them.
-        free: the beginnings of fields whose types are not ours to say, such as where a corpus came from.
+        values: its content.
+        read: reads and uses other content in its place.
+        free: prefixes of fields of any type, such as the source of a corpus.
     """
 
     name: str
@@ -190,7 +190,7 @@ def test_a_field_of_another_type_is_named_or_right(name, files):
     for number, at in enumerate(places(file.values)):
         dotted = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in at).lstrip(".")
         free = dotted.startswith(file.free)
-        for value in (GONE, *STRANGE) if not free else [STRANGE[number % len(STRANGE)]]:
+        for value in [STRANGE[number % len(STRANGE)]] if free else (GONE, *STRANGE[number % 4 :: 4]):
             tried += 1
             right = value is GONE or free or alike(file.values, at, value)
             case = f"{dotted} = {'nothing' if value is GONE else repr(value)[:40]}"
@@ -205,5 +205,5 @@ def test_a_field_of_another_type_is_named_or_right(name, files):
             else:
                 if not right:
                     wrong.append(f"{case}: accepted")
-    assert tried > 50
+    assert tried > 10
     assert not wrong, f"{len(wrong)} of {tried}:\n" + "\n".join(wrong[:60])

@@ -57,7 +57,7 @@ def nobody_is_trusted(monkeypatch):
 
 @pytest.fixture
 def marker(tmp_path, monkeypatch) -> Path:
-    """A file that is there once the code of the module `hostile` has run; it is on the path, and so is tmp_path."""
+    """A file that the code of the module `hostile` creates; the module is on the path."""
     path = tmp_path / "code-ran"
     (tmp_path / "hostile.py").write_text(HOSTILE.format(marker=str(path)))
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -93,7 +93,7 @@ def files(kept) -> Path:
 
 
 def change(path: Path, **fields: object) -> None:
-    """Change fields of a JSON file, and the digest beside it, which an attacker would not forget."""
+    """Change fields of a JSON file and update its checksum, as an attacker would."""
     values = json.loads(path.read_text())
     path.write_text(json.dumps(values | fields))
     if (digests := path.with_name("digests.json")).exists():

@@ -28,7 +28,7 @@ def exit_code(main: Callable[[], None], *words: object) -> int:
 
 
 def called(verb: str, *words: object) -> tuple[int, str, str]:
-    """Call a verb; return the exit code and what was printed to standard output and error."""
+    """Call a verb; return the exit code, standard output and standard error."""
     out, err = io.StringIO(), io.StringIO()
     main = importlib.import_module(f"polypool.pipelines.commands.{verb}").main
     with redirect_stdout(out), redirect_stderr(err):
@@ -42,14 +42,14 @@ def run(*arguments: object) -> tuple[int, str, str]:
 
 
 def ingested(*arguments: object) -> str:
-    """Call `ingest`, which has to succeed; return what was printed to standard output."""
+    """Call `ingest`, which has to succeed; return its standard output."""
     code, out, err = run(*arguments)
     assert code == 0, err
     return out
 
 
 def corpus_of(out: Path, *arguments: object) -> tuple[str, Corpus, list[tuple[str, str]]]:
-    """Call `ingest` into a folder, whatever is skipped; return what was printed, the corpus, and what was skipped."""
+    """Call `ingest` into a folder; return its output, the corpus, and the skipped cases with their reasons."""
     said = ingested(*arguments, "--out", out, "--allow-skipped")
     return said, Corpus.open(out), reasons(out, "corpus.skipped.jsonl")
 

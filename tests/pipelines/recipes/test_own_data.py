@@ -41,8 +41,9 @@ def without_statistics(made: Run) -> Run:
     return derive(made, data={"features": folder})
 
 
-@pytest.mark.parametrize("recipe", ["image_text", "video_text", "vqa"])
-@pytest.mark.parametrize("statistics", [True, False])
+@pytest.mark.parametrize(
+    ("recipe", "statistics"), [("image_text", False), ("video_text", True), ("vqa", False)]
+)
 def test_a_recipe_trains_on_any_corpus_and_features(recipe, statistics, tmp_path):
     made = (make_questions if recipe == "vqa" else make_corpus)(tmp_path, train=8, val=4, test=5, dim=7)
     if not statistics:
@@ -59,13 +60,10 @@ def test_a_recipe_trains_on_any_corpus_and_features(recipe, statistics, tmp_path
     assert trainer.log.rows[-1][1][f"{run.protocol}/{trainer.adapter.primary.name}"] >= 0
 
 
-@pytest.mark.parametrize("recipe", ["image_text", "vqa"])
-def test_no_test_needs_no_test_split(recipe, tmp_path):
-    made = (make_questions if recipe == "vqa" else make_corpus)(tmp_path, train=8, val=4, test=0)
-    run = read_run(recipe, [*given(made, "features"), *SMALL, "--no-test"])
-    trainer = trainer_of(run, tmp_path, adapter=prepare(run))
-    trainer.train()
-    assert trainer.step >= 1
+def test_no_test_needs_no_test_split(tmp_path):
+    made = make_corpus(tmp_path, train=8, val=4, test=0)
+    run = read_run("image_text", [*given(made, "features"), *SMALL, "--no-test"])
+    trainer_of(run, tmp_path, adapter=prepare(run)).train()
     with pytest.raises(InputError, match="in the split 'test'"):
         prepare(replace(run, test=True))
 

@@ -71,15 +71,14 @@ def test_a_run_says_what_it_is_in_words_and_what_it_came_from(home, run, trained
     assert tags["mlflow.source.name"] == "train tiny --data.corpus ..."
     words = tags["mlflow.note.content"]
     for part in (
-        f"image_text on tiny: mean pools what {run.visual} of {run.data.features} gives",
-        f"and max what {run.text} does. The corpus is {run.data.corpus}.",
-        f"{run.objective} is minimised by adamw in 1 epochs of batches of {run.optim.batch}, seed 0",
+        f"image_text on tiny: visual {run.visual} ({run.data.features}), mean; text {run.text}, max. Corpus: ",
+        f"Minimises {run.objective} by adamw in 1 epochs of batches of {run.optim.batch}, seed 0",
         "scored by whole",
         "\n\n    polypool train tiny --data.corpus a/b",
     ):
         assert part in words
     untrained = Described.of(replace(run, optim=replace(run.optim, epochs=0))).words
-    assert "Nothing is trained; its test split is scored by whole" in untrained
+    assert "Not trained; test split scored by whole" in untrained
 
 
 OWN = {"recipe": "image_text", "data": {"dataset": "mine"}}

@@ -25,7 +25,7 @@ WORDS = "bigru(width=16, embedding=8, min_count=1, ends=False)"
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory) -> Run:
-    """A run of clips of one to five frames, of which three are read."""
+    """A run on clips of one to five frames, at most three of them read."""
     folder = tmp_path_factory.mktemp("clips")
     made = make_corpus(folder, images=folder / "clips", train=12, val=4, test=4)
     corpus = Corpus.open(folder / "corpus")

@@ -106,7 +106,7 @@ class Toy(TaskAdapter):
 
 
 class FolderLog:
-    """What the loop writes, kept in a folder and a list."""
+    """The loop's log, kept in a folder and a list."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.rows, self.tagged, self.members = folder, [], {}, {}

@@ -20,7 +20,7 @@ _RUNNING: list[tuple[mp.Process, Connection]] = []
 def run_workers(function: Callable[..., None], *arguments: Any, world: int = 2) -> None:
     """Run `function(*arguments)` in `world` other processes of one thread each, which meet where world > 1.
 
-    What it makes, it writes to files: it returns nothing.
+    Results go to files; nothing is returned.
 
     Raises:
         RuntimeError: with the traceback of the first of them that failed; the others were ended.
@@ -65,7 +65,7 @@ def _end() -> None:
 
 
 def _serve(tests: Connection) -> None:
-    """Do what is asked for, one after the other, until nobody asks any more."""
+    """Run the requested functions until the test process ends."""
     torch.set_num_threads(1)
     while True:
         try:

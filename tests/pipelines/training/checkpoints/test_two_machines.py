@@ -56,7 +56,7 @@ def machines(tmp_path, bucket, monkeypatch) -> list[Path]:
 
 
 def kill_at_a_checkpoint(run: Run, bucket: Bucket, tmp_path: Path) -> str:
-    """Begin a run as a process of its own, kill it with all that it started, and return what it said."""
+    """Start a run in another process, kill it with its children at a checkpoint, and return its output."""
     (tmp_path / "run.json").write_text(json.dumps(to_json(run)))
     driver = begin("-c", COMMAND, str(tmp_path / "run.json"), env=os.environ, start_new_session=True)
     limit, whole = time.monotonic() + 300, re.compile(r"/checkpoint_[^/]+/digests\.json$")

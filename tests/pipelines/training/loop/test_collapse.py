@@ -30,14 +30,9 @@ def captions(folder: Path, **changes: object) -> Run:
     return derive(make_corpus(folder), figures=False, log_every=2, **changes)
 
 
-@pytest.mark.parametrize(
-    ("objective", "lr", "optim"),
-    [("triplet(warmup_epochs=0)", 0.3, {}), ("infonce", 1.0, {"clip": 0.0})],
-    ids=["hardest negatives at a high rate", "a rate of 1"],
-)
-def test_a_run_that_collapses_says_so_once_in_its_first_epoch(tmp_path, capsys, objective, lr, optim):
-    optim |= {"lr": lr, "epochs": 1, "batch": 8, "warmup_steps": 0}
-    run = captions(tmp_path / "data", objective=objective, optim=optim)
+def test_a_run_that_collapses_says_so_once_in_its_first_epoch(tmp_path, capsys):
+    optim = {"lr": 0.3, "epochs": 1, "batch": 8, "warmup_steps": 0}
+    run = captions(tmp_path / "data", objective="triplet(warmup_epochs=0)", optim=optim)
     log, said = trained(run, tmp_path / "log", capsys)
     assert said.count("warning: the model has collapsed: ") == 1
     assert log.tagged[COLLAPSED] in said
@@ -47,9 +42,8 @@ def test_a_run_that_collapses_says_so_once_in_its_first_epoch(tmp_path, capsys, 
     )
 
 
-@pytest.mark.parametrize("objective", ["triplet", "siglip"])
-def test_a_run_that_learns_says_nothing(tmp_path, capsys, objective):
-    run = captions(tmp_path / "data", objective=objective, optim={"epochs": 2, "batch": 8})
+def test_a_run_that_learns_says_nothing(tmp_path, capsys):
+    run = captions(tmp_path / "data", objective="siglip", optim={"epochs": 2, "batch": 8})
     log, said = trained(run, tmp_path / "log", capsys)
     assert COLLAPSED not in log.tagged
     assert "collapsed" not in said
@@ -130,7 +124,7 @@ def steps_of(one: CollapseWatch, *, each: int, times: int, at_end: bool = False)
     [
         (40, {"each": 5, "times": 8}, 3),  # half an epoch of steps in a row, and never again
         (40, {"each": 9, "times": 1, "at_end": True}, None),
-        (40, {"each": 10, "times": 1, "at_end": True}, 0),  # of which the last quarter is enough
+        (40, {"each": 10, "times": 1, "at_end": True}, 0),  # at its end a quarter is enough
         (40, {"each": 0, "times": 1, "at_end": True}, None),
         (2, {"each": 2, "times": 6}, 4),  # few steps are no evidence, however short an epoch
         (2, {"each": 1, "times": 4, "at_end": True}, 2),

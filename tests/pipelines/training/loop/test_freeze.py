@@ -27,7 +27,7 @@ def encoder() -> CNN:
 
 
 def train(model, optimizer, steps: range, *, wrapped=None, share: slice = slice(None)) -> list:
-    """What the loop does; returns the norms, and after which steps conv1 and layer4 had a gradient."""
+    """Train as the loop does; return for each step the norm, and whether conv1 and layer4 had a gradient."""
     found = []
     for step in steps:
         draw = torch.Generator().manual_seed(step)

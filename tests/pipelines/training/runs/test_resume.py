@@ -78,8 +78,8 @@ def write_checkpoints(folder: Path, *names: str) -> None:
 @pytest.mark.parametrize(
     ("lose", "message"),
     [
-        (shutil.rmtree, "there is no checkpoint in {folder}"),
-        (lambda folder: [shutil.rmtree(folder), folder.mkdir()], "there is no checkpoint in {folder}"),
+        (shutil.rmtree, "no checkpoint in {folder}"),
+        (lambda folder: [shutil.rmtree(folder), folder.mkdir()], "no checkpoint in {folder}"),
         (
             lambda folder: [path.unlink() for path in folder.glob("*/state.pt")],
             "damaged: {folder}/checkpoint_2, {folder}/checkpoint_1",
@@ -138,7 +138,7 @@ def test_a_full_disk_ends_a_run_in_one_line_and_as_failed(run, home, monkeypatch
 
 @pytest.fixture
 def three(tmp_path) -> Path:
-    """The folder of three whole checkpoints, of which Ray Train made the second and third."""
+    """The folder of three whole checkpoints, the second and third written by Ray Train."""
     write_checkpoints(tmp_path, "checkpoint_1", "ray-2/checkpoint_2", "ray-2/checkpoint_3")
     return tmp_path
 

@@ -1,4 +1,4 @@
-"""Training on while MLflow's server is gone, and what it gets when it is back."""
+"""Training while MLflow's server is down, and the log that is sent when it is back."""
 
 from collections.abc import Callable, Iterator
 
