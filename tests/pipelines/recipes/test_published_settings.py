@@ -113,8 +113,7 @@ def published_scale(setting: Setting, step: int, steps: int) -> float:
 @pytest.mark.parametrize("name", RUNS)
 def test_every_parameter_learns_at_its_rate_and_is_frozen_for_its_time(name):
     run, setting, (model, _) = recipe(name)
-    for parameter in model.parameters():
-        parameter.requires_grad_(True)
+    model.requires_grad_(True)
     optimizer = make_optimizer(model, run.optim)
     names = {parameter: name for name, parameter in model.named_parameters()}
     steps = epoch_steps(run, setting)
@@ -135,23 +134,22 @@ def test_every_parameter_learns_at_its_rate_and_is_frozen_for_its_time(name):
     assert not any(p.requires_grad for p, own in names.items() if own in left)
 
 
-@pytest.mark.parametrize("name", RUNS)
-def test_batches_epochs_and_the_optimiser(name):
-    run, setting, (model, _) = recipe(name)
-    assert (run.optim.batch, run.optim.epochs) == (setting["batch"], setting["epochs"])
-    assert run.optim.drop_last == (setting["last"] == "dropped")
-    if setting["sample"] != "question":
-        assert run.data.sample == setting["sample"]
-    for parameter in model.parameters():
-        parameter.requires_grad_(True)
-    optimizer = make_optimizer(model, run.optim)
-    assert isinstance(optimizer, torch.optim.AdamW)  # Adam, where nothing decays
-    assert setting["optimizer"] in ("AdamW", "Adam", "AMSGrad")
-    assert setting["optimizer"] == "AdamW" or setting["decay"] == 0
-    for group in optimizer.param_groups:
-        assert group["weight_decay"] == setting["decay"]
-        assert group["amsgrad"] == (setting["optimizer"] == "AMSGrad")
-        assert (group["betas"], group["eps"]) == ((0.9, 0.999), 1e-8)
+def test_batches_epochs_and_the_optimiser():
+    for name in RUNS:
+        run, setting, (model, _) = recipe(name)
+        assert (run.optim.batch, run.optim.epochs) == (setting["batch"], setting["epochs"]), name
+        assert run.optim.drop_last == (setting["last"] == "dropped"), name
+        if setting["sample"] != "question":
+            assert run.data.sample == setting["sample"], name
+        model.requires_grad_(True)
+        optimizer = make_optimizer(model, run.optim)
+        assert isinstance(optimizer, torch.optim.AdamW)  # Adam, if nothing decays
+        assert setting["optimizer"] in ("AdamW", "Adam", "AMSGrad")
+        assert setting["optimizer"] == "AdamW" or setting["decay"] == 0
+        for group in optimizer.param_groups:
+            assert group["weight_decay"] == setting["decay"], name
+            assert group["amsgrad"] == (setting["optimizer"] == "AMSGrad"), name
+            assert (group["betas"], group["eps"]) == ((0.9, 0.999), 1e-8)
 
 
 def test_the_gradient_is_clipped_as_one():
