@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterable
 from pathlib import Path
 
-LACKING = "extract, and ingest with --corpus, compute those of the split train"
+LACKING = "extract, and ingest with --corpus, compute the statistics of the training split"
 """Hint for a store without statistics for standardising features."""
 
 

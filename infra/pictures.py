@@ -87,7 +87,7 @@ def _upright(image: Image.Image, side: int) -> Image.Image:
             raise InputError("a TIFF of other than 1, 8 or 16 bits whose zero is black; save it again")
     if side:
         image.draft("RGB", (side, side))
-    if isinstance(image, JpegImageFile):  # includes multi-picture files, of which this is the first picture
+    if isinstance(image, JpegImageFile):  # includes the first picture of multi-picture files
         image = _without_warnings(image)
     ImageOps.exif_transpose(image, in_place=True)
     return rgb(image)

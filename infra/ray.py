@@ -45,12 +45,9 @@ _ON_ONE_MACHINE = {
     "RAY_worker_niceness": "0",  # by default 15: all other processes would have priority
 }
 """Default settings of a local Ray, read when it is imported or starts."""
-_PATIENCE, _NO_PATIENCE = (
-    30.0,
-    10.0,
-)  # seconds to shut Ray down; an earlier exit has code 1
+_SHUTDOWN_SECONDS, _INTERRUPTED_SECONDS = 30.0, 10.0  # to shut Ray down; an earlier exit has code 1
 _LONGEST = 36  # maximum length of Ray's folder in bytes: paths of its sockets have at most 107
-_LOOKS = 10.0, 30.0  # seconds until the first check of which jobs occupy the cores, and between checks
+_CHECK_SECONDS = 10.0, 30.0  # before the first check for jobs that occupy the cores, and between checks
 
 
 def on_cluster() -> bool:
@@ -100,16 +97,16 @@ def ray_session(*, cpus: int | None = None, dashboard: bool = False) -> Iterator
         raise AwayError(f"no Ray cluster answers at RAY_ADDRESS={address}: {error}") from error
     except SystemExit:  # Ray's reaction to SIGTERM while it connects
         raise_stopped(signal.SIGTERM)
-    patience = _PATIENCE
+    seconds = _SHUTDOWN_SECONDS
     try:
         yield
     except KeyboardInterrupt:
-        patience = _NO_PATIENCE
+        seconds = _INTERRUPTED_SECONDS
         raise
     finally:
         leaving = threading.Thread(target=ray.shutdown, daemon=True)  # Ray's processes may hang
         leaving.start()
-        leaving.join(patience)
+        leaving.join(seconds)
 
 
 def _shorten_folder() -> None:
@@ -150,11 +147,11 @@ def waiting_for_cores(count: int) -> Iterator[None]:
     over = threading.Event()
 
     def tell() -> None:
-        started, pause = time.monotonic(), _LOOKS[0]
+        started, pause = time.monotonic(), _CHECK_SECONDS[0]
         while not over.wait(pause):
-            pause = _LOOKS[1]
+            pause = _CHECK_SECONDS[1]
             with suppress(Exception):  # a cluster without a dashboard, or one that is shutting down
-                if not (line := _cores_held(count)):
+                if not (line := _core_users(count)):
                     return
                 say(line, what="cores", seconds=time.monotonic() - started)
 
@@ -166,7 +163,7 @@ def waiting_for_cores(count: int) -> Iterator[None]:
         over.set()
 
 
-def _cores_held(count: int) -> str:
+def _core_users(count: int) -> str:
     """Return which jobs occupy the cores that this job needs; empty if it has some, or enough are free."""
     import ray
     from ray.util.state import list_actors, list_jobs, list_placement_groups
@@ -188,8 +185,8 @@ def _cores_held(count: int) -> str:
         if cpus and (job := named.get(id)) is not None:
             stop = f", `ray job stop {job.submission_id}` ends it" if job.submission_id else ""
             words = shorten(job.entrypoint or "a driver", 100, placeholder=" ...")
-            lines.append(f"{cpus:.0f} are held by `{words}` (job {job.submission_id or id}{stop})")
-    return f"waiting for {count} cores, of which {free} are free; {'; '.join(lines) or 'other work holds the others'}"
+            lines.append(f"`{words}` uses {cpus:.0f} (job {job.submission_id or id}{stop})")
+    return f"waiting for {count} cores ({free} are free); {'; '.join(lines) or 'other work uses the others'}"
 
 
 def local_cores() -> int:
@@ -252,7 +249,7 @@ class Halving:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ended:
+class TrialResult:
     """A finished trial: its number, its last report, and its error or its process's, if any."""
 
     number: int
@@ -269,7 +266,7 @@ def run_side_by_side(
     resources: Mapping[str, float],
     retries: int = 0,
     halving: Halving | None = None,
-    ended: Callable[[Ended], None],
+    on_end: Callable[[TrialResult], None],
 ) -> None:
     """Call `work(0)` to `work(count - 1)` in processes of the Ray session, one trial per process at a time.
 
@@ -281,7 +278,7 @@ def run_side_by_side(
         resources: reserved per trial, such as `{"CPU": 2}`; empty if the trial's workers reserve them.
         retries: number of retries of a trial whose process died.
         halving: early stopping of poor trials, or None; stopped trials end with their last report.
-        ended: callback in this process after each trial.
+        on_end: callback in this process after each trial.
     """
     os.environ.update(_TUNE_SETTINGS)
     from ray import tune
@@ -308,7 +305,7 @@ def run_side_by_side(
             name=folder.name,
             storage_path=str(folder.parent),
             verbose=0,
-            callbacks=[_end_callback(ended)],
+            callbacks=[_end_callback(on_end)],
             failure_config=tune.FailureConfig(max_failures=retries),
         ),
     )
@@ -328,13 +325,15 @@ def _scheduler(halving: Halving) -> Any:
     )
 
 
-def _end_callback(ended: Callable[[Ended], None]) -> Any:
+def _end_callback(on_end: Callable[[TrialResult], None]) -> Any:
     """Return the Tune callback that reports the end of each trial."""
     from ray.tune import Callback
 
     def report(trial: Any, error: str = "") -> None:
         result = dict(trial.last_result or {})
-        ended(Ended(number=trial.config["number"], result=result, error=error or result.get("error", "")))
+        on_end(
+            TrialResult(number=trial.config["number"], result=result, error=error or result.get("error", ""))
+        )
 
     class EndCallback(Callback):
         def on_trial_complete(self, iteration: int, trials: list, trial: Any, **_: Any) -> None:

@@ -1,9 +1,9 @@
 """Registries of the parts of a run, by name.
 
 A part is registered by a decorator in its file or by another package's entry point, or named as `module:Name` if the
-module is trusted (`infra.spec`). Names of built-in parts are read from the decorators in their files, and a file or an
-entry point is imported on first use of its part: listing names, or a mistyped name, does not import torch. A plug-in
-that cannot be imported, or uses a taken name, is an error only when that name is used.
+module is trusted (`infra.spec`). Names of built-in parts are read from the decorators in their files, and files
+and entry points are imported on first use of their parts, so that listing names does not import torch. A plug-in that
+cannot be imported, or uses a taken name, is an error only when that name is used.
 """
 
 from __future__ import annotations
@@ -102,9 +102,10 @@ class Registry:
             if not self._built_in(part):
                 self._discover()
                 known = known or self._files.get(name)
-            if known is not None and place(known) != place(part):
+            if known is not None and import_path(known) != import_path(part):
                 raise InputError(
-                    f"two {self.plural} are called {name!r}: {place(known)} and {place(part)}; rename one of them"
+                    f"two {self.plural} are called {name!r}: {import_path(known)} and {import_path(part)}; rename one "
+                    "of them"
                 )
             self._parts[name] = part
             return part
@@ -140,14 +141,14 @@ class Registry:
             part = load_part(name, kind=self.kind)
             if not self.base and not any(part is known for known in self._parts.values()):
                 raise InputError(
-                    f"the {self.kind} {name!r} is {described(part)} that is not registered; decorate it with "
+                    f"the {self.kind} {name!r} is {kind_of(part)} that is not registered; decorate it with "
                     f"{self.decorator}(NAME)"
                 )
         else:
             part = self._named(name)
         if self.base and load_part(self.base) not in getattr(part, "__mro__", ()):
             raise InputError(
-                f"the {self.kind} {name!r} is {described(part)}, expected a class that derives from "
+                f"the {self.kind} {name!r} is {kind_of(part)}, expected a class that derives from "
                 f"{self.base.replace(':', '.')}"
             )
         return part
@@ -165,13 +166,13 @@ class Registry:
         if part is None and not points:
             raise unknown(self.kind, name, self.names())
         if len(points) > 1:
-            raise self._two(name)
-        if points and (part is None or target(points[0]) != place(part)):
-            by = f" (plugged in as {name!r} by {origin(points[0]).partition(' (')[0]})"
+            raise self._duplicate(name)
+        if points and (part is None or target(points[0]) != import_path(part)):
+            by = f" (plugged in as {name!r} by {provider(points[0]).partition(' (')[0]})"
             plugged = load_part(target(points[0]), kind=self.kind, origin=by)
             part = self._parts.setdefault(name, plugged)  # its module may have registered it
             if part is not plugged:
-                raise self._two(name)
+                raise self._duplicate(name)
         return part
 
     def listing(self) -> list[Listed]:
@@ -193,9 +194,11 @@ class Registry:
                 plugged.append(load_part(target(point)))
         part = self._parts.get(name)
         own = (
-            () if part is None or part in plugged else ("built in" if self._built_in(part) else place(part),)
+            ()
+            if part is None or part in plugged
+            else ("built in" if self._built_in(part) else import_path(part),)
         )
-        return (*own, *map(origin, points))
+        return (*own, *map(provider, points))
 
     def build(self, spec: str | Spec, *args: Any, **arguments: Any) -> Any:
         """Call the part of a spec with its parameters, after `args` and `arguments`.
@@ -303,16 +306,16 @@ class Registry:
         self._discovered = True
 
     def _built_in(self, part: Any) -> bool:
-        return f"{place(part).partition(':')[0]}.".startswith(f"{self.package}.")
+        return f"{import_path(part).partition(':')[0]}.".startswith(f"{self.package}.")
 
-    def _two(self, name: str) -> InputError:
+    def _duplicate(self, name: str) -> InputError:
         return InputError(
             f"two {self.plural} are called {name!r}: {' and '.join(self._origins(name))}; rename or uninstall one of "
             "them, or name the one that is meant as module:Name"
         )
 
 
-def place(part: Any) -> str:
+def import_path(part: Any) -> str:
     """Return `module:Name` of a part, or of the class of an object."""
     if isinstance(part, _Unimported):
         return f"{part.module}:{part.attribute}"
@@ -325,13 +328,13 @@ def target(point: EntryPoint) -> str:
     return "".join(point.value.split())
 
 
-def origin(point: EntryPoint) -> str:
+def provider(point: EntryPoint) -> str:
     """Return the package, version and target of an entry point."""
     package = f"{point.dist.name} {point.dist.version}" if point.dist else "a package"
     return f"{package} ({target(point)})"
 
 
-def described(part: Any) -> str:
+def kind_of(part: Any) -> str:
     """Return the kind of object that a part is, for a message."""
     if isinstance(part, type):
         return f"the class {part.__name__}"

@@ -53,7 +53,7 @@ class Spec:
         return text if isinstance(text, Spec) else _parsed(text)
 
     def __str__(self) -> str:
-        inside = ", ".join(f"{key}={written(value)}" for key, value in self.params.items())
+        inside = ", ".join(f"{key}={format_value(value)}" for key, value in self.params.items())
         return f"{self.name}({inside})" if inside else self.name
 
 
@@ -90,7 +90,7 @@ def _parsed(text: str) -> Spec:
     return Spec(name, params)
 
 
-def written(value: Any) -> str:
+def format_value(value: Any) -> str:
     """Return a value in the form of a spec: strings that parse without quotes, such as specs, are unquoted."""
     if isinstance(value, str):
         with suppress(InputError):
@@ -190,8 +190,8 @@ def refuse_untrusted(spec: str, *, where: str) -> None:
     for module in modules_of([spec]):
         if module not in _trusted:
             raise InputError(
-                f"{where}: {spec!r} names code of the module {module}; what is read from files may name registered "
-                f"parts and installed plug-ins alone. If you trust this code, add --trust {module} "
+                f"{where}: {spec!r} names code of the module {module}; files may name only registered parts and "
+                f"installed plug-ins. If you trust this code, add --trust {module} "
                 f"(in Python, trust=({module!r},))"
             )
 

@@ -21,7 +21,7 @@ from polypool.infra.spec import changed, refuse_untrusted
 
 
 @dataclass(frozen=True, kw_only=True)
-class Described:
+class ImageFeatures:
     """The features of one image, with further columns.
 
     Attributes:
@@ -46,8 +46,8 @@ class Backbone(ABC):
         reads: `image`: called with a list of images, returns a `(N, D)` float32 array for each. `video`: called with an
             iterator over a video's frames, returns one `(N, D)` float32 array. `text`: called with a list of texts,
             returns for each an array, or a string with the reason if the text cannot be encoded.
-        columns: for images, the width of each further column, by name; if not empty, the backbone returns a `Described`
-            for each image.
+        columns: for images, the width of each further column, by name; if not empty, the backbone returns
+            `ImageFeatures` for each image.
         note: message printed before `extract` starts, such as a setting that is slow on this machine.
     """
 
@@ -68,13 +68,13 @@ class Backbone(ABC):
     @abstractmethod
     def __call__(
         self, inputs: Iterable[Image.Image | str]
-    ) -> list[np.ndarray | Described | str] | np.ndarray:
+    ) -> list[np.ndarray | ImageFeatures | str] | np.ndarray:
         """Compute the features of images of any mode and size, of a video's frames, or of texts."""
 
 
-def vectors(described: np.ndarray | Described) -> np.ndarray:
+def vectors(described: np.ndarray | ImageFeatures) -> np.ndarray:
     """Return the vectors `(N, D)` of a backbone's output for one image, without columns."""
-    return described.x_ND if isinstance(described, Described) else described
+    return described.x_ND if isinstance(described, ImageFeatures) else described
 
 
 def build_backbone(spec: str) -> Backbone:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from polypool.encoders.backbones import Backbone, Described
+from polypool.encoders.backbones import Backbone, ImageFeatures
 from polypool.encoders.backbones.hub import Pretrained
 from polypool.infra.errors import InputError
 from polypool.infra.paths import ModelName
@@ -54,7 +54,7 @@ class Detector(Backbone):
         chosen = {name: getattr(self, name) for name in ("regions", "least", "threshold", "overlap")}
         return {"backbone": self.backbone} | chosen | self._pretrained.describe()
 
-    def __call__(self, images: list[Image.Image]) -> list[Described]:
+    def __call__(self, images: list[Image.Image]) -> list[ImageFeatures]:
         """Return the regions of each image, `(regions, dim)` or fewer; images may have any mode and size."""
         found = self._pretrained.computed(self._pixels(images), self._detect)
         return [
@@ -62,7 +62,7 @@ class Detector(Backbone):
             for (x_QD, centre_Q4, score_Q), image in zip(found, images, strict=True)
         ]
 
-    def _chosen(self, x_QD: np.ndarray, box_Q4: np.ndarray, score_Q: np.ndarray) -> Described:
+    def _chosen(self, x_QD: np.ndarray, box_Q4: np.ndarray, score_Q: np.ndarray) -> ImageFeatures:
         kept = best_regions(
             box_Q4,
             score_Q,
@@ -71,7 +71,7 @@ class Detector(Backbone):
             threshold=self.threshold,
             overlap=self.overlap,
         )
-        return Described(x_ND=x_QD[kept], columns={BOXES: box_Q4[kept], SCORES: score_Q[kept, None]})
+        return ImageFeatures(x_ND=x_QD[kept], columns={BOXES: box_Q4[kept], SCORES: score_Q[kept, None]})
 
     def _pixels(self, images: list[Image.Image]) -> list[Any]:
         return self._pretrained.pixels(images)

@@ -26,7 +26,7 @@ _HELP = (
     "model.safetensors and preprocessor_config.json (images) or tokenizer.json (text)"
 )
 
-_PATIENCE = 5.0  # timeout of the hub in seconds
+_TIMEOUT = 5.0  # timeout of the hub in seconds
 
 
 def from_hub(kind: Any, name: str, **options: Any) -> Any:
@@ -54,7 +54,7 @@ def from_hub(kind: Any, name: str, **options: Any) -> Any:
     for local in places:
         try:
             if not local:
-                HfApi().model_info(name, timeout=_PATIENCE)  # otherwise each file would be retried
+                HfApi().model_info(name, timeout=_TIMEOUT)  # otherwise each file would be retried
             return _load(kind, name, local_files_only=local, **options)
         except InputError:
             raise
@@ -78,9 +78,7 @@ def half_of_pair(name: str, half: Literal["text", "vision"]) -> Any:
             "as openai/clip-vit-base-patch32"
         )
     config = getattr(pair, f"{half}_config")
-    if hasattr(
-        pair, "projection_dim"
-    ):  # a tower's configuration has a default of its own, whatever the pair has
+    if hasattr(pair, "projection_dim"):  # the tower's own default may differ
         config.projection_dim = pair.projection_dim
     return config
 

@@ -53,7 +53,7 @@ def read_glove(path: str | Path, words: Iterable[str], *, dim: int) -> dict[str,
     path, vocabulary, vectors = Path(path), set(words), {}
     if not path.is_file():
         raise InputError(
-            f"there is no GloVe file {path}; give the path of a text file such as glove.6B.300d.txt"
+            f"{path}: no such GloVe file; give the path of a text file such as glove.6B.300d.txt"
         )
     with (
         path.open(encoding="utf-8", errors="replace") as lines,
@@ -231,19 +231,19 @@ class Words(WordGRU):
     ) -> None:
         if summary not in ("mean", "last_word"):
             raise unknown("summary of words:", summary, ("mean", "last_word"))
-        beside = summary == "last_word"
-        if beside and width % 2:
+        at_last_word = summary == "last_word"
+        if at_last_word and width % 2:
             raise InputError(f"width={width}: two concatenated directions need an even width")
-        hidden = width // 2 if beside else width
+        hidden = width // 2 if at_last_word else width
         super().__init__(
             assets, embedding=embedding, hidden=hidden, dropout=dropout, glove=glove, start=start, retry=retry
         )
-        self.width, self.global_width, self.beside = embedding, width, beside
+        self.width, self.global_width, self.at_last_word = embedding, width, at_last_word
 
     def forward(self, token_BL: Tensor, mask_BL: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Encode token ids `(B, L)` to embeddings `(B, L, E)` and global features `(B, S)`."""
         embedded_BLE, state_BL2H, last_2BH = self.read(token_BL, mask_BL)
-        if not self.beside:
+        if not self.at_last_word:
             return embedded_BLE, mask_BL, last_2BH.mean(dim=0)
         last_word_B = mask_BL.sum(dim=1) - 1
         row_B = torch.arange(len(last_word_B), device=last_word_B.device)

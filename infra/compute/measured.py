@@ -24,7 +24,7 @@ def processor() -> list[str]:
     return [platform.machine(), *able]
 
 
-def kept(name: str, what: str, measure: Callable[[], float]) -> float:
+def cached_number(name: str, what: str, measure: Callable[[], float]) -> float:
     """Return a number from the cache file `name`; on a miss, measure it, and store it if the cache is writable."""
     numbers = _numbers(name)
     if what not in numbers:

@@ -23,7 +23,7 @@ from polypool.infra.errors import InputError, unknown
 from polypool.infra.process.progress import Progress
 from polypool.infra.storage import Url, fetch, place
 from polypool.infra.store.manifest import COLUMNS, Manifest, Shard
-from polypool.infra.store.shard import Ahead, MappedShard, Place, allow_files, map_shard
+from polypool.infra.store.shard import MappedShard, Prefetcher, allow_files, map_shard
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -60,7 +60,7 @@ class FeatureStore:
         self._first = [0, *accumulate(shard.sets for shard in manifest.shards)]
         self._mapped: list[MappedShard | None] = [None] * len(manifest.shards)
         self._mapping = threading.Lock()
-        self._ahead = Ahead(lambda place: place[0].fetch(place[1]))
+        self._prefetched = Prefetcher(lambda place: place[0].fetch(place[1]))
 
     @classmethod
     def open(cls, folder: str | Path | Url) -> FeatureStore:
@@ -174,10 +174,10 @@ class FeatureStore:
         Raises:
             InputError: its checksum differs; verified on first access.
         """
-        shard, local = self.place(row)
+        shard, local = self.locate(row)
         return shard[local]
 
-    def place(self, row: int) -> Place:
+    def locate(self, row: int) -> tuple[MappedShard, int]:
         """Return a row's shard and its index in it."""
         if not 0 <= row < len(self):
             raise IndexError(f"row {row} of a store with {len(self)} sets")
@@ -212,13 +212,13 @@ class FeatureStore:
         """
         import torch  # imported here, so that `ingest` and others that read no tensors start fast
 
-        places = [self.place(row) for row in np.asarray(rows).tolist()]
+        places = [self.locate(row) for row in np.asarray(rows).tolist()]
         sets = [shard.view(local) for shard, local in places]
         kept = sets if keep is None else [_indices(*each) for each in zip(keep, map(len, sets), strict=True)]
         sizes = np.array([*map(len, kept)], np.int64)
         width = int(sizes.max(initial=0))
         x_BND = np.empty((len(sets), width, self.dim), self.dtype)
-        for i, (shard, local) in enumerate(self._ahead(places)):
+        for i, (shard, local) in enumerate(self._prefetched(places)):
             x_ND, kept_ND = sets[i], x_BND[i, : sizes[i]]
             if keep is None:
                 kept_ND[:] = x_ND

@@ -20,7 +20,7 @@ NAME = "manifest.json"
 COLUMNS = "columns"
 """Key of a source that lists further columns, and name of their folder; see `infra.store.writer`."""
 _DERIVED = ("sets", "vectors", "check")  # for readers without this class; verified on reading
-_BESIDE = Rule("the name of a file beside it", lambda name: Path(name).name == name != "")
+_FILE_NAME = Rule("a file name without a folder", lambda name: Path(name).name == name != "")
 _ANY = Rule("at least one", bool)
 
 
@@ -38,7 +38,7 @@ class Shard:
         check: XXH3 of all its bytes except the vectors, in hexadecimal.
     """
 
-    file: Annotated[str, _BESIDE]
+    file: Annotated[str, _FILE_NAME]
     sets: Annotated[int, at_least(1)]
     vectors: Annotated[int, at_least(1)]
     bytes: Annotated[int, at_least(1)]
@@ -140,7 +140,7 @@ class Manifest:
         for name, value in expected.items():
             found = data.get(name)
             if type(found) is not type(value) or found != value:
-                raise InputError(f"{name} must be {value!r}, as follows from all else in it, not {found!r}")
+                raise InputError(f"{name} must be {value!r}, which the other fields imply, not {found!r}")
         return manifest
 
 

@@ -85,7 +85,7 @@ class MappedFile:
                 self.buffer.madvise(getattr(mmap, name))
 
 
-class Ahead:
+class Prefetcher:
     """Prefetches the parts of a batch while the disk is slower than memory.
 
     Each prefetch is a system call, a third of a batch's time if all data is in memory. So from time to time a batch
@@ -219,10 +219,6 @@ class MappedShard:
         ]
 
 
-Place = tuple[MappedShard, int]
-"""A shard, and the index of a set in it."""
-
-
 def write_shard(
     path: Path, *, ids: pa.StringArray, offsets: np.ndarray, vectors_VD: np.ndarray, checks: np.ndarray
 ) -> None:
@@ -263,7 +259,7 @@ def map_shard(path: Path, shard: Shard, *, dim: int, dtype: str) -> MappedShard:
     return mapped
 
 
-def written(path: Path, *, dim: int, dtype: str) -> tuple[Shard, MappedShard]:
+def open_written(path: Path, *, dim: int, dtype: str) -> tuple[Shard, MappedShard]:
     """Return the manifest entry of a newly written shard, and the shard."""
     file = _mapped(path)
     mapped = _parsed(path, file, dim=dim, dtype=dtype)

@@ -24,7 +24,7 @@ from polypool.infra.files import write_json
 from polypool.infra.store.findings import REFUSED, SKIPPED, WARNINGS, Flagged
 from polypool.infra.store.manifest import COLUMNS, Manifest, Shard
 from polypool.infra.store.manifest import NAME as MANIFEST
-from polypool.infra.store.shard import MappedShard, check_of, write_shard, written
+from polypool.infra.store.shard import MappedShard, check_of, open_written, write_shard
 
 JOURNAL, DRAFT = "writing.json", "draft.arrow"
 DRAFT_SECONDS = 60.0
@@ -144,7 +144,7 @@ class Unfinished:
         self._note(shards=finished)
         return finished
 
-    def reopen(self) -> None:
+    def extend(self) -> None:
         """Start a job that extends the complete store in the folder, whose shards count as finished.
 
         The existing store remains readable until the extended one replaces it.
@@ -158,7 +158,7 @@ class Unfinished:
         for name, value in {"version": kept.version, "dim": kept.dim, "dtype": kept.dtype}.items():
             if value != self._job[name]:
                 raise InputError(
-                    f"{self._folder}: holds a complete store of {name} {value}, and what is to be added has "
+                    f"{self._folder}: holds a complete store of {name} {value}, and the new sets have "
                     f"{self._job[name]}; remove this folder to recreate it"
                 )
         warnings = self._folder / WARNINGS
@@ -166,7 +166,7 @@ class Unfinished:
         flagged = {kept.shards[0].file: tuple(Flagged(**line) for line in lines)}
         self._note(job=self._job, shards=kept.shards, flagged=flagged)
 
-    def give_way(self, *, complete: bool) -> None:
+    def discard(self, *, complete: bool) -> None:
         """Remove the unfinished work of another job, except of `extract`; if `complete`, a complete store, too."""
         if (self._folder / MANIFEST).exists():
             if not complete:
@@ -188,7 +188,7 @@ class Unfinished:
         """Record a finished shard and the warnings about its sets, and delete its draft."""
         noted = self._journal.flagged | {shard.file: tuple(flagged)}
         self._note(shards=(*self._journal.shards, shard), flagged=noted)
-        self.drop_draft()
+        self.delete_draft()
 
     def end(self) -> None:
         """Delete the journal after the store is complete."""
@@ -203,7 +203,7 @@ class Unfinished:
         """Whether a minute has passed since the last draft or shard."""
         return time.monotonic() - self._kept_at >= DRAFT_SECONDS
 
-    def keep_draft(self, shard: OpenShard, flagged: Sequence[Flagged]) -> None:
+    def save_draft(self, shard: OpenShard, flagged: Sequence[Flagged]) -> None:
         """Write a draft of a shard, and the warnings about its sets.
 
         Raises:
@@ -224,15 +224,15 @@ class Unfinished:
         if not self._draft.exists():
             return None, ()
         try:
-            _, kept = written(self._draft, dim=self._job["dim"], dtype=self._job["dtype"])
+            _, kept = open_written(self._draft, dim=self._job["dim"], dtype=self._job["dtype"])
         except InputError:
             kept = None
         if kept is None or kept.changed() or any(id in done for id in kept.names()):
-            self.drop_draft()
+            self.delete_draft()
             return None, ()
         return kept, self.flagged(DRAFT)
 
-    def drop_draft(self) -> None:
+    def delete_draft(self) -> None:
         """Remove the draft."""
         self._draft.unlink(missing_ok=True)
         self._kept_at = time.monotonic()
@@ -245,7 +245,7 @@ class Unfinished:
         return read_record(_Journal, self._folder / JOURNAL, what="the journal of an interrupted writer")
 
 
-def left_behind(folder: Path) -> str:
+def describe_unfinished(folder: Path) -> str:
     """Return what an interrupted writer left in a folder, and the remedy; empty if nothing."""
     shards = len([*folder.glob("shard-*.arrow")])
     if (folder / JOURNAL).exists():

@@ -32,7 +32,7 @@ from polypool.infra.store.findings import (
 )
 from polypool.infra.store.manifest import COLUMNS, VERSION, Manifest, Shard
 from polypool.infra.store.manifest import NAME as MANIFEST
-from polypool.infra.store.shard import DTYPES, map_shard, write_shard, written
+from polypool.infra.store.shard import DTYPES, map_shard, open_written, write_shard
 from polypool.infra.store.unfinished import OpenShard, Unfinished
 
 _PIECE = 1 << 20  # numbers converted to float64 per chunk
@@ -143,9 +143,9 @@ class StoreWriter:
         self._flagged: list[Flagged] = []  # warnings of the shard being filled
         try:
             if replaces:
-                self._unfinished.give_way(complete=replaces == "complete")
+                self._unfinished.discard(complete=replaces == "complete")
             if extends:
-                self._unfinished.reopen()
+                self._unfinished.extend()
             self._resume(self._unfinished.begin())
         except BaseException:
             self._release()
@@ -256,7 +256,7 @@ class StoreWriter:
         self._flag(x_ND, self._put(id, x_ND), where=where)
         self._seen.add(id)
         if self._unfinished.draft_due:
-            self._unfinished.keep_draft(self._open, self._flagged)
+            self._unfinished.save_draft(self._open, self._flagged)
 
     def _put(self, id: str, x_ND: np.ndarray) -> np.ndarray:
         """Add a set to the open shard; return it in the stored precision."""
@@ -285,7 +285,7 @@ class StoreWriter:
     def _flush(self) -> None:
         path = self.folder / f"shard-{len(self._shards):05d}.arrow"
         write_shard(path, **self._open.columns())
-        shard, _ = written(path, dim=self.dim, dtype=self.dtype)
+        shard, _ = open_written(path, dim=self.dim, dtype=self.dtype)
         self._unfinished.finish(shard, self._flagged)
         self._finished(shard)
         self._open.clear()
@@ -295,7 +295,7 @@ class StoreWriter:
         """Verify and adopt the finished shards of an interrupted writer."""
         for shard in Progress(finished, desc="finished shards", unit="shard", disable=not finished):
             path = self.folder / shard.file
-            found, mapped = written(path, dim=self.dim, dtype=self.dtype)
+            found, mapped = open_written(path, dim=self.dim, dtype=self.dtype)
             if found != shard:
                 raise InputError(
                     f"{path}: changed since an interrupted writer finished it; remove it and the shards after it, and "

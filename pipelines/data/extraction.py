@@ -26,7 +26,7 @@ from PIL import Image
 
 from polypool.encoders.backbones import (
     Backbone,
-    Described,
+    ImageFeatures,
     build_backbone,
     recorded_backbone,
     recorded_spec,
@@ -346,11 +346,11 @@ def _as_images(frames: Iterable[Frame], seconds: list[float]) -> Iterator[Image.
         yield Image.fromarray(x_HW3)
 
 
-def row_of(id: str, path: str, described: np.ndarray | Described | str) -> Row:
+def row_of(id: str, path: str, described: np.ndarray | ImageFeatures | str) -> Row:
     """Return a row of a backbone's output, or of the reason for missing features."""
     if isinstance(described, str):
         return {"id": id, "path": path, "why": described, "x_NW": None}
-    x_NW = described.side_by_side() if isinstance(described, Described) else described
+    x_NW = described.side_by_side() if isinstance(described, ImageFeatures) else described
     return {"id": id, "path": path, "why": "", "x_NW": np.ascontiguousarray(x_NW, np.float32)}
 
 

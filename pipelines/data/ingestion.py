@@ -18,7 +18,7 @@ from polypool.infra.storage import Url, place
 from polypool.infra.store import FeatureStore
 from polypool.infra.store.findings import SKIPPED, USUAL, WARNINGS, Tolerance, describe
 from polypool.infra.store.manifest import Manifest
-from polypool.infra.store.unfinished import left_behind
+from polypool.infra.store.unfinished import describe_unfinished
 from polypool.pipelines.recipes.published import papers
 from polypool.tasks.datasets import FeatureReader, Reader
 from polypool.tasks.datasets.corpus import (
@@ -205,7 +205,7 @@ def verify(*, store: Path) -> None:
         opened = FeatureStore.open(store)
     except AbsentError as error:
         folder = place(store)
-        if isinstance(folder, Url) or not (found := left_behind(folder)):
+        if isinstance(folder, Url) or not (found := describe_unfinished(folder)):
             raise
         raise InputError(f"{store}: {found}") from error
     opened.verify()

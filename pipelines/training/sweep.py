@@ -42,9 +42,9 @@ from polypool.infra.process import stopping
 from polypool.infra.process.output import JSON, TEXT, log_line, mode
 from polypool.infra.process.stopping import Stopped, graceful_stop, resume_hint
 from polypool.infra.ray import (
-    Ended,
     Halving,
     Resources,
+    TrialResult,
     cores,
     local_cores,
     on_cluster,
@@ -54,13 +54,13 @@ from polypool.infra.ray import (
 from polypool.infra.registry import AGGREGATORS, MOST_REPEATED, RECIPES, Spec
 from polypool.infra.spec import (
     changed,
+    format_value,
     split_values,
     trust_flags,
     trust_modules,
     trust_specs,
     trusted,
     without,
-    written,
 )
 from polypool.infra.text_tables import ABSENT, Table, as_markdown, as_text, duration
 from polypool.infra.tracking import (
@@ -695,7 +695,7 @@ def scaled(
 
 
 def _as_text(values: Values) -> Listed:
-    return tuple((name, tuple(map(written, of))) for name, of in values.items())
+    return tuple((name, tuple(map(format_value, of))) for name, of in values.items())
 
 
 # --- tuning with equal budgets: the trials of every aggregator, scored on `val` only, and their choice
@@ -798,7 +798,7 @@ def make_tuning(
         sizes[run.recipe, tunes] = math.prod(map(len, options.values()))
         alone = [((name, x),) for name, of in space.options(run, weights=True).items() for x in of]
         made = {point: space.at(run, point, prefixes=prefixes) for point in (*alone, *points)}
-        texts = {point: tuple((name, written(value)) for name, value in point) for point in made}
+        texts = {point: tuple((name, format_value(value)) for name, value in point) for point in made}
         for point, at in made.items():
             parts = {(at.recipe, at.aggregator, at.text_aggregator), (at.recipe, at.optim)}
             with _noting(wrong, f"{run.recipe} {tunes} with {text_of(texts[point])}: "):
@@ -982,10 +982,10 @@ def _train(
         halving = Halving(
             metric=f"dev/{primary.name}", higher_is_better=primary.higher_is_better, epochs=run.optim.epochs
         )
-    started, ends = time.monotonic(), dict[int, Ended]()
+    started, ends = time.monotonic(), dict[int, TrialResult]()
     stop = make_folder(home() / "runs" / sweep) / "stop"
 
-    def ended(end: Ended) -> None:
+    def ended(end: TrialResult) -> None:
         ends[end.number] = end
         if stop.exists():
             return
@@ -1015,11 +1015,11 @@ def _train(
     try:
         with resume_hint(stopping.invocation()), graceful_stop(stop.touch, seconds=CHECKPOINT_SECONDS):
             if side_by_side:
-                side_by_side(train, len(trials), folder=stop.parent, halving=halving, ended=ended)
+                side_by_side(train, len(trials), folder=stop.parent, halving=halving, on_end=ended)
             else:
                 for number in range(len(trials)):
                     result = train(number)
-                    ended(Ended(number=number, result=result, error=result.get("error", "")))
+                    ended(TrialResult(number=number, result=result, error=result.get("error", "")))
     finally:
         shutil.rmtree(stop.parent, ignore_errors=True)
         settled = _settle(plan, trials, ends, sweep)
@@ -1075,7 +1075,7 @@ def _last_line(error: str) -> str:
     return error.strip().splitlines()[-1]
 
 
-def _settle(plan: Plan, trials: Sequence[Trial], ends: Mapping[int, Ended], sweep: str) -> list[Trial]:
+def _settle(plan: Plan, trials: Sequence[Trial], ends: Mapping[int, TrialResult], sweep: str) -> list[Trial]:
     """Return trials with their outcomes, and set the status of runs whose process was killed."""
     own = {record.tags.get(SWEEP): record for record in records_of(plan.experiment)}
     patience = _ENDING if len(ends) == len(trials) else 0.0  # none after Ctrl-C

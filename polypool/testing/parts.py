@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from polypool.aggregators.contract import aggregator_checks
 from polypool.encoders.adaptations import Adaptation
-from polypool.encoders.backbones import Backbone, Described, build_backbone
+from polypool.encoders.backbones import Backbone, ImageFeatures, build_backbone
 from polypool.encoders.encoder import Encoder, TextEncoder
 from polypool.infra.checks import Check
 from polypool.infra.errors import PLUG_IN_ERRORS
@@ -511,12 +511,12 @@ class BackboneChecks(BuiltChecks):
         refused = [each for each in made if isinstance(each, str)]
         assert not refused, f"it rejects an input: {refused}"
         return [
-            {"vectors": x.x_ND, **x.columns} if isinstance(x, Described) else {"vectors": x} for x in made
+            {"vectors": x.x_ND, **x.columns} if isinstance(x, ImageFeatures) else {"vectors": x} for x in made
         ]
 
     @check(
         "sets of the declared width, with the declared columns",
-        "return float32 (N, dim) for each input; where `columns` names any, a Described whose columns "
+        "return float32 (N, dim) for each input; where `columns` names any, a ImageFeatures whose columns "
         "are (N, C)",
         vital=True,
     )

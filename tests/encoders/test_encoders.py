@@ -94,22 +94,6 @@ def test_bigru_reproduces_the_recorded_numbers(golden, case):
     assert_recorded_gradients(branch, z, case, names, least=1)
 
 
-def test_set_batch_norm_is_batch_norm_of_the_real_elements():
-    torch.manual_seed(0)
-    encoder = Regions({"dim": 6}, width=8)
-    reference = torch.nn.BatchNorm1d(4)
-    x = torch.randn(15, 4, requires_grad=True)
-    mask = mask_of(np.array([5, 2, 1]), 5).flatten()
-    ours = encoder.norm(x, mask)[mask]
-    theirs = reference(x[mask])
-    torch.testing.assert_close(ours, theirs)
-    cot = torch.randn_like(ours)
-    gradients = [torch.autograd.grad((out * cot).sum(), x)[0] for out in (ours, theirs)]
-    torch.testing.assert_close(*gradients)
-    torch.testing.assert_close(encoder.norm.running_var, reference.running_var)
-    torch.testing.assert_close(encoder.norm.running_mean, reference.running_mean)
-
-
 def test_standardised_features_and_the_refusal_without_statistics():
     statistics = {"mean": [1.0, 2.0], "std": [2.0, 0.0]}
     encoder = Grid({"dim": 2, "statistics": statistics}, width=3, standardise=True)
@@ -120,17 +104,28 @@ def test_standardised_features_and_the_refusal_without_statistics():
         Grid({"dim": 2, "statistics": None}, standardise=True)
 
 
-def test_words_are_split_like_a_treebank():
-    words = ["a", "man", "'s", "dog", "is", "n't", "on", "the", "t-shirt", ","]
-    words += ["e.g", ".", "3.5", "metres", ";", "café", "!"]
-    assert split_words("A man's dog isn't on the T-shirt, e.g. 3.5 metres; café!") == words
-    assert split_words("") == []
-
-
-def test_questions_are_split_at_white_space():
-    words = ["what", "'s", "the", "man", "'s", "t-shirt", "like", "and", "is", "it", "red"]
-    assert split_question("What's the man's  T-shirt like,\tand is it red?") == words
-    assert split_question("??") == []
+@pytest.mark.parametrize(
+    ("split", "text", "words"),
+    [
+        (
+            split_words,
+            "A man's dog isn't on the T-shirt, e.g. 3.5 metres; café!",
+            "a man 's dog is n't on the t-shirt , e.g . 3.5 metres ; café !",
+        ),
+        (
+            split_question,
+            "What's the man's  T-shirt like,\tand is it red?",
+            "what 's the man 's t-shirt like and is it red",
+        ),
+        (split_words, "", ""),
+        (split_question, "??", ""),
+        (split_treebank, "A dog. Its tail.", "a dog . its tail ."),
+        (split_treebank, "St. Anne in the U.S. of 1.5 km", "st. anne in the u.s. of 1.5 km"),
+        (split_treebank, "Plan B. works, no. 7. too.", "plan b. works , no . 7. too ."),
+    ],
+)
+def test_texts_are_split_into_words(split, text, words):
+    assert split(text) == words.split()
 
 
 @pytest.mark.parametrize(
@@ -275,15 +270,3 @@ def test_batch_normalisation_under_bfloat16_has_the_statistics_of_float32():
 def test_texts_are_split_as_nltk_splits_them(golden):
     for case in json.loads((golden / "word_splitting.json").read_text())["cases"]:
         assert split_treebank(case["text"]) == case["words"], case["text"]
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("A dog. Its tail.", "a dog . its tail ."),
-        ("St. Anne in the U.S. of 1.5 km", "st. anne in the u.s. of 1.5 km"),
-        ("Plan B. works, no. 7. too.", "plan b. works , no . 7. too ."),
-    ],
-)
-def test_the_last_period_of_each_sentence_stands_alone(text, words):
-    assert split_treebank(text) == words.split()

@@ -70,18 +70,21 @@ def test_a_part_is_cut_where_the_numbers_say():
         np.testing.assert_array_equal(plain().square(Image.fromarray(image), u), expected)
 
 
-def test_colours_are_those_of_the_network():
+def test_colours_are_those_of_the_network(towers):
     image = np.array([[[10, 100, 200]]], np.uint8)
-    cnn = ENCODERS.get("cnn")
+    cnn, (_, patches) = ENCODERS.get("cnn"), build(towers["vit"], size=32)
+    of_model = [(10 / 255 - 0.1) / 0.4, (100 / 255 - 0.2) / 0.5, (200 / 255 - 0.3) / 0.6]
     imagenet = [(10 / 255 - 0.485) / 0.229, (100 / 255 - 0.456) / 0.224, (200 / 255 - 0.406) / 0.225]
     for transform, expected in (
         (cnn.transform({}, size=32), [200 - 102.9801, 100 - 115.9465, 10 - 122.7717]),
         (cnn.transform({}, name="resnet152", size=32), imagenet),
+        (patches, of_model),
     ):
         pixels = transform(Image.fromarray(image))
         assert pixels.shape == (3, 32, 32)
         assert pixels.dtype == np.float32
         np.testing.assert_allclose(pixels[:, 3, 5], expected, rtol=1e-5)
+    assert patches.antialias
     assert IMAGENET["mean"] == pytest.approx([0.485 * 255, 0.456 * 255, 0.406 * 255])
 
 
@@ -156,12 +159,3 @@ def test_patches_are_the_last_states_of_the_published_model(towers, name):
         x_BND = longer.eval()(pixels, torch.ones(2, 17, dtype=torch.bool))[0]
         expected_BLH = torch.cat((state_BLH[:, :1], state_BLH[:, BEFORE[name] :]), dim=1)
         torch.testing.assert_close(x_BND, encoder.fc(expected_BLH), rtol=1e-4, atol=1e-5)
-
-
-def test_colours_are_those_of_the_model(towers):
-    _, transform = build(towers["vit"], size=32)
-    pixels = transform(Image.new("RGB", (90, 50), (51, 102, 255)))
-    expected = np.array([(0.2 - 0.1) / 0.4, (0.4 - 0.2) / 0.5, (1 - 0.3) / 0.6], np.float32)
-    np.testing.assert_allclose(pixels[:, 7, 9], expected, rtol=1e-5)
-    assert pixels.dtype == np.float32
-    assert transform.antialias

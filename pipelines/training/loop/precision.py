@@ -17,7 +17,7 @@ from torch import nn
 from polypool.aggregators.aggregator import Aggregator
 from polypool.infra.compute.attention import attend_in_float32
 from polypool.infra.compute.device import computes_bfloat16
-from polypool.infra.compute.measured import kept, processor
+from polypool.infra.compute.measured import cached_number, processor
 
 Precision = Literal["float32", "bfloat16"]
 
@@ -73,7 +73,7 @@ def times_faster(rows: int, inputs: int, outputs: int) -> float:
     named = "\0".join([*processor(), torch.__version__, str(threads)])
     digest = hashlib.sha256(named.encode()).hexdigest()[:24]
     what = f"times faster in bfloat16, {rows} x {inputs} to {outputs}"
-    return kept(f"bfloat16_{digest}", what, lambda: _measure(rows, inputs, outputs))
+    return cached_number(f"bfloat16_{digest}", what, lambda: _measure(rows, inputs, outputs))
 
 
 def _measure(rows: int, inputs: int, outputs: int) -> float:

@@ -83,22 +83,15 @@ def test_what_is_odd_about_its_sets_is_not_forgotten(tmp_path, at_once):
 
 def test_ids_of_finished_shards_stay_taken(tmp_path):
     sets = make_sets(30)
-    with store_writer(tmp_path / "new") as writer:
-        fill(writer, sets)
-        assert len(list((tmp_path / "new").glob("shard-*"))) > 1
-        assert all(id in writer for id in sets)
-        with pytest.raises(InputError, match="set 'id0': duplicate id"):
-            writer.add("id0", sets["id0"])
-        assert writer.offer("id0", sets["id0"], where="again") == "duplicate id"
-    crash_after(tmp_path / "old", sets, 23)
-    with store_writer(tmp_path / "old") as writer:
+    crash_after(tmp_path / "store", sets, 23)
+    with store_writer(tmp_path / "store") as writer:
         assert 0 < len(writer.done) < 30
         with pytest.raises(InputError, match="set 'id0': duplicate id"):
             writer.add("id0", sets["id0"])
-        assert writer.offer("id0", sets["id0"], where="id0") is None, "it was finished before"
-        assert writer.offer("id0", sets["id0"], where="again") == "duplicate id"
-        assert writer.offer("id29", sets["id29"], where="id29") is None
-        assert writer.offer("id29", sets["id29"], where="again") == "duplicate id"
+        for id, again in (("id0", None), ("id0", "duplicate id"), ("id29", None), ("id29", "duplicate id")):
+            assert writer.offer(id, sets[id], where=id) == again, "a finished set may be offered once"
+        fill(writer, {id: x_ND for id, x_ND in sets.items() if id != "id29"})
+        assert all(id in writer for id in sets)
 
 
 def test_a_shard_has_a_bounded_number_of_sets(tmp_path, monkeypatch):

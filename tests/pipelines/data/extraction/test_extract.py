@@ -192,7 +192,7 @@ def test_what_cannot_be_added_is_refused_and_the_store_stays(corpus, tmp_path):
         "limit": r"complete store of test \(first 5\): --splits or a larger --limit adds to it",
         "batch": "store with another batch, which cannot be extended",
         "backbone": "store with another extractor",
-        "dtype": "complete store of dtype float16, and what is to be added has float32",
+        "dtype": "complete store of dtype float16, and the new sets have float32",
     }.items():
         value = {"limit": 5, "batch": 3, "backbone": "cells(grid=3)", "dtype": "float32"}[other]
         with pytest.raises(InputError, match=message):
