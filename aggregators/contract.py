@@ -214,8 +214,8 @@ def _order(module: Aggregator, draw: Draw, width: int) -> None:
     if not module.symmetric or _random(module, inputs):
         return
     order = torch.randperm(9, generator=torch.Generator().manual_seed(3))
-    turned = inputs.map(lambda x, mask: (x[:, order], mask))
-    torch.testing.assert_close(_vectors(module, turned), _vectors(module, inputs), msg="the order matters")
+    permuted = inputs.map(lambda x, mask: (x[:, order], mask))
+    torch.testing.assert_close(_vectors(module, permuted), _vectors(module, inputs), msg="the order matters")
 
 
 def _holes(module: Aggregator, draw: Draw, width: int) -> None:

@@ -85,7 +85,7 @@ def observe(model: nn.Module, *, most: int = 64) -> Iterator[list[Watched]]:
         Watched(name, module) for name, module in model.named_modules() if isinstance(module, Aggregator)
     ]
     outer = [it for it in every if not any(it.name.startswith(f"{other.name}.") for other in every)]
-    handles = [it.aggregator.register_forward_hook(_noting(it, most), with_kwargs=True) for it in outer]
+    handles = [it.aggregator.register_forward_hook(_recorder(it, most), with_kwargs=True) for it in outer]
     try:
         yield outer
     finally:
@@ -93,15 +93,17 @@ def observe(model: nn.Module, *, most: int = 64) -> Iterator[list[Watched]]:
             handle.remove()
 
 
-def _noting(watched: Watched, most: int) -> Callable[..., None]:
+def _recorder(watched: Watched, most: int) -> Callable[..., None]:
     """Return a hook that samples sets uniformly (Vitter's algorithm R)."""
     random = Random(0)
 
-    def hook(module: nn.Module, sets: tuple[Tensor, Tensor], beside: dict[str, Any], pooled: Pooled) -> None:
+    def hook(
+        module: nn.Module, sets: tuple[Tensor, Tensor], optional: dict[str, Any], pooled: Pooled
+    ) -> None:
         if not isinstance(pooled, Pooled):
             return  # the aggregator's own checks report this error
         x_BND, mask_BN = sets
-        context = beside.get("context")
+        context = optional.get("context")
         contexts = len(context.x) if context is not None and context.all_pairs else 0
         watched.wrong = watched.wrong or _wrong(pooled.weights, watched.aggregator, x_BND, contexts)
         for b in range(len(x_BND)):

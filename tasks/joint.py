@@ -39,8 +39,8 @@ class JointModel(nn.Module):
             _share(members, path)
         self.members = nn.ModuleDict(members)
 
-    def forward(self, batch: Batch, *, member: str, **beside: Any) -> Any:
-        return self.members[member](batch, **beside)
+    def forward(self, batch: Batch, *, member: str, **optional: Any) -> Any:
+        return self.members[member](batch, **optional)
 
 
 def _share(members: Mapping[str, nn.Module], path: str) -> None:

@@ -39,7 +39,7 @@ class TransMIL(Aggregator):
         super().__init__()
         self.token_D = nn.Parameter(torch.randn(dim))
         self.first, self.second = _Layer(dim, heads=heads), _Layer(dim, heads=heads)
-        self.places = _Places(dim)
+        self.places = _PositionalConvolutions(dim)
         self.norm = nn.LayerNorm(dim)
 
     def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
@@ -87,7 +87,7 @@ class _Layer(nn.Module):
         return self.near.weight.flatten(1)[:, step_MM.clamp(0, 2 * _REACH)].masked_fill(outside_MM, 0.0)
 
 
-class _Places(nn.Module):
+class _PositionalConvolutions(nn.Module):
     """PPEG of the authors' code: each element plus three depthwise convolutions around it, fused into one."""
 
     def __init__(self, dim: int) -> None:

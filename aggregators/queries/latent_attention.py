@@ -44,20 +44,20 @@ class LatentAttention(Aggregator):
     def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
         """Return the means `(B, D)`."""
         x_BND = zero_pads(x_BND, mask_BN)
-        asked_BND = x_BND + self._ask(self.norm(x_BND))
-        inner_BNF, gate_BNF = self.widen(self.norm_inner(asked_BND)).chunk(2, dim=-1)
-        return Pooled(masked_mean(asked_BND + self.narrow(inner_BNF * gelu(gate_BNF)), mask_BN))
+        attended_BND = x_BND + self._attend(self.norm(x_BND))
+        inner_BNF, gate_BNF = self.widen(self.norm_inner(attended_BND)).chunk(2, dim=-1)
+        return Pooled(masked_mean(attended_BND + self.narrow(inner_BNF * gelu(gate_BNF)), mask_BN))
 
-    def _ask(self, x_BND: Tensor) -> Tensor:
+    def _attend(self, x_BND: Tensor) -> Tensor:
         """Return the elements' attention outputs over the latents, `(B, N, D)`."""
         key_LHE, value_LHE = (
             part.unflatten(-1, (self.heads, -1))
             for part in self.key_value(self.norm_latents(self.latents)).chunk(2, dim=-1)
         )
         query_HED = self.query.weight.unflatten(0, (self.heads, -1))
-        ask_HLD = torch.einsum("lhe,hed->hld", key_LHE, query_HED) * key_LHE.shape[-1] ** -0.5
-        answer_HLD = torch.einsum("lhe,dhe->hld", value_LHE, self.out.weight.unflatten(1, (self.heads, -1)))
-        score_BNHL = torch.einsum("bnd,hld->bnhl", x_BND, ask_HLD)
+        key_HLD = torch.einsum("lhe,hed->hld", key_LHE, query_HED) * key_LHE.shape[-1] ** -0.5
+        value_HLD = torch.einsum("lhe,dhe->hld", value_LHE, self.out.weight.unflatten(1, (self.heads, -1)))
+        score_BNHL = torch.einsum("bnd,hld->bnhl", x_BND, key_HLD)
         wide = torch.promote_types(score_BNHL.dtype, torch.float32)
-        weight_BNHL = score_BNHL.to(wide).softmax(dim=-1).to(answer_HLD.dtype)
-        return torch.einsum("bnhl,hld->bnd", weight_BNHL, answer_HLD)
+        weight_BNHL = score_BNHL.to(wide).softmax(dim=-1).to(value_HLD.dtype)
+        return torch.einsum("bnhl,hld->bnd", weight_BNHL, value_HLD)

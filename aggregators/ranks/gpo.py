@@ -22,7 +22,7 @@ from polypool.infra.compute.gru import GRU
 from polypool.infra.errors import InputError, unknown
 from polypool.infra.registry import AGGREGATORS
 
-KEPT = 1 << 22
+CACHED = 1 << 22
 """Maximum number of weights cached between calls without gradients: all sizes up to 2,896, or up to 90 with separate
 weights for each of 1,024 channels."""
 
@@ -77,7 +77,7 @@ class GPO(Aggregator):
             raise ValueError(f"positions must be an even number of at least 2, not {positions}")
         self.positions, self.temperature = positions, temperature
         self.per_channel, self.feature_conditioned = per_channel, feature_conditioned
-        self._kept: tuple[list[Tensor], dict[int, Tensor]] = [], {}
+        self._cache: tuple[list[Tensor], dict[int, Tensor]] = [], {}
         channels = dim if per_channel else 1
         self.decoder = ""
         if decoder == "interpolate":
@@ -122,30 +122,30 @@ class GPO(Aggregator):
             return self._squeezed(self._decode(size_B, sort_descending(x_BND, mask_BN), padded))
         if torch.is_grad_enabled() or shapes_only(mask_BN):
             return self._squeezed(weights_by_size(self._of_sizes, mask_BN))
-        each = self._kept_weights(size_B.tolist())
+        each = self._cached_weights(size_B.tolist())
         weight = each[0][None].clone() if len(each) == 1 else pad_sequence(each, batch_first=True)
         if weight.shape[1] == padded:
             return weight
         rest = weight.new_zeros(len(weight), padded - weight.shape[1], *weight.shape[2:])
         return torch.cat((weight, rest), dim=1)
 
-    def _kept_weights(self, sizes: list[int]) -> list[Tensor]:
+    def _cached_weights(self, sizes: list[int]) -> list[Tensor]:
         """Return the weights of each size without gradients, cached until a parameter changes.
 
         The cache compares values, because not every change increments a tensor's version.
         """
         now = [*self.parameters()]
-        before, kept = self._kept
+        before, cache = self._cache
         if len(before) != len(now) or not all(map(_same, before, now)):
-            before, kept = [parameter.detach().clone() for parameter in now], {}
-        new = sorted({*sizes} - kept.keys())
+            before, cache = [parameter.detach().clone() for parameter in now], {}
+        new = sorted({*sizes} - cache.keys())
         if new:
             weight = self.size_weights(torch.tensor(new, device=now[0].device))
-            kept = kept | {size: weight[row, :size].clone() for row, size in enumerate(new)}
-            if sum(weight.numel() for weight in kept.values()) > KEPT:
-                kept = {size: kept[size] for size in {*sizes}}
-            self._kept = before, kept  # one assignment, atomic for other threads
-        return [kept[size] for size in sizes]
+            cache = cache | {size: weight[row, :size].clone() for row, size in enumerate(new)}
+            if sum(weight.numel() for weight in cache.values()) > CACHED:
+                cache = {size: cache[size] for size in {*sizes}}
+            self._cache = before, cache  # one assignment, atomic for other threads
+        return [cache[size] for size in sizes]
 
     def _decode(self, size_S: Tensor, sorted_SND: Tensor | None, longest: int) -> Tensor:
         """Return the weights `(S, longest, 1 or D)` for some sizes, or for sorted features."""

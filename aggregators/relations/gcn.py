@@ -43,12 +43,12 @@ class GCN(Aggregator):
             x_BND = layer(x_BND, mask_BN)
         return unit(zero_pads(x_BND, mask_BN))
 
-    def forward(self, x_BND: Tensor, mask_BN: Tensor, **beside: Any) -> Pooled:
+    def forward(self, x_BND: Tensor, mask_BN: Tensor, **optional: Any) -> Pooled:
         """Return the inner aggregator's output for the updated elements, its weights over them included.
 
         Context and global feature are passed on unchanged, so the graph runs once per set for any number of contexts.
         """
-        return self.then(self.reason(x_BND, mask_BN), mask_BN, **beside)
+        return self.then(self.reason(x_BND, mask_BN), mask_BN, **optional)
 
 
 class Reasoning(nn.Module):

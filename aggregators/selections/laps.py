@@ -19,8 +19,8 @@ class LAPS(Aggregator):
     text's elements. The highest-scored elements are merged to k vectors, each by a softmax over them of an MLP; the
     others to one, by a softmax of their scores. The selection has no gradient, as in the code; the weights of the other
     elements have one here. The paper's learned score and its sparsity loss are not in that code and are omitted. The
-    kept share is relative to each set's size instead of a fixed number, and the CLS token is not treated separately. If
-    all elements are kept, the last vector is 0.
+    share of selected elements is relative to each set's size instead of a fixed number, and the CLS token is not
+    treated separately. If all elements are selected, the last vector is 0.
 
     Args:
         dim: width of the elements and of the text's.
@@ -53,12 +53,14 @@ class LAPS(Aggregator):
         x_BND = zero_pads(x_BND, mask_BN)
         score_BGN = self._scores(x_BND, mask_BN, context)
         real_B1N = mask_BN[:, None]
-        kept_BGN = self._kept(score_BGN, real_B1N)
+        selected_BGN = self._selected(score_BGN, real_B1N)
         logit_B1KN = (self.weight(x_BND) * self.scale).transpose(1, 2)[:, None]
-        others_BGN = real_B1N & ~kept_BGN
+        others_BGN = real_B1N & ~selected_BGN
         weight_BGMN = torch.cat(
             (
-                softmax_over_elements(logit_B1KN.expand(-1, kept_BGN.shape[1], -1, -1), kept_BGN[:, :, None]),
+                softmax_over_elements(
+                    logit_B1KN.expand(-1, selected_BGN.shape[1], -1, -1), selected_BGN[:, :, None]
+                ),
                 _shares(score_BGN, others_BGN)[:, :, None].to(logit_B1KN.dtype),
             ),
             dim=2,
@@ -80,7 +82,7 @@ class LAPS(Aggregator):
         text_BGD = text_GD.expand(x_BND.shape[0], -1, -1) if context.all_pairs else text_GD[:, None]
         return (text_BGD + own_BD[:, None]) @ unit_BND.transpose(1, 2)
 
-    def _kept(self, score_BGN: Tensor, real_B1N: Tensor) -> Tensor:
+    def _selected(self, score_BGN: Tensor, real_B1N: Tensor) -> Tensor:
         """Return the mask of the highest-scored elements, `(B, G, N)` bool."""
         count_B11 = (real_B1N.sum(dim=-1, keepdim=True) * self.ratio).ceil()
         order_BGN = score_BGN.masked_fill(~real_B1N, float("-inf")).argsort(

@@ -49,20 +49,22 @@ class Late(Aggregator):
         if self.factor == 1 and self.budget is None:
             return Pooled(x_BND)
         sizes = range(x_BND.shape[1] + 1)
-        kept_B = torch.tensor([self._kept(size) for size in sizes], device=x_BND.device)[mask_BN.sum(dim=1)]
-        k = self._kept(sizes[-1])
-        cluster_BN = _ward(x_BND.detach(), mask_BN, kept_B, merges=sizes[-1] - k)
+        target_B = torch.tensor([self._vectors(size) for size in sizes], device=x_BND.device)[
+            mask_BN.sum(dim=1)
+        ]
+        k = self._vectors(sizes[-1])
+        cluster_BN = _ward(x_BND.detach(), mask_BN, target_B, merges=sizes[-1] - k)
         member_BNK = zero_pads(F.one_hot(cluster_BN.clamp(max=k - 1), k).to(x_BND.dtype), mask_BN)
         share_BNK = member_BNK / member_BNK.sum(dim=1, keepdim=True).clamp(min=1)
         return Pooled(share_BNK.mT @ x_BND)
 
-    def _kept(self, size: int) -> int:
+    def _vectors(self, size: int) -> int:
         """Return the number of vectors for a set size; it grows by at most one per element."""
-        kept = -int(-size // self.factor)
-        return kept if self.budget is None else min(kept, self.budget)
+        vectors = -int(-size // self.factor)
+        return vectors if self.budget is None else min(vectors, self.budget)
 
 
-def _ward(x_BND: Tensor, mask_BN: Tensor, kept_B: Tensor, *, merges: int) -> Tensor:
+def _ward(x_BND: Tensor, mask_BN: Tensor, target_B: Tensor, *, merges: int) -> Tensor:
     """Return each element's cluster `(B, N)`, numbered from 0 in the order of their first elements.
 
     Each step merges a set's two nearest clusters and updates distances by the Lance-Williams formula. Non-finite
@@ -71,7 +73,7 @@ def _ward(x_BND: Tensor, mask_BN: Tensor, kept_B: Tensor, *, merges: int) -> Ten
     Args:
         x_BND: unit vectors.
         mask_BN: True for real elements.
-        kept_B: target number of clusters per set.
+        target_B: target number of clusters per set.
         merges: number of steps, the maximum over the sets.
     """
     x_BND = x_BND.double()
@@ -79,7 +81,7 @@ def _ward(x_BND: Tensor, mask_BN: Tensor, kept_B: Tensor, *, merges: int) -> Ten
     apart_NN = ~torch.eye(n, dtype=torch.bool, device=x_BND.device)
     pairs_BNN = mask_BN[:, :, None] & mask_BN[:, None] & apart_NN
     distance_BNN = (1 - x_BND @ x_BND.mT).masked_fill(~pairs_BNN, torch.inf).nan_to_num(torch.inf, torch.inf)
-    size_BN, excess_B = mask_BN.double(), mask_BN.sum(dim=1) - kept_B
+    size_BN, excess_B = mask_BN.double(), mask_BN.sum(dim=1) - target_B
     place_N = torch.arange(n, device=x_BND.device)
     first_BN = place_N.expand(mask_BN.shape).clone()  # size of each element's cluster
     for step in range(merges):

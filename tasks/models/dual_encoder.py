@@ -40,7 +40,7 @@ def encode_split(
         numbers.append(number_B)
         embeddings.append(encode_batch(batch))
     embedding = as_wide_everywhere(side_by_side(embeddings))
-    return gather_uneven(embedding)[places(torch.cat(numbers).to(device))]
+    return gather_uneven(embedding)[sample_positions(torch.cat(numbers).to(device))]
 
 
 def as_wide_everywhere(embedding: Tensor) -> Tensor:
@@ -50,7 +50,7 @@ def as_wide_everywhere(embedding: Tensor) -> Tensor:
     return widened(embedding, max(gather_objects(embedding.shape[1])))
 
 
-def places(number_B: Tensor) -> Tensor:
+def sample_positions(number_B: Tensor) -> Tensor:
     """Return the index of each sample in the concatenation of all workers' samples, `(S,)`.
 
     Args:

@@ -25,7 +25,7 @@ from polypool.tasks.models.branch import (
     refuse_distributions,
     refuse_global_feature,
 )
-from polypool.tasks.models.dual_encoder import places
+from polypool.tasks.models.dual_encoder import sample_positions
 from polypool.tasks.models.retrieval_model import Batches, RetrievalModel, Scored
 from polypool.tasks.objectives.objective import Objective
 from polypool.tasks.objectives.regularisers import Regulariser
@@ -74,7 +74,7 @@ def encode_sets(
         elements.append(x_BND[mask_BN])
         sizes.append(mask_BN.sum(dim=1))
     sets = gather_uneven(torch.cat(elements)).split(gather_uneven(torch.cat(sizes)).tolist())
-    return [sets[place] for place in places(torch.cat(numbers)).tolist()]
+    return [sets[place] for place in sample_positions(torch.cat(numbers)).tolist()]
 
 
 class PairEncoder(RetrievalModel):

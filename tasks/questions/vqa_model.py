@@ -29,7 +29,7 @@ from polypool.tasks.models.branch import (
     pool_both,
     refuse_distributions,
 )
-from polypool.tasks.models.dual_encoder import places
+from polypool.tasks.models.dual_encoder import sample_positions
 from polypool.tasks.models.parts import Parts
 from polypool.tasks.questions.fusions import Fusion
 from polypool.tasks.run import Run
@@ -193,7 +193,7 @@ def best_answers(score: Score, *, questions: int, chunk: int) -> tuple[np.ndarra
     number_S = torch.cat(number)
     best_S = torch.cat(best) if best else number_S
     confidence_S = torch.cat(confidence) if confidence else number_S.float()
-    place_Q = places(number_S.to(best_S.device))
+    place_Q = sample_positions(number_S.to(best_S.device))
     best_Q, confidence_Q = (gather_uneven(x)[place_Q].cpu().numpy() for x in (best_S, confidence_S))
     if not np.isfinite(confidence_Q).all():
         raise InputError(

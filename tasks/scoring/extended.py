@@ -257,12 +257,12 @@ def evaluate_extended(score: Score, of: Mapping[str, Queries]) -> ExtendedResult
     for direction, score_AG in zip(
         DIRECTIONS, _scores(score, *(of[name] for name in DIRECTIONS)), strict=True
     ):
-        asks = of[direction]
-        ranks = rank_queries(score_AG, asks.positives)
-        map_A, precision_A, tied_A = precision_at_r(score_AG, asks.positives, asks.total_A)
+        queries = of[direction]
+        ranks = rank_queries(score_AG, queries.positives)
+        map_A, precision_A, tied_A = precision_at_r(score_AG, queries.positives, queries.total_A)
         first_A = score_AG.argmax(dim=1).cpu().numpy()
-        is_right_A = _holds(asks.positives, np.arange(len(first_A)), first_A)
-        is_own_A = _holds(asks.own, asks.query_A, first_A)
+        is_right_A = _holds(queries.positives, np.arange(len(first_A)), first_A)
+        is_own_A = _holds(queries.own, queries.query_A, first_A)
         values = dict(zip(EXTENDED, (map_A, precision_A, ranks.recall_Q(1)), strict=True))
         metrics |= {f"{direction}/{name}": 100.0 * float(x_A.mean()) for name, x_A in values.items()}
         metrics |= {
@@ -270,14 +270,14 @@ def evaluate_extended(score: Score, of: Mapping[str, Queries]) -> ExtendedResult
             f"{direction}/coco_errors": float((~is_own_A).sum()),
             f"{direction}/false_negatives": float((is_right_A & ~is_own_A).sum()),
         }
-        spread = partial(in_places, at=asks.query_A, size=len(asks.own))
+        spread = partial(in_places, at=queries.query_A, size=len(queries.own))
         of_query |= {f"{direction}_{name}": spread(x_A) for name, x_A in values.items()}
         rank_Q[direction] = spread(ranks.rank_Q)
         first_Q[direction] = spread(first_A, absent=-1)
         missed_Q[direction] = spread(is_right_A & ~is_own_A, absent=False)
         by_chance = (
-            *chance_precision(asks.positives, asks.total_A),
-            chance_recall(asks.positives, ks=(1,))["R1"],
+            *chance_precision(queries.positives, queries.total_A),
+            chance_recall(queries.positives, ks=(1,))["R1"],
         )
         chance |= {f"{direction}/{name}": x for name, x in zip(EXTENDED, by_chance, strict=True)}
         tied += int(tied_A.sum())

@@ -21,7 +21,7 @@ from polypool.tasks.models.dual_encoder import SplitEmbeddings
 from polypool.tasks.similarities.of_sets import AlignedMean
 from polypool.tasks.similarities.vectors import mean_vector, real_vectors
 
-_CHUNK = 1 << 22  # distances held at a time
+_CHUNK = 1 << 22  # distances per block
 
 
 @torch.no_grad()

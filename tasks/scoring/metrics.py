@@ -22,9 +22,9 @@ KS = (1, 5, 10)
 # Rows and columns that are scored at once: products of matrices are no slower than of the whole, and take 8 MB.
 TILE = (1024, 2048)
 # Scores of a tile that are counted at once: 1 MB, which stays in a processor's cache for both directions.
-LOOKED_AT = 1 << 18
+COUNTED = 1 << 18
 # Bytes of tiles that are kept until they are counted; those of COCO's 5,000 images and 25,000 captions are 180 MB.
-HELD = 1 << 30
+CACHED = 1 << 30
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,7 +148,7 @@ def rank_queries(
             assert score_QG.shape == (stop - start, positives.gallery), score_QG.shape
             first, last = positives.start_Q1[[start, stop]]
             query_P = np.repeat(np.arange(stop - start), positives.count_Q[start:stop])
-            wrong_QG, right_P = _parted(score_QG, query_P, positives.item_P[first:last], at=(start, 0))
+            wrong_QG, right_P = _split_right(score_QG, query_P, positives.item_P[first:last], at=(start, 0))
             side = _Side(query_P, right_P, stop - start)
             side.count(wrong_QG, slice(None))
             counts.append(side.ranks())
@@ -165,7 +165,7 @@ def rank_both_ways(score: Score, of_rows: Positives, *, progress: str = "") -> t
 
     Counting the scores above a right answer needs its score first. So tiles with right answers are computed first and
     kept; they are few if right answers are along the diagonal. Then all tiles are counted by rows and by columns. Tiles
-    beyond `HELD` are recomputed instead of kept.
+    beyond `CACHED` are recomputed instead of kept.
 
     Args:
         score: returns any block of the `(R, C)` scores; called for tiles, in the same order in every process.
@@ -184,7 +184,7 @@ def rank_both_ways(score: Score, of_rows: Positives, *, progress: str = "") -> t
     by_column = _Side(tiles.column_P, right_P, len(of_columns))
     with Progress(total=len(tiles), desc=progress, leave=False, disable=not progress) as bar:
         for rows, columns, tile_RC in tiles:
-            step = max(1, LOOKED_AT // tile_RC.shape[1])
+            step = max(1, COUNTED // tile_RC.shape[1])
             for start in range(0, len(tile_RC), step):
                 part_RC = tile_RC[start : start + step]
                 first = rows.start + start
@@ -212,25 +212,25 @@ class _Tiles:
         numbers, first = np.unique(tile_P[order_P], return_index=True)
         last = [*first[1:], len(order_P)]
         self.pairs = {n: slice(a, b) for n, a, b in zip(numbers.tolist(), first, last, strict=True)}
-        self.held: dict[int, Tensor] = {}
+        self.cache: dict[int, Tensor] = {}
 
     def __len__(self) -> int:
         return -(-self.shape[0] // TILE[0]) * self.across
 
     def right_scores(self) -> Tensor:
         """Return the `(P,)` scores of the right answers."""
-        found, room = [], HELD
+        found, room = [], CACHED
         for number in self.pairs:
             tile_RC, right_P = self._computed(number)
             found.append(right_P)
             room -= tile_RC.nbytes
             if room >= 0:
-                self.held[number] = tile_RC
+                self.cache[number] = tile_RC
         return torch.cat(found)
 
     def __iter__(self) -> Iterator[tuple[slice, slice, Tensor]]:
         for number in range(len(self)):
-            tile_RC = self.held.pop(number) if number in self.held else self._computed(number)[0]
+            tile_RC = self.cache.pop(number) if number in self.cache else self._computed(number)[0]
             yield *self._place(number), tile_RC
 
     def _place(self, number: int) -> tuple[slice, slice]:
@@ -245,10 +245,10 @@ class _Tiles:
         rows, columns = self._place(number)
         pairs = self.pairs.get(number, slice(0))
         place = self.row_P[pairs] - rows.start, self.column_P[pairs] - columns.start
-        return _parted(self.score(rows, columns), *place, at=(rows.start, columns.start))
+        return _split_right(self.score(rows, columns), *place, at=(rows.start, columns.start))
 
 
-def _parted(
+def _split_right(
     score_RC: Tensor, row_P: np.ndarray, column_P: np.ndarray, *, at: tuple[int, int]
 ) -> tuple[Tensor, Tensor]:
     """Return scores with right answers set to NaN, which compares false, and the right answers' scores, `(P,)`.

@@ -232,7 +232,7 @@ PROTOCOLS: dict[str, ScoringProtocol] = {
 
 def protocol_named(name: str) -> ScoringProtocol:
     """Return a protocol by its name, such as `coco-5k`, `coco-5k-vectors4` or `coco-5k-dsl`."""
-    plain, how = _parted(name)
+    plain, how = _base_and_rescoring(name)
     if how:
         return protocol_named(plain).rescored(how)
     exact, mark, k = name.partition(VECTORS)
@@ -241,11 +241,11 @@ def protocol_named(name: str) -> ScoringProtocol:
     if not mark:
         return PROTOCOLS[exact]
     if not re.fullmatch(r"-?[0-9]+", k):
-        raise InputError(f"protocol {name!r}: expected a number behind {mark!r}, such as {exact}{mark}4")
+        raise InputError(f"protocol {name!r}: expected a number after {mark!r}, such as {exact}{mark}4")
     return PROTOCOLS[exact].with_vectors(int(k))
 
 
-def _parted(name: str) -> tuple[str, Rescore | Literal[""]]:
+def _base_and_rescoring(name: str) -> tuple[str, Rescore | Literal[""]]:
     """Split a protocol's name into the base protocol and its rescoring, if any."""
     for how in RESCORED:
         if name not in PROTOCOLS and name.endswith(f"-{how}"):
@@ -267,13 +267,13 @@ def check_model(protocol: ScoringProtocol, *, looks_at_pairs: bool) -> None:
     if protocol.by_bank and looks_at_pairs:
         raise InputError(
             f"protocol {protocol.name!r} scores all training queries with the whole split, which takes a model that "
-            f"looks at every pair too long; evaluate it under {_parted(protocol.name)[0]!r}"
+            f"looks at every pair too long; evaluate it under {_base_and_rescoring(protocol.name)[0]!r}"
         )
 
 
 def is_for_test(name: str) -> bool:
     """Whether a protocol with this name is for the test split."""
-    if _parted(name)[0].partition(VECTORS)[0] not in PROTOCOLS:
+    if _base_and_rescoring(name)[0].partition(VECTORS)[0] not in PROTOCOLS:
         return False  # without the search for a name that is near, of which there may be thousands
     try:
         return protocol_named(name).split == "test"

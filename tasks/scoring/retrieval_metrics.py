@@ -172,7 +172,7 @@ def extended_evaluation(
         released, image_ids=pairs.item_ids.tolist(), caption_ids=caption_ids, owner_T=pairs.owner_T
     )
     result = evaluate_extended(score, of)
-    answers = {direction: asks.in_split for direction, asks in of.items()}
+    answers = {direction: queries.in_split for direction, queries in of.items()}
     units = {"i2t": "image_id", "t2i": "caption_image_id"}
     wrong = false_negatives(
         result, image_ids=pairs.item_ids.tolist(), caption_ids=caption_ids, texts=pairs.texts

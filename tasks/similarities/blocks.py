@@ -64,24 +64,24 @@ class _Blocks(torch.autograd.Function):
         *parameters: Tensor,
     ) -> Tensor:
         ctx.combine, ctx.factor, ctx.parameters = combine, factor, len(parameters)
-        kept: list[Tensor] = []
+        saved: list[Tensor] = []
         sim_QG = query_QKD.new_empty(len(query_QKD), len(gallery_GLD))
         for rows, columns, gallery_LGD in _blocks(query_QKD, gallery_GLD):
             scaled_QKLG = _products(query_QKD[rows], gallery_LGD, factor)
             if keep:
-                kept.append(scaled_QKLG.clone())
+                saved.append(scaled_QKLG.clone())
             sim_QG[rows, columns] = combine(scaled_QKLG, rows, columns)
-        ctx.save_for_backward(query_QKD, gallery_GLD, *parameters, *kept)
+        ctx.save_for_backward(query_QKD, gallery_GLD, *parameters, *saved)
         return sim_QG
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_QG: Tensor) -> tuple[Tensor | None, ...]:
         query_QKD, gallery_GLD, *others = ctx.saved_tensors
-        parameters, kept = others[: ctx.parameters], iter(others[ctx.parameters :])
+        parameters, saved = others[: ctx.parameters], iter(others[ctx.parameters :])
         total = [torch.zeros_like(x) for x in (query_QKD, gallery_GLD, *parameters)]
         for rows, columns, gallery_LGD in _blocks(query_QKD, gallery_GLD):
-            block_QKD, scaled_QKLG = query_QKD[rows], next(kept, None)
+            block_QKD, scaled_QKLG = query_QKD[rows], next(saved, None)
             if scaled_QKLG is None:
                 scaled_QKLG = _products(block_QKD, gallery_LGD, ctx.factor)
             with torch.enable_grad():

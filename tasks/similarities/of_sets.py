@@ -47,7 +47,7 @@ class SmoothChamfer(SetSimilarity):
 
         Shifted by the largest cosine of two sets, one exponential serves both directions, in fewer passes over memory
         than `logsumexp`. Each element is shifted by its own largest cosine where alpha or the embeddings are so large
-        that the exponentials of an element could vanish, and on devices where that would have to be asked.
+        that the exponentials of an element could vanish, and on accelerators, where that check would synchronise.
         """
         top_QG = scaled_QKLG.detach().amax((1, 2))
         exp_QKLG = (scaled_QKLG - top_QG[:, None, None]).exp_()

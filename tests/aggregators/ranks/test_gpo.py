@@ -61,7 +61,7 @@ def test_every_design_follows_its_definition(spec):
 def test_without_gradients_a_size_is_decoded_once_for_all_calls(monkeypatch):
     gpo, sizes = GPO(6), []
     monkeypatch.setattr(gpo.gru, "forward", lambda x_SNC, size_S: sizes.append(size_S.tolist()) or x_SNC)
-    monkeypatch.setattr(module, "KEPT", 15)
+    monkeypatch.setattr(module, "CACHED", 15)
     for batch in ([5], [9, 1], [1, 5], [9], [9, 7], [5]):
         with torch.inference_mode():
             gpo(*random_sets(batch, 6))

@@ -47,7 +47,7 @@ def numbers(ranks: Ranks) -> np.ndarray:
 @pytest.fixture(params=[(1024, 2048), (7, 5)], ids=str)
 def tile(request, monkeypatch):
     monkeypatch.setattr(metrics, "TILE", request.param)
-    monkeypatch.setattr(metrics, "LOOKED_AT", 2 * request.param[1])
+    monkeypatch.setattr(metrics, "COUNTED", 2 * request.param[1])
     return request.param
 
 
@@ -55,7 +55,7 @@ def tile(request, monkeypatch):
     ("held", "dtype", "more"), [(0, torch.float16, 30), (400, torch.float32, 0), (1 << 30, torch.float64, 30)]
 )
 def test_both_directions_are_counted_as_in_the_whole_matrix(tile, held, dtype, more, monkeypatch):
-    monkeypatch.setattr(metrics, "HELD", held)
+    monkeypatch.setattr(metrics, "CACHED", held)
     of_rows = pairs(20, 61, more=more)
     sim_RC = torch.randint(0, 9, (20, 61), generator=torch.Generator().manual_seed(more)).to(dtype)
     before_RC = sim_RC.clone()
@@ -75,7 +75,7 @@ def test_each_score_is_computed_once(tile):
 
 def test_without_room_tiles_with_right_answers_are_computed_again_and_no_others(monkeypatch):
     monkeypatch.setattr(metrics, "TILE", (5, 7))
-    monkeypatch.setattr(metrics, "HELD", 5 * 7 * 4)
+    monkeypatch.setattr(metrics, "CACHED", 5 * 7 * 4)
     score = Asked(torch.rand(20, 60, generator=torch.Generator().manual_seed(0)))
     of_rows = pairs(20, 60, more=0)
     rank_both_ways(score, of_rows)
