@@ -310,14 +310,14 @@ class Source:
     Attributes:
         name: shown in the UI.
         digest: of the content, such as a SHA-256.
-        place: folder or URL, as in the run's settings.
+        location: folder or URL, as in the run's settings.
         context: `train`, `val` or `test`, or a source of all of them, such as `features`.
         profile: counts, such as `{"images": 1000}`.
     """
 
     name: str
     digest: str
-    place: str
+    location: str
     context: str
     profile: Mapping[str, int] = field(default_factory=dict)
 
@@ -459,9 +459,9 @@ class Artifacts:
             AbsentError: the artifact is missing.
             InputError: the server does not answer.
         """
-        missing, place = AbsentError(f"run {run_id} has no artifact {name}"), urlparse(root)
-        if place.scheme == "file":
-            if not (path := Path(unquote(place.path)) / name).exists():
+        missing, url = AbsentError(f"run {run_id} has no artifact {name}"), urlparse(root)
+        if url.scheme == "file":
+            if not (path := Path(unquote(url.path)) / name).exists():
                 raise missing
             return path
         from mlflow.exceptions import MlflowException
@@ -586,8 +586,8 @@ class Tracker:
                 Dataset(
                     name=source.name,
                     digest=source.digest[:DIGEST_LENGTH],
-                    source_type=source.place.partition("://")[0] if "://" in source.place else "local",
-                    source=json.dumps({"uri": source.place}),
+                    source_type=source.location.partition("://")[0] if "://" in source.location else "local",
+                    source=json.dumps({"uri": source.location}),
                     profile=json.dumps(dict(source.profile)) if source.profile else None,
                 ),
                 tags=[InputTag(DATASET_CONTEXT, source.context)],
@@ -989,8 +989,8 @@ def source_tags(command: str) -> dict[str, str]:
         command: as of `command_line`.
     """
     words = shlex.split(command.removeprefix("polypool ")) or [Path((sys.argv or [""])[0]).name or "python"]
-    kept = [*itertools.takewhile(lambda word: "/" not in word, words)]
-    name = shlex.join(kept) + " ..." * (len(kept) < len(words))
+    shown = [*itertools.takewhile(lambda word: "/" not in word, words)]
+    name = shlex.join(shown) + " ..." * (len(shown) < len(words))
     return {"mlflow.source.name": name, "mlflow.source.type": "LOCAL"}
 
 

@@ -89,12 +89,12 @@ def draw_bars(groups: Sequence[Group]) -> Figure | None:
 
 
 def _draw_panel(group: Group, panel: Axes) -> None:
-    metric, places, bottom = group.metric, [], 0.0
+    metric, y_R, bottom = group.metric, [], 0.0
     for row in group.rows:
-        places.append(bottom + _height(row) / 2)
+        y_R.append(bottom + _height(row) / 2)
         bottom += _height(row)
-    panel.barh(places, [group.mean(row) for row in group.rows], height=0.62, color=BAR, zorder=2)
-    for place, row in zip(places, group.rows, strict=True):
+    panel.barh(y_R, [group.mean(row) for row in group.rows], height=0.62, color=BAR, zorder=2)
+    for y, row in zip(y_R, group.rows, strict=True):
         if not (values := row.values.get(metric.name, ())):
             continue
         mean, deviation = group.mean(row), group.deviation(row)
@@ -102,19 +102,17 @@ def _draw_panel(group: Group, panel: Axes) -> None:
         if not math.isnan(deviation):
             note, end = f"{note} ± {group.number(deviation)}", max(end, mean + deviation)
             line: dict[str, Any] = {"fmt": "none", "ecolor": INK, "capsize": 4, "elinewidth": 1.3}
-            panel.errorbar(mean, place, xerr=deviation, zorder=3, **line)
+            panel.errorbar(mean, y, xerr=deviation, zorder=3, **line)
         shift = 0.16 if len(values) > 1 else 0.0  # so that near points, and the line, stay visible
-        y = [place + shift * (-1) ** at for at in range(len(values))]
-        panel.scatter(values, y, s=18, color=POINT, edgecolor="white", linewidth=0.6, zorder=4)
+        apart = [y + shift * (-1) ** at for at in range(len(values))]
+        panel.scatter(values, apart, s=18, color=POINT, edgecolor="white", linewidth=0.6, zorder=4)
         clear = {"facecolor": "white", "edgecolor": "none", "pad": 1.0}  # over the line of chance
-        panel.annotate(
-            note, (end, place), (8, 0), color=INK, zorder=6, fontsize=9, bbox=clear, **_AT_THE_MIDDLE
-        )
+        panel.annotate(note, (end, y), (8, 0), color=INK, zorder=6, fontsize=9, bbox=clear, **_AT_THE_MIDDLE)
     if not math.isnan(metric.chance):
         panel.axvline(metric.chance, color=MUTED, linestyle=(0, (2, 2)), linewidth=1, zorder=5)
         above = panel.get_xaxis_transform()
         panel.text(metric.chance, 1.01, " chance", transform=above, color=MUTED, fontsize=8)
-    panel.set_yticks(places, [wrapped(row.label) for row in group.rows])
+    panel.set_yticks(y_R, [wrapped(row.label) for row in group.rows])
     panel.set_ylim(bottom + 0.15, -0.15)
     panel.margins(x=0.16)
     if all(value >= 0 for row in group.rows for value in row.values.get(metric.name, ())):
@@ -212,16 +210,16 @@ def draw_charts(charts: Iterable[Chart]) -> Figure | None:
 
 def draw_chart(chart: Chart, figure: Figure | SubFigure) -> tuple[list[Axes], Axes]:
     """Draw a chart, and return the panels of its columns and the panel of the cost."""
-    count, places = len(chart.columns), range(len(chart.times))
+    count, y_R = len(chart.columns), range(len(chart.times))
     *scores, costs = figure.subplots(1, count + 1, width_ratios=[*[max(1.0, 3 / count)] * count, 1.0])
     for column, panel in zip(chart.columns, scores, strict=True):
         _draw_scores(column, [*chart.times], panel, narrow=count > 1)
     _draw_costs(chart, costs)
     for panel in (*scores, costs):
-        panel.set_yticks(places, [""] * len(places))
-        panel.set_ylim(len(places) - 0.4, -0.6)
+        panel.set_yticks(y_R, [""] * len(y_R))
+        panel.set_ylim(len(y_R) - 0.4, -0.6)
     after = {name: f"   {rank:.1f}" for name, rank in chart.ranks.items()}
-    scores[0].set_yticks(places, [wrapped(name) + after.get(name, "") for name in chart.times])
+    scores[0].set_yticks(y_R, [wrapped(name) + after.get(name, "") for name in chart.times])
     if after:
         corner: dict[str, Any] = {"textcoords": "offset points", "xycoords": "axes fraction", "ha": "right"}
         scores[0].annotate("mean rank", (0, 1), (-4, 4), color=MUTED, fontsize=9, **corner)
@@ -231,14 +229,14 @@ def draw_chart(chart: Chart, figure: Figure | SubFigure) -> tuple[list[Axes], Ax
 
 def _draw_scores(column: Column, names: Sequence[str], panel: Axes, *, narrow: bool) -> None:
     """Draw a point with an interval for each row, filled if the row may be the best of the column."""
-    group, places, best = column.group, range(len(names)), column.confidence_set
+    group, y_R, best = column.group, range(len(names)), column.confidence_set
     mean_R = np.array([column.value(name) for name in names])
     low_R, high_R = np.array([group.interval(column.rows[name]) for name in names]).T
     # a mean may be beyond an end by its last digit
     reach_2R = np.maximum((mean_R - low_R, high_R - mean_R), 0.0)
     faces = [POINT if name in best else "white" for name in names]
-    panel.errorbar(mean_R, places, xerr=reach_2R, fmt="none", ecolor=BAR, elinewidth=2.2, zorder=2)
-    panel.scatter(mean_R, places, s=34, c=faces, edgecolor=POINT, linewidth=1.4, zorder=4)
+    panel.errorbar(mean_R, y_R, xerr=reach_2R, fmt="none", ecolor=BAR, elinewidth=2.2, zorder=2)
+    panel.scatter(mean_R, y_R, s=34, c=faces, edgecolor=POINT, linewidth=1.4, zorder=4)
     panel.margins(x=0.08)
     heading = wrapped(replace(group, tuned="").title, _TITLE)
     if narrow:
@@ -253,9 +251,9 @@ def _draw_costs(chart: Chart, panel: Axes) -> None:
     time_R = np.array([*chart.times.values()])
     panel.set_xscale("log")
     panel.barh(range(len(time_R)), time_R - 1, left=1, height=0.5, color=BAR, zorder=2)
-    for place, time in enumerate(time_R):
+    for y, time in enumerate(time_R):
         note = f"{time:.2f}" if time < 10 else two_digits(time)
-        panel.annotate(note, (time, place), (4, 0), color=INK, fontsize=8.5, **_AT_THE_MIDDLE)
+        panel.annotate(note, (time, y), (4, 0), color=INK, fontsize=8.5, **_AT_THE_MIDDLE)
     end = max(time_R.max(), 1.05) ** 1.45  # the longest bar has a length, and its number room beside it
     ticks = [1.0]
     for time in _TIMES:
@@ -366,7 +364,7 @@ def critical_difference(aggregators: int, tasks: int) -> float:
 
 
 def cliques(rank_A: np.ndarray, difference: float) -> list[tuple[int, int]]:
-    """Return the longest runs of ascending ranks that differ by at most a difference, as first and last place."""
+    """Return the longest runs of ascending ranks that differ by at most a difference, as first and last index."""
     runs: list[tuple[int, int]] = []
     for first, rank in enumerate(rank_A):
         last = int(np.searchsorted(rank_A, rank + difference)) - 1
@@ -383,16 +381,16 @@ def draw_critical(mean_ranks: Mapping[str, float], *, tasks: int) -> Figure:
         tasks: number of tasks in the means.
     """
     ranks = dict(sorted(mean_ranks.items(), key=lambda pair: (pair[1], pair[0])))
-    difference, places = critical_difference(len(ranks), tasks), range(len(ranks))
+    difference, y_R = critical_difference(len(ranks), tasks), range(len(ranks))
     figure, (panel,) = stacked(8.5, [_ROW * sum(map(lines_of, ranks))])
-    panel.scatter([*ranks.values()], places, s=34, color=POINT, zorder=4)
-    for place, rank in enumerate(ranks.values()):
-        panel.annotate(f"{rank:.2f}", (rank, place), (8, 0), color=INK, fontsize=8.5, **_AT_THE_MIDDLE)
+    panel.scatter([*ranks.values()], y_R, s=34, color=POINT, zorder=4)
+    for y, rank in enumerate(ranks.values()):
+        panel.annotate(f"{rank:.2f}", (rank, y), (8, 0), color=INK, fontsize=8.5, **_AT_THE_MIDDLE)
     joined = cliques(np.array([*ranks.values()]), difference)
     for number, (first, last) in enumerate(joined):
         x, ends = 0.86 + 0.13 * number / len(joined), [first - 0.3, last + 0.3]  # x: of the panel's width
         panel.plot([x, x], ends, color=POINT, linewidth=3.2, transform=panel.get_yaxis_transform())
-    panel.set_yticks(places, [*map(wrapped, ranks)])
+    panel.set_yticks(y_R, [*map(wrapped, ranks)])
     panel.set_ylim(len(ranks) - 0.4, -0.6)
     panel.set_xlim(0.9, 1.3 * max(ranks.values()))
     what = f"mean rank over {tasks} tasks; bars join what does not differ"

@@ -59,7 +59,7 @@ ALL = Choice()
 def _values(tag: str, run: RunRecord) -> set[str]:
     """Return the values of a tag of a run; for the aggregator of a tuned run, also the spec that was tuned."""
     if tag == "features":
-        place = run.params.get("data.features", "")
-        return {run.tags.get(tag) or features_name(place, run.params.get("visual", "")), place}
+        folder = run.params.get("data.features", "")
+        return {run.tags.get(tag) or features_name(folder, run.params.get("visual", "")), folder}
     tuned = tuned_of(run.tags, run=run.run_id) if tag == "aggregator" else None
     return {run.tags.get(tag, "")} | ({tuned.aggregator.partition(", text ")[0]} if tuned else set())

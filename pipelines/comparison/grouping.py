@@ -329,7 +329,7 @@ def _settings(runs: Sequence[RunRecord], protocol: str) -> list[dict[str, str]]:
     tuned = [tuned_of(run.tags, run=run.run_id) for run in runs]
     visual = [run.tags.get("aggregator", "") for run in runs]
     text = [run.tags.get("text_aggregator", "") or own for run, own in zip(runs, visual, strict=True)]
-    told = any(  # labels of tuned runs name the visual aggregator only
+    name_texts = any(  # labels of tuned runs name the visual aggregator only
         how and of != own and ", text " not in how.aggregator
         for how, of, own in zip(tuned, text, visual, strict=True)
     )
@@ -340,6 +340,6 @@ def _settings(runs: Sequence[RunRecord], protocol: str) -> list[dict[str, str]]:
             repeated = start == "members" and member in OF_THE_JOINT_RUN  # equal to the joint run's
             if name in _SHOWN or name in WITHOUT_EFFECT or repeated or (how and name in how.settings):
                 del of[name]
-        if told:
+        if name_texts:
             of["text_aggregator"] = other
     return settings

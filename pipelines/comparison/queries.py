@@ -100,10 +100,10 @@ class Queries:
                 raise InputError(f"none of its queries has a {' + '.join(mean.scores)}")
             scores.append(mean.factor * total_Q[scored_Q] + mean.offset)
             ids.append(unit_Q[scored_Q])
-        known, places, counts = _grouped(tuple((unit_Q.dtype.str, unit_Q.tobytes()) for unit_Q in ids))
+        known, unit_PQ, counts = _grouped(tuple((unit_Q.dtype.str, unit_Q.tobytes()) for unit_Q in ids))
         sums = [
-            np.bincount(place_Q, weights=score_Q, minlength=len(known))
-            for score_Q, place_Q in zip(scores, places, strict=True)
+            np.bincount(index_Q, weights=score_Q, minlength=len(known))
+            for score_Q, index_Q in zip(scores, unit_PQ, strict=True)
         ]
         units = Units(ids=known, sum_Pn=np.stack(sums), count_Pn=counts, kind=described.units)
         if not math.isclose(units.score, value, rel_tol=1e-4, abs_tol=1e-3):
@@ -119,9 +119,9 @@ def _grouped(units: tuple[tuple[str, bytes], ...]) -> tuple[np.ndarray, list[np.
         units: dtype and bytes of the ids of each part's queries, the same in all runs of a table (cached).
     """
     parts = [np.frombuffer(ids, dtype) for dtype, ids in units]
-    ids, place_Q = np.unique(np.concatenate(parts), return_inverse=True)
-    places = np.split(place_Q, np.cumsum([len(part) for part in parts])[:-1])
-    return ids, places, np.stack([np.bincount(part, minlength=len(ids)) for part in places])
+    ids, index_Q = np.unique(np.concatenate(parts), return_inverse=True)
+    unit_PQ = np.split(index_Q, np.cumsum([len(part) for part in parts])[:-1])
+    return ids, unit_PQ, np.stack([np.bincount(part, minlength=len(ids)) for part in unit_PQ])
 
 
 Read = Callable[[RunRecord, str], Queries]

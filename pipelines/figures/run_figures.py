@@ -314,6 +314,6 @@ def wide(value_S: np.ndarray) -> bool:
 
 def name_of(watched: Watched) -> str:
     """Return the path and the class of an aggregator, such as `visual: GPO`."""
-    place = watched.name.removesuffix("aggregator").removesuffix(".")
+    path = watched.name.removesuffix("aggregator").removesuffix(".")
     kind = type(watched.aggregator).__name__
-    return f"{place}: {kind}" if place else kind
+    return f"{path}: {kind}" if path else kind

@@ -294,7 +294,7 @@ class CorpusInputs:
         stores = (("features", data.features, self.store), ("texts", data.texts, self.text_store))
         read += [(name, of.digest, place, {"sets": len(of)}) for name, place, of in stores if of is not None]
         return [
-            Source(name=f"{data.dataset}/{name}", digest=digest, place=place, context=name, profile=count)
+            Source(name=f"{data.dataset}/{name}", digest=digest, location=place, context=name, profile=count)
             for name, digest, place, count in read
         ]
 

@@ -278,12 +278,15 @@ def test_a_run_is_named_by_its_id_the_beginning_of_its_id_its_name_or_as_the_lat
 
 
 def test_limits_and_names_are_those_of_mlflow():
-    assert module.DIGEST_LENGTH == validation.MAX_DATASET_DIGEST_SIZE
-    assert module.PARAM_LENGTH <= validation.MAX_PARAM_VAL_LENGTH
-    assert module.PARAMS_AT_ONCE <= validation.MAX_PARAMS_TAGS_PER_BATCH
-    assert module.METRICS_AT_ONCE <= validation.MAX_METRICS_PER_BATCH
-    assert module.DATASET_CONTEXT == mlflow_tags.MLFLOW_DATASET_CONTEXT
-    assert module.MODEL_VERSIONS == mlflow_tags.MLFLOW_MODEL_VERSIONS
+    for ours, theirs in (
+        (module.DIGEST_LENGTH, validation.MAX_DATASET_DIGEST_SIZE),
+        (module.PARAM_LENGTH, validation.MAX_PARAM_VAL_LENGTH),
+        (module.PARAMS_AT_ONCE, validation.MAX_PARAMS_TAGS_PER_BATCH),
+        (module.METRICS_AT_ONCE, validation.MAX_METRICS_PER_BATCH),
+    ):
+        assert ours <= theirs
+    names = (mlflow_tags.MLFLOW_DATASET_CONTEXT, mlflow_tags.MLFLOW_MODEL_VERSIONS)
+    assert names == (module.DATASET_CONTEXT, module.MODEL_VERSIONS)
     assert {"source", "target"} <= {option.name for option in migrate_filestore.params}
 
 

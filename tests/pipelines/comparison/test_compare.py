@@ -105,6 +105,7 @@ def test_what_is_left_out_or_odd_is_said(compared):
         run("max", 1, status="RUNNING"),
         run("mean", 0, metrics={"train/loss": 1.0}),
         run("all", kind="comparison"),
+        replace(run("lip"), params={"test": "False"}),  # a trial of a sweep
     )
     (row,) = found.groups[0].rows
     assert (row.label, row.seeds, len(row.runs)) == ("gpo", ("0", "1"), 2)

@@ -18,7 +18,7 @@ from polypool.pipelines.comparison.results import groups_of, results
 from polypool.pipelines.comparison.tables import differences, group_doubts, requested_tests
 
 
-class Kept:
+class QueryStore:
     """Per-query results by run id, as `read_queries` returns them."""
 
     def __init__(self) -> None:
@@ -39,19 +39,19 @@ class Kept:
 SEEDS = range(5)
 
 
-def judged_rows(kept: Kept, runs: list[RunRecord], notes: tuple[str, ...] = ()) -> Comparison:
+def judged_rows(store: QueryStore, runs: list[RunRecord], notes: tuple[str, ...] = ()) -> Comparison:
     groups, _ = arranged(runs, experiment="x", read=read)
-    return Comparison(experiment="x", groups=groups, notes=notes).judged(kept)
+    return Comparison(experiment="x", groups=groups, notes=notes).judged(store)
 
 
 def test_significant_differences_are_told_from_others_and_missing_files_are_said():
-    kept = Kept()
-    runs = [kept.record("gpo", seed, 0.0) for seed in SEEDS]
-    runs += [kept.record("max", seed, 0.1, draw=50) for seed in SEEDS]  # not the same a little worse
-    runs += [kept.record("mean", seed, 1.5) for seed in SEEDS]
-    runs += [kept.record("lip", seed, 0.8) for seed in SEEDS]
-    del kept.queries[runs[-1].run_id]
-    found = judged_rows(kept, runs, notes=("first",))
+    store = QueryStore()
+    runs = [store.record("gpo", seed, 0.0) for seed in SEEDS]
+    runs += [store.record("max", seed, 0.1, draw=50) for seed in SEEDS]  # not the same a little worse
+    runs += [store.record("mean", seed, 1.5) for seed in SEEDS]
+    runs += [store.record("lip", seed, 0.8) for seed in SEEDS]
+    del store.queries[runs[-1].run_id]
+    found = judged_rows(store, runs, notes=("first",))
     (group,) = found.groups
     assert group.judged.labels == ("gpo", "max", "mean")
     assert group.judged.units == "60 images with their captions"
@@ -66,7 +66,7 @@ def test_significant_differences_are_told_from_others_and_missing_files_are_said
     low, high = group.judged.intervals["gpo"]
     assert table.rows[0][2] == f"[{low:.1f}, {high:.1f}]"
     assert not [*requested_tests(group)]
-    asked = replace(found, pairs=True, baseline="mean").judged(kept)
+    asked = replace(found, pairs=True, baseline="mean").judged(store)
     (group,) = asked.groups
     against, pairs = requested_tests(group)
     assert [(cells[0], cells[-1]) for cells in against.rows] == [("gpo", "yes"), ("max", "yes")]
@@ -76,9 +76,9 @@ def test_significant_differences_are_told_from_others_and_missing_files_are_said
 
 
 def test_of_one_seed_it_is_said_that_seeds_cannot_be_judged():
-    kept = Kept()
-    runs = [kept.record("gpo", 0, 0.0), kept.record("max", 0, 0.3, draw=50), kept.record("mean", 0, 1.5)]
-    found = judged_rows(kept, runs)
+    store = QueryStore()
+    runs = [store.record("gpo", 0, 0.0), store.record("max", 0, 0.3, draw=50), store.record("mean", 0, 1.5)]
+    found = judged_rows(store, runs)
     (group,) = found.groups
     assert [row[2][-1] for row in tables.scores(group).rows] == ["*", "*", "?"]
     text = " ".join(replace(found, detect=1.0).text(details=True).split())
@@ -91,11 +91,11 @@ def test_of_one_seed_it_is_said_that_seeds_cannot_be_judged():
 
 
 def test_rows_scored_on_other_queries_or_with_other_values_are_left_out():
-    kept = Kept()
-    runs = [kept.record(name, 0, 0.1 * at) for at, name in enumerate(("gpo", "max", "mean"))]
-    kept.queries[runs[1].run_id] = renamed(kept.queries[runs[1].run_id], np.arange(1, 61).astype(str))
-    kept.queries[runs[2].run_id].arrays["i2t_R1"][:] = 0
-    found = judged_rows(kept, runs)
+    store = QueryStore()
+    runs = [store.record(name, 0, 0.1 * at) for at, name in enumerate(("gpo", "max", "mean"))]
+    store.queries[runs[1].run_id] = renamed(store.queries[runs[1].run_id], np.arange(1, 61).astype(str))
+    store.queries[runs[2].run_id].arrays["i2t_R1"][:] = 0
+    found = judged_rows(store, runs)
     assert found.groups[0].judged.labels == ("gpo",)
     assert differences(found.groups[0]) is None
     assert not any("confidence set" in text for text in tables.scores(found.groups[0]).legend)
@@ -117,7 +117,9 @@ def test_a_cost_is_the_lowest_of_the_runs_with_the_highest_where_it_is_far_above
 
 
 def test_rows_that_are_not_above_chance_are_named():
-    (group,) = judged_rows(kept := Kept(), [kept.record("gpo", 0, 0.0), kept.record("mean", 0, 1.5)]).groups
+    (group,) = judged_rows(
+        store := QueryStore(), [store.record("gpo", 0, 0.0), store.record("mean", 0, 1.5)]
+    ).groups
     assert not [*group_doubts(group)]
     chance, found = group.metric.chance, []
     for low, high in ((-1.0, 0.0), (0.0, 9.0), (-2.0, -1.0), (0.1, 9.0), (math.nan, math.nan)):

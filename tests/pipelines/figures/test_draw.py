@@ -52,9 +52,9 @@ def test_every_worker_makes_records_and_the_one_with_a_log_draws_them(tmp_path):
     assert made == [1]
     assert "b" not in DRAWN
     log_pictures(FolderLog(tmp_path), record, Silent, lambda: {"c.txt": b"c"})
-    kept = {path.name: path.read_text() for path in (tmp_path / "figures").iterdir()}
-    assert (kept["told.txt"], kept["c.txt"]) == ("b", "c"), "one that cannot be drawn costs no other"
-    assert "Silent" in kept["failed.txt"]
+    files = {path.name: path.read_text() for path in (tmp_path / "figures").iterdir()}
+    assert (files["told.txt"], files["c.txt"]) == ("b", "c"), "one that cannot be drawn costs no other"
+    assert "Silent" in files["failed.txt"]
 
 
 NASTY = "<script>alert('&\"')</script>"

@@ -59,7 +59,7 @@ def test_a_run_names_each_split_and_store_that_it_reads(home, run, trained):
         assert of.digest == tags["data.corpus" if corpus else "data.features"][:36]
         assert of.at == ("local", {"uri": run.data.corpus if corpus else run.data.features})
         assert of.profile == ({"images": int(tags[f"data.images_{name}"])} if corpus else {"sets": 32})
-    again = Source(name="tiny/test", digest=tags["data.corpus"], place="elsewhere", context="x")
+    again = Source(name="tiny/test", digest=tags["data.corpus"], location="elsewhere", context="x")
     Tracker.attach(tracking_uri(home), trained, running=False).inputs([again])
     assert inputs(home, trained)["tiny/test"].context == "test"
 
@@ -131,7 +131,7 @@ def test_an_ensemble_reads_the_split_that_it_is_scored_on(home, run, monkeypatch
 def test_a_place_in_object_storage_is_named_by_its_kind(home, run):
     uri = tracking_uri(home)
     made = Tracker.start("places", uri=uri, home=home, name="n", tags={}, params=to_json(run))
-    made.inputs([Source(name="far", digest="0" * 64, place="s3://bucket/coco", context="train")])
+    made.inputs([Source(name="far", digest="0" * 64, location="s3://bucket/coco", context="train")])
     assert inputs(home, made.run_id)["far"].at == ("s3", {"uri": "s3://bucket/coco"})
 
 
