@@ -84,9 +84,7 @@ BROKEN = r"""
     Unnamed         Searchable\): it derives from polypool\.tasks\.abilities\.Searchable and has no visual_dim
     Forgetful       ReadsInputs\): the score of a pair depends on the other pairs
     Short           consistent tensors: `visual_mask` is torch\.int64, expected torch\.bool
-    Idle            reach every weight: no gradient reaches idle\.weight, idle\.bias\. To do: remove
     NotANumber      finite scalars: `loss` is nan
-    Uphill          lower its loss: it went from \d
     At              can be logged: MLflow refuses characters in the metric 'R@1'
     Unjoined        none of right has a unique value for each query
     Nameless        word_recall is not among its metrics recall

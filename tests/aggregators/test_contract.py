@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from polypool.aggregators.aggregator import Aggregator, Context, Pooled, pool_all_pairs
 from polypool.aggregators.averages.attention import Attention
+from polypool.aggregators.averages.cls import CLS
 from polypool.aggregators.averages.mean import Mean
 from polypool.aggregators.contract import check_aggregator
 from polypool.aggregators.random_sets import random_sets
@@ -36,11 +37,6 @@ def plus(pooled: Pooled, vector: Tensor) -> Pooled:
     return pooled._replace(vectors=pooled.vectors + vector)
 
 
-ContextMatesRead = changed(
-    ScoreAttention,
-    lambda pooled, _, c: plus(pooled, c.x.masked_fill(~c.mask[..., None], 0.0).sum(dim=(0, 1))),
-)
-ContextOrderRead = changed(ScoreAttention, lambda pooled, _, context: plus(pooled, context.x[:, 0]))
 PairsTurned = changed(
     ScoreAttention,
     lambda pooled, _, c: pooled._replace(vectors=pooled.vectors.flip(1)) if c.all_pairs else pooled,
@@ -50,9 +46,13 @@ WeightsInPads = changed(Mean, lambda pooled, *_: pooled._replace(weights=pooled.
 WeightsOfMates = changed(Mean, lambda pooled, x_BND, _: pooled._replace(weights=pooled.weights * len(x_BND)))
 
 
-class GlobalMatesRead(PIE):
-    def combine(self, residual_BKW: Tensor, global_BW: Tensor) -> Tensor:
-        return super().combine(residual_BKW, global_BW - global_BW.mean(dim=0))
+class Centred(Mean):
+    def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
+        return plus(pooled := super().forward(x_BND, mask_BN), -pooled.vectors.mean(dim=0))
+
+
+class First(CLS):
+    symmetric = True
 
 
 class OneVectorOfTwo(Mean):
@@ -151,12 +151,11 @@ class CountsItsBatches(Mean):
         (MaskIgnored, "more padding changes"),
         (CountsItsBatches, "no sets change seen"),
         (ByColumn, "a hole in the mask"),
+        (Centred, "batch mates change"),
+        (First, "the order matters"),
         (MaskedLate, "NaN under the mask"),
         (ContextPadsRead, "padding changes|under the mask changes|not finite"),
-        (ContextMatesRead, "batch mates change"),
-        (ContextOrderRead, "the order matters"),
         (PairsTurned, "vectors of all pairs differ from single pairs"),
-        (GlobalMatesRead, "batch mates change"),
         (OtherResidual, r"the residual has shape \(4, 1, 8\)"),
         (OneVectorOfTwo, r"the vectors have shape \(4, 8\), expected \(4, 2, 8\)"),
         (WeightsOfRanks, r"the weights have shape \(4, 9\), expected \[\(4, 1, 9\)\]"),

@@ -1,4 +1,4 @@
-"""Aggregators of multiple instance learning: loops over their formulas, and what is masked in training."""
+"""Aggregators of multiple instance learning: masking in training, repeated elements of a square."""
 
 import pytest
 import torch

@@ -66,7 +66,7 @@ def test_the_recorded_numbers(golden, case, k):
 
 
 def recorded_shift(z, scorer: str) -> float:
-    """What the biases that we do without add to every raw score of a scorer."""
+    """Return the constant that the omitted biases add to every raw score of a scorer."""
     return float(z[f"{scorer}.fc_o.bias"][0] + z[f"{scorer}.fc_o.weight"][0] @ z[f"{scorer}.fc_v.bias"])
 
 

@@ -57,7 +57,7 @@ MODELS = {
 
 
 class Page(NamedTuple):
-    """The commands of a page: those that make its data, others that make the same data, and those of its rows."""
+    """The commands of a page: for its data, alternatives for the same data, and for its rows."""
 
     data: list[str]
     others: list[list[str]]
@@ -129,7 +129,7 @@ def hub_offline(patch: pytest.MonkeyPatch, cache: Path) -> None:
 
 
 def do(line: str) -> str:
-    """Run a command of a page in the current folder, as a shell does; return what it prints."""
+    """Run a command of a page in the current folder, as a shell does; return its output."""
     program, *words = shlex.split(line)
     words = [path for word in words for path in (sorted(glob.glob(word)) if "*" in word else [word])]
     if program == "cp":

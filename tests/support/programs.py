@@ -1,4 +1,4 @@
-"""Python programs in processes of their own, with the checkout on their path."""
+"""Python programs in separate processes, with the checkout on their path."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from places import ROOT
 def begin(
     *words: str, folder: Path = ROOT, env: Mapping[str, str] | None = None, **options: Any
 ) -> subprocess.Popen:
-    """Start Python with pipes for what it prints; `env` replaces the environment."""
+    """Start Python with pipes for its output; `env` replaces the environment."""
     env = {"PYTHONPATH": str(ROOT)} if env is None else env
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     return subprocess.Popen([sys.executable, *words], cwd=folder, env=env, **pipes | options)
@@ -29,7 +29,7 @@ def begin_until(said: str, *words: str, **options: Any) -> subprocess.Popen:
 
 
 def end(process: subprocess.Popen, number: int | None = None) -> tuple[int, str, str]:
-    """Send a signal, if any, and wait; return the exit code and what was printed to standard output and error."""
+    """Send a signal, if any, and wait; return the exit code, standard output and standard error."""
     if number is not None:
         process.send_signal(number)
     out, err = process.communicate(timeout=240)
@@ -37,7 +37,7 @@ def end(process: subprocess.Popen, number: int | None = None) -> tuple[int, str,
 
 
 def soon(there: Callable[[], object], *, seconds: float = 60) -> bool:
-    """Wait until something is there; return whether it came in time."""
+    """Wait until a condition holds; return whether it did in time."""
     limit = time.monotonic() + seconds
     while not (found := there()) and time.monotonic() < limit:
         time.sleep(0.05)

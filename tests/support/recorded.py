@@ -1,4 +1,4 @@
-"""Parts compared with the numbers that were recorded from their authors' codes, case by case."""
+"""Comparison of parts with numbers recorded from their authors' codes."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ Pick = str | Callable[[Arrays], np.ndarray]
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """What of ours a recorded case is compared with.
+    """A recorded case, and our part to compare it with.
 
     Attributes:
-        case: the recorded one, `part/case`.
-        spec: of ours; its width is that of the recorded elements.
-        names: of each of our parameters and buffers, the recorded one, or how it is made of them.
-        of_ours: what is compared of our vectors and the recorded inputs.
-        unlike: recorded parameters and inputs whose gradients are not ours, with the reason.
-        training: whether ours is trained.
+        case: recorded case, `part/case`.
+        spec: our aggregator, as wide as the recorded elements.
+        names: recorded array for each of our parameters and buffers, or a function of the recorded arrays.
+        of_ours: maps our vectors to the recorded form.
+        unlike: recorded parameters and inputs with other gradients, with the reason.
+        training: compare in training mode.
     """
 
     case: str
@@ -44,12 +44,12 @@ class Row:
 
 
 class Case(Mapping[str, np.ndarray]):
-    """The arrays of a case, and which were asked for.
+    """The arrays of a case, and the names of those that were read.
 
     Args:
-        folder: of the family.
+        folder: folder of the family.
         case: `part/case`.
-        under: what the names begin with.
+        under: prefix of the names.
     """
 
     def __init__(self, folder: Path, case: str, under: str = "") -> None:
@@ -74,7 +74,7 @@ class Case(Mapping[str, np.ndarray]):
 
 
 def picked(pick: Pick, arrays: Arrays, like: Tensor) -> Tensor:
-    """Return what a pick makes of recorded arrays, in the shape of ours."""
+    """Return a recorded parameter in the shape of ours."""
     array = arrays[pick] if isinstance(pick, str) else pick(arrays)
     return torch.from_numpy(np.ascontiguousarray(array)).reshape(like.shape)
 
@@ -85,7 +85,7 @@ def rows(name: str, start: int, stop: int) -> Pick:
 
 
 def turned(name: str) -> Pick:
-    """Pick a transposed parameter of two axes, after those of size 1 are left out."""
+    """Pick a parameter, squeezed to two axes and transposed."""
     return lambda arrays: arrays[name].squeeze().T
 
 
@@ -95,7 +95,7 @@ def layer(ours: str, theirs: str, *, bias: bool = True) -> dict[str, Pick]:
 
 
 def load(module: nn.Module, names: Mapping[str, Pick], params: Arrays) -> None:
-    """Give a module the recorded parameters and buffers; it may keep none of its own but counts of batches."""
+    """Load the recorded parameters and buffers; every one of the module but batch counts must be recorded."""
     state = module.state_dict()
     own = {name for name in state if name.endswith("num_batches_tracked")}
     assert set(names) == set(state) - own
@@ -103,7 +103,7 @@ def load(module: nn.Module, names: Mapping[str, Pick], params: Arrays) -> None:
 
 
 def hold_to_recorded(folder: Path, row: Row) -> None:
-    """Assert that an aggregator's outputs are the recorded ones, and all gradients."""
+    """Assert that outputs and gradients of an aggregator equal the recorded ones."""
     dim = Case(folder, row.case)["x"].shape[-1]
     module = AGGREGATORS.build(row.spec, dim).train(row.training)
     hold(
@@ -125,9 +125,9 @@ def hold(
     *,
     unlike: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
-    """Give `module` the recorded parameters, and assert outputs of `call`, and gradients of inputs and parameters.
+    """Load the recorded parameters, and compare the outputs of `call` and the gradients of inputs and parameters.
 
-    Recorded parameters that ours has not must have no gradient.
+    Recorded parameters without a counterpart must have zero gradients.
     """
     z, params, grads = (Case(folder, case, under) for under in ("", "param/", "grad_param/"))
     load(module, names, params)
@@ -145,7 +145,7 @@ def hold(
 
 
 def pooled(module: Aggregator, inputs: Mapping[str, Tensor]) -> Tensor:
-    """Return the vectors of `x`, whose mask, context and global feature are recorded beside it."""
+    """Return the vectors of `x` with its recorded mask, context and global feature."""
     x_BND = inputs["x"]
     mask_BN = inputs.get("mask", torch.ones(x_BND.shape[:2], dtype=torch.bool))
     beside = {}

@@ -1,4 +1,4 @@
-"""Tasks trained together: the order of their batches, parts in common, steps, scores, and what is left of each."""
+"""Joint training of tasks: order of batches, shared modules, steps, scores, and a record of each task."""
 
 import json
 from collections import Counter

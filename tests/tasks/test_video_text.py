@@ -62,17 +62,14 @@ def test_a_caption_that_two_videos_share_is_right_for_both(run):
 
 
 def test_more_frames_than_the_limit_are_thinned_out_evenly(run):
-    data = TASKS.build(run.task, run).data("train")
-    full = TASKS.build(run.task, derive(run, data={"max_frames": 0, "visual_augment": ""})).data("train")
-    thin = TASKS.build(run.task, derive(run, data={"visual_augment": ""})).data("train")
-    index_B = np.arange(96)
-    whole, cut = (part.batch(index_B, seed=0, epoch=0) for part in (full, thin))
+    plain = derive(run, data={"visual_augment": ""})
+    runs = derive(plain, data={"max_frames": 0}), plain
+    full, thin = (
+        TASKS.build(each.task, each).data("train").batch(np.arange(96), seed=0, epoch=0) for each in runs
+    )
     for row in range(96):
-        x_ND = whole["visual"][row][whole["visual_mask"][row]]
-        assert torch.equal(cut["visual"][row][cut["visual_mask"][row]], x_ND[choose_frames(len(x_ND), 3)])
-    drawn = data.batch(index_B, seed=0, epoch=0)["visual_mask"].sum(dim=1)
-    assert (drawn <= cut["visual_mask"].sum(dim=1)).all()
-    assert (drawn < cut["visual_mask"].sum(dim=1)).any()
+        x_ND = full["visual"][row][full["visual_mask"][row]]
+        assert torch.equal(thin["visual"][row][thin["visual_mask"][row]], x_ND[choose_frames(len(x_ND), 3)])
 
 
 def test_frames_are_those_that_were_recorded(golden):

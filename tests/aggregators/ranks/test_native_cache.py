@@ -1,4 +1,4 @@
-"""The compiled sort is built once for all processes of a user, and wherever the cache cannot be used for one alone."""
+"""Compiled code is cached for all processes of a user; without a usable cache, it is compiled for one process."""
 
 import shutil
 from pathlib import Path
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(native.library(torch.float32) is None, reason="n
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory) -> Path:
-    """What the compiler makes, which takes it a second."""
+    """The compiled library; compiling takes a second."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         return Path(build(torch.float32)._name)
@@ -24,7 +24,7 @@ def built(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def compiled(built, monkeypatch, tmp_path) -> list[Path]:
-    """An empty cache, and the folders that the compiler is to write into."""
+    """An empty cache; the output folders of the compiler."""
     folders = []
 
     def compile(command, folder):

@@ -31,7 +31,7 @@ def scattered(sizes, dim, *, dtype=torch.float64, seed=0):
 
 
 def explicit(x_BND, weight, mask_BN, g_BD=None):
-    """The definition, one set, channel and rank at a time; and its gradients for that of the result."""
+    """The definition, one set, channel and rank at a time; with gradients."""
     out_BD = np.zeros((len(x_BND), x_BND.shape[2]))
     grad_x, grad_w = np.zeros(x_BND.shape), np.zeros(weight.shape)
     g_BD = cotangent(out_BD.shape).numpy() if g_BD is None else g_BD

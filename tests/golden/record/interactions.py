@@ -1,4 +1,4 @@
-"""Record similarities of sets that are learned, and what is made of scores."""
+"""Record learned similarities of sets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run published implementations on inputs drawn at random, and write down what comes out and its gradients."""
+"""Run published implementations on random inputs, and record outputs and gradients."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ GOLDEN = Path(__file__).parents[1]
 
 
 class Family:
-    """The parts that one script records, a `.npz` each, and the `.json` that says what they are.
+    """The parts recorded by one script, a `.npz` each, and the `.json` that describes them.
 
     Args:
-        name: of the folder in `tests/golden`.
+        name: folder in `tests/golden`.
     """
 
     def __init__(self, name: str) -> None:
@@ -40,12 +40,12 @@ class Family:
 
     @contextmanager
     def repository(self, name: str, licence: str, *, under: str = "") -> Iterator[Repository]:
-        """Import from a repository `OWNER/NAME`; what was imported is forgotten afterwards.
+        """Import from a repository `OWNER/NAME`; its modules are removed from `sys.modules` afterwards.
 
         Args:
-            name: likewise.
-            licence: what it is under, by its SPDX identifier.
-            under: the folder that its imports start from.
+            name: `OWNER/NAME`.
+            licence: SPDX identifier.
+            under: folder that its imports start from.
         """
         root = self.authors / name.replace("/", "+")
         if not root.is_dir():
@@ -60,7 +60,7 @@ class Family:
                 del sys.modules[module]
 
     def write(self) -> None:
-        """Write what the parts are."""
+        """Write the descriptions of the parts."""
         self.folder.mkdir(exist_ok=True)
         text = json.dumps(self.about, indent=1, ensure_ascii=False)
         (self.folder / f"{self.folder.name}.json").write_text(text + "\n")
@@ -77,13 +77,13 @@ class Repository:
 
         Args:
             file: its dotted name.
-            without: packages that it imports and that what is recorded does not use; empty ones stand in for them.
+            without: imported packages that the recorded code does not use, replaced by empty ones.
         """
         self.stand_in(*without)
         return importlib.import_module(file)
 
     def stand_in(self, *packages: str) -> None:
-        """Put empty packages in the place of these."""
+        """Replace packages by empty ones."""
         for name in packages:
             _stand_in(name)
 
@@ -92,9 +92,9 @@ class Repository:
         """Record a part of ours.
 
         Args:
-            name: what ours is registered as.
-            files: of the repository, with what is computed.
-            what: which of it is recorded.
+            name: registered name of our part.
+            files: files of the repository with the recorded code.
+            what: recorded class or function.
         """
         git = ["git", "-C", str(self.root), "rev-parse", "HEAD"]
         commit = subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
@@ -144,8 +144,8 @@ class Part:
     ) -> None:
         """Record the output of `call(**inputs)`, and the gradients of its sum times `cot` in inputs and parameters.
 
-        Parameters and kept statistics are moved at random first, since many start at a special place, but for those
-        that are named `still`.
+        Noise is added to parameters and running statistics first, because many start at special values, except to
+        `still` ones.
         """
         every = {} if module is None else dict(module.named_parameters())
         params = {key: tensor for key, tensor in every.items() if tensor.requires_grad}
@@ -181,7 +181,7 @@ class Part:
 
 
 class _Unused(type):
-    """The type of classes that are named and not used, of whatever attribute one asks."""
+    """Type of unused classes, with any attribute."""
 
     def __getattr__(cls, name: str) -> Any:
         if name.startswith("__"):
@@ -194,7 +194,7 @@ def _unused(name: str) -> _Unused:
 
 
 class _StandIn(ModuleType):
-    """A package that is imported and not used."""
+    """An imported but unused package."""
 
     __path__ = ()
 
@@ -205,7 +205,7 @@ class _StandIn(ModuleType):
 
 
 def _stand_in(name: str) -> ModuleType:
-    """Return a stand-in for a package, whose parents are the real ones where there are some."""
+    """Return an empty package below its real parents, if these exist."""
     parent, _, last = name.rpartition(".")
     module = sys.modules.setdefault(name, _StandIn(name))
     if parent:
@@ -224,7 +224,7 @@ def _lies_in(module: ModuleType, root: Path) -> bool:
 
 @contextmanager
 def _without_cuda() -> Iterator[None]:
-    """Put on the CPU what a code puts on a GPU by name."""
+    """Ignore requests for a GPU."""
     tensor, cuda = torch.tensor, Tensor.cuda
     torch.tensor = lambda *args, device=None, **named: tensor(*args, **named)
     Tensor.cuda = lambda self, *args, **named: self

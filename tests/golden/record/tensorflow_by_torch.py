@@ -49,7 +49,7 @@ def tensorflow(module: nn.Module, layers: Sequence[nn.Module]) -> SimpleNamespac
 
 
 def imports_of_youtube8m() -> ModuleType:
-    """Return what the models of YouTube-8M import with a star."""
+    """Return the names that the models of YouTube-8M import with a star."""
     module = ModuleType("frame_level_models")
     silent = SimpleNamespace(DEFINE_integer=lambda *_: None, DEFINE_float=lambda *_: None)
     module.flags, module.models = silent, SimpleNamespace(BaseModel=object)

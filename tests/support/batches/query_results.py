@@ -62,7 +62,7 @@ def answers(questions: int = 50, *, seed: int = 0):
 
 
 def reproduced(evaluation: Evaluation) -> set[str]:
-    """Return the metrics of an evaluation that follow from its single queries, each of which is computed again."""
+    """Recompute the metrics of an evaluation from its queries; return their names."""
     described = queries_from(queries_json(evaluation.query_metrics), where="here")
     queries = Queries(arrays=evaluation.per_query, metrics=described)
     for metric in described:

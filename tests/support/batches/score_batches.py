@@ -16,7 +16,7 @@ BATCHES = {
 
 
 def batch(name: str) -> tuple[Tensor, Tensor, Tensor]:
-    """Return scores from -0.4 to 0.4 in double precision, those of pairs higher; rows of captions; and positives."""
+    """Return float64 scores from -0.4 to 0.4, with higher ones for pairs; rows of captions; and positives."""
     item_V, row_T = (torch.tensor(numbers) for numbers in BATCHES[name])
     size = len(item_V), len(row_T)
     sim_VT = 0.8 * torch.rand(size, generator=torch.Generator().manual_seed(0), dtype=torch.float64) - 0.4

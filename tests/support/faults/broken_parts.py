@@ -155,22 +155,9 @@ class Short(Task):
             return batch | {"visual_mask": batch["visual_mask"].long()}
 
 
-class Idle(Task):
-    def model(self, *, pretrained=True):
-        model = super().model(pretrained=pretrained)
-        model.idle = nn.Linear(2, 2)
-        return model
-
-
 class NotANumber(Task):
     def loss(self, model, batch, *, epoch):
         return {"loss": super().loss(model, batch, epoch=epoch)["loss"] * float("nan")}
-
-
-class Uphill(Task):
-    def loss(self, model, batch, *, epoch):
-        loss = super().loss(model, batch, epoch=epoch)["loss"]
-        return {"loss": 2 * loss.detach() - loss}
 
 
 class At(Task):

@@ -22,7 +22,7 @@ DIM = 8
 
 
 class Sets(Encoder):
-    """Returns what it is given."""
+    """Returns its inputs."""
 
     width = DIM
 

@@ -1,4 +1,4 @@
-"""The gradient of a batch in chunks is that of the whole batch, for every model, task and number of workers."""
+"""The gradient of a batch in chunks equals the gradient of the whole batch, for every kind of model and task."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The first vectors of sets: what they are trained by, and scores of as many as an evaluation asks for."""
+"""The first vectors of sets: the loss over nested groups, and evaluations with fewer vectors."""
 
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Miners against their definitions, in the two objectives that share them."""
 
-import math
-
 import pytest
 import torch
 from score_batches import batch
@@ -14,28 +12,20 @@ MARGIN, TEMPERATURE = 0.3, 0.2
 
 
 def scored(name: str) -> tuple[Tensor, Tensor, Tensor]:
-    """A batch, of which a third has lower scores."""
+    """Return a batch; `low` is one of items with lower scores."""
     if name == "low":
         sim_VT, *rest = batch("items")
         return sim_VT - 0.3, *rest
     return batch(name)
 
 
-def adopt_k(sim_VT: Tensor, row_T: Tensor, positive_VT: Tensor, candidates: int) -> int:
-    sim_VT = sim_VT.detach()
-    pairs = [float(sim_VT[row, column]) for column, row in enumerate(row_T)]
-    others = (-sim_VT).exp().masked_fill(positive_VT, 1.0).flatten().tolist()
-    maturity = sum(pairs) / len(pairs) + sum(others) / len(others)
-    return min(max(int(candidates * math.cos(maturity**1.25)) + 1, 1), candidates - 1)
-
-
-def chosen(spec: str, pair: Tensor, side: list[Tensor], k: int) -> list[Tensor]:
+def chosen(spec: str, pair: Tensor, side: list[Tensor]) -> list[Tensor]:
     """The negatives of a pair that count, by the definition."""
     order = sorted(side, key=lambda score: -float(score))
     if spec == "semi_hard":
         below = [score for score in order if score < pair]
         return below[:1] or order[-1:]
-    return {"all": order, "hard": order[:1], "hard(k=3)": order[:3], "adopt_k": order[:k]}[spec]
+    return {"all": order, "hard": order[:1], "hard(k=3)": order[:3]}[spec]
 
 
 def explicit(
@@ -44,13 +34,12 @@ def explicit(
     """The objectives, pair by pair."""
     total = []
     for own, transposed in ((sim_VT, False), (sim_VT.T, True)):
-        k = adopt_k(sim_VT, row_T, positive_VT, own.shape[1])
         costs, count = [], 0
         for column, row in enumerate(row_T.tolist()):
             at, pair = (column, sim_VT[row, column]) if transposed else (row, sim_VT[row, column])
             positive = positive_VT.T if transposed else positive_VT
             side = [own[at, other] for other in range(own.shape[1]) if not positive[at, other]]
-            negatives = chosen(spec, pair, side, k)
+            negatives = chosen(spec, pair, side)
             count += len(negatives)
             if objective == "triplet":
                 costs.append(sum((MARGIN + score - pair).clamp(min=0) for score in negatives))
@@ -63,7 +52,7 @@ def explicit(
 
 
 @pytest.mark.parametrize("name", ["pairs", "items", "low"])
-@pytest.mark.parametrize("spec", ["all", "hard", "hard(k=3)", "semi_hard", "adopt_k"])
+@pytest.mark.parametrize("spec", ["all", "hard", "hard(k=3)", "semi_hard"])
 @pytest.mark.parametrize("objective", ["triplet", "triplet of means", "infonce"])
 def test_a_miner_chooses_by_its_definition_in_either_objective(objective, spec, name):
     sim_VT, row_T, positive_VT = scored(name)

@@ -87,7 +87,7 @@ def test_against_the_definition_with_gradients(spec, k, l, block):  # noqa: E741
 
 @pytest.mark.parametrize("spec", ["maxsim", "wti"])
 def test_a_negative_cosine_never_loses_to_an_element_that_is_not_there(spec, block):
-    """Sets of 3, 1 and 2 elements that point away from those of the gallery, with zero vectors between and after."""
+    """Sets of 3, 1 and 2 elements, opposite to the gallery's, with zero vectors between and after them."""
     similarity, dim = build(spec).double(), 6
     x, y = (sets(3, 5, dim, seed=seed).detach().abs() for seed in (0, 1))
     y = -y

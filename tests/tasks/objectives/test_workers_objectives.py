@@ -1,4 +1,4 @@
-"""The loss of a global batch that two workers share is that of one worker, in value and gradient."""
+"""Loss and gradient of a global batch are the same for two workers and for one."""
 
 import itertools
 import os

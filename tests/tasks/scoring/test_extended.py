@@ -120,14 +120,14 @@ def test_false_negatives_are_listed_with_what_was_found():
     found = evaluate_extended(Blocks(case.sim_NG), case.asked())
     table = false_negatives(found, image_ids=case.image_ids, caption_ids=case.caption_ids, texts=case.texts)
     rows = list(csv.DictReader(StringIO(table.decode(), newline="")))
+    ids = {"i2t": (case.image_ids, case.caption_ids), "t2i": (case.caption_ids, case.image_ids)}
     expected = []
     for direction in DIRECTIONS:
-        for query in sorted(case.of[direction]):
-            first = int(np.argmax(case.rows(direction)[query]))
-            if first in case.of[direction][query] and not case.own(direction, query, first):
-                image, caption = (query, first) if direction == "i2t" else (first, query)
-                ids = [case.image_ids[image], case.caption_ids[caption]]
-                expected.append([direction, *ids[:: 1 if direction == "i2t" else -1], case.texts[caption]])
+        queries, gallery = ids[direction]
+        for query in found.false_negative_Q[direction].nonzero()[0]:
+            first = found.first_Q[direction][query]
+            caption = first if direction == "i2t" else query
+            expected.append([direction, queries[query], gallery[first], case.texts[caption]])
     assert [list(row.values()) for row in rows] == expected
     assert {row[0] for row in expected} == {"i2t", "t2i"}
 

@@ -98,7 +98,7 @@ def test_a_shared_caption_stands_in_the_gallery_once():
 
 @pytest.mark.parametrize("name", ["whole", "distinct", "folds", "first"])
 def test_a_collapsed_model_scores_what_chance_does(name):
-    """Items have 1 to 3 captions, some of which other items share."""
+    """Items have 1 to 3 captions; items share some of them."""
     protocols = {
         "folds": ScoringProtocol(name="", about="", folds=3),
         "first": ScoringProtocol(name="", about="", first=25),
