@@ -49,8 +49,8 @@ def read_form(
         InputError: a missing, truncated or malformed file.
     """
     data = read_json(path, what=what, entry=entry)
-    held = [data.get(name) for name in lists] if isinstance(data, dict) else [None if lists else data]
-    if not held or not all(isinstance(each, list) for each in held):
+    values = [data.get(name) for name in lists] if isinstance(data, dict) else [None if lists else data]
+    if not values or not all(isinstance(each, list) for each in values):
         raise InputError(f"{path}: {FORM}: {what}")
     return data
 

@@ -284,11 +284,11 @@ class StoredCorpus(ABC):
         Raises:
             InputError: an unknown id.
         """
-        place = pc.index(self._table[self.media], id).as_py()
-        if place < 0:
-            like = ", ".join(map(repr, self.ids[:3].to_pylist()))
-            raise InputError(f"{self.folder}: no item has the id {id!r}; ids here look like {like}")
-        return next(self._records(self._table.slice(place, 1)))
+        row = pc.index(self._table[self.media], id).as_py()
+        if row < 0:
+            examples = ", ".join(map(repr, self.ids[:3].to_pylist()))
+            raise InputError(f"{self.folder}: no item has the id {id!r}; ids here look like {examples}")
+        return next(self._records(self._table.slice(row, 1)))
 
     def check_split(self, split: str) -> None:
         """Raise InputError for a missing or empty split, as all methods that read a split do."""
@@ -384,7 +384,7 @@ class Corpus(StoredCorpus):
         if why := wrong_id(row.id) or odd_split or wrong_path(row.path, images=images):
             yield Skipped(where=f"id {row.id!r:.60}", why=why, split="" if odd_split else row.split)
             return
-        where, ids, kept, captions = f"id {row.id}", row.caption_ids, [], []
+        where, ids, numbers, captions = f"id {row.id}", row.caption_ids, [], []
         if ids and len(ids) != len(row.captions):
             yield Skipped(where=where, why="another number of captions than of their ids", split=row.split)
             return
@@ -395,12 +395,14 @@ class Corpus(StoredCorpus):
             if why or not text:
                 yield Skipped(where=at, why=why or odd or "", part=True)
                 continue
-            kept.append(number)
+            numbers.append(number)
             captions.append(text)
             if odd:
                 yield Flagged(where=at, why=odd)
         if captions:
-            yield replace(row, captions=tuple(captions), caption_ids=tuple(ids[each] for each in kept if ids))
+            yield replace(
+                row, captions=tuple(captions), caption_ids=tuple(ids[each] for each in numbers if ids)
+            )
         else:
             yield Skipped(where=where, why="no captions", split=row.split)
 

@@ -91,8 +91,8 @@ class RandomSplits:
             )
         split_of, start = dict.fromkeys(ranked, wanted[0]), 0
         least = 2 if len(ranked) >= 2 * len(wanted) else 1
-        for place, split in reversed([*enumerate(wanted)][1:]):
-            most = len(ranked) - start - place  # one for each that is to come
+        for later, split in reversed([*enumerate(wanted)][1:]):
+            most = len(ranked) - start - later  # at least one for each remaining split
             end = start + min(max(least, round(self.shares[split] * len(ranked))), most)
             split_of |= dict.fromkeys(ranked[start:end], split)
             start = end
@@ -140,14 +140,14 @@ class Published:
 
     def differences(self, splits: Mapping[str, int], captions: int | None = None) -> list[str]:
         """Return the differences, such as `train 6,512 of 6,513 items`; empty if all counts are as published."""
-        told = []
+        differences = []
         for names, expected in self.splits.items():
             found = sum(splits.get(split, 0) for split in names.split("+"))
             if found != expected and (found or names not in self.absent):
-                told.append(f"{names} {found:,} of {expected:,} {self.rows}")
+                differences.append(f"{names} {found:,} of {expected:,} {self.rows}")
         if self.captions is not None and captions is not None and captions != self.captions:
-            told.append(f"{captions:,} of {self.captions:,} captions")
-        return told
+            differences.append(f"{captions:,} of {self.captions:,} captions")
+        return differences
 
 
 def compare_counts(

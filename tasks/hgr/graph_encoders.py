@@ -54,9 +54,9 @@ class VideoLevels(nn.Module):
 
     def __init__(self, parts: Parts) -> None:
         super().__init__()
-        self.sentence, self.verb, self.noun = (_plain(parts.visual()) for _ in range(3))
+        self.sentence, self.verb, self.noun = (_checked_encoder(parts.visual()) for _ in range(3))
         self.width = self.sentence.width
-        self.aggregator = _alone(parts.visual_aggregator(self.width), self.width)
+        self.aggregator = _checked_aggregator(parts.visual_aggregator(self.width), self.width)
 
     def forward(self, x: Tensor, mask_BN: Tensor) -> VideoEmbeddings:
         vectors = self.aggregator(*self.sentence(x, mask_BN)).vectors
@@ -69,9 +69,9 @@ class RoleText(nn.Module):
 
     def __init__(self, parts: Parts, *, dropout: float) -> None:
         super().__init__()
-        self.encoder = _plain(parts.text())
+        self.encoder = _checked_encoder(parts.text())
         self.width = self.encoder.width
-        self.aggregator = _alone(parts.text_aggregator(self.width), self.width)
+        self.aggregator = _checked_aggregator(parts.text_aggregator(self.width), self.width)
         self.graph = RoleGraphEncoder(self.width, dropout=dropout)
 
     def forward(self, batch: Batch) -> TextEmbeddings:
@@ -93,12 +93,12 @@ def _unit(vectors: Tensor) -> Tensor:
         return l2_normalise(at_least_float32(vectors))
 
 
-def _plain(encoder: Encoder) -> Encoder:
+def _checked_encoder(encoder: Encoder) -> Encoder:
     refuse_global_feature(encoder, "hgr", others="frames or bigru")
     return encoder
 
 
-def _alone(aggregator: Aggregator, width: int) -> Aggregator:
+def _checked_aggregator(aggregator: Aggregator, width: int) -> Aggregator:
     """Check that an aggregator needs no other modality, returns vectors, and keeps the width."""
     name = type(aggregator).__name__
     refuse_distributions(aggregator, "hgr")

@@ -196,9 +196,9 @@ def _subject(verb: Any) -> Any | None:
                 next((child for child in verb.children if child.dep_ == "attr"), None) if own is None else own
             )
         if verb.dep_ == "xcomp" and verb.head.pos_ == "VERB":
-            held = next((child for child in verb.head.children if child.dep_ in ("dobj", "obj")), None)
-            if held is not None:
-                return held
+            object_ = next((child for child in verb.head.children if child.dep_ in ("dobj", "obj")), None)
+            if object_ is not None:
+                return object_
         verb = verb.head
     return None
 

@@ -79,7 +79,7 @@ class RoleCaptions:
         self._store = SlotStore(len(texts), self.verbs + self.nouns)
         faults: Counter[str] = Counter()
         lacking: list[int] = []
-        file = GraphFile(graphs, kept=len(texts) <= _QUERIES) if graphs else None
+        file = GraphFile(graphs, cached=len(texts) <= _QUERIES) if graphs else None
         for number, text in enumerate(texts):
             words = self.tokenizer.split(text)
             graph = self._read(file, text, words, faults) if file else None
@@ -99,9 +99,9 @@ class RoleCaptions:
                 "parsed": len(parsed),
                 "without, compared by their sentence alone": len(lacking) - len(parsed),
             }
-            said = [f"{count:,} {what}" for what, count in counts.items() if count]
-            said += [f"{count:,} entries {what}" for what, count in faults.items()]
-            print(f"role graphs of {len(texts):,} distinct captions: {', '.join(said)}")
+            notes = [f"{count:,} {what}" for what, count in counts.items() if count]
+            notes += [f"{count:,} entries {what}" for what, count in faults.items()]
+            print(f"role graphs of {len(texts):,} distinct captions: {', '.join(notes)}")
 
     def _read(self, file: GraphFile, text: str, words: list[str], faults: Counter[str]) -> RoleGraph | None:
         for sentence, entry in file.candidates(text):

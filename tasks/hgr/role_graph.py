@@ -98,8 +98,8 @@ def graph_of_entry(sentence: str, entry: Any) -> RoleGraph | None:
         ends = [(number.get(str(source)), number.get(str(target))) for source, target, _ in edges]
     except (KeyError, TypeError, ValueError, AttributeError):
         return None
-    kept = tuple((source, target) for source, target in ends if source is not None and target is not None)
-    return RoleGraph(words=words, nodes=tuple(phrases[id] for id in number), edges=kept)
+    inner = tuple((source, target) for source, target in ends if source is not None and target is not None)
+    return RoleGraph(words=words, nodes=tuple(phrases[id] for id in number), edges=inner)
 
 
 class GraphFile:
@@ -107,16 +107,16 @@ class GraphFile:
 
     Args:
         path: the file.
-        kept: cache the file's content in memory (one file at a time).
+        cached: keep the file's content in memory (one file at a time).
 
     Raises:
         InputError: a missing file, or not a JSON object.
     """
 
-    def __init__(self, path: str | Path, *, kept: bool) -> None:
+    def __init__(self, path: str | Path, *, cached: bool) -> None:
         file = existing(path, what=_WHAT).resolve()
         stamp = file.stat()
-        read = _packed if kept else _packed.__wrapped__
+        read = _packed if cached else _packed.__wrapped__
         self._entries, self._by_letters = read(file, (stamp.st_mtime_ns, stamp.st_size))
 
     def candidates(self, text: str) -> Iterator[tuple[str, Any]]:

@@ -50,7 +50,8 @@ class Drop:
         sample_B1 = sample_B[:, None]
         u_BN = draw(sample_B1, np.arange(size_B.max()), 0)
         stay_BN = u_BN >= self.dropped(sample_B1, draw)
-        for i in np.flatnonzero(~_any_real(stay_BN, size_B)):
+        real_BN = np.arange(stay_BN.shape[1]) < size_B[:, None]
+        for i in np.flatnonzero(~(stay_BN & real_BN).any(axis=1)):
             stay_BN[i, u_BN[i, : size_B[i]].argmax()] = True
         return [stay_N[:size] for stay_N, size in zip(stay_BN, size_B, strict=True)]
 
@@ -64,10 +65,6 @@ class GridDrop(Drop):
         """Return the probability that a cell of each image is dropped."""
         r_B1 = draw(sample_B1, 0, 1)
         return np.where(r_B1 <= self.p, 0.0, self.p * r_B1)
-
-
-def _any_real(stay_BN: np.ndarray, size_B: np.ndarray) -> np.ndarray:
-    return (stay_BN & (np.arange(stay_BN.shape[1]) < size_B[:, None])).any(axis=1)
 
 
 @AUGMENTATIONS.register("mask_replace_delete")
@@ -111,7 +108,7 @@ class MaskReplaceDelete:
         u_P = draw(caption_P, word_P, 0)
         masked = self.p * self.mask
         replaced = masked + self.p * self.replace
-        random_P = (draw(caption_P, np.arange(len(subword_P)) - _first(caption_P), 1) * vocabulary).astype(
+        random_P = (draw(caption_P, np.arange(len(subword_P)) - _starts(caption_P), 1) * vocabulary).astype(
             subword_P.dtype
         )
         out_P = np.where(u_P < masked, mask_subword, np.where(u_P < replaced, random_P, subword_P))
@@ -130,7 +127,7 @@ class Delete(MaskReplaceDelete):
         super().__init__(p=p, mask=0.0, replace=0.0)
 
 
-def _first(caption_P: np.ndarray) -> np.ndarray:
-    """Return where each subword's caption begins; captions stand one after another."""
+def _starts(caption_P: np.ndarray) -> np.ndarray:
+    """Return the index of the first subword of each subword's caption; captions are concatenated."""
     starts = np.flatnonzero(np.r_[True, caption_P[1:] != caption_P[:-1]])
     return np.repeat(starts, np.diff(np.r_[starts, len(caption_P)]))

@@ -114,10 +114,10 @@ class CorpusInputs:
         corpus = self.corpus_kind.open(absolute(self.run.data.corpus, home))
         if self.run.data.missing == "error":
             return corpus
-        kept = present(corpus, self.store)
-        lacking = {split: count - kept.splits.get(split, 0) for split, count in corpus.splits.items()}
+        whole, corpus = corpus.splits, present(corpus, self.store)
+        lacking = {split: count - corpus.splits.get(split, 0) for split, count in whole.items()}
         self.left_out = {split: count for split, count in lacking.items() if count}
-        return kept
+        return corpus
 
     @cached_property
     def store(self) -> FeatureStore | None:

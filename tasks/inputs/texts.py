@@ -79,17 +79,13 @@ class Captions:
         self._subword_P = np.array(subwords, np.int32)
         self._word_P = np.array(words, np.int32)
         self._ends = ends
-        self.notes = [
-            *([f"{cut:,} of {len(captions):,} texts are cut after {limit} words"] if cut else []),
-            *(
-                [
-                    f"{too_long:,} of {len(captions):,} texts are cut to the {longest} tokens that the model reads"
-                ]
-                if too_long
-                else []
-            ),
-            *self._unknown(captions),
-        ]
+        self.notes = list[str]()
+        if cut:
+            self.notes.append(f"{cut:,} of {len(captions):,} texts are cut after {limit} words")
+        if too_long:
+            texts = f"{too_long:,} of {len(captions):,} texts"
+            self.notes.append(f"{texts} are cut to the {longest} tokens that the model reads")
+        self.notes += self._unknown(captions)
 
     def _unknown(self, captions: Sequence[str]) -> Iterator[str]:
         """Yield a sentence on the share of unknown words, with three examples, if it is above 0."""

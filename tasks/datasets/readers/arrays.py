@@ -288,26 +288,26 @@ def _load(path: Path, *, key: str) -> _Found | str:
         if path.suffix in (".pt", ".pth"):
             import torch  # which `ingest --help` does without
 
-            held = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
+            loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
         else:
-            held = (
+            loaded = (
                 _archive(path) if path.suffix == ".npz" else np.load(path, mmap_mode="r", allow_pickle=False)
             )
-        if isinstance(held, Mapping):
-            if (name := _name([*held], key)) is None:
-                return _several([*held])
-            x = held[name]
+        if isinstance(loaded, Mapping):
+            if (name := _name([*loaded], key)) is None:
+                return _several([*loaded])
+            x = loaded[name]
         else:
-            x = held
+            x = loaded
         if not isinstance(x, np.ndarray):
             x = (x.float() if str(x.dtype) == "torch.bfloat16" else x).numpy()
     except Exception as error:  # damage raises what zip, its methods, torch, or numpy raise
         return unreadable(path, error)
     if not x.ndim:
         return "no array, or one of a single number"
-    if not isinstance(held, np.lib.npyio.NpzFile):
+    if not isinstance(loaded, np.lib.npyio.NpzFile):
         return _Found(x=x)
-    return _Found(x=x, count=_count(held), boxes=[_first_of(held, names) for names in _BOXES])
+    return _Found(x=x, count=_count(loaded), boxes=[_first_of(loaded, names) for names in _BOXES])
 
 
 def _first_of(arrays: np.lib.npyio.NpzFile, names: Sequence[str]) -> np.ndarray | None:

@@ -11,7 +11,6 @@ from typing import Any
 
 from polypool.infra.errors import InputError
 from polypool.infra.files import existing_folder, identity, make_folder
-from polypool.infra.store import FeatureStore
 from polypool.infra.store.findings import Skipped
 from polypool.tasks.datasets import Reader, Reading
 from polypool.tasks.datasets.corpus import Item
@@ -79,13 +78,13 @@ def files_below(folder: Path) -> Iterator[str]:
     Links are followed, but each folder is entered only once, so that a link to a parent folder ends.
     """
     seen: set[tuple[int, int]] = set()
-    for place, below, names in os.walk(folder, followlinks=True):
-        status = os.stat(place)
+    for subfolder, below, names in os.walk(folder, followlinks=True):
+        status = os.stat(subfolder)
         if (status.st_dev, status.st_ino) in seen:
             below.clear()
             continue
         seen.add((status.st_dev, status.st_ino))
-        yield from (os.path.relpath(os.path.join(place, name), folder) for name in names)
+        yield from (os.path.relpath(os.path.join(subfolder, name), folder) for name in names)
 
 
 def media_below(folder: Path, suffixes: tuple[str, ...], *, what: str) -> list[str]:
@@ -122,12 +121,10 @@ def video_files(folder: Path) -> dict[str, str]:
 
 @dataclass(frozen=True, kw_only=True)
 class VideoReader(Reader):
-    """A reader of videos with captions that can skip videos without a file or without features."""
+    """A reader of videos with captions that can skip videos without a file."""
 
     videos: Path | None = None
     """Folder of the video files; an item without one is left out."""
-    features: Path | None = None
-    """Folder of a store; an item without features in it is left out."""
 
     def reading(
         self,
@@ -136,7 +133,7 @@ class VideoReader(Reader):
         settings: Mapping[str, Any] | None = None,
         published: Sequence[Published],
     ) -> Reading:
-        """Return the items with a video and features, if `videos` and `features` are given.
+        """Return the items, with `videos` only those with a file.
 
         A video is `<id>.mp4`, or has another suffix of `VIDEOS`, at any depth in the folder, as in MSR-VTT's
         `TrainValVideo` and `TestVideo`. An id `a_b` may be the file `a/b.mp4`.
@@ -152,23 +149,18 @@ class VideoReader(Reader):
         )
 
     def _with_files(self, items: Iterable[Item | Skipped]) -> Iterator[Item | Skipped]:
-        """Yield the items with a video and features, with the paths of the videos; skip the others.
+        """Yield the items with the paths of their videos; skip those without one.
 
         Raises:
-            InputError: a missing folder or store, or a folder without videos.
+            InputError: a missing folder, or one without videos.
         """
         files = video_files(existing_folder(self.videos, what="a folder of videos")) if self.videos else {}
-        known = {*FeatureStore.open(self.features).ids.to_pylist()} if self.features else set()
         for entry in items:
             if isinstance(entry, Skipped):
                 yield entry
             elif self.videos and entry.id not in files:
                 yield Skipped(
                     where=f"id {entry.id}", why=f"no such video in {self.videos}", split=entry.split
-                )
-            elif self.features and entry.id not in known:
-                yield Skipped(
-                    where=f"id {entry.id}", why=f"no features in {self.features}", split=entry.split
                 )
             else:
                 yield replace(entry, path=files.get(entry.id, ""))

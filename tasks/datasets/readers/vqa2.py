@@ -192,11 +192,11 @@ def _annotation(entry: dict[str, Any]) -> Question | Skipped:
         return Skipped(where=where, why=why)
     if not all(isinstance(answer, tuple) for answer in answers):
         return Skipped(where=where, why=f"{FORM}: answers need to be a list of {{answer_id, answer}}")
-    if all(type(place) is int for place, _ in answers):
+    if all(type(number) is int for number, _ in answers):
         answers = sorted(answers, key=lambda pair: pair[0])
     if not answers:
         return Skipped(where=where, why="no usable answer")
-    said = tuple(sys.intern(answer) if isinstance(answer, str) else answer for _, answer in answers)
+    texts = tuple(sys.intern(answer) if isinstance(answer, str) else answer for _, answer in answers)
     return Question(
         id=str(id),
         split="",
@@ -204,7 +204,7 @@ def _annotation(entry: dict[str, Any]) -> Question | Skipped:
         question="",
         question_type=entry["question_type"],
         answer_type=entry["answer_type"],
-        answers=said,
+        answers=texts,
         label=entry["multiple_choice_answer"],
     )
 
@@ -270,8 +270,7 @@ def _read_questions(
 
 def _subtype(path: Path, data: dict[str, Any], *, needed: bool) -> str:
     """Return the official part of a file, by its `data_subtype` and name; the name tells test-dev2015 from test2015."""
-    held = data.get("data_subtype")
-    subtypes = {name for name in _SPLIT_OF if name == held or name in path.name}
+    subtypes = {name for name in _SPLIT_OF if name == data.get("data_subtype") or name in path.name}
     if subtypes == {"test2015", "test-dev2015"}:
         return "test-dev2015"
     if len(subtypes) != 1 and needed:

@@ -10,7 +10,6 @@ import torch
 from polypool.encoders.text.tokenizers import Vocabulary, count_words
 from polypool.tasks.hgr import parsing
 from polypool.tasks.hgr.role_captions import RoleCaptions
-from polypool.tasks.hgr.role_graph import ROLES
 from polypool.tasks.inputs.texts import Captions
 
 TEXTS = ["A man is playing a guitar.", "a dog", "A man is playing a guitar.", "Two kids don't sing"]
@@ -47,31 +46,23 @@ def words_of(captions: RoleCaptions, caption: int) -> dict[int, list[int]]:
     return {slot: row.nonzero()[:, 0].tolist() for slot, row in enumerate(spans) if row.any()}
 
 
-@pytest.mark.parametrize("ends", [True, False])
-def test_a_batch_holds_words_phrases_roles_and_edges(ends, tmp_path, capsys):
+def test_a_start_token_shifts_the_spans_and_equal_captions_share_a_graph(tmp_path, capsys):
     file = written(tmp_path, GRAPHS)
-    captions = RoleCaptions(TEXTS, vocabulary(ends=ends), verbs=2, nouns=3, graphs=file)
+    plain, captions = (
+        RoleCaptions(TEXTS, vocabulary(ends=ends), verbs=2, nouns=3, graphs=file) for ends in (False, True)
+    )
     said = capsys.readouterr().out
     assert said.startswith(f"role graphs of 3 distinct captions: 2 from {file}, 1 without")
-    plain = Captions(TEXTS, vocabulary(ends=ends))
-    batch = captions.batch(np.array([1, 0, 2]))
-    for key, value in plain.batch(np.array([1, 0, 2])).items():
-        assert torch.equal(batch[key], value)
+    words = Captions(TEXTS, vocabulary())
+    batch, of_words = captions.batch(np.array([1, 0, 2])), words.batch(np.array([1, 0, 2]))
+    assert all(torch.equal(batch[key], value) for key, value in of_words.items())
     assert len(captions) == len(TEXTS)
-    np.testing.assert_array_equal(captions.sizes(), plain.sizes())
-    length, by = batch["text"].shape[1], int(ends)
-    spans = torch.zeros(3, 5, length, dtype=torch.bool)
-    spans[0, 2, by : by + 2] = True  # a dog
-    for row in (1, 2):
-        spans[row, 0, by + 3] = spans[row, 2, by : by + 2] = spans[row, 3, by + 4 : by + 6] = True
-    roles = torch.zeros(3, 5, dtype=torch.int64)
-    roles[0, 2], roles[1:, 2], roles[1:, 3] = ROLES.index("NOUN"), ROLES.index("ARG0"), ROLES.index("ARG1")
-    edges = torch.zeros(3, 6, 6, dtype=torch.bool)
-    for target, source in ((1, 0), (1, 3), (3, 1), (1, 4), (4, 1)):
-        edges[1:, target, source] = True
-    for key, expected in (("text_spans", spans), ("text_roles", roles), ("text_edges", edges)):
-        assert batch[key].dtype == expected.dtype
-        assert torch.equal(batch[key], expected)
+    np.testing.assert_array_equal(captions.sizes(), words.sizes())
+    for caption, spans in enumerate([{0: [3], 2: [0, 1], 3: [4, 5]}, {2: [0, 1]}]):
+        assert words_of(plain, caption) == spans
+        assert words_of(captions, caption) == {slot: [1 + word for word in of] for slot, of in spans.items()}
+    for key in ("text_spans", "text_roles", "text_edges"):
+        assert torch.equal(batch[key][1], batch[key][2])
 
 
 def test_phrases_beyond_the_limit_are_cut_with_the_words(tmp_path):

@@ -114,16 +114,6 @@ def test_what_has_no_features_is_an_error_before_the_run_or_left_out_of_every_sp
     adapter.evaluate(adapter.model(), "test", run.protocol)
 
 
-def test_a_task_without_texts_needs_no_text_encoder(tmp_path):
-    run = replace(make_corpus(tmp_path), task="template_task:CaptionWord", text="")
-    adapter = prepare(run)
-    assert adapter.assets.keys() == {"visual", "feature_source", "words"}
-    adapter.inputs.check_assets(adapter.assets)
-    adapter.evaluate(adapter.model(), "test", run.protocol)
-    with pytest.raises(InputError, match=r"needs a text encoder, .* name one by --text"):
-        prepare(replace(run, task="image_text"))
-
-
 def test_a_picture_without_a_file_is_left_out_where_pictures_are_read(tmp_path):
     (tmp_path / "pictures").mkdir()
     run = make_corpus(tmp_path, images=tmp_path / "pictures")

@@ -100,8 +100,7 @@ def test_hgr_frames_captions_and_splits(tmp_path):
     found = sets_of(tmp_path / "store")
     assert list(found) == ["tumblr_one", "video2", "video10", "video3", "video5", "a_b_c"]
     assert all(np.array_equal(x_ND, sets[id]) for id, x_ND in found.items())
-    words = (*files(captions, splits), "--features", tmp_path / "store")
-    out, corpus, skipped = corpus_of(tmp_path / "out", *words)
+    out, corpus, skipped = corpus_of(tmp_path / "out", *files(captions, splits))
     assert "6 items (train 3, val 1, test 2), 12 captions" in out
     assert [item.id for split in corpus.splits for item in corpus.items(split)] == list(found)
     assert corpus.items("test")[1].captions == ("a/b/c is seen", "someone looks at it")

@@ -15,7 +15,6 @@ from annotations import (
 )
 from verbs import corpus_of, refused, run
 
-from polypool.infra.store import StoreWriter
 from polypool.tasks.datasets.corpus import Item
 from polypool.tasks.datasets.readers.video_captions import MsrVtt1kA
 
@@ -47,16 +46,13 @@ def test_msrvtt_official_pair_and_merged_file(tmp_path):
     assert corpus_of(tmp_path / "merged", "msrvtt", "--json", merged)[1].digest == corpus.digest
 
 
-def test_msrvtt_videos_in_folders_and_features(tmp_path):
+def test_msrvtt_videos_in_folders(tmp_path):
     pair = official(tmp_path)
     names = ["TrainValVideo/video0.mp4", "TrainValVideo/video1.avi", "video2.webm", "TestVideo/video5.MP4"]
     others = ["other/video0.mp4", "other/deeper/video2.mp4", "TrainValVideo/video1.mkv", "video6.txt"]
     for name in names + others:
         (tmp_path / "videos" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "videos" / name).touch()
-    with StoreWriter(tmp_path / "store", dim=3, source={}) as writer:
-        for i in (0, 1, 2, 6):
-            writer.add(f"video{i}", np.ones((2, 3)))
     out, files = tmp_path / "out", ("msrvtt", "--json", *pair)
     told, corpus, skipped = corpus_of(out, *files, "--videos", tmp_path / "videos")
     assert "4 items (train 3, test 1)" in told
@@ -65,17 +61,10 @@ def test_msrvtt_videos_in_folders_and_features(tmp_path):
     assert all(corpus.image_path(item).is_file() for item in found)
     lost = f"no such video in {tmp_path / 'videos'}"
     assert skipped == [(f"id video{i}", lost) for i in (3, 4, 6)]
-    options = ("--videos", tmp_path / "videos", "--features", tmp_path / "store")
-    _, corpus, skipped = corpus_of(out, *files, *options)
-    assert corpus.splits == {"train": 3}
-    assert ("id video5", f"no features in {tmp_path / 'store'}") in skipped
     (tmp_path / "empty").mkdir()
-    for option, folder, message in (
-        ("--videos", "none", "no such folder"),
-        ("--features", "none", "no such folder; expected a feature store"),
-        ("--videos", "empty", "holds no videos; expected files that end in .mp4, "),
-    ):
-        refused(message, *files, "--out", out, option, tmp_path / folder)
+    empty = "holds no videos; expected files that end in .mp4, "
+    for folder, message in (("none", "no such folder"), ("empty", empty)):
+        refused(message, *files, "--out", out, "--videos", tmp_path / folder)
 
 
 def test_msrvtt_skips_and_lists_what_is_bad(tmp_path):
