@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from threading import Lock
 from typing import Any
 
@@ -21,7 +21,7 @@ class TextBackbone(Backbone):
 
     Args:
         name: a model on the hub, or a local folder.
-        pooled: return only the embedding of the whole text, through the model's projection.
+        pooled: return only the embedding of the whole text.
         bfloat16: compute in bfloat16, which takes half the time on processors and GPUs that support it.
     """
 
@@ -31,25 +31,28 @@ class TextBackbone(Backbone):
     """Registered name of the backbone and of the encoder."""
     model: str
     """Name of the encoder's submodule with the transformers model."""
+    pool: Callable[[np.ndarray], np.ndarray] | None = None
+    """Computes the embedding `(1, D)` of a text from its states `(N, D)`; None for the model's own projection."""
 
     def __init__(self, *, name: str, pooled: bool = False, bfloat16: bool = False) -> None:
         from polypool.encoders.backbones.hub import known_as, weights_digest
 
-        kind = ENCODERS.get(self.backbone)
+        kind, projected = ENCODERS.get(self.backbone), pooled and self.pool is None
         assets = kind.prepare((), name=name)
-        self._encoder = kind(assets, name=name, **({"pooled": True} if pooled else {})).eval()
+        self._encoder = kind(assets, name=name, **({"pooled": True} if projected else {})).eval()
         self._encoder.load_pretrained()
-        self._tokenizer, self._pooled, self._bfloat16 = kind.tokenizer(assets), pooled, bfloat16
+        self._tokenizer, self._projected, self._bfloat16 = kind.tokenizer(assets), projected, bfloat16
+        self._pool = self.pool if pooled else None
         self._moving = Lock()
         model = self._encoder.get_submodule(self.model)
-        self.dim: int = self._encoder.width if pooled else model.config.hidden_size
+        self.dim: int = self._encoder.width if projected else model.config.hidden_size
         self._longest = getattr(self._encoder, "longest", None)  # which truncates longer texts
         self._longest = None if self._longest else model.config.max_position_embeddings
         self._described = {
             "backbone": self.backbone,
             "name": known_as(name),
             "preprocessing": {key: value for key, value in assets.items() if key != "config"},
-            "sha256": weights_digest(self._encoder if pooled else model),
+            "sha256": weights_digest(self._encoder if projected else model),
             **({"pooled": True} if pooled else {}),
             **({"bfloat16": True} if bfloat16 else {}),
         }
@@ -83,9 +86,10 @@ class TextBackbone(Backbone):
             with self._moving:
                 encoder = self._encoder.to(device)
             tokens = (x.to(device) for x in pad_tokens(subword_P, size_B, self._tokenizer))
-            x_BND, mask_BN = (encoder if self._pooled else encoder.states)(*tokens)
+            x_BND, mask_BN = (encoder if self._projected else encoder.states)(*tokens)
             x_BND, mask_BN = x_BND.float().cpu().numpy(), mask_BN.cpu().numpy()
-        return [x_ND[mask_N] for x_ND, mask_N in zip(x_BND, mask_BN, strict=True)]
+        features = [x_ND[mask_N] for x_ND, mask_N in zip(x_BND, mask_BN, strict=True)]
+        return features if self._pool is None else [*map(self._pool, features)]
 
     @classmethod
     def pieces(cls, described: Mapping[str, Any], text: str) -> list[str]:
@@ -124,16 +128,12 @@ class BertStates(TextBackbone):
     def __init__(
         self, *, name: ModelName = "bert-base-uncased", pooled: bool = False, bfloat16: bool = False
     ) -> None:
-        super().__init__(name=name, bfloat16=bfloat16)
-        self._mean = pooled
-        self._described |= {"pooled": True} if pooled else {}
+        super().__init__(name=name, pooled=pooled, bfloat16=bfloat16)
 
-    def __call__(self, texts: Sequence[str]) -> list[np.ndarray | str]:
-        """Return each text's states `(N, dim)`, or their mean `(1, dim)`; or the reason if it cannot be encoded."""
-        features = super().__call__(texts)
-        if not self._mean:
-            return features
-        return [x if isinstance(x, str) else x.mean(axis=0, keepdims=True) for x in features]
+    @staticmethod
+    def pool(x_ND: np.ndarray) -> np.ndarray:
+        """Return the mean of the states."""
+        return x_ND.mean(axis=0, keepdims=True)
 
 
 @BACKBONES.register("decoder")
@@ -152,14 +152,12 @@ class DecoderStates(TextBackbone):
     def __init__(
         self, *, name: ModelName = "Qwen/Qwen3-Embedding-0.6B", pooled: bool = False, bfloat16: bool = False
     ) -> None:
-        super().__init__(name=name, bfloat16=bfloat16)
-        self._last = pooled
-        self._described |= {"pooled": True} if pooled else {}
+        super().__init__(name=name, pooled=pooled, bfloat16=bfloat16)
 
-    def __call__(self, texts: Sequence[str]) -> list[np.ndarray | str]:
-        """Return each text's states `(N, dim)`, or the last one `(1, dim)`; or the reason if it cannot be encoded."""
-        features = super().__call__(texts)
-        return [x if isinstance(x, str) or not self._last else x[-1:] for x in features]
+    @staticmethod
+    def pool(x_ND: np.ndarray) -> np.ndarray:
+        """Return the last state."""
+        return x_ND[-1:]
 
 
 @BACKBONES.register("clip_text")
