@@ -1,6 +1,13 @@
+"""HGR: padding, sets of vectors, gradients, and the scores of frames and phrases."""
+
 import pytest
 import torch
-from role_batches import batch_of, captions_of, model_of, videos_of
+from role_batches import batch_of, captions_of, dealt, model_of, videos_of
+from torch import Tensor
+
+from polypool.tasks.hgr import hgr
+from polypool.tasks.hgr.hgr import phrase_scores
+from polypool.tasks.models.pair_encoder import PaddedSets
 
 CLOSE = {"rtol": 1e-9, "atol": 1e-9}
 
@@ -48,3 +55,63 @@ def test_a_batch_without_a_verb_reaches_every_weight():
         assert parameter.grad.isfinite().all(), name
     assert (model.visual.verb.fc.weight.grad == 0).all()
     assert model.visual.noun.fc.weight.grad.any()
+
+
+def made_up(dtype: torch.dtype = torch.float64) -> tuple[PaddedSets, Tensor, Tensor]:
+    """Videos of 1 to 5 frames and texts of 0 to 4 phrases; zeros, opposites, repeats, and noise under the masks."""
+    generator = torch.Generator().manual_seed(0)
+    x_VFD = torch.randn(6, 5, 7, generator=generator, dtype=torch.float64)
+    phrase_TPD = torch.randn(5, 4, 7, generator=generator, dtype=torch.float64)
+    size_V = torch.tensor([5, 1, 3, 4, 2, 2])
+    used_TP = torch.tensor([[1, 1, 1, 1], [0, 0, 0, 0], [0, 1, 0, 1], [1, 0, 0, 0], [1, 1, 0, 0]]).bool()
+    x_VFD[2, 1] = 0  # a frame of zeros among others
+    x_VFD[4, :2] = 0  # a video of nothing else
+    x_VFD[3, :4] = -phrase_TPD[3, 0].abs() - 0.1  # all cosines with this phrase are negative
+    phrase_TPD[3, 0] = phrase_TPD[3, 0].abs()
+    phrase_TPD[4, 1] = 0
+    mask_VF = torch.arange(5) < size_V[:, None]
+    x_VFD[~mask_VF] = 1e3
+    phrase_TPD[~used_TP] = float("nan")
+    return PaddedSets(x_VFD.to(dtype), mask_VF), phrase_TPD.to(dtype), used_TP
+
+
+def test_blocks_and_what_is_computed_twice_change_nothing(monkeypatch):
+    frames, phrase_TPD, used_TP = made_up()
+    sources = frames.x_BND.requires_grad_(), phrase_TPD.requires_grad_()
+    found = []
+    for block, kept in (((1000, 1000), 1000), ((10, 3), 1000), ((10, 3), 0), ((1, 1), 0)):
+        monkeypatch.setattr(hgr, "BLOCK", {"cpu": block})
+        monkeypatch.setattr(hgr, "STORED", kept)
+        sim_VT = phrase_scores(frames, phrase_TPD, used_TP, sharpness=4.0)
+        found.append((sim_VT, *torch.autograd.grad(sim_VT.sin().sum(), sources)))
+    for first, *rest in zip(*found, strict=True):
+        for x in rest:
+            torch.testing.assert_close(x, first, rtol=0, atol=1e-12)
+
+
+def test_no_text_has_a_phrase():
+    frames, phrase_TPD, used_TP = made_up()
+    sources = frames.x_BND.requires_grad_(), phrase_TPD.requires_grad_()
+    sim_VT = phrase_scores(frames, phrase_TPD, used_TP & False, sharpness=4.0)
+    assert (sim_VT == 0).all()
+    for gradient in torch.autograd.grad(sim_VT.sum(), sources):  # there are some, as DDP needs
+        assert (gradient == 0).all()
+
+
+@pytest.mark.parametrize(("videos", "aggregator"), [(64, "attention"), (5, "attention"), (5, "pie(k=2)")])
+def test_blocks_of_a_split_are_those_of_the_whole(monkeypatch, videos, aggregator):
+    monkeypatch.setattr(hgr, "VIDEOS", videos)
+    model = model_of(aggregator=aggregator)
+    video, text = model.encode_visual(videos_of(range(23))), model.encode_text(captions_of(range(41)))
+    expected = model.score(video, text).float()
+    score = model.scorer(dealt(videos_of, 23, 4), dealt(captions_of, 41, 5))
+    for images, captions in (
+        (slice(None), slice(None)),
+        (slice(3, 9), slice(4, 17)),
+        (slice(0, 23), slice(14, 15)),
+        (slice(22, 23), slice(21, 41)),
+        (slice(5, 100), slice(35, 100)),
+    ):
+        block = score(images, captions)
+        assert block.dtype == torch.float32
+        torch.testing.assert_close(block, expected[images, captions], rtol=0, atol=1e-6)

@@ -2,7 +2,6 @@
 
 import json
 import os
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +14,6 @@ from PIL import Image
 from verbs import corpus_of, ingested, refused, run
 
 from polypool.tasks.datasets.corpus import Corpus, QuestionCorpus
-from polypool.tasks.datasets.splits import RandomSplits
 
 PICTURES = 12
 TEXTS = [(f"the picture {n}", f"a photograph, number {n}") for n in range(PICTURES)]
@@ -356,21 +354,3 @@ def test_a_val_split_is_taken_from_train_where_that_is_asked_for(folder):
 )
 def test_options_that_mean_nothing_are_one_line(words, why, folder):
     refused(why, "table", "--file", written(folder / "a.csv", ROWS), "--out", folder / "out", *words)
-
-
-def test_a_division_depends_on_ids_and_seed_alone():
-    ids = [f"item {n}" for n in range(100)]
-
-    def divide(ids, shares, *, seed):
-        return RandomSplits(split=shares, seed=seed).divide(ids)
-
-    splits = divide(ids, "80/10/10", seed=3)
-    assert divide(reversed(ids), "80/10/10", seed=3) == splits != divide(ids, "80/10/10", seed=4)
-    assert sorted(splits.values()).count("train") == 80
-    tested = {id for id, split in splits.items() if split == "test"}
-    assert len(tested) == 10
-    wider = divide(ids, "70/20/10", seed=3)
-    assert {id for id, split in wider.items() if split == "test"} == tested
-    assert set(divide(ids, "1/0/0", seed=3).values()) == {"train"}
-    assert sorted(divide("abc", "98/1/1", seed=0).values()) == ["test", "train", "val"]
-    assert Counter(divide("abcdefghij", "80/10/10", seed=0).values()) == {"train": 6, "val": 2, "test": 2}

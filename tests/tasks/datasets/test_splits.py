@@ -1,5 +1,9 @@
+"""Random splits, and the counts of published ones."""
+
+from collections import Counter
+
 from polypool.tasks.datasets import splits as counts
-from polypool.tasks.datasets.splits import MSRVTT, MSRVTT_1KA, compare_counts
+from polypool.tasks.datasets.splits import MSRVTT, MSRVTT_1KA, RandomSplits, compare_counts
 
 
 def test_the_counts_that_papers_print_add_up():
@@ -21,10 +25,25 @@ def test_counts_as_published_and_not():
         "not as many as published (MSR-VTT, full splits): test 2,989 of 2,990 items, 199,980 of 200,000 captions"
     )
     assert "val 0 of 497 items" in compare_counts([MSRVTT], {"train": 6513, "test": 2990}, captions=200_000)
-
-
-def test_the_nearest_of_several_is_named():
     held_out = {"train": 6510, "val": 500, "test": 1000}
     assert compare_counts(MSRVTT_1KA, held_out, captions=141_200).endswith("1k-A with 7k training videos")
     told = compare_counts(MSRVTT_1KA, {"train": 8500, "val": 500, "test": 993}, captions=180_993)
     assert "1k-A with 9k training videos): test 993 of 1,000 items, 180,993 of 181,000 captions" in told
+
+
+def test_a_division_depends_on_ids_and_seed_alone():
+    ids = [f"item {n}" for n in range(100)]
+
+    def divide(ids, shares, *, seed):
+        return RandomSplits(split=shares, seed=seed).divide(ids)
+
+    splits = divide(ids, "80/10/10", seed=3)
+    assert divide(reversed(ids), "80/10/10", seed=3) == splits != divide(ids, "80/10/10", seed=4)
+    assert sorted(splits.values()).count("train") == 80
+    tested = {id for id, split in splits.items() if split == "test"}
+    assert len(tested) == 10
+    wider = divide(ids, "70/20/10", seed=3)
+    assert {id for id, split in wider.items() if split == "test"} == tested
+    assert set(divide(ids, "1/0/0", seed=3).values()) == {"train"}
+    assert sorted(divide("abc", "98/1/1", seed=0).values()) == ["test", "train", "val"]
+    assert Counter(divide("abcdefghij", "80/10/10", seed=0).values()) == {"train": 6, "val": 2, "test": 2}
