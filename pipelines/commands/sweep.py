@@ -100,7 +100,9 @@ def sweep(options: SweepOptions, *, flags: Sequence[str] = (), words: Sequence[s
     if options.concurrent < 0:
         raise InputError(f"--concurrent must be at least 1, or 0 for what fits, not {options.concurrent}")
     if options.budget and not options.choose:
-        raise InputError("--budget is the number of trials that choose settings; name these with --choose")
+        raise InputError(
+            "--budget is the number of tuning trials per aggregator; name their settings with --choose"
+        )
     plan = sweeping.make_plan(
         options.recipes,
         options.aggregators,

@@ -233,7 +233,7 @@ class TrainedModel:
             InputError: they have changed, or are missing.
         """
         if self.training_data:
-            hint = "Bring those back, or use these by --other-data (from Python, load(..., other_data=True))"
+            hint = "Restore them, or use the current ones by --other-data (from Python, load(..., other_data=True))"
             refuse_changed_data(self.run, self.training_data, self.adapter.describe(), hint=hint)
 
     def as_a(self, ability: type[Ability], what: str, *, instead: str) -> Ability:

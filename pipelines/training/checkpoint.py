@@ -258,7 +258,7 @@ def last_whole(at: Path | Url) -> str | None:
             damaged.append(path)
             continue
         for after in damaged:
-            print(f"note: {after} is damaged; training goes on from the checkpoint before it, {path}")
+            print(f"note: {after} is damaged; training resumes from the previous checkpoint, {path}")
             _delete(at, after)
         return path
     if damaged:
@@ -482,8 +482,8 @@ def best_checkpoint(tracker: Tracker) -> Path:
         elif any(name.startswith("dev/") for name in tracker.metrics()):
             why = f"has no model any more: the artifact was deleted; {again}"
         else:
-            goes_on = f"`polypool train resume {tracker.run_id}` goes on with it"
-            why = f"has no model: it ended before its first epoch was scored; {goes_on}"
+            resumes = f"`polypool train resume {tracker.run_id}` resumes it"
+            why = f"has no model: it ended before its first epoch was scored; {resumes}"
         raise InputError(f"run {tracker.run_id} {why}") from error
     if missing := [file for file in (WEIGHTS, RUN, ASSETS) if not (folder / file).is_file()]:
         raise InputError(

@@ -391,7 +391,7 @@ def recorded(tracker: Tracker) -> Iterator[None]:
             yield
         except OSError as error:
             if why := disk_fault(error, folder):
-                raise InputError(f"{why}, and go on with `{resume_command(tracker.run_id)}`") from error
+                raise InputError(f"{why}, and resume with `{resume_command(tracker.run_id)}`") from error
             raise
 
 

@@ -210,17 +210,17 @@ class Plan:
         """Print a line for each trial that has a note."""
         for trial in self.trials:
             if trial.note:
-                how = "left alone" if trial.state == "running" else "trained anew"
+                how = "left alone" if trial.state == "running" else "trained again"
                 print(f"{trial.name} is {how}: {trial.note}")
 
     def summary(self) -> str:
         """Return one line with the numbers of trials by state."""
         counts: Counter[str] = Counter(trial.state for trial in self.trials)
-        then = "left as they are" if self.early_stop else "to go on, since --early-stop is not given"
+        then = "not resumed" if self.early_stop else "to resume, since --early-stop is not given"
         skipped = f", {counts['finished']} of them finished before and skipped" if counts["finished"] else ""
         others = {
-            "running": "at work now, left to whoever trains them",
-            "unfinished": "interrupted before, to go on from the last checkpoint",
+            "running": "running in another process",
+            "unfinished": "interrupted before, to resume from the last checkpoint",
             "stopped": f"stopped early before, {then}",
         }
         parts = [f"{counts[state]} {text}" for state, text in others.items() if counts[state]]
@@ -1206,16 +1206,16 @@ def preview(
     text = first.text(timed, concurrent=concurrent, words=words)
     if not tuning:
         return text
-    lines = [tuning.words, *tuning.notes, "", "trials that choose, scored on val alone:", text, ""]
+    lines = [tuning.words, *tuning.notes, "", "tuning trials, scored on val only:", text, ""]
     if first.to_do:
         final_runs = len(tuning.sizes) * tuning.seeds
         return "\n".join(
-            [*lines, f"then {final_runs} runs with what they choose, which are not in this time"]
+            [*lines, f"then {final_runs} runs with the best settings, not included in this time"]
         )
     final, choices = final_plan(tuning, first, [])
     lines += [as_text(choice_table(choices, words=tuning.words)), ""]
     if final.trials:
-        lines += ["runs with what they chose:", final.text(timed, concurrent=concurrent, words=words)]
+        lines += ["runs with the best settings:", final.text(timed, concurrent=concurrent, words=words)]
     return "\n".join(lines)
 
 
@@ -1370,7 +1370,7 @@ def description(table: pd.DataFrame, best: pd.DataFrame, *, own: str, first: str
     for number, row in enumerate(table.to_dict("records")):
         score = ABSENT if math.isnan(row["best"]) else f"{row['metric']} {row['best']:.4g}"
         elsewhere = row["run_id"] and row["parent"] != own
-        line = f"| {row['name']} | {score} | {row['how']} | {row['run_id']}{' (not begun here)' * bool(elsewhere)} |"
+        line = f"| {row['name']} | {score} | {row['how']} | {row['run_id']}{' (started before)' * bool(elsewhere)} |"
         if sum(map(len, lines)) + len(lines) + len(line) > NOTE_LENGTH:
             return "\n".join([*lines, "", f"and {len(table) - number} more, which `{TRIALS}` lists."])
         lines.append(line)

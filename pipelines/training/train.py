@@ -176,7 +176,7 @@ def resume(
             return run_id
         run, last = recorded_run(tracker), _last(tracker, at)
         adapter = TASKS.build(run.task, run)
-        anew = f"Bring those back, or train on these anew: `polypool train rerun {run_id}`"
+        anew = f"Restore them, or train on the current ones: `polypool train rerun {run_id}`"
         refuse_changed_data(run, recorded_data(tracker.all_tags()), adapter.describe(), hint=anew)
         tracker = Tracker.attach(tracker.uri, run_id)
         with recorded(tracker):
@@ -202,11 +202,11 @@ def _last(tracker: Tracker, at: Url | None) -> str | None:
         what = f"no checkpoint in {at or folder}"
     except DamagedError as error:
         what = str(error)
-    where = "the folder back (or set POLYPOOL_HOME to where it is)"
+    where = "the folder (or set POLYPOOL_HOME to its place)"
     if at is not None:
-        where = "it back (or set AWS_ENDPOINT_URL to the server that has it)"
+        where = "it (or set AWS_ENDPOINT_URL to its server)"
     raise InputError(
-        f"run {tracker.run_id} cannot go on: {what}. Bring {where}, or train it anew: "
+        f"run {tracker.run_id} cannot be resumed: {what}. Restore {where}, or train it again: "
         f"`polypool train rerun {tracker.run_id}`"
     )
 
@@ -347,14 +347,14 @@ def _print_init(run: Run, adapter: TaskAdapter, model: nn.Module) -> None:
     """
     weights = weights_of(run.init, tracking_uri(home()))
     taken, left = fill_weights(model, weights)
-    anew = f"; anew begin {', '.join(left)}" if left else ""
-    print(f"init: {len(taken)} of {len(taken) + len(left)} weights are those of run {run.init}{anew}")
+    new = f"; newly initialised: {', '.join(left)}" if left else ""
+    print(f"init: {len(taken)} of {len(taken) + len(left)} weights from run {run.init}{new}")
     assets = read_json(weights.with_name(ASSETS), what="the assets of a model")
     if other := [name for name, value in adapter.assets.items() if name in assets and assets[name] != value]:
         which = ", ".join(name.replace("_", " ") for name in other)
         print(
-            f"note: that run was made from other data, words or features ({which}), so that rows of its embeddings may "
-            "stand for others here"
+            f"note: that run has other data, words or features ({which}): rows of its embeddings may have another "
+            "meaning here"
         )
 
 
@@ -427,10 +427,10 @@ def fit(
             if cause := next((x for x in causes(each) if isinstance(x, InputError)), None):
                 raise InputError(str(cause)) from failure
             if why := at is None and disk_fault(each, folder):
-                raise InputError(f"{why}, then `{resume}` goes on from the last checkpoint") from failure
+                raise InputError(f"{why}, then `{resume}` resumes from the last checkpoint") from failure
         if here and trial:
             raise failure
-        raise RuntimeError(f"training failed; `{resume}` goes on: {failure}") from failure
+        raise RuntimeError(f"training failed; `{resume}` resumes it: {failure}") from failure
 
     with resume_hint(resume), ExitStack() as session:
         if here:

@@ -1,41 +1,13 @@
-"""The Python calls that the documentation shows: their arguments, and the road on somebody's own table."""
-
-import ast
-import re
-from inspect import signature
+"""The Python API from a user's table to a search, and messages about its options."""
 
 import pytest
 from describing import in_this_process
 from PIL import Image
-from places import ROOT
 
 import polypool as pp
 from polypool.infra.errors import InputError
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 COLORS = ("red", "green", "blue", "white", "black")
-
-
-def calls() -> dict[str, str]:
-    """Return every call of `pp` in the Python blocks and inline code of the pages, with its page."""
-    found = {}
-    for page in PAGES:
-        text = page.read_text()
-        for code in [
-            *re.findall(r"```python\n(.*?)```", text, re.DOTALL),
-            *re.findall(r"`((?:pp|polypool)\.\w+\(.*?\))`", text),
-        ]:
-            for node in ast.walk(ast.parse(code)):
-                if isinstance(node, ast.Call) and re.match(r"(pp|polypool)\.\w+$", ast.unparse(node.func)):
-                    found[ast.unparse(node)] = page.name
-    return found
-
-
-@pytest.mark.parametrize(("call", "page"), calls().items())
-def test_a_python_call_of_the_documentation_fits_its_signature(call, page):
-    node = ast.parse(call, mode="eval").body
-    called = getattr(pp, node.func.attr)
-    signature(called).bind(*node.args, **{each.arg: each.value for each in node.keywords})
 
 
 def test_from_a_table_to_a_search(tmp_path, monkeypatch):

@@ -14,7 +14,6 @@ from verbs import called
 
 import polypool as pp
 from polypool.infra.errors import InputError
-from polypool.infra.registry import RECIPES, TASKS
 from polypool.infra.store import FeatureStore, StoreWriter
 from polypool.pipelines.recipes.arguments import read_run
 from polypool.pipelines.recipes.load import derive, read_run_file
@@ -135,8 +134,3 @@ def test_a_run_is_called_by_its_recipe_and_the_data_that_this_does_not_name():
     assert replace(run, recipe="").label == "image_text coco_mini"
     assert pp.recipe("image_text", task="my_task(a=1)", data={"dataset": "x"}).label == "my_task image_text x"
     assert pp.recipe("mini_dinov2_joint").label == "mini_dinov2_joint"
-
-
-def test_every_task_but_the_joint_one_has_a_recipe_of_its_name():
-    ours = {task.name for task in TASKS.listing() if task.origins == ("built in",)}
-    assert ours - {"joint"} == {"image_text", "video_text", "vqa"} <= {*RECIPES.names()}

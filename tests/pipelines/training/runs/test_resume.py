@@ -97,7 +97,7 @@ def test_what_has_trained_does_not_begin_anew_under_its_old_id(lose, message, be
     with pytest.raises(InputError) as refused:
         resume(begun.run_id, more_tags={"sweep": "s"})
     said = str(refused.value)
-    assert said.startswith(f"run {begun.run_id} cannot go on: {message.format(folder=folder)}")
+    assert said.startswith(f"run {begun.run_id} cannot be resumed: {message.format(folder=folder)}")
     assert said.endswith(f"`polypool train rerun {begun.run_id}`")
     assert (begun.status(), begun.tag("sweep")) == ("KILLED", "")
     assert folder.exists() == there
@@ -129,7 +129,7 @@ def test_a_full_disk_ends_a_run_in_one_line_and_as_failed(run, home, monkeypatch
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(training, "fit", fit)
-    said = r"^no space left .* bytes free.*make room, and go on with `polypool train"
+    said = r"^no space left .* bytes free.*make room, and resume with `polypool train"
     with pytest.raises(InputError, match=said):
         start(replace(run, experiment="full"))
     (record,) = find_runs(tracking_uri(home), "full", finished=False)
@@ -160,7 +160,7 @@ def test_of_a_damaged_last_checkpoint_the_one_before_is_taken_up_with_a_note(thr
     if damage:
         path.write_bytes(damage(data))
     assert last_whole(three) == str(three / "ray-2" / "checkpoint_2")
-    said = f"note: {path.parent} is damaged; training goes on from the checkpoint before it"
+    said = f"note: {path.parent} is damaged; training resumes from the previous checkpoint"
     assert said in capsys.readouterr().out
     assert not path.parent.exists()
 
@@ -191,12 +191,9 @@ def test_one_tasks_aggregator_starts_anothers(pairs, tmp_path, home, capsys):
     capsys.readouterr()
     second = training.start(replace(asked, init=first))
     said = capsys.readouterr().out
-    assert "anew begin " in said
+    assert "newly initialised: " in said
     assert "classifier.weight" in said
-    assert (
-        "note: that run was made from other data, words or features (visual, feature source, text), so"
-        in said
-    )
+    assert "note: that run has other data, words or features (visual, feature source, text): " in said
     ours, theirs = (load_file(weights_of(run, tracking_uri(home))) for run in (second, first))
     names = [name for name in theirs if ".aggregator." in name]
     assert len(names) > 4

@@ -180,8 +180,8 @@ def test_trials_are_matched_by_tags_and_settings(run, tmp_path):
     assert "its settings cannot be used: run.json: unknown field 'colour'" in found[7].note
     assert found[8].note == ""
     assert plan.summary() == (
-        "10 trials, 1 of them finished before and skipped; 1 interrupted before, to go on from the last checkpoint; "
-        "1 stopped early before, to go on, since --early-stop is not given; 9 to train"
+        "10 trials, 1 of them finished before and skipped; 1 interrupted before, to resume from the last checkpoint; "
+        "1 stopped early before, to resume, since --early-stop is not given; 9 to train"
     )
     assert len(replace(plan, early_stop=True).to_do) == 8
     lines = plan.text([], concurrent=1, words=()).splitlines()
@@ -202,7 +202,7 @@ def test_a_running_trial_is_left_alone_and_a_dead_one_resumed(run, tmp_path):
     assert found[0].note == f"process {os.getpid()} on {socket.gethostname()} is training it"
     assert found[2].note == f"run {elsewhere} may be it, trained on another machine: its folder is not here"
     assert [trial.run_id for trial in plan.to_do] == [dead, ""]
-    assert "3 trials; 1 at work now, left to whoever trains them; 1 interrupted" in plan.summary()
+    assert "3 trials; 1 running in another process; 1 interrupted" in plan.summary()
     assert matched(plan, records_of("polypool")).trials[0].state == "unfinished", "the lock is released"
 
 

@@ -1,7 +1,7 @@
 """Sweeps that tune every aggregator with the same budget, and their final runs."""
 
 import math
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,13 +9,12 @@ import pandas as pd
 import pytest
 
 from polypool.infra.errors import InputError
-from polypool.infra.process.stopping import Stopped
 from polypool.infra.tracking import RunRecord, Tracker, find_runs, tracking_uri
 from polypool.pipelines.commands.sweep import SweepOptions, sweep
 from polypool.pipelines.comparison.comparison import compare
 from polypool.pipelines.training import sweep as module
 from polypool.pipelines.training.record import tuned_of
-from polypool.pipelines.training.sweep import Tuning, _key, choose, make_plan, make_tuning, train_trial
+from polypool.pipelines.training.sweep import Tuning, _key, choose, make_plan, make_tuning
 from polypool.tasks.retrieval import Retrieval
 
 pytestmark = pytest.mark.usefixtures("run")
@@ -87,7 +86,7 @@ def test_unusable_settings_are_reported_before_anything_starts(settings, budget,
 
 
 def test_a_budget_needs_settings():
-    with pytest.raises(InputError, match="name these with --choose"):
+    with pytest.raises(InputError, match="name their settings with --choose"):
         swept("mean", choose=())
 
 
@@ -154,10 +153,10 @@ def test_trials_read_val_only_and_final_runs_have_the_best_settings(tmp_path, mo
 
     assert not swept("gpo"), "all is done"
     assert not swept("gpo", dry_run=True)
-    assert "runs with what they chose:" in capsys.readouterr().out
+    assert "runs with the best settings:" in capsys.readouterr().out
     assert len(scored) == 4
     assert not swept("gpo", "lip", seeds=2, dry_run=True)
-    assert "then 4 runs with what they choose" in capsys.readouterr().out
+    assert "then 4 runs with the best settings" in capsys.readouterr().out
 
 
 @pytest.mark.slow
@@ -174,30 +173,6 @@ def test_tuned_rows_are_apart_from_others_and_trials_in_none(tmp_path):
     assert [len(group.rows) for group in compare(tracking_uri(tmp_path), "polypool").groups] == [2, 2, 2]
     points = {(of.params["optim.lr"], of.params["optim.lr_factors"]) for of in recorded(tmp_path)[1]}
     assert len(recorded(tmp_path)[1]) == 2 + len(points), "trials that both samples have are found"
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("without_comparison")
-@pytest.mark.parametrize("done", [1, 3])
-def test_an_interrupted_sweep_goes_on_where_it_stopped(tmp_path, monkeypatch, done):
-    left = [done]
-
-    def stopped(number, **arguments):
-        if not left[0]:
-            raise Stopped
-        left[0] -= 1
-        return train_trial(number, **arguments)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(module, "train_trial", stopped)
-        with suppress(Stopped):
-            swept("gpo", seeds=2)
-    ended = {of.run_id: of.ended for each in recorded(tmp_path)[1:] for of in each}
-    assert len(ended) == done
-    assert not swept("gpo", seeds=2)
-    (parent,), trials, final = recorded(tmp_path)
-    assert (parent.status, len(trials), len(final)) == ("FINISHED", 2, 2)
-    assert {of.run_id: of.ended for of in (*trials, *final) if of.run_id in ended} == ended
 
 
 @pytest.mark.slow
