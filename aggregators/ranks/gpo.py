@@ -16,7 +16,7 @@ from polypool.aggregators.ranks.by_size import weights_by_size
 from polypool.aggregators.ranks.fspool import stretch
 from polypool.aggregators.ranks.kernels import native
 from polypool.aggregators.ranks.shared_gru import SharedGRU
-from polypool.aggregators.ranks.sorted_sum import sort_descending, sorted_sum_unchecked
+from polypool.aggregators.ranks.sorted_sum import sort_descending, sorted_sum_unchecked, triton_kernels
 from polypool.infra.compute.device import shapes_only, traced
 from polypool.infra.compute.gru import GRU
 from polypool.infra.errors import InputError, unknown

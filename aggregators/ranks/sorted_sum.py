@@ -92,12 +92,12 @@ def _kernels(x_BND: Tensor, dtype: torch.dtype) -> ModuleType | None:
         return native if usable else None
     if x_BND.device.type != "cuda" or dtype != torch.float32:
         return None
-    cuda = _cuda()
+    cuda = triton_kernels()
     return cuda if cuda is not None and size <= cuda.LARGEST else None
 
 
 @lru_cache
-def _cuda() -> ModuleType | None:
+def triton_kernels() -> ModuleType | None:
     """Import the Triton kernels; None without Triton or its compiler."""
     if not any(map(shutil.which, (os.environ.get("CC", "cc"), "gcc", "clang"))):
         return None

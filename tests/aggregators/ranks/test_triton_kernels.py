@@ -86,3 +86,35 @@ def gradients(function, cot, *inputs):
     inputs = [part.clone().requires_grad_() for part in inputs]
     out = function(*inputs)
     return [out.detach(), *torch.autograd.grad((out * cot).sum(), inputs)]
+
+
+@pytest.mark.parametrize("sizes", [[1], [3, 1, 7, 5], [*range(1, 20)]])
+def test_a_shared_gru_is_torchs_over_each_size(sizes):
+    gru = torch.nn.GRU(8, 16, batch_first=True, bidirectional=True).double()
+    x_NC = torch.randn(max(sizes), 8, dtype=torch.float64)
+    cot_SNH = torch.zeros(len(sizes), max(sizes), 16, dtype=torch.float64)
+    for row, size in enumerate(sizes):
+        cot_SNH[row, :size] = torch.randn(size, 16)
+    names, weights = zip(*gru.named_parameters(), strict=True)
+
+    def by_torch(x_NC, *weights):
+        parts = []
+        for size in sizes:
+            state_1NH2, _ = torch.func.functional_call(
+                gru, dict(zip(names, weights, strict=True)), x_NC[None, :size]
+            )
+            mean_NH = state_1NH2[0].unflatten(1, (2, 16)).mean(dim=1)
+            parts.append(torch.nn.functional.pad(mean_NH, (0, 0, 0, max(sizes) - size)))
+        return torch.stack(parts)
+
+    expected = gradients(by_torch, cot_SNH, x_NC, *weights)
+    size_S, single = (
+        torch.tensor(sizes, device=DEVICE),
+        [x.detach().float().to(DEVICE) for x in (x_NC, *weights)],
+    )
+    found = gradients(
+        lambda *all: cuda.SharedGRU.apply(all[0], size_S, *all[1:]), cot_SNH.float().to(DEVICE), *single
+    )
+    for row, size in enumerate(sizes):
+        found[0][row, size:] = 0.0
+    torch.testing.assert_close([x.cpu().double() for x in found], expected, rtol=1e-4, atol=1e-4)
