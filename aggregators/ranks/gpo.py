@@ -193,6 +193,17 @@ def _beyond(size_S: Tensor, longest: int) -> Tensor:
     return (torch.arange(longest, device=size_S.device) >= size_S[:, None])[..., None]
 
 
+def _shared_gru(x_SNC: Tensor, hidden: int) -> Any:
+    """Return the autograd function for one sequence on its device; None to use torch."""
+    if traced():
+        return None
+    if x_SNC.device.type == "cuda":
+        cuda = triton_kernels() if x_SNC.dtype == torch.float32 else None
+        return cuda.SharedGRU if cuda is not None and hidden in cuda.HIDDEN else None
+    usable = not shapes_only(x_SNC) and native.library(x_SNC.dtype) is not None
+    return SharedGRU if usable else None
+
+
 class GRUDecoder(GRU):
     """A bidirectional GRU whose directions are averaged."""
 
@@ -204,9 +215,10 @@ class GRUDecoder(GRU):
 
     def forward(self, x_SNC: Tensor, size_S: Tensor) -> Tensor:
         """Return the states `(S, N, hidden)`."""
-        if len(x_SNC) == 1 and not shapes_only(x_SNC) and native.library(x_SNC.dtype) is not None:
+        shared = _shared_gru(x_SNC, self.hidden_size) if len(x_SNC) == 1 else None
+        if shared is not None:
             weights = [weight for direction in self.weights for weight in direction]
-            return SharedGRU.apply(x_SNC[0], size_S, *weights)
+            return shared.apply(x_SNC[0], size_S, *weights)
         state_SN2H, _ = super().forward(x_SNC.expand(size_S.shape[0], -1, -1), size_S)
         return state_SN2H.mean(dim=2)
 
