@@ -72,22 +72,22 @@ def printed_as(chosen: str) -> Iterator[None]:
     """Print progress in this format, in this process and its children."""
     with (
         environment(LOG, chosen),
-        redirect_stderr(_Unmarked(sys.stderr)) if chosen == JSON else nullcontext(),
+        redirect_stderr(_WithoutPrefix(sys.stderr)) if chosen == JSON else nullcontext(),
     ):
         yield
 
 
-_MARK = re.compile(r"^(\x1b\[\d+m)?\(\w+ pid=\d+(, ip=[\w.:]+)?\)(\x1b\[0m)? (?=\{)")
+_PREFIX = re.compile(r"^(\x1b\[\d+m)?\(\w+ pid=\d+(, ip=[\w.:]+)?\)(\x1b\[0m)? (?=\{)")
 
 
-class _Unmarked:
+class _WithoutPrefix:
     """Standard error that removes the process name from JSON lines of Ray's workers."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        self._stream.write(_MARK.sub("", text))
+        self._stream.write(_PREFIX.sub("", text))
         return len(text)
 
     def flush(self) -> None:

@@ -18,7 +18,7 @@ EVERY, SHARE = 5.0, 0.05
 """Seconds between two lines of a log, and at least this share of the time that has passed."""
 _BAR = "{bar:20} {n_fmt}/{total_fmt} {rate_noinv_fmt}, {remaining} left  {desc}"
 _OPEN = "{n_fmt} {rate_noinv_fmt}  {desc}"
-_AGAIN = 30.0  # seconds between two lines about the same wait
+_REPEAT_SECONDS = 30.0  # seconds between two lines about the same wait
 T = TypeVar("T")
 
 
@@ -151,7 +151,7 @@ def waiting(what: str, *, after: float = 2.0) -> Iterator[None]:
         pause = after
         while not over.wait(pause):
             say(f"waiting for {what}", what=what, seconds=time.monotonic() - started)
-            pause = _AGAIN
+            pause = _REPEAT_SECONDS
 
     teller = threading.Thread(target=tell, daemon=True, name="waiting")
     teller.start()
@@ -167,6 +167,6 @@ def say(text: str, *, what: str, seconds: float = 0.0) -> None:
     if mode() == JSON:
         log_line(event="waiting", what=what, seconds=round(seconds, 1))
     elif mode() == TEXT:
-        past = f" ({seconds:.0f} seconds so far)" if seconds >= _AGAIN else ""
+        past = f" ({seconds:.0f} seconds so far)" if seconds >= _REPEAT_SECONDS else ""
         sys.stderr.write(f"{printable(text)}{past}\n")
         sys.stderr.flush()

@@ -141,7 +141,7 @@ PREPARE = {"demo": prepare_images, "demo_videos": prepare_videos, "demo_question
 """Recipes of the demo, with the functions that write their data."""
 
 
-AT_ONCE = 8
+CONCURRENT = 8
 """Maximum number of concurrent runs: one a core; on a GPU, which one run leaves mostly idle, all share it."""
 
 
@@ -153,7 +153,7 @@ async def train(server: JobServer, options: DemoOptions) -> None:
     """
     env = {"POLYPOOL_HOME": str(home()), "MLFLOW_TRACKING_URI": tracking_uri(home()), LOG: mode()}
     words = ["python", "-m", "polypool", "sweep", "--experiment", options.experiment, "--cpus", "1"]
-    words += ["--concurrent", str(AT_ONCE)]
+    words += ["--concurrent", str(CONCURRENT)]
     words += ["--recipes", *PREPARE, "--aggregators", *options.aggregators]
     words += ["--optim.epochs", str(options.epochs)] if options.epochs else []
 

@@ -66,8 +66,8 @@ Row = dict[str, Any]
 `id`; `path`, or the text; `why`, the reason for missing features, or empty; `x_NW`, float32, its vectors concatenated
 with their columns; for a video the number of `frames`, and `odd`, an unexpected length.
 """
-_AHEAD = 2  # batches sent to each worker, which never waits for the next
-_TRIES = 3
+_PREFETCH = 2  # batches sent to each worker, which never waits for the next
+_ATTEMPTS = 3
 
 
 def stream(
@@ -96,17 +96,21 @@ def stream(
     coming = iter(batches)
     first = [*islice(coming, gpus or cpus)]
     kind = ray.remote(
-        num_cpus=threads, num_gpus=1 if gpus else 0, max_restarts=-1, max_task_retries=_TRIES - 1
-    )(_Worker).options(max_concurrency=_AHEAD if gpus else 1)  # a GPU computes while the next batch is read
+        num_cpus=threads,
+        num_gpus=1 if gpus else 0,
+        max_restarts=-1,
+        max_task_retries=_ATTEMPTS - 1,
+        max_concurrency=_PREFETCH if gpus else 1,  # a GPU computes while the next batch is read
+    )(_Worker)
     options = options | {"threads": threads, "trusting": trusted()}
     workers: list[Any] = [kind.remote(extractor, options) for _ in first]
-    pool, tasks = ActorPool(workers * _AHEAD), enumerate(chain(first, coming))
+    pool, tasks = ActorPool(workers * _PREFETCH), enumerate(chain(first, coming))
     done: dict[int, list[Row] | Exception] = {}
     try:
         for wanted in count():
             while wanted not in done:
                 while pool.has_free() and (task := next(tasks, None)):
-                    pool.submit(lambda worker, task: worker.describe.remote(*task), task)
+                    pool.submit(lambda worker, task: worker.extract.remote(*task), task)
                 if not pool.has_next():
                     return
                 number, rows = pool.get_next_unordered()
@@ -117,7 +121,7 @@ def stream(
             yield from rows
     except RayActorError as error:
         raise AwayError(
-            f"a worker died {_TRIES} times on one batch, probably out of memory; try a smaller --batch. "
+            f"a worker died {_ATTEMPTS} times on one batch, probably out of memory; try a smaller --batch. "
             f"Ray says: {error}"
         ) from error
     finally:
@@ -131,7 +135,7 @@ class _Worker:
     def __init__(self, extractor: Callable[..., Any], options: dict[str, Any]) -> None:
         self._make, self._extractor, self._lock = lambda: extractor(**options), None, Lock()
 
-    def describe(self, number: int, batch: Batch) -> tuple[int, list[Row] | Exception]:
+    def extract(self, number: int, batch: Batch) -> tuple[int, list[Row] | Exception]:
         """Return the number of a batch, and its rows or an error, which the driver raises in the order of batches."""
         try:
             with self._lock:
@@ -143,7 +147,7 @@ class _Worker:
 
 
 _BEGIN_END = re.compile(r"_(\d{6})_(\d{6})$")
-_USUAL_FRAMES = 20  # as in HGR, by default
+_DEFAULT_FRAMES = 20  # as in HGR, by default
 
 
 class Extractor:
@@ -170,7 +174,7 @@ class ImageExtractor(Extractor):
         images = [image for image in loaded if not isinstance(image, str)]
         features = iter(self._backbone(images) if images else [])
         return [
-            row_of(id, path, image if isinstance(image, str) else next(features))
+            make_row(id, path, image if isinstance(image, str) else next(features))
             for id, path, image in zip(batch["ids"], batch["paths"], loaded, strict=True)
         ]
 
@@ -193,7 +197,7 @@ class TextExtractor(Extractor):
         """Return a row for each of the batch's `ids` and `texts`."""
         described = self._backbone(list(batch["texts"]))
         return [
-            row_of(id, repr(text), x_ND)
+            make_row(id, repr(text), x_ND)
             for id, text, x_ND in zip(batch["ids"], batch["texts"], described, strict=True)
         ]
 
@@ -215,7 +219,7 @@ class VideoOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Videos:
+class VideoSettings:
     """Settings for turning videos into sets with a backbone.
 
     Args:
@@ -233,7 +237,7 @@ class Videos:
     version: str
 
     @classmethod
-    def plan(cls, backbone: Any, options: VideoOptions, *, batch: int) -> Videos:
+    def plan(cls, backbone: Any, options: VideoOptions, *, batch: int) -> VideoSettings:
         """Return the settings for a backbone; by default all frames for backbones of whole videos, 20 for others.
 
         Raises:
@@ -250,7 +254,7 @@ class Videos:
         cells = len(vectors(backbone([Image.new("RGB", (224, 224))])[0])) if options.pool == "concat" else 1
         return cls(
             options=options,
-            frames=frames if whole or frames or options.every else _USUAL_FRAMES,
+            frames=frames if whole or frames or options.every else _DEFAULT_FRAMES,
             dim=cells * backbone.dim,
             batch=batch,
             version=describe_decoder(choose_decoder(options.decoder)),
@@ -270,7 +274,9 @@ class Videos:
 class VideoExtractor(Extractor):
     """Decodes videos and extracts their features, with the settings `videos`."""
 
-    def __init__(self, *, backbone: str, threads: int, videos: Videos, trusting: Sequence[str] = ()) -> None:
+    def __init__(
+        self, *, backbone: str, threads: int, videos: VideoSettings, trusting: Sequence[str] = ()
+    ) -> None:
         super().__init__(backbone=backbone, threads=threads, trusting=trusting)
         self._videos, self.columns = videos, videos.columns(self._backbone)
         self._lock = Lock()  # videos are decoded concurrently, and share the backbone
@@ -282,16 +288,16 @@ class VideoExtractor(Extractor):
 
     def _row(self, id: str, path: str, digest: str) -> Row:
         if why := why_changed(path, digest):
-            return row_of(id, path, why) | {"frames": 0}
+            return make_row(id, path, why) | {"frames": 0}
         seconds = list[float]()
         try:
             every, at_most = self._videos.options.every or 1, self._videos.frames
             with closing(self._readers.frames(path, every=every, at_most=at_most)) as decoded:
                 parts = self._features(_as_images(decoded, seconds))
-            row = row_of(id, path, self._with_seconds(parts, seconds))
+            row = make_row(id, path, self._with_seconds(parts, seconds))
             return row | {"frames": len(seconds), "odd": _odd_length(id, seconds)}
         except BadVideo as bad:
-            return row_of(id, path, str(bad)) | {"frames": 0}
+            return make_row(id, path, str(bad)) | {"frames": 0}
 
     def _features(self, frames: Iterator[Image.Image]) -> list[np.ndarray]:
         """Return the features of a video, `[(N, dim)]`, or of each frame, a list of `(N, dim)`."""
@@ -346,7 +352,7 @@ def _as_images(frames: Iterable[Frame], seconds: list[float]) -> Iterator[Image.
         yield Image.fromarray(x_HW3)
 
 
-def row_of(id: str, path: str, described: np.ndarray | ImageFeatures | str) -> Row:
+def make_row(id: str, path: str, described: np.ndarray | ImageFeatures | str) -> Row:
     """Return a row of a backbone's output, or of the reason for missing features."""
     if isinstance(described, str):
         return {"id": id, "path": path, "why": described, "x_NW": None}
@@ -354,7 +360,7 @@ def row_of(id: str, path: str, described: np.ndarray | ImageFeatures | str) -> R
     return {"id": id, "path": path, "why": "", "x_NW": np.ascontiguousarray(x_NW, np.float32)}
 
 
-def parted(x_NW: np.ndarray, columns: Mapping[str, int]) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+def split_columns(x_NW: np.ndarray, columns: Mapping[str, int]) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """Split a row's array into vectors and columns."""
     first = x_NW.shape[1] - sum(columns.values())
     ends = accumulate((columns[name] for name in sorted(columns)), initial=first)
@@ -441,8 +447,8 @@ def extract(
     job = {"corpus": opened.digest, "batch": batch}
     source = with_columns(work.source | job, work.columns)
     limits = dict.fromkeys(chosen, limit)
-    if extends := bool(there := _limits_there(store, source)):
-        limits = _added(there, limits, store=store)
+    if extends := bool(stored := _stored_limits(store, source)):
+        limits = _extended(stored, limits, store=store)
     differ = len({*limits.values()}) > 1
     source |= {"splits": [*limits], "limit": limits if differ else limits[chosen[0]]}
     listed = partial(_listed, opened, limits, texts=texts)
@@ -498,7 +504,7 @@ def _work(backbone: str, reads: str, videos: VideoOptions, *, batch: int) -> _Wo
     if built.note:
         print(f"note: {built.note}", file=sys.stderr)
     remember_folder(str(Spec.parse(backbone).params.get("name", "")), described := built.describe())
-    plan = Videos.plan(built, videos, batch=batch) if reads == "video" else None
+    plan = VideoSettings.plan(built, videos, batch=batch) if reads == "video" else None
     return _Work(
         unit=reads,
         extractor={"image": ImageExtractor, "text": TextExtractor, "video": VideoExtractor}[reads],
@@ -511,20 +517,20 @@ def _work(backbone: str, reads: str, videos: VideoOptions, *, batch: int) -> _Wo
     )
 
 
-def _limits_there(store: Path | Url, source: Mapping[str, Any]) -> dict[str, int | None]:
+def _stored_limits(store: Path | Url, source: Mapping[str, Any]) -> dict[str, int | None]:
     """Return the limit of each split of a complete store that can be extended; empty without a store.
 
     Raises:
         InputError: the store was made with other settings.
     """
     try:
-        there = Manifest.read(store).source
+        stored = Manifest.read(store).source
     except (AbsentError, MissingError):
         return {}
-    splits, limit = there.get("splits", []), there.get("limit")
-    there = {name: value for name, value in there.items() if name not in ("splits", "limit")}
+    splits, limit = stored.get("splits", []), stored.get("limit")
+    stored = {name: value for name, value in stored.items() if name not in ("splits", "limit")}
     now = json.loads(json.dumps(source))
-    if other := [name for name in {**there, **now} if there.get(name) != now.get(name)]:
+    if other := [name for name in {**stored, **now} if stored.get(name) != now.get(name)]:
         raise InputError(
             f"{store}: has a complete store with another {', '.join(other)}, which cannot be extended; choose another "
             "folder with --out, or delete this one"
@@ -532,8 +538,8 @@ def _limits_there(store: Path | Url, source: Mapping[str, Any]) -> dict[str, int
     return {split: limit.get(split) if isinstance(limit, dict) else limit for split in splits}
 
 
-def _added(
-    there: Mapping[str, int | None], more: Mapping[str, int | None], *, store: Path | Url
+def _extended(
+    stored: Mapping[str, int | None], more: Mapping[str, int | None], *, store: Path | Url
 ) -> dict[str, int | None]:
     """Return the limits of all splits of an extended store; None for no limit.
 
@@ -543,17 +549,17 @@ def _added(
     new = {
         split: limit
         for split, limit in more.items()
-        if (limit or math.inf) > (0 if split not in there else there[split] or math.inf)
+        if (limit or math.inf) > (0 if split not in stored else stored[split] or math.inf)
     }
     if not new:
         has = ", ".join(
-            split if limit is None else f"{split} (first {limit:,})" for split, limit in there.items()
+            split if limit is None else f"{split} (first {limit:,})" for split, limit in stored.items()
         )
         raise InputError(
             f"{store}: has a complete store of {has}: --splits or a larger --limit adds to it; delete this folder to "
             "start again"
         )
-    return {**there, **new}
+    return {**stored, **new}
 
 
 def _listed(
@@ -628,7 +634,7 @@ def _write(
                     writer.note(Skipped(where=where, why=row["why"]))
                     continue
                 frames += row.get("frames", 0)
-                x_ND, columns = parted(row["x_NW"], work.columns)
+                x_ND, columns = split_columns(row["x_NW"], work.columns)
                 beside.offer(writer, id, x_ND, columns, where=where)
                 if length := row.get("odd"):
                     why = "a clip whose length contradicts the seconds in its id: is it the whole video?"
@@ -692,7 +698,7 @@ class FileFeatures:
             decoder=recorded["decoder"].partition(" ")[0],
         )
         spec = recorded_spec(self._extractor, where=self._where)
-        videos = Videos.plan(self._backbone, options, batch=self.source.get("batch", 16))
+        videos = VideoSettings.plan(self._backbone, options, batch=self.source.get("batch", 16))
         if videos.version != recorded["decoder"]:
             print(
                 f"note: frames are decoded by {videos.version}, the store's by {recorded['decoder']}",
@@ -726,9 +732,9 @@ class FileFeatures:
             (row,) = self._videos({"ids": [""], "paths": [str(path)], "digests": [""]})
             if row["why"]:
                 raise InputError(f"{path}: {row['why']}; give a valid video")
-            x_ND = parted(row["x_NW"], self._videos.columns)[0]
+            x_ND = split_columns(row["x_NW"], self._videos.columns)[0]
         else:
-            x_ND = np.asarray(vectors(self._backbone([readable(path)])[0]))
+            x_ND = np.asarray(vectors(self._backbone([read_image(path)])[0]))
         if x_ND.shape[1] != self.made.dim:
             raise InputError(
                 f"{path}: features of width {x_ND.shape[1]}; {self.made.store} has {self.made.dim}"
@@ -741,7 +747,7 @@ class FileFeatures:
             self._videos.close()
 
 
-def readable(path: Path) -> Any:
+def read_image(path: Path) -> Any:
     """Return an image file as RGB.
 
     Raises:

@@ -38,6 +38,7 @@ def model_card(tracker: Tracker, trained: TrainedModel, *, name: str, license: s
         license: identifier of the hub; if empty, none is stated.
     """
     run, scores = trained.run, test_scores(tracker)
+    stated = f"`{license}`." if license else "Not stated: whoever exported the model named none."
     pooled = (
         "" if run.text_aggregator in ("", run.aggregator) else f", `{run.text_aggregator}` those of texts"
     )
@@ -57,7 +58,7 @@ def model_card(tracker: Tracker, trained: TrainedModel, *, name: str, license: s
             Table(title="Training", header=("setting", "value"), rows=(*_training(tracker, trained),))
         ),
         _limits(trained),
-        f"## Licence\n\n{_licence(license)}",
+        f"## Licence\n\n{stated} The terms of the training data and of the encoders' weights apply, too.",
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -216,8 +217,3 @@ def _limits(trained: TrainedModel) -> str:
     if named:
         lines.append(f"It runs code of {', '.join(named)}, which must be installed and trusted.")
     return "## Limits\n\n" + "\n".join(f"- {line}" for line in lines)
-
-
-def _licence(license: str) -> str:
-    stated = f"`{license}`." if license else "Not stated: whoever exported the model named none."
-    return f"{stated} The terms of the training data and of the encoders' weights apply, too."

@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import polypool
-from polypool import aggregators, encoders, infra, pipelines, tasks
 from polypool.encoders.adaptations import merge
 from polypool.infra.digests import DIGESTS, refuse_damaged, write_digests
 from polypool.infra.errors import InputError
@@ -158,7 +157,11 @@ def export_to_mlflow(
         part = Path(folder) / "model"
         part.mkdir()
         tracker, trained = write_export(run_id, part, name="model", trust=trust)
-        model = _log_model(tracker, trained, part, _copy_code(Path(folder)))
+        package, ignored = Path(polypool.__file__).parent, shutil.ignore_patterns("__pycache__")
+        code = shutil.copytree(
+            package, Path(folder) / package.name, ignore=ignored
+        )  # follows a checkout's links
+        model = _log_model(tracker, trained, part, code)
     version = register(tracker, model, name=registered_name, alias=alias) if registered_name else ""
     return model, version
 
@@ -191,13 +194,3 @@ def _log_model(tracker: Tracker, trained: TrainedModel, folder: Path, code: Path
     protocols = [(f"{name}/", splits.get(name, "test")) for name in names]
     scores = [("test/", "test"), ("dev/best_", "val"), *protocols]
     return log_model(tracker, save, name=trained.run.recipe or trained.run.task, scores=scores)
-
-
-def _copy_code(folder: Path) -> Path:
-    """Copy this project, wherever its parts are installed, as one package `polypool`."""
-    code = folder / "polypool"
-    for package in (polypool, aggregators, encoders, infra, pipelines, tasks):
-        source = Path(package.__file__).parent
-        to = code if package is polypool else code / source.name
-        shutil.copytree(source, to, ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True)
-    return code

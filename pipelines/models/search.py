@@ -31,7 +31,7 @@ from polypool.infra.compute.device import device_of, on_device
 from polypool.infra.errors import InputError
 from polypool.infra.extras import needed
 from polypool.infra.files import atomic, existing
-from polypool.pipelines.data.extraction import FileFeatures, readable
+from polypool.pipelines.data.extraction import FileFeatures, read_image
 from polypool.tasks.abilities import Answers, Searchable
 from polypool.tasks.datasets.corpus import ALL, Corpus, QuestionCorpus
 from polypool.tasks.inputs.pairs import Pairs
@@ -42,12 +42,12 @@ from polypool.tasks.similarities.similarity import Cosine, Side
 
 Method = Literal["exact", "faiss"]
 """Search method: every score, or clusters of single vectors by faiss."""
-CHUNK = 64  # items or captions that go through the model at once
-TOGETHER = 32  # queries that are encoded together
-PART = 1 << 24  # numbers of a gallery that are scored at once: 64 MB
-AT, RECALL = 10, 0.999  # faiss searches as many clusters as give this recall of the ten best, ...
-SAMPLE = 64  # ... measured on so many queries
-SMALL = 20_000  # vectors up to which faiss searches all
+ITEM_BATCH = 64  # batch size of items and captions
+QUERY_BATCH = 32  # batch size of queries
+PART = 1 << 24  # numbers of a gallery scored per step: 64 MB
+RECALL_AT, MIN_RECALL = 10, 0.999  # faiss searches enough clusters for this recall@10
+SAMPLE_QUERIES = 64  # for measuring the recall
+EXHAUSTIVE = 20_000  # number of vectors up to which faiss searches all
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,7 +116,7 @@ class QueryReader:
             )
         if query.video:  # decoded once, as it is read
             return existing(query.file, what="a video")
-        readable(existing(query.file, what="an image"))
+        read_image(existing(query.file, what="an image"))
         return query.file
 
     def visual_batch(self, queries: Sequence[Query]) -> Batch:
@@ -232,7 +232,7 @@ class Faiss:
         InputError: faiss is not installed.
     """
 
-    def __init__(self, embedding_GD: Tensor, sample_SD: Tensor, *, small: int = SMALL) -> None:
+    def __init__(self, embedding_GD: Tensor, sample_SD: Tensor, *, small: int = EXHAUSTIVE) -> None:
         with needed("faiss", otherwise="choose --index exact"):
             import faiss
         vectors_GD = _plain(embedding_GD)
@@ -247,12 +247,12 @@ class Faiss:
         self.index.add(vectors_GD)
         query_SD = _plain(sample_SD)
         self.index.nprobe = clusters
-        exact_SK = self.index.search(query_SD, AT)[1]
+        exact_SK = self.index.search(query_SD, RECALL_AT)[1]
         self.clusters, self.recall = 4, 0.0
-        while self.recall < RECALL:
+        while self.recall < MIN_RECALL:
             self.clusters = min(2 * self.clusters, clusters)
             self.index.nprobe = self.clusters
-            found_SK = self.index.search(query_SD, AT)[1]
+            found_SK = self.index.search(query_SD, RECALL_AT)[1]
             shared = sum(
                 np.isin(found_K, exact_K).sum() for found_K, exact_K in zip(found_SK, exact_SK, strict=True)
             )
@@ -262,7 +262,7 @@ class Faiss:
     def about(self) -> str:
         """How many vectors are searched, and the measured recall."""
         part = f"{self.clusters:,} of {self.index.nlist:,} clusters of" if self.clusters else "all"
-        return f"{part} {self.index.ntotal:,} vectors by faiss; recall@{AT} {self.recall:.3f} of the exact search"
+        return f"{part} {self.index.ntotal:,} vectors by faiss; recall@{RECALL_AT} {self.recall:.3f} of exact search"
 
     def top(self, queries: Tensor, k: int) -> list[TopK]:
         """Return the k best for each query of `(Q, D)`."""
@@ -331,7 +331,7 @@ class EmbeddingGallery:
         InputError: faiss for other than single vectors.
     """
 
-    at_once = TOGETHER
+    batch_size = QUERY_BATCH
 
     def __init__(
         self,
@@ -383,7 +383,7 @@ class EmbeddingGallery:
 class PairGallery:
     """One side of a split for a model of pairs, such as HGR, which scores a query with every sample."""
 
-    at_once, about = 1, ""
+    batch_size, about = 1, ""
 
     @torch.inference_mode()
     def __init__(self, model: RetrievalModel, side: Side, batches: Batches) -> None:
@@ -527,7 +527,7 @@ class RetrievalSearch(Search[Hit]):
         """The images or videos, encoded at first use."""
         return self._gallery(
             "visual",
-            lambda: self.pairs.items(CHUNK),
+            lambda: self.pairs.items(ITEM_BATCH),
             lambda: self.pairs.captions.batch(_evenly(len(self.pairs.texts))),
         )
 
@@ -536,7 +536,7 @@ class RetrievalSearch(Search[Hit]):
         """The captions, encoded at first use."""
         return self._gallery(
             "text",
-            lambda: self.pairs.sentences(CHUNK),
+            lambda: self.pairs.sentences(ITEM_BATCH),
             lambda: visual_batch(self.pairs.visual, _evenly(len(self.pairs.item_ids))),
         )
 
@@ -581,8 +581,8 @@ class RetrievalSearch(Search[Hit]):
             captions = (side or ("text" if visual else "visual")) == "text"
             gallery = self.captions_gallery if captions else self.items_gallery
             numbers = [number for number, query in enumerate(queries) if query.is_visual == visual]
-            for start in range(0, len(numbers), gallery.at_once):
-                part = [queries[number] for number in numbers[start : start + gallery.at_once]]
+            for start in range(0, len(numbers), gallery.batch_size):
+                part = [queries[number] for number in numbers[start : start + gallery.batch_size]]
                 with contextlib.redirect_stdout(
                     io.StringIO()
                 ):  # a parser of role graphs counts what it parsed
@@ -610,8 +610,8 @@ class RetrievalSearch(Search[Hit]):
 
 
 def _evenly(count: int) -> np.ndarray:
-    """Return up to `SAMPLE` numbers below `count`, evenly spaced."""
-    return np.unique(np.linspace(0, count - 1, min(count, SAMPLE)).round().astype(np.int64))
+    """Return up to `SAMPLE_QUERIES` numbers below `count`, evenly spaced."""
+    return np.unique(np.linspace(0, count - 1, min(count, SAMPLE_QUERIES)).round().astype(np.int64))
 
 
 class AnswerSearch(Search[Answer]):

@@ -50,9 +50,9 @@ HEADERS = {
     "X-Content-Type-Options": "nosniff",
 }
 """Default headers of responses."""
-OFFERED = 24  # images to choose from, per page
+PER_PAGE = 24  # images to choose from, per page
 FRAMES, PAUSE = 8, 400  # frames of a video, and milliseconds per frame
-CACHED = 1024  # pictures in memory, about 10 kB each
+CACHE_SIZE = 1024  # pictures in memory, about 10 kB each
 _PACKAGE = "polypool.pipelines.serving"
 _ANSWERS: dict[Route, tuple[type, str]] = {
     "embed": (
@@ -239,7 +239,7 @@ class Page:
         self.questions = isinstance(service.search, AnswerSearch)
         self.thumbnails = Thumbnails(video=service.video)
         self.template = templates(_PACKAGE).get_template("page.html.j2")
-        self.picture = lru_cache(CACHED)(self._picture)
+        self.picture = lru_cache(CACHE_SIZE)(self._picture)
 
     async def answer(
         self,
@@ -316,9 +316,9 @@ class Page:
         if not self.questions:
             kind, split = self.search.adapter.modality, self.search.split
             note = f"search {len(items):,} {kind}s of the split {split}, or choose one to see its nearest captions"
-        pages = -(-len(items) // OFFERED)
+        pages = -(-len(items) // PER_PAGE)
         page = min(page, pages - 1)
-        images = [self._subject(item.id) for item in items[page * OFFERED : (page + 1) * OFFERED]]
+        images = [self._subject(item.id) for item in items[page * PER_PAGE : (page + 1) * PER_PAGE]]
         return {"note": note, "choice": {"images": images, "page": page, "pages": pages}}
 
     @cached_property

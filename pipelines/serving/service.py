@@ -37,7 +37,7 @@ from polypool.tasks.models.retrieval_model import RetrievalModel
 SENT = "the file that you sent"
 SHOWN = ("rank", "score", "id", "caption")  # not the file, a path of this machine
 
-Answered = dict[str, Any] | InputError | FaultError
+RowResult = dict[str, Any] | InputError | FaultError
 """The columns of a row, or an error."""
 
 
@@ -161,16 +161,16 @@ class Service:
         if not isinstance(found, dict):
             raise found
 
-    def answer(self, requests: Sequence[ModelRequest]) -> list[Answered]:
+    def answer(self, requests: Sequence[ModelRequest]) -> list[RowResult]:
         """Return the answer to each row; an error affects only its row."""
-        found: dict[int, Answered] = {}
+        found: dict[int, RowResult] = {}
         for kind in {(each.route, each.k) for each in requests}:
             numbers = [number for number, each in enumerate(requests) if (each.route, each.k) == kind]
-            answers = self._answer_alike([requests[number] for number in numbers])
+            answers = self._answer_batch([requests[number] for number in numbers])
             found |= dict(zip(numbers, answers, strict=True))
         return [found[number] for number in range(len(requests))]
 
-    def _answer_alike(self, requests: Sequence[ModelRequest]) -> list[Answered]:
+    def _answer_batch(self, requests: Sequence[ModelRequest]) -> list[RowResult]:
         """Answer rows of one route and k as a batch; if that fails, one by one, to isolate the failing row."""
         try:
             with ExitStack() as files:
@@ -184,13 +184,13 @@ class Service:
                 return self._answer(requests[0].route, queries, requests[0].k)
         except Exception as error:
             if len(requests) > 1:
-                return [self._answer_alike([each])[0] for each in requests]
+                return [self._answer_batch([each])[0] for each in requests]
             if isinstance(error, InputError):
                 return [error]
             logging.getLogger(__name__).exception("the model failed at a row")
             return [FaultError("the model failed at it; see the log of the service")]
 
-    def _answer(self, route: Route, queries: Sequence[Query], k: int) -> list[Answered]:
+    def _answer(self, route: Route, queries: Sequence[Query], k: int) -> list[RowResult]:
         if isinstance(self.search, AnswerSearch):
             return [
                 {"answers": [each._asdict() for each in best]} for best in self.search.find_each(queries, k)
@@ -285,10 +285,10 @@ class RowQueue:
     def __init__(self, service: Service) -> None:
         self.service, self.limits = service, service.settings.limits
         self.requests = 0
-        self._rows: deque[tuple[ModelRequest, asyncio.Future[Answered]]] = deque()
+        self._rows: deque[tuple[ModelRequest, asyncio.Future[RowResult]]] = deque()
         self._worker: asyncio.Task[None] | None = None
 
-    async def answer(self, rows: Sequence[ModelRequest]) -> Sequence[Answered]:
+    async def answer(self, rows: Sequence[ModelRequest]) -> Sequence[RowResult]:
         """Return the columns of each row, or its error.
 
         Raises:

@@ -36,9 +36,9 @@ TOKEN = "POLYPOOL_SERVE_TOKEN"
 OPEN = f"give a token (--token-file FILE, or {TOKEN}), or --open to answer any client without one"
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 CONNECTIONS = 512  # maximum; further requests get 503
-_ENDING = 4  # seconds for requests in progress after Ctrl-C
-_SHORTEST = 16  # minimum length of a token
-_LOOKS = 2.0  # seconds between status checks of a service on Ray
+_GRACE_SECONDS = 4  # seconds for requests in progress after Ctrl-C
+_MIN_TOKEN = 16  # minimum length of a token
+_POLL_SECONDS = 2.0  # seconds between status checks of a service on Ray
 _LOGGING = {"log_level": "WARNING", "enable_access_log": False}  # requests hold what people look for
 
 
@@ -81,7 +81,7 @@ def serve(settings: Settings, at: Address, *, token_file: Path | None, open_to_a
         for note in service.notes:
             print(f"note: {note}", flush=True)
         described = service.described
-        use = how_to_use(at.address, described, token=token)
+        use = usage(at.address, described, token=token)
         if not on_ray:
             _serve_here(service, listening, use)
             return
@@ -93,7 +93,7 @@ def serve(settings: Settings, at: Address, *, token_file: Path | None, open_to_a
         with running(settings, at):
             print(use, flush=True)
             while at.name in ray.serve.status().applications:
-                time.sleep(_LOOKS)
+                time.sleep(_POLL_SECONDS)
             raise AwayError(f"the service {at.name!r} was stopped by another process")
 
 
@@ -106,7 +106,7 @@ def _serve_here(service: Service, listening: socket, use: str) -> None:
     config = uvicorn.Config(
         application(service),
         limit_concurrency=CONNECTIONS,
-        timeout_graceful_shutdown=_ENDING,
+        timeout_graceful_shutdown=_GRACE_SECONDS,
         ws="none",
         lifespan="off",
         log_config=None,
@@ -153,15 +153,15 @@ def read_token(file: Path | None) -> str:
             raise InputError(f"--token-file {file}: cannot be read: {error}") from error
     if not token and not file:
         return ""
-    if len(token) < _SHORTEST or not token.isascii() or not token.isprintable() or " " in token:
+    if len(token) < _MIN_TOKEN or not token.isascii() or not token.isprintable() or " " in token:
         raise InputError(
-            f"{file or TOKEN}: a token needs at least {_SHORTEST} ASCII characters without spaces; create one with "
+            f"{file or TOKEN}: a token needs at least {_MIN_TOKEN} ASCII characters without spaces; create one with "
             "python -c 'import secrets; print(secrets.token_urlsafe(32))'"
         )
     return token
 
 
-def how_to_use(address: str, described: ModelInfo, *, token: str) -> str:
+def usage(address: str, described: ModelInfo, *, token: str) -> str:
     """Return the address of the service, an example request, and how to stop it."""
     visual = (
         f'"features": [[... {described.features} numbers], ...]' if described.features else '"image": "..."'
@@ -218,7 +218,7 @@ def build(settings: Settings) -> Application:
         max_queued_requests=limits.max_queued,
         ray_actor_options={"num_cpus": replicas.cpus, "num_gpus": replicas.gpus},
         logging_config=_LOGGING,
-        graceful_shutdown_timeout_s=_ENDING,
+        graceful_shutdown_timeout_s=_GRACE_SECONDS,
     ).bind(json.loads(json.dumps(asdict(settings))))
 
 

@@ -92,7 +92,7 @@ def test_a_terminal_gets_a_bar_in_the_same_words(monkeypatch):
 
 
 def test_what_is_waited_for_is_said_once_it_takes_long(capsys, monkeypatch):
-    monkeypatch.setattr(progress, "_AGAIN", 0.05)
+    monkeypatch.setattr(progress, "_REPEAT_SECONDS", 0.05)
     with waiting("nothing long", after=5.0):
         pass
     assert capsys.readouterr().err == ""

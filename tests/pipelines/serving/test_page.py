@@ -69,8 +69,8 @@ def test_the_first_page_shows_what_can_be_chosen_and_an_item_gets_its_captions(p
 @pytest.mark.parametrize(
     "query",
     [
-        *({"q": q} for q in ("", "?!", "x " * 600, "\ud800".encode("utf-8", "surrogatepass"))),
-        *({"q": "a dog", "k": k} for k in ("-1", "x", "101")),
+        *({"q": q} for q in ("", "x " * 600, "\ud800".encode("utf-8", "surrogatepass"))),
+        *({"q": "a dog", "k": k} for k in ("x", "101")),
         {"page": "x"},
     ],
 )

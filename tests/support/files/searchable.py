@@ -24,7 +24,13 @@ from polypool.encoders.backbones.cells import Cells
 from polypool.infra.paths import absolute, home
 from polypool.infra.registry import TASKS
 from polypool.infra.store import StoreWriter
-from polypool.pipelines.data.extraction import VideoExtractor, VideoOptions, Videos, parted, texts_of
+from polypool.pipelines.data.extraction import (
+    VideoExtractor,
+    VideoOptions,
+    VideoSettings,
+    split_columns,
+    texts_of,
+)
 from polypool.pipelines.models.trained import TrainedModel
 from polypool.pipelines.serving.app import application
 from polypool.pipelines.serving.schema import Address, Settings
@@ -56,7 +62,7 @@ def with_clips(folder: Path) -> Run:
     """Return a run on clips of a few frames, likewise."""
     run = make_corpus(folder, images=folder / "clips", train=4, val=2, test=4)
     backbone, corpus = Cells(grid=2, pixels=8), open_corpus(run.data.corpus)
-    videos = Videos.plan(backbone, VideoOptions(frames=3, pool="concat", decoder="av"), batch=2)
+    videos = VideoSettings.plan(backbone, VideoOptions(frames=3, pool="concat", decoder="av"), batch=2)
     extractor = VideoExtractor(backbone=CELLS, threads=1, videos=videos)
     source = {"extractor": backbone.describe(), "video": videos.describe(backbone), "batch": 2}
     with StoreWriter(folder / "cells", dim=videos.dim, dtype="float16", source=source) as writer:
@@ -66,7 +72,7 @@ def with_clips(folder: Path) -> Run:
                 write_clip(path.with_suffix(".mp4"), 6, seed=int(item.id)).rename(path)
                 (row,) = extractor({"ids": [item.id], "paths": [str(path)], "digests": [""]})
                 assert not row["why"], row["why"]
-                writer.add(item.id, parted(row["x_NW"], extractor.columns)[0])
+                writer.add(item.id, split_columns(row["x_NW"], extractor.columns)[0])
         writer.close(statistics_of=[item.id for item in corpus.items("train")])
     extractor.close()
     data = replace(run.data, features=str(folder / "cells"), text_augment="")

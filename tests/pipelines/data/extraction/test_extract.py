@@ -89,27 +89,6 @@ def test_features_are_the_backbones_in_order_and_bad_images_are_listed(corpus, b
     assert manifest.skipped["count"] == len(bad)
 
 
-def test_an_interrupted_run_goes_on_and_ends_with_the_same_bytes(corpus, bad, tmp_path, monkeypatch, here):
-    five_sets = 5 * 9 * Cells.dim * 2
-    monkeypatch.setattr(
-        extraction, "StoreWriter", functools.partial(extraction.StoreWriter, shard_bytes=five_sets)
-    )
-    what = {"corpus": corpus, "backbone": "cells(grid=3)", "batch": 3}
-    extract(**what, out=tmp_path / "whole")
-    with interrupted(after=23):
-        extract(**what, out=tmp_path / "parts")
-    with pytest.raises(InputError, match="not a complete"):
-        FeatureStore.open(tmp_path / "parts")
-    finished = len(list((tmp_path / "parts").glob("shard-*")))
-    assert finished > 1
-    here.clear()
-    extract(**what, out=tmp_path / "parts")
-    assert bytes_of(tmp_path / "parts") == bytes_of(tmp_path / "whole")
-    left = [item.id for item in wanted(corpus)][finished * 5 :]
-    assert set(left) <= set(here)
-    assert len(here) < len(left) + len(bad) + 12  # with the rest of batches that are done in part
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

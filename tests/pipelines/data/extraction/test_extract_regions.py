@@ -17,7 +17,7 @@ from polypool.infra.spec import trust_modules
 from polypool.infra.store import FeatureStore
 from polypool.pipelines.commands import extract as verb
 from polypool.pipelines.data import extraction
-from polypool.pipelines.data.extraction import FileFeatures, VideoOptions, Videos
+from polypool.pipelines.data.extraction import FileFeatures, VideoOptions, VideoSettings
 from polypool.tasks.datasets.corpus import Corpus
 from polypool.tasks.inputs.corpus_inputs import FeatureSource
 from polypool.tasks.scoring.attention_maps import column_of
@@ -78,7 +78,7 @@ def test_boxes_and_scores_stand_beside_the_vectors(corpus, tmp_path):
             np.testing.assert_array_equal(store.column(name)[row], described.columns[name])
     assert len({len(store[row]) for row in range(len(store))}) == 2, "sets of several sizes"
     np.testing.assert_array_equal(column_of(store, BOXES)("4"), store.column(BOXES)[store.rows(["4"])[0]])
-    videos = Videos.plan(Corners(), VideoOptions(pool="concat"), batch=4)
+    videos = VideoSettings.plan(Corners(), VideoOptions(pool="concat"), batch=4)
     assert videos.dim == 2 * 2, "frames keep their vectors alone, of a square two corners"
 
 
@@ -90,6 +90,8 @@ def test_what_was_stopped_goes_on_to_the_same_bytes(corpus, tmp_path, monkeypatc
 
     with interrupted(after=7):
         verb.extract(**what, out=tmp_path / "again")
+    with pytest.raises(InputError, match="not a complete"):
+        FeatureStore.open(tmp_path / "again")
     verb.extract(**what, out=tmp_path / "again")
     assert bytes_of(tmp_path / "again") == bytes_of(tmp_path / "whole")
 

@@ -22,7 +22,7 @@ from polypool.tasks.run import Run
 
 
 @pytest.fixture(autouse=True)
-def here(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def here(monkeypatch: pytest.MonkeyPatch, new_home: Path) -> list[str]:
     return in_this_process(monkeypatch)
 
 
@@ -56,7 +56,7 @@ def states(name: str, texts: list[str]) -> list[np.ndarray]:
         return [model(**tokenizer(text, return_tensors="pt")).last_hidden_state[0].numpy() for text in texts]
 
 
-def test_each_distinct_text_is_a_row_of_its_tokens_states(tmp_path, bert, new_home):
+def test_each_distinct_text_is_a_row_of_its_tokens_states(tmp_path, bert):
     run = make_questions(tmp_path, train=24, val=6, test=8)
     store = extracted(run, tmp_path / "texts", f"bert(name={bert!r})", dtype="float32", batch=5)
     by_split = all_texts(run)

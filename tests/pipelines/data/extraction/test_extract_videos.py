@@ -17,7 +17,7 @@ from polypool.infra.store import FeatureStore
 from polypool.infra.video import SECONDS, choose_decoder, choose_frames, describe_decoder, frames
 from polypool.pipelines.commands import extract as verb
 from polypool.pipelines.data import extraction
-from polypool.pipelines.data.extraction import VideoExtractor, VideoOptions, Videos
+from polypool.pipelines.data.extraction import VideoExtractor, VideoOptions, VideoSettings
 from polypool.tasks.datasets.corpus import Corpus, Item, Tolerance, write_corpus
 
 extract = functools.partial(verb.extract, tolerance=Tolerance(allow_skipped=True))
@@ -194,7 +194,7 @@ def test_a_clip_of_another_length_than_its_id_says_is_a_warning(tmp_path):
 
 
 def test_cells_that_do_not_fit_side_by_side_are_a_reason(tmp_path):
-    plan = Videos.plan(Cells(grid=3), VideoOptions(pool="concat", decoder="av"), batch=2)
+    plan = VideoSettings.plan(Cells(grid=3), VideoOptions(pool="concat", decoder="av"), batch=2)
     clip = write_clip(tmp_path / "a.mp4", 3)
     worker = VideoExtractor(backbone="cells(grid=2)", threads=1, videos=plan)
     (row,) = worker({"ids": ["a"], "paths": [str(clip)], "digests": [""]})
@@ -204,7 +204,7 @@ def test_cells_that_do_not_fit_side_by_side_are_a_reason(tmp_path):
 
 def test_a_video_that_changed_since_it_was_ingested_is_not_decoded(tmp_path):
     clip = write_clip(tmp_path / "a.mp4", 3)
-    plan = Videos.plan(Cells(grid=2), VideoOptions(decoder="av"), batch=2)
+    plan = VideoSettings.plan(Cells(grid=2), VideoOptions(decoder="av"), batch=2)
     worker = VideoExtractor(backbone="cells(grid=2)", threads=1, videos=plan)
     ids, paths = ["a", "b", "c"], [str(clip), str(clip), str(tmp_path / "gone.mp4")]
     rows = worker({"ids": ids, "paths": paths, "digests": [sha256(clip), "0" * 64, "0" * 64]})
