@@ -95,13 +95,13 @@ def stream(
     threads = max(1, cpus // gpus) if gpus else 1
     coming = iter(batches)
     first = [*islice(coming, gpus or cpus)]
-    kind = ray.remote(
+    kind: Any = ray.remote(_Worker).options(
         num_cpus=threads,
         num_gpus=1 if gpus else 0,
         max_restarts=-1,
         max_task_retries=_ATTEMPTS - 1,
         max_concurrency=_PREFETCH if gpus else 1,  # a GPU computes while the next batch is read
-    )(_Worker)
+    )
     options = options | {"threads": threads, "trusting": trusted()}
     workers: list[Any] = [kind.remote(extractor, options) for _ in first]
     pool, tasks = ActorPool(workers * _PREFETCH), enumerate(chain(first, coming))

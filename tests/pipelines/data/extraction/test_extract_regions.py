@@ -10,7 +10,7 @@ from detectors import write_detector
 from pictures import noise
 from PIL import Image
 
-from polypool.encoders.backbones import Backbone, Described
+from polypool.encoders.backbones import Backbone, ImageFeatures
 from polypool.infra.errors import InputError
 from polypool.infra.pictures import BOXES, SCORES
 from polypool.infra.spec import trust_modules
@@ -43,7 +43,7 @@ class Corners(Backbone):
         places_N4 = (box_N4 * [width, height, width, height]).round().astype(int)
         means = [x_HW[top:bottom, left:right].mean() for left, top, right, bottom in places_N4]
         x_ND = np.stack([means, np.arange(len(means))], axis=1).astype(np.float32)
-        return Described(x_ND=x_ND, columns={SCORES: x_ND[:, :1] / 255, BOXES: box_N4})
+        return ImageFeatures(x_ND=x_ND, columns={SCORES: x_ND[:, :1] / 255, BOXES: box_N4})
 
 
 CORNERS = f"{__name__}:Corners"
@@ -77,7 +77,9 @@ def test_boxes_and_scores_stand_beside_the_vectors(corpus, tmp_path):
         for name in store.columns:
             np.testing.assert_array_equal(store.column(name)[row], described.columns[name])
     assert len({len(store[row]) for row in range(len(store))}) == 2, "sets of several sizes"
-    np.testing.assert_array_equal(column_of(store, BOXES)("4"), store.column(BOXES)[store.rows(["4"])[0]])
+    box_N4 = store.column(BOXES)[store.rows(["4"])[0]]
+    np.testing.assert_array_equal(column_of(store, BOXES)("4", len(box_N4)), box_N4)
+    assert column_of(store, BOXES)("4", len(box_N4) + 1) is None, "of a model that reads fewer elements"
     videos = VideoSettings.plan(Corners(), VideoOptions(pool="concat"), batch=4)
     assert videos.dim == 2 * 2, "frames keep their vectors alone, of a square two corners"
 
