@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from places import ROOT
 
+pytestmark = pytest.mark.slow
+
 
 def run(name: str, *words: object, shared: Path, folder: Path) -> str:
     data = shared / "data"
@@ -23,7 +25,6 @@ def test_a_plain_loop_lowers_its_loss(shared, tmp_path):
     assert losses[-1] < losses[0]
 
 
-@pytest.mark.slow
 def test_a_sentence_transformer_is_trained_saved_and_loaded_by_its_own_class(shared, tmp_path):
     st = pytest.importorskip("sentence_transformers")
     run("sentence_pooling.py", tmp_path / "out", 2, shared=shared, folder=tmp_path)

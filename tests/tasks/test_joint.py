@@ -232,7 +232,7 @@ def test_each_task_becomes_a_run_of_its_own_in_mlflow_once(run, home, capsys):
         record = records[name]
         assert record.tags["mlflow.parentRunId"] == record.tags["joint"] == tracker.run_id
         assert (record.tags["task"], record.tags["dataset"]) == (of.task.partition("(")[0], "tiny")
-        assert f"together with other tasks, {run.task}" in record.tags["mlflow.note.content"]
+        assert f"jointly with other tasks, {run.task}" in record.tags["mlflow.note.content"]
         trained = polypool.load(record.run_id)
         metric = trained.adapter.primary.name
         assert trained.evaluate().metrics[metric] == pytest.approx(record.metrics[f"{of.protocol}/{metric}"])
