@@ -188,9 +188,9 @@ class Random(Lora):
     ("part", "broken"),
     [
         (Lora, []),
-        (Unmerged, ["what is merged computes the same, with the published names"]),
+        (Unmerged, ["a merged model gives the same output under the published names"]),
         (Unkept, ["it adds weights and freezes all others"]),
-        (Random, ["a new model is the published one"]),
+        (Random, ["an adapted model starts as the published one"]),
     ],
 )
 def test_the_check_of_adaptations_finds_what_is_broken(part, broken):
