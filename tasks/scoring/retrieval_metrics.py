@@ -59,13 +59,13 @@ class RetrievalSplit:
         """Return the ids of the captions, to match ratings.
 
         Raises:
-            InputError: the corpus has none.
+            InputError: the corpus has none, or an id twice.
         """
         ids = [id for item in self.corpus.items(self.name) for id in self.data.used(item.caption_ids)]
-        if len(ids) != len(self.pairs.owner_T):
+        if len({*ids}) != len(self.pairs.owner_T):
             raise InputError(
-                f"{self.corpus.folder}: its captions have no ids, by which {protocol.name} finds what is right; "
-                "ingest the corpus again, from Karpathy's JSON"
+                f"{self.corpus.folder}: its captions have no ids, or an id twice, and {protocol.name} finds right "
+                "answers by them; ingest the corpus again, from Karpathy's JSON"
             )
         return ids
 

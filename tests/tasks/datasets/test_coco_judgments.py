@@ -177,10 +177,14 @@ def test_a_split_without_ratings_and_captions_without_ids_are_refused(home, run)
         adapter.evaluate(adapter.model(), "test", "coco-5k-cxc")
     with pytest.raises(InputError, match=r"val split: sits_val\.csv"):
         adapter.evaluate(adapter.model(), "val", "small-cxc")
-    nameless = replace(run, data=replace(run.data, corpus="corpus"))
-    adapter = TASKS.build(nameless.task, nameless)
-    for right in ("cxc", "eccv"):
-        with pytest.raises(InputError, match=f"its captions have no ids, by which small-{right} finds"):
+    named = Corpus.open(home / "named")
+    items = [item for split in named.splits for item in named.items(split)]
+    twice = [replace(item, caption_ids=(item.caption_ids[0],) * len(item.captions)) for item in items]
+    write_corpus(home / "twice", twice, source={"made": "by a test"})
+    for right, corpus in (("cxc", "corpus"), ("eccv", "corpus"), ("eccv", "twice")):
+        unnamed = replace(run, data=replace(run.data, corpus=corpus))
+        adapter = TASKS.build(unnamed.task, unnamed)
+        with pytest.raises(InputError, match=f"no ids, or an id twice, and small-{right} finds"):
             adapter.evaluate(adapter.model(), "test", f"small-{right}")
 
 
