@@ -48,7 +48,7 @@ class OneSided(GPO):
 class BeforeMap(Aggregator):
     """GPO of the features as they are, before the linear map and the MLP that `regions` puts in front of it.
 
-    For `--visual stored`: what is pooled is standardised over the batch, and mapped by `regions`' layers.
+    For `--visual stored`: the pooled vector is standardised over the batch, then mapped by the layers of `regions`.
 
     Args:
         dim: width of the elements.

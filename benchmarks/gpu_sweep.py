@@ -1,7 +1,7 @@
 """`python -m benchmarks.gpu_sweep`: a tuned sweep of all aggregators of single vectors on one GPU, with MLflow.
 
 Each aggregator has six tuning trials and five seeds of `coco_mini_dinov2_minilm`, on random data of its size or on
-`--data CORPUS FEATURES TEXTS`. It prints rows a minute, and the scores beside those of a CPU for three aggregators. A
+`--data CORPUS FEATURES TEXTS`. It prints rows a minute, and the scores of three aggregators on the GPU and on a CPU. A
 row of more than one second gives exit code 1.
 """
 

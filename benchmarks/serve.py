@@ -79,7 +79,7 @@ def _serve(make: Callable[[TrainedModel], ASGIApp], settings: Run, parent: Conne
 
 @contextmanager
 def serving(make: Callable[[TrainedModel], ASGIApp], settings: Run) -> Iterator[int]:
-    """Serve a run with random weights from a process of its own; yield its port."""
+    """Serve a run with random weights from another process; yield its port."""
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe()
     process = context.Process(target=_serve, args=(make, settings, there), daemon=True)

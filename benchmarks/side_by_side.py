@@ -31,8 +31,8 @@ def compare(
     """Measure both sides in every round, so that other work on the machine affects both; print the ratio.
 
     Args:
-        name: what is measured, and against what.
-        ours, reference: return a number, given that of the round; the one that goes first alternates.
+        name: description of the measurement and its reference.
+        ours, reference: functions of the round's number that return a measurement; the first one alternates.
         rounds: how many.
         unit: of the numbers.
 

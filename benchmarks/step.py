@@ -35,7 +35,7 @@ FULL = {"images": 768, "regions": 36, "dim": 2048, "words": 11_000, "optim": {"b
 
 
 class AuthorsStep:
-    """Loss, gradients, clipping and AdamW, from the weights that a dual encoder has now, which stays as it is."""
+    """Loss, gradients, clipping and AdamW, from a copy of a dual encoder's weights."""
 
     def __init__(self, model: Any, optim: Optim) -> None:
         self.model, self.clip = copy.deepcopy(model).train(), optim.clip

@@ -83,7 +83,7 @@ def draw_inline(translator: HTML5Translator, node: nodes.math) -> None:
 
 
 def draw_block(translator: HTML5Translator, node: nodes.math_block) -> None:
-    """Write a formula on lines of its own."""
+    """Write a display formula."""
     translator.body.append(f'<div class="math">{_mathml(node.astext(), as_block=True)}</div>\n')
     raise nodes.SkipNode
 

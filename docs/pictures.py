@@ -1,7 +1,7 @@
 """`make pictures`: the site's pictures of pages and figures, drawn anew from runs of the demo.
 
 Runs and data are in build/pictures and stay there: delete the folder for new ones. Pages are drawn by Chromium through
-Playwright (`playwright install chromium`, or CHROMIUM for one that is there, with its flags in CHROMIUM_FLAGS).
+Playwright (`playwright install chromium`, or CHROMIUM for an installed one, with its flags in CHROMIUM_FLAGS).
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def main() -> None:
             page.wait_for_selector("text=gpo")
             for close in page.get_by_label("Close", exact=True).all():
                 close.click()
-            page.wait_for_timeout(1_000)  # until what was closed is gone
+            page.wait_for_timeout(1_000)  # until the closed boxes have disappeared
             page.screenshot(path=IMAGES / "runs.png")
 
 

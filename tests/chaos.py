@@ -1,9 +1,9 @@
-"""`make chaos`: faults at random times while the demo's three tasks train, each of which the run goes on from.
+"""`make chaos`: faults at random times while the demo's three tasks train; every run must recover.
 
 python tests/chaos.py --faults 20 --seed 0 --workers 2
 
 Exact is a run that ends with the weights and the losses of one that nothing disturbed, bit for bit, every number once.
-A run that was killed is gone on with by `train resume`; a worker of Ray that was killed is begun again by Ray.
+`train resume` resumes a killed run; Ray restarts a killed worker.
 """
 
 from __future__ import annotations

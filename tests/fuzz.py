@@ -217,7 +217,7 @@ def damaged(data: bytes, draw: random.Random) -> bytes:
 
 
 def outcome(folder: Path, action: str | Callable[[Path], None]) -> str:
-    """Run a case in a process of its own; return how it ended."""
+    """Run a case in another process; return its outcome."""
     if not (child := os.fork()):
         code = 70
         os.chdir(folder)

@@ -1,4 +1,4 @@
-"""A task to copy: change what a batch means, what is minimised and what is scored; CONTRIBUTING.md has the checklist.
+"""A task to copy: change the batch, the loss and the metrics; CONTRIBUTING.md has the checklist.
 
 This one looks at the features of an item and says which word stands at a place of its first caption.
 """

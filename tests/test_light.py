@@ -6,7 +6,7 @@ import re
 from places import ROOT
 from programs import begin, end
 
-# what torch itself requires is there, and nothing else that is installed
+# torch and its requirements, without other installed packages
 ALONE = """
 import sys
 from importlib.machinery import BuiltinImporter, FrozenImporter, PathFinder

@@ -15,7 +15,7 @@ TORCH = re.search(r"^TORCH := torch==(\S+)$", (ROOT / "Makefile").read_text(), r
 
 
 def pins(lock: str) -> dict[str, tuple[set[str], list[str]]]:
-    """Return the versions (those of several Pythons may differ) and the hashes of each package of a lock, by name."""
+    """Return the versions and hashes of each package of a lock, by name; versions may differ by Python."""
     lines = (ROOT / lock).read_text().replace("\\\n", " ").splitlines()
     found: dict[str, tuple[set[str], list[str]]] = {}
     for line in lines:
