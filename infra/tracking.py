@@ -79,6 +79,7 @@ Point = tuple[str, float, int, int]
 _SQLITE = "sqlite:///"
 _SCHEMES = ("http", "https", "sqlite", "postgresql", "mysql", "mssql", "databricks")
 _PATIENCE = 5  # seconds for a server to answer its first request
+_SHORT = threading.Lock()  # one thread at a time shortens the timeouts, which are variables of the process
 _DEFAULTS = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",  # its 7 take minutes; a `Log` sends again later
@@ -134,8 +135,8 @@ def connect(uri: str, *, create: bool = False, retries: int = 0) -> MlflowClient
         "MLFLOW_HTTP_REQUEST_MAX_RETRIES": str(retries),
         "MLFLOW_HTTP_REQUEST_TIMEOUT": str(_PATIENCE),
     }
-    before = {name: os.environ[name] for name in short}
-    with opening(uri, create=create), explained(uri), waiting(f"MLflow at {uri} to answer"):
+    with opening(uri, create=create), explained(uri), waiting(f"MLflow at {uri} to answer"), _SHORT:
+        before = {name: os.environ[name] for name in short}
         os.environ.update(short)
         try:
             client = MlflowClient(uri)
