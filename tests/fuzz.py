@@ -280,7 +280,7 @@ MEDIA = {
 
 
 def pixels(path: Path) -> np.ndarray | None:
-    """Return what is read of a picture or video; None where it is refused."""
+    """Return the pixels of a picture or video; None if it is refused."""
     if path.suffix in (".mp4", ".webm", ".avi"):
         try:
             return decoded(path, at_most=12)

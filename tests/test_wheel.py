@@ -47,7 +47,7 @@ def folder(tmp_path_factory) -> Path:
 
 
 def run(installed: Path, folder: Path, *words: str) -> str:
-    """Run Python in the user's folder with the unpacked wheel alone; return what it printed."""
+    """Run Python in the user's folder with the unpacked wheel alone; return its output."""
     own = {"PYTHONPATH": str(installed), "POLYPOOL_HOME": str(folder / "home"), "COLUMNS": "200"}
     code, printed, errors = end(begin(*words, folder=folder, env=os.environ | own))
     assert code == 0, printed[-2000:] + errors[-4000:]

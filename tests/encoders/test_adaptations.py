@@ -1,4 +1,4 @@
-"""Adaptations of published weights: what is trained, what a checkpoint holds, and what merging leaves."""
+"""Adaptations of published weights: trained weights, contents of checkpoints, and merging."""
 
 from __future__ import annotations
 

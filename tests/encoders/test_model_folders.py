@@ -16,7 +16,7 @@ from polypool.infra.errors import InputError
 
 @pytest.fixture
 def folder(towers, tmp_path, monkeypatch):
-    """A model in a folder of its own, with a home beside it and no hub."""
+    """A model in a folder, and a home, without the hub."""
     monkeypatch.setenv("POLYPOOL_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     return shutil.copytree(towers["dinov2"], tmp_path / "old" / "tiny")

@@ -13,7 +13,7 @@ from polypool.tasks.run import from_json, to_json, to_record
 
 @pytest.fixture
 def plugged(tmp_path, monkeypatch):
-    """A folder for installed packages; what is in it counts once this is called."""
+    """A folder for installed packages; calling it makes them visible."""
     monkeypatch.syspath_prepend(tmp_path)
 
     def install(**packages: str) -> None:

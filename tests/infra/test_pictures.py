@@ -206,7 +206,7 @@ def test_a_digest_finds_what_a_format_does_not(tmp_path):
 
 
 def by_the_formula(box_N4, score_N, *, most, least, threshold, overlap):
-    """Greedy suppression by loops, as it is defined, over boxes that all have an area."""
+    """Greedy suppression by loops over boxes with an area."""
     left = sorted(range(len(score_N)), key=lambda number: -score_N[number])
     kept = []
     while left and len(kept) < most:

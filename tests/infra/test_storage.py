@@ -1,4 +1,4 @@
-"""Paths and URLs: what they mean, folders of URLs that are copied once, and folders that are uploaded."""
+"""Parsing of paths and URLs, cached copies of URLs, and uploads."""
 
 from __future__ import annotations
 

@@ -142,7 +142,7 @@ def everything(path: Path) -> np.ndarray:
 
 @pytest.fixture
 def counting(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What is done, call by call: a frame decoded, or all of them counted from the first."""
+    """The calls of the decoder: a frame decoded, or all counted from the first."""
     done: list[str] = []
     check, counted = video._check, video._counted
 

@@ -63,7 +63,7 @@ class Shape:
 
     @property
     def true_R(self) -> np.ndarray:
-        """The true scores, of which the first is the best, and the last the baseline."""
+        """The true scores; the first is the best, the last the baseline."""
         place_R = np.arange(self.rows)
         return {
             "all equal": np.zeros(self.rows),
@@ -75,7 +75,7 @@ class Shape:
 
 @dataclass(frozen=True, kw_only=True)
 class Drawn:
-    """What a table of normal contributions says, which is drawn by its distribution instead of unit by unit.
+    """The statistics of a table of normal contributions, drawn by their distribution instead of unit by unit.
 
     Attributes:
         value_R: scores.
@@ -153,7 +153,7 @@ def _wishart(rng: np.random.Generator, covariance_RR: np.ndarray, df: int) -> np
 
 
 def in_set(shape: Shape, rng: np.random.Generator) -> dict[str, float]:
-    """Return what is found in one table."""
+    """Return the findings in one table."""
     drawn = draw(shape, rng)
     found, true_R = drawn.joint, shape.true_R[:-1] - shape.true_R[-1]
     best = with_best(found, draws=DRAWS)
@@ -227,7 +227,7 @@ class Tasks:
 
 
 def in_tasks(of: Tasks, rng: np.random.Generator) -> dict[str, float]:
-    """Return what is found in one draw of all tasks."""
+    """Return the findings in one draw of all tasks."""
     rows, common_R = of.shape.rows, of.shape.true_R
     deviation_R = of.between * np.exp(0.3 * rng.normal(size=rows))
     times_T = np.where((np.arange(of.tasks) == 0) & of.unequal, 2.0, 1.0)

@@ -1,4 +1,4 @@
-"""`patches` of vision models of several architectures, told apart by what they make of an image."""
+"""`patches` of vision models of several architectures, distinguished by the shape of their output."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ CPU = torch.device("cpu")
 
 
 class Clock:
-    """A clock that others move, and a probe that takes as long as it is told."""
+    """A clock set by tests, and a probe of a given duration."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, probes: list[float]) -> None:
         self.now, self.probes = 100.0, probes

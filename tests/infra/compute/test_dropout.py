@@ -11,7 +11,7 @@ from polypool.infra.compute.randomness import state_of, uniform
 def dropped(
     shape: tuple[int, ...], p: float = 0.3, *, first: int = 0, calls: int = 1, **draws: int
 ) -> Tensor:
-    """Return what the last of some dropouts leaves of ones, on a worker that has as many samples as there are rows."""
+    """Return the last of several dropouts of ones, on a worker with as many samples as rows."""
     of = {"seed": 0, "step": 5, "samples": shape[0]} | draws
     layer = Dropout(p)
     with drawn(Draws(first=first, **of)):

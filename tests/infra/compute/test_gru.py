@@ -23,7 +23,7 @@ both = pytest.mark.parametrize("computed", [OURS, TORCHS], indirect=True)
 
 
 def explicit(gru: GRU, x_BNE: Tensor, size_B: Tensor) -> tuple[Tensor, Tensor, nn.GRU]:
-    """The definition: torch's own GRU over each set by itself, in both directions."""
+    """The definition: torch's GRU over each set separately, in both directions."""
     whole = nn.GRU(x_BNE.shape[2], gru.hidden_size, bidirectional=gru.bidirectional).to(x_BNE.dtype)
     whole.load_state_dict(gru.state_dict())
     ways = 1 + gru.bidirectional

@@ -34,7 +34,7 @@ def words(service: str) -> list[str]:
 
 
 def options(service: str) -> dict[str, Any]:
-    """What the command of a service means to the program that it starts, which refuses flags that it does not know."""
+    """The commands of services parse in the programs that they start."""
     program, verb, *flags = words(service)
     return read(program, verb, flags)
 

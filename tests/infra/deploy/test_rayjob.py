@@ -1,4 +1,4 @@
-"""`infra/deploy/rayjob.yaml`, held against the fields that KubeRay documents and what they are to agree with."""
+"""`infra/deploy/rayjob.yaml`, compared with the fields that KubeRay documents and with other files."""
 
 from __future__ import annotations
 

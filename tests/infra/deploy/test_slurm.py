@@ -1,4 +1,4 @@
-"""`infra/deploy/slurm.sh` under a scheduler, a Ray and a Python that write down what they are asked for."""
+"""`infra/deploy/slurm.sh` under a scheduler, a Ray and a Python that record their arguments."""
 
 from __future__ import annotations
 

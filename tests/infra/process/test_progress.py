@@ -1,4 +1,4 @@
-"""Progress on a terminal, in a log, as JSON and not at all; and what is waited for."""
+"""Progress on a terminal, in a log, as JSON, and disabled; messages about waiting."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from stores import make_sets, write
 
 @pytest.fixture
 def sets() -> dict[str, np.ndarray]:
-    """What is in a small store, by id."""
+    """The sets of a small store, by id."""
     return make_sets()
 
 

@@ -19,7 +19,7 @@ class Refusal(Exception):
 
 
 class Recorder:
-    """Stands in for a Tracker: keeps what it is sent, answers only while it is `there`."""
+    """Stands in for a Tracker: stores its arguments, answers only while it is `there`."""
 
     def __init__(self) -> None:
         self.got: list[object] = []

@@ -56,7 +56,7 @@ def archive(home: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def elsewhere(tmp_path_factory) -> Path:
-    """The home of another machine, with a run of its own."""
+    """The home of another machine, with a run."""
     folder = tmp_path_factory.mktemp("elsewhere")
     record(folder, "gpo", 0)
     return folder

@@ -31,7 +31,7 @@ from polypool.tasks.scoring.metric_specs import RSUM
 
 
 def drawn(chart: Chart) -> tuple[list[Axes], Axes]:
-    """Return the panels of a chart's columns and that of its cost, laid out."""
+    """Return the panels of a chart's columns and its cost panel, laid out."""
     figure = new_figure(10.5, 3.0)
     panels = draw_chart(chart, figure)
     figure.draw_without_rendering()

@@ -28,7 +28,7 @@ ORIGIN = {
 
 
 def judged_groups() -> tuple[Group, ...]:
-    """Return three tables over two seeds, of which the first is judged, and runs that say what they came from."""
+    """Return three tables over two seeds, the first one judged, and runs with their sources."""
     runs = [replace(made, tags={**made.tags, **ORIGIN}) for made in three_tasks()]
     runs[0] = replace(runs[0], tags={**runs[0].tags, "git_commit": "2" * 40, "git_dirty": "true"})
     first, *others = blocks_of(*runs)

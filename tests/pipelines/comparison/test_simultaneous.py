@@ -25,7 +25,7 @@ from polypool.pipelines.comparison.statistics import (
 
 
 def scores(values, *, seeds=0.0, units=1.0, shared=0.0, df=math.inf) -> Joint:
-    """Return rows of given variances, of which those over units have a common part."""
+    """Return rows of given variances; variances over units share a common part."""
     rows = len(values)
     return Joint(
         labels=tuple("abcdefgh"[:rows]),

@@ -44,7 +44,7 @@ def difference(one: np.ndarray, other: np.ndarray, *, apart: bool = False) -> Es
 def normal(
     rng: np.random.Generator, seeds, units: int, *, over_seeds, left: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Draw two rows whose difference is TRUE; variances over seeds are in multiples of that of a mean over units."""
+    """Draw two rows whose difference is TRUE; variances over seeds are multiples of a unit mean's."""
     hard_n, better_n = 3 * rng.normal(size=units), TRUE + rng.normal(size=units)
     one, other = (
         np.sqrt(times / units) * rng.normal(size=(count, 1)) + np.sqrt(left) * rng.normal(size=(count, units))

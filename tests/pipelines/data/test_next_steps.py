@@ -1,4 +1,4 @@
-"""Commands after `ingest` and `extract`, which have the arguments of what was made."""
+"""Commands suggested after `ingest` and `extract`, with the arguments of the new corpus or store."""
 
 from __future__ import annotations
 

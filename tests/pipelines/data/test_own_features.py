@@ -1,4 +1,4 @@
-"""Features of one's own in every layout that people bring, ingested, trained on and searched."""
+"""User features in every supported layout: ingested, trained on and searched."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def rows(folder: Path, sets: Sets) -> str:
 
 
 def precomp(folder: Path, sets: Sets) -> str:
-    """Arrays of each split with files of ids beside them, one with rows and ids for each of five captions."""
+    """Arrays of each split with files of ids, one with rows and ids for each of five captions."""
     for name, each, ids in (("train", 5, IDS[:10]), ("test", 1, IDS[10:])):
         np.save(folder / f"{name}_ims.npy", np.repeat([sets[id] for id in ids], each, axis=0))
         (folder / f"{name}_ids.txt").write_text("\n".join(id for id in ids for _ in range(5)))

@@ -29,7 +29,7 @@ SIZES = [5, 3, 9, 5, 3, 5]
 def watched_of(
     spec: str | Aggregator, sizes: list[int] = SIZES, *, place: str = "visual.aggregator"
 ) -> Watched:
-    """Return what is seen of an aggregator that works on random sets."""
+    """Return the observations of an aggregator on random sets."""
     torch.manual_seed(0)
     module = (AGGREGATORS.build(spec, DIM) if isinstance(spec, str) else spec).eval()
     with_global = module.takes_global_feature and module.width not in (None, DIM)
@@ -115,7 +115,7 @@ def test_every_aggregator_is_drawn(name):
 
 
 def made(*embeddings: list[list[float]]) -> Watched:
-    """Return what is seen of an aggregator that made these embeddings."""
+    """Return the observations of an aggregator that made these embeddings."""
     seen = [Seen(size=3, vectors=torch.tensor(embedding)) for embedding in embeddings]
     return Watched("text.aggregator", AGGREGATORS.build(f"pie(k={len(embeddings[0])})", DIM), seen)
 

@@ -173,7 +173,7 @@ def alike_sets(number: int) -> list[torch.Tensor]:
 
 
 def pairs_found(adapter: ImageText) -> tuple[object, ...]:
-    """Return what a model that looks at every pair finds, and the record of its page."""
+    """Return the results of a model of pairs, and the record of its page."""
     sets, data = alike_sets(30 + 60), adapter.data("test")
     score = PairScores(Alike(), visual=sets[:30], text=sets[30:])
     found = find_examples(score, Made().queries, count=4)

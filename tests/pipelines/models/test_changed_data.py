@@ -53,7 +53,7 @@ def said(verb: str, *words: object, code: int = 0) -> str:
 
 @pytest.fixture(scope="module")
 def ingest(home, tmp_path_factory) -> Callable[..., None]:
-    """Writes the corpus anew, from the table as it is or turned."""
+    """Rewrites the corpus from its table, unchanged or transposed."""
     folder = tmp_path_factory.mktemp("pictures")
     for item in range(len(SPLITS)):
         (folder / f"{item}.png").write_bytes(b"never opened")

@@ -33,7 +33,7 @@ def files_of(model: MtebModel) -> list[Path]:
 
 
 def in_batches(column: str, items: list, size: int = 2) -> list[dict[str, list]]:
-    """Yield what a loader of mteb yields, with a column beside that says nothing."""
+    """Yield batches as mteb's loaders do, with an unused column."""
     return [
         {"id": [str(n) for n in range(start, start + size)], column: items[start : start + size]}
         for start in range(0, len(items), size)

@@ -1,4 +1,4 @@
-"""mteb's own runner on tasks of its own format, held in memory: what both define alike is the same number."""
+"""mteb's own runner on tasks of its own format, in memory: metrics with the same definition have the same value."""
 
 from collections import defaultdict
 from dataclasses import replace
@@ -79,7 +79,7 @@ def evaluated(model: MtebModel, cache: Any = None) -> list[dict[str, float]]:
 
 
 def distinct(run: Run, folder: Path) -> Run:
-    """Return a run on the same pictures, of which each has captions that no other has."""
+    """Return a run on the same pictures, each with unique captions."""
     from polypool.tasks.datasets.corpus import open_corpus
 
     corpus = open_corpus(run.data.corpus)

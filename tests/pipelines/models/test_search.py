@@ -1,4 +1,4 @@
-"""Trained models asked: by text, by file, by id; every kind of model, against the scores of its own split."""
+"""Searches by text, file and id with every kind of model, compared with the scores of its split."""
 
 import shutil
 from dataclasses import replace

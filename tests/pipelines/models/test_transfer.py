@@ -1,4 +1,4 @@
-"""Scores of runs on data that they were not trained on: what the model keeps, what is refused, what is recorded."""
+"""Scores of runs on other data: settings of the model, refusals, records."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -55,7 +55,7 @@ class Padded(Grid):
 
 
 class Halfway(Grid):
-    """Gives half of what it maps."""
+    """Maps half of its inputs."""
 
     def forward(self, x_BNF, mask_BN):
         return super().forward(x_BNF, mask_BN)
@@ -195,7 +195,7 @@ class Unnoted(Changed):
 
 
 class Inverted(Changed):
-    """A share of wrong words whose best value is that of right ones."""
+    """A share of wrong words, with the best value of right ones."""
 
     primary = Metric(name="word_recall", higher_is_better=False, best=100.0)
 
@@ -210,7 +210,7 @@ class Hungry(Task):
 
 
 class Flipped(Task):
-    """Its evaluation is that of other scores than those that it hands out."""
+    """Evaluates other scores than it returns."""
 
     def scorer(self, model, split):
         score = super().scorer(model, split)
@@ -221,7 +221,7 @@ class Flipped(Task):
 
 
 class Whole(Task):
-    """Its scores are those of the whole split, whatever is asked for."""
+    """Returns the scores of the whole split for every block."""
 
     def scorer(self, model, split):
         score = super().scorer(model, split)
@@ -229,7 +229,7 @@ class Whole(Task):
 
 
 class Unnamed(Task, Searchable):
-    """Declares what it does not have."""
+    """Declares a missing ability."""
 
     def text_inputs(self, texts):
         return Captions(texts, ())

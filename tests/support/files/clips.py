@@ -231,7 +231,7 @@ class Uneven(Backbone):
 
 
 class Loose:
-    """What a backbone has, without saying that it is one."""
+    """The methods of a backbone, without its base class."""
 
     dim, describe = 4, Whole.describe
 

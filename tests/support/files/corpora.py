@@ -138,7 +138,7 @@ def make_questions(
 ) -> Run:
     """Write a corpus of questions about images that show two nouns, as `make_corpus` does, and return a run on it.
 
-    Each image is asked which noun is beside the other, how many things there are, and whether a noun is there; nine of
+    Each image has three questions: the other noun, the number of things, and whether a noun is shown; nine of
     ten people agree. `test-dev` has the questions of so many images, without answers.
     """
     splits = ["train"] * train + ["val"] * val + ["test"] * test + ["test-dev"] * unanswered

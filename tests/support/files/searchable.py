@@ -80,7 +80,7 @@ def with_clips(folder: Path) -> Run:
 
 
 def with_texts(run: Run, folder: Path, backbone: str, *, dtype: str = "float16", width: int = 16) -> Run:
-    """Return a run whose texts are stored, those of all its splits."""
+    """Return a run with stored texts of all its splits."""
     built, corpus = build_backbone(backbone), open_corpus(absolute(run.data.corpus, home))
     by_id = {text.id: text for split in corpus.splits for text in texts_of(corpus, split, limit=None)}
     with StoreWriter(folder, dim=built.dim, dtype=dtype, source={"extractor": built.describe()}) as writer:
@@ -103,7 +103,7 @@ class Served:
     """A page and an API in this process.
 
     Attributes:
-        search: what is searched.
+        search: the searched split.
         port: where it listens.
     """
 

@@ -54,7 +54,7 @@ def write(
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """Return the bytes of every file, but for what a writer that was killed held."""
+    """Return the bytes of every file, except the locks of a killed writer."""
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.name != ".lock"}
 
 

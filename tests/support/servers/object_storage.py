@@ -19,7 +19,7 @@ class Fault:
     """Spoils some answers.
 
     Args:
-        spoil: gets the body, and returns what is sent of it; None for a status 503 instead.
+        spoil: maps a body to the sent one; None for a status 503 instead.
         key: the end of the keys that are meant.
         method: of the requests.
         times: how many are spoilt.
@@ -80,7 +80,7 @@ class Server:
 
 @dataclass
 class Bucket:
-    """A bucket of its own for a test."""
+    """A separate bucket for a test."""
 
     server: Server
     name: str

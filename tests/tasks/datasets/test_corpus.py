@@ -1,4 +1,4 @@
-"""Corpora of captions and of questions: what is written, left out, flagged and refused."""
+"""Corpora of captions and of questions: written, skipped, flagged and refused rows."""
 
 import hashlib
 import json

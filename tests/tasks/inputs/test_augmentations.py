@@ -129,7 +129,7 @@ def picture(tmp_path_factory):
 
 
 def drawn(data, *, seed: int = 0, epochs: range = range(EPOCHS)) -> dict[str, np.ndarray]:
-    """Return what was drawn for each sample of some epochs: `visual`, `cells` and `words`, each `(S, parts)`."""
+    """Return the draws of each sample of some epochs: `visual`, `cells` and `words`, each `(S, parts)`."""
     batches = [data.batch(np.arange(ITEMS), seed=seed, epoch=epoch) for epoch in epochs]
     said = [[[n in row for n in NUMBERS] for row in batch["text"].tolist()] for batch in batches]
     return {

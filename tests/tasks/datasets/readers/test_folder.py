@@ -9,7 +9,7 @@ from polypool.tasks.datasets.readers.folders import files_below
 
 
 def picture(path: Path, *lines: str) -> None:
-    """Write a picture and, where there are lines, the text beside it."""
+    """Write a picture, and a text file if there are lines."""
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.new("RGB", (2, 2), (len(path.stem), 5, 9)).save(path)
     if lines:

@@ -19,7 +19,7 @@ def write_split(
     rows: str = "once",
     ids: str = "once",
 ) -> np.ndarray:
-    """Write the three files of a split; `rows` and `ids` are there once an image, or for each caption."""
+    """Write the three files of a split; `rows` and `ids` are per image or per caption."""
     folder.mkdir(exist_ok=True)
     features = RANDOM.standard_normal((images, 4, 8)).astype(np.float32)
     np.save(folder / f"{name}_ims.npy", np.repeat(features, each, axis=0) if rows == "each" else features)

@@ -137,7 +137,7 @@ def of(corpus: QuestionCorpus) -> dict[str, list[str]]:
 def skipped(
     folder: Path, questions: list[Any], annotations: list[Any]
 ) -> tuple[str, QuestionCorpus, list[tuple[str, str]]]:
-    """Ingest entries; return what was said, the corpus, and what was left out and why."""
+    """Ingest entries; return the output, the corpus, and the skipped entries with reasons."""
     files = [
         write(folder, "val2014", "questions", questions, name="questions.json"),
         write(folder, "val2014", "annotations", annotations, name="annotations.json"),
