@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tyro
 
 from polypool.infra.errors import LACKING, AbsentError, InputError
-from polypool.infra.paths import keep_out_of_jobs
+from polypool.infra.paths import absolute, here, home, keep_out_of_jobs
 from polypool.infra.process.output import Step, print_next
-from polypool.infra.registry import READERS
+from polypool.infra.registry import READERS, RECIPES
 from polypool.infra.spec import trust_specs
 from polypool.infra.storage import Url, place
 from polypool.infra.store import FeatureStore
 from polypool.infra.store.findings import SKIPPED, USUAL, WARNINGS, Tolerance, describe
 from polypool.infra.store.manifest import Manifest
 from polypool.infra.store.unfinished import describe_unfinished
+from polypool.pipelines.recipes.published import papers
 from polypool.tasks.datasets import FeatureReader, Reader
 from polypool.tasks.datasets.corpus import (
     Corpus,
@@ -34,6 +36,7 @@ from polypool.tasks.datasets.readers.folders import VIDEOS, VideoReader
 from polypool.tasks.datasets.readers.scan import open_scan, write_scan
 from polypool.tasks.datasets.splits import SCAN, Published, compare_counts
 from polypool.tasks.questions.accuracy import VQA_RULE, protocol_for
+from polypool.tasks.run import Run, files
 
 DType = Literal["float16", "float32"]
 _TOLERANCE_HELP = {"tolerance": "limits on skipped rows and warnings."}
@@ -331,12 +334,27 @@ def after_extraction(
 
 
 def _training(corpus: Corpus | QuestionCorpus, folder: str, features: str) -> Step:
-    """Return the command that trains on a corpus and a store."""
+    """Return the command that trains on a corpus and a store: a published recipe of these folders, or a general one."""
+    if "test" in corpus.splits and (name := _recipe_of(folder, features)):
+        return "train a recipe on it", ("train", name)
     recipe = "video_text" if _of_videos(corpus) else "image_text"
     if isinstance(corpus, QuestionCorpus):
         recipe = "vqa"
     words = ("train", recipe, "--corpus", folder, "--features", features, "--aggregator", "gpo")
     return "train a model", words if "test" in corpus.splits else (*words, "--no-test")
+
+
+def _recipe_of(corpus: str, features: str) -> str:
+    """Return the first published recipe of GPO on these folders whose other files exist; empty if none."""
+    folders = {absolute(place, here) for place in (corpus, features)}
+    rows = chain.from_iterable(table.rows for tables in papers().values() for table in tables)
+    for name in dict.fromkeys(row.recipe for row in rows if row.recipe):
+        run = RECIPES.get(name)()
+        if isinstance(run, Run) and run.aggregator == "gpo":
+            needed = {absolute(path, home) for path in files(run)}
+            if folders <= needed and all(isinstance(at, Url) or at.exists() for at in needed - folders):
+                return name
+    return ""
 
 
 def _of_videos(corpus: Corpus | QuestionCorpus) -> bool:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from annotations import msrvtt_sentence, msrvtt_video, write_msrvtt
+from annotations import karpathy_entry, msrvtt_sentence, msrvtt_video, write_karpathy, write_msrvtt
 from stores import flip
 from verbs import ingested, refused
 
@@ -118,7 +118,19 @@ def test_verify_good_and_bad(tmp_path):
     refused(f"error: {shard}: its ids, offsets or checks changed", "verify", "--store", tmp_path / "out")
 
 
-def test_a_corpus_of_a_video_reader_is_of_videos_without_files_too(tmp_path):
-    videos = [msrvtt_video(n, split) for n, split in enumerate(("train", "train", "validate", "test"))]
-    path = write_msrvtt(tmp_path / "a.json", videos, [msrvtt_sentence(n, n) for n in range(4)])
-    assert "train video_text --corpus" in ingested("msrvtt", "--json", path, "--out", tmp_path / "clips")
+def test_the_next_command_is_the_recipe_of_the_folders(tmp_path, monkeypatch):
+    """COCO's JSON and features, MSR-VTT's JSON, without a picture or video, in the folders of the recipes."""
+    monkeypatch.setenv("POLYPOOL_HOME", str(tmp_path))
+    data, splits = tmp_path / "data", ["train"] * 4 + ["val"] * 2 + ["test"] * 2
+    json_file = write_karpathy(tmp_path, [karpathy_entry(n, split=of) for n, of in enumerate(splits)])
+    out = ingested("karpathy", "--json", json_file, "--out", data / "coco")
+    assert "8 items (train 4, val 2, test 2)" in out
+    assert "polypool ingest hdf5 --file " in out
+    features = arrays(tmp_path / "in", [str(1000 + n) for n in range(8)])
+    to = ("--corpus", data / "coco", "--out")
+    assert "train coco_region_bigru " in ingested("arrays", "--dir", features, *to, data / "coco" / "regions")
+    assert "train image_text --corpus" in ingested("arrays", "--dir", features, *to, data / "coco" / "mine")
+    of = {"train": "train", "val": "validate", "test": "test"}
+    videos = [msrvtt_video(n, of[split]) for n, split in enumerate(splits)]
+    path = write_msrvtt(tmp_path / "a.json", videos, [msrvtt_sentence(n, n) for n in range(8)])
+    assert "train video_text --corpus" in ingested("msrvtt", "--json", path, "--out", data / "clips")
