@@ -197,7 +197,8 @@ def _last(tracker: Tracker, at: Url | None) -> str | None:
         if (last := last_whole(at or folder)) is not None:
             return last
         metrics = tracker.metrics()
-        if not metrics or ((folder / LOG_FOLDER).is_dir() and "epoch" not in metrics):
+        # an epoch is logged before its checkpoint is written in the background
+        if not metrics or ((folder / LOG_FOLDER).is_dir() and metrics.get("epoch", 0) < 2):
             return None
         what = f"no checkpoint in {at or folder}"
     except DamagedError as error:

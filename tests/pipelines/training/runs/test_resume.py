@@ -5,6 +5,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -102,6 +103,16 @@ def test_what_has_trained_does_not_begin_anew_under_its_old_id(lose, message, be
     assert (begun.status(), begun.tag("sweep")) == ("KILLED", "")
     assert folder.exists() == there
     assert not (folder / NAME).exists()
+
+
+@pytest.mark.parametrize(("epoch", "again"), [(1, True), (2, False)])
+def test_a_run_killed_between_its_first_epoch_and_the_checkpoint_starts_over(epoch, again, begun, home):
+    (run_folder(home, begun.run_id) / "log").mkdir(parents=True)
+    begun.log({"train/loss": 1.0, "epoch": epoch}, step=1)
+    begun.finish("KILLED")
+    with nullcontext() if again else pytest.raises(InputError, match="no checkpoint in"):
+        resume(begun.run_id)
+    assert begun.status() == ("FINISHED" if again else "KILLED")
 
 
 def test_what_ended_before_its_first_checkpoint_begins_again(begun, home):
