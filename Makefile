@@ -113,7 +113,7 @@ bench-quick: $(READY)
 gpu: $(READY)
 	@$(BIN)/python -m benchmarks.gpu
 
-# a tuned sweep of all aggregators on one GPU, with MLflow, in ten minutes; ends as `make gpu` does
+# a tuned sweep of all aggregators on one GPU, with MLflow; ends as `make gpu` does
 gpu-sweep: $(READY)
 	@$(BIN)/python -m benchmarks.gpu_sweep
 

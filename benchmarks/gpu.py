@@ -156,7 +156,8 @@ def of_run(settings: Run, device: torch.device) -> Callable[[int], float]:
         started = time.perf_counter()
         for _, batch in load(trainer.data, trainer.order, trainer.progress.samples, device):
             trainer.train_step(batch)
-        on_device({"x": torch.zeros(1, device=device)}, torch.device("cpu"))  # wait for the device
+        if device.type == "cuda":
+            torch.cuda.synchronize()
         return 1e3 * (time.perf_counter() - started) / trainer.order.epoch_steps
 
     for number in range(3):  # eager steps of each shape, then captures

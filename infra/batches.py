@@ -111,7 +111,7 @@ def load(
 
 
 def arriving(batches: Iterable[tuple[T, Batch]], device: torch.device) -> Iterator[tuple[T, Batch]]:
-    """Yield batches on the device, each with what belongs to it; for a GPU, a thread makes the next ones."""
+    """Yield labelled batches on the device; for a GPU, a thread makes the next ones."""
     if device.type == "cpu":
         return iter(batches)
     return _ahead(itertools.repeat(partial(next, iter(batches), None)), device, threads=1)

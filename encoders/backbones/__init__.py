@@ -62,7 +62,7 @@ class Backbone(ABC):
         """Return all settings that determine the features, as JSON values; `backbone` is the registered name."""
 
     def prepare(self, image: Image.Image) -> Any:
-        """Return an image as `__call__` takes it, too; `extract` prepares images in parallel threads."""
+        """Preprocess an image, in parallel threads of `extract`; `__call__` accepts images and results of this."""
         return image
 
     @abstractmethod

@@ -1068,7 +1068,7 @@ def train_trial(
     finally:
         gc.collect()  # the model may be in a cycle, and another trial comes
         if not gc.get_freeze_count():
-            gc.freeze()  # later collections pass over the imported libraries, a third of a second each
+            gc.freeze()  # later collections skip the imported libraries
 
 
 def _last_line(error: str) -> str:
