@@ -33,12 +33,14 @@ class SweepOptions:
         recipes: recipes, see `polypool train --list`.
         aggregators: aggregators of both modalities, or of the visual one if there are text aggregators.
         text_aggregators: aggregators of the text, each combined with each of the others.
-        seeds: number of seeds: 0, 1, ...
+        seeds: number of seeds of each run.
+        first_seed: the first of them.
         choose: settings to tune with their candidate values: for all aggregators, such as `optim.lr=1e-3,2e-3` and
             `aggregator.lr=0.1,1` (a learning rate factor for the aggregators' weights), or for one, such as
             `kmax.k=1,2,5`.
         budget: tuning trials per aggregator, a stratified sample of its search space.
-        sample: seed of these samples.
+        trial_seeds: seeds of each tuning trial, which is scored by their mean.
+        sample: seed of these samples, and of the seeds of their trials.
         experiment: MLflow experiment of the runs, which is searched for finished ones.
         concurrent: maximum number of parallel trials, which share GPUs if there are fewer; 1 needs no Ray; 0 for as
             many as the cluster has cores and GPUs for, by the runs' `cpus` and `workers`.
@@ -54,8 +56,10 @@ class SweepOptions:
         tuple[str, ...], tyro.conf.arg(help_behavior_hint="(default: those above)")
     ] = ()
     seeds: int = 1
+    first_seed: int = 0
     choose: Annotated[tuple[str, ...], NO_DEFAULT] = ()
     budget: Annotated[int, tyro.conf.arg(help_behavior_hint="(with --choose)")] = 0
+    trial_seeds: Annotated[int, tyro.conf.arg(help_behavior_hint="(with --choose; default: 1)")] = 1
     sample: int = 0
     experiment: str = "polypool"
     concurrent: int = 0
@@ -64,8 +68,8 @@ class SweepOptions:
     dry_run: bool = False
 
 
-_PARAMS = ("recipes", "aggregators", "text_aggregators", "seeds", "early_stop")
-_TUNED = ("choose", "budget", "sample")
+_PARAMS = ("recipes", "aggregators", "text_aggregators", "seeds", "first_seed", "early_stop")
+_TUNED = ("choose", "budget", "trial_seeds", "sample")
 """Options that are parameters of the sweep's run, and further ones of a tuned sweep's."""
 
 
@@ -108,6 +112,7 @@ def sweep(options: SweepOptions, *, flags: Sequence[str] = (), words: Sequence[s
         options.aggregators,
         text_aggregators=options.text_aggregators,
         seeds=options.seeds,
+        first_seed=options.first_seed,
         experiment=options.experiment,
         flags=flags,
         early_stop=options.early_stop,
@@ -120,6 +125,7 @@ def sweep(options: SweepOptions, *, flags: Sequence[str] = (), words: Sequence[s
             text_aggregators=bool(options.text_aggregators),
             budget=options.budget,
             sample=options.sample,
+            trial_seeds=options.trial_seeds,
         )
     if options.dry_run:
         words = [word for word in words if word not in ("--dry-run", "--dry_run")]

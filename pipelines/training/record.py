@@ -161,6 +161,7 @@ class Tuned:
     Attributes:
         aggregator: its spec without the tuned options, and the text's.
         budget: trials per aggregator.
+        trial_seeds: seeds of each trial, over which its score is averaged.
         space: candidate values by setting, for all aggregators.
         own: candidate values by option of this aggregator.
         early_stop: whether the worse half of an aggregator's trials was stopped early.
@@ -177,6 +178,7 @@ class Tuned:
     chosen: tuple[tuple[str, str], ...]
     sweep: str
     seed: int | None = None
+    trial_seeds: int = 1
 
     @property
     def identity(self) -> tuple[str, ...]:
@@ -194,7 +196,8 @@ class Tuned:
         stopped = ", the worse half stopped early" if self.early_stop else ""
         over = f" over {listed(self.space)}" if self.space else ""
         drawn = f", sample {self.seed}" if self.seed is not None else ""
-        return f"tuned by {self.budget} trial{'s' * (self.budget > 1)} each{over}{drawn}{stopped}"
+        seeds = f" of {self.trial_seeds} seeds" if self.trial_seeds > 1 else ""
+        return f"tuned by {self.budget} trial{'s' * (self.budget > 1)}{seeds} each{over}{drawn}{stopped}"
 
     @property
     def settings(self) -> tuple[str, ...]:

@@ -29,6 +29,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import pandas as pd
 
 from polypool.aggregators.aggregator import Aggregator
@@ -118,7 +119,7 @@ STOPPED = "stopped"
 ERROR = "error.txt"
 """The artifact of a failed run with the whole error."""
 SEED = 1000
-"""Seed of tuning trials; the final runs have the seeds 0, 1, ..."""
+"""First seed of the tuning trials of sample 0; those of sample 1 begin at 1100, and so on."""
 OWN = {
     "--aggregator": "--aggregators",
     "--text-aggregator": "--text-aggregators",
@@ -130,6 +131,7 @@ _KEYS = ("task", "dataset", "recipe", "aggregator", "text_aggregator", "model", 
 _JOB = ("ray", "job", "submit", "--working-dir", ".", "--", "python", "-m", "polypool")
 _ENDING = 60.0  # seconds to wait for a stopped trial's process
 _OPTIM = "optim."
+_TRIAL_SEEDS = 100  # at most, and the step between samples
 
 # --- trials
 
@@ -273,6 +275,7 @@ def make_plan(
     *,
     text_aggregators: Sequence[str] = (),
     seeds: int = 1,
+    first_seed: int = 0,
     experiment: str = "polypool",
     flags: Sequence[str] = (),
     early_stop: bool = False,
@@ -283,7 +286,8 @@ def make_plan(
         recipes: names of recipes of one run each.
         aggregators: specs, of the visual side alone where there are text aggregators.
         text_aggregators: specs of the text side; if none, the recipe's own, else the visual one.
-        seeds: their number, from 0.
+        seeds: their number.
+        first_seed: the first of them.
         experiment: of MLflow.
         flags: settings of every run, as of `polypool train`: `["--optim.epochs", "2"]`.
         early_stop: whether poor trials are to be stopped, which needs two epochs.
@@ -301,6 +305,8 @@ def make_plan(
             wrong.append(f"{option} names nothing; give at least one")
     if not 1 <= seeds <= MOST_REPEATED:
         wrong.append(f"--seeds must be from 1 to {MOST_REPEATED:,}, not {seeds}")
+    if first_seed < 0:
+        wrong.append(f"--first-seed must be at least 0, not {first_seed}")
     runs: list[Run] = []
     for name in dict.fromkeys(recipes):
         with _noting(wrong):
@@ -321,7 +327,9 @@ def make_plan(
     trials = [
         Trial(run=replace(run, aggregator=v, text_aggregator="" if t == v else t, seed=seed))
         for run in runs
-        for v, t, seed in itertools.product(visual, text or [run.text_aggregator], range(seeds))
+        for v, t, seed in itertools.product(
+            visual, text or [run.text_aggregator], range(first_seed, first_seed + seeds)
+        )
     ]
     return Plan(
         trials=tuple(trials),
@@ -706,20 +714,23 @@ class Tuning:
     """The tuning trials of a sweep.
 
     Attributes:
-        plan: the trials of all recipes and aggregators, each with `Trial.tunes`, the one nearest to the recipe first.
+        plan: the trials of all recipes and aggregators, each with `Trial.tunes`: `trial_seeds` in a row for each point,
+            the point nearest to the recipe first.
         space: of their settings.
-        budget: maximum number of trials per aggregator.
+        budget: maximum number of points per aggregator.
+        trial_seeds: number of seeds of each point.
         sample: seed of the sample of each aggregator's space.
         sizes: numbers of points of the spaces, by recipe and aggregator.
-        seeds: number of final runs per aggregator, with the seeds 0, 1, ...
+        seeds: seeds of the final runs of each aggregator.
     """
 
     plan: Plan
     space: Space
     budget: int
+    trial_seeds: int
     sample: int
     sizes: Mapping[tuple[str, str], int]
-    seeds: int
+    seeds: Sequence[int]
 
     @property
     def notes(self) -> list[str]:
@@ -743,6 +754,7 @@ class Tuning:
         return Tuned(
             aggregator=trial.tunes,
             budget=self.budget,
+            trial_seeds=self.trial_seeds,
             space=_as_text(self.space.shared),
             own=_as_text(self.space.own_of(trial.run)),
             early_stop=self.plan.early_stop,
@@ -759,6 +771,7 @@ def make_tuning(
     text_aggregators: bool,
     budget: int,
     sample: int,
+    trial_seeds: int = 1,
 ) -> Tuning:
     """Return the tuning trials of a sweep, after building a model for each value that may change it.
 
@@ -766,8 +779,9 @@ def make_tuning(
         plan: the same sweep without tuning.
         settings: `SETTING=VALUE,VALUE` texts, which span the space.
         text_aggregators: whether the text's aggregators are swept, too.
-        budget: trials per aggregator and recipe.
+        budget: points per aggregator and recipe.
         sample: seed of the sample of each aggregator's space.
+        trial_seeds: seeds of each point, at most 100.
 
     Raises:
         InputError: unusable arguments.
@@ -775,7 +789,11 @@ def make_tuning(
     """
     if budget < 1:
         raise InputError(f"--choose needs --budget, the trials of each aggregator: at least 1, not {budget}")
-    runs = [trial.run for trial in plan.trials if trial.run.seed == 0]
+    if not 1 <= trial_seeds <= _TRIAL_SEEDS:
+        raise InputError(f"--trial-seeds must be from 1 to {_TRIAL_SEEDS}, not {trial_seeds}")
+    seeds = [*dict.fromkeys(trial.run.seed for trial in plan.trials)]
+    first_seed = SEED + _TRIAL_SEEDS * sample
+    runs = [trial.run for trial in plan.trials if trial.run.seed == seeds[0]]
     space = read_space(
         settings,
         aggregators=[run.aggregator for run in runs],
@@ -806,17 +824,19 @@ def make_tuning(
                     adapter_of(at)
                 checked |= parts
         tried += [
-            Trial(run=replace(made[point], seed=SEED, test=False), tunes=tunes, chosen=texts[point])
+            Trial(run=replace(made[point], seed=seed, test=False), tunes=tunes, chosen=texts[point])
             for point in points
+            for seed in range(first_seed, first_seed + trial_seeds)
         ]
     _refuse(wrong)
     return Tuning(
         plan=replace(plan, trials=tuple(tried)),
         space=space,
         budget=budget,
+        trial_seeds=trial_seeds,
         sample=sample,
         sizes=sizes,
-        seeds=len({trial.run.seed for trial in plan.trials}),
+        seeds=seeds,
     )
 
 
@@ -831,36 +851,43 @@ def aggregator_prefixes(adapter: TaskAdapter) -> tuple[str, ...]:
     return tuple(name for name in found if any(weight.startswith(f"{name}.") for weight in weights))
 
 
-def choose(plan: Plan, table: pd.DataFrame, *, sizes: Mapping[tuple[str, str], int]) -> pd.DataFrame:
-    """Return the best trial of each recipe and aggregator, the first of equal ones, in a row.
+def choose(
+    plan: Plan, table: pd.DataFrame, *, sizes: Mapping[tuple[str, str], int], seeds: int = 1
+) -> pd.DataFrame:
+    """Return the best point of each recipe and aggregator by the mean of its seeds, the first of equal ones, in a row.
 
     Args:
         plan: of the trials.
         table: from `outcomes`.
         sizes: as in `Tuning`.
+        seeds: trials of each point.
 
     Returns:
         Columns `recipe`; `aggregator`, without the tuned options; `metric` on `val`; `space`, its number of points;
-        `trials` and how many of them are `whole`; `default`, the score of the first trial, which is nearest to the
-        recipe's settings; `best`, NaN if no trial is complete, `chosen`, its settings, and `run_id`; `trial`, its
-        position in the plan, or -1.
+        `trials`, the tried points, and for how many the trials of all seeds are `whole`; `default`, the mean of the
+        first one, which is nearest to the recipe's settings; `best`, NaN if no point is complete, `chosen`, its
+        settings, and `run_id` of its first seed; `trial`, the position of that in the plan, or -1.
     """
     rows = []
     for (recipe, aggregator), size in sizes.items():
-        group = table[(table["recipe"] == recipe) & (table["tunes"] == aggregator)]
-        score = group["score"][group["whole"]].dropna()
-        at = int(score.idxmax()) if len(score) else -1
+        own_N = ((table["recipe"] == recipe) & (table["tunes"] == aggregator)).to_numpy().nonzero()[0]
+        group = table.iloc[own_N]
+        score_P = group["score"].where(group["whole"]).to_numpy().reshape(-1, seeds).mean(1)
+        best_P = group["best"].to_numpy().reshape(-1, seeds).mean(1)
+        whole = int(np.isfinite(score_P).sum())
+        point = int(np.nanargmax(score_P)) if whole else -1
+        at = int(own_N[point * seeds]) if whole else -1
         row = {
             "recipe": recipe,
             "aggregator": aggregator,
             "metric": plan.metrics[recipe].name,
             "space": size,
-            "trials": len(group),
-            "whole": len(score),
-            "default": group["best"].iloc[0],
-            "best": group["best"].get(at, math.nan),
-            "chosen": text_of(plan.trials[at].chosen) if at >= 0 else "",
-            "run_id": group["run_id"].get(at, ""),
+            "trials": len(score_P),
+            "whole": whole,
+            "default": best_P[0],
+            "best": best_P[point] if whole else math.nan,
+            "chosen": text_of(plan.trials[at].chosen) if whole else "",
+            "run_id": table["run_id"].iloc[at] if whole else "",
             "trial": at,
         }
         rows.append(row)
@@ -1150,7 +1177,12 @@ def sweep(
                 if parent:
                     space = {"shared": tuning.space.shared, "own": tuning.space.own}
                     chosen = choices.drop(columns="trial").astype(object).where(choices.notna(), None)
-                    about = {"budget": tuning.budget, "sample": tuning.sample, **space}
+                    about = {
+                        "budget": tuning.budget,
+                        "trial_seeds": tuning.trial_seeds,
+                        "sample": tuning.sample,
+                        **space,
+                    }
                     parent.json(TUNING, {**about, "chosen": chosen.to_dict("records")})
         if parent:
             conclude(parent, plan, ends, first=as_markdown(shown) if shown else "")
@@ -1173,7 +1205,7 @@ def final_plan(
         ends: the trained ones with their outcomes.
         sweep: run id of the sweep.
     """
-    choices = choose(first, outcomes(first, ends), sizes=tuning.sizes)
+    choices = choose(first, outcomes(first, ends), sizes=tuning.sizes, seeds=tuning.trial_seeds)
     best = [first.trials[at] for at in choices["trial"] if at >= 0]
     trials = [
         Trial(
@@ -1183,7 +1215,7 @@ def final_plan(
             tuned=tuning.tuned(trial, sweep=sweep),
         )
         for trial in best
-        for seed in range(tuning.seeds)
+        for seed in tuning.seeds
     ]
     final = replace(first, trials=tuple(trials), early_stop=False)
     return matched(final, records_of(first.experiment)), choices
@@ -1208,7 +1240,7 @@ def preview(
         return text
     lines = [tuning.words, *tuning.notes, "", "tuning trials, scored on val only:", text, ""]
     if first.to_do:
-        final_runs = len(tuning.sizes) * tuning.seeds
+        final_runs = len(tuning.sizes) * len(tuning.seeds)
         return "\n".join(
             [*lines, f"then {final_runs} runs with the best settings, not included in this time"]
         )
@@ -1260,7 +1292,9 @@ def open_parent(
         json.dumps({name: x for name, x in to_json(run).items() if name not in WITHOUT_EFFECT})
         for run in runs
     )
-    tuned = [str(params[name]) for name in ("budget", "sample", "seeds") if params.get("choose")]
+    tuned = [
+        str(params[name]) for name in ("budget", "trial_seeds", "sample", "seeds") if params.get("choose")
+    ]
     named = hashlib.sha256(json.dumps([trials, plan.early_stop, *tuned]).encode()).hexdigest()
     same = [of for of in records if of.tags.get("kind") == KIND and of.tags.get(PLAN) == named]
     if same and (to_do or same[0].status != "FINISHED"):

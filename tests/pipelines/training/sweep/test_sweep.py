@@ -153,7 +153,13 @@ def test_a_sweep_records_its_plan_its_runs_and_the_best(tiny):
     assert command(*words, "mean", "max") == 0
     (parent,), found = sweeps(tiny, "parents"), trained(tiny, "parents")
     assert (parent.status, parent.name) == ("FINISHED", "sweep of tiny, 2 trials")
-    plan = {"recipes": ["tiny"], "aggregators": ["mean", "max"], "text_aggregators": [], "seeds": 1}
+    plan = {
+        "recipes": ["tiny"],
+        "aggregators": ["mean", "max"],
+        "text_aggregators": [],
+        "seeds": 1,
+        "first_seed": 0,
+    }
     plan |= {"early_stop": False, "flags": [*flags], "trials": 2}
     assert {name: json.loads(value.lower()) for name, value in parent.params.items()} == plan
     mine = [found["mean/mean"], found["max/max"]]

@@ -23,9 +23,13 @@ FAILING = "failing_aggregator:Failing"
 CHOICES = ("optim.lr=1e-4,1e-2", "aggregator.lr=0.1,1")
 
 
-def tuning(*aggregators: str, settings=CHOICES, budget: int = 3, seeds: int = 1, **more) -> Tuning:
-    plan = make_plan(["tiny"], aggregators, seeds=seeds, flags=FLAGS, **more)
-    return make_tuning(plan, settings, text_aggregators=bool(more), budget=budget, sample=0)
+def tuning(
+    *aggregators: str, settings=CHOICES, budget: int = 3, sample: int = 0, trial_seeds: int = 1
+) -> Tuning:
+    plan = make_plan(["tiny"], aggregators, flags=FLAGS)
+    return make_tuning(
+        plan, settings, text_aggregators=False, budget=budget, sample=sample, trial_seeds=trial_seeds
+    )
 
 
 def swept(*aggregators: str, choose=CHOICES, budget: int = 2, **more) -> bool:
@@ -61,6 +65,7 @@ def test_a_run_stands_for_one_with_the_same_tuning_and_no_other():
     same = replace(trial, tuned=replace(trial.tuned, sweep="another"))
     others = [
         ("budget", 3),
+        ("trial_seeds", 3),
         ("seed", 1),
         ("space", (("optim.lr", ("1.0",)),)),
         ("own", ()),
@@ -69,7 +74,7 @@ def test_a_run_stands_for_one_with_the_same_tuning_and_no_other():
     changed = [replace(trial, tuned=replace(trial.tuned, **{name: value})) for name, value in others]
     keys = {_key(of.tags) for of in (trial, same, *changed, replace(trial, tuned=None))}
     assert _key(trial.tags) == _key(same.tags)
-    assert len(keys) == 7
+    assert len(keys) == 8
 
 
 @pytest.mark.parametrize(
@@ -123,6 +128,19 @@ def test_only_trials_of_one_aggregator_are_compared_to_stop_the_worse(monkeypatc
     assert calls == [("dev/rsum", ["mean"] * 2), ("dev/rsum", ["gpo"] * 2)]
 
 
+def test_a_trial_of_several_seeds_is_scored_by_their_mean():
+    made = tuning("gpo", budget=3, sample=2, trial_seeds=2)
+    seeds = [1200, 1201] * 3
+    assert [trial.run.seed for trial in made.plan.trials] == seeds
+    rows = pd.DataFrame(
+        {"recipe": "tiny", "tunes": "gpo", "run_id": [*"abcdef"], "best": [4.0, 6.0, 9.0, 9.0, 8.0, 3.0]}
+    )
+    rows = rows.assign(score=rows["best"], whole=[True, True, True, False, True, True])
+    (row,) = choose(made.plan, rows, sizes=made.sizes, seeds=2).to_dict("records")
+    assert (row["run_id"], row["trial"], row["best"], row["default"]) == ("e", 4, 5.5, 5.0)
+    assert (row["trials"], row["whole"]) == (3, 2)
+
+
 @pytest.mark.usefixtures("without_comparison")
 def test_trials_read_val_only_and_final_runs_have_the_best_settings(tmp_path, monkeypatch, capsys):
     scored, evaluate = [], Retrieval.evaluate
@@ -132,12 +150,14 @@ def test_trials_read_val_only_and_final_runs_have_the_best_settings(tmp_path, mo
         return evaluate(self, model, split, protocol, **more)
 
     monkeypatch.setattr(Retrieval, "evaluate", spy)
-    assert not swept("gpo")
-    assert scored == [(False, "val")] * 2 + [(True, "val"), (True, "test")]
+    options = {"trial_seeds": 2, "first_seed": 7}
+    assert not swept("gpo", **options)
+    assert scored == [(False, "val")] * 4 + [(True, "val"), (True, "test")]
     (parent,), trials, final = recorded(tmp_path)
     assert {of.tags["mlflow.parentRunId"] for of in (*trials, *final)} == {parent.run_id}
-    best = max(trials, key=lambda of: of.metrics["dev/best_rsum"])
-    assert [of.tags["seed"] for of in final] == ["0"]
+    pairs = [trials[:2], trials[2:]]
+    best = max(pairs, key=lambda pair: sum(of.metrics["dev/best_rsum"] for of in pair))[0]
+    assert [of.tags["seed"] for of in final] == ["7"]
     for setting in ("optim.lr", "optim.lr_factors"):
         assert {of.params[setting] for of in final} == {best.params[setting]}
     tuned = tuned_of(final[0].tags, run="r")
@@ -151,10 +171,10 @@ def test_trials_read_val_only_and_final_runs_have_the_best_settings(tmp_path, mo
     assert printed.rstrip().endswith(" 2      4"), "the choices are printed last, with trials and points"
     assert "mlflow ui --backend-store-uri" in after
 
-    assert not swept("gpo"), "all is done"
-    assert not swept("gpo", dry_run=True)
+    assert not swept("gpo", **options), "all is done"
+    assert not swept("gpo", **options, dry_run=True)
     assert "runs with the best settings:" in capsys.readouterr().out
-    assert len(scored) == 4
+    assert len(scored) == 6
     assert not swept("gpo", "lip", seeds=2, dry_run=True)
     assert "then 4 runs with the best settings" in capsys.readouterr().out
 
