@@ -1,16 +1,19 @@
-"""The archives of our own runs give the tables that this repository shows."""
+"""The archives of our own runs give the tables that this repository shows, and other code finds the same best rows."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 from places import ROOT
 
+from polypool.pipelines.comparison import queries
 from polypool.pipelines.comparison.choice import Choice
 from polypool.pipelines.comparison.comparison import compare
 from polypool.pipelines.comparison.results import read_results
+from polypool.pipelines.comparison.statistics import LEVEL, Sample
 
 RESULTS = ROOT / "docs" / "results"
 OVER_FOUR = ["mean", "max", "kmax", "gpo", "lip", "esa", "softpool", "attention", "abmilp", "logsumexp"]
@@ -48,3 +51,89 @@ def test_poolings_tuned_alike(table, tmp_path: Path):
     for table in (found, shown):
         table.drop(columns=["compared_by", "table"], inplace=True)
     pd.testing.assert_frame_equal(found, shown, rtol=1e-8)
+
+
+def p_of_best(samples: dict[str, Sample], sign: int, *, draws: int, seed: int) -> dict[str, float]:
+    """Return p of each row being the best: a parametric bootstrap of the studentised largest lag, by its definition.
+
+    In a repetition all rows are equally good. Every seed of a row adds a normal error, and so do the units, jointly for
+    all rows; the variances are estimated anew from the drawn seeds, and with as many units as there are.
+    """
+    rng, rows = np.random.default_rng(seed), [*samples.values()]
+    R, n = len(rows), rows[0].y_Sn.shape[1]
+    runs = np.array([len(row.y_Sn) for row in rows])
+    own = np.array([np.var(row.y_Sn.mean(1), ddof=1) if len(row.y_Sn) > 1 else np.nan for row in rows])
+    several = runs > 1
+    freedom = np.where(several, runs - 1, (runs - 1)[several].mean() if several.any() else 1)
+    shared = np.average(own[several], weights=(runs - 1)[several]) if several.any() else 0.0
+    variance = np.where(several, own, shared)
+    centred = [
+        row.y_Sn - row.y_Sn.mean(0) - row.y_Sn.mean(1, keepdims=True) + row.y_Sn.mean() for row in rows
+    ]
+    covariance = np.cov([row.y_Sn.mean(0) for row in rows]) / n
+    for a in range(R):
+        for b in range(R):
+            both = [s for s in rows[a].seeds if s in rows[b].seeds]
+            if len(both) > 1:  # seeds of both rows, centred over these alone
+                one, two = (
+                    x - x.mean(0)
+                    for x in (np.stack([centred[r][rows[r].seeds.index(s)] for s in both]) for r in (a, b))
+                )
+                each = (one * two).sum() / ((len(both) - 1) * (n - 1))
+                covariance[a, b] -= each * len(both) / (runs[a] * runs[b] * n)
+    value, vector = np.linalg.eigh(covariance)
+    root = vector * np.sqrt(value.clip(0))
+    covariance = root @ root.T
+
+    def lags(score, of_seeds, units):
+        """Return the largest lag of each row behind another in standard deviations, for all repetitions."""
+        largest = np.full(score.shape, -np.inf)
+        for a in range(R):
+            for b in range(R):
+                between = max(covariance[a, a] + covariance[b, b] - 2 * covariance[a, b], 0) * units
+                if a != b:
+                    deviation = np.sqrt(of_seeds[a] + of_seeds[b] + between)
+                    largest[a] = np.maximum(largest[a], (score[b] - score[a]) / deviation)
+        return largest
+
+    error, estimated = root @ rng.normal(size=(R, draws)), np.empty((R, draws))
+    for r in range(R):
+        if several[r]:
+            drawn = np.sqrt(variance[r]) * rng.normal(size=(runs[r], draws))
+            error[r] += drawn.mean(0)
+            estimated[r] = drawn.var(0, ddof=1) / runs[r]
+        else:
+            error[r] += np.sqrt(variance[r]) * rng.normal(size=draws)
+            estimated[r] = variance[r] * rng.chisquare(freedom[r], draws) / freedom[r]
+    units = rng.chisquare(n - 1, draws) / (n - 1)
+    means = sign * np.array([row.y_Sn.mean() for row in rows])
+    observed = lags(means[:, None], (variance / runs)[:, None], np.ones(1))
+    p = (lags(error, estimated, units) >= observed).mean(1)
+    return dict(zip(samples, p, strict=True))
+
+
+LARGE = ("coco_mini", "coco_mini_all", "daquar_more", "msrvtt_mini_all")
+ARCHIVES = sorted(path.stem for path in (RESULTS / "runs").glob("*.parquet"))
+
+
+@pytest.mark.parametrize(
+    "archive", [pytest.param(name, marks=[pytest.mark.slow] if name in LARGE else []) for name in ARCHIVES]
+)
+def test_other_code_finds_the_same_best_rows(archive, tmp_path: Path, monkeypatch):
+    judged = []
+
+    def judge(samples, **options):
+        judged.append((samples, options["sign"], found := production(samples, **options)))
+        return found
+
+    production = queries.judge
+    monkeypatch.setattr(queries, "judge", judge)
+    compare(f"sqlite:///{tmp_path}/none.db", "none", archives=[RESULTS / "runs" / f"{archive}.parquet"])
+    assert judged
+    for samples, sign, found in judged:
+        for label, p in p_of_best(samples, sign, draws=4000, seed=1).items():
+            other = found.best[label].p
+            error = 4 * np.sqrt(max(p * (1 - p), 1e-3) * (1 / 4000 + 1 / 10_000))
+            assert abs(p - other) < error, (label, p, other)
+            if abs(p - LEVEL) > error:
+                assert (label in found.confidence_set) == (p >= LEVEL)
