@@ -7,7 +7,6 @@ recognition", CVPR 2016; Jiang et al., "In defense of grid features for visual q
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -35,8 +34,12 @@ class ViT(Backbone):
         cls: prepend the [CLS] token. Other special tokens are always dropped.
         grid: average the patches over the cells of a `grid` x `grid` partition; None keeps all patches. If the numbers
             do not divide, neighbouring cells share patches.
-        layers: concatenate the states of the last `layers` layers, the last one first, each through the model's final
-            norm, as in the linear evaluation of DINOv2; elements are `layers` times as wide.
+        layers: a number takes the last `layers` layers, the last one first; a string lists layers by number, from 1,
+            such as "3,6,9,12" or "9" for one layer. Each passes through the model's final norm, if patches do in the
+            model. The channels of several layers are concatenated, as in the linear evaluation of DINOv2.
+        stack: make the layers further elements instead, of the same width: all elements of the first layer, then those
+            of the next. `cls=True, grid=1, stack=True` makes [CLS] and the mean patch of each layer the elements, as
+            in attentive layer fusion (Ciernik et al., ICML 2026), whose layers pass through a norm within them.
         bfloat16: compute in bfloat16, which takes half the time on processors and GPUs that support it.
     """
 
@@ -44,6 +47,8 @@ class ViT(Backbone):
     backbone = "vit"
     kind = "AutoModel"
     """Class of transformers."""
+    norms: tuple[str, ...] = ("layernorm", "norm")
+    """Names of the final norm of the patches; empty for none."""
 
     def __init__(
         self,
@@ -51,24 +56,32 @@ class ViT(Backbone):
         name: ModelName = "google/vit-base-patch16-224",
         cls: bool = False,
         grid: int | None = None,
-        layers: int = 1,
+        layers: int | str = 1,
+        stack: bool = False,
         bfloat16: bool = False,
     ) -> None:
         if grid is not None and grid < 1:
             raise ValueError(f"grid must be at least 1, not {grid}")
-        self.cls, self.grid, self.layers = cls, grid, layers
+        self.cls, self.grid, self.layers, self.stack = cls, grid, layers, stack
         self._pretrained = Pretrained(name, kind=self.kind, bfloat16=bfloat16)
         self.note = self._pretrained.note
-        most: int = self._pretrained.setting("num_hidden_layers", of=_KIND)
-        if not 1 <= layers <= most:
-            raise InputError(f"layers must be between 1 and the {most} of {name}, not {layers}")
-        self.dim: int = self._pretrained.setting("hidden_size", of=_KIND) * layers
+        self._last: int = self._pretrained.setting("num_hidden_layers", of=_KIND)
+        self._numbers = _layer_numbers(layers, self._last, name=name)
+        if isinstance(layers, str):
+            self.layers = ",".join(
+                map(str, self._numbers)
+            )  # without spaces, so that equal features are one data set
+        self.dim: int = self._pretrained.setting("hidden_size", of=_KIND)
+        self.dim *= 1 if stack else len(self._numbers)
         self._patch: int = self._pretrained.setting("patch_size", of=_KIND)
 
     def describe(self) -> dict[str, Any]:
         grid = {} if self.grid is None else {"grid": self.grid}
         layers = {} if self.layers == 1 else {"layers": self.layers}
-        return {"backbone": self.backbone, "cls": self.cls} | grid | layers | self._pretrained.describe()
+        stack = {"stack": True} if self.stack else {}
+        return (
+            {"backbone": self.backbone, "cls": self.cls} | grid | layers | stack | self._pretrained.describe()
+        )
 
     def prepare(self, image: Image.Image) -> Tensor:
         """Return the model's input `(3, H, W)`."""
@@ -78,25 +91,34 @@ class ViT(Backbone):
     def __call__(self, images: list[Image.Image | Tensor]) -> list[np.ndarray]:
         """Return the features of each image, `(patches, dim)` or `(grid * grid, dim)` float32, after an optional [CLS].
 
-        Images may have any mode and size.
+        With `stack` it returns that many of each layer. Images may have any mode and size.
         """
         pixels = self._pretrained.pixels(images)
         features = []
-        for token_ND, image in zip(self._states(pixels), pixels, strict=True):
+        for states, image in zip(self._pretrained.computed(pixels, self._states), pixels, strict=True):
             rows, columns = (side // self._patch for side in image.shape[1:])
-            patch_ND = token_ND[-rows * columns :]
-            if self.grid is not None:
-                patch_ND = _cells(patch_ND.reshape(rows, columns, -1), self.grid)
-            features.append(np.concatenate([token_ND[: int(self.cls)], patch_ND]))
+            layers = [self._elements(token_ND, rows, columns) for token_ND in states]
+            features.append(np.concatenate(layers, axis=0 if self.stack else 1))
         return features
 
-    def _states(self, pixels: list[Tensor]) -> list[np.ndarray]:
-        """Return the states of all tokens of each image, `(N, dim)`."""
-        if self.layers == 1:
-            return self._pretrained.states(pixels)
-        layers = [*range(-1, -1 - self.layers, -1)]
-        of_images = self._pretrained.computed(pixels, lambda model, x: _normed_states(model, x, layers))
-        return [np.concatenate(states, axis=-1) for states in of_images]
+    def _elements(self, token_ND: np.ndarray, rows: int, columns: int) -> np.ndarray:
+        patch_ND = token_ND[-rows * columns :]
+        if self.grid is not None:
+            patch_ND = _cells(patch_ND.reshape(rows, columns, -1), self.grid)
+        return np.concatenate([token_ND[: int(self.cls)], patch_ND])
+
+    def _states(self, model: Any, pixel_BCHW: Tensor) -> list[Tensor]:
+        """Return the states `(B, N, D)` of all tokens in each layer."""
+        found = model(pixel_BCHW, output_hidden_states=self._numbers != [self._last])
+        norms = [getattr(model, name) for name in self.norms if hasattr(model, name)]
+
+        def normed(x_BND: Tensor) -> Tensor:
+            return norms[0](x_BND) if norms else x_BND
+
+        return [
+            found.last_hidden_state if number == self._last else normed(found.hidden_states[number])
+            for number in self._numbers
+        ]
 
 
 class _OfPair(ViT):
@@ -112,15 +134,26 @@ class _OfPair(ViT):
     pooled_width: str
 
     def __init__(
-        self, *, name: str, pooled: bool, cls: bool = False, grid: int | None = None, bfloat16: bool = False
+        self,
+        *,
+        name: str,
+        pooled: bool,
+        cls: bool = False,
+        grid: int | None = None,
+        layers: int | str = 1,
+        stack: bool = False,
+        bfloat16: bool = False,
     ) -> None:
         self.pooled = pooled
         if not pooled:
-            super().__init__(name=name, cls=cls, grid=grid, bfloat16=bfloat16)
+            super().__init__(name=name, cls=cls, grid=grid, layers=layers, stack=stack, bfloat16=bfloat16)
             return
-        if cls or grid is not None:
-            raise ValueError("pooled=True is one embedding of the whole image; leave out cls and grid")
-        self.cls, self.grid, self.layers, config = False, None, 1, half_of_pair(name, "vision")
+        if cls or grid is not None or layers != 1 or stack:
+            raise ValueError(
+                "pooled=True is one embedding of the whole image; leave out cls, grid, layers and stack"
+            )
+        self.cls, self.grid, self.layers, self.stack = False, None, 1, False
+        config = half_of_pair(name, "vision")
         self._pretrained = Pretrained(name, kind=self.pooled_kind, bfloat16=bfloat16, config=config)
         self.note = self._pretrained.note
         self.dim = self._pretrained.setting(self.pooled_width, of="one half of a pair")
@@ -148,10 +181,10 @@ class CLIP(_OfPair):
         cls: prepend the [CLS] token.
         pooled: return only the image embedding, [CLS] after the norm and the projection; `clip_text(pooled=True)`
             computes the matching text embedding.
-        grid, bfloat16: see `ViT`.
+        grid, layers, stack, bfloat16: see `ViT`.
     """
 
-    backbone, kind = "clip", "CLIPVisionModel"
+    backbone, kind, norms = "clip", "CLIPVisionModel", ()
     pooled_kind, pooled_output, pooled_width = (
         "CLIPVisionModelWithProjection",
         "image_embeds",
@@ -165,9 +198,13 @@ class CLIP(_OfPair):
         cls: bool = False,
         pooled: bool = False,
         grid: int | None = None,
+        layers: int | str = 1,
+        stack: bool = False,
         bfloat16: bool = False,
     ) -> None:
-        super().__init__(name=name, cls=cls, pooled=pooled, grid=grid, bfloat16=bfloat16)
+        super().__init__(
+            name=name, cls=cls, pooled=pooled, grid=grid, layers=layers, stack=stack, bfloat16=bfloat16
+        )
 
 
 @BACKBONES.register("siglip")
@@ -181,10 +218,10 @@ class SigLIPBackbone(_OfPair):
         name: a model on the hub, or a local folder.
         pooled: return only the image embedding, the output of the attention pooling; `siglip_text(pooled=True)`
             computes the matching text embedding.
-        grid, bfloat16: see `ViT`.
+        grid, layers, stack, bfloat16: see `ViT`.
     """
 
-    backbone, kind = "siglip", "SiglipVisionModel"
+    backbone, kind, norms = "siglip", "SiglipVisionModel", ("post_layernorm",)
     pooled_kind, pooled_output, pooled_width = "SiglipVisionModel", "pooler_output", "hidden_size"
 
     def __init__(
@@ -193,9 +230,11 @@ class SigLIPBackbone(_OfPair):
         name: ModelName = "google/siglip-base-patch16-224",
         pooled: bool = False,
         grid: int | None = None,
+        layers: int | str = 1,
+        stack: bool = False,
         bfloat16: bool = False,
     ) -> None:
-        super().__init__(name=name, pooled=pooled, grid=grid, bfloat16=bfloat16)
+        super().__init__(name=name, pooled=pooled, grid=grid, layers=layers, stack=stack, bfloat16=bfloat16)
 
 
 @BACKBONES.register("dinov2")
@@ -207,7 +246,7 @@ class DINOv2(ViT):
     Args:
         name: a model on the hub, or a local folder.
         cls: prepend the [CLS] token.
-        grid, layers, bfloat16: see `ViT`.
+        grid, layers, stack, bfloat16: see `ViT`.
     """
 
     backbone = "dinov2"
@@ -218,10 +257,11 @@ class DINOv2(ViT):
         name: ModelName = "facebook/dinov2-base",
         cls: bool = False,
         grid: int | None = None,
-        layers: int = 1,
+        layers: int | str = 1,
+        stack: bool = False,
         bfloat16: bool = False,
     ) -> None:
-        super().__init__(name=name, cls=cls, grid=grid, layers=layers, bfloat16=bfloat16)
+        super().__init__(name=name, cls=cls, grid=grid, layers=layers, stack=stack, bfloat16=bfloat16)
         model_type = self._pretrained.model.config.model_type
         if not model_type.startswith("dinov2"):
             raise InputError(f"{name}: a model of type {model_type!r}; expected a DINOv2")
@@ -267,10 +307,22 @@ class ResNetBackbone(Backbone):
         return [np.ascontiguousarray(map_DHW.reshape(self.dim, -1).T) for map_DHW in maps_DHW]
 
 
-def _normed_states(model: Any, pixel_BCHW: Tensor, layers: Sequence[int]) -> list[Tensor]:
-    """Return the states `(B, N, D)` of some layers, each through the model's final norm."""
-    states = model(pixel_BCHW, output_hidden_states=True).hidden_states
-    return [model.layernorm(states[layer]) for layer in layers]
+def _layer_numbers(layers: int | str, most: int, *, name: str) -> list[int]:
+    """Return the numbers of the layers that `ViT(layers=...)` selects, from 1.
+
+    Raises:
+        InputError: anything but a count or a list of distinct layers of the model.
+    """
+    if isinstance(layers, int):
+        numbers = [*range(most, most - min(layers, most + 1), -1)]
+    else:
+        numbers = [int(number) if number.strip().isdecimal() else 0 for number in str(layers).split(",")]
+    if not numbers or min(numbers) < 1 or max(numbers) > most or len(set(numbers)) < len(numbers):
+        raise InputError(
+            f"{name} has layers 1 to {most}: layers must be how many of the last, 1 to {most}, or a string of distinct "
+            f'layers, such as "{most}", not {layers!r}'
+        )
+    return numbers
 
 
 def _cells(x_RCD: np.ndarray, grid: int) -> np.ndarray:

@@ -1,3 +1,4 @@
+import re
 from pathlib import Path
 
 import numpy as np
@@ -7,8 +8,11 @@ from pictures import MODES, noise
 from PIL import Image
 from skimage.color import rgb2lab
 
+from polypool.encoders.backbones import recorded_spec
 from polypool.encoders.backbones.cells import Cells
+from polypool.infra.errors import InputError
 from polypool.infra.registry import BACKBONES
+from polypool.infra.spec import Spec
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +54,45 @@ def test_towers_give_the_patches_of_their_last_layer(towers, name, kind, before)
     if before:
         (with_cls_ND,) = BACKBONES.build(f"{kind}(name={str(folder)!r}, cls=True)")([image])
         np.testing.assert_allclose(with_cls_ND, np.concatenate([tokens[:1], x_ND]), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["vit", "clip", "siglip", "dinov2", "registers"])
+@pytest.mark.parametrize(
+    ("layers", "numbers"), [("1", [2]), ("2", [2, 1]), ("'1'", [1]), ("'2'", [2]), ("'1, 2'", [1, 2])]
+)
+def test_layers_are_the_last_ones_or_those_of_a_list(towers, name, layers, numbers):
+    from transformers import AutoModel
+
+    image, folder = noise(), towers[name]
+    kind = "dinov2" if name == "registers" else name
+    spec = f"{kind}(name={str(folder)!r}, layers={layers}"
+    backbone = BACKBONES.build(f"{spec})")
+    whole = AutoModel.from_pretrained(folder).eval()
+    vision = getattr(whole, "vision_model", whole)
+    with torch.no_grad():
+        made = vision(backbone.prepare(image)[None], output_hidden_states=True)
+        norm = {"clip": torch.nn.Identity(), "siglip": getattr(vision, "post_layernorm", None)}.get(kind)
+        first = (norm or vision.layernorm)(made.hidden_states[1])
+    token_LND = [{1: first, 2: made.last_hidden_state}[number][0].numpy() for number in numbers]
+    patches = [token_ND[-16:] for token_ND in token_LND]
+    (x_ND,) = backbone([image])
+    np.testing.assert_allclose(x_ND, np.concatenate(patches, axis=1), rtol=1e-4, atol=1e-5)
+    assert x_ND.shape[1] == backbone.dim
+    cls = "" if kind == "siglip" else ", cls=True"
+    stacked = BACKBONES.build(f"{spec}, grid=1, stack=True{cls})")
+    (x_ND,) = stacked([image])
+    elements = [[*token_ND[: bool(cls)], token_ND[-16:].mean(0)] for token_ND in token_LND]
+    np.testing.assert_allclose(x_ND, np.concatenate(elements), rtol=1e-4, atol=1e-5)
+    assert stacked.dim == 16
+    recorded = Spec.parse(recorded_spec(stacked.describe(), where="manifest.json")).params
+    assert recorded.get("layers", 1) == Spec.parse(f"a(b={layers.replace(' ', '')})").params["b"]
+    assert recorded["stack"] is True
+
+
+@pytest.mark.parametrize("layers", ["0", "-1", "3", "'0'", "'3'", "'a'", "'1,1'", "''", "None", "1.5"])
+def test_other_layers_are_refused_with_their_range(towers, layers):
+    with pytest.raises(InputError, match=r"has layers 1 to 2: .*, not " + re.escape(layers)):
+        BACKBONES.build(f"dinov2(name={str(towers['dinov2'])!r}, layers={layers})")
 
 
 @pytest.mark.parametrize("grid", [1, 3, 6])
