@@ -152,16 +152,14 @@ def test_frames_are_resized_cropped_and_scaled(path, monkeypatch):
         assert backbone._network.seen.shape == (1, 3, 16, 224, 224)
 
 
-def test_the_backbone_reads_the_published_file_and_the_middle_of_frames(path, network):
+def test_the_backbone_runs_the_published_file_on_the_middle_of_frames(path):
     backbone = BACKBONES.build(f"i3d(weights={str(path)!r}, window=16)")
-    assert all(map(torch.equal, backbone._network.state_dict().values(), network.state_dict().values()))
     about = backbone.describe()
     assert (about["backbone"], about["window"], about["stride"]) == ("i3d", 16, 8)
     assert (about["weights"], len(about["sha256"])) == ("rgb_imagenet.pt", 64)
-    noise = np.random.default_rng(0).integers(0, 256, (16, 224, 256, 3), np.uint8)
-    backbone._network = Steps()
+    noise = np.random.default_rng(0).integers(0, 256, (9, 224, 256, 3), np.uint8)
     features_TD = backbone(map(Image.fromarray, noise))
     assert (features_TD.shape, features_TD.dtype, backbone.dim) == ((1, 1024), np.float32, 1024)
-    resized = [Image.fromarray(x).resize((293, 256), Image.Resampling.BILINEAR) for x in noise]
-    middle = torch.from_numpy(np.stack(resized)[:, 16:240, 34:258]).permute(3, 0, 1, 2)[None]
-    torch.testing.assert_close(backbone._network.seen.cpu(), middle / 127.5 - 1)
+    # means of `reference_map` in float64 on the central crop of frames of 293 x 256 pixels, the last one 8 times
+    recorded = [4.6239947, 5.5613813, 8.3519615, 5.7097008, 1.1473859, 0.3830586, 1.5919097, 3.0625333]
+    np.testing.assert_allclose(features_TD[0, :8], recorded, rtol=1e-4)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Iterator
 from typing import Any
 
 import yaml
@@ -14,6 +15,28 @@ from polypool.pipelines.commands.train import parse, take_run_id_file
 JOB: dict[str, Any] = yaml.safe_load((ROOT / "infra/deploy/rayjob.yaml").read_text())
 CLUSTER = JOB["spec"]["rayClusterSpec"]
 HEAD, (WORKERS,) = CLUSTER["headGroupSpec"], CLUSTER["workerGroupSpecs"]
+TYPES = dict.fromkeys(("shutdownAfterJobFinishes", "runAsNonRoot", "allowPrivilegeEscalation"), bool)
+TYPES |= dict.fromkeys(("replicas", "minReplicas", "maxReplicas", "runAsUser", "fsGroup"), int)
+TYPES |= dict.fromkeys(("backoffLimit", "ttlSecondsAfterFinished", "terminationGracePeriodSeconds"), int)
+"""Types of the fields that are not strings; Kubernetes refuses a number or `yes` where it expects a string."""
+
+
+def fields(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the name and value of each field that holds no others."""
+    inner = value.items() if isinstance(value, dict) else [(name, each) for each in value]
+    for key, each in inner:
+        yield from fields(each, key) if isinstance(each, dict | list) else [(key, each)]
+
+
+def test_fields_have_the_types_of_kubernetes_schema():
+    for name, value in fields(JOB):
+        assert type(value) is TYPES.get(name, str), (name, value)
+    for group in (HEAD, WORKERS):
+        (container,) = group["template"]["spec"]["containers"]
+        assert container["imagePullPolicy"] in ("Always", "IfNotPresent", "Never")
+        asked, limits = (container["resources"][name] for name in ("requests", "limits"))
+        assert asked == limits
+        assert all(re.fullmatch(r"\d+([mkMGT]|[KMGT]i)?", size) for size in limits.values())
 
 
 def test_it_is_a_ray_job_that_ends_its_cluster():
