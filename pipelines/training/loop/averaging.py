@@ -8,6 +8,8 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from polypool.infra.compute.device import device_of
+
 
 class WeightAverage:
     """The moving average `a <- d a + (1 - d) w` of a model's trained weights and floating-point buffers.
@@ -18,6 +20,9 @@ class WeightAverage:
     Args:
         model: whose weights change in place.
         decay: of late steps, such as 0.999; 0 disables the average.
+
+    Attributes:
+        step: the next step t, counted on the device of the weights, so that a CUDA graph of the step counts on.
     """
 
     def __init__(self, model: nn.Module, *, decay: float) -> None:
@@ -26,13 +31,18 @@ class WeightAverage:
         counted = {name: buffer for name, buffer in model.named_buffers() if buffer.is_floating_point()}
         self._own = {name: weight.detach() for name, weight in (trained | counted).items()} if decay else {}
         self._average = {name: weight.clone() for name, weight in self._own.items()}
+        self.step = torch.zeros((), dtype=torch.float64, device=device_of(model))
 
     @torch.no_grad()
-    def update(self, step: int) -> None:
-        """Update the average after a step, counted from 0."""
+    def update(self) -> None:
+        """Update the average after a step."""
         if self._own:
-            decay = min(self.decay, (1 + step) / (10 + step))
-            torch._foreach_lerp_([*self._average.values()], [*self._own.values()], 1 - decay)
+            averages, own = [*self._average.values()], [*self._own.values()]
+            rate = (9 / (10 + self.step)).clamp(min=1 - self.decay)  # 1 - d
+            rates = {dtype: rate.to(dtype) for dtype in {weight.dtype for weight in own}}
+            # a list, because torch reads a single tensor on the host
+            torch._foreach_lerp_(averages, own, [rates[weight.dtype] for weight in own])
+            self.step += 1
 
     @contextmanager
     def applied(self) -> Iterator[None]:

@@ -154,6 +154,7 @@ class Trainer:
     def resume(self, folder: Path) -> None:
         """Resume from a checkpoint."""
         self.progress = load_checkpoint(folder, self.model, self.optimizer, self.average)
+        self.average.step.fill_(self.step)
 
     @property
     def precision(self) -> torch.autocast:
@@ -307,13 +308,12 @@ class Trainer:
         else:
             frozen = len(frozen_groups(self.optimizer, step=self.step, epoch_steps=epoch_steps))
             terms = self.captured(batch, epoch, variant=frozen)
-        self.average.update(self.step)
         if self.step == 0:
             self.watch.begin(terms)
         return terms
 
     def _update(self, batch: dict[str, Tensor], epoch: Any) -> dict[str, Tensor]:
-        """Update the weights; return what `train_step` returns."""
+        """Update the weights and their average; return what `train_step` returns."""
         optim = self.run.optim
         if draws := current_draws():
             draws.count = 0
@@ -329,6 +329,7 @@ class Trainer:
             terms["loss"].backward()
         norm = ready_gradients(self.optimizer, optim, step=self.step, epoch_steps=self.order.epoch_steps)
         self.optimizer.step()
+        self.average.update()
         return {name: x.detach() for name, x in terms.items()} | {"gradient_norm": norm}
 
     def _warn(self, collapsed: str) -> None:

@@ -22,7 +22,7 @@ def test_the_average_is_its_recurrence():
             model.state_dict()[name].add_(torch.randn(3))
             decay = min(0.7, (1 + step) / (10 + step))
             expected[name] = decay * expected[name] + (1 - decay) * model.state_dict()[name]
-        average.update(step)
+        average.update()
     own = {name: x.clone() for name, x in model.state_dict().items()}
     with average.applied():
         for name in names:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from asking import META, as_on_a_gpu
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 from toy import toy_run, trainer_of
 
@@ -42,22 +42,36 @@ class Tape(TorchDispatchMode):
                     old.copy_(new)
 
 
+class Names(TorchDispatchMode):
+    """Collects the names of operations."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: set[str] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.found.add(str(func))
+        return func(*args, **(kwargs or {}))
+
+
 class Recorder:
     """Records as `capture.Recorder` does; the first replay has run with the recording."""
 
     def __init__(self) -> None:
-        self.replays = 0
+        self.replays, self.records = 0, 0
 
     def __call__(
         self, function: Callable[[], dict[str, Tensor]]
     ) -> tuple[Callable[[], None], dict[str, Tensor]]:
         tape, ran = Tape(), []
+        self.records += 1
         with tape:
             terms = function()
 
         def replay() -> None:
             if ran:
-                tape.replay()
+                with _disable_current_modes():
+                    tape.replay()
             ran.append(True)
             self.replays += 1
 
@@ -86,9 +100,21 @@ def test_captured_steps_train_as_plain_ones_do(objective, optim, monkeypatch, tm
     monkeypatch.setattr(loop, "why_not", lambda *_: "")
     monkeypatch.setattr(loop, "Recorder", lambda: recorder)
     captured._draw_state = torch.zeros((), dtype=torch.int64)
+    step, outside = captured.train_step, set[str]()
+
+    def train_step(batch: dict[str, Tensor]) -> dict[str, Tensor]:
+        replays, records = recorder.replays, recorder.records
+        with Names() as names:
+            terms = step(batch)
+        if recorder.replays > replays and recorder.records == records:
+            outside.update(names.found)
+        return terms
+
+    monkeypatch.setattr(captured, "train_step", train_step)
     with as_on_a_gpu():
         captured.train()
     assert recorder.replays > 10
+    assert outside == {"aten.fill_.Scalar", "aten._foreach_copy_.default"}, "learning rates and the batch"
     for name in ("train/loss", "train/gradient_norm", "train/lr"):
         ours, theirs = ([value for _, value in each.log.history(name)] for each in (captured, plain))
         assert ours == pytest.approx(theirs, rel=1e-3), name
@@ -97,6 +123,11 @@ def test_captured_steps_train_as_plain_ones_do(objective, optim, monkeypatch, tm
         for name in ("down.bias", "norm.running_mean"):  # a bias before batch normalisation has no gradient
             del weights[f"visual.encoder.{name}"]
     torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-3)
+    averages = (
+        {name: x for name, x in trainer.average.state().items() if name in ours}
+        for trainer in (captured, plain)
+    )
+    torch.testing.assert_close(*averages, rtol=1e-3, atol=1e-3)
 
 
 def test_a_step_is_replayed_where_epochs_compare_alike():
