@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from recorded import Case, Row, hold_to_recorded, layer, load
+from torch import Tensor
 from torch.nn.functional import normalize
 
 from polypool.infra.registry import AGGREGATORS
@@ -17,8 +18,19 @@ LAPS = {
     **layer("weight.1", "aggr_net.weight.1"),
     "weight.3.weight": "aggr_net.weight.3.weight",
 }
+AGC = {"query_QHE": "query", "key.weight": "key.weight"}
 NO_GRADIENT = "theirs gives what the others weigh no gradient"
+
+
+def sorted_units(vectors: Tensor) -> Tensor:
+    """Return vectors of unit length, in the order of their first channel."""
+    vectors = normalize(vectors, dim=-1)
+    return vectors.gather(1, vectors[..., :1].argsort(dim=1).expand_as(vectors))
+
+
 TABLE = [
+    Row(case="agc/whole", spec="agc(k=4, queries=3, heads=2)", names=AGC, of_ours=sorted_units),
+    Row(case="agc/masked", spec="agc(k=4, queries=3, heads=2)", names=AGC, of_ours=sorted_units),
     Row(
         case="laps/pairs",
         spec="laps(k=2)",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import torch
+import torch.nn.functional as F
 from flax_by_torch import PACKAGES, give
 from recording import Family, Repository
 from torch import Tensor, nn
@@ -83,9 +84,47 @@ def tokenlearner(repository: Repository) -> None:
         )
 
 
+def agc(repository: Repository) -> None:
+    """Record attention-guided clustering; the attention that its language model returns is computed here."""
+    without = (
+        "scipy.cluster",
+        "peft",
+        "transformers",
+        "transformers.file_utils",
+        "accelerate.utils",
+        "src.utils",
+    )
+    kind = repository.load("src.encoder.select_encoder", without=without).AttentionSelectEncoder
+    with repository.part("agc", "src/encoder/select_encoder.py", "_encode_passage_with_selection") as part:
+        for name, sizes, k, what in (
+            ("whole", (9, 9, 9), 4, "4 vectors of 9 elements, by 3 queries with 2 heads"),
+            ("masked", (9, 6, 4), 4, "the same, and masked elements; no set is smaller than 4"),
+        ):
+            module = kind.__new__(kind)
+            nn.Module.__init__(module)
+            module.num_proxy_tokens, module.num_select_tokens, module.normalize = 3, k, True
+            module.use_cluster_pooling = module.use_attn_weight_cluster_pooling = True
+            module.query, module.key = nn.Parameter(part.normal(3, 8)), nn.Linear(8, 8, bias=False)
+
+            def call(x: Tensor, mask: Tensor, m: nn.Module = module) -> Tensor:
+                query_QHE, key_BNHE = m.query.unflatten(1, (2, 4)), m.key(x).unflatten(2, (2, 4))
+                logit_BHQN = torch.einsum("qhe,bnhe->bhqn", query_QHE, key_BNHE) / 2
+                weight_BHQN = logit_BHQN.masked_fill(~mask[:, None, None], -torch.inf).softmax(dim=3)
+                rows_BHSS = F.pad(weight_BHQN, (0, 3, x.shape[1], 0))  # the queries follow the elements
+                both_BS = F.pad(mask, (0, 3), value=True).long()
+                vectors, real = m._encode_passage_with_selection(F.pad(x, (0, 0, 0, 3)), rows_BHSS, both_BS)
+                assert real.all()
+                return vectors[torch.arange(len(x))[:, None], vectors[..., 0].argsort(dim=1)]
+
+            x, mask = part.sets(*sizes, dim=8)
+            part.case(name, f"{what}; sorted by the first channel", module, call, x=x, mask=mask)
+
+
 def main() -> None:
     """Record all."""
     family = Family("selections")
+    with family.repository("hanxiangqin/omni-col-press", "MIT") as repository:
+        agc(repository)
     with family.repository("CrossmodalGroup/LAPS", "none stated") as repository:
         laps(repository)
     with family.repository("yuqi657/ts2_net", "none stated") as repository:
