@@ -27,6 +27,8 @@ map(k=3, heads=2, hidden=2) | ep(queries=3) | simpool | simpool(gamma=1.5) | aim
 abmilp(gated=False) | cait(layers=3, heads=2) | dino_block(heads=2) | pma(k=3, heads=2)
 set_transformer_pp(k=2, layers=1, points=3, heads=2) | self_query(heads=2) | self_query(query=cls, heads=2)
 transmil(heads=2) | dsmil(k=2, hidden=5) | acmil(k=2, hidden=3, top=2)
+layer_fusion(heads=2, dropout=0) | layer_fusion(heads=3, expansion=1) | perceiver(latents=3, heads=2, head_width=5)
+perceiver(latents=2, heads=3, positions=4)
 set_transformer(k=2, points=3, heads=2) | boq(k=2, queries=3, heads=2) | qformer(k=3, heads=2)
 tokenlearner(k=3, hidden=5) | constbert(k=3, positions=4) | agc(k=3, queries=2, heads=2)
 laps(k=2) | ts2_select(k=2, sigma=0.3) | text_topk(k=2) | text_softmax(temperature=0.2)
@@ -49,7 +51,7 @@ def test_contract(spec):
 
 SHARES = """
 softpool | lip | cls | self_attention | map(k=2, heads=2) | ep(queries=2) | simpool | abmilp | set_transformer(heads=2)
-dsmil(k=2) | acmil | self_query(query=cls, heads=2) | adpool
+dsmil(k=2) | acmil | self_query(query=cls, heads=2) | adpool | layer_fusion(heads=2) | perceiver(positions=4)
 """
 
 
@@ -98,7 +100,8 @@ BAD = {
         self_query(heads=3) | self_query(query=max) | set_transformer_pp(k=0) | set_transformer_pp(points=0)
         set_transformer_pp(layers=0) | transmil(heads=3) | transmil(heads=0) | set_transformer_pp(heads=3)
         dsmil(k=0) | dsmil(hidden=0.5) | acmil(k=0) | acmil(hidden=0) | acmil(top=0) | acmil(drop=1.5)
-        acmil(drop=-1)
+        acmil(drop=-1) | layer_fusion(heads=3) | layer_fusion(expansion=0) | perceiver(latents=0) | perceiver(heads=0)
+        perceiver(head_width=0) | perceiver(positions=-1)
     """,
     "must be|balance": """
         adpool(token=False, embedding=False) | adpool(balance=1.5) | adpool(balance=fixed)
