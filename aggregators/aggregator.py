@@ -30,6 +30,8 @@ class Pooled(NamedTuple):
     weights: Tensor | None = None
     """Attention or pooling weights, in the shape that `Aggregator.weights_over` declares; None where the method has
     none."""
+    global_feature: Tensor | None = None
+    """Global features `(B, D)` that the residuals are added to; otherwise None."""
 
 
 class Context(NamedTuple):

@@ -158,7 +158,8 @@ def _residual(module: Aggregator, draw: Draw, width: int) -> None:
 
 def _weights(module: Aggregator, draw: Draw, width: int) -> None:
     inputs = draw(SIZES)
-    vectors, _, weight = inputs.pool(module)
+    pooled = inputs.pool(module)
+    vectors, weight = pooled.vectors, pooled.weights
     over, k = module.weights_over, module.num_embeddings or vectors.shape[1]
     if weight is None:
         return

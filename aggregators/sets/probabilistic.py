@@ -47,7 +47,8 @@ class Probabilistic(Aggregator):
 
     def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
         """Return mean and log-variance `(B, 2, D)`, and the pooling weights of the mean."""
-        mean_BD, _, weights = self.mean(x_BND, mask_BN)
+        pooled = self.mean(x_BND, mask_BN)
+        mean_BD, weights = pooled.vectors, pooled.weights
         if weights is not None and self.mean.weights_over == "embeddings":
             weights = weights.squeeze(1)
         with torch.autocast(x_BND.device.type, enabled=False):

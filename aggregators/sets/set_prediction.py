@@ -41,7 +41,7 @@ class SetPrediction(Aggregator):
         """Return the vectors `(B, K, W)`."""
 
     def forward(self, x_BND: Tensor, mask_BN: Tensor, *, global_feature_BS: Tensor | None = None) -> Pooled:
-        """Return vectors `(B, K, W)`, or `(B, W)` if K is 1, residuals `(B, K, W)` and weights `(B, K, N)`.
+        """Return vectors `(B, K, W)`, or `(B, W)` if K is 1, residuals, weights `(B, K, N)` and the global feature.
 
         Raises:
             InputError: the global feature and the residuals differ in width.
@@ -63,4 +63,5 @@ class SetPrediction(Aggregator):
             )
         residual_BKW, weight_BKN = self.residual(x_BND, mask_BN)
         vectors = self.combine(residual_BKW, global_BW)
-        return Pooled(vectors.squeeze(1) if self.num_embeddings == 1 else vectors, residual_BKW, weight_BKN)
+        vectors = vectors.squeeze(1) if self.num_embeddings == 1 else vectors
+        return Pooled(vectors, residual_BKW, weight_BKN, global_BW)

@@ -369,7 +369,9 @@ class RegulariserChecks(BuiltChecks):
         distributions = self.part.of_distributions
         sides = [_distributions(6, seed=n) if distributions else _embeddings(6, 3, seed=n) for n in (0, 1)]
         sides = [embedding.requires_grad_() for embedding in sides]
-        term = self.part(*(Embeddings(embedding, embedding * 0.5) for embedding in sides))
+        term = self.part(
+            *(Embeddings(embedding, embedding * 0.5, embedding.mean(dim=1)) for embedding in sides)
+        )
         check_tensor("the term", term)
         term.backward()
         for embedding in sides:

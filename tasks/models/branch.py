@@ -48,13 +48,13 @@ class Branch(nn.Module):
         return self.aggregator.width or self.encoder.width
 
     def forward(self, x: Tensor, mask_BN: Tensor) -> Embeddings:
-        """Return the embeddings, `(B, D)` or `(B, K, D)`, and the aggregator's residual, if any.
+        """Return the embeddings, `(B, D)` or `(B, K, D)`, and the aggregator's residual and global feature, if any.
 
         Vectors are L2-normalised; only log-variances are not.
         """
         pooled = self._encode_and_pool(x, mask_BN)
         if self.aggregator.makes == "vectors":
-            return Embeddings(l2_normalise(pooled.vectors), pooled.residual)
+            return Embeddings(l2_normalise(pooled.vectors), pooled.residual, pooled.global_feature)
         mean_BD, log_variance_BD = mean_and_log_variance(at_least_float32(pooled.vectors))
         return Embeddings(torch.stack((l2_normalise(mean_BD), log_variance_BD), dim=1), pooled.residual)
 

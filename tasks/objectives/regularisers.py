@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor, nn
 
+from polypool.infra.errors import InputError
 from polypool.infra.fields import above, at_least, one_of, require
 from polypool.infra.registry import REGULARISERS
 from polypool.tasks.similarities.vectors import Embeddings, l2_normalise, mean_and_log_variance
@@ -103,6 +104,76 @@ class Uniformity(WithinSets):
         square_BK = gram_BKK.diagonal(dim1=1, dim2=2)
         distance_BP = square_BK[:, first_P] + square_BK[:, second_P] - 2 * gram_BKK[:, first_P, second_P]
         return (-2 * distance_BP).exp().mean()
+
+
+@REGULARISERS.register("intra_set_divergence")
+class IntraSetDivergence(WithinSets):
+    """The mean of exp(scale * (cosine - margin)) over the pairs of each set's elements (MaxMatch).
+
+    Source: Alomari et al., ACL 2025, Intra-Set Divergence Loss. The authors have published no code; form and defaults
+    follow others' code of the method.
+
+    Args:
+        weight: of the term in the loss.
+        margin: cosine at which a pair adds 1.
+        scale: sharpness.
+        on: `embedding`, or `residual`, the residual that an aggregator adds to a global feature.
+    """
+
+    name = "intra_set_divergence"
+
+    def __init__(
+        self, *, weight: float, margin: float = 0.5, scale: float = 1.0, on: str = "embedding"
+    ) -> None:
+        super().__init__(weight=weight, on=on)
+        require(above(0), scale=scale)
+        self.margin, self.scale = margin, scale
+
+    def of_sets(self, gram_BKK: Tensor) -> Tensor:
+        k = gram_BKK.shape[-1]
+        first_P, second_P = torch.triu_indices(k, k, offset=1, device=gram_BKK.device)
+        return (self.scale * (gram_BKK[:, first_P, second_P] - self.margin)).exp().mean()
+
+
+@REGULARISERS.register("global_discriminative")
+class GlobalDiscriminative(Regulariser):
+    """The mean of exp(scale * (cosine - margin)) of each element with its global feature (MaxMatch).
+
+    Source: Alomari et al., ACL 2025, Global Discriminative Loss. The authors have published no code; form and defaults
+    follow others' code of the method. The global feature is the one before its layer norm.
+
+    Args:
+        weight: of the term in the loss.
+        margin: cosine at which an element adds 1.
+        scale: sharpness.
+    """
+
+    name = "global_discriminative"
+
+    def __init__(self, *, weight: float, margin: float = 0.5, scale: float = 1.0) -> None:
+        super().__init__(weight=weight)
+        require(above(0), scale=scale)
+        self.margin, self.scale = margin, scale
+
+    def forward(self, visual: Embeddings, text: Embeddings) -> Tensor:
+        """Return the sum over modalities of the means over elements; single vectors add nothing.
+
+        Raises:
+            InputError: sets whose aggregator adds them to no global feature.
+        """
+        total = visual.vectors.new_zeros(())
+        for side in (visual, text):
+            if side.vectors.ndim == 2:
+                continue
+            if side.global_feature is None:
+                raise InputError(
+                    "global_discriminative needs aggregators that add residuals to a global feature; choose slots, "
+                    "transformer_set or pie on both sides, or remove the regulariser (--regularisers)"
+                )
+            global_B1D = l2_normalise(side.global_feature)[:, None]
+            cosine_BK = (l2_normalise(side.vectors) * global_B1D).sum(dim=-1)
+            total = total + (self.scale * (cosine_BK - self.margin)).exp().mean()
+        return total
 
 
 @REGULARISERS.register("mmd")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import reduce
+from itertools import combinations
+
 import torch
 from torch import Tensor, nn
 
@@ -73,6 +76,55 @@ class MIL(SetSimilarity):
         return cosine_QKLG.amax(dim=2).amax(dim=1)
 
 
+LARGEST = 8  # sets that are assigned one to one; a step visits 2^LARGEST subsets
+
+
+@SIMILARITIES.register("max_match")
+class MaxMatch(SetSimilarity):
+    """The mean cosine of the best one-to-one assignment of both sets' elements (Alomari et al., ACL 2025, MaxMatch).
+
+    The assignment is exact, found by dynamic programming over the subsets of the larger set, for all pairs of sets at
+    once; elements of the larger set that are left over do not count. The gradient goes to the assigned pairs.
+
+    The authors have published no code. Deviations: `exponential` follows others' code of the method, and the assignment
+    then maximises the sum of exponentials, not of cosines; the paper ranks by the highest pairs, and here the
+    assignment ranks too.
+
+    Args:
+        exponential: score an assigned pair by exp(cosine) - 1.
+    """
+
+    def __init__(self, *, exponential: bool = False) -> None:
+        super().__init__()
+        self.exponential = exponential
+
+    def combine(self, cosine_QKLG: Tensor) -> Tensor:
+        """Return the means over the smaller set's elements, `(Q, G)`.
+
+        Raises:
+            InputError: a set has more than eight elements.
+        """
+        if cosine_QKLG.shape[1] > cosine_QKLG.shape[2]:
+            cosine_QKLG = cosine_QKLG.transpose(1, 2)
+        _, k, l, _ = cosine_QKLG.shape  # noqa: E741
+        if l > LARGEST:
+            raise InputError(
+                f"max_match assigns sets of at most {LARGEST} elements, and a set has {l}; give the aggregator a "
+                "smaller k, or choose smooth_chamfer, chamfer or mil"
+            )
+        score_QKLG = cosine_QKLG.expm1() if self.exponential else cosine_QKLG
+        best: dict[tuple[int, ...], Tensor] = {(column,): score_QKLG[:, 0, column] for column in range(l)}
+        for row in range(1, k):
+            best = {
+                taken: reduce(
+                    torch.maximum,
+                    (best[taken[:i] + taken[i + 1 :]] + score_QKLG[:, row, taken[i]] for i in range(row + 1)),
+                )
+                for taken in combinations(range(l), row + 1)
+            }
+        return reduce(torch.maximum, best.values()) / k
+
+
 @SIMILARITIES.register("match_probability")
 class MatchProbability(SetSimilarity):
     """The mean of `sigmoid(scale * cosine + shift)` over all pairs of elements; scale and shift are learned.
@@ -118,6 +170,7 @@ def _aligned(query: Tensor, gallery: Tensor) -> tuple[Tensor, Tensor]:
     if k != l:
         raise InputError(
             f"aligned_mean pairs the k-th element with the k-th, and sets have {k} elements on one side and {l} on the "
-            "other; give both aggregators the same k, or choose smooth_chamfer, chamfer, mil or match_probability"
+            "other; give both aggregators the same k, or choose smooth_chamfer, chamfer, max_match, mil or "
+            "match_probability"
         )
     return sets

@@ -80,11 +80,14 @@ class Embeddings(NamedTuple):
             vectors as padding of sets of different sizes. For distributions `(B, 2, D)`: the mean, of unit length, and
             the unnormalised log-variance, in at least float32.
         residual: `(B, K, D)`, the residual that each of K vectors adds to a global feature, not normalised; or None.
+        global_feature: `(B, D)`, that global feature, not normalised; or None.
     """
 
     vectors: Tensor
     residual: Tensor | None = None
+    global_feature: Tensor | None = None
 
     def map(self, function: Callable[[Tensor], Tensor]) -> Embeddings:
-        """Apply a function to both parts."""
-        return Embeddings(function(self.vectors), None if self.residual is None else function(self.residual))
+        """Apply a function to each part."""
+        others = (None if part is None else function(part) for part in self[1:])
+        return Embeddings(function(self.vectors), *others)

@@ -30,7 +30,7 @@ def test_only_the_best_are_masked_as_often_as_drop_says():
 def test_a_set_never_loses_all_its_elements():
     module, x_BND, weight_BN = one_branch(top=5, drop=1.0)
     mask_BN = torch.arange(9) < torch.tensor([[9], [2]])
-    vectors, _, trained_BN = module.train()(x_BND, mask_BN)
+    vectors, _, trained_BN, _ = module.train()(x_BND, mask_BN)
     torch.testing.assert_close(trained_BN[1], weight_BN[1])  # both of its two are among the best
     assert ((trained_BN[0] > 0) == (weight_BN[0] < weight_BN[0].topk(5).values.min())).all()
     assert vectors.isfinite().all()

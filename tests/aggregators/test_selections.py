@@ -58,7 +58,7 @@ def test_all_of_few_are_chosen_with_a_finite_gradient_however_high_their_scores(
 def test_laps_of_one_element_has_nothing_left_over():
     x_BND, mask_BN = random_sets([1, 3], 8)
     module = AGGREGATORS.build("laps(k=2)", 8)
-    vectors, _, weights = module(x_BND, mask_BN, context=Context(x_BND, mask_BN))
+    vectors, _, weights, _ = module(x_BND, mask_BN, context=Context(x_BND, mask_BN))
     assert not vectors[0, 2].any()
     torch.testing.assert_close(vectors[0, :2], x_BND[0, :1].expand(2, -1))
     torch.testing.assert_close(weights.sum(dim=2), torch.tensor([[1.0, 1.0, 0.0], [1.0, 1.0, 1.0]]))

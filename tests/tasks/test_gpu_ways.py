@@ -100,6 +100,6 @@ def test_regularisers(name):
     k = 2 if module.of_distributions else 3
 
     def call(module: nn.Module, *floats: Tensor) -> Tensor:
-        return module(Embeddings(*floats[:2]), Embeddings(*floats[2:]))
+        return module(Embeddings(*floats[:3]), Embeddings(*floats[3:]))
 
-    assert_fit(call, module, [unit(4, k, 6) for _ in range(4)])
+    assert_fit(call, module, 2 * [unit(4, k, 6), unit(4, k, 6), unit(4, 6)])

@@ -103,7 +103,7 @@ def test_gpo_reproduces_the_recorded_numbers(golden, case):
     )
     x_BND = torch.from_numpy(z[f"{case}/features"]).requires_grad_()
     mask_BN = torch.arange(x_BND.shape[1]) < torch.from_numpy(z[f"{case}/lengths"])[:, None]
-    pooled_BD, _, weight_BN = gpo(x_BND, mask_BN)
+    pooled_BD, _, weight_BN, _ = gpo(x_BND, mask_BN)
     np.testing.assert_allclose(weight_BN.detach(), z[f"{case}/weights"][..., 0], atol=2e-6, rtol=0)
     np.testing.assert_allclose(pooled_BD.detach(), z[f"{case}/pooled"], atol=1e-5, rtol=1e-5)
     if f"{case}/cot_pooled" not in z:

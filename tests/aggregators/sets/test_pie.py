@@ -22,7 +22,7 @@ def test_the_recorded_numbers(golden):
     local = torch.from_numpy(z["text_k2/local"]).requires_grad_()
     global_feature = torch.from_numpy(z["text_k2/global"]).requires_grad_()
     mask = torch.arange(local.shape[1]) < torch.from_numpy(z["text_k2/lengths"])[:, None]
-    out, residual, weight_BKN = module(local, mask, global_feature_BS=global_feature)
+    out, residual, weight_BKN, _ = module(local, mask, global_feature_BS=global_feature)
     np.testing.assert_allclose(out.detach(), z["text_k2/out"], atol=1e-5, rtol=1e-5)
     np.testing.assert_allclose(residual.detach(), z["text_k2/residual"], atol=2e-6)
     np.testing.assert_allclose(weight_BKN.transpose(1, 2).detach(), z["text_k2/attention"], atol=2e-6)

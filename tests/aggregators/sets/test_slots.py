@@ -38,7 +38,7 @@ def test_the_recorded_numbers(golden, case, padding):
     x = torch.from_numpy(z[f"{case}/features"]).requires_grad_()
     wide = torch.nn.functional.pad(x, (0, 0, 0, padding), value=5.0)
     mask = (torch.arange(wide.shape[1]) < x.shape[1]).expand(wide.shape[:2])
-    out, residual, weight_BKN = module(wide, mask, global_feature_BS=torch.zeros(len(x), 16))
+    out, residual, weight_BKN, _ = module(wide, mask, global_feature_BS=torch.zeros(len(x), 16))
     np.testing.assert_allclose(residual.detach(), z[f"{case}/slots"], atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(out, residual, msg="the norm of a zero global_feature is its bias, zero")
     recorded = z[f"{case}/attn_layer3"].mean(axis=1).astype("f4")

@@ -1,12 +1,15 @@
+import itertools
+
 import numpy as np
 import pytest
 import torch
 from torch.nn.functional import normalize
 
+from polypool.infra.errors import InputError
 from polypool.infra.registry import REGULARISERS
 from polypool.tasks.similarities.vectors import Embeddings
 
-WITHIN_SETS = ("diversity", "uniformity")
+WITHIN_SETS = ("diversity", "uniformity", "intra_set_divergence")
 
 
 def build(name: str, **given):
@@ -17,7 +20,10 @@ def encoded(size: int, k: int, *, seed: int = 0, residual: bool = True) -> Embed
     generator = torch.Generator().manual_seed(seed)
     draw = lambda: torch.randn(size, k, 5, generator=generator, dtype=torch.float64)  # noqa: E731
     embedding = normalize(draw(), dim=-1).requires_grad_()
-    return Embeddings(embedding, draw().requires_grad_() if residual else None)
+    global_feature = 3 * draw()[:, 0]
+    return Embeddings(
+        embedding, draw().requires_grad_() if residual else None, global_feature.requires_grad_()
+    )
 
 
 @pytest.mark.parametrize("name", WITHIN_SETS)
@@ -25,7 +31,7 @@ def test_residuals_are_replaced_by_embeddings_on_request(name):
     visual, text = encoded(3, 3), encoded(6, 3, seed=1)
     bare = [Embeddings(side.vectors) for side in (visual, text)]
     on_embedding = build(name, on="embedding")(visual, text)
-    assert on_embedding == build(name)(*bare) != build(name)(visual, text)
+    assert on_embedding == build(name)(*bare) != build(name, on="residual")(visual, text)
 
 
 @pytest.mark.parametrize("case", ["recipe", "with_div"])
@@ -47,6 +53,35 @@ def test_the_recorded_numbers_of_dive(golden, case):
             1::2
         ]:  # the triplet loss has no part in residuals
             np.testing.assert_allclose(side.grad, z[f"{case}/grad_{name}"], atol=1e-8, rtol=1e-3)
+
+
+def explicit(pairs) -> torch.Tensor:
+    return sum(torch.exp(2 * (a @ b / (a.norm() * b.norm()) - 0.3)) for a, b in pairs) / len(pairs)
+
+
+def test_the_losses_of_maxmatch_by_loops():
+    """Each element against the others of its set, and against its global feature; unequal numbers of sets."""
+    sides = encoded(3, 3), encoded(6, 2, seed=1)
+    within, globally = 0, 0
+    for vectors, _, feature in sides:
+        pairs = [pair for set_KD in vectors for pair in itertools.permutations(set_KD, 2)]
+        within += explicit(pairs)
+        globally += explicit([(v, f) for set_KD, f in zip(vectors, feature, strict=True) for v in set_KD])
+    given = [x for side in sides for x in (side.vectors, side.global_feature)]
+    for name, expected in (("intra_set_divergence", within), ("global_discriminative", globally)):
+        term = build(name, margin=0.3, scale=2)(*sides)
+        torch.testing.assert_close(term, expected)
+        ours, theirs = (
+            torch.autograd.grad(x, given, retain_graph=True, materialize_grads=True) for x in (term, expected)
+        )
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_the_global_discriminative_loss_needs_a_global_feature():
+    term, single = build("global_discriminative"), Embeddings(encoded(6, 1).vectors[:, 0])
+    assert term(encoded(3, 3), single) == term(single, encoded(3, 3)) > term(single, single) == 0
+    with pytest.raises(InputError, match="choose slots"):
+        term(single, Embeddings(encoded(3, 3).vectors))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -1,14 +1,16 @@
 import numpy as np
 import pytest
 import torch
+from scipy.optimize import linear_sum_assignment
 from torch.nn.functional import normalize
 
+from polypool.infra.errors import InputError
 from polypool.infra.registry import SIMILARITIES
 from polypool.tasks.similarities import blocks as set_similarity
 from polypool.tasks.similarities.similarity import Similarity
 
 OF_SETS = ("mil", "match_probability(scale=3, shift=-1)", "chamfer", "smooth_chamfer(alpha=16)")
-OF_SETS += ("aligned_mean", "maxsim", "wti")
+OF_SETS += ("aligned_mean", "maxsim", "wti", "max_match", "max_match(exponential=True)")
 
 
 def sets(size: int, k: int, dim: int = 6, *, seed: int = 0, scale: float = 1.0) -> torch.Tensor:
@@ -38,6 +40,10 @@ def explicit(similarity: Similarity, spec: str, x_KD: torch.Tensor, y_LD: torch.
             return (_best(cosine, max) + _best(columns, max)) / 2
         case "wti":
             return (_weighed(cosine, similarity.visual(x_KD)) + _weighed(columns, similarity.text(y_LD))) / 2
+        case "max_match":
+            score = torch.stack(flat).view(len(x_KD), len(y_LD))
+            score = score.exp() - 1 if similarity.exponential else score
+            return score[linear_sum_assignment(score.detach(), maximize=True)].mean()
         case "smooth_chamfer":
             smooth = lambda line: sum(torch.exp(16 * c) for c in line).log() / 16  # noqa: E731
             return (_best(cosine, smooth) + _best(columns, smooth)) / 2
@@ -63,6 +69,7 @@ def block(request, monkeypatch):
 
 
 CASES = [(spec, k, 3) for spec in OF_SETS for k in (3, 2) if (spec, k) != ("aligned_mean", 2)]
+CASES += [("max_match", 4, 4), ("max_match", 3, 2), ("max_match", 2, 8)]
 
 
 @pytest.mark.parametrize(("spec", "k", "l"), CASES)
@@ -154,9 +161,19 @@ def test_smooth_chamfer_neither_overflows_nor_vanishes(scale, alpha):
     assert x.grad.abs().sum() > 0
 
 
+def test_sets_of_nine_are_too_large_to_assign():
+    with pytest.raises(InputError, match="at most 8 elements, and a set has 9"):
+        build("max_match")(sets(2, 4), sets(2, 9))
+
+
+SCALED = {OF_SETS[1]: lambda x: torch.sigmoid(3 * x - 1), OF_SETS[-1]: torch.expm1}
+
+
 @pytest.mark.parametrize("spec", [*OF_SETS, "cosine"])
 def test_a_vector_is_a_set_of_one(spec):
     similarity, x, y = build(spec).double(), sets(3, 1)[:, 0], sets(4, 1, seed=1)[:, 0]
-    expected = torch.sigmoid(3 * x @ y.T - 1) if "match" in spec else x @ y.T
+    expected = x @ y.T
+    if spec in SCALED:
+        expected = SCALED[spec](expected)
     torch.testing.assert_close(similarity(x, y), expected)
     torch.testing.assert_close(similarity.pairs(x, y[:3]), expected[:, :3].diagonal())

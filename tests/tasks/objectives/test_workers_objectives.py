@@ -16,7 +16,16 @@ from polypool.tasks.similarities.similarity import Similarity
 from polypool.tasks.similarities.vectors import Embeddings, l2_normalise
 
 IMAGES, CAPTIONS, K, WIDTH = 6, 2, 3, 8
-SIMILARITY_SPECS = ("aligned_mean", "chamfer", "match_probability", "maxsim", "mil", "smooth_chamfer", "wti")
+SIMILARITY_SPECS = (
+    "aligned_mean",
+    "chamfer",
+    "match_probability",
+    "max_match",
+    "maxsim",
+    "mil",
+    "smooth_chamfer",
+    "wti",
+)
 OBJECTIVE_SPECS = (
     "triplet(warmup_epochs=0)",
     "triplet(negatives=all, reduction=mean)",
@@ -30,7 +39,7 @@ OBJECTIVE_SPECS = (
     "adopt",
     "adopt(rule=paper, margin=0, positive_in_denominator=False, halve=False)",
 )
-REGULARISER_SPECS = ("mmd", "diversity", "uniformity")
+REGULARISER_SPECS = ("mmd", "diversity", "uniformity", "intra_set_divergence", "global_discriminative")
 CASES = [
     *((similarity, "triplet(warmup_epochs=0)", "") for similarity in SIMILARITY_SPECS),
     *itertools.product(["cosine"], OBJECTIVE_SPECS, [""]),
@@ -59,7 +68,8 @@ class Projection(nn.Module):
             mean_BD = l2_normalise(vector_BKD.mean(dim=1))
             return Embeddings(torch.stack((mean_BD, residual_BKD[:, 0] - 2), dim=1))
         single = self.similarity == "cosine"
-        return Embeddings(l2_normalise(vector_BKD.mean(dim=1) if single else vector_BKD), residual_BKD)
+        vectors = l2_normalise(vector_BKD.mean(dim=1) if single else vector_BKD)
+        return Embeddings(vectors, residual_BKD, x_BKD.mean(dim=1))
 
 
 def of_worker(case: tuple[str, str, str]) -> dict[str, Tensor]:
