@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Sequence
@@ -64,8 +65,14 @@ def refuse_damaged(folder: Path, *, then: str) -> None:
 
 
 def digest_of(path: str | Path) -> str:
-    """Return the digest of a file; empty if it cannot be read."""
+    """Return the digest of a file, or of the files in a folder of frames; empty if it cannot be read."""
     try:
+        if os.path.isdir(path):
+            names = sorted(
+                entry.name for entry in os.scandir(path) if entry.is_file() and entry.name[0] != "."
+            )
+            lines = (f"{sha256(Path(path, name))} {name}\n" for name in names)
+            return hashlib.sha256(b"".join(map(os.fsencode, lines))).hexdigest()
         return "" if why_no_file(path) else sha256(Path(path))
     except OSError:
         return ""

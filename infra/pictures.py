@@ -23,6 +23,8 @@ from polypool.infra.files import why_no_file
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
 """Supported formats, by Pillow's names."""
+SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")
+"""Of the names of picture files, in lower case."""
 MAX_PIXELS = 1 << 26
 """Maximum number of pixels, 8,192 x 8,192: more than cameras have (61 million), and 540 MB during conversion."""
 _BITS, _MEANING = 258, 262  # TIFF tags: bits per sample; photometric interpretation (0: zero is white)
@@ -61,6 +63,11 @@ def load(path: str | Path, *, side: int = 0, digest: str = "") -> Image.Image | 
         return "there is not enough memory to decode it"
     except Exception:  # Pillow raises anything from OSError to struct.error on a broken file
         return "does not decode as an image: cut short or damaged"
+
+
+def is_picture(name: str) -> bool:
+    """Whether a file is called as a picture; files whose names begin with a dot are not."""
+    return name.lower().endswith(SUFFIXES) and not name.startswith(".")
 
 
 def still_picture(path: str | Path) -> bool:

@@ -1,8 +1,8 @@
 """Videos: decoding in a separate process that may be killed, and writing of short ones.
 
-Only the containers in `CONTAINERS` are read, and no file but the named one. Frames come from PyAV or decord, which
-return the same pixels. Decoders crash and hang on bad files, so they run in a process with bounded memory and time:
-this module as a program.
+Only the containers in `CONTAINERS` are read, or the pictures in a folder, and no file but the named one. Frames of
+containers come from PyAV or decord, which return the same pixels. Decoders crash and hang on bad files, so they run in
+a process with bounded memory and time: this module as a program.
 
 PyAV seeks to key frames and finds each frame by its time stamp; if time stamps are missing or wrong, frames are counted
 from the first. decord contains libraries of 2020: PyAV checks each file first, and decodes the codecs and containers in
@@ -18,6 +18,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import re
 import resource
 import signal
 import socket
@@ -40,7 +41,7 @@ import numpy as np
 import polypool
 from polypool.infra.errors import InputError, unknown
 from polypool.infra.files import why_no_file
-from polypool.infra.pictures import still_picture
+from polypool.infra.pictures import is_picture, load, still_picture
 
 if TYPE_CHECKING:
     from av.container import InputContainer
@@ -244,8 +245,10 @@ def _size(file: BinaryIO) -> int | None:
 def frames(path: str, *, every: int = 1, at_most: int | None = None, decoder: str = "av") -> Iterator[Frame]:
     """Yield sampled frames of a video in order.
 
+    The frames of a folder are its pictures, in the order of the numbers in their names, one second apart.
+
     Args:
-        path: the file.
+        path: the file, or a folder of frames.
         every: stride, from the first frame on (see `sample_frames`).
         at_most: maximum number of frames, evenly spaced among these; None for all.
         decoder: `av` or `decord`.
@@ -254,6 +257,9 @@ def frames(path: str, *, every: int = 1, at_most: int | None = None, decoder: st
         BadVideo: the file is missing, no video, damaged, truncated or without frames; frames before the damage may
             have been yielded.
     """
+    if os.path.isdir(path):
+        yield from _frames_below(path, every=every, at_most=at_most)
+        return
     import av
 
     try:
@@ -269,6 +275,23 @@ def frames(path: str, *, every: int = 1, at_most: int | None = None, decoder: st
         raise BadVideo("decoding needs more memory than it is given") from error
     except Exception as error:  # decord raises RuntimeError and others, PyAV OSError, ValueError and others
         raise BadVideo(DAMAGED) from error
+
+
+def _frames_below(folder: str, *, every: int, at_most: int | None) -> Iterator[Frame]:
+    """Yield sampled frames of a folder of pictures. Raises `BadVideo`."""
+    names = sorted((name for name in os.listdir(folder) if is_picture(name)), key=_numbered)
+    if not names:
+        raise BadVideo("a folder without frames")
+    for number in sample_frames(len(names), every=every, at_most=at_most).tolist():
+        frame = load(os.path.join(folder, names[number]))
+        if isinstance(frame, str):
+            raise BadVideo(f"a frame in it: {frame}")
+        yield Frame(np.asarray(frame), float(number))
+
+
+def _numbered(name: str) -> list[tuple[str, int]]:
+    """Return a key that sorts `img9.jpg` before `img10.jpg`."""
+    return [(text, int(digits or -1)) for text, digits in re.findall(r"(\D*)(\d*)", name)]
 
 
 def choose_decoder(name: str = "av") -> str:

@@ -99,6 +99,14 @@ def a_table(folder: Path) -> None:
     pq.write_table(pa.Table.from_pylist(ROWS), folder / "a.parquet")
 
 
+def a_list_of_ids(folder: Path) -> None:
+    rows = [{"video_id": f"v{n}", "desc": ["a café"] * 2, "subtitle": " you"} for n in range(8)]
+    (folder / "descs.json").write_text(json.dumps(rows))
+    for row in rows:
+        (folder / "frames" / row["video_id"]).mkdir(parents=True)
+        photograph().save(folder / "frames" / row["video_id"] / "1.jpg")
+
+
 def a_shard(folder: Path) -> None:
     with tarfile.open(folder / "a.tar", "w") as tar:
         for n in range(8):
@@ -155,6 +163,7 @@ VATEX, MSVD = "vatex_training_v1.0.json vatex_validation_v1.0.json", "AllVideoDe
 FORMS: dict[str, tuple[Callable[[Path], object], str, str | Callable[[Path], None]]] = {
     **{f"table {name}": (a_table, name, f"table --file {name}") for name in ("a.csv", "a.json", "a.jsonl")},
     "table a.parquet": (a_table, "a.parquet", "table --file a.parquet"),
+    "table of ids": (a_list_of_ids, "descs.json", "table --file descs.json --videos frames"),
     "webdataset": (a_shard, "a.tar", "webdataset --shards a.tar --images pictures"),
     "karpathy": (
         lambda folder: write_karpathy(folder, [karpathy_entry(n, split=s) for n, s in enumerate(SPLITS)]),

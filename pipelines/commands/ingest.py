@@ -1,7 +1,7 @@
 """Turn published annotations and features into a corpus and feature stores.
 
 polypool ingest table --file TABLE --out DIR [--image-column NAME] [--text-column NAME] [--split 80/10/10]
-polypool ingest table --file train=TABLE val=TABLE test=TABLE --out DIR
+polypool ingest table --file train=TABLE val=TABLE test=TABLE --out DIR [--images DIR | --videos DIR]
 polypool ingest folder --dir DIR --out DIR [--split 80/10/10]
 polypool ingest webdataset --shards TAR [TAR ...] --images DIR --out DIR
 polypool ingest hf --name NAME|FOLDER --images DIR --out DIR

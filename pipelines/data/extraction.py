@@ -52,7 +52,7 @@ from polypool.infra.store.manifest import Manifest
 from polypool.infra.store.writer import ColumnsWriter, with_columns
 from polypool.infra.video import SECONDS, BadVideo, Frame, VideoReaders, choose_decoder, describe_decoder
 from polypool.tasks.datasets.corpus import Corpus, Item, QuestionCorpus, open_corpus
-from polypool.tasks.datasets.readers.folders import VIDEOS
+from polypool.tasks.datasets.readers.folders import is_video
 
 if TYPE_CHECKING:
     from polypool.tasks.inputs.visuals import FeatureSource
@@ -439,7 +439,7 @@ def extract(
         opened.check_split(split)
     if not (video or texts):
         (first,) = islice(_images(opened, chosen[0], 1), 1)
-        if first.path.lower().endswith(VIDEOS):
+        if is_video(first.path):
             raise InputError(f"{place(corpus)} is a corpus of videos, such as {first.path}: add --video")
     trust_specs(backbone)
     backbone = BACKBONES.located(backbone, here)

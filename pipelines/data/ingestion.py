@@ -32,7 +32,7 @@ from polypool.tasks.datasets.corpus import (
     write_questions,
 )
 from polypool.tasks.datasets.features import IdMatch, cross_check, stored_ids, write_features
-from polypool.tasks.datasets.readers.folders import VIDEOS, VideoReader
+from polypool.tasks.datasets.readers.folders import VideoReader, is_video
 from polypool.tasks.datasets.readers.scan import open_scan, write_scan
 from polypool.tasks.datasets.splits import SCAN, Published, compare_counts
 from polypool.tasks.questions.accuracy import VQA_RULE, protocol_for
@@ -285,7 +285,7 @@ def after_corpus(folder: Path | Url) -> list[Step]:
     if (first := _media(corpus)) is None:
         read = ("ingest", "hdf5", "--file", _FILE, "--corpus", folder, "--out", features)
         return [("features of your own; or ingest arrays --dir DIR", read), *training]
-    video = ("--video",) if first.lower().endswith(VIDEOS) else ()
+    video = ("--video",) if is_video(first) else ()
     what = "videos" if video else "pictures"
     made = ("extract", "--corpus", folder, *video, "--backbone", "cells", "--out", features)
     return [(f"features of the {what}; other backbones give better ones: extract --help", made), *training]
@@ -360,7 +360,7 @@ def _recipe_of(corpus: str, features: str) -> str:
 def _of_videos(corpus: Corpus | QuestionCorpus) -> bool:
     """Whether a corpus has video files, or no files and was read by a reader of videos."""
     if first := _media(corpus):
-        return first.lower().endswith(VIDEOS)
+        return is_video(first)
     name = str(corpus.manifest.source.get("reader", ""))
     return name in READERS.built_in() and issubclass(READERS.get(name), VideoReader)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import chain, islice
@@ -515,7 +516,7 @@ class Question:
         question_type: its first words, as the source groups them; may be empty.
         answer_type: `yes/no`, `number` or `other`; may be empty.
         answers: raw human answers, in the order of the source; may be empty.
-        label: the most frequent of them; empty without answers.
+        label: the most frequent of them, which a corpus adds where it is missing; empty without answers.
         sha256: of the image's file; `write_questions` computes it, empty without a file.
     """
 
@@ -566,6 +567,7 @@ class QuestionCorpus(StoredCorpus):
         """Yield the faults of a question and its answers, then the question with the valid answers.
 
         Runs of whitespace in a question become one space; answers, types and the label lose control characters only.
+        A missing label becomes the most frequent answer, the first of several.
         """
         odd_split = wrong_id(row.split, what="a split")
         why = wrong_id(row.id) or wrong_id(row.image_id) or odd_split
@@ -594,8 +596,10 @@ class QuestionCorpus(StoredCorpus):
             if any(printed(text) != text for text in (*answers, *named.values())):
                 why = "an answer, type or label with control characters, which are left out"
                 yield Flagged(where=where, why=why)
-            cleaned = {name: printed(text) for name, text in named.items()}
-            yield replace(row, question=words, answers=tuple(map(printed, answers)), **cleaned)
+            cleaned, answers = {name: printed(text) for name, text in named.items()}, [*map(printed, answers)]
+            if answers and not cleaned["label"]:
+                cleaned["label"] = Counter(answers).most_common(1)[0][0]
+            yield replace(row, question=words, answers=tuple(answers), **cleaned)
 
     @staticmethod
     def key(row: Question) -> str:

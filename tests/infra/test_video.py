@@ -122,6 +122,27 @@ def test_a_single_frame_is_a_video_and_so_is_an_animation(tmp_path):
             assert np.abs(x_THW3.astype(int) - pictures(count)).mean() < 12
 
 
+def test_a_folder_of_frames_is_a_video_in_the_order_of_its_numbers(clip, tmp_path):
+    names = ["2-img9.png", "2-img10.png", "2-img100.PNG", "10-img1.webp", "10-img2.bmp"]
+    shown_TVV3 = pictures(len(names))
+    for name, x_HW3 in zip(names, shown_TVV3, strict=True):
+        Image.fromarray(x_HW3).save(tmp_path / name, lossless=True)
+    for other in (".2-img9.png", "2-img11.txt"):
+        (tmp_path / other).touch()
+    found = [*frames(str(tmp_path))]
+    np.testing.assert_array_equal([frame.x_HW3 for frame in found], shown_TVV3)
+    assert [frame.seconds for frame in found] == [0, 1, 2, 3, 4]
+    with closing(VideoReader(decoder="av")) as reader:
+        np.testing.assert_array_equal(shown(reader, tmp_path, every=2, at_most=2), shown_TVV3[[0, 4]])
+        (tmp_path / "2-img10.png").write_bytes(b"no picture")
+        with pytest.raises(BadVideo, match="a frame in it: does not decode as an image"):
+            shown(reader, tmp_path)
+        (tmp_path / "empty").mkdir()
+        with pytest.raises(BadVideo, match="a folder without frames"):
+            shown(reader, tmp_path / "empty")
+        assert len(shown(reader, clip)) == COUNT
+
+
 def test_a_decoder_that_is_not_there_is_said(tmp_path, monkeypatch):
     assert choose_decoder() == "av"
     assert describe_decoder("av") == f"av {av.__version__}"

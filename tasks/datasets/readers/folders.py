@@ -11,6 +11,7 @@ from typing import Any
 
 from polypool.infra.errors import InputError
 from polypool.infra.files import existing_folder, identity, make_folder
+from polypool.infra.pictures import is_picture
 from polypool.infra.store.findings import Skipped
 from polypool.tasks.datasets import Reader, Reading
 from polypool.tasks.datasets.corpus import Item
@@ -18,6 +19,8 @@ from polypool.tasks.datasets.splits import Published
 
 IMAGES = (".jpg", ".jpeg", ".png")
 VIDEOS = (".mp4", ".avi", ".webm", ".mkv", ".mov", ".m4v", ".mpg", ".mpeg", ".wmv", ".flv", ".3gp", ".gif")
+FRAMES = "/"
+"""What the path of a folder of frames ends in."""
 _NUMBER = re.compile(r"0*(\d+)$")
 
 
@@ -35,15 +38,15 @@ class Listing:
         self._names: dict[str, set[str]] = {}
 
     def has(self, path: str) -> bool:
-        """Whether the file exists."""
-        below, name = os.path.split(path)
+        """Whether the file exists, or the folder if the path ends in `/`."""
+        below, name = os.path.split(path.rstrip(FRAMES))
         if below not in self._names:
             try:
                 with os.scandir(os.path.join(self._folder, below)) as entries:
-                    self._names[below] = {entry.name for entry in entries if not entry.is_dir()}
+                    self._names[below] = {entry.name + FRAMES * entry.is_dir() for entry in entries}
             except (OSError, ValueError):  # no such folder, or a name that no folder can have
                 self._names[below] = set()
-        return name in self._names[below]
+        return name + FRAMES * path.endswith(FRAMES) in self._names[below]
 
 
 class ImageFiles:
@@ -99,21 +102,39 @@ def media_below(folder: Path, suffixes: tuple[str, ...], *, what: str) -> list[s
     return paths
 
 
+def is_video(path: str) -> bool:
+    """Whether a path in a corpus leads to a video file or a folder of frames."""
+    return path.lower().endswith((*VIDEOS, FRAMES))
+
+
 def video_files(folder: Path) -> dict[str, str]:
     """Return the paths of videos below a folder, by stem and by path with `_` for `/`.
 
-    Of several videos with one stem, the one nearest to the top comes first, then `.mp4`.
+    A folder of pictures below it is a video, too; its path ends in `/`. Of several videos with one stem, the one
+    nearest to the top comes first, then `.mp4`.
 
     Raises:
         InputError: no video.
     """
 
     def rank(path: str) -> tuple[int, int, str]:
-        return path.count(os.sep), VIDEOS.index(os.path.splitext(path)[1].lower()), path
+        return path.count(os.sep), suffixes.index(os.path.splitext(path)[1].lower()), path
 
+    suffixes = (*VIDEOS, "")
+    found = set[str]()
+    for path in files_below(folder):
+        parent, name = os.path.split(path)
+        if parent and is_picture(name):
+            found.add(parent + FRAMES)
+        elif os.path.splitext(name)[1].lower() in VIDEOS:
+            found.add(path)
+    if not found:
+        raise InputError(
+            f"{folder}: holds no videos; expected files that end in {', '.join(VIDEOS)}, or a folder of frames for each"
+        )
     files: dict[str, str] = {}
-    for path in sorted(media_below(folder, VIDEOS, what="videos"), key=rank):
-        stem = os.path.splitext(path)[0]
+    for path in sorted(found, key=rank):
+        stem = os.path.splitext(path)[0].rstrip(FRAMES)
         files.setdefault(os.path.basename(stem), path)
         files.setdefault(stem.replace(os.sep, "_"), path)
     return files
@@ -124,7 +145,7 @@ class VideoReader(Reader):
     """A reader of videos with captions that can skip videos without a file."""
 
     videos: Path | None = None
-    """Folder of the video files; an item without one is left out."""
+    """Folder of the videos: files, or a folder of frames for each; an item without one is left out."""
 
     def reading(
         self,
@@ -135,8 +156,8 @@ class VideoReader(Reader):
     ) -> Reading:
         """Return the items, with `videos` only those with a file.
 
-        A video is `<id>.mp4`, or has another suffix of `VIDEOS`, at any depth in the folder, as in MSR-VTT's
-        `TrainValVideo` and `TestVideo`. An id `a_b` may be the file `a/b.mp4`.
+        A video is `<id>.mp4`, has another suffix of `VIDEOS` or is a folder `<id>` of frames, at any depth in the
+        folder, as in MSR-VTT's `TrainValVideo` and `TestVideo`. An id `a_b` may be the file `a/b.mp4`.
 
         Args:
             items: of the reader.

@@ -12,8 +12,8 @@ import io
 import os
 import re
 from collections import Counter, defaultdict
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import asdict, dataclass, replace
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -25,17 +25,20 @@ from PIL import Image
 from polypool.infra.errors import InputError, unknown
 from polypool.infra.extras import needed
 from polypool.infra.files import existing, existing_folder, identity, make_folder, parse_json, read_json
+from polypool.infra.pictures import SUFFIXES
 from polypool.infra.registry import READERS
 from polypool.infra.store.findings import Flagged, Skipped
 from polypool.tasks.datasets import Reader, Reading
 from polypool.tasks.datasets.annotations import leaves
 from polypool.tasks.datasets.corpus import CorpusSummary, Item, Question, QuestionSummary
 from polypool.tasks.datasets.readers.folders import (
-    IMAGES,
+    FRAMES,
     VIDEOS,
+    ImageFiles,
     Listing,
     files_below,
     media_below,
+    video_files,
     write_picture,
 )
 from polypool.tasks.datasets.splits import SPLITS, USUAL_SHARES, RandomSplits, split_called
@@ -47,7 +50,7 @@ if TYPE_CHECKING:
 _WHAT = "a table: .csv or .tsv with a header, .jsonl, .json with a list of objects, or .parquet"
 _SEPARATORS = (",", ";", "\t", "|")
 _TEXT = ".txt"
-_MEDIA = (*IMAGES, ".webp", ".bmp", ".tif", ".tiff", *VIDEOS)
+_MEDIA = (*SUFFIXES, *VIDEOS)
 _TEXT_FIELDS = ("answer", "caption", "text", "raw", "sentence")
 """The fields of an object that hold its text: VQA's answers on the hub are `{answer, answer_confidence, answer_id}`."""
 USUAL = {
@@ -65,9 +68,9 @@ USUAL = {
         "path",
     ],
     "video": ["video", "video_path", "video_file", "clip"],
-    "text": ["caption", "captions", "text", "texts", "sentence", "sentences", "description", "title"],
+    "text": ["caption", "captions", "text", "texts", "sentence", "sentences", "description", "desc", "title"],
     "question": ["question"],
-    "answer": ["answers", "answer", "multiple_choice_answer"],
+    "answer": ["answers", "direct_answers", "answer", "multiple_choice_answer"],
     "question_id": ["question_id", "questionid", "qid"],
     "label": ["multiple_choice_answer"],
     "question_type": ["question_type"],
@@ -208,7 +211,9 @@ class Table(ColumnReader):
     split_column: str = ""
     """train, val or test; `validation`, `dev` and the like are understood."""
     images: Path | None = None
-    """Folder that the paths start from; by default the folder of their table."""
+    """Folder that the paths start from, by default the table's; without paths, pictures are found in it by id."""
+    videos: Path | None = None
+    """Folder in which the videos of a table without paths are found by id: files, or a folder of frames for each."""
 
     def read(self) -> Reading:
         """Return the rows grouped by picture or video, in the order of their first rows."""
@@ -237,7 +242,11 @@ class Table(ColumnReader):
                     f"{other.path}: has no column {', '.join(lacking)}, which {opened[0].path} has"
                 )
         common = Path(os.path.commonpath([file.path.parent.absolute() for file in opened]))
-        folder = self.images or common
+        folder = self.videos or self.images or common
+        find, rows = (
+            self._finder(named.get("media", "")),
+            _rows(opened, named, folder=None if self.images else common),
+        )
         own_splits, questions = split_files or "split" in named, "answer" in named
         if separators := {file.separator for file in opened} - {"", ",", "\t"}:
             notes.append(f"guessed: fields are separated by {' and '.join(map(repr, separators))}")
@@ -249,8 +258,8 @@ class Table(ColumnReader):
         return Reading(
             of="questions" if questions else "captions",
             rows=grouped(
-                _rows(opened, named, folder=None if self.images else common),
-                folder=folder,
+                _found(rows, find, folder=folder) if find else rows,
+                folder=None if find else folder,
                 splits=random,
                 own_splits=own_splits,
                 questions=questions,
@@ -261,9 +270,36 @@ class Table(ColumnReader):
                 **({"splits": [file.split for file in opened]} if split_files else {}),
                 **({} if own_splits and not self.val else asdict(random)),
             },
-            images=folder.absolute() if "media" in named else "",
+            images=folder.absolute() if "media" in named or find else "",
             notes=notes,
         )
+
+    def _finder(self, media: str) -> Callable[[str], str | None] | None:
+        """Return what finds a picture or video by its id, for a table without a column of paths (`media`).
+
+        Raises:
+            InputError: `videos` with such a column, or a folder that is missing or has no pictures or videos.
+        """
+        if self.videos and media:
+            raise InputError(
+                f"--videos finds videos by id, and the column {media!r} has paths: --images says the folder that they "
+                f"start from, --id-column {media} makes them ids"
+            )
+        if self.videos:
+            return video_files(existing_folder(self.videos, what="a folder of videos")).get
+        return ImageFiles(self.images).find if self.images and not media else None
+
+
+def _found(
+    rows: Iterable[Row | Skipped | Flagged], find: Callable[[str], str | None], *, folder: Path
+) -> Iterator[Row | Skipped | Flagged]:
+    """Yield rows with the paths of their ids; skip those without one."""
+    for row in rows:
+        if isinstance(row, Row) and not (path := find(row.id)):
+            where, why = f"{row.where}, id {row.id}", f"no such picture or video in {folder}"
+            yield Skipped(where=where, why=why, split=row.split)
+        else:
+            yield replace(row, path=path) if isinstance(row, Row) else row
 
 
 def _refuse_split_names(files: Sequence[TableFile], *, folder: Path) -> None:
@@ -587,6 +623,8 @@ def grouped(
         if not isinstance(row, Row):
             yield row
             continue
+        if listing and row.path and listing.has(frames := row.path.rstrip(FRAMES) + FRAMES):
+            row = replace(row, path=frames)
         if listing and folder and row.path and (why := _wrong_path(row.path, folder, listing)):
             yield Skipped(where=f"{row.where}, {row.path}", why=why, split=row.split)
             continue
@@ -662,7 +700,6 @@ def _questions(id: str, split: str, rows: Sequence[Row], *, answered: bool) -> I
     for (question_id, question), group in same.items():
         first = group[0]
         answers = tuple(answer for row in group for answer in row.answers) if answered else ()
-        counts = Counter(answer for answer in answers if answer.strip())
         yield Question(
             id=question_id or str(first.number),
             split=split,
@@ -672,7 +709,7 @@ def _questions(id: str, split: str, rows: Sequence[Row], *, answered: bool) -> I
             question_type=first.question_type,
             answer_type=first.answer_type,
             answers=answers,
-            label=first.label or (counts.most_common(1)[0][0] if counts else ""),
+            label=first.label,
         )
 
 

@@ -3,7 +3,8 @@
 `v2_OpenEnded_mscoco_train2014_questions.json`: `{"data_subtype", "questions": [{"question_id", "image_id", "question"},
 ...]}`; `v2_mscoco_train2014_annotations.json`: `{"annotations": [{"question_id", "image_id", "question_type",
 "answer_type", "multiple_choice_answer", "answers": [{"answer", "answer_id"}, ...]}, ...]}`. `test-dev2015` and
-`test2015` have no annotations.
+`test2015` have no annotations. Files without the types and `multiple_choice_answer`, which is the most frequent answer,
+are read as well: OK-VQA's `mscoco_train2014_annotations.json` has the types alone.
 
 Models train on `train2014` and report on `val2014`, which is `test` here. A random part of the training images becomes
 `val`, for choosing the epoch.
@@ -184,11 +185,9 @@ def _annotation(entry: dict[str, Any]) -> Question | Skipped:
     if why := misfit(entry, "an annotation", question_id=int, image_id=(int, str)):
         return Skipped(where="", why=why)
     id, answers = entry["question_id"], entry["answers"]
-    where, kinds = (
-        f", question {id}",
-        dict.fromkeys(("question_type", "answer_type", "multiple_choice_answer"), str),
-    )
-    if why := misfit(entry, "an annotation", answers=list, **kinds):
+    where, optional = f", question {id}", ("question_type", "answer_type", "multiple_choice_answer")
+    about = {name: entry[name] for name in optional if entry.get(name) is not None}
+    if why := misfit(entry, "an annotation", answers=list, **dict.fromkeys(about, str)):
         return Skipped(where=where, why=why)
     if not all(isinstance(answer, tuple) for answer in answers):
         return Skipped(where=where, why=f"{FORM}: answers need to be a list of {{answer_id, answer}}")
@@ -202,10 +201,10 @@ def _annotation(entry: dict[str, Any]) -> Question | Skipped:
         split="",
         image_id=str(entry["image_id"]),
         question="",
-        question_type=entry["question_type"],
-        answer_type=entry["answer_type"],
+        question_type=about.get("question_type", ""),
+        answer_type=about.get("answer_type", ""),
         answers=texts,
-        label=entry["multiple_choice_answer"],
+        label=about.get("multiple_choice_answer", ""),
     )
 
 

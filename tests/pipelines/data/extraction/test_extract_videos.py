@@ -5,13 +5,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from clips import server, write_bad, write_clip
+from clips import pictures, server, write_bad, write_clip
 from describing import corpus_of_files, in_this_process
 from PIL import Image
 from verbs import exit_code, reasons, sets_of
 
 from polypool.encoders.backbones.cells import Cells
 from polypool.infra import video
+from polypool.infra.errors import InputError
 from polypool.infra.files import sha256
 from polypool.infra.store import FeatureStore
 from polypool.infra.video import SECONDS, choose_decoder, choose_frames, describe_decoder, frames
@@ -129,6 +130,25 @@ def test_seconds_are_those_of_frames_that_have_several_elements_each(clips, tmp_
         np.testing.assert_allclose(column[column.find([id]).item()][:, 0], expected, atol=1e-5)
         uneven |= len({*x_N1[:, 0].tolist()}) > 1
     assert uneven
+
+
+def test_folders_of_frames_are_videos_and_changed_ones_are_listed(tmp_path):
+    shown = pictures(5)
+    for name in ("still", "changed"):
+        (tmp_path / "frames" / name).mkdir(parents=True)
+        for at, x_HW3 in enumerate(shown):
+            Image.fromarray(x_HW3).save(tmp_path / "frames" / name / f"{7 + at}.png")
+    corpus = corpus_of_files(tmp_path / "corpus", tmp_path / "frames", ["still/", "changed/"])
+    Image.fromarray(shown[0]).save(tmp_path / "frames" / "changed" / "9.png")
+    with pytest.raises(InputError, match="is a corpus of videos, such as still/: add --video"):
+        extract(corpus=corpus, out=tmp_path / "no", backbone=CELLS)
+    options = VideoOptions(frames=3)
+    extract(corpus=corpus, out=tmp_path / "out", backbone=CELLS, dtype="float32", video=True, videos=options)
+    (x_TD,) = sets_of(tmp_path / "out").values()
+    cells_T = Cells(grid=3)([Image.fromarray(shown[at]) for at in (0, 2, 4)])
+    np.testing.assert_allclose(x_TD, [x_ND.mean(axis=0) for x_ND in cells_T], rtol=1e-5)
+    ((_, why),) = reasons(tmp_path / "out")
+    assert why == "changed since it was ingested: its SHA-256 differs"
 
 
 def test_a_backbone_of_whole_videos_gets_all_frames(clips, tmp_path):

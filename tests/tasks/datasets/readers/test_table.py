@@ -179,6 +179,71 @@ def test_features_alone_need_ids(folder):
     assert captions(corpus_of(folder / "out", *words)[1])["x3"] == ("clip 6", "clip 7")
 
 
+def test_published_lists_of_ids_find_their_videos_and_pictures(folder):
+    listed = [
+        {"video_id": f"video{n}", "desc": text[0] if n % 2 else [*text], "subtitle": " you"}
+        for n, text in enumerate(TEXTS)
+    ]
+    for n in range(1, PICTURES):
+        frames = folder / "frames" / f"video{n}"
+        frames.mkdir(parents=True)
+        (frames / "img0.jpg").touch()
+    for split, part in (("train", listed[:8]), ("test", listed[8:])):
+        written(folder / f"descs_ret_{split}.json", part)
+    files = [f"{split}={folder / f'descs_ret_{split}.json'}" for split in ("train", "test")]
+    rows = ("table", "--file", *files, "--val", 2)
+    told, corpus, skipped = corpus_of(folder / "out", *rows, "--videos", folder / "frames")
+    assert corpus.splits == {"train": 5, "val": 2, "test": 4}
+    assert skipped == [
+        ("descs_ret_train.json, row 1, id video0", f"no such picture or video in {folder / 'frames'}")
+    ]
+    first, second, *_ = corpus.items("test")
+    assert (first.path, first.captions, second.captions) == ("video8/", TEXTS[8], TEXTS[9][:1])
+    assert " --video " in told
+    refused("holds no videos", *rows, "--out", folder / "no", "--videos", folder / "pictures")
+
+    asked = [
+        {
+            "split": "train" if n % 3 else "val",
+            "image_id": n,
+            "question_id": f"22MexN{n}",
+            "question": f"What is {n}?",
+            "choices": ["a", "b", "c", "d"],
+            "correct_choice_idx": 1,
+            "direct_answers": ["cab"] * 7 + ["taxi"] * 3,
+            "difficult_direct_answer": False,
+            "rationales": ["So it is."],
+        }
+        for n in range(PICTURES)
+    ]
+    files = ("--file", written(folder / "aokvqa_v1p0.json", asked), "--images", folder / "pictures")
+    assert "12 with 10; scored by the protocol vqa" in ingested("table", *files, "--out", folder / "asked")
+    questions = QuestionCorpus.open(folder / "asked")
+    assert questions.splits == {"train": 8, "val": 4}
+    _, question, *_ = questions.questions("val")
+    assert (question.id, question.image_id, question.path) == ("22MexN3", "3", "3.png")
+    assert question.answers == ("cab",) * 7 + ("taxi",) * 3
+
+
+def test_a_column_of_videos_may_name_folders_of_frames(folder):
+    (folder / "clips" / "1").mkdir(parents=True)
+    (folder / "clips" / "1" / "0001.png").touch()
+    (folder / "clips" / "2.mp4").touch()
+    names = ["clips/1", "clips/2.mp4", "clips/1/", "clips/3"]
+    table = written(
+        folder / "a.csv", [{"video": name, "caption": f"a {name}", "split": "train"} for name in names]
+    )
+    _, corpus, skipped = corpus_of(folder / "out", "table", "--file", table)
+    assert [(item.id, item.path) for item in corpus.items("train")] == [
+        ("clips/1", "clips/1/"),
+        ("clips/2.mp4", "clips/2.mp4"),
+        ("clips/1/", "clips/1/"),
+    ]
+    assert skipped == [("a.csv, row 4, clips/3", f"no such file in {folder}")]
+    why = "--videos finds videos by id, and the column 'video' has paths"
+    refused(why, "table", "--file", table, "--out", folder / "no", "--videos", folder / "clips")
+
+
 def test_absolute_paths_are_read_where_the_folder_of_images_has_them(folder, monkeypatch):
     (folder / "tables").mkdir()
     rows = [row | {"image": str(folder / row["image"])} for row in ROWS]

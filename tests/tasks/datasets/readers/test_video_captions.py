@@ -67,6 +67,36 @@ def test_msrvtt_videos_in_folders(tmp_path):
         refused(message, *files, "--out", out, "--videos", tmp_path / folder)
 
 
+def test_msrvtt_videos_as_folders_of_frames(tmp_path):
+    pair = official(tmp_path)
+    names = [
+        "train/video0/1.jpg",
+        "train/video0/2.jpg",
+        "video1.d/1.png",
+        "video1.png",
+        "test/deep/video5/7.jpg",
+    ]
+    for name in [*names, "video6/1.jpg", "video6/a.mp4", "other/video6.mp4", "video2/.1.jpg", "video3/1.txt"]:
+        (tmp_path / "videos" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "videos" / name).write_text(name)
+    rows = ("msrvtt", "--json", *pair, "--videos", tmp_path / "videos")
+    told, corpus, _ = corpus_of(tmp_path / "out", *rows)
+    found = [item for split in corpus.splits for item in corpus.items(split)]
+    assert [item.path for item in found] == ["train/video0/", "test/deep/video5/", "other/video6.mp4"]
+    assert "extract --corpus" in told
+    assert " --video " in told
+    assert len({item.sha256 for item in found}) == len(found)
+    for changed in ("renamed", "other bytes", ".hidden"):
+        before = corpus.items("train")[0].sha256
+        folder = tmp_path / "videos" / "train" / "video0"
+        if changed == "renamed":
+            (folder / "2.jpg").rename(folder / "3.jpg")
+        else:
+            (folder / (changed if changed == ".hidden" else "3.jpg")).write_text(changed)
+        _, corpus, _ = corpus_of(tmp_path / changed, *rows)
+        assert (corpus.items("train")[0].sha256 == before) == (changed == ".hidden")
+
+
 def test_msrvtt_skips_and_lists_what_is_bad(tmp_path):
     videos = [
         msrvtt_video(0),

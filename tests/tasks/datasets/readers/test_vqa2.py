@@ -175,9 +175,31 @@ def test_bad_questions_are_skipped_and_listed(tmp_path):
     ]
 
 
+def test_annotations_in_the_form_of_ok_vqa(tmp_path):
+    answers = ["race", "motocross", "motocross", "race", "ride", "ride", "ride", "ride", "", "dirt bike"]
+    annotation = {
+        "image_id": 51606,
+        "answer_type": "other",
+        "question_type": "four",
+        "question_id": 516065,
+        "answers": [
+            {"answer_id": place, "raw_answer": f"{answer}ing", "answer_confidence": "yes", "answer": answer}
+            for place, answer in enumerate(answers, 1)
+        ],
+        "confidence": 3,
+    }
+    bare = {name: annotation[name] for name in ("image_id", "answers")} | {"question_id": 516066}
+    _, corpus, found = skipped(tmp_path, [asked(516065, 51606), asked(516066, 51606)], [annotation, bare])
+    first, second = corpus.questions("test")
+    assert first.answers == (*answers[:8], "dirt bike")
+    assert (first.label, first.question_type, first.answer_type) == ("ride", "four", "other")
+    assert (second.label, second.question_type, second.answer_type) == ("ride", "", "")
+    assert [why for _, why in found] == ["an answer that is empty"] * 2
+
+
 def test_bad_annotations_are_skipped_and_listed(tmp_path):
-    unlabelled = told(11, 11, multiple_choice_answer=None)
-    annotations = [told(1, 1), told(5, 5), told(5, 5), unlabelled, told("8", 8), "no object"]
+    mistyped = told(11, 11, multiple_choice_answer=3)
+    annotations = [told(1, 1), told(5, 5), told(5, 5), mistyped, told("8", 8), "no object"]
     annotations += [{"question_id": 1, "image_id": 1}]
     questions = [asked(number, number) for number in (1, 5, 11)]
     _, corpus, found = skipped(tmp_path, questions, annotations)
