@@ -1,7 +1,11 @@
 """Poolings of several layers against their authors' numbers."""
 
 import pytest
+import torch
 from recorded import Row, hold_to_recorded, layer, rows
+
+from polypool.aggregators.random_sets import random_sets
+from polypool.infra.registry import AGGREGATORS
 
 FUSION = {
     "query_D": "query_token",
@@ -41,3 +45,10 @@ LAYERS = [
 @pytest.mark.parametrize("row", LAYERS, ids=str)
 def test_vectors_and_gradients_are_the_authors(golden, row):
     hold_to_recorded(golden / "layers", row)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_weights_drop_out_in_training_alone(training):
+    module = AGGREGATORS.build("layer_fusion(heads=2, dropout=1)", 6).train(training)
+    vector_BD = module(*random_sets([5, 3], 6)).vectors
+    assert torch.equal(*vector_BD) is training, "only the bias of the output map is left"
