@@ -36,6 +36,7 @@ from polypool.aggregators.ranks.sorted_sum import sorted_sum
 from polypool.encoders.backbones import build_backbone
 from polypool.infra.batches import Order, load
 from polypool.infra.compute.device import best_device, on_device, own_stream
+from polypool.infra.compute.dropout import drawn
 from polypool.infra.errors import InputError
 from polypool.infra.process.command import command
 from polypool.infra.registry import AGGREGATORS, RECIPES
@@ -154,8 +155,9 @@ def of_run(settings: Run, device: torch.device) -> Callable[[int], float]:
 
     def epoch(_: int) -> float:
         started = time.perf_counter()
-        for _, batch in load(trainer.data, trainer.order, trainer.progress.samples, device):
-            trainer.train_step(batch)
+        for size, batch in load(trainer.data, trainer.order, trainer.progress.samples, device):
+            with drawn(trainer._draws(size)):
+                trainer.train_step(batch)
         if device.type == "cuda":
             torch.cuda.synchronize()
         return 1e3 * (time.perf_counter() - started) / trainer.order.epoch_steps
@@ -171,8 +173,11 @@ def losses(settings: Run, device: torch.device, *, captured: bool) -> Tensor:
     if captured:
         trainer.use_device()
     epochs = (load(trainer.data, trainer.order, samples, device) for samples in count(step=len(trainer.data)))
-    batches = islice(chain.from_iterable(epochs), 50)
-    return torch.stack([trainer.train_step(batch)["loss"].detach().clone() for _, batch in batches])
+    found = []
+    for size, batch in islice(chain.from_iterable(epochs), 50):
+        with drawn(trainer._draws(size)):
+            found.append(trainer.train_step(batch)["loss"].detach().clone())
+    return torch.stack(found)
 
 
 def steps(device: torch.device, targets: Targets, *, quick: bool) -> None:

@@ -70,14 +70,17 @@ def measure(folder: Path, data: Sequence[str], *, quick: bool) -> float:
     tuned = "--choose", *CHOICES, "--budget", str(budget), "--seeds", str(seeds)
     took = sweep("gpu", data, "--aggregators", *names, *tuned, gpu=True)
     rows = len(names) * (budget + seeds)
+    seconds = (took - first) / (rows - 1)
     print(
-        f"{rows} rows of {len(names)} aggregators: {took / 60:.1f} minutes, {60 * rows / took:.0f} rows a minute"
+        f"{rows} rows of {len(names)} aggregators: {took / 60:.1f} minutes, {60 * rows / took:.0f} rows a minute; "
+        f"a row after the first: {seconds:.2f} s",
+        flush=True,
     )
     for experiment, gpu in (("same_gpu", True), ("same_cpu", False)):
         sweep(experiment, data, "--aggregators", *ON_CPU[: len(names)], "--seeds", str(seeds), gpu=gpu)
         scores = pp.compare(experiment)[["row", "mean", "deviation", "seeds"]]
-        print(f"{'GPU' if gpu else 'CPU'}:\n{scores.to_string(index=False)}")
-    return (took - first) / (rows - 1)
+        print(f"{'GPU' if gpu else 'CPU'}:\n{scores.to_string(index=False)}", flush=True)
+    return seconds
 
 
 @command
@@ -92,7 +95,6 @@ def main() -> None:
         raise InputError("torch finds no GPU here; run it on a machine with one, and a torch with CUDA")
     with tempfile.TemporaryDirectory() as folder:
         seconds = measure(Path(folder), options.data, quick=options.quick)
-    print(f"a row after the first: {seconds:.2f} s")
     if seconds > 1 and not options.quick:
         sys.exit(1)
 

@@ -9,6 +9,8 @@ queued work is done.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -46,17 +48,40 @@ def probe(device: torch.device) -> float:
 
 
 class CostMeter:
-    """Measures the cost of work on a device since its creation."""
+    """Measures the cost of work on a device since its creation.
+
+    Attributes:
+        seconds: elapsed time at the last lap.
+        busy: seconds of it in which a GPU computed steps; 0 on a CPU. A step that is no CUDA graph counts with the gaps
+            in which the GPU waits for its launches.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self.seconds = 0.0
+        self.seconds = self.busy = 0.0
+        self._steps: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
         self._probe = probe(device)
         self._since = seconds(device)
 
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        """Count the time of the block's work on a GPU as busy."""
+        if self.device.type != "cuda":
+            yield
+            return
+        import torch
+
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        yield
+        end.record()
+        self._steps.append((begin, end))
+
     def lap(self) -> float:
-        """Return the cost in `UNIT` since the creation or the last lap; set `seconds` to the elapsed time."""
+        """Return the cost in `UNIT` since the creation or the last lap; set `seconds` and `busy`."""
         self.seconds = seconds(self.device) - self._since
+        self.busy = sum(begin.elapsed_time(end) for begin, end in self._steps) / 1e3
+        self._steps.clear()
         again = probe(self.device)
         cost = self.seconds / ((self._probe + again) / 2)
         self._probe, self._since = again, seconds(self.device)

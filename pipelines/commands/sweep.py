@@ -43,7 +43,8 @@ class SweepOptions:
         sample: seed of these samples, and of the seeds of their trials.
         experiment: MLflow experiment of the runs, which is searched for finished ones.
         concurrent: maximum number of parallel trials, which share GPUs if there are fewer; 1 needs no Ray; 0 for as
-            many as the cluster has cores and GPUs for, by the runs' `cpus` and `workers`.
+            many as the cluster has cores for, by the runs' `cpus` and `workers`, and as share its GPUs by the memory
+            and load of the first.
         detect: show the number of seeds needed to detect this difference of the primary metric; 0 for none.
         early_stop: stop the worse half of a recipe's trials after 1, 2, 4, ... epochs, by the score on `val` (ASHA);
             with `--choose`, of an aggregator's tuning trials.

@@ -482,6 +482,9 @@ PICTURES = "figures"
 """The artifact folder of figures and pages."""
 EVALUATION = "evaluation"
 """The artifact folder of an evaluation's files."""
+GPU_LOAD, GPU_MEMORY = "gpu/load", "gpu/memory"
+"""Metrics of a run on a GPU: the share of the last epoch's time in which it computed steps, without the validation; the
+peak share of its memory that the process reserved."""
 _FAILED = "failed.txt"
 
 

@@ -82,6 +82,8 @@ from polypool.pipelines.training.loop.optim import longest_prefix
 from polypool.pipelines.training.record import (
     AT,
     FACTOR,
+    GPU_LOAD,
+    GPU_MEMORY,
     Listed,
     Tuned,
     listed,
@@ -958,6 +960,9 @@ def carry_out(plan: Plan, *, concurrent: int = 0, parent: str = "") -> list[Tria
     One at a time, trials of one worker train in this process, without Ray; interrupted ones come last, because a trial
     that the system kills for its memory ends this process.
 
+    With `concurrent` 0, the first trials, one of each recipe and on each GPU, have a GPU to themselves; the others
+    share GPUs by the memory and load of these. With early stopping none share, because rivals train in one go.
+
     Args:
         plan: the trials.
         concurrent: maximum number of parallel trials; 0 for as many as fit.
@@ -977,17 +982,46 @@ def carry_out(plan: Plan, *, concurrent: int = 0, parent: str = "") -> list[Tria
         at_once = 1 if here else _resources(to_do, concurrent=concurrent)[0]
         print(f"{plan.summary()}, {at_once} at once", flush=True)
         for (_, alone), group in groups.items():
-            side_by_side = None
-            if here:
-                group = sorted(group, key=lambda trial: trial.state == "unfinished")
-            else:
-                reserved = _resources(group, concurrent=at_once)[1] if alone else {}
-                retries = max(trial.run.retries for trial in group) if alone else 0
-                side_by_side = functools.partial(
-                    run_side_by_side, concurrent=at_once, resources=reserved, retries=retries
-                )
-            ends += _train(plan, group, side_by_side, parent=parent, before=len(ends))
+            waves = [sorted(group, key=lambda trial: trial.state == "unfinished") if here else group]
+            if alone and not concurrent and not plan.early_stop and (gpus := cores("GPU")):
+                first = {trial.run.recipe: trial for trial in reversed(group)}.values()
+                ordered = sorted(group, key=lambda trial: trial not in first)
+                count = max(len(first), gpus)
+                waves = [wave for wave in (ordered[:count], ordered[count:]) if wave]
+            for number, wave in enumerate(waves):
+                if number:
+                    sharing = _sharing(plan, ends)
+                    at_once = _resources(wave, concurrent=sharing * cores("GPU"))[0]
+                    print(f"{sharing} share a GPU by its memory and load, {at_once} at once", flush=True)
+                side_by_side = None
+                if not here:
+                    reserved = _resources(wave, concurrent=at_once)[1] if alone else {}
+                    retries = max(trial.run.retries for trial in wave) if alone else 0
+                    side_by_side = functools.partial(
+                        run_side_by_side, concurrent=at_once, resources=reserved, retries=retries
+                    )
+                ends += _train(plan, wave, side_by_side, parent=parent, before=len(ends))
     return ends
+
+
+def trials_per_gpu(*, memory: float, load: float) -> int:
+    """Return the number of trials that share a GPU: as many as fill 90 % of its memory, or all of its time.
+
+    Args:
+        memory: share of the memory that a trial reserves.
+        load: share of the time in which its steps keep the GPU busy.
+    """
+    return max(1, int(min(0.9 / memory, 1 / load)))
+
+
+def _sharing(plan: Plan, ends: Sequence[Trial]) -> int:
+    """Return the number of trials that share a GPU, by the largest trained one; 1 if none was measured."""
+    trained = {end.run_id for end in ends}
+    metrics = [record.metrics for record in records_of(plan.experiment) if record.run_id in trained]
+    return min(
+        (trials_per_gpu(memory=of[GPU_MEMORY], load=of[GPU_LOAD]) for of in metrics if GPU_LOAD in of),
+        default=1,
+    )
 
 
 def _train(

@@ -56,6 +56,8 @@ from polypool.pipelines.training.loop.optim import (
 from polypool.pipelines.training.loop.precision import autocast, precision_of
 from polypool.pipelines.training.record import (
     COLLAPSED,
+    GPU_LOAD,
+    GPU_MEMORY,
     PRECISION,
     SCORED,
     Described,
@@ -143,6 +145,7 @@ class Trainer:
         )
         self.parallel: nn.Module = self.model
         self.captured: CapturedSteps | None = None
+        self.load = 0.0
         self._draw_state = None if device.type == "cpu" else torch.zeros((), dtype=torch.int64, device=device)
         # for random numbers not drawn per sample: different for each seed and worker
         torch.manual_seed(int(np.random.SeedSequence((run.seed, rank())).generate_state(1)[0]))
@@ -233,6 +236,9 @@ class Trainer:
             )
         if self.run.test:
             self._test()
+        if self.load and self.log is not None:
+            memory = torch.cuda.max_memory_reserved() / torch.cuda.mem_get_info()[1]
+            self.log.log({GPU_LOAD: self.load, GPU_MEMORY: memory}, step=self.step)
         return True
 
     @property
@@ -253,7 +259,7 @@ class Trainer:
         started, seconds = time.perf_counter(), self.progress.seconds
         cost, first = CostMeter(self.device), self.step
         for size, batch in load(self.data, self.order, self.progress.samples, self.device):
-            with drawn(self._draws(size)):
+            with drawn(self._draws(size)), cost.step():
                 meter.add(self.train_step(batch), size)
             self.progress.samples += size
             self.progress.seconds = seconds + time.perf_counter() - started
@@ -289,6 +295,8 @@ class Trainer:
 
     def _count(self, cost: CostMeter, steps: int) -> None:
         self.progress.cost += cost.lap()
+        if cost.busy:
+            self.load = cost.busy / cost.seconds
         self.progress.cost_seconds += cost.seconds
         self.progress.cost_steps += steps
 

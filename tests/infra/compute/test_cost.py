@@ -33,6 +33,30 @@ def test_a_cost_is_the_time_over_the_mean_of_the_probes_around_it(monkeypatch):
     assert meter.seconds == 4.0
 
 
+def test_a_gpu_is_busy_between_the_events_around_steps(monkeypatch):
+    clock = Clock(monkeypatch, [0.5] * 3)
+
+    class Event:
+        def __init__(self, *, enable_timing: bool) -> None:
+            assert enable_timing
+
+        def record(self) -> None:
+            self.at = clock.now
+
+        def elapsed_time(self, end: Event) -> float:
+            return 1e3 * (end.at - self.at)
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    meter = CostMeter(torch.device("cuda"))
+    for took, expected in ((2.0, 4.0), (3.0, 6.0)):
+        for _ in range(2):
+            clock.now += 1.0
+            with meter.step():
+                clock.now += took
+        meter.lap()
+        assert (meter.busy, meter.seconds) == (expected, expected + 2.0)
+
+
 def test_a_probe_is_the_mean_of_its_products(monkeypatch):
     ticks = iter([3.0, 3.0 + 8 * 0.25])
     monkeypatch.setattr(cost, "seconds", lambda device: next(ticks))

@@ -1,6 +1,7 @@
 import math
 import shutil
 from collections.abc import Iterable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from polypool.infra.errors import InputError
 from polypool.pipelines.training.checkpoint import Snapshot, is_whole, load_weights, save_weights
 from polypool.pipelines.training.loop import trainer as loop
 from polypool.pipelines.training.loop.optim import lr_scale
+from polypool.pipelines.training.record import GPU_LOAD, GPU_MEMORY
 from polypool.tasks.adapter import Evaluation
 from polypool.tasks.run import Optim, Run
 from polypool.tasks.scoring.records import metrics_from
@@ -95,7 +97,8 @@ def test_a_run_stopped_within_an_epoch_resumes_to_the_same_weights(whole, tmp_pa
 
 
 class CountedMeter:
-    seconds = 2.0
+    seconds, busy = 2.0, 0.5
+    step = nullcontext
 
     def __init__(self, device: torch.device) -> None:
         pass
@@ -107,6 +110,8 @@ class CountedMeter:
 @pytest.fixture
 def counted(monkeypatch):
     monkeypatch.setattr(loop, "CostMeter", CountedMeter)
+    monkeypatch.setattr(torch.cuda, "max_memory_reserved", lambda: 30)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (10, 120))
 
 
 def test_costs_are_counted_over_epochs_checkpoints_and_restarts(tmp_path, counted):
@@ -121,6 +126,7 @@ def test_costs_are_counted_over_epochs_checkpoints_and_restarts(tmp_path, counte
     assert (again.progress.cost, again.progress.cost_seconds, again.progress.cost_steps) == (7.0, 14.0, 15)
     assert again.log.history("cost/step") == [(15, pytest.approx(7 / 15))]
     assert again.log.history("cost/step_ms") == [(15, pytest.approx(14e3 / 15))]
+    assert [again.log.history(name) for name in (GPU_LOAD, GPU_MEMORY)] == [[(15, 0.25)]] * 2
 
 
 def stopped_worker(folder: str) -> None:

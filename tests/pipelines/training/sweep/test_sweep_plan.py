@@ -4,6 +4,7 @@ import os
 import shlex
 import socket
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +17,7 @@ from polypool.infra.text_tables import duration
 from polypool.infra.tracking import RunRecord, Tracker, tracking_uri
 from polypool.pipelines.commands.train import parse
 from polypool.pipelines.recipes.arguments import read_run
+from polypool.pipelines.training import sweep
 from polypool.pipelines.training.record import run_folder, tags, take_run
 from polypool.pipelines.training.sweep import (
     STOPPED,
@@ -23,6 +25,7 @@ from polypool.pipelines.training.sweep import (
     Space,
     _nearest,
     _resources,
+    carry_out,
     make_plan,
     matched,
     only_sweep,
@@ -31,6 +34,7 @@ from polypool.pipelines.training.sweep import (
     scaled,
     seconds,
     total,
+    trials_per_gpu,
 )
 from polypool.tasks.run import Run, to_json
 
@@ -129,6 +133,54 @@ def test_more_trials_than_gpus_share_them(run, monkeypatch, gpus, concurrent, mo
     trials = make_plan(["tiny"], ["mean"], flags=["--cpus", "1"]).trials
     at_once, reserved = _resources(trials, concurrent=concurrent)
     assert (at_once, reserved["CPU"], reserved.get("GPU")) == (most, 1, share)
+
+
+@pytest.mark.parametrize(
+    ("memory", "load", "expected"),
+    [(0.2, 0.1, 4), (0.1, 0.25, 4), (0.45, 0.1, 2), (0.46, 0.1, 1), (0.05, 0.34, 2), (0.95, 1.1, 1)],
+)
+def test_trials_share_a_gpu_by_its_memory_and_load(memory, load, expected):
+    assert trials_per_gpu(memory=memory, load=load) == expected
+
+
+ALL = ["max", "gpo", "lip", "mean", "last"]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "loads", "options", "waves"),
+    [
+        (2, (0.3, 0.4), {}, [(["max", "lip"], 2, 1.0), (["gpo", "mean", "last"], 4, 0.5)]),
+        (1, (0.05, 0.1), {}, [(["max", "lip"], 1, 1.0), (["gpo", "mean", "last"], 8, 0.125)]),
+        (3, (0.3, 0.5), {}, [(["max", "lip", "gpo"], 3, 1.0), (["mean", "last"], 6, 0.5)]),
+        (2, (), {}, [(["max", "lip"], 2, 1.0), (["gpo", "mean", "last"], 2, 1.0)]),
+        (2, (0.1, 0.1), {"early_stop": True}, [(["max", "gpo", "mean", "last"], 2, 1.0), (["lip"], 2, 1.0)]),
+        (2, (0.1, 0.1), {"concurrent": 6}, [(ALL, 6, 0.3333)]),
+        (0, (0.1, 0.1), {}, [(ALL, 8, None)]),
+    ],
+)
+def test_the_first_trials_measure_how_many_share_a_gpu(run, monkeypatch, gpus, loads, options, waves):
+    """Trials of `tiny`, `lip` of another recipe; the loads are of the first two trials."""
+    found, records = [], []
+
+    def train(plan, trials, side_by_side, **_):
+        given, names = side_by_side.keywords, [trial.run.aggregator for trial in trials]
+        found.append((names, given["concurrent"], given["resources"].get("GPU")))
+        for trial, load in zip(trials, loads, strict=False):
+            metrics = {"gpu/load": load, "gpu/memory": 0.01}
+            records.append(replace(record(trial.run), run_id=trial.run.aggregator, metrics=metrics))
+        return [replace(trial, state="trained", run_id=trial.run.aggregator) for trial in trials]
+
+    monkeypatch.setattr("ray.cluster_resources", lambda: {"CPU": 8.0, "GPU": float(gpus)})
+    monkeypatch.setattr(sweep, "ray_session", lambda **_: nullcontext())
+    monkeypatch.setattr(sweep, "records_of", lambda _: records)
+    monkeypatch.setattr(sweep, "_train", train)
+    plan = make_plan(["tiny"], ALL, flags=["--cpus", "1"], early_stop=options.pop("early_stop", False))
+    trials = [
+        replace(trial, run=replace(trial.run, recipe="other")) if trial.run.aggregator == "lip" else trial
+        for trial in plan.trials
+    ]
+    assert len(carry_out(replace(plan, trials=tuple(trials)), **options)) == 5
+    assert found == waves
 
 
 def test_one_sweep_of_an_experiment_at_a_time(new_home):
