@@ -6,14 +6,17 @@ import signal
 import subprocess
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import ray
+import ray.util.state
 from places import ROOT
 from programs import begin, soon
 
 from polypool.infra import paths
 from polypool.infra.errors import InputError
-from polypool.infra.ray import JobServer, _shorten_folder, free_ports, private_head
+from polypool.infra.ray import JobServer, _core_users, _shorten_folder, free_ports, private_head
 
 pytestmark = pytest.mark.ray
 
@@ -95,6 +98,36 @@ def test_where_no_job_server_answers_is_said():
     (port,) = free_ports(1)
     with pytest.raises(InputError, match=f"no job server answers at http://127.0.0.1:{port}"):
         job(JobServer(address=f"http://127.0.0.1:{port}"), "pass")
+
+
+def test_jobs_that_occupy_the_cores_are_named_until_enough_are_free(monkeypatch):
+    state, own = ray.util.state, SimpleNamespace(get_job_id=lambda: "03")
+    bundles = [{"unit_resources": {"CPU": 2.0}}, {"unit_resources": {"CPU": 1.0}}]
+    actors = [
+        SimpleNamespace(job_id=job, placement_group_id=group, required_resources={"CPU": 1.0})
+        for job, group in (("01", "of the bundles"), ("02", None))
+    ]
+    jobs = [
+        SimpleNamespace(job_id="01", submission_id="raysubmit_1", entrypoint="polypool train coco"),
+        SimpleNamespace(job_id="02", submission_id="", entrypoint="python mine.py"),
+    ]
+
+    def groups(*, detail, filters):  # Ray lists bundles in detail only
+        return [SimpleNamespace(creator_job_id="01", bundles=bundles if detail else None)]
+
+    monkeypatch.setattr(state, "list_placement_groups", groups)
+    monkeypatch.setattr(state, "list_actors", lambda *, detail, filters: actors if detail else [])
+    monkeypatch.setattr(state, "list_jobs", lambda: jobs)
+    monkeypatch.setattr(ray, "available_resources", lambda: {"CPU": 1.0})
+    monkeypatch.setattr(ray, "get_runtime_context", lambda: own)
+    assert _core_users(2) == (
+        "waiting for 2 cores (1 are free); "
+        "`polypool train coco` uses 3 (job raysubmit_1, `ray job stop raysubmit_1` ends it); "
+        "`python mine.py` uses 1 (job 02)"
+    )
+    assert not _core_users(1)
+    own.get_job_id = lambda: "02"
+    assert not _core_users(2), "it has cores already"
 
 
 @pytest.mark.slow

@@ -50,6 +50,8 @@ def test_a_model_is_asked_with_a_caption_of_its_test_split(home):
     rest = ["serve ID", "compare --experiment mine"]
     assert steps_of(own("image_text", "corpus"), home) == ["search ID 'it'\"'\"'s a dog'", *rest]
     assert steps_of(own("image_text", "gone"), home) == rest
+    write_corpus(home / "long", [Item(id="b", split="test", captions=("long" * 20,))], source={})
+    assert steps_of(own("image_text", "long"), home) == [f"search ID {'long' * 20}", *rest]
 
 
 def test_a_model_of_questions_is_asked_about_a_picture(home):
