@@ -40,6 +40,8 @@ from places import PATHS
 sys.path[:0] = PATHS
 from annotations import (  # noqa: E402 (found where the line above looks)
     HGR_NAMES,
+    activitynet_video,
+    didemo_entry,
     karpathy_entry,
     msrvtt_sentence,
     msrvtt_video,
@@ -48,6 +50,7 @@ from annotations import (  # noqa: E402 (found where the line above looks)
     write_karpathy,
     write_msrvtt,
     write_msvd,
+    write_paragraphs,
     write_vatex,
 )
 from clips import decoded, write_clip  # noqa: E402
@@ -160,6 +163,7 @@ def read_store(folder: Path) -> None:
 
 
 VATEX, MSVD = "vatex_training_v1.0.json vatex_validation_v1.0.json", "AllVideoDescriptions.txt train_list.txt"
+PARTS = ("train", "test")
 FORMS: dict[str, tuple[Callable[[Path], object], str, str | Callable[[Path], None]]] = {
     **{f"table {name}": (a_table, name, f"table --file {name}") for name in ("a.csv", "a.json", "a.jsonl")},
     "table a.parquet": (a_table, "a.parquet", "table --file a.parquet"),
@@ -186,6 +190,24 @@ FORMS: dict[str, tuple[Callable[[Path], object], str, str | Callable[[Path], Non
         ),
         MSVD,
         "msvd --captions AllVideoDescriptions.txt --lists .",
+    ),
+    "paragraphs didemo": (
+        lambda folder: write_paragraphs(
+            folder,
+            **{
+                s: [didemo_entry(3 * n + m % 3, f"moment {m}") for m in range(6)] for n, s in enumerate(PARTS)
+            },
+        ),
+        "train.json test.json",
+        "paragraphs --train train.json --test test.json --held-out 1",
+    ),
+    "paragraphs activitynet": (
+        lambda folder: write_paragraphs(
+            folder,
+            **{s: {f"v_{s}{n}": activitynet_video("A dog.", " It runs.") for n in range(4)} for s in PARTS},
+        ),
+        "train.json test.json",
+        "paragraphs --train train.json --test test.json --held-out 1",
     ),
     "hgr": (hgr, "ref_captions.json", "hgr --captions ref_captions.json --splits public_split"),
     "hgr-features": (hgr, "trn_ft.npy", "hgr-features --dir . --splits public_split"),

@@ -9,8 +9,9 @@ polypool ingest karpathy --json dataset_coco.json --images DIR --out DIR [--limi
 polypool ingest scan --dir DIR | --file FILE [FILE ...] --out DIR
 polypool ingest msrvtt --json FILE [FILE ...] --out DIR [--videos DIR]
 polypool ingest msrvtt-1ka --json FILE [FILE ...] --train CSV --test CSV --out DIR
-polypool ingest vatex --training FILE --validation FILE --out DIR [--val-ids FILE] [--test-ids FILE]
+polypool ingest vatex --training FILE --validation FILE --out DIR [--language zh] [--val-ids FILE] [--test-ids FILE]
 polypool ingest msvd --captions FILE --lists DIR --out DIR
+polypool ingest paragraphs --train FILE --test FILE --out DIR [--val FILE] [--videos DIR]
 polypool ingest hgr --captions FILE --splits DIR --out DIR
 polypool ingest hgr-features --dir DIR | --file FILE [FILE ...] --splits DIR --out DIR
 polypool ingest vqa2 --questions FILE [FILE ...] --annotations FILE [FILE ...] --out DIR [--images DIR]

@@ -213,6 +213,9 @@ VATEX = Published(
 )
 # Venugopalan et al., ICCV 2015 (the division).
 MSVD = Published(name="MSVD", splits={"train": 1_200, "val": 100, "test": 670})
+# Hendricks et al., ICCV 2017, and Krishna et al., ICCV 2017: a paragraph a video; ActivityNet's val_1 is test.
+DIDEMO = Published(name="DiDeMo", splits={"train+val": 9_460, "test": 1_004})
+ACTIVITYNET = Published(name="ActivityNet Captions", splits={"train+val": 10_009, "test": 4_917})
 # Goyal et al., CVPR 2017: train2014 is train and val, val2014 is test.
 VQA2 = Published(
     name="VQA 2.0",

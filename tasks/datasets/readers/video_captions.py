@@ -19,11 +19,11 @@ MSVD as retrieval uses it is `AllVideoDescriptions.txt` and a list of clips for 
 is `<clip name> <caption>`; lines that begin with `#` are comments. The lists `train_list.txt`, `val_list.txt` and
 `test_list.txt` have a clip name a line: 1,200, 100 and 670 in the usual division, about 40 captions each.
 
-VATEX's JSON has ten English captions of each video: `[{"videoID": "<YouTube id>_<start>_<end>", "enCap": [caption,
-...], ...}, ...]` in `vatex_training_v1.0.json` (25,991 videos) and `vatex_validation_v1.0.json` (3,000). Retrieval
-divides the validation videos into `val` and `test`, 1,500 each. HGR chose them at random, and its lists come with its
-features only; without them another random half takes their place, and scores on it compare with published ones only
-roughly.
+VATEX's JSON has ten English and ten Chinese captions of each video: `[{"videoID": "<YouTube id>_<start>_<end>",
+"enCap": [caption, ...], "chCap": [caption, ...]}, ...]` in `vatex_training_v1.0.json` (25,991 videos) and
+`vatex_validation_v1.0.json` (3,000). Retrieval divides the validation videos into `val` and `test`, 1,500 each. HGR
+chose them at random, and its lists come with its features only; without them another random half takes their place, and
+scores on it compare with published ones only roughly.
 
 Source: Chen and Dolan, "Collecting highly parallel data for paraphrase evaluation", ACL 2011; its division by
 Venugopalan et al., "Sequence to sequence - video to text", ICCV 2015; Wang et al., "VATEX: a large-scale, high-quality
@@ -38,7 +38,7 @@ from collections import defaultdict
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from polypool.infra.errors import InputError
 from polypool.infra.files import existing_folder, files_like
@@ -197,7 +197,8 @@ class MsrVtt1kA(VideoReader):
             yield Skipped(where=f"id {id}", why="a video that neither list has", wanted=False)
 
 
-_VATEX = 'VATEX\'s JSON, [{"videoID", "enCap": [caption, ...]}, ...]'
+_VATEX = 'VATEX\'s JSON, [{"videoID", "enCap": [caption, ...], "chCap": [...]}, ...]'
+_VATEX_CAPTIONS = {"en": "enCap", "zh": "chCap"}
 _Captions = dict[str, tuple[str, ...]]
 
 
@@ -248,12 +249,14 @@ class Msvd(VideoReader):
 @READERS.register("vatex")
 @dataclass(frozen=True, kw_only=True)
 class Vatex(VideoReader):
-    """Read VATEX's English captions; the validation videos become val and test."""
+    """Read VATEX's English or Chinese captions; the validation videos become val and test."""
 
     training: Path
     """vatex_training_v1.0.json."""
     validation: Path
     """vatex_validation_v1.0.json."""
+    language: Literal["en", "zh"] = "en"
+    """Language of the captions: English (`enCap`) or Chinese (`chCap`)."""
     val_ids: Path | None = None
     """.txt, .json or .npy list of the videos of val, such as HGR's val_names.npy."""
     test_ids: Path | None = None
@@ -267,7 +270,7 @@ class Vatex(VideoReader):
 
     def read(self) -> Reading:
         """Return the training videos, then the validation videos as `val` or `test`, in the order of the files."""
-        settings = {} if self._lists else {"seed": self.seed}
+        settings = {"language": self.language} | ({} if self._lists else {"seed": self.seed})
         files = (self.training, self.validation, *self._lists.values())
         return self.reading(self._items(), *files, settings=settings, published=[VATEX])
 
@@ -283,10 +286,10 @@ class Vatex(VideoReader):
 
     def _items(self) -> Iterator[Item | Skipped]:
         ids = {split: dict.fromkeys(read_ids(path)) for split, path in self._lists.items()}
-        trained = yield from _vatex(self.training, others={})
+        trained = yield from _vatex(self.training, self.language, others={})
         for id, captions in trained.items():
             yield Item(id=id, split="train", captions=captions)
-        videos = yield from _vatex(self.validation, others=trained)
+        videos = yield from _vatex(self.validation, self.language, others=trained)
         splits = yield from self._divide(videos, ids)
         for id, captions in videos.items():
             if id in splits:
@@ -320,15 +323,15 @@ class Vatex(VideoReader):
         return splits
 
 
-def _vatex(path: Path, *, others: _Captions) -> Generator[Skipped, None, _Captions]:
+def _vatex(path: Path, language: str, *, others: _Captions) -> Generator[Skipped, None, _Captions]:
     """Return the captions of each video of a file; yield malformed entries, duplicates and videos among `others`."""
-    videos: _Captions = {}
+    videos, field = dict[str, tuple[str, ...]](), _VATEX_CAPTIONS[language]
     for number, entry in enumerate(read_form(path, what=_VATEX)):
         where = f"{path.name}, entry {number}"
-        if why := misfit(entry, "a video", videoID=str, enCap=list):
+        if why := misfit(entry, "a video", **{"videoID": str, field: list}):
             yield Skipped(where=where, why=why)
         elif (id := entry["videoID"]) in videos or id in others:
             yield Skipped(where=f"id {id}, {where}", why=DUPLICATE)
         else:
-            videos[id] = tuple(entry["enCap"])
+            videos[id] = tuple(entry[field])
     return videos

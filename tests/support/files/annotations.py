@@ -1,8 +1,9 @@
-"""Annotations of published forms, small: Karpathy's, MSR-VTT's, MSVD's, VATEX's and HGR's."""
+"""Annotations of published forms, small: Karpathy's, MSR-VTT's, MSVD's, VATEX's, DiDeMo's, ActivityNet's and HGR's."""
 
 from __future__ import annotations
 
 import json
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -79,6 +80,30 @@ def write_vatex(folder: Path, training: object, validation: object) -> tuple[obj
     for path, data in zip(files, (training, validation), strict=True):
         path.write_text(json.dumps(data))
     return "--training", files[0], "--validation", files[1], "--out", folder / "out"
+
+
+def didemo_entry(number: int, description: str, **changes: object) -> dict:
+    """A moment as in DiDeMo's train_data.json."""
+    return {
+        "num_segments": 6,
+        "description": description,
+        "dl_link": "https://www.flickr.com/video_download.gne?id=1",
+        "times": [[0, 0], [0, 0], [0, 1], [0, 0]],
+        "video": f"12090392@N02_{number}.mov",
+        "annotation_id": 7 * number,
+    } | changes
+
+
+def activitynet_video(*sentences: object) -> dict:
+    """A video as in ActivityNet Captions' train.json."""
+    times = [[10.0 * n, 10.0 * n + 9.5] for n in range(len(sentences))]
+    return {"duration": 82.73, "timestamps": times, "sentences": [*sentences]}
+
+
+def write_paragraphs(folder: Path, **splits: object) -> tuple[object, ...]:
+    for split, data in splits.items():
+        (folder / f"{split}.json").write_text(json.dumps(data))
+    return *chain(*((f"--{split}", folder / f"{split}.json") for split in splits)), "--out", folder / "out"
 
 
 def write_hgr(folder: Path, names: dict[str, list[str]] = HGR_NAMES, **captions: object) -> tuple[Path, Path]:

@@ -270,6 +270,18 @@ def test_vatex_without_lists_says_that_the_split_is_its_own(tmp_path):
     assert {item.id for item in other.items("val")} != val
 
 
+def test_vatex_in_chinese(tmp_path):
+    entries = vatex_entries(0, 3)
+    del entries[1]["chCap"]
+    options = write_vatex(tmp_path, entries, vatex_entries(100, 4))
+    _, corpus, skipped = corpus_of(tmp_path / "out", "vatex", *options, "--language", "zh", "--allow-skipped")
+    assert [item.captions for item in corpus.items("train")] == [("一个人",) * 10] * 2
+    assert [why for _, why in skipped] == [
+        "not of the expected form: a video whose chCap is missing or no list"
+    ]
+    assert json.loads((tmp_path / "out/corpus.json").read_text())["source"]["language"] == "zh"
+
+
 def test_vatex_with_lists(tmp_path):
     options = write_vatex(tmp_path, vatex_entries(0, 2), vatex_entries(100, 6))
     numbers = {"val": [103, 101, 104], "test": [100, 104, 9, 100]}

@@ -1,0 +1,76 @@
+"""DiDeMo's moments, ActivityNet's sentences and lists of paragraphs."""
+
+from annotations import activitynet_video, didemo_entry, write_paragraphs
+from verbs import corpus_of, refused
+
+
+def texts(corpus, split: str) -> dict[str, tuple[str, ...]]:
+    return {item.id: item.captions for item in corpus.items(split)}
+
+
+def test_didemo_joins_the_moments_of_a_video_in_the_order_of_the_file(tmp_path):
+    """Files of all splits; a moment of a test video among those to train on, malformed entries."""
+    train = [didemo_entry(1, "a dog sits. "), didemo_entry(2, "a red car")]
+    train += [didemo_entry(1, "the dog runs", times=[[5, 5]])]
+    train += [didemo_entry(4, "leaks"), didemo_entry(1, 7), "no object", {"video": "x.mov"}]
+    options = write_paragraphs(
+        tmp_path,
+        train=train,
+        val=[didemo_entry(3, "a cat")],
+        test=[didemo_entry(4, "a bird"), didemo_entry(5, "b")],
+    )
+    out, corpus, skipped = corpus_of(tmp_path / "out", "paragraphs", *options, "--allow-skipped")
+    assert "5 items (train 2, val 1, test 2), 5 captions" in out
+    assert "DiDeMo" in out
+    assert texts(corpus, "train") == {
+        "12090392@N02_1": ("a dog sits. the dog runs",),
+        "12090392@N02_2": ("a red car",),
+    }
+    assert texts(corpus, "val") == {"12090392@N02_3": ("a cat",)}
+    form = "not of the expected form: a video"
+    assert skipped == [
+        ("id 12090392@N02_4, train.json, entry 3", "a video of another split, where it is left"),
+        ("train.json, entry 4", f"{form} whose description is missing or no string"),
+        ("train.json, entry 5", f"{form} that is not an object"),
+        ("train.json, entry 6", f"{form} whose desc is missing or no string or list"),
+    ]
+
+
+def test_activitynet_without_a_file_of_val(tmp_path):
+    train = {f"v_{n}": activitynet_video("A man kneels.", f"  He reads {n}. ") for n in range(6)}
+    train |= {"v_bad": activitynet_video("A", 7), "v_none": {"duration": 3.0}}
+    test = {f"v_t{n}": activitynet_video("One.", " Two.") for n in range(2)}
+    options = write_paragraphs(tmp_path, train=train, test=test)
+    files = ("paragraphs", *options, "--allow-skipped")
+    out, corpus, skipped = corpus_of(tmp_path / "out", *files, "--held-out", 2)
+    assert corpus.splits == {"train": 4, "val": 2, "test": 2}
+    assert "val is 2 videos held out of train.json (seed 0)" in out
+    every = texts(corpus, "train") | texts(corpus, "val")
+    assert every == {f"v_{n}": (f"A man kneels. He reads {n}.",) for n in range(6)}
+    assert texts(corpus, "test") == {"v_t0": ("One. Two.",), "v_t1": ("One. Two.",)}
+    assert [where for where, _ in skipped] == ["id v_bad, train.json, entry 6", "train.json, entry 7"]
+    other = corpus_of(tmp_path / "out", *files, "--held-out", 2, "--seed", 1)[1]
+    assert texts(other, "val") != texts(corpus, "val")
+    refused("fewer than the 6 usable training videos", *files, "--held-out", 6)
+
+
+def test_lists_of_retrieval_codes(tmp_path):
+    """Paragraphs under `desc`, captions under `caption`; a duplicate; files of the videos."""
+    train = [{"video_id": f"a@N0_{n}", "desc": f"first {n}. then"} for n in range(3)]
+    train += [{"video_id": "a@N0_1", "desc": "again"}]
+    test = [
+        {"video": "t0.mp4", "caption": ["one", "two"], "subtitle": ""},
+        {"video": "v.1", "caption": ["three"]},
+    ]
+    options = write_paragraphs(tmp_path, train=train, test=test)
+    (tmp_path / "videos").mkdir()
+    for name in ("a@N0_0.mov", "a@N0_1.mp4", "t0.mp4", "v.1.mp4"):
+        (tmp_path / "videos" / name).touch()
+    words = ("paragraphs", *options, "--held-out", 1, "--videos", tmp_path / "videos", "--allow-skipped")
+    _, corpus, skipped = corpus_of(tmp_path / "out", *words)
+    assert texts(corpus, "test") == {"t0": ("one", "two"), "v.1": ("three",)}
+    assert (texts(corpus, "train") | texts(corpus, "val")) == {
+        f"a@N0_{n}": (f"first {n}. then",) for n in range(2)
+    }
+    assert ("id a@N0_1, train.json, entry 3", "duplicate id; the first is kept") in skipped
+    refused("expected form", "paragraphs", *write_paragraphs(tmp_path, train=3, test=test))
