@@ -95,6 +95,13 @@ def ray_session(*, cpus: int | None = None, dashboard: bool = False) -> Iterator
             ray.init(address=address, logging_level=logging.ERROR, log_to_driver=True, **options)
     except ConnectionError as error:
         raise AwayError(f"no Ray cluster answers at RAY_ADDRESS={address}: {error}") from error
+    except Exception as error:
+        if "timed out during startup" not in str(error):  # Ray has no class for it
+            raise
+        raise AwayError(
+            "Ray did not start on this machine within half a minute; probably too many programs run on it: try again "
+            "when fewer do"
+        ) from error
     except SystemExit:  # Ray's reaction to SIGTERM while it connects
         raise_stopped(signal.SIGTERM)
     seconds = _SHUTDOWN_SECONDS

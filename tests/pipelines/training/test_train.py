@@ -22,7 +22,7 @@ from safetensors.torch import load_file
 from toy import same_weights
 
 from polypool.infra import paths
-from polypool.infra.errors import InputError
+from polypool.infra.errors import AwayError, InputError
 from polypool.infra.process import stopping
 from polypool.infra.process.stopping import Stopped, stoppable
 from polypool.infra.ray import ray_session
@@ -281,6 +281,23 @@ def test_a_finished_run_is_left_as_it_is(finished, home, capsys):
 def test_more_workers_than_cores_are_refused(run):
     with pytest.raises(InputError, match="4 workers need as many cores, and the cluster has 2"):
         start(replace(run, workers=4))
+
+
+@pytest.mark.parametrize(
+    ("why", "kind", "message"),
+    [
+        ("The current node timed out during startup. This could happen", AwayError, "too many programs run"),
+        ("another fault", RuntimeError, "another fault"),
+    ],
+)
+def test_a_machine_that_is_too_busy_for_ray_is_one_line(why, kind, message, monkeypatch):
+    def fail(**_: object) -> None:
+        raise RuntimeError(why)
+
+    monkeypatch.setattr("ray.is_initialized", lambda: False)
+    monkeypatch.setattr("ray.init", fail)
+    with pytest.raises(kind, match=message), ray_session():
+        pass
 
 
 @pytest.mark.parametrize(
