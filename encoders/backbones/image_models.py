@@ -67,10 +67,8 @@ class ViT(Backbone):
         self.note = self._pretrained.note
         self._last: int = self._pretrained.setting("num_hidden_layers", of=_KIND)
         self._numbers = _layer_numbers(layers, self._last, name=name)
-        if isinstance(layers, str):
-            self.layers = ",".join(
-                map(str, self._numbers)
-            )  # without spaces, so that equal features are one data set
+        if isinstance(layers, str):  # without spaces: equal features are one data set
+            self.layers = ",".join(map(str, self._numbers))
         self.dim: int = self._pretrained.setting("hidden_size", of=_KIND)
         self.dim *= 1 if stack else len(self._numbers)
         self._patch: int = self._pretrained.setting("patch_size", of=_KIND)
