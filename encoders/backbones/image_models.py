@@ -48,7 +48,7 @@ class ViT(Backbone):
     kind = "AutoModel"
     """Class of transformers."""
     norms: tuple[str, ...] = ("layernorm", "norm")
-    """Names of the final norm of the patches; empty for none."""
+    """Names of the final norm of the patches; models of CLIP have none of these."""
 
     def __init__(
         self,
@@ -182,7 +182,7 @@ class CLIP(_OfPair):
         grid, layers, stack, bfloat16: see `ViT`.
     """
 
-    backbone, kind, norms = "clip", "CLIPVisionModel", ()
+    backbone, kind = "clip", "CLIPVisionModel"
     pooled_kind, pooled_output, pooled_width = (
         "CLIPVisionModelWithProjection",
         "image_embeds",
