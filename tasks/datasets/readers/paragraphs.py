@@ -129,12 +129,12 @@ def _videos(path: Path, others: dict[str, _Captions]) -> Generator[Skipped, None
         if any(id in others[split] for split in others):
             yield Skipped(where=f"id {id}, {where}", why="a video of another split, where it is left")
         elif text == "description":
-            videos[id] = [" ".join([*videos.get(id, ()), captions.strip()])]
+            videos[id] = [" ".join([*videos.get(id, ()), captions])]
         elif id in videos:
             yield Skipped(where=f"id {id}, {where}", why=DUPLICATE)
         elif text == "sentences" and not all(isinstance(sentence, str) for sentence in captions):
             yield Skipped(where=f"id {id}, {where}", why=f"{FORM}: a sentence that is no string")
         else:
-            joined = " ".join(map(str.strip, captions)) if text == "sentences" else captions
+            joined = " ".join(captions) if text == "sentences" else captions
             videos[id] = [joined] if isinstance(joined, str) else joined
     return {id: (*captions,) for id, captions in videos.items()}
