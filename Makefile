@@ -1,5 +1,5 @@
 # make env | demo | test | test-all | test-slow | test-latest | test-real | notebook | docs | pictures | fuzz | chaos | wheel-test |
-#      bench | bench-quick | gpu | gpu-sweep | lint | types | format | lock | clean
+#      bench | bench-quick | gpu | gpu-sweep | lint | types | format | results | lock | clean
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 ENV := .venv
 BIN := $(ENV)/bin
@@ -11,7 +11,7 @@ LOCKED := -m pip install --quiet --only-binary :all: --no-deps --require-hashes
 LOCKED_TORCH = $(1) $(LOCKED) -r requirements-cpu.lock 2>/dev/null || $(1) $(LOCKED) -r requirements-cuda.lock
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: env demo test test-all test-slow pytest test-latest test-real notebook docs pictures fuzz chaos wheel-test bench bench-quick gpu gpu-sweep lint types format lock clean
+.PHONY: env demo test test-all test-slow pytest test-latest test-real notebook docs pictures fuzz chaos wheel-test bench bench-quick gpu gpu-sweep lint types format results lock clean
 
 env: $(READY)
 	@echo 'next: `. $(ENV)/bin/activate`, then `polypool --help`, or `make demo`'
@@ -119,6 +119,10 @@ gpu-sweep: $(READY)
 
 # files with tables and figures that are written from results
 TABLES = $(shell grep -ls '^<!-- table: ' README.md docs/results/*.md)
+
+# the tables and figures of our results, computed anew from the archives of runs
+results: $(READY)
+	$(BIN)/python -m docs.generate.results
 
 lint: $(READY) types
 	$(BIN)/ruff check .

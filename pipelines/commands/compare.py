@@ -1,19 +1,20 @@
 """`polypool compare --experiment NAME`: Compare the runs of an experiment in tables and figures.
 
 Prints one table (scores, or task x aggregator for several tasks or data sets) and the rows that may be the best over
-seeds and queries. `--details` also prints a table for each task, data set and protocol, our numbers next to published
-ones, differences, costs, and the benefit of more seeds.
+seeds and queries. `--baseline mean` prints differences from `mean` instead, with simultaneous intervals. `--details`
+also prints a table for each task, data set and protocol, our numbers next to published ones, differences, costs, and
+the benefit of more seeds.
 
 `polypool compare tables FILES` updates the tables and figures in Markdown files from results written by --out. A table
 is enclosed by two comments; the first names a file relative to the Markdown file's folder (FILE#TABLE for one of
-several tables; `FILE as text` for a terminal's alignment). A figure of a table, with a panel for each column of scores
-and one for the cost of a training step, follows one comment:
+several tables; `FILE as text` for a terminal's alignment). A figure of a table, with a panel for each column and the
+difference of each row from the best of the others, follows one comment:
 
     <!-- table: docs/results/demo.csv -->
     <!-- end of table -->
 
     <!-- figure: docs/results/demo.csv -->
-    ![Scores and costs of the aggregators](docs/images/demo.png)
+    ![Differences from the best](docs/images/demo.png)
 """
 
 from __future__ import annotations
@@ -64,7 +65,8 @@ def compare(
         protocol: show only this protocol (default: every protocol with scores of a test split).
         choice: filters of runs.
         significance: mark the rows that may be the best; reads the per-query results of all runs.
-        baseline: row or aggregator, such as `mean`, to compare all others with.
+        baseline: row or aggregator, such as `mean`: show the difference of all others from it, p of being the best,
+            seeds, rank, costs and, after tuning, trials and chosen settings.
         pairs: show the differences of all pairs of rows, corrected for multiple comparisons.
         detect: show the number of seeds needed to detect this difference of the primary metric; 0 for none.
         out: file for the numbers with their origin (runs, commits, digests, commands): .csv or .parquet; FILE#NAME for

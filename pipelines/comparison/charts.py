@@ -1,33 +1,31 @@
-"""Figures of a comparison: bars with runs, scores next to costs, task x aggregator, mean ranks.
+"""Figures of a comparison: bars with runs, lags behind the best, task x aggregator.
 
 - `draw_bars`: a bar for each row with a point for each run.
-- `draw_charts`: a line for each row, a panel for each column with scores and their intervals, and one for the cost of a
-  training step. A group is a chart of one column.
+- `draw_lags`: a row for each aggregator, a panel for each column with the difference from the best of the others, its
+  simultaneous interval, which ends at 0 for rows that are ruled out (Hsu, Annals of Statistics 12, 1984), and a dot for
+  each seed, shaded by p of being the best.
 - `draw_cross_task`, `draw_pairs`: heat maps, shaded from the worst to the best.
-- `draw_critical`: mean ranks; bars join aggregators that do not differ significantly. Two aggregators differ at the
-  level 0.05 if their mean ranks over N tasks are at least CD = q sqrt(k (k + 1) / 6 N) apart; q is the studentised
-  range of k and infinitely many degrees of freedom, over the square root of 2 (Demsar, "Statistical comparisons of
-  classifiers over multiple data sets", JMLR 7, 2006, section 3.2.2, figure 1).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure, SubFigure
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import LinearSegmentedColormap, PowerNorm
+from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from polypool.infra.text_tables import ABSENT, decimals
-from polypool.pipelines.comparison.cross_task import Column, CrossTaskTable, cross_task_table, times_of_least
+from polypool.pipelines.comparison.cross_task import Column, CrossTaskTable, tables_of
 from polypool.pipelines.comparison.rows import Group, Row, by_tuning
-from polypool.pipelines.comparison.tables import two_digits
+from polypool.pipelines.comparison.tables import with_sign
 from polypool.pipelines.figures.style import (
     BAR,
     INK,
@@ -45,28 +43,23 @@ from polypool.pipelines.figures.style import (
 from polypool.tasks.adapter import Metric
 from polypool.tasks.run import Run
 
-# characters in a line: of a title, of a caption, above a narrow panel, of the name of one of a pair
-_TITLE, _CAPTION, _HEADER, _PAIR = 70, 140, 16, 18
-# inches: of a figure, a narrow panel, a row, all around rows
-_WIDTH, _PANEL, _ROW, _AROUND = 10.5, 1.75, 0.27, 1.9
-_COSTS = {"step": "processor time of a training step", "weights": "weights of the aggregators"}
-_TIMES = (1.2, 1.5, *(digit * 10.0**n for n in range(9) for digit in (1, 2, 5)))  # ticks of the cost
-_GAP = 0.17  # the least space between two of them, as a share of the axis
+# characters in a line: of a caption, above a narrow panel, of the name of one of a pair
+_CAPTION, _HEADER, _PAIR = 118, 16, 18
+# inches: a panel, a row, all around rows, the names
+_PANEL, _ROW, _AROUND, _NAMES = 1.95, 0.29, 1.75, 2.2
+_SHADES = LinearSegmentedColormap.from_list("p", ["#d5dce4", "#8fb3d4", POINT])
+_P = PowerNorm(0.5, vmin=0, vmax=1)
+_CAPTIONED: dict[str, Any] = {"x": 0.01, "ha": "left", "fontsize": 9, "color": MUTED}
 _AT_THE_MIDDLE: dict[str, Any] = {"textcoords": "offset points", "va": "center"}
 
 
 def draw_all(groups: Sequence[Group], cross_tasks: Sequence[CrossTaskTable], folder: Path) -> list[Path]:
     """Draw every figure with data, and return their files."""
-    figures = {
-        "compare": draw_bars(groups),
-        "costs": draw_charts(map(group_chart, groups)),
-    }
+    figures = {"compare": draw_bars(groups)}
+    for number, table in enumerate((of for each in by_tuning(groups) for of in tables_of(each)), start=1):
+        figures["lags" + f"_{number}" * (number > 1)] = draw_lags(table)
     for number, cross_task in enumerate(cross_tasks, start=1):
-        after = f"_{number}" * (number > 1)
-        figures[f"heat_map{after}"] = draw_cross_task(cross_task)
-        if cross_task.has_diagram:
-            tasks = len(cross_task.counting)
-            figures[f"critical_difference{after}"] = draw_critical(cross_task.mean_ranks, tasks=tasks)
+        figures["heat_map" + f"_{number}" * (number > 1)] = draw_cross_task(cross_task)
     paths = []
     for name, figure in figures.items():
         if figure is not None:
@@ -125,145 +118,72 @@ def _height(row: Row) -> float:
     return max(1.0, 0.42 * lines_of(row.label))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Chart:
-    """The content of a figure of a table.
+def draw_lags(table: CrossTaskTable) -> Figure | None:
+    """Draw how far aggregators are behind the best of the others, in the order of the table; None for fewer than two.
 
-    Attributes:
-        columns: one panel each.
-        times: cost of each row, from the top, as a multiple of the least.
-        cost: its kind, `step` or `weights`.
-        ranks: mean rank of each row over the columns; empty for one column.
+    The first row is the table's baseline, if it has one. Rows that a column lacks are empty there.
     """
-
-    columns: tuple[Column, ...]
-    times: Mapping[str, float]
-    cost: str
-    ranks: Mapping[str, float]
-
-    @property
-    def caption(self) -> str:
-        """Meaning of lines, points and bars, and the tuning of the rows."""
-        intervals = sum(column.group.judged is not None for column in self.columns)
-        known = [column for column in self.columns if column.confidence_set]
-        lines = ["95 % intervals"] * (intervals > 0) + ["deviations over seeds"] * (
-            intervals < len(self.columns)
-        )
-        parts = [f"lines: {', else '.join(lines)}"]
-        if known:
-            of = "of its column " * (len(self.columns) > 1)
-            parts.append(f"filled: in the confidence set of the best {of}(95 %); hollow: not in it")
-        if known and len(known) < len(self.columns):
-            others = [" ".join(column.title[1:-1]) for column in self.columns if column not in known]
-            parts.append(f"not judged, and hollow: {', '.join(others)}")
-        over = ", geometric mean over columns" * (len(self.columns) > 1)
-        cost = f"cost: {_COSTS[self.cost]}{over}, on a logarithmic axis"
-        sentences = ("; ".join(parts), cost, self.columns[0].group.tuned)
-        return "\n".join(wrapped(sentence, _CAPTION) for sentence in sentences if sentence)
-
-
-def group_chart(group: Group) -> Chart:
-    """Return the chart of a group, in the order of its rows.
-
-    Rows are named by their aggregators without tuned settings if these are distinct, else by their labels.
-    """
-    names = [row.aggregator or row.label for row in group.rows]
-    names = names if len({*names}) == len(names) else [row.label for row in group.rows]
-    rows = dict(zip(names, group.rows, strict=True))
-    known = [name for name, row in rows.items() if row in group.known]
-    return _chart([Column(group=group, rows=rows)], known, {})
-
-
-def table_charts(groups: Sequence[Group]) -> Iterator[Chart]:
-    """Yield one chart for the groups of each tuning if they form a table of several columns, else one for each group.
-
-    The chart of a table shows the counting columns and the rows that all of them have, by mean rank.
-    """
-    for of in by_tuning(groups):
-        if (table := cross_task_table(of)) is None:
-            yield from map(group_chart, of)
-        else:
-            ranks = dict(sorted(table.mean_ranks.items(), key=lambda pair: pair[1]))
-            yield _chart(table.counting, [*ranks], ranks)
-
-
-def _chart(columns: Sequence[Column], names: Sequence[str], ranks: Mapping[str, float]) -> Chart:
-    """Return a chart of the cost that is known for most rows, and of these rows."""
-    known = {cost: times_of_least(columns, names, cost) for cost in _COSTS}
-    cost = max(known, key=lambda cost: len(known[cost]))
-    return Chart(columns=tuple(columns), times=known[cost], cost=cost, ranks=ranks)
-
-
-def draw_charts(charts: Iterable[Chart]) -> Figure | None:
-    """Draw charts below each other, skipping charts of fewer than two rows; None if no chart is left."""
-    charts = [chart for chart in charts if len(chart.times) > 1]
-    if not charts:
+    names, columns = table.aggregators, table.columns
+    if len(names) < 2:
         return None
-    heights = [_ROW * (1 + sum(map(lines_of, chart.times))) + _AROUND for chart in charts]
-    width = max(_WIDTH, *(_PANEL * (len(chart.columns) + 2) for chart in charts))
-    figure = new_figure(width, sum(heights))
-    parts = figure.subfigures(len(charts), 1, squeeze=False, height_ratios=heights)[:, 0]
-    for chart, part in zip(charts, parts, strict=True):
-        draw_chart(chart, part)
+    figure = new_figure(_NAMES + _PANEL * max(len(columns), 2), _ROW * sum(map(lines_of, names)) + _AROUND)
+    panels = figure.subplots(1, len(columns), squeeze=False, sharey=True)[0]
+    for column, panel in zip(columns, panels, strict=True):
+        _draw_lags(column, names, panel)
+    y_R = range(len(names))
+    ranks = {name: f"   {low}\u2013{high}" for name, (low, high) in table.ranks.items()}
+    panels[0].set_yticks(y_R, [wrapped(name) + ranks.get(name, "") for name in names])
+    panels[0].set_ylim(len(names) - 0.5, -0.5)
+    if ranks:
+        corner: dict[str, Any] = {"textcoords": "offset points", "xycoords": "axes fraction", "ha": "right"}
+        panels[0].annotate("rank", (0, 1), (-4, 4), color=MUTED, fontsize=9, **corner)
+    if any(column.from_best for column in columns):
+        shades = ScalarMappable(norm=_P, cmap=_SHADES)
+        bar = figure.colorbar(shades, ax=panels, fraction=0.012, pad=0.01, ticks=[0, 0.05, 0.2, 0.5, 1])
+        bar.ax.set_yticklabels(["0", ".05", ".2", ".5", "1"], fontsize=8.5, color=INK)
+        bar.ax.set_title("p best", fontsize=9, color=MUTED, pad=6)
+        bar.ax.tick_params(length=0)
+        bar.outline.set_visible(False)
+    text = (
+        "difference from the best of the others; line: simultaneous 95 % interval, which ends at 0 for rows that are "
+        "ruled out as the best of their panel; tick: mean; dot: a seed; p: of being the best"
+    )
+    figure.supxlabel("\n".join(wrapped(part, _CAPTION) for part in (text, table.tuned) if part), **_CAPTIONED)
     return figure
 
 
-def draw_chart(chart: Chart, figure: Figure | SubFigure) -> tuple[list[Axes], Axes]:
-    """Draw a chart, and return the panels of its columns and the panel of the cost."""
-    count, y_R = len(chart.columns), range(len(chart.times))
-    *scores, costs = figure.subplots(1, count + 1, width_ratios=[*[max(1.0, 3 / count)] * count, 1.0])
-    for column, panel in zip(chart.columns, scores, strict=True):
-        _draw_scores(column, [*chart.times], panel, narrow=count > 1)
-    _draw_costs(chart, costs)
-    for panel in (*scores, costs):
-        panel.set_yticks(y_R, [""] * len(y_R))
-        panel.set_ylim(len(y_R) - 0.4, -0.6)
-    after = {name: f"   {rank:.1f}" for name, rank in chart.ranks.items()}
-    scores[0].set_yticks(y_R, [wrapped(name) + after.get(name, "") for name in chart.times])
-    if after:
-        corner: dict[str, Any] = {"textcoords": "offset points", "xycoords": "axes fraction", "ha": "right"}
-        scores[0].annotate("mean rank", (0, 1), (-4, 4), color=MUTED, fontsize=9, **corner)
-    figure.supxlabel(chart.caption, x=0.01, ha="left", fontsize=9, color=MUTED)
-    return scores, costs
-
-
-def _draw_scores(column: Column, names: Sequence[str], panel: Axes, *, narrow: bool) -> None:
-    """Draw a point with an interval for each row, filled if the row may be the best of the column."""
-    group, y_R, best = column.group, range(len(names)), column.confidence_set
-    mean_R = np.array([column.value(name) for name in names])
-    low_R, high_R = np.array([group.interval(column.rows[name]) for name in names]).T
-    # a mean may be beyond an end by its last digit
-    reach_2R = np.maximum((mean_R - low_R, high_R - mean_R), 0.0)
-    faces = [POINT if name in best else "white" for name in names]
-    panel.errorbar(mean_R, y_R, xerr=reach_2R, fmt="none", ecolor=BAR, elinewidth=2.2, zorder=2)
-    panel.scatter(mean_R, y_R, s=34, c=faces, edgecolor=POINT, linewidth=1.4, zorder=4)
-    panel.margins(x=0.08)
-    heading = wrapped(replace(group, tuned="").title, _TITLE)
-    if narrow:
-        heading = "\n".join(wrapped(line, _HEADER) for line in column.title[:-1])
-        panel.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10], min_n_ticks=3))
-        panel.tick_params(axis="x", labelsize=9)
-    frame(panel, heading, x=group.metric.label, pad=8, spines=("bottom",))
-
-
-def _draw_costs(chart: Chart, panel: Axes) -> None:
-    """Draw a bar for the cost of each row, from the least on, on a logarithmic axis."""
-    time_R = np.array([*chart.times.values()])
-    panel.set_xscale("log")
-    panel.barh(range(len(time_R)), time_R - 1, left=1, height=0.5, color=BAR, zorder=2)
-    for y, time in enumerate(time_R):
-        note = f"{time:.2f}" if time < 10 else two_digits(time)
-        panel.annotate(note, (time, y), (4, 0), color=INK, fontsize=8.5, **_AT_THE_MIDDLE)
-    end = max(time_R.max(), 1.05) ** 1.45  # the longest bar has a length, and its number room beside it
-    ticks = [1.0]
-    for time in _TIMES:
-        if time <= end and np.log(time / ticks[-1]) >= _GAP * np.log(end):
-            ticks.append(time)
-    panel.set_xlim(1, end)
-    panel.set_xticks(ticks, [f"{time:,g}" for time in ticks])
-    panel.set_xticks([], minor=True)
-    what = {"step": "cost of a step", "weights": "weights"}[chart.cost]
-    frame(panel, "", x=f"{what},\ntimes the least", pad=8, grid="x", spines=("bottom",))
+def _draw_lags(column: Column, names: Sequence[str], panel: Axes) -> None:
+    """Draw the rows of a column; rows far behind all others are a number at the edge."""
+    group, metric = column.group, column.group.metric
+    known = {y: column.rows[name] for y, name in enumerate(names) if not math.isnan(column.value(name))}
+    lags = {}
+    for y, row in known.items():
+        others = [metric.sign * group.mean(other) for other in known.values() if other is not row]
+        of = column.from_best.get(row.label)
+        value = of.value if of else group.mean(row) - metric.sign * max(others, default=math.nan)
+        ends = (of.low, of.high) if of else (value, value)
+        lags[y] = value, ends, _SHADES(_P(of.p)) if of else BAR
+    lowest = sorted(metric.sign * (ends[0] if metric.sign > 0 else ends[1]) for _, ends, _ in lags.values())
+    while len(lowest) > 3 and lowest[0] < 2 * lowest[1]:
+        lowest = lowest[1:]
+    left = 1.08 * min([0.0, *lowest[:1]])
+    right = max((metric.sign * end for _, ends, _ in lags.values() for end in ends), default=0.0)
+    for y, (value, ends, shade) in lags.items():
+        if metric.sign * value < left:
+            text = f"\u25c2 {with_sign(value, group.decimals(metric.name))}"
+            panel.annotate(text, (metric.sign * left, y), (4, 0), color=MUTED, fontsize=8.5, **_AT_THE_MIDDLE)
+            continue
+        panel.plot(ends, (y, y), color=shade, linewidth=4, solid_capstyle="butt", zorder=2)
+        seeds = [x - group.mean(known[y]) + value for x in known[y].values.get(metric.name, ())]
+        panel.scatter(seeds, [y] * len(seeds), s=13, color="white", edgecolor=INK, linewidth=0.7, zorder=4)
+        panel.plot((value, value), (y - 0.28, y + 0.28), color=INK, linewidth=1.6, zorder=3)
+    panel.axvline(0.0, color=MUTED, linewidth=1, zorder=1)
+    room = 0.06 * (right - left) or 1.0
+    panel.set_xlim(*sorted((metric.sign * (left - room), metric.sign * (right + room)))[:: metric.sign])
+    panel.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10], min_n_ticks=3))
+    panel.tick_params(axis="x", labelsize=9)
+    heading = "\n".join(wrapped(line, _HEADER) for line in column.title[:-1])
+    frame(panel, heading, x=metric.label, pad=8, spines=("bottom",))
 
 
 def draw_cross_task(cross_task: CrossTaskTable) -> Figure:
@@ -353,47 +273,3 @@ def _draw_cells(
     panel.set_xticks(range(len(columns)), columns, fontsize=size)
     panel.set_yticks(range(len(rows)), rows, fontsize=9)
     bare(panel)
-
-
-def critical_difference(aggregators: int, tasks: int) -> float:
-    """Return the difference of mean ranks that chance exceeds with a probability of 0.05 (Nemenyi)."""
-    from scipy.stats import studentized_range
-
-    q = float(studentized_range.ppf(0.95, aggregators, math.inf)) / math.sqrt(2)
-    return q * math.sqrt(aggregators * (aggregators + 1) / (6 * tasks))
-
-
-def cliques(rank_A: np.ndarray, difference: float) -> list[tuple[int, int]]:
-    """Return the longest runs of ascending ranks that differ by at most a difference, as first and last index."""
-    runs: list[tuple[int, int]] = []
-    for first, rank in enumerate(rank_A):
-        last = int(np.searchsorted(rank_A, rank + difference)) - 1
-        if last > first and (not runs or last > runs[-1][1]):
-            runs.append((first, last))
-    return runs
-
-
-def draw_critical(mean_ranks: Mapping[str, float], *, tasks: int) -> Figure:
-    """Draw the diagram, a row for each aggregator, the best on top.
-
-    Args:
-        mean_ranks: by aggregator.
-        tasks: number of tasks in the means.
-    """
-    ranks = dict(sorted(mean_ranks.items(), key=lambda pair: (pair[1], pair[0])))
-    difference, y_R = critical_difference(len(ranks), tasks), range(len(ranks))
-    figure, (panel,) = stacked(8.5, [_ROW * sum(map(lines_of, ranks))])
-    panel.scatter([*ranks.values()], y_R, s=34, color=POINT, zorder=4)
-    for y, rank in enumerate(ranks.values()):
-        panel.annotate(f"{rank:.2f}", (rank, y), (8, 0), color=INK, fontsize=8.5, **_AT_THE_MIDDLE)
-    joined = cliques(np.array([*ranks.values()]), difference)
-    for number, (first, last) in enumerate(joined):
-        x, ends = 0.86 + 0.13 * number / len(joined), [first - 0.3, last + 0.3]  # x: of the panel's width
-        panel.plot([x, x], ends, color=POINT, linewidth=3.2, transform=panel.get_yaxis_transform())
-    panel.set_yticks(y_R, [*map(wrapped, ranks)])
-    panel.set_ylim(len(ranks) - 0.4, -0.6)
-    panel.set_xlim(0.9, 1.3 * max(ranks.values()))
-    what = f"mean rank over {tasks} tasks; bars join what does not differ"
-    heading = f"{what}\n(Nemenyi, 0.05: CD {difference:.2f})"
-    frame(panel, heading, x="mean rank", grid="x", spines=("bottom",))
-    return figure

@@ -34,7 +34,7 @@ from polypool.infra.tracking import (
 from polypool.pipelines.comparison import tables
 from polypool.pipelines.comparison.archives import ARCHIVE, read_archive
 from polypool.pipelines.comparison.choice import ALL, Choice
-from polypool.pipelines.comparison.cross_task import CrossTaskTable, cross_task_table
+from polypool.pipelines.comparison.cross_task import CrossTaskTable, cross_task_table, tables_of
 from polypool.pipelines.comparison.grouping import SUMMARIES, arranged
 from polypool.pipelines.comparison.queries import Read, read_queries, with_differences
 from polypool.pipelines.comparison.results import results
@@ -104,11 +104,13 @@ class Comparison:
                     {row.label: group.mean(row) for row in group.known},
                 ),
                 tables.differences(group),
-                *tables.requested_tests(group),
+                tables.all_pairs(group),
                 tables.detectable(group),
             ]
-        for crossed in self.cross_tasks:
-            found += [tables.over_tasks(crossed), tables.across(crossed)]
+        for of in by_tuning(self.groups):
+            found += [
+                tables.across(table) for table in tables_of(of) if len(table.columns) > 1 or table.baseline
+            ]
         return tuple(table for table in found if table is not None)
 
     @cached_property
@@ -142,12 +144,11 @@ class Comparison:
         if details:
             notes = "\n".join(line for note in self.remarks for line in textwrap.wrap(note, WIDTH))
             return "\n\n".join(filter(None, [*map(as_text, self.tables), notes]))
-        if self.cross_tasks:
-            main = tables.brief_across(self.cross_tasks[0])
-        else:
-            ranked = [group for group in self.groups if group.rows[0].own_protocol]
-            main = tables.brief_scores([*ranked, *self.groups][0])
-        shown = [main, *(table for group in self.groups for table in tables.requested_tests(group))]
+        ranked = [group for group in self.groups if group.rows[0].own_protocol]
+        main = self.cross_tasks[0] if self.cross_tasks else tables_of([*ranked, *self.groups][:1])[0]
+        brief = self.cross_tasks or main.baseline
+        first = tables.brief_across(main) if brief else tables.brief_scores(main.columns[0].group)
+        shown = [*filter(None, (first, *map(tables.all_pairs, self.groups)))]
         lines = [line for note in self.seeds_needed for line in textwrap.wrap(note, WIDTH)]
         tuned = [f" · {group.tuned}" for group in self.groups if group.tuned]
         for note in self.notes[:_NOTES]:

@@ -1,9 +1,9 @@
-"""Task x aggregator: the primary metric of every group, means over tasks, and ranks.
+"""Task x aggregator: the primary metric of every group, and ranks over tasks with their uncertainty.
 
 A column is one task, data set and protocol in one recipe, so that numbers of different protocols are never in one
-column. The mean over columns is of chance-normalised scores (0 for chance, 100 for the best possible), as an RSUM and
-an accuracy cannot be added. An aggregator gets a mean and a rank only if every counting column has it: means over other
-columns would be of easier or harder tasks.
+column. Rows are ranked by the mean over columns of chance-normalised scores (0 for chance, 100 for the best possible),
+as an RSUM and an accuracy cannot be added. An aggregator gets a rank only if every counting column has it: means over
+other columns would be of easier or harder tasks.
 """
 
 from __future__ import annotations
@@ -17,7 +17,14 @@ import numpy as np
 import pandas as pd
 
 from polypool.pipelines.comparison.rows import Group, Row
-from polypool.pipelines.comparison.statistics import Difference, Joint, with_best
+from polypool.pipelines.comparison.statistics import (
+    Difference,
+    Joint,
+    mean_of,
+    rank_intervals,
+    with_baseline,
+    with_best,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,36 +58,50 @@ class Column:
     @cached_property
     def from_best(self) -> Mapping[str, Difference]:
         """Difference of each row from the best of the column, by label; without untested rows."""
-        judged = self.group.judged
-        labels = [row.label for row in self.rows.values() if judged and row.label in judged.labels]
-        if judged is None or (judged.by_pairs and self.best.label != judged.labels[0]):
+        judged, part = self.group.judged, self._part
+        return with_best(part, sign=self.group.metric.sign) if part else judged.best if judged else {}
+
+    @cached_property
+    def from_baseline(self) -> Mapping[str, Difference]:
+        """Difference of each other row from the baseline, by label; empty without the baseline or tests."""
+        judged, part = self.group.judged, self._part
+        if not judged or not judged.baseline or not self.baseline:
             return {}
-        if judged.by_pairs or len(labels) == len(judged.labels):
-            return judged.best
-        if judged.joint is None or len(labels) < 2:
-            return {}
-        return with_best(judged.joint.select(labels), sign=self.group.metric.sign)
+        return with_baseline(part, judged.baseline) if part else judged.against
 
     @property
-    def confidence_set(self) -> tuple[str, ...]:
-        """The aggregators that may be the best of the column; empty if not tested."""
-        if self.group.judged is None or self.group.judged.by_pairs:
-            return ()
-        found = {name: self.from_best.get(row.label) for name, row in self.rows.items()}
-        return tuple(name for name, difference in found.items() if difference and not difference.found)
+    def _part(self) -> Joint | None:
+        """The tested rows of the column; None if these are all tested rows of the group, or fewer than two."""
+        judged = self.group.judged
+        labels = [row.label for row in self.rows.values() if judged and row.label in judged.labels]
+        if judged is None or judged.joint is None or len(labels) in (0, 1, len(judged.labels)):
+            return None
+        return judged.joint.select(labels)
+
+    @property
+    def baseline(self) -> str:
+        """The aggregator of the baseline; empty if the column has none."""
+        label = self.group.judged.baseline if self.group.judged else ""
+        return next((name for name, row in self.rows.items() if label and row.label == label), "")
 
     def joint(self, aggregators: Sequence[str]) -> Joint | None:
-        """Return the chance-normalised scores of aggregators with their errors; None if one was not tested."""
-        judged, metric = self.group.judged, self.group.metric
+        """Return `normalised` of aggregators with their errors; None if one was not tested."""
+        judged = self.group.judged
         labels = [self.rows[name].label for name in aggregators]
         if judged is None or judged.joint is None or not {*labels} <= {*judged.labels}:
             return None
-        zero, one = metric.chance_normalised(0.0), metric.chance_normalised(1.0)
+        zero, one = self.normalised(0.0), self.normalised(1.0)
         return replace(judged.joint.select(labels).scaled(one - zero, plus=zero), labels=tuple(aggregators))
+
+    def normalised(self, value: float) -> float:
+        """Return a value between chance, 0, and the best possible, 100; with its sign alone if these are unknown."""
+        metric = self.group.metric
+        score = metric.chance_normalised(value)
+        return metric.sign * value if math.isnan(score) else score
 
     @property
     def unable(self) -> str:
-        """Reason why the column is in no mean; empty if it can be."""
+        """Reason why the column counts in no rank; empty if it can."""
         if 2 * sum(row.own_protocol for row in self.rows.values()) < len(self.rows):
             return "its runs chose another protocol, which counts"
         if math.isnan(self.chance_normalised(self.best.variant)):
@@ -99,7 +120,7 @@ class Column:
 
 @dataclass(frozen=True, kw_only=True)
 class CrossTaskTable:
-    """Columns, and means and ranks over them.
+    """Columns, and ranks over them.
 
     Attributes:
         columns: of groups with the same tuning.
@@ -111,22 +132,29 @@ class CrossTaskTable:
 
     @cached_property
     def aggregators(self) -> tuple[str, ...]:
-        """All aggregators: first those with a mean, the best one first; then those in most columns, by name."""
+        """All aggregators: the baseline; those with a mean, the best first; then those in most columns, by name."""
         names = {name for column in self.columns for name in column.rows}
 
-        def key(name: str) -> tuple[float, int, str]:
+        def key(name: str) -> tuple[bool, float, int, str]:
             had = sum(name in column.rows for column in self.columns)
-            return -self.means.get(name, -math.inf), -had, name
+            return name != self.baseline, -self.means.get(name, -math.inf), -had, name
 
         return tuple(sorted(names, key=key))
 
     @cached_property
-    def counting(self) -> tuple[Column, ...]:
-        """The columns in means and ranks.
+    def baseline(self) -> str:
+        """The aggregator that columns have as a baseline, if they have the same one; empty for none."""
+        names = {column.baseline for column in self.columns} - {""}
+        return names.pop() if len(names) == 1 else ""
 
-        They have a chance level and a best possible score, their runs chose the protocol, and they have at least half
-        as many aggregators as the largest column.
+    @cached_property
+    def counting(self) -> tuple[Column, ...]:
+        """The columns in ranks: a single one, or those with chance, best possible score and enough rows.
+
+        Their runs chose the protocol, and they have at least half as many aggregators as the largest column.
         """
+        if len(self.columns) == 1:
+            return self.columns
         able = [column for column in self.columns if not column.unable]
         most = max((len(column.rows) for column in able), default=0)
         return tuple(column for column in able if 2 * len(column.rows) >= most)
@@ -139,14 +167,24 @@ class CrossTaskTable:
 
     @cached_property
     def means(self) -> dict[str, float]:
-        """The mean chance-normalised score of each complete aggregator over the counting columns."""
-        return {n: float(np.mean([c.chance_normalised(n) for c in self.counting])) for n in self.complete}
+        """The mean normalised score of each complete aggregator over the counting columns."""
+        return {n: float(np.mean([c.normalised(c.value(n)) for c in self.counting])) for n in self.complete}
 
     @cached_property
-    def mean_ranks(self) -> dict[str, float]:
-        """The mean rank of each complete aggregator over the counting columns; equal values share the mean rank."""
-        values = [{n: c.group.metric.sign * c.value(n) for n in self.complete} for c in self.counting]
-        return pd.DataFrame(values).rank(axis="columns", ascending=False).mean().to_dict()
+    def ranks(self) -> dict[str, tuple[int, int]]:
+        """The ends of the simultaneous 95 % interval of the rank of each complete aggregator by `means`.
+
+        Empty for fewer than two aggregators, or if a column is not tested.
+        """
+        judged = [column.group.judged for column in self.counting]
+        if len(self.complete) < 2 or not all(judged):
+            return {}
+        joints = [column.joint(self.complete) for column in self.counting]
+        if known := [joint for joint in joints if joint]:
+            return rank_intervals(mean_of(known)) if len(known) == len(joints) else {}
+        labels = {name: self.counting[0].rows[name].label for name in self.complete}
+        recorded = judged[0].ranks if judged[0] else {}
+        return {name: recorded[label] for name, label in labels.items() if label in recorded}
 
     @cached_property
     def weights(self) -> dict[str, float]:
@@ -161,36 +199,40 @@ class CrossTaskTable:
         """
         return times_of_least(self.counting, self.complete, "step")
 
-    @cached_property
-    def joints(self) -> tuple[Joint, ...]:
-        """Chance-normalised scores of the complete aggregators in the counting columns.
-
-        Empty for fewer than two aggregators, or if a column is not tested.
-        """
-        found = [column.joint(self.complete) for column in self.counting if len(self.complete) > 1]
-        known = [joint for joint in found if joint is not None]
-        return tuple(known) if len(known) == len(found) else ()
-
     @property
     def notes(self) -> tuple[str, ...]:
-        """Columns and aggregators without mean and rank, with reasons."""
+        """Columns and aggregators that count in no rank, with reasons."""
         notes = [
-            f"{' · '.join(column.title[:-1])} is in no mean and no rank: "
+            f"{' · '.join(column.title[:-1])} counts in no rank: "
             + (column.unable or "it has fewer than half of the aggregators of the largest column")
             for column in self.columns
             if column not in self.counting
         ]
+        if self.baseline:
+            without = [" · ".join(of.title[:-1]) for of in self.columns if not of.baseline]
+            notes += [f"{title} has no tested row {self.baseline}" for title in without]
         left = [name for name in self.aggregators if name not in self.complete]
         if not self.complete:
-            notes.append("no means and no ranks: no aggregator is in every column that counts")
+            notes.append("no ranks: no aggregator is in every column that counts")
         elif left:
-            notes.append(f"without mean and rank, since a column lacks them: {', '.join(left)}")
+            notes.append(f"without rank, since a column lacks them: {', '.join(left)}")
         return tuple(notes)
 
-    @property
-    def has_diagram(self) -> bool:
-        """Whether two tasks or data sets rank three aggregators, for a critical-difference diagram."""
-        return len(self.counting) > 1 and len(self.complete) > 2
+
+def tables_of(groups: Sequence[Group]) -> list[CrossTaskTable]:
+    """Return the table of groups with the same tuning, or of one task and one data set a table of each group.
+
+    There a row is named by its aggregator without tuned settings if all names are then distinct.
+    """
+    if (crossed := cross_task_table(groups)) is not None:
+        return [crossed]
+    found = []
+    for group in groups:
+        names = [row.aggregator or row.label for row in group.rows]
+        names = names if len({*names}) == len(names) else [row.label for row in group.rows]
+        column = Column(group=group, rows=dict(zip(names, group.rows, strict=True)))
+        found.append(CrossTaskTable(columns=(column,), tuned=group.tuned))
+    return found
 
 
 def cross_task_table(groups: Sequence[Group]) -> CrossTaskTable | None:

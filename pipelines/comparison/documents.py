@@ -12,7 +12,7 @@ import pandas as pd
 from polypool.infra.errors import InputError
 from polypool.infra.files import atomic, existing
 from polypool.infra.text_tables import Table, markdown_legend, markdown_rows, text_rows
-from polypool.pipelines.comparison.cross_task import cross_task_table
+from polypool.pipelines.comparison.cross_task import tables_of
 from polypool.pipelines.comparison.results import APART, groups_of, read_results
 from polypool.pipelines.comparison.rows import by_tuning
 from polypool.pipelines.comparison.tables import across, scores
@@ -77,29 +77,32 @@ def renewed(text: str, folder: Path, *, where: str) -> tuple[str, list[str]]:
 
 
 def draw_figures(text: str, folder: Path) -> None:
-    """Draw a document's figures of tables, with intervals and costs.
+    """Draw a document's figures of tables.
 
     Args:
         text: the document.
         folder: base of the paths of results and pictures.
 
     Raises:
-        InputError: results cannot be read, or have no costs.
+        InputError: results cannot be read, are of several tables, or have fewer than two rows.
     """
-    from polypool.pipelines.comparison.charts import draw_charts, table_charts  # Matplotlib
+    from polypool.pipelines.comparison.charts import draw_lags  # Matplotlib
     from polypool.pipelines.figures.style import save
 
     for found in _FIGURE.finditer(text):
-        figure = draw_charts(table_charts(groups_of(read_results(folder / found["file"]))))
+        tables = [
+            table
+            for of in by_tuning(groups_of(read_results(folder / found["file"])))
+            for table in tables_of(of)
+        ]
+        figure = draw_lags(tables[0]) if len(tables) == 1 else None
         if figure is None:
-            raise InputError(
-                f"{found['file']}: cannot be drawn, as fewer than two rows have a score and a cost in every column"
-            )
+            raise InputError(f"{found['file']}: cannot be drawn, expected one table of at least two rows")
         save(figure, folder / found["picture"])
 
 
 def rendered(records: pd.DataFrame, *, file: str, as_in_terminal: bool = False) -> str:
-    """Return results as a table: task x aggregator for several tasks, else the scores of each protocol.
+    """Return results as a table: task x aggregator for several tasks or with a baseline, else each protocol's scores.
 
     Args:
         records: the results.
@@ -108,8 +111,10 @@ def rendered(records: pd.DataFrame, *, file: str, as_in_terminal: bool = False) 
     """
     tables: list[Table] = []
     for groups in by_tuning(groups_of(records)):
-        crossed = cross_task_table(groups)
-        tables += [across(crossed)] if crossed is not None else map(scores, groups)
+        tables += [
+            across(of) if len(of.columns) > 1 or of.baseline else scores(of.columns[0].group)
+            for of in tables_of(groups)
+        ]
     parts = [""]
     for table in tables:
         if as_in_terminal:

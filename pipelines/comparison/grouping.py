@@ -186,6 +186,7 @@ def _row(label: str, runs: Sequence[RunRecord], protocol: str, settings: Setting
     tuned = tuned_of(first.tags, run=first.run_id)
     of_parts = {*settings} <= {*REGISTRIES}  # published numbers are not for other settings
     costs: dict[str, float] = {}
+    points = tuned.points(weights=first.metrics.get("weights/aggregators") != 0) if tuned else 0
     if trained:
         costs["weights"] = statistics.fmean(run.metrics.get("weights/aggregators", math.nan) for run in runs)
         for name, key in _LOGGED.items():
@@ -199,6 +200,8 @@ def _row(label: str, runs: Sequence[RunRecord], protocol: str, settings: Setting
         model=first.tags.get("model", ""),
         settings=named(settings),
         chosen=chosen,
+        trials=min(tuned.budget, points) if tuned else 0,
+        points=points,
         own_protocol=2 * sum(run.tags.get("protocol", "") == protocol for run in runs) >= len(runs),
         seeds=tuple(run.tags.get("seed", "") for run in runs),
         values={

@@ -16,8 +16,9 @@ import pandas as pd
 from polypool.infra.errors import InputError, unknown
 from polypool.infra.files import atomic, existing, make_folder
 from polypool.infra.tracking import COMMAND
+from polypool.pipelines.comparison.cross_task import tables_of
 from polypool.pipelines.comparison.grouping import DIGESTS
-from polypool.pipelines.comparison.rows import SECONDS, Group, Row
+from polypool.pipelines.comparison.rows import SECONDS, Group, Row, by_tuning
 from polypool.pipelines.comparison.statistics import Difference, Judged
 from polypool.tasks.adapter import Metric
 
@@ -42,13 +43,13 @@ COLUMNS = {
     **dict.fromkeys(("low", "high"), "float64"),
     "chance_normalised": "float64",  # 0 for chance, 100 for the best possible
     "published": "float64",  # in the paper that the recipe follows
-    # the best of the other rows, empty if nothing was judged; with `pairs` the best row, and empty for itself
-    "against": "string",
-    # from that row, with simultaneous 95 % intervals; with `pairs` each interval stands alone
+    "against": "string",  # the best of the other rows; empty if nothing was judged
+    # from that row, with simultaneous 95 % intervals
     **dict.fromkeys(("difference", "difference_low", "difference_high"), "float64"),
-    "p": "float64",  # of the row's being the best; with `pairs` of no difference, corrected for their number
+    "p": "float64",  # of the row's being the best
     "over_seeds": "boolean",  # whether seeds were judged; else all of these are over queries alone
-    "pairs": "int64",  # 0, or in results that were judged by all pairs of rows alone, their number
+    # simultaneous 95 % interval of the row's rank; over all columns in a table of several tasks
+    **dict.fromkeys(("rank_low", "rank_high"), "float64"),
     "queries": "string",  # the units of queries, such as `1,064 images with their captions`
     "weights": "float64",  # parameters of the aggregators
     # in `polypool.infra.compute.cost.UNIT`, the lowest over runs, and the highest
@@ -62,15 +63,18 @@ COLUMNS = {
     "machines": "string",
     "table": "string",  # its name in a file of several tables
     "chosen": "string",  # the settings that tuning chose for the row
+    **dict.fromkeys(
+        ("trials", "points"), "int64"
+    ),  # of tuning, and of the space they are from; 0 without tuning
     "trained_on": "string",  # the data set of training, where the scores are on another one
     "tuned": "string",  # how settings were tuned, in words
-    "may_be_best": "boolean",  # whether the row is in the confidence set of the best; missing with `pairs`
+    "may_be_best": "boolean",  # whether the row is in the confidence set of the best
     "baseline": "string",  # the row of `--baseline`; empty without one, and for itself
     # from that row, with simultaneous 95 % intervals
     **dict.fromkeys(("baseline_difference", "baseline_low", "baseline_high", "baseline_p"), "float64"),
 }
 """The columns and their types."""
-_ROW = ("aggregator", "recipe", "model", "settings", "own_protocol", "chosen")
+_ROW = ("aggregator", "recipe", "model", "settings", "own_protocol", "chosen", "trials", "points")
 _METRIC = ("unit", "higher_is_better", "best", "chance")
 _COSTS = {"weights": "weights", "bytes": "item_bytes"} | {
     most + name: f"{most}{name}_cost" for most in ("", "most_") for name in ("step", "embed", "query")
@@ -80,12 +84,19 @@ _GROUP = ["task", "dataset", "trained_on", "protocol", "tuned"]
 
 def results(groups: Sequence[Group], *, compared_by: str = "") -> pd.DataFrame:
     """Return the records of groups in the order of their tables, with the columns `COLUMNS`."""
-    unknown = {name: "" for name, kind in COLUMNS.items() if kind == "string"} | {"pairs": 0}
+    unknown = {name: "" for name, kind in COLUMNS.items() if kind == "string"}
+    ranks = {
+        (id(column.group), column.rows[name].label): {"rank_low": low, "rank_high": high}
+        for of in by_tuning(groups)
+        for table in tables_of(of)
+        for column in table.counting
+        for name, (low, high) in table.ranks.items()
+    }
     records = [
         {**unknown, **_origin(row), **of, "compared_by": compared_by}
         for group in groups
         for row in group.rows
-        for of in _records(group, row)
+        for of in _records(group, row, ranks.get((id(group), row.label), {}))
     ]
     table = pd.DataFrame(records, columns=[*COLUMNS]).astype(COLUMNS)
     numbers = [name for name, kind in COLUMNS.items() if kind == "float64"]
@@ -93,7 +104,7 @@ def results(groups: Sequence[Group], *, compared_by: str = "") -> pd.DataFrame:
     return table
 
 
-def _records(group: Group, row: Row) -> Iterable[dict[str, Any]]:
+def _records(group: Group, row: Row, rank: Mapping[str, int]) -> Iterable[dict[str, Any]]:
     shared = {
         **{name: getattr(group, name) for name in _GROUP},
         "row": row.label,
@@ -119,6 +130,7 @@ def _records(group: Group, row: Row) -> Iterable[dict[str, Any]]:
             "chance_normalised": metric.chance_normalised(row.mean(name)),
             "published": row.published.get(name),
             **(_judged(group.judged, row.label) if decides and group.judged else {}),
+            **(rank if decides else {}),
         }
 
 
@@ -151,7 +163,7 @@ def _origin(row: Row) -> dict[str, str]:
 
 
 def groups_of(table: pd.DataFrame) -> tuple[Group, ...]:
-    """Return the groups of records, without runs; of the tests, only the differences from the best row."""
+    """Return the groups of records, without runs; of the tests, those of all pairs are not recorded."""
     return tuple(_group(of) for _, of in table.groupby(_GROUP, sort=False))
 
 
@@ -202,17 +214,32 @@ def _judged_of(table: pd.DataFrame) -> Judged | None:
         )
         for of in compared
     }
-    first, pairs = compared[0], bool(compared[0]["pairs"])
-    intervals = table.dropna(subset=["low", "high"])
+    first, intervals = compared[0], table.dropna(subset=["low", "high"])
+    names = {of["baseline"] for of in compared} - {""}
     return Judged(
         units=first["queries"],
-        labels=(first["against"], *differences) if pairs else tuple(differences),
+        labels=tuple(differences),
         intervals=dict(
             zip(intervals["row"], zip(intervals["low"], intervals["high"], strict=True), strict=True)
         ),
         best=differences,
-        tests=first["pairs"],
-        by_pairs=pairs,
+        ranks={
+            of["row"]: (int(of["rank_low"]), int(of["rank_high"]))
+            for of in compared
+            if not math.isnan(of["rank_low"])
+        },
+        baseline=names.pop() if len(names) == 1 else "",
+        against={
+            of["row"]: Difference(
+                value=of["baseline_difference"],
+                low=of["baseline_low"],
+                high=of["baseline_high"],
+                p=of["baseline_p"],
+                over_seeds=bool(of["over_seeds"]),
+            )
+            for of in compared
+            if of["baseline"]
+        },
     )
 
 

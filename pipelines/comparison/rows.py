@@ -28,6 +28,7 @@ class Row:
         recipe, model: of the training.
         settings: those that differ from most other runs of recipe and model.
         chosen: the tuned settings as text; empty without tuning.
+        trials, points: trials of tuning, and points of the space they are from; 0 without tuning.
         own_protocol: whether at least half of the runs chose this protocol, instead of only being scored by it too.
         seeds: one per run.
         values: by metric.
@@ -47,6 +48,8 @@ class Row:
     model: str = ""
     settings: str = ""
     chosen: str = ""
+    trials: int = 0
+    points: int = 0
     own_protocol: bool = True
     seeds: tuple[str, ...]
     values: Mapping[str, tuple[float, ...]]

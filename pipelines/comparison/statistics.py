@@ -48,11 +48,14 @@ multiple comparison procedure for comparing several treatments with a control", 
 **Pairs** are tested only on request, and corrected for their number (Holm, "A simple sequentially rejective multiple
 test procedure", Scandinavian Journal of Statistics 6, 1979): of the 780 pairs of forty rows, few stay significant.
 
-**Tasks.** The means of the tasks at hand vary with seeds and queries: `mean_of`. If the tasks are a sample of similar
-ones, the leads of the rows also vary from task to task; the variance of the measured leads includes seeds and queries:
-`sample_of`. The interval of a rank begins after the significantly better rows and ends before the significantly worse
-ones, by the largest difference of the row from any other in any task (Mogstad, Romano, Shaikh and Wilhelm, Review of
-Economic Studies 91, 2024). Quantiles of the ranks of draws would be biased towards the middle.
+**Ranks.** The rank of a row lies behind the rows that are significantly better and before those significantly worse.
+All ordered pairs are tested at once against the largest studentised difference of the repetitions; the pairs that
+differ leave, and the others are tested again until none differs (stepwise and simultaneous: Mogstad, Romano, Shaikh and
+Wilhelm, "Inference for ranks", Review of Economic Studies 91, 2024, as in their package csranks, whose bootstrap takes
+variances as known). Quantiles of the ranks of draws would be biased towards the middle.
+
+**Tasks.** The means of the tasks at hand vary with seeds and queries: `mean_of`. They are no sample of other
+tasks, about which nothing is inferred.
 
 **Power.** The test errs in estimating variances, too, so its power is the mean over draws of these estimates
 (chi-squared, of their degrees of freedom) of the normal probability that the difference reaches beyond the interval.
@@ -494,59 +497,28 @@ def mean_of(joints: Sequence[Joint]) -> Joint:
     )
 
 
-def sample_of(labels: Sequence[str], value_TR: np.ndarray) -> Joint:
-    """Return the leads of rows over the mean of all, with their variation over tasks.
+def rank_intervals(joint: Joint, *, draws: int = DRAWS) -> dict[str, tuple[int, int]]:
+    """Return simultaneous 95 % intervals of the ranks of all rows; the highest score has rank 1.
 
     Args:
-        labels: of the rows.
-        value_TR: scores on one scale, at least two tasks.
-    """
-    tasks, rows = value_TR.shape
-    lead_TR = value_TR - value_TR.mean(axis=1, keepdims=True)
-    return Joint(
-        labels=tuple(labels),
-        value_R=lead_TR.mean(axis=0),
-        seeds_R=lead_TR.var(axis=0, ddof=1) / tasks,
-        df_R=np.full(rows, tasks - 1.0),
-        over_seeds=True,
-        units_RR=np.zeros((rows, rows)),
-        units_df=1,
-    )
-
-
-def intervals(joint: Joint) -> dict[str, tuple[float, float]]:
-    """Return the ends of the 95 % interval of each score, without correction for several."""
-    queries_R = np.maximum(np.diag(joint.units_RR), 0.0)
-    ends = {}
-    for row, label in enumerate(joint.labels):
-        seeds = Variance(value=float(joint.seeds_R[row]), df=float(joint.df_R[row]))
-        queries = Variance(value=float(queries_R[row]), df=joint.units_df)
-        ends[label] = Estimate(value=float(joint.value_R[row]), seeds=seeds, queries=queries).interval()
-    return ends
-
-
-def rank_intervals(joints: Sequence[Joint], *, draws: int = DRAWS) -> dict[str, tuple[float, float]]:
-    """Return the ends of an interval of each row's mean rank over tasks; it errs in 5 % of cases at most.
-
-    Args:
-        joints: scores of the same rows in each task; higher is better.
+        joint: two rows at least.
         draws: repetitions.
     """
-    drawn_T = [joint.draw(draws, seed=task) for task, joint in enumerate(joints)]
-    ends = {}
-    for row, label in enumerate(joints[0].labels):
-        largest_TB = [
-            np.abs(joint.studentised(drawn, row)).max(axis=0)
-            for joint, drawn in zip(joints, drawn_T, strict=True)
-        ]
-        reach = np.quantile(np.max(largest_TB, axis=0), 1 - LEVEL)
-        better_TR = np.stack(
-            [ratio(joint.value_R - joint.value_R[row], joint.deviation_RR[row]) for joint in joints]
-        )
-        surely_better, surely_worse = (better_TR > reach).sum(axis=1), (better_TR < -reach).sum(axis=1)
-        last = len(joints[0].labels) - surely_worse.mean()
-        ends[label] = 1 + float(surely_better.mean()), float(last)
-    return ends
+    rows = len(joint.labels)
+    lead_RR = ratio(joint.value_R[:, None] - joint.value_R, joint.deviation_RR)
+    drawn, open_RR = joint.draw(draws), ~np.eye(rows, dtype=bool)
+    while open_RR.any():
+        largest_B = np.full(draws, -np.inf)
+        for row in np.flatnonzero(open_RR.any(axis=0)):
+            lead_RB = joint.studentised(drawn, row)[open_RR[:, row]]
+            np.maximum(largest_B, lead_RB.max(axis=0), out=largest_B)
+        ahead_RR = open_RR & (lead_RR > _reach(np.sort(largest_B)))
+        if not ahead_RR.any():
+            break
+        open_RR &= ~ahead_RR
+    ahead_RR = ~(open_RR | np.eye(rows, dtype=bool))
+    low_R, high_R = 1 + ahead_RR.sum(axis=0), rows - ahead_RR.sum(axis=1)
+    return {label: (int(low_R[row]), int(high_R[row])) for row, label in enumerate(joint.labels)}
 
 
 # --- power
@@ -660,13 +632,11 @@ class Judged:
         units: of queries, such as `1,064 images with their captions`.
         labels: the rows that were compared, the best first.
         intervals: ends of the 95 % interval of each row's score.
-        best: difference of each row from the best of the others, with the p-value of the row being the best; in results
-            of pairs alone, difference of each other row from the best one.
+        best: difference of each row from the best of the others, with the p-value of the row being the best.
+        ranks: ends of the simultaneous 95 % interval of each row's rank in its table, as read from a file.
         baseline: the row that others are compared with; empty for none.
         against: difference of each other row from the baseline, with simultaneous intervals and p-values.
         pairs: differences by two labels, each with an interval, p-values corrected by Holm; empty unless requested.
-        tests: number of pairs that p-values are corrected for.
-        by_pairs: whether only pairs were tested, which gives no confidence set.
         joint: the scores with their variances; None if the results were read from a file.
         planning: variances that tell the power of other numbers of seeds; None if no row has two.
     """
@@ -675,11 +645,10 @@ class Judged:
     labels: tuple[str, ...]
     intervals: Mapping[str, tuple[float, float]]
     best: Mapping[str, Difference] = field(default_factory=dict)
+    ranks: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     baseline: str = ""
     against: Mapping[str, Difference] = field(default_factory=dict)
     pairs: Mapping[tuple[str, str], Difference] = field(default_factory=dict)
-    tests: int = 0
-    by_pairs: bool = False
     joint: Joint | None = None
     planning: Planning | None = None
 
@@ -691,8 +660,7 @@ class Judged:
     @property
     def confidence_set(self) -> tuple[str, ...]:
         """The rows that may be the best; it contains the truly best row with a probability of 95 %."""
-        labels = () if self.by_pairs else self.labels
-        return tuple(label for label in labels if label in self.best and not self.best[label].found)
+        return tuple(label for label, of in self.best.items() if not of.found)
 
 
 def judge(
@@ -729,7 +697,6 @@ def judge(
     of_all = joint(samples)
     borrowed = mean_variance(seed_variance(row.y_Sn) for row in samples.values())
     known = baseline if baseline in samples else ""
-    tested = _pairs(samples, borrowed) if pairs else {}
     return Judged(
         units=units,
         labels=tuple(samples),
@@ -739,8 +706,7 @@ def judge(
         best=with_best(of_all, sign=sign),
         baseline=known,
         against=with_baseline(of_all, known) if known else {},
-        pairs=tested,
-        tests=len(tested),
+        pairs=_pairs(samples, borrowed) if pairs else {},
         joint=of_all,
         planning=planning(
             [sample.y_Sn for sample in samples.values()],

@@ -1,12 +1,11 @@
-"""Tables of a comparison: scores, published numbers, differences, costs, seeds, task x aggregator, means over tasks."""
+"""Tables of a comparison: scores, published numbers, differences, costs, seeds, task x aggregator, front tables."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-
-import numpy as np
+from itertools import chain
 
 from polypool.infra.compute.cost import UNIT
 from polypool.infra.text_tables import ABSENT, Table
@@ -18,11 +17,6 @@ from polypool.pipelines.comparison.statistics import (
     POWER,
     Difference,
     Planning,
-    intervals,
-    mean_of,
-    rank_intervals,
-    sample_of,
-    with_best,
 )
 
 OURS = "ours"
@@ -36,7 +30,7 @@ PUBLISHED = {
 """Published methods without a recipe, with their values and sources, by protocol and metric."""
 ONE_SEED = "one seed does not show what another would change"
 _MORE = (2, 3, 5, 10, 20)  # seeds
-_BY_QUERIES = f"?: the queries tell it from {{}}; {ONE_SEED}"
+_BY_QUERIES = f"?: the queries tell it from the best; {ONE_SEED}"
 _SIGNIFICANT = {None: "by queries", True: "yes", False: "no"}
 _COSTS = {
     "weights": "weights: number of the aggregators' weights",
@@ -48,10 +42,13 @@ _COSTS = {
 """The columns of costs and their meaning."""
 _TIMED = {"step", "embed", "query"}
 _SUMMARIES = {
-    "chance-\nnormalised": "chance-normalised: mean over columns of 100 (score - chance) / (best possible - chance)",
-    "rank": "rank: mean over columns",
+    "rank": "rank: of the primary metric",
     "weights": "weights: of the aggregators, in the column where they are most",
     "step": "step: processor time of a training step, as a multiple of its column's least; geometric mean over columns",
+}
+_TUNING = {
+    "trials": "trials: of tuning, of the points of the aggregator's space",
+    "chosen": "chosen: the settings, one for each column where they differ; lr and weight_decay are the optimiser's",
 }
 
 
@@ -96,10 +93,6 @@ def _over(group: Group) -> str:
     return f"seeds{borrowed} and {judged.units}"
 
 
-def _by_holm(tests: int) -> str:
-    return f"corrected by Holm for {tests} pair{'s' * (tests > 1)}"
-
-
 # --- scores of a group
 
 
@@ -111,15 +104,10 @@ def scores(group: Group, *, tuning: bool = True) -> Table:
     columns, marks, judged, signs, notes = group.columns, marks_of(group), group.judged, [], []
     if judged is not None and judged.compared:
         size = f"{len(judged.confidence_set)} of {len(judged.labels)}"
-        best = judged.labels[0] if judged.by_pairs else "the best"
-        if judged.by_pairs:
-            how = f"over seeds and {judged.units}, {_by_holm(judged.tests)}"
-            signs = [f"*: no significant difference from {best} {how}"]
-        else:
-            signs = [f"*: in the confidence set of the best, {size} rows (95 %, over {_over(group)})"]
-            set_of_best = f"confidence set of the best (95 %, over {_over(group)})"
-            notes = [f"{set_of_best}: {size}: {', '.join(judged.confidence_set)}"]
-        signs += [_BY_QUERIES.format(best)] * ("?" in marks.values())
+        signs = [f"*: in the confidence set of the best, {size} rows (95 %, over {_over(group)})"]
+        set_of_best = f"confidence set of the best (95 %, over {_over(group)})"
+        notes = [f"{set_of_best}: {size}: {', '.join(judged.confidence_set)}"]
+        signs += [_BY_QUERIES] * ("?" in marks.values())
     chosen = tuning and any(row.chosen for row in group.rows)
     names = [column.replace("/", " ") for column in columns]
     rows = []
@@ -146,7 +134,7 @@ def scores(group: Group, *, tuning: bool = True) -> Table:
 
 def brief_scores(group: Group) -> Table:
     """Return the metrics of a group's rows with the finding, for a terminal."""
-    table, signs = scores(group, tuning=False), [_BY_QUERIES.format("the best")]
+    table, signs = scores(group, tuning=False), [_BY_QUERIES]
     found = finding(group, {row.label: row for row in group.rows})
     return replace(
         table,
@@ -175,7 +163,7 @@ def finding(group: Group, rows: Mapping[str, Row]) -> str:
         return ""
     first, judged = next(iter(known)), group.judged
     text = f"{first} has the best {group.metric.name}, {group.number(group.mean(known[first]))}"
-    if judged is None or not judged.best or judged.by_pairs:
+    if judged is None or not judged.best:
         return text
     names = [name for name, row in known.items() if row.label in judged.best]
     may_be = [name for name in names if known[name].label in judged.confidence_set]
@@ -280,39 +268,27 @@ def _numbers(difference: Difference, group: Group) -> tuple[str, str, str]:
     """Return a difference, its interval and its p-value as text."""
     digits = group.decimals(group.metric.name)
     interval = interval_text((difference.low, difference.high), lambda x: with_sign(x, digits))
-    p = f"{difference.p:.3f}" if difference.p >= 0.001 else "< 0.001"
-    return with_sign(difference.value, digits), interval, p
+    return with_sign(difference.value, digits), interval, _p(difference)
 
 
-def requested_tests(group: Group) -> Iterator[Table]:
-    """Yield the tested differences of each row from the baseline, and of all pairs of rows."""
+def _p(difference: Difference) -> str:
+    return f"{difference.p:.3f}" if difference.p >= 0.001 else "< 0.001"
+
+
+def all_pairs(group: Group) -> Table | None:
+    """Return the tested differences of all pairs of rows; None if they were not requested."""
     judged = group.judged
-    if judged is not None and judged.baseline:
-        yield _tested(
-            group,
-            title=f"against {judged.baseline}",
-            first="aggregator",
-            what=f"minus {judged.baseline}, over {_over(group)}; simultaneous intervals, p corrected for all rows",
-            tested={label: judged.against[label] for label in judged.labels if label in judged.against},
-        )
-    if judged is not None and judged.pairs:
-        how = f"over {_over(group)}; each interval alone; p {_by_holm(judged.tests)}"
-        yield _tested(
-            group,
-            title="all pairs",
-            first="pair",
-            what=f"the first minus the second, {how}",
-            tested={f"{one} against {other}": found for (one, other), found in judged.pairs.items()},
-        )
-
-
-def _tested(group: Group, *, title: str, first: str, what: str, tested: Mapping[str, Difference]) -> Table:
+    if judged is None or not judged.pairs:
+        return None
+    count = len(judged.pairs)
+    how = f"over {_over(group)}; each interval alone; p corrected by Holm for {count} pair{'s' * (count > 1)}"
     return Table(
-        title=f"{group.title}: {title}",
-        legend=(f"{group.metric.label}, {what}; significant below {LEVEL}",),
-        header=(first, "difference", "95 % interval", "p", "significant"),
+        title=f"{group.title}: all pairs",
+        legend=(f"{group.metric.label}, the first minus the second, {how}; significant below {LEVEL}",),
+        header=("pair", "difference", "95 % interval", "p", "significant"),
         rows=tuple(
-            (label, *_numbers(of, group), _SIGNIFICANT[of.significant]) for label, of in tested.items()
+            (f"{one} against {other}", *_numbers(of, group), _SIGNIFICANT[of.significant])
+            for (one, other), of in judged.pairs.items()
         ),
     )
 
@@ -358,13 +334,13 @@ def seeds_needed(group: Group, difference: float) -> str:
         return (
             f"{start}: with one seed a row the number of seeds is unknown; train a second and a third first"
         )
-    alone = f"{start} needs {_seeds(planning, difference, 1)}"
+    alone = f"{start} needs {_needed(planning, difference, 1)}"
     if planning.others == 1:
         return alone
-    return f"{alone}; as one of {planning.others} with a baseline {_seeds(planning, difference, planning.others)}"
+    return f"{alone}; as one of {planning.others} with a baseline {_needed(planning, difference, planning.others)}"
 
 
-def _seeds(planning: Planning, difference: float, tests: int) -> str:
+def _needed(planning: Planning, difference: float, tests: int) -> str:
     seeds = planning.needed(difference, tests=tests)
     if seeds is None and planning.floor(tests=tests) >= difference:
         return "more queries rather than more seeds"
@@ -377,48 +353,154 @@ def _seeds(planning: Planning, difference: float, tests: int) -> str:
 # --- task x aggregator
 
 
-def across(cross_task: CrossTaskTable) -> Table:
-    """Return task x aggregator."""
-    columns, names = cross_task.columns, cross_task.aggregators
+def across(table: CrossTaskTable) -> Table:
+    """Return task x aggregator: scores, or if all columns have the same baseline, differences from it."""
+    if table.baseline:
+        return front(table)
+    columns, names = table.columns, table.aggregators
     legend = ["a column is one protocol, and numbers of different protocols are never in one column"]
-    over = "primary metric, mean ± sample standard deviation over runs"
-    judged = [of for column in columns if (of := column.group.judged) is not None and of.compared]
-    if any(not of.by_pairs for of in judged):
+    over, tested = "primary metric, mean ± sample standard deviation over runs", _tested(table)
+    if tested:
         over += "; *: in the confidence set of the best of its column (95 %, over seeds and queries)"
-    elif judged:
-        over += "; *: no significant difference from the best of its column, over seeds and queries (Holm)"
-    legend += [over, *_one_seed(cross_task)]
-    legend += dict.fromkeys(
-        f"{column.group.title}: {line}" for column in columns for line in column.group.usual
-    )
-    known = (cross_task.means, cross_task.mean_ranks, cross_task.weights, cross_task.steps)
-    summaries = {
-        title: {name: f"{value:{form}}" for name, value in of.items()}
-        for title, of, form in zip(_SUMMARIES, known, (".1f", ".1f", ",.0f", ".2f"), strict=True)
-        if of
-    }
-    legend += [_SUMMARIES[title] for title in summaries]
+    legend += [over, *_one_seed(table), *_usual(table)]
+    summaries = _summaries(table)
     rows = []
     for name in names:
-        cells = [_entry(column, name, bool(judged)) for column in columns]
+        cells = [_entry(column, name, tested) for column in columns]
         rows.append((name, *cells, *(of.get(name, ABSENT) for of in summaries.values())))
-    notes = [*cross_task.notes]
-    for column in columns:
-        of, others = column.group.judged, [row for row in column.rows.values() if row is not column.best]
-        if of and others and not any(row.label in column.from_best for row in others):
-            title = " · ".join(column.title[:-1])
-            notes.append(
-                f"{title} is not judged: of its table the differences from {of.labels[0]} alone are known"
-            )
     return Table(
-        title=" · ".join(part for part in ("task x aggregator", cross_task.tuned) if part),
-        legend=tuple(legend),
+        title=" · ".join(part for part in ("task x aggregator", table.tuned) if part),
+        legend=(*legend, *_meanings(table, summaries)),
         header=("aggregator", *("\n".join(column.title) for column in columns), *summaries),
         rows=tuple(rows),
-        notes=tuple(notes),
+        notes=table.notes,
         best=frozenset((names.index(column.best.variant), at) for at, column in enumerate(columns, start=1)),
         label=32,
     )
+
+
+def front(table: CrossTaskTable, *, tuning: bool = True) -> Table:
+    """Return differences from the baseline, whose scores are the first line, and p of being the best.
+
+    Args:
+        table: of one or several columns with the same baseline.
+        tuning: show trials and chosen settings.
+    """
+    summaries, tuned = _summaries(table), {} if not tuning else _tuning(table)
+    shared = " · ".join(table.columns[0].group.title.split(" · ")[:3]) if len(table.columns) == 1 else ""
+    rows = []
+    for name in table.aggregators:
+        cells = [cell for column in table.columns for cell in _against(column, name)]
+        ends = (of.get(name, ABSENT) for of in (*summaries.values(), *tuned.values()))
+        rows.append((name, *cells, *ends))
+    return Table(
+        title=" · ".join(
+            filter(None, (shared or "task x aggregator", f"against {table.baseline}", table.tuned))
+        ),
+        legend=(
+            f"{table.baseline}: its scores; other rows: difference of the primary metric from it, with 95 % intervals "
+            "over seeds and queries that are simultaneous in a column",
+            "p: of being the best of its column; below 0.05 the row is ruled out",
+            *[f"?: over queries alone; {ONE_SEED}"] * any("?" in cell for row in rows for cell in row),
+            *_usual(table),
+            *_meanings(table, summaries),
+            *(_TUNING[title] for title in tuned),
+        ),
+        header=(
+            "aggregator",
+            *(cell for column in table.columns for cell in ("\n".join((*column.title, _seeds(column))), "p")),
+            *summaries,
+            *tuned,
+        ),
+        rows=tuple(rows),
+        notes=table.notes,
+        best=frozenset(
+            (name, 1 + 2 * at)
+            for at, column in enumerate(table.columns)
+            for name in [table.aggregators.index(next(n for n, r in column.rows.items() if r is column.best))]
+        ),
+        label=24,
+    )
+
+
+def _against(column: Column, aggregator: str) -> tuple[str, str]:
+    """Return an aggregator's difference from the baseline, or the baseline's score, and its p of being the best."""
+    row, group = column.rows.get(aggregator), column.group
+    if row is None or math.isnan(group.mean(row)):
+        return ABSENT, ABSENT
+    best, of, text = column.from_best.get(row.label), column.from_baseline.get(row.label), ABSENT
+    if of:
+        value, interval, _ = _numbers(of, group)
+        text = f"{value} {interval}" + "?" * (not of.over_seeds)
+    elif aggregator == column.baseline:
+        text = group.number(group.mean(row))
+    if " to " in _seeds(column):
+        text += f", {len(row.seeds)} seed{'s' * (len(row.seeds) > 1)}"
+    return text, _p(best) if best else ABSENT
+
+
+def _seeds(column: Column) -> str:
+    """Return the numbers of seeds of a column's rows in words."""
+    counts = sorted({len(row.seeds) for row in column.rows.values()})
+    return " to ".join(map(str, counts[:1] + counts[1:][-1:])) + f" seed{'s' * (counts[-1] > 1)}"
+
+
+def _tuning(table: CrossTaskTable) -> dict[str, dict[str, str]]:
+    """Return the trials and the chosen settings of each aggregator; empty without tuning."""
+    trials, chosen = dict[str, str](), dict[str, str]()
+    for name in table.aggregators if table.tuned else ():
+        rows = [column.rows.get(name) for column in table.columns]
+        settings = [
+            dict(part.split("=", 1) for part in row.chosen.split(", ")) if row and row.chosen else {}
+            for row in rows
+        ]
+        values = {
+            option: [of.get(option, ABSENT) for of in settings] for option in dict.fromkeys(chain(*settings))
+        }
+        trials[name] = ", ".join(dict.fromkeys(f"{row.trials} of {row.points}" for row in rows if row))
+        chosen[name] = "; ".join(
+            f"{option.removeprefix('optim.')} {'/'.join(of[:1] if len({*of}) == 1 else of)}"
+            for option, of in values.items()
+        )
+    return {"trials": trials, "chosen": chosen} if table.tuned else {}
+
+
+def _summaries(table: CrossTaskTable) -> dict[str, dict[str, str]]:
+    """Return rank, weights and cost of a step of each aggregator, where known."""
+    ranked = sorted(table.means, key=lambda name: -table.means[name])
+    ranks = {name: str(at) for at, name in enumerate(ranked, start=1)}
+    for name, ends in table.ranks.items():
+        ranks[name] += " " + interval_text(ends, str)
+    found = {
+        "rank": ranks,
+        "weights": {name: f"{value:,.0f}" for name, value in table.weights.items()},
+        "step": {name: f"{value:.2f}" for name, value in table.steps.items()},
+    }
+    return {title: of for title, of in found.items() if of}
+
+
+def _meanings(table: CrossTaskTable, summaries: Iterable[str]) -> Iterator[str]:
+    """Yield the meanings of the columns of `_summaries`."""
+    for title in summaries:
+        text = _SUMMARIES[title]
+        if title == "rank":
+            several = len(table.counting) > 1
+            text = (
+                "rank: of the mean over columns of 100 (score - chance) / (best possible - chance)"
+                if several
+                else text
+            )
+            text += ", with simultaneous 95 % intervals over seeds and queries" * bool(table.ranks)
+        yield text
+
+
+def _usual(table: CrossTaskTable) -> dict[str, None]:
+    """Return the settings of rows whose labels name none, a sentence for each column."""
+    return dict.fromkeys(f"{of.group.title}: {line}" for of in table.columns for line in of.group.usual)
+
+
+def _tested(table: CrossTaskTable) -> bool:
+    return any(column.from_best for column in table.columns)
 
 
 def _entry(column: Column, aggregator: str, signs: bool) -> str:
@@ -429,87 +511,30 @@ def _entry(column: Column, aggregator: str, signs: bool) -> str:
     return text + mark(column.from_best.get(row.label)) * signs
 
 
-def _one_seed(cross_task: CrossTaskTable) -> list[str]:
-    marks = {mark(of.from_best.get(row.label)) for of in cross_task.columns for row in of.rows.values()}
-    return [_BY_QUERIES.format("the best")] * ("?" in marks)
+def _one_seed(table: CrossTaskTable) -> list[str]:
+    marks = {mark(of.from_best.get(row.label)) for of in table.columns for row in of.rows.values()}
+    return [_BY_QUERIES] * ("?" in marks)
 
 
-def brief_across(cross_task: CrossTaskTable) -> Table:
-    """Return task x aggregator with the findings, for a terminal."""
-    table, findings, ranks = across(cross_task), list[str](), cross_task.mean_ranks
-    for column in cross_task.columns:
+def brief_across(table: CrossTaskTable) -> Table:
+    """Return task x aggregator, or the differences from a baseline, with the findings, for a terminal."""
+    main, findings = front(table, tuning=False) if table.baseline else across(table), list[str]()
+    for column in table.columns:
         rows = sorted(column.rows.items(), key=lambda pair: column.group.rows.index(pair[1]))
-        of = " ".join(column.title[:2])
+        of = f"{' '.join(column.title[:2])}: " * (len(table.columns) > 1)
         if found := finding(column.group, dict(rows)):
-            findings.append(f"{of}: {found}")
-        findings += [f"{of}: {doubt}" for doubt in group_doubts(column.group)]
-    if ranks:
-        first = min(ranks, key=ranks.__getitem__)
-        over = f"best mean rank over {len(cross_task.counting)} columns"
-        findings.append(f"{over}: {first}, {ranks[first]:.1f}")
-    return replace(
-        table,
-        legend=(
-            "primary metrics, mean ± deviation over runs; chance-normalised: mean over columns, 0 for chance, 100 for "
-            "the best possible",
-            *_one_seed(cross_task),
-        ),
-        notes=(*findings, *cross_task.notes),
+            findings.append(f"{of}{found}")
+        findings += [f"{of}{doubt}" for doubt in group_doubts(column.group)]
+    if len(table.counting) > 1 and (means := table.means):
+        first = max(means, key=means.__getitem__)
+        text = f"over {len(table.counting)} columns: {first} is first"
+        if ranks := table.ranks:
+            may = [name for name in table.aggregators if ranks.get(name, (2, 2))[0] == 1]
+            text += f"; {len(may)} of {len(ranks)} may have rank 1: {', '.join(may)}"
+        findings.append(text)
+    legend = (
+        main.legend[:3]
+        if table.baseline
+        else ("primary metrics, mean ± deviation over runs", *_one_seed(table))
     )
-
-
-def over_tasks(cross_task: CrossTaskTable) -> Table | None:
-    """Return the means over tasks with confidence sets; None for one task, or without `joints`."""
-    joints = cross_task.joints
-    if len(joints) < 2:
-        return None
-    these = mean_of(joints)
-    others = sample_of(these.labels, np.stack([joint.value_R for joint in joints]))
-    means, ranks, leads = intervals(these), rank_intervals(joints), intervals(others)
-    lead = dict(zip(others.labels, others.value_R.tolist(), strict=True))
-    best, best_of_others = with_best(these), with_best(others)
-    may_be = {True: "no", False: "yes"}
-    rows = [
-        (
-            name,
-            f"{cross_task.means[name]:.1f}",
-            interval_text(means[name], "{:.1f}".format),
-            may_be[best[name].found],
-            f"{cross_task.mean_ranks[name]:.1f}",
-            interval_text(ranks[name], "{:.1f}".format),
-            with_sign(lead[name], 1),
-            interval_text(leads[name], lambda x: with_sign(x, 1)),
-            may_be[best_of_others[name].found],
-        )
-        for name in cross_task.aggregators
-        if name in these.labels
-    ]
-    over = (
-        "seeds and queries"
-        if these.over_seeds
-        else f"queries, and seeds in tasks with rows of two ({ONE_SEED})"
-    )
-    notes = []
-    for of, drawn, found in (
-        ("these tasks", f"over {over}", best),
-        ("other tasks like these", "over tasks, seeds and queries", best_of_others),
-    ):
-        names = [name for name, difference in found.items() if not difference.found]
-        count = f"{len(names)} of {len(found)}"
-        notes.append(f"confidence set of the best of {of} (95 %, {drawn}): {count}: {', '.join(names)}")
-    interval, may = "95 % interval", "may be\nbest"
-    return Table(
-        title=" · ".join(part for part in ("over tasks", cross_task.tuned) if part),
-        legend=(
-            f"of these {len(joints)} columns: mean chance-normalised score and mean rank, with 95 % intervals over "
-            f"{over}",
-            f"other tasks, with these {len(joints)} as a sample: lead over the mean of all aggregators, with a 95 % "
-            "interval over tasks, seeds and queries",
-        ),
-        header=(
-            *("aggregator", "chance-\nnormalised", interval, may),
-            *("rank", interval, "other tasks:\nlead", interval, may),
-        ),
-        rows=tuple(rows),
-        notes=tuple(notes),
-    )
+    return replace(main, legend=legend, notes=(*findings, *table.notes))

@@ -204,6 +204,11 @@ class Tuned:
         """The settings changed by tuning, besides the aggregators."""
         return tuple("optim.lr_factors" if name == FACTOR else name for name, _ in self.space)
 
+    def points(self, *, weights: bool) -> int:
+        """Return the number of points of the space; an aggregator without weights has no learning rate of its own."""
+        values = [values for name, values in (*self.space, *self.own) if weights or name != FACTOR]
+        return math.prod(map(len, values))
+
     def tag(self) -> dict[str, str]:
         return {TUNED: json.dumps(dataclasses.asdict(self))}
 

@@ -1,7 +1,7 @@
 """Evaluation of answers to the questions of a split: metrics, baselines, per-question results, examples.
 
-Baselines without the image are the most frequent answers (Antol et al., "VQA: visual question answering", ICCV 2015:
-the priors over all questions and per question type); here a question's type is its first two words, which needs no
+Chance is the accuracy without the image of the most frequent answer to a question's type (Antol et al., "VQA: visual
+question answering", ICCV 2015: the prior per question type); here the type is the first two words, which needs no
 annotation.
 """
 
@@ -133,12 +133,10 @@ class Report:
 
     @cached_property
     def baselines(self) -> dict[str, float]:
-        """Accuracy by `chance` (the most frequent answer) and `prior_accuracy`; `coverage` of the labels; in %."""
+        """Accuracy of the answer prior and coverage of the labels, in %."""
         train, texts = self.corpus.questions("train"), [q.question for q in self.questions]
         prior = AnswerPrior([q.question for q in train], [q.label for q in train])
-        chance = self.accuracy([prior.most_frequent] * len(texts))
         return {
-            "chance": 100 * float(chance.mean()),
             "prior_accuracy": 100 * float(self.accuracy(prior.predict(texts)).mean()),
             "coverage": 100 * self.vocabulary.coverage(q.label for q in self.questions),
         }
@@ -178,9 +176,8 @@ class Report:
             answer_types=[q.answer_type for q in self.questions],
             question_types=[q.question_type for q in self.questions],
         )
-        baselines = dict(self.baselines)
-        primary = replace(ACCURACY, chance=baselines.pop("chance"))
-        others = {**baselines, **metrics}
+        primary = replace(ACCURACY, chance=self.baselines["prior_accuracy"])
+        others = {**self.baselines, **metrics}
         if self.protocol == VQA_RULE:
             older = self.people.accuracy(predictions, version="2017")
             others["accuracy_2017"] = 100 * float(older.mean())

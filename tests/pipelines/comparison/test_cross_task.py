@@ -12,12 +12,11 @@ from polypool.infra.tracking import RunRecord
 from polypool.pipelines.comparison import tables
 from polypool.pipelines.comparison.cross_task import CrossTaskTable
 from polypool.pipelines.comparison.rows import Group
-from polypool.pipelines.comparison.statistics import Joint, Judged, with_best
-from polypool.pipelines.comparison.tables import over_tasks
+from polypool.pipelines.comparison.statistics import Joint, Judged, with_baseline, with_best
 from polypool.tasks.adapter import Metric
 
 
-def test_chance_normalised_scores_and_ranks_are_those_of_the_formulas():
+def test_aggregators_are_ranked_by_their_mean_chance_normalised_scores():
     found = grid(*three_tasks())
     assert [column.title for column in found.columns] == [
         ("image_text", "coco_mini", "whole", "rsum"),
@@ -30,12 +29,9 @@ def test_chance_normalised_scores_and_ranks_are_those_of_the_formulas():
     }
     assert found.means == pytest.approx(mean)
     assert found.aggregators == tuple(sorted(mean, key=lambda name: -mean[name]))
-    assert found.mean_ranks == pytest.approx(
-        {"mean": (2 + 3 + 1.5) / 3, "max": (3 + 2 + 1.5) / 3, "gpo": 5 / 3}
-    )
     text = as_text(tables.across(found)).splitlines()
     row = next(line for line in text if line.startswith("gpo"))
-    assert row.split() == f"gpo 70.0 ± 1.4 120.0 ± 1.4 30.0 ± 1.4 {mean['gpo']:.1f} 1.7 1.00".split()
+    assert " ".join(row.split()) == "gpo 70.0 ± 1.4 120.0 ± 1.4 30.0 ± 1.4 3 1.00"
 
 
 def joint_of(group: Group, variance: float) -> Joint:
@@ -62,24 +58,32 @@ def judged(table: CrossTaskTable, *variances: float) -> CrossTaskTable:
     return replace(table, columns=tuple(columns))
 
 
-def test_means_over_tasks_have_intervals_and_confidence_sets():
+def test_ranks_over_tasks_have_simultaneous_intervals():
     found = grid(*three_tasks())
-    table = over_tasks(judged(found, 4.0, 9.0, 1.0))
-    assert [row[0] for row in table.rows] == list(found.aggregators)
-    half = 1.96 * math.sqrt((4 + 9) * (100 / 596.8) ** 2 + 1 * (100 / 80) ** 2) / 3
-    for name, mean, interval, *_, lead, _, _ in table.rows:
-        low, high = found.means[name] - half, found.means[name] + half
-        assert (mean, interval) == (f"{found.means[name]:.1f}", f"[{low:.1f}, {high:.1f}]")
-        over_all = found.means[name] - np.mean([found.means[other] for other in found.complete])
-        assert lead == f"{over_all:+.1f}"
-    by_name = {row[0]: row for row in table.rows}
-    assert by_name["gpo"][3:6] == ("no", "1.7", "[1.7, 1.7]")
-    assert by_name["mean"][4:6] == ("2.2", "[1.7, 2.3]")
-    assert table.notes[0].startswith(
-        "confidence set of the best of these tasks (95 %, over seeds and queries): 2 of 3: "
-    )
-    assert "other tasks like these (95 %, over tasks, seeds and queries): 3 of 3" in table.notes[1]
-    assert over_tasks(found) is None, "no queries were compared"
+    assert found.ranks == {}, "no queries were compared"
+    assert judged(found, 10.0, 20.0, 2.0).ranks == dict.fromkeys(found.aggregators, (1, 3))
+    assert judged(found, 4.0, 9.0, 1.0).ranks == {"mean": (1, 2), "max": (1, 2), "gpo": (3, 3)}
+    some = judged(found, 0.4, 0.9, 0.1)
+    first, *others = some.columns
+    untested = replace(first, group=replace(first.group, judged=None))
+    assert replace(some, columns=(untested, *others)).ranks == {}
+
+
+def test_columns_without_the_baseline_have_no_differences():
+    found = judged(grid(*three_tasks()), 4.0, 9.0, 1.0)
+    columns = []
+    for column in found.columns[:2]:
+        (baseline,) = (row.label for row in column.rows.values() if row.aggregator == "mean")
+        against = with_baseline(column.group.judged.joint, baseline)
+        of = replace(column.group.judged, baseline=baseline, against=against)
+        columns.append(replace(column, group=replace(column.group, judged=of)))
+    table = replace(found, columns=(*columns, found.columns[2]))
+    assert (table.baseline, table.aggregators[0]) == ("mean", "mean")
+    assert "vqa · daquar · vqa has no tested row mean" in table.notes
+    shown = tables.across(table)
+    assert [row[1] for row in shown.rows[:1]] == ["60.0"]
+    assert {row[5] for row in shown.rows} == {ABSENT}
+    assert shown.best == {(2, 1), (2, 3), (1, 5)}, "gpo of photographs and clips, max of questions"
 
 
 def test_a_column_of_one_recipe_has_a_confidence_set_of_its_own():
@@ -142,14 +146,15 @@ def test_aggregators_that_a_task_lacks_and_small_columns_count_in_no_mean():
     assert [column.group.task for column in found.counting] == ["image_text", "vqa"]
     assert found.complete == ("gpo", "lip", "max", "mean")
     assert found.notes == (
-        "video_text · msrvtt · distinct is in no mean and no rank: it has fewer than half of the aggregators of the "
+        "video_text · msrvtt · distinct counts in no rank: it has fewer than half of the aggregators of the "
         "largest column",
-        "without mean and rank, since a column lacks them: gem",
+        "without rank, since a column lacks them: gem",
     )
     tau = {"metrics": {"s/tau": 0.4}, "records": {"s": [Metric(name="tau")]}}
     unknown = grid(run("gpo"), vqa("gpo", 0, 30.0), run("gpo", task="sorting", protocol="s", **tau))
     assert "chance or the best possible value of tau is not known" in unknown.notes[0]
     apart = grid(run("gpo"), vqa("max", 0, 30.0))
-    assert apart.notes == ("no means and no ranks: no aggregator is in every column that counts",)
-    assert over_tasks(judged(apart, 4.0, 1.0)) is None
-    assert over_tasks(judged(grid(run("gpo"), vqa("gpo", 0, 30.0)), 4.0, 1.0)) is None
+    assert apart.notes == ("no ranks: no aggregator is in every column that counts",)
+    assert (
+        judged(apart, 4.0, 1.0).ranks == judged(grid(run("gpo"), vqa("gpo", 0, 30.0)), 4.0, 1.0).ranks == {}
+    )

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -12,10 +13,11 @@ from polypool.infra.errors import InputError
 from polypool.infra.tracking import RunRecord
 from polypool.pipelines.comparison import tables
 from polypool.pipelines.comparison.comparison import Comparison
+from polypool.pipelines.comparison.cross_task import tables_of
 from polypool.pipelines.comparison.grouping import arranged
 from polypool.pipelines.comparison.queries import Queries
 from polypool.pipelines.comparison.results import groups_of, results
-from polypool.pipelines.comparison.tables import differences, group_doubts, requested_tests
+from polypool.pipelines.comparison.tables import all_pairs, differences, group_doubts
 
 
 class QueryStore:
@@ -65,14 +67,39 @@ def test_significant_differences_are_told_from_others_and_missing_files_are_said
     assert [cells[-1] for cells in table.rows] == ["yes", "yes", "\u2013", "no"]
     low, high = group.judged.intervals["gpo"]
     assert table.rows[0][2] == f"[{low:.1f}, {high:.1f}]"
-    assert not [*requested_tests(group)]
+    assert all_pairs(group) is None
     asked = replace(found, pairs=True, baseline="mean").judged(store)
     (group,) = asked.groups
-    against, pairs = requested_tests(group)
-    assert [(cells[0], cells[-1]) for cells in against.rows] == [("gpo", "yes"), ("max", "yes")]
-    assert [cells[0] for cells in pairs.rows] == ["gpo against max", "gpo against mean", "max against mean"]
+    pairs = ["gpo against max", "gpo against mean", "max against mean"]
+    assert [cells[0] for cells in all_pairs(group).rows] == pairs
     assert ("gpo against max" in asked.text(), "gpo against max" in found.text()) == (True, False)
     assert "needs" in replace(found, detect=10.0).text()
+
+
+def test_with_a_baseline_the_table_has_its_scores_differences_from_it_and_ranks():
+    store = QueryStore()
+    runs = [store.record(name, seed, at) for at, name in enumerate(("gpo", "max", "mean")) for seed in SEEDS]
+    found = replace(judged_rows(store, runs), baseline="mean").judged(store)
+    (group,) = found.groups
+    (table,) = [of for of in found.tables if of.title == "image_text · coco_mini · whole · against mean"]
+    assert table.header[1:4] == ("image_text\ncoco_mini\nwhole\nrsum\n5 seeds", "p", "rank")
+    cells = {name: of[:3] for name, *of in table.rows}
+    assert [*cells] == ["mean", "gpo", "max"], "the baseline first, then the best"
+    assert cells["mean"][0] == f"{group.mean(group.rows[-1]):.1f}"
+    of = group.judged.against["gpo"]
+    assert cells["gpo"] == [f"+{of.value:.1f} [+{of.low:.1f}, +{of.high:.1f}]", "1.000", "1 [1, 1]"]
+    assert cells["mean"][1:] == ["< 0.001", "3 [3, 3]"]
+    assert found.text().startswith(
+        f"{table.title}\nmean: its scores; other rows: difference of the primary metric"
+    )
+    again = tables_of(groups_of(found.results))[0]
+    assert (again.baseline, again.ranks, tables.across(again)) == (
+        "mean",
+        {"gpo": (1, 1), "max": (2, 2), "mean": (3, 3)},
+        table,
+    )
+    uneven = replace(judged_rows(store, runs[:-1]), baseline="mean").judged(store)
+    assert re.search(r"\nmean +37.4, 4 seeds .*\ngpo .*], 5 seeds ", uneven.text())
 
 
 def test_of_one_seed_it_is_said_that_seeds_cannot_be_judged():
@@ -82,6 +109,9 @@ def test_of_one_seed_it_is_said_that_seeds_cannot_be_judged():
     (group,) = found.groups
     assert [row[2][-1] for row in tables.scores(group).rows] == ["*", "*", "?"]
     text = " ".join(replace(found, detect=1.0).text(details=True).split())
+    against = replace(found, baseline="mean").judged(store).text()
+    assert against.count("]?") == 2
+    assert "?: over queries alone; one seed does not show what another would change" in against
     alone = "queries alone: 60 images with their captions; one seed does not show what another would change"
     assert "?: the queries tell it from the best; one seed does not show what another would change" in text
     assert f"confidence set of the best (95 %, over {alone}): 2 of 3: gpo, max" in text

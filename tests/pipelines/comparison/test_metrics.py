@@ -41,7 +41,7 @@ def test_small_errors_are_ranked_above_large_ones_everywhere():
 
     accuracy = {"mean": 30.0, "gpo": 40.0, "max": 35.0}
     found = grid(*runs, *(vqa(name, 0, value) for name, value in accuracy.items()))
-    assert found.mean_ranks == {"gpo": 1.0, "max": 2.0, "mean": 3.0}
+    assert found.aggregators == ("gpo", "max", "mean")
     assert found.means["gpo"] == pytest.approx((100 * (12 - 1.5) / 12 + 100 * (40 - 20) / 80) / 2)
     assert (found.aggregators, found.columns[0].best.label) == (("gpo", "max", "mean"), "gpo")
     assert results([group])["chance_normalised"][0] == pytest.approx(87.5)

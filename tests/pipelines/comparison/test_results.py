@@ -45,7 +45,7 @@ def judged_groups() -> tuple[Group, ...]:
         baseline=rest[0],
         against={
             best: Difference(value=10.0, low=-3.0, high=23.0, p=0.3, over_seeds=True),
-            rest[1]: Difference(value=-10.0, low=-19.0, high=-1.0, p=0.04, over_seeds=True),
+            rest[1]: Difference(value=-10.0, low=-19.0, high=-1.0, p=0.04, over_seeds=False),
         },
     )
     return (replace(first, judged=judged), *others)
@@ -67,7 +67,7 @@ def test_a_record_says_what_was_measured_how_sure_and_where_it_came_from():
         ),
         (gpo, {"baseline": "mean", "baseline_difference": 10, "baseline_low": -3, "baseline_p": 0.3}),
         (gpo, {"data": f"corpus={'c' * 64}; features={'f' * 64}", "command": ORIGIN["command"]}),
-        (mean, {"run_ids": "id-mean-0-0; id-mean-1-0", "compared_by": "me", "pairs": 0}),
+        (mean, {"run_ids": "id-mean-0-0; id-mean-1-0", "compared_by": "me", "trials": 0}),
     ):
         assert of[[*expected]].to_dict() == expected
     assert {*of_images["metric"]} == {"rsum", *(f"{way}/R{k}" for way in ("i2t", "t2i") for k in (1, 5, 10))}
@@ -80,6 +80,7 @@ def test_tables_of_results_are_those_of_the_runs():
     ours, theirs = again[0].judged, groups[0].judged
     assert (ours.labels, ours.units, ours.intervals) == (theirs.labels, theirs.units, theirs.intervals)
     assert (ours.confidence_set, ours.best["mean"]) == (("gpo", "mean"), theirs.best["mean"])
+    assert (ours.baseline, ours.against) == (theirs.baseline, theirs.against)
     runs = [replace(made, params={**made.params, "optim.epochs": "10"}) for made in three_tasks()]
     runs[0] = replace(runs[0], params={**runs[0].params, "optim.epochs": "1"})
     other = blocks_of(*runs)
@@ -87,17 +88,6 @@ def test_tables_of_results_are_those_of_the_runs():
     for given, read in ((groups, again), (other, groups_of(results(other)))):
         assert [group.usual for group in read] == [group.usual for group in given]
         assert tables.across(cross_task_table(read)) == tables.across(cross_task_table(given))
-
-
-def test_results_that_were_judged_by_pairs_alone_have_no_confidence_set():
-    first, *_ = judged_groups()
-    records = results([replace(first, judged=replace(first.judged, baseline="", against={}))])
-    best = records["row"] == "gpo"
-    records.loc[best, ["against", "difference"]] = ["", math.nan]
-    (group,) = groups_of(records.assign(pairs=3))
-    table = tables.scores(group)
-    assert table.legend[1].endswith("corrected by Holm for 3 pairs")
-    assert [row[2][-1] for row in table.rows] == [" ", "*", "?"]
 
 
 @pytest.mark.parametrize("name", ["r.csv", "r.parquet", "below/R.CSV"])
@@ -163,7 +153,8 @@ after
 
 
 def document(folder: Path) -> tuple[Path, pd.DataFrame]:
-    records = results(judged_groups())
+    first, *others = judged_groups()
+    records = results([replace(first, judged=replace(first.judged, baseline="", against={})), *others])
     write_results(records, folder / "r.csv")
     write_results(records, folder / "sub" / "r.parquet")
     path = folder / "doc.md"
@@ -204,13 +195,13 @@ def test_documents_that_name_no_results_or_have_no_end_are_refused(tmp_path):
             renewed(text, tmp_path, where="x.md")
 
 
-def test_figures_of_a_document_are_drawn_of_results_with_costs(tmp_path):
-    text = "<!-- figure: r.csv -->\n![Scores over costs](costs.png)\n"
+def test_figures_of_a_document_are_drawn_of_results_of_one_table(tmp_path):
+    text = "<!-- figure: r.csv -->\n![Differences from the best](lags.png)\n"
     write_results(results(judged_groups()), tmp_path / "r.csv")
     draw_figures(text, tmp_path)
-    assert (tmp_path / "costs.png").stat().st_size > 5_000
+    assert (tmp_path / "lags.png").stat().st_size > 5_000
     write_results(results(blocks_of(run("gpo"))), tmp_path / "r.csv")
-    with pytest.raises(InputError, match="fewer than two rows have a score and a cost in every column"):
+    with pytest.raises(InputError, match="expected one table of at least two rows"):
         draw_figures(text, tmp_path)
 
 

@@ -91,7 +91,7 @@ def test_rows_show_what_was_chosen_and_not_as_settings_that_differ():
     assert not any(row.published for row in group.rows), "a recipe's numbers are not those of other settings"
 
 
-def test_aggregators_are_ranked_over_tasks_whatever_each_chose():
+def test_aggregators_are_ordered_over_tasks_whatever_each_chose():
     untuned = [*over_tasks("gpo", 60.0), *over_tasks("mean", 50.0)]
     runs = [
         tuned(of, lr=str(at))
@@ -101,12 +101,11 @@ def test_aggregators_are_ranked_over_tasks_whatever_each_chose():
     plain, apart = tables_of(groups)
     assert (plain.complete, plain.tuned) == (("gpo", "mean"), "")
     assert (apart.complete, apart.tuned) == (("kmax", "mean"), WORDS)
-    assert (plain.mean_ranks, apart.mean_ranks) == ({"gpo": 1.0, "mean": 2.0}, {"kmax": 2.0, "mean": 1.0})
+    assert (plain.aggregators, apart.aggregators) == (("gpo", "mean"), ("mean", "kmax"))
     assert as_text(score_tables.across(apart)).splitlines()[0] == f"task x aggregator · {WORDS}"
 
     again = results(groups)
-    ranks = [of.mean_ranks for of in tables_of(groups_of(again))]
-    assert ranks == [plain.mean_ranks, apart.mean_ranks]
+    assert [of.means for of in tables_of(groups_of(again))] == [plain.means, apart.means]
     shown = rendered(again.query("tuned != '' or task == 'vqa'"), file="r.csv")
     assert shown.count("| aggregator |") == 2, "the untuned answers alone, and three tuned tasks"
 
