@@ -123,7 +123,8 @@ class Data:
     max_frames: Count = 0
     """Maximum elements of a stored set, or frames of a video file, evenly spaced. 0 for no limit."""
     on_device: Literal["auto", "off"] = "auto"
-    """`auto` copies the stored features of the training split to the GPU once, if they fit 60 % of its free memory."""
+    """`auto` copies the stored features of the training and validation splits to the GPU once, where each fits 60 % of
+    its free memory."""
     max_words: Count = 0
     """Maximum words of a caption; longer ones are truncated. 0 for no limit."""
     sample: Literal["caption", "image"] = "caption"

@@ -44,6 +44,12 @@ def on_device(batch: Mapping[str, Tensor], device: torch.device) -> dict[str, Te
     return {name: x.to(device) for name, x in batch.items()}
 
 
+def free_memory(device: torch.device) -> int:
+    """Return the bytes of a GPU's memory that are free, or cached by torch, as from an earlier run of this process."""
+    cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return torch.cuda.mem_get_info(device)[0] + cached
+
+
 @contextmanager
 def own_stream(device: torch.device) -> Iterator[None]:
     """Run on a new stream of a GPU: its default stream cannot be captured, and streams of threads overlap."""

@@ -22,7 +22,7 @@ from polypool.aggregators.observe import Watched, observe
 from polypool.encoders.encoder import recompute
 from polypool.infra.batches import load, order_of
 from polypool.infra.compute.cost import CostMeter
-from polypool.infra.compute.device import own_stream
+from polypool.infra.compute.device import free_memory, own_stream
 from polypool.infra.compute.dist import broadcast_state, gather_objects, rank, world
 from polypool.infra.compute.dropout import Draws, current_draws, drawn
 from polypool.infra.compute.randomness import state_of
@@ -190,7 +190,7 @@ class Trainer:
         if self.device.type == "cuda" and self.run.data.on_device == "auto":
             for split in ("train", "val"):
                 for inputs in getattr(self.adapter.data(split), "stored", ()):
-                    inputs.keep_on(self.device, most=RESIDENT * torch.cuda.mem_get_info(self.device)[0])
+                    inputs.keep_on(self.device, most=RESIDENT * free_memory(self.device))
         reason = why_not(self.run.optim, self.optimizer, self.device)
         put_rates(self.optimizer, self.device, captured=not reason)
         if not reason:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from polypool.infra.compute.device import best_device, device_of, on_device
+from polypool.infra.compute.device import best_device, device_of, free_memory, on_device
 from polypool.infra.compute.unfilled import Unfilled
 
 META = torch.device("meta")
@@ -28,6 +28,12 @@ def test_a_gpu_is_taken_where_there_is_one_and_its_float32_is_no_tf32(monkeypatc
         monkeypatch.setattr(torch.cuda, "is_available", lambda there=there: there)
         assert best_device().type == kind
         assert torch.backends.cudnn.allow_tf32 is not there
+
+
+def test_memory_that_torch_caches_is_free(monkeypatch):
+    for name, value in {"memory_reserved": 50, "memory_allocated": 20, "mem_get_info": (7, 100)}.items():
+        monkeypatch.setattr(torch.cuda, name, lambda device, value=value: value)
+    assert free_memory(torch.device("cuda")) == 7 + 30
 
 
 def model() -> nn.Module:
