@@ -57,7 +57,7 @@ class Aggregator(nn.Module, ABC):
     """
 
     num_embeddings: int | None = 1
-    """Number of vectors K per set; None where it depends on the set (at most its size)."""
+    """Number of vectors K per set; None where it depends on the set."""
     makes: Literal["vectors", "distribution"] = "vectors"
     """"vectors": points that may be normalised one by one; "distribution": the mean and the natural logarithm of the
     variance of a diagonal Gaussian. Then `num_embeddings` is 2, and the mean alone may be normalised."""

@@ -63,9 +63,9 @@ def _shape(module: Aggregator, draw: Draw, width: int) -> None:
     assert module.makes in ("vectors", "distribution"), f"makes is {module.makes!r}"
     assert module.makes == "vectors" or k == 2, f"a distribution has num_embeddings = 2, not {k}"
     if k is None:
-        real_B, size_B = vectors.any(dim=-1).sum(dim=1), inputs.mask_BN.sum(dim=1)
-        assert ((real_B > 0) & (real_B <= size_B)).all(), (
-            f"sets of {size_B.tolist()} elements have {real_B.tolist()} vectors that are not zero"
+        real_B = vectors.any(dim=-1).any(dim=1)
+        assert real_B.all(), (
+            f"sets of {inputs.mask_BN.sum(dim=1)[~real_B].tolist()} elements have only zero vectors"
         )
 
 
@@ -236,9 +236,9 @@ def _holes(module: Aggregator, draw: Draw, width: int) -> None:
 
 def _low_precision(module: Aggregator, draw: Draw, width: int) -> None:
     inputs = draw(SIZES).fill(0.0)
-    expected = _vectors(module, inputs)
+    expected = inputs.pool(module).vectors  # sorted, vectors with close first channels could swap
     for dtype, tolerance in ((torch.float16, 2e-2), (torch.bfloat16, 1e-1)):
-        out = _vectors(copy.deepcopy(module).to(dtype), inputs.cast(dtype))
+        out = inputs.cast(dtype).pool(copy.deepcopy(module).to(dtype)).vectors
         assert out.dtype == dtype, f"{dtype} sets give a {out.dtype} result"
         torch.testing.assert_close(
             out.float(), expected, atol=tolerance, rtol=tolerance, msg=f"{dtype} is far off"

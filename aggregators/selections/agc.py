@@ -20,7 +20,8 @@ class AttentionGuidedClustering(Aggregator):
     in the authors' code, this softmax is over attention weights, not logits: at most e times lies between any two
     saliencies. Each element belongs to the centre with the highest cosine. Centres and clusters are chosen without
     gradient; the queries learn from the weights. Sets with fewer than k elements have as many vectors as elements. The
-    paper compares all tokens of a query with the vectors of a document: `--aggregator agc --text-aggregator late`.
+    paper compares all tokens of a query with the vectors of a document: `--aggregator agc --text-aggregator late
+    --similarity 'maxsim(over=text)'`.
 
     Deviations: the authors' queries are tokens that pass through the language model with the document, and the
     attention is its last layer's; here the queries are learned for a single attention layer over the elements.

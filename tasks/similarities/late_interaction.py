@@ -6,11 +6,12 @@ import copy
 
 from torch import Tensor, nn
 
+from polypool.infra.errors import unknown
 from polypool.infra.fields import at_least, require
 from polypool.infra.registry import SIMILARITIES
 from polypool.tasks.similarities.blocks import as_sets, in_blocks
 from polypool.tasks.similarities.similarity import Side, Similarity
-from polypool.tasks.similarities.vectors import real_vectors
+from polypool.tasks.similarities.vectors import real_vectors, widened
 
 
 @SIMILARITIES.register("maxsim")
@@ -22,7 +23,11 @@ class MaxSim(Similarity):
 
     Sources: Yao et al., "FILIP", ICLR 2022, equations 4 and 5, whose loss uses a different direction for each retrieval
     task, where here both use the mean; Khattab and Zaharia, "ColBERT", SIGIR 2020, equation 3, the sum over the query
-    only. A single direction would not be symmetric, and a similarity does not know which side is the query.
+    only, for which `over=text` has the mean.
+
+    Args:
+        over: modality whose elements the mean is over: `both`, `text` or `visual`. Two sets of the other modality are
+            compared in both directions.
     """
 
     of_sets = True
@@ -31,13 +36,26 @@ class MaxSim(Similarity):
     sides: tuple[Side, Side] = ("visual", "text")
     """Modalities of queries and gallery."""
 
+    def __init__(self, *, over: str = "both") -> None:
+        super().__init__()
+        if over not in (choices := ("both", "text", "visual")):
+            raise unknown("modality of maxsim:", over, choices)
+        self.over, self.symmetric = over, over == "both"
+
+    def between(self, query: Side, gallery: Side) -> Similarity:
+        other = copy.copy(self)  # with the same weights
+        other.sides = query, gallery
+        return other
+
     def weights(self, x_BKD: Tensor, real_BK: Tensor, side: Side) -> Tensor:
         """Return the weight of each element of a side's sets, `(B, K)`: 0 in the padding, with a sum of 1."""
         return real_BK / real_BK.sum(dim=1, keepdim=True).clamp(min=1).to(x_BKD.dtype)
 
-    def _both_weights(self, *sets: tuple[Tensor, Tensor]) -> list[Tensor]:
+    def _both_weights(self, *sets: tuple[Tensor, Tensor]) -> list[Tensor | None]:
+        """Return the weights of both sides; None for one that the mean is not over."""
+        every = self.over == "both" or self.over not in self.sides
         return [
-            self.weights(x_BKD, real_BK, side)
+            self.weights(x_BKD, real_BK, side) if every or side == self.over else None
             for (x_BKD, real_BK), side in zip(sets, self.sides, strict=True)
         ]
 
@@ -50,11 +68,12 @@ class MaxSim(Similarity):
         def combine(cosine_QKLG: Tensor, rows: slice, columns: slice) -> Tensor:
             return _closest(
                 cosine_QKLG,
-                (real_QK[rows, :, None], weight_QK[rows, :, None]),
-                (real_GL[columns].T[None], weight_GL[columns].T[None]),
+                (real_QK[rows, :, None], None if weight_QK is None else weight_QK[rows, :, None]),
+                (real_GL[columns].T[None], None if weight_GL is None else weight_GL[columns].T[None]),
             )
 
-        return in_blocks(combine, query_QKD, gallery_GLD, [part for part in weights if part.requires_grad])
+        learned = [part for part in weights if part is not None and part.requires_grad]
+        return in_blocks(combine, query_QKD, gallery_GLD, learned)
 
     def pairs(self, query: Tensor, gallery: Tensor) -> Tensor:
         query_PKD, gallery_PLD = as_sets(query, gallery)
@@ -62,9 +81,40 @@ class MaxSim(Similarity):
         weight_PK, weight_PL = self._both_weights((query_PKD, real_PK), (gallery_PLD, real_PL))
         return _closest(
             (query_PKD @ gallery_PLD.mT)[..., None],
-            (real_PK[..., None], weight_PK[..., None]),
-            (real_PL[..., None], weight_PL[..., None]),
+            (real_PK[..., None], None if weight_PK is None else weight_PK[..., None]),
+            (real_PL[..., None], None if weight_PL is None else weight_PL[..., None]),
         ).squeeze(1)
+
+
+@SIMILARITIES.register("mms")
+class MeanMaxSim(MaxSim):
+    """The mean over a text's elements of the maximum cosine with a video's, summed over the video's two levels.
+
+    For videos whose elements are of two levels in turn, such as those of the aggregator `video_colbert`. Two videos are
+    compared level by level, in both directions, and two texts in both directions. A single vector is of the first
+    level; an empty level scores 0.
+
+    Source: Reddy et al., "Video-ColBERT", CVPR 2025. The public implementation that the aggregator follows compares
+    unnormalised elements.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(over="text")
+
+    def level(self, query: Tensor, gallery: Tensor, level: int) -> Tensor:
+        """Return the scores `(Q, G)` of one level: 0, even elements of a video, or 1, odd ones."""
+        return super().forward(*self._of_level((query, gallery), level))
+
+    def forward(self, query: Tensor, gallery: Tensor) -> Tensor:
+        return self.level(query, gallery, 0) + self.level(query, gallery, 1)
+
+    def pairs(self, query: Tensor, gallery: Tensor) -> Tensor:
+        score = super().pairs
+        return score(*self._of_level((query, gallery), 0)) + score(*self._of_level((query, gallery), 1))
+
+    def _of_level(self, sets: tuple[Tensor, Tensor], level: int) -> list[Tensor]:
+        both = zip(as_sets(*sets), self.sides, strict=True)
+        return [widened(x, max(2, x.shape[1]))[:, level::2] if side == "visual" else x for x, side in both]
 
 
 @SIMILARITIES.register("wti")
@@ -83,22 +133,17 @@ class WeightedTokenInteraction(MaxSim):
         layers: linear maps of each MLP, from 1 to 3 as in the code.
     """
 
-    symmetric = False
     takes_width = True
 
     def __init__(self, dim: int, *, layers: int = 2) -> None:
         super().__init__()
+        self.symmetric = False
         require(at_least(1), layers=layers)
         self.visual, self.text = _mlp(dim, layers), _mlp(dim, layers)
 
     def weights(self, x_BKD: Tensor, real_BK: Tensor, side: Side) -> Tensor:
         mlp = self.visual if side == "visual" else self.text
         return _softmax(mlp(x_BKD).squeeze(2), real_BK)
-
-    def between(self, query: Side, gallery: Side) -> Similarity:
-        other = copy.copy(self)  # of the same weights
-        other.sides = query, gallery
-        return other
 
 
 def _mlp(dim: int, layers: int) -> nn.Sequential:
@@ -114,9 +159,9 @@ def _softmax(score_BK: Tensor, real_BK: Tensor) -> Tensor:
 
 
 def _closest(
-    cosine_QKLG: Tensor, query_QKg: tuple[Tensor, Tensor], gallery_qLG: tuple[Tensor, Tensor]
+    cosine_QKLG: Tensor, query_QKg: tuple[Tensor, Tensor | None], gallery_qLG: tuple[Tensor, Tensor | None]
 ) -> Tensor:
-    """Return the mean of both directions, `(Q, G)`; lower-case axes have size one or the full size.
+    """Return the mean of the directions with weights, `(Q, G)`; lower-case axes have size one or the full size.
 
     Args:
         cosine_QKLG: of all elements; overwritten.
@@ -126,7 +171,9 @@ def _closest(
     (real_QKg, weight_QKg), (real_qLG, weight_qLG) = query_QKg, gallery_qLG
     both_QKLG = real_QKg[:, :, None] & real_qLG[:, None]
     cosine_QKLG = cosine_QKLG.masked_fill_(~both_QKLG, float("-inf"))
-    return (_mean(cosine_QKLG.amax(dim=2), weight_QKg) + _mean(cosine_QKLG.amax(dim=1), weight_qLG)) / 2
+    weighed = ((2, weight_QKg), (1, weight_qLG))
+    means = [_mean(cosine_QKLG.amax(dim=dim), weight) for dim, weight in weighed if weight is not None]
+    return sum(means[1:], means[0]) / len(means)
 
 
 def _mean(largest: Tensor, weight: Tensor) -> Tensor:

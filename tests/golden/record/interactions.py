@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import torch
 from recording import Family, Repository
 from torch import Tensor, nn
 from torch.nn.functional import normalize
@@ -43,9 +44,39 @@ def drl(repository: Repository) -> None:
             part.case(f"masked{layers}", what, module, call, visual=visual.abs(), text=text.abs(), **masks)
 
 
+def video_colbert(repository: Repository) -> None:
+    """Record the levels of a video, their similarities with texts, and the loss, of a third party's Video-ColBERT."""
+    file = repository.load("tvr.models.modeling", without=("ftfy", "regex"))
+    model = file.VideoColBERT.__new__(file.VideoColBERT)
+    nn.Module.__init__(model)
+    module = file.TransformerClip(d_model=8, nhead=2, num_layers=2, dim_feedforward=16, dropout=0.0)
+    with repository.part("video_colbert", "tvr/models/module_cross.py", "Transformer") as part:
+        what = "5 frames, then their encodings and those of 2 expansion tokens"
+        part.case("levels", what, module, lambda x: torch.cat((x, module(x)), dim=1), x=part.normal(3, 5, 8))
+
+    def units(**sides: Tensor) -> tuple[Tensor, ...]:
+        return tuple(normalize(side, dim=-1) for side in sides.values())
+
+    with repository.part("mms", "tvr/models/modeling.py", "VideoColBERT, VideoColBERTLoss") as part:
+        sides = {"text": part.normal(4, 3, 8), "frames": part.normal(4, 5, 8), "video": part.normal(4, 7, 8)}
+        what = "the sum of both levels, transposed"
+        part.case("sum", what, None, lambda **sides: model.mms_interaction(*units(**sides))[0].T, **sides)
+        loss = file.VideoColBERTLoss(temperature=3.0, bias=-1.5, lambda_f=0.7, lambda_v=1.2)
+
+        def call(**sides: Tensor) -> Tensor:
+            return loss(*model.mms_interaction(*units(**sides))[2:])[0]
+
+        what = "weights 0.7 of frames and 1.2 of the video, a scale of 3 and a bias of -1.5"
+        part.case(
+            "loss", what, None, call, **{name: part.normal(*side.shape) for name, side in sides.items()}
+        )
+
+
 def main() -> None:
     """Record all."""
     family = Family("interactions")
+    with family.repository("Seyanliu/Video-ColBERT", "none stated") as repository:
+        video_colbert(repository)
     with family.repository("foolwood/DRL", "Apache-2.0") as repository:
         drl(repository)
     family.write()

@@ -108,6 +108,12 @@ def pairs(size: int) -> Batch:
             "regularisers": ("diversity(weight=0.1)",),
         },
         {"aggregator": "late", "similarity": "wti"},
+        {
+            "aggregator": "video_colbert(layers=1, heads=2)",
+            "text_aggregator": "late",
+            "similarity": "mms",
+            "model": "video_colbert",
+        },
         {"aggregator": "map(k=4, heads=2)", "model": "matryoshka(vectors='1 2')"},
         {"aggregator": "probabilistic", "objective": "pcmepp", "regularisers": ("vib(weight=0.1)",)},
         {"aggregator": "score_attention(k=1, heads=2)"},

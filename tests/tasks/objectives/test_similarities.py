@@ -10,7 +10,8 @@ from polypool.tasks.similarities import blocks as set_similarity
 from polypool.tasks.similarities.similarity import Similarity
 
 OF_SETS = ("mil", "match_probability(scale=3, shift=-1)", "chamfer", "smooth_chamfer(alpha=16)")
-OF_SETS += ("aligned_mean", "maxsim", "wti", "max_match", "max_match(exponential=True)")
+OF_SETS += ("aligned_mean", "maxsim", "maxsim(over=text)", "maxsim(over=visual)", "mms", "wti")
+OF_SETS += ("max_match", "max_match(exponential=True)")
 
 
 def sets(size: int, k: int, dim: int = 6, *, seed: int = 0, scale: float = 1.0) -> torch.Tensor:
@@ -29,7 +30,7 @@ def explicit(similarity: Similarity, spec: str, x_KD: torch.Tensor, y_LD: torch.
     cosine = [[(x * y).sum() for y in y_LD] for x in x_KD]
     columns = list(zip(*cosine, strict=True))
     flat = [c for row in cosine for c in row]
-    match spec.split("(")[0]:
+    match spec if spec.startswith("maxsim") else spec.split("(")[0]:
         case "mil":
             return torch.stack(flat).max()
         case "match_probability":
@@ -38,6 +39,12 @@ def explicit(similarity: Similarity, spec: str, x_KD: torch.Tensor, y_LD: torch.
             return sum(row[k] for k, row in enumerate(cosine)) / len(cosine)
         case "chamfer" | "maxsim":
             return (_best(cosine, max) + _best(columns, max)) / 2
+        case "maxsim(over=visual)":
+            return _best(cosine, max)
+        case "maxsim(over=text)":
+            return _best(columns, max)
+        case "mms":
+            return sum(_best([*zip(*cosine[level::2], strict=True)], max) for level in (0, 1))
         case "wti":
             return (_weighed(cosine, similarity.visual(x_KD)) + _weighed(columns, similarity.text(y_LD))) / 2
         case "max_match":
@@ -92,7 +99,7 @@ def test_against_the_definition_with_gradients(spec, k, l, block):  # noqa: E741
         torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=0)
 
 
-@pytest.mark.parametrize("spec", ["maxsim", "wti"])
+@pytest.mark.parametrize("spec", ["maxsim", "maxsim(over=text)", "wti"])
 def test_a_negative_cosine_never_loses_to_an_element_that_is_not_there(spec, block):
     """Sets of 3, 1 and 2 elements, opposite to the gallery's, with zero vectors between and after them."""
     similarity, dim = build(spec).double(), 6

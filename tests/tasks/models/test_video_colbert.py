@@ -1,0 +1,90 @@
+"""Video-ColBERT: two levels of a video, their similarities with texts, and a loss for each, as recorded."""
+
+import pytest
+import torch
+from pair_models import batch_of
+from recorded import Row, hold, hold_to_recorded
+from torch import Tensor, nn
+from torch.nn.functional import normalize, pad
+from toy import WORDS, toy_run
+
+from polypool.encoders.text.bigru import BiGRU
+from polypool.encoders.visual.stored import Frames
+from polypool.infra.errors import InputError
+from polypool.infra.registry import SIMILARITIES
+from polypool.tasks.models.parts import Parts, retrieval_model
+from polypool.tasks.models.retrieval_model import RetrievalModel, Scored
+from polypool.tasks.similarities.vectors import Embeddings
+
+SETS = {"aggregator": "video_colbert(layers=1, heads=2)", "text_aggregator": "late", "similarity": "mms"}
+MODEL = "video_colbert(frames=0.7, video=1.2)"
+
+
+def built(**changes) -> RetrievalModel:
+    torch.manual_seed(0)
+    run = toy_run(**SETS | {"model": MODEL, "objective": "siglip(scale=3.0, bias=1.5)"} | changes)
+    visual, text = Frames({"dim": 6}, width=8), BiGRU({"words": WORDS}, width=8, embedding=4)
+    return retrieval_model(run, Parts(run, visual=lambda: visual, text=lambda: text))
+
+
+def in_turn(frames: Tensor, video: Tensor) -> Tensor:
+    more = video.shape[1] - frames.shape[1]
+    both = [normalize(x, dim=-1) for x in (pad(frames, (0, 0, 0, more)), video)]
+    return torch.stack(both, dim=2).flatten(1, 2)
+
+
+def test_the_levels_of_a_video(golden):
+    weights = [f"layers.{n}.{name}" for n in (0, 1) for name in nn.TransformerEncoderLayer(8, 2).state_dict()]
+    row = Row(
+        case="video_colbert/levels",
+        spec="video_colbert(layers=2, heads=2, hidden=2)",
+        names={"expansion_ED": "visual_expansion_tokens"} | {name: f"transformer.{name}" for name in weights},
+        of_ours=lambda vectors: torch.cat((vectors[:, :10:2], vectors[:, 1::2]), dim=1),
+    )
+    hold_to_recorded(golden / "interactions", row)
+
+
+def test_the_sum_of_both_levels(golden):
+    similarity = SIMILARITIES.build("mms")
+
+    def call(text: Tensor, frames: Tensor, video: Tensor) -> Tensor:
+        return similarity(in_turn(frames, video), normalize(text, dim=-1))
+
+    hold(golden / "interactions", "mms/sum", similarity, call, {})
+
+
+def test_the_loss_of_both_levels(golden):
+    model = built()
+
+    def call(text: Tensor, frames: Tensor, video: Tensor) -> Tensor:
+        sides = Embeddings(in_turn(frames, video)), Embeddings(normalize(text, dim=-1))
+        pairs = torch.arange(len(text))
+        scored = Scored(model.score(*sides), pairs, pairs, *sides)
+        return model.terms(scored, epoch=0.0)["loss"] / len(
+            text
+        )  # theirs: the mean over all pairs, and the bias subtracted
+
+    hold(golden / "interactions", "mms/loss", nn.Identity(), call, {})
+
+
+def test_the_losses_are_logged_and_every_weight_learns():
+    model = built()
+    terms = model(batch_of(0, 7, 20, 3, 30, 12), epoch=2.0)
+    expected = 0.7 * terms["loss_frames"] + 1.2 * terms["loss_video"]
+    torch.testing.assert_close(terms["loss"], expected)
+    terms["loss"].backward()
+    assert all(parameter.grad.any() for parameter in model.visual.aggregator.parameters())
+
+
+def test_items_of_one_modality_are_compared_level_by_level():
+    mms, maxsim = SIMILARITIES.build("mms"), SIMILARITIES.build("maxsim")
+    x, y = (normalize(torch.randn(3, k, 6), dim=-1) for k in (6, 4))
+    levels = maxsim(x[:, 0::2], y[:, 0::2]) + maxsim(x[:, 1::2], y[:, 1::2])
+    torch.testing.assert_close(mms.between("visual", "visual")(x, y), levels)
+    torch.testing.assert_close(mms.between("text", "text")(x, y), 2 * maxsim(x, y))
+    torch.testing.assert_close(mms.between("text", "visual")(y, x), mms(x, y).T)
+
+
+def test_another_similarity_is_refused():
+    with pytest.raises(InputError, match="--similarity mms"):
+        built(similarity="maxsim")
