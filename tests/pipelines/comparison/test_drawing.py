@@ -65,13 +65,15 @@ def test_lags_have_intervals_a_dot_a_seed_and_a_shade_by_p_of_being_the_best():
 
 
 def test_where_lower_is_better_the_best_is_on_the_right_and_far_rows_are_numbers():
-    mae = {"s": [Metric(name="mae", higher_is_better=False, best=0.0, chance=900.0)]}
+    mae = {"s": [Metric(name="mae", higher_is_better=False, best=0.0)]}
     values = {"a": 10.0, "b": 12.0, "c": 13.0, "d": 14.0, "e": 500.0}
     runs = [
         run(name, task="age", protocol="s", metrics={"s/mae": value}, records=mae)
         for name, value in values.items()
     ]
-    panel = draw_lags(*tables_of(blocks_of(*runs))).axes[0]
+    (table,) = tables_of(blocks_of(*runs))
+    assert table.aggregators == ("a", "b", "c", "d", "e")
+    panel = draw_lags(table).axes[0]
     left, right = panel.get_xlim()
     assert left > 4 > 0 > right
     assert [text.get_text() for text in panel.texts] == ["\u25c2 +490.0"]
