@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -14,6 +14,8 @@ from polypool.infra.store.feature_store import FeatureStore
 
 _ROWS = 1024
 """Sets that are copied at once."""
+_KEPT: dict[tuple[str, bytes, torch.device], ResidentSets] = {}
+"""The copies of this process, by digest of the store, rows and device."""
 
 
 class StoreRows:
@@ -28,13 +30,25 @@ class StoreRows:
         self.store, self.rows = store, rows
         self.sets: FeatureStore | ResidentSets = store
 
-    def keep_on(self, device: torch.device, *, most: float) -> bool:
-        """Copy the sets to a device if they take at most `most` bytes; return whether they did."""
+    @property
+    def bytes(self) -> int:
+        """The size of the vectors, each once."""
         vectors = int(self.store.sizes(np.unique(self.rows)).sum())
-        if vectors * self.store.dim * np.dtype(self.store.dtype).itemsize > most:
-            return False
-        self.sets = ResidentSets(self.store, self.rows, device)
-        return True
+        return vectors * self.store.dim * np.dtype(self.store.dtype).itemsize
+
+
+def keep_on(device: torch.device, inputs: Sequence[StoreRows], *, most: Callable[[], float]) -> None:
+    """Copy the sets of inputs to a device, each if it takes at most `most()` bytes; the others stay in files.
+
+    Copies remain for the next run of this process with the same features; others are freed first.
+    """
+    keys = [(each.store.digest, np.unique(each.rows).tobytes(), device) for each in inputs]
+    for key in _KEPT.keys() - {*keys}:
+        del _KEPT[key]
+    for key, each in zip(keys, inputs, strict=True):
+        if key not in _KEPT and each.bytes <= most():
+            _KEPT[key] = ResidentSets(each.store, each.rows, device)
+        each.sets = _KEPT.get(key, each.store)
 
 
 class ResidentSets:

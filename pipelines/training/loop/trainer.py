@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from polypool.infra.compute.randomness import state_of
 from polypool.infra.digests import refuse_damaged
 from polypool.infra.errors import InputError
 from polypool.infra.process.progress import resumed_bar
+from polypool.infra.store.resident import keep_on
 from polypool.infra.tracking import Log
 from polypool.pipelines.training.checkpoint import (
     ARTIFACT,
@@ -188,9 +190,8 @@ class Trainer:
     def use_device(self) -> None:
         """Keep stored features on a GPU if they fit, and run further steps as CUDA graphs, or note why not."""
         if self.device.type == "cuda" and self.run.data.on_device == "auto":
-            for split in ("train", "val"):
-                for inputs in getattr(self.adapter.data(split), "stored", ()):
-                    inputs.keep_on(self.device, most=RESIDENT * free_memory(self.device))
+            splits = [getattr(self.adapter.data(split), "stored", ()) for split in ("train", "val")]
+            keep_on(self.device, [*chain(*splits)], most=lambda: RESIDENT * free_memory(self.device))
         reason = why_not(self.run.optim, self.optimizer, self.device)
         put_rates(self.optimizer, self.device, captured=not reason)
         if not reason:

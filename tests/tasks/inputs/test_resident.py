@@ -8,6 +8,7 @@ import torch
 
 from polypool.infra.store import FeatureStore, StoreWriter, resident
 from polypool.infra.store.feature_store import text_id
+from polypool.infra.store.resident import keep_on
 from polypool.tasks.inputs.augmentations import Drop, draw_for
 from polypool.tasks.inputs.texts import StoredTexts
 from polypool.tasks.inputs.visuals import StoredSets
@@ -17,7 +18,8 @@ SIZES = (3, 9, 1, 12, 7, 5, 2, 8)
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> FeatureStore:
+def store(tmp_path: Path, monkeypatch) -> FeatureStore:
+    monkeypatch.setattr(resident, "_KEPT", {})
     rng = np.random.default_rng(0)
     with StoreWriter(tmp_path / "store", dim=4, source={"reader": "test"}) as writer:
         for number, size in enumerate(SIZES):
@@ -32,7 +34,8 @@ def test_sets_on_a_device_equal_those_of_files(store, limit, augment, monkeypatc
     monkeypatch.setattr(resident, "_ROWS", 3)
     ids = [text_id(str(number)) for number in (6, 1, 3, 0, 3, 2, 5)]  # neither in order nor all
     of_files, copied = (StoredSets(store, ids, augment=augment, limit=limit) for _ in range(2))
-    assert copied.keep_on(CPU, most=(2 + 9 + 12 + 3 + 1 + 5) * 4 * 2)
+    keep_on(CPU, [copied], most=lambda: (2 + 9 + 12 + 3 + 1 + 5) * 4 * 2)
+    assert copied.sets is not store
     item_B = np.array([2, 0, 5, 4, 1, 2, 6])
     for draw in (None, draw_for(1, 2, 0)):
         found, expected = (
@@ -43,12 +46,27 @@ def test_sets_on_a_device_equal_those_of_files(store, limit, augment, monkeypatc
 
 def test_texts_on_a_device_equal_those_of_files(store):
     of_files, copied = (StoredTexts(store, [*"4071"], corpus="data/mine") for _ in range(2))
-    assert copied.keep_on(CPU, most=1e9)
+    keep_on(CPU, [copied], most=lambda: 1e9)
+    assert copied.sets is not store
     found, expected = (inputs.batch(np.array([3, 3, 0])) for inputs in (copied, of_files))
     torch.testing.assert_close(found, expected, rtol=0, atol=0)
 
 
 def test_features_that_do_not_fit_stay_in_files(store):
     inputs = StoredSets(store, [text_id("1"), text_id("1"), text_id("3")])
-    assert not inputs.keep_on(CPU, most=21 * 4 * 2 - 1)
+    keep_on(CPU, [inputs], most=lambda: 21 * 4 * 2 - 1)
     assert inputs.sets is store
+
+
+def test_copies_stay_for_the_next_run_with_the_same_features_alone(store):
+    def inputs(*ids: str) -> StoredSets:
+        return StoredSets(store, [text_id(each) for each in ids])
+
+    first, again, other = inputs("1", "3"), inputs("3", "1", "1"), inputs("1", "4")
+    keep_on(CPU, [first], most=lambda: 1e9)
+    keep_on(CPU, [again], most=lambda: 0.0)  # another copy would not fit
+    assert again.sets is first.sets
+    keep_on(CPU, [other], most=lambda: 1e9)
+    assert other.sets is not first.sets
+    keep_on(CPU, [inputs("1", "3")], most=lambda: 0.0)
+    assert not resident._KEPT
