@@ -106,7 +106,7 @@ def test_a_branch_trains_every_weight(encoder, aggregator, params):
     made = ENCODERS.build(encoder, params)
     branch = Branch(made, AGGREGATORS.build(aggregator, made.width))
     x = TOKEN_BL if "words" in params else torch.randn(2, 5, 6)
-    embedding_BKD, residual_BKD = branch(x, MASK_BL)
+    embedding_BKD, residual_BKD, _ = branch(x, MASK_BL)
     assert embedding_BKD.shape == residual_BKD.shape == (2, branch.aggregator.num_embeddings, 16)
     torch.testing.assert_close(embedding_BKD.norm(dim=-1), torch.ones(embedding_BKD.shape[:2]))
     (embedding_BKD * torch.randn_like(embedding_BKD)).sum().backward()

@@ -117,7 +117,7 @@ def test_a_broken_spec_is_refused_and_nothing_in_one_evaluated(text):
     ("spec", "message"),
     [
         ("gpoo", "Did you mean 'gpo'"),
-        ("nothing_like_it", "Choices: .*gpo.*mean"),
+        ("nothing_like_it", r"Choices: dino_block, .* and \d+ more"),
         ("kmax(kk=3)", "Did you mean 'k'"),
         ("mean(k=3)", "unknown parameter"),
         ("kmax(k=0)", "at least 1"),

@@ -23,6 +23,7 @@ SIMILARITY_SPECS = (
     "max_match",
     "maxsim",
     "mil",
+    "mms",
     "smooth_chamfer",
     "wti",
 )
@@ -81,7 +82,8 @@ def of_worker(case: tuple[str, str, str]) -> dict[str, Tensor]:
     mine = slice(rank() * share, (rank() + 1) * share)
     images = torch.randn(IMAGES, K, WIDTH, generator=generator)[mine]
     captions = torch.randn(IMAGES, CAPTIONS, K, WIDTH, generator=generator)[mine].flatten(0, 1)
-    size_V = torch.tensor([1, 2, 2, 3, 1, 2] if similarity in ("maxsim", "wti") else [K] * IMAGES)[mine]
+    sizes = [1, 2, 2, 3, 1, 2] if similarity in ("maxsim", "mms", "wti") else [K] * IMAGES
+    size_V = torch.tensor(sizes)[mine]
     batch = {
         "visual": images,
         "visual_mask": torch.arange(K) < size_V[:, None],
