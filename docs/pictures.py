@@ -29,7 +29,7 @@ HOME, IMAGES = ROOT / "build/pictures", ROOT / "docs/images"
 WIDTH = 1000
 ATTENTION = "train demo --aggregator text_softmax --text-aggregator attention --experiment attention --cpus 1"
 RUNS = {"demo": ["demo"], "attention": ATTENTION.split()}
-QUERY = "red triangles on a light background"
+QUERY = "a red circle and a white plus sign on a grey background"
 PORT = 8765
 
 
@@ -40,16 +40,16 @@ def main() -> None:
     for experiment, words in RUNS.items():
         if mlflow.get_experiment_by_name(experiment) is None:
             subprocess.run([sys.executable, "-m", "polypool", *words], check=True)
-    runs = pp.runs("demo")
-    run_id = str(runs.index[(runs.dataset == "scenes") & (runs.aggregator == "gpo")][0])
+    runs = pp.runs("demo").query("dataset == 'scenes'")
+    gpo, best = str(runs.index[runs.aggregator == "gpo"][0]), str(runs["test/score"].idxmax())
     (comparison, *_), (attention, *_) = pp.runs("demo-comparisons").index, pp.runs("attention").index
     shutil.copy(artifact(comparison, "compare.png"), IMAGES / "comparison.png")
     with browser() as page:
-        page.goto(artifact(run_id, "figures/whole_test_examples.html").as_uri())
+        page.goto(artifact(gpo, "figures/whole_test_examples.html").as_uri())
         shoot(page, "examples", height=540)
         page.goto(artifact(attention, "figures/test_attention.html").as_uri())
         shoot(page, "attention", height=560)
-        with serving("polypool", "serve", run_id, "--port", str(PORT), port=PORT):
+        with serving("polypool", "serve", best, "--port", str(PORT), port=PORT):
             page.goto(f"http://127.0.0.1:{PORT}/")
             page.fill("input[name=q]", QUERY)
             page.press("input[name=q]", "Enter")

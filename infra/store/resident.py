@@ -31,8 +31,8 @@ class StoreRows:
         self.sets: FeatureStore | ResidentSets = store
 
     @property
-    def bytes(self) -> int:
-        """The size of the vectors, each once."""
+    def nbytes(self) -> int:
+        """Bytes of the vectors, each once."""
         vectors = int(self.store.sizes(np.unique(self.rows)).sum())
         return vectors * self.store.dim * np.dtype(self.store.dtype).itemsize
 
@@ -46,7 +46,7 @@ def keep_on(device: torch.device, inputs: Sequence[StoreRows], *, most: Callable
     for key in _KEPT.keys() - {*keys}:
         del _KEPT[key]
     for key, each in zip(keys, inputs, strict=True):
-        if key not in _KEPT and each.bytes <= most():
+        if key not in _KEPT and each.nbytes <= most():
             _KEPT[key] = ResidentSets(each.store, each.rows, device)
         each.sets = _KEPT.get(key, each.store)
 

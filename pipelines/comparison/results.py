@@ -63,9 +63,8 @@ COLUMNS = {
     "machines": "string",
     "table": "string",  # its name in a file of several tables
     "chosen": "string",  # the settings that tuning chose for the row
-    **dict.fromkeys(
-        ("trials", "points"), "int64"
-    ),  # of tuning, and of the space they are from; 0 without tuning
+    # of tuning, and of the space they are from; 0 without tuning
+    **dict.fromkeys(("trials", "points"), "int64"),
     "trained_on": "string",  # the data set of training, where the scores are on another one
     "tuned": "string",  # how settings were tuned, in words
     "may_be_best": "boolean",  # whether the row is in the confidence set of the best

@@ -484,12 +484,8 @@ def _meanings(table: CrossTaskTable, summaries: Iterable[str]) -> Iterator[str]:
     for title in summaries:
         text = _SUMMARIES[title]
         if title == "rank":
-            several = len(table.counting) > 1
-            text = (
-                "rank: of the mean over columns of 100 (score - chance) / (best possible - chance)"
-                if several
-                else text
-            )
+            if len(table.counting) > 1:
+                text = "rank: of the mean over columns of 100 (score - chance) / (best possible - chance)"
             text += ", with simultaneous 95 % intervals over seeds and queries" * bool(table.ranks)
         yield text
 
@@ -537,4 +533,5 @@ def brief_across(table: CrossTaskTable) -> Table:
         if table.baseline
         else ("primary metrics, mean ± deviation over runs", *_one_seed(table))
     )
-    return replace(main, legend=legend, notes=(*findings, *table.notes))
+    rank = _meanings(table, ["rank"] * (len(table.counting) > 1 and bool(table.means)))
+    return replace(main, legend=(*legend, *rank), notes=(*findings, *table.notes))

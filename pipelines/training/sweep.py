@@ -992,7 +992,10 @@ def carry_out(plan: Plan, *, concurrent: int = 0, parent: str = "") -> list[Tria
                 if number:
                     sharing = _sharing(plan, ends)
                     at_once = _resources(wave, concurrent=sharing * cores("GPU"))[0]
-                    print(f"{sharing} share a GPU by its memory and load, {at_once} at once", flush=True)
+                    print(
+                        f"trials on each GPU, by memory and load: {sharing}; {at_once} at once",
+                        flush=True,
+                    )
                 side_by_side = None
                 if not here:
                     reserved = _resources(wave, concurrent=at_once)[1] if alone else {}

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from polypool.infra.errors import InputError
 
@@ -38,6 +39,19 @@ def choose(ids: Iterable[str], count: int, *, seed: int) -> set[str]:
     It depends neither on the order of the ids nor on the version of a random generator.
     """
     return set(sorted(ids, key=lambda id: rank_key(id, seed=seed))[:count])
+
+
+def held_out(ids: Collection[str], count: int, *, seed: int, option: str, file: Path) -> set[str]:
+    """Return `count` random training videos, to be val.
+
+    Raises:
+        InputError: a negative `count`, or all videos; the message names the option and the file of the videos.
+    """
+    if not 0 <= count < len(ids):
+        raise InputError(
+            f"{option}={count:,}: expected 0 or more, and fewer than the {len(ids):,} usable training videos of {file}"
+        )
+    return choose(ids, count, seed=seed)
 
 
 @dataclass(frozen=True, kw_only=True)

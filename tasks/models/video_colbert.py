@@ -47,10 +47,8 @@ class VideoColBERT(DualEncoder):
         self, scored: Scored, sim_VT: Tensor, positive_VT: Tensor, *, epoch: float
     ) -> dict[str, Tensor]:
         """Return the terms for encoded frames, with `loss` the weighted sum, and the loss of each level."""
-        similarity, sides = (
-            self.similarity,
-            [side for side in (scored.visual, scored.text) if side is not None],
-        )
+        similarity = self.similarity
+        sides = [side for side in (scored.visual, scored.text) if side is not None]
         assert isinstance(similarity, MeanMaxSim)
         frame_VT = similarity.level(*(at_least_float32(side.vectors) for side in sides), 0)
         frames = super().objective_terms(scored, frame_VT, positive_VT, epoch=epoch)["loss"]

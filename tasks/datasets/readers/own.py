@@ -243,10 +243,8 @@ class Table(ColumnReader):
                 )
         common = Path(os.path.commonpath([file.path.parent.absolute() for file in opened]))
         folder = self.videos or self.images or common
-        find, rows = (
-            self._finder(named.get("media", "")),
-            _rows(opened, named, folder=None if self.images else common),
-        )
+        find = self._finder(named.get("media", ""))
+        rows = _rows(opened, named, folder=None if self.images else common)
         own_splits, questions = split_files or "split" in named, "answer" in named
         if separators := {file.separator for file in opened} - {"", ",", "\t"}:
             notes.append(f"guessed: fields are separated by {' and '.join(map(repr, separators))}")

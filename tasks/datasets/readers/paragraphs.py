@@ -1,13 +1,13 @@
 """Paragraph retrieval of DiDeMo and ActivityNet Captions: one text a video, from the descriptions of its moments.
 
-Files are one a split, in any of three forms:
+Files are one a split:
 
 - DiDeMo's `train_data.json`, `val_data.json` and `test_data.json`, `[{"video": "<name>.mov", "description", "times",
   ...}, ...]`, several entries a video: 8,395, 1,065 and 1,004 videos. Ids are names without the suffix.
 - ActivityNet Captions' `train.json` and `val_1.json`, `{"v_<YouTube id>": {"duration", "timestamps", "sentences":
   [...]}, ...}`: 10,009 and 4,917 videos. The second file is the usual test set.
-- Lists of retrieval codes, `[{"video_id" or "video", "desc" or "caption"}, ...]`, each a paragraph or a list of
-  captions.
+
+The lists of paragraphs that retrieval codes publish, `[{"video_id", "desc"}, ...]`, are tables: `ingest table`.
 
 A paragraph joins a video's descriptions by spaces, in the order of the file, as CLIP4Clip does; DiDeMo's are not in the
 order of time.
@@ -20,6 +20,7 @@ and text", ECCV 2018.
 from __future__ import annotations
 
 import os
+from collections import defaultdict
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,28 +30,18 @@ from polypool.infra.files import read_json
 from polypool.infra.registry import READERS
 from polypool.infra.store.findings import Skipped
 from polypool.tasks.datasets import Reading
-from polypool.tasks.datasets.annotations import DUPLICATE, FORM, misfit
+from polypool.tasks.datasets.annotations import FORM, misfit
 from polypool.tasks.datasets.corpus import CorpusSummary, Item
 from polypool.tasks.datasets.readers.folders import VIDEOS, VideoReader
-from polypool.tasks.datasets.splits import ACTIVITYNET, DIDEMO, choose
+from polypool.tasks.datasets.splits import ACTIVITYNET, DIDEMO, held_out
 
-_WHAT = (
-    'DiDeMo\'s JSON, [{"video", "description", ...}, ...], ActivityNet\'s, {"v_ID": {"sentences": [...]}, ...}, or '
-    '[{"video_id", "desc"}, ...]'
-)
-_TEXTS: dict[str, type | tuple[type, ...]] = {
-    "sentences": list,
-    "description": str,
-    "desc": (str, list),
-    "caption": (str, list),
-}
-_Captions = dict[str, tuple[str, ...]]
+_WHAT = 'DiDeMo\'s JSON, [{"video", "description", ...}, ...], or ActivityNet\'s, {"v_ID": {"sentences": [...]}, ...}'
 
 
 @READERS.register("paragraphs")
 @dataclass(frozen=True, kw_only=True)
 class Paragraphs(VideoReader):
-    """Read DiDeMo's or ActivityNet's paragraphs, official files or lists of retrieval codes, a file a split."""
+    """Read DiDeMo's or ActivityNet's paragraphs, a file a split."""
 
     train: Path
     """Of the videos to train on: DiDeMo's train_data.json, ActivityNet's train.json."""
@@ -86,24 +77,20 @@ class Paragraphs(VideoReader):
         Raises:
             InputError: a missing, damaged or malformed file, or a `held_out` of all training videos.
         """
-        splits: dict[str, _Captions] = {}
+        splits: dict[str, dict[str, str]] = {}
         for split, path in (("test", self.test), ("val", self.val), ("train", self.train)):
             splits[split] = (yield from _videos(path, splits)) if path else {}
         if not self.val:
-            if not 0 <= self.held_out < len(splits["train"]):
-                raise InputError(
-                    f"held_out={self.held_out:,}: expected 0 or more, and fewer than the {len(splits['train']):,} "
-                    f"usable training videos of {self.train}"
-                )
-            chosen = choose(splits["train"], self.held_out, seed=self.seed)
-            splits["val"] = {id: splits["train"].pop(id) for id in [*splits["train"]] if id in chosen}
+            train = splits["train"]
+            val = held_out(train, self.held_out, seed=self.seed, option="held_out", file=self.train)
+            splits["val"] = {id: train.pop(id) for id in [*train] if id in val}
         for split in ("train", "val", "test"):
-            for id, captions in splits[split].items():
-                yield Item(id=id, split=split, captions=captions)
+            for id, paragraph in splits[split].items():
+                yield Item(id=id, split=split, captions=(paragraph,))
 
 
-def _videos(path: Path, others: dict[str, _Captions]) -> Generator[Skipped, None, _Captions]:
-    """Return the captions of each video of a file; yield malformed entries, duplicates and videos of other splits.
+def _videos(path: Path, others: dict[str, dict[str, str]]) -> Generator[Skipped, None, dict[str, str]]:
+    """Return the paragraph of each video of a file; yield malformed entries and videos of other splits.
 
     Raises:
         InputError: a missing, truncated or malformed file.
@@ -111,30 +98,24 @@ def _videos(path: Path, others: dict[str, _Captions]) -> Generator[Skipped, None
     data = read_json(path, what=_WHAT)
     if isinstance(data, dict):
         data = [
-            moments | {"video_id": id} if isinstance(moments, dict) else moments
-            for id, moments in data.items()
+            moments | {"video": id} if isinstance(moments, dict) else moments for id, moments in data.items()
         ]
     if not isinstance(data, list):
         raise InputError(f"{path}: {FORM}: {_WHAT}")
-    videos: dict[str, list[str]] = {}
+    videos: dict[str, list[str]] = defaultdict(list)
     for number, entry in enumerate(data):
-        where, fields = f"{path.name}, entry {number}", entry if isinstance(entry, dict) else ()
-        video = "video_id" if "video_id" in fields else "video"
-        text = next((name for name in _TEXTS if name in fields), "desc")
-        if why := misfit(entry, "a video", **{video: str, text: _TEXTS[text]}):
+        where = f"{path.name}, entry {number}"
+        many = isinstance(entry, dict) and "sentences" in entry
+        text, kind = ("sentences", list) if many else ("description", str)
+        if why := misfit(entry, "a video", **{"video": str, text: kind}):
             yield Skipped(where=where, why=why)
             continue
-        stem, suffix = os.path.splitext(entry[video])
-        id, captions = stem if suffix.lower() in VIDEOS else entry[video], entry[text]
+        stem, suffix = os.path.splitext(entry["video"])
+        id = stem if suffix.lower() in VIDEOS else entry["video"]
         if any(id in others[split] for split in others):
             yield Skipped(where=f"id {id}, {where}", why="a video of another split, where it is left")
-        elif text == "description":
-            videos[id] = [" ".join([*videos.get(id, ()), captions])]
-        elif id in videos:
-            yield Skipped(where=f"id {id}, {where}", why=DUPLICATE)
-        elif text == "sentences" and not all(isinstance(sentence, str) for sentence in captions):
+        elif many and not all(isinstance(sentence, str) for sentence in entry[text]):
             yield Skipped(where=f"id {id}, {where}", why=f"{FORM}: a sentence that is no string")
         else:
-            joined = " ".join(captions) if text == "sentences" else captions
-            videos[id] = [joined] if isinstance(joined, str) else joined
-    return {id: (*captions,) for id, captions in videos.items()}
+            videos[id] += entry[text] if many else [entry[text]]
+    return {id: " ".join(texts) for id, texts in videos.items()}

@@ -40,7 +40,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from polypool.infra.errors import InputError
 from polypool.infra.files import existing_folder, files_like
 from polypool.infra.registry import READERS
 from polypool.infra.store.findings import Skipped
@@ -48,7 +47,7 @@ from polypool.tasks.datasets import Reading
 from polypool.tasks.datasets.annotations import DUPLICATE, misfit, read_csv, read_form, read_ids, read_lines
 from polypool.tasks.datasets.corpus import CorpusSummary, Item
 from polypool.tasks.datasets.readers.folders import VideoReader
-from polypool.tasks.datasets.splits import MSRVTT, MSRVTT_1KA, MSVD, SPLITS, VATEX, choose
+from polypool.tasks.datasets.splits import MSRVTT, MSRVTT_1KA, MSVD, SPLITS, VATEX, choose, held_out
 
 _MSRVTT = 'MSR-VTT\'s JSON, {"videos": [{"video_id", "split", ...}], "sentences": [{"sen_id", "video_id", "caption"}]}'
 _MSRVTT_SPLITS = {"train": "train", "validate": "val", "test": "test"}
@@ -179,14 +178,9 @@ class MsrVtt1kA(VideoReader):
                 yield Skipped(where=f"{where}, id {id}", why=why, split="train")
             else:
                 usable[id] = None
-        if not 0 <= self.val < len(usable):
-            raise InputError(
-                f"val={self.val:,}: expected 0 or more, and fewer than the {len(usable):,} usable training videos of "
-                f"{self.train}"
-            )
-        held_out = choose(usable, self.val, seed=self.seed)
+        val = held_out(usable, self.val, seed=self.seed, option="val", file=self.train)
         for id in usable:
-            yield _item(id, videos[id][1], split="val" if id in held_out else "train")
+            yield _item(id, videos[id][1], split="val" if id in val else "train")
         for where, (key, id, sentence) in rows:
             if id in videos:
                 yield Item(id=id, split="test", captions=(sentence,), caption_ids=(key,))

@@ -1,4 +1,4 @@
-"""DiDeMo's moments, ActivityNet's sentences and lists of paragraphs."""
+"""DiDeMo's moments and ActivityNet's sentences, a paragraph for each video."""
 
 from annotations import activitynet_video, didemo_entry, write_paragraphs
 from verbs import corpus_of, refused
@@ -32,7 +32,7 @@ def test_didemo_joins_the_moments_of_a_video_in_the_order_of_the_file(tmp_path):
         ("id 12090392@N02_4, train.json, entry 3", "a video of another split, where it is left"),
         ("train.json, entry 4", f"{form} whose description is missing or no string"),
         ("train.json, entry 5", f"{form} that is not an object"),
-        ("train.json, entry 6", f"{form} whose desc is missing or no string or list"),
+        ("train.json, entry 6", f"{form} whose description is missing or no string"),
     ]
 
 
@@ -51,26 +51,5 @@ def test_activitynet_without_a_file_of_val(tmp_path):
     assert [where for where, _ in skipped] == ["id v_bad, train.json, entry 6", "train.json, entry 7"]
     other = corpus_of(tmp_path / "out", *files, "--held-out", 2, "--seed", 1)[1]
     assert texts(other, "val") != texts(corpus, "val")
-    refused("fewer than the 6 usable training videos", *files, "--held-out", 6)
-
-
-def test_lists_of_retrieval_codes(tmp_path):
-    """Paragraphs under `desc`, captions under `caption`; a duplicate; files of the videos."""
-    train = [{"video_id": f"a@N0_{n}", "desc": f"first {n}. then"} for n in range(3)]
-    train += [{"video_id": "a@N0_1", "desc": "again"}]
-    test = [
-        {"video": "t0.mp4", "caption": ["one", "two"], "subtitle": ""},
-        {"video": "v.1", "caption": ["three"]},
-    ]
-    options = write_paragraphs(tmp_path, train=train, test=test)
-    (tmp_path / "videos").mkdir()
-    for name in ("a@N0_0.mov", "a@N0_1.mp4", "t0.mp4", "v.1.mp4"):
-        (tmp_path / "videos" / name).touch()
-    words = ("paragraphs", *options, "--held-out", 1, "--videos", tmp_path / "videos", "--allow-skipped")
-    _, corpus, skipped = corpus_of(tmp_path / "out", *words)
-    assert texts(corpus, "test") == {"t0": ("one", "two"), "v.1": ("three",)}
-    assert (texts(corpus, "train") | texts(corpus, "val")) == {
-        f"a@N0_{n}": (f"first {n}. then",) for n in range(2)
-    }
-    assert ("id a@N0_1, train.json, entry 3", "duplicate id; the first is kept") in skipped
+    refused("held_out=6: expected 0 or more, and fewer than the 6 usable", *files, "--held-out", 6)
     refused("expected form", "paragraphs", *write_paragraphs(tmp_path, train=3, test=test))
