@@ -4,12 +4,14 @@
 - `draw_lags`: a row for each aggregator, a panel for each column with the difference from the best of the others, its
   simultaneous interval, which ends at 0 for rows that are ruled out (Hsu, Annals of Statistics 12, 1984), and a dot for
   each seed, shaded by p of being the best.
+- `draw_against`: the means of each aggregator in two tables, such as untuned and tuned.
 - `draw_cross_task`, `draw_pairs`: heat maps, shaded from the worst to the best.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -43,8 +45,8 @@ from polypool.pipelines.figures.style import (
 from polypool.tasks.adapter import Metric
 from polypool.tasks.run import Run
 
-# characters in a line: of a caption, above a narrow panel, of the name of one of a pair
-_CAPTION, _HEADER, _PAIR = 118, 16, 18
+# characters in a line: of a caption an inch, above a narrow panel, of the name of one of a pair
+_CAPTION, _HEADER, _PAIR = 15, 16, 18
 # inches: a panel, a row, all around rows, the names
 _PANEL, _ROW, _AROUND, _NAMES = 1.95, 0.29, 1.75, 2.2
 _SHADES = LinearSegmentedColormap.from_list("p", ["#d5dce4", "#8fb3d4", POINT])
@@ -148,7 +150,8 @@ def draw_lags(table: CrossTaskTable) -> Figure | None:
         "difference from the best of the others; line: simultaneous 95 % interval, which ends at 0 for rows that are "
         "ruled out as the best of their panel; tick: mean; dot: a seed; p: of being the best"
     )
-    figure.supxlabel("\n".join(wrapped(part, _CAPTION) for part in (text, table.tuned) if part), **_CAPTIONED)
+    line = int(_CAPTION * figure.get_figwidth())
+    figure.supxlabel("\n".join(wrapped(part, line) for part in (text, table.tuned) if part), **_CAPTIONED)
     return figure
 
 
@@ -184,6 +187,59 @@ def _draw_lags(column: Column, names: Sequence[str], panel: Axes) -> None:
     panel.tick_params(axis="x", labelsize=9)
     heading = "\n".join(wrapped(line, _HEADER) for line in column.title[:-1])
     frame(panel, heading, x=metric.label, pad=8, spines=("bottom",))
+
+
+def draw_against(groups: Sequence[Group], others: Sequence[Group]) -> Figure | None:
+    """Draw the means of aggregators in one table (filled) and in another (hollow), such as tuned and untuned.
+
+    A panel for each column of both, rows in the order of the first table; lines are sample standard deviations over
+    seeds. The heading has Spearman's rank correlation of the two.
+
+    Returns:
+        None if no column has two aggregators in both tables.
+    """
+    pairs = [
+        (group, other, known)
+        for group in groups
+        for other in others
+        if (group.task, group.dataset, group.protocol) == (other.task, other.dataset, other.protocol)
+        and len(known := _shared(group, other)) > 1
+    ]
+    if not pairs:
+        return None
+    most = max(len(known) for _, _, known in pairs)
+    figure = new_figure(_NAMES + 4.2 * len(pairs), 0.2 * most + 1.2)
+    for (group, other, known), panel in zip(
+        pairs, figure.subplots(1, len(pairs), squeeze=False)[0], strict=True
+    ):
+        _draw_against(group, other, known, panel)
+    return figure
+
+
+def _shared(group: Group, other: Group) -> dict[str, tuple[Row, Row]]:
+    """Return the rows of both groups by visual aggregator, without its options."""
+    first, second = (
+        {re.split(r", text | ?\(", row.aggregator)[0]: row for row in of.known[::-1] if row.aggregator}
+        for of in (group, other)
+    )
+    return {name: (row, second[name]) for name, row in [*first.items()][::-1] if name in second}
+
+
+def _draw_against(group: Group, other: Group, known: Mapping[str, tuple[Row, Row]], panel: Axes) -> None:
+    metric, y_R = group.metric, range(len(known))
+    means = []
+    for at, (of, face) in enumerate(((group, POINT), (other, "white"))):
+        rows = [pair[at] for pair in known.values()]
+        means.append([*map(of.mean, rows)])
+        dots: dict[str, Any] = {"fmt": "o", "markersize": 5, "markerfacecolor": face, "color": POINT}
+        deviations = np.nan_to_num([*map(of.deviation, rows)])
+        panel.errorbar(means[at], y_R, xerr=deviations, ecolor=MUTED, elinewidth=1, zorder=4 - at, **dots)
+    panel.hlines(y_R, means[0], means[1], color=BAR, linewidth=4, zorder=1)
+    panel.set_yticks(y_R, [*known], fontsize=9)
+    panel.set_ylim(len(known) - 0.5, -0.5)
+    correlation = pd.Series(means[0]).corr(pd.Series(means[1]), method="spearman")
+    heading = f"{group.dataset} · rank correlation {correlation:.2f}"
+    frame(panel, heading, x=metric.label, pad=8, grid="x", spines=("bottom",))
 
 
 def draw_cross_task(cross_task: CrossTaskTable) -> Figure:

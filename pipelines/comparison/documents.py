@@ -77,7 +77,7 @@ def renewed(text: str, folder: Path, *, where: str) -> tuple[str, list[str]]:
 
 
 def draw_figures(text: str, folder: Path) -> None:
-    """Draw a document's figures of tables.
+    """Draw a document's figures: `FILE`, lags behind the best, or `FILE against FILE`, means in two tables.
 
     Args:
         text: the document.
@@ -86,16 +86,18 @@ def draw_figures(text: str, folder: Path) -> None:
     Raises:
         InputError: results cannot be read, are of several tables, or have fewer than two rows.
     """
-    from polypool.pipelines.comparison.charts import draw_lags  # Matplotlib
+    from polypool.pipelines.comparison.charts import draw_against, draw_lags  # Matplotlib
     from polypool.pipelines.figures.style import save
 
     for found in _FIGURE.finditer(text):
-        tables = [
-            table
-            for of in by_tuning(groups_of(read_results(folder / found["file"])))
-            for table in tables_of(of)
-        ]
-        figure = draw_lags(tables[0]) if len(tables) == 1 else None
+        groups, *others = (
+            groups_of(read_results(folder / file)) for file in found["file"].split(" against ")
+        )
+        if others:
+            figure = draw_against(groups, *others)
+        else:
+            tables = [table for of in by_tuning(groups) for table in tables_of(of)]
+            figure = draw_lags(tables[0]) if len(tables) == 1 else None
         if figure is None:
             raise InputError(f"{found['file']}: cannot be drawn, expected one table of at least two rows")
         save(figure, folder / found["picture"])

@@ -9,7 +9,13 @@ from PIL import Image
 from records import blocks_of, grid, run, three_tasks, vqa
 from toy import toy_run
 
-from polypool.pipelines.comparison.charts import draw_all, draw_cross_task, draw_lags, draw_pairs
+from polypool.pipelines.comparison.charts import (
+    draw_against,
+    draw_all,
+    draw_cross_task,
+    draw_lags,
+    draw_pairs,
+)
 from polypool.pipelines.comparison.cross_task import tables_of
 from polypool.pipelines.comparison.rows import Group
 from polypool.pipelines.comparison.statistics import Difference, Judged
@@ -95,6 +101,21 @@ def test_names_and_numbers_of_lags_do_not_overlap():
     assert len(boxes) >= 20
     touching = [(a, b) for (a, x), (b, y) in itertools.combinations(boxes, 2) if x.overlaps(y)]
     assert touching == []
+
+
+def test_two_tables_are_compared_by_aggregator():
+    tuned = {"mean": (60.0, 62.0), "max": (50.0,), "kmax(k=2)": (70.0,), "gpo": (1.0,)}
+    untuned = {"mean": (58.0,), "max": (52.0, 54.0), "kmax(k=5)": (40.0,), "lip": (2.0,)}
+    groups, others = (
+        blocks_of(*(run(name, n, rsum=x) for name, seeds in rows.items() for n, x in enumerate(seeds)))
+        for rows in (tuned, untuned)
+    )
+    (panel,) = draw_against(groups, others).axes
+    assert [label.get_text() for label in panel.get_yticklabels()] == ["kmax", "mean", "max"]
+    filled, hollow = (bars[0].get_xdata().tolist() for bars in panel.containers)
+    assert (filled, hollow) == ([70.0, 61.0, 50.0], [40.0, 58.0, 53.0])
+    assert panel.get_title(loc="left") == "coco_mini · rank correlation -0.50"
+    assert draw_against(groups, blocks_of(run("lip"), run("mean"))) is None, "one aggregator of both"
 
 
 def test_the_heading_of_a_heat_map_fits_its_figure():

@@ -199,7 +199,8 @@ def test_figures_of_a_document_are_drawn_of_results_of_one_table(tmp_path):
     text = "<!-- figure: r.csv -->\n![Differences from the best](lags.png)\n"
     write_results(results(judged_groups()), tmp_path / "r.csv")
     draw_figures(text, tmp_path)
-    assert (tmp_path / "lags.png").stat().st_size > 5_000
+    draw_figures(text.replace("r.csv", "r.csv against r.csv").replace("lags", "two"), tmp_path)
+    assert all((tmp_path / f"{name}.png").stat().st_size > 5_000 for name in ("lags", "two"))
     write_results(results(blocks_of(run("gpo"))), tmp_path / "r.csv")
     with pytest.raises(InputError, match="expected one table of at least two rows"):
         draw_figures(text, tmp_path)
