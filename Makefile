@@ -118,7 +118,7 @@ gpu-sweep: $(READY)
 	@$(BIN)/python -m benchmarks.gpu_sweep
 
 # files with tables and figures that are written from results
-TABLES = $(shell grep -ls '^<!-- table: ' README.md docs/results/*.md)
+TABLES = $(shell grep -lsE '^<!-- (table|figure): ' README.md docs/results/*.md)
 
 # the tables and figures of our results, computed anew from the archives of runs
 results: $(READY)

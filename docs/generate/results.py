@@ -7,6 +7,7 @@ runs that were not archived stay.
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -30,7 +31,11 @@ def main() -> None:
     for words in commands().values():
         run(words)
     pages = ROOT / "README.md", *sorted((ROOT / "docs" / "results").glob("*.md"))
-    tables = [str(page.relative_to(ROOT)) for page in pages if "\n<!-- table: " in page.read_text()]
+    tables = [
+        str(page.relative_to(ROOT))
+        for page in pages
+        if re.search("\n<!-- (table|figure): ", page.read_text())
+    ]
     run(["polypool", "compare", "tables", *tables])
 
 

@@ -8,7 +8,8 @@ the benefit of more seeds.
 `polypool compare tables FILES` updates the tables and figures in Markdown files from results written by --out. A table
 is enclosed by two comments; the first names a file relative to the Markdown file's folder (FILE#TABLE for one of
 several tables; `FILE as text` for a terminal's alignment). A figure of a table, with a panel for each column and the
-difference of each row from the best of the others, follows one comment:
+difference of each row from the best of the others, follows one comment; with `FILE against FILE`, it shows the means
+of each aggregator in both:
 
     <!-- table: docs/results/demo.csv -->
     <!-- end of table -->

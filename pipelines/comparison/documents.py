@@ -59,7 +59,7 @@ def renewed(text: str, folder: Path, *, where: str) -> tuple[str, list[str]]:
         where: name of the document, for messages.
 
     Raises:
-        InputError: the document has no table, a table has no end, or its results cannot be read.
+        InputError: the document has no table or figure, a table has no end, or its results cannot be read.
     """
     changed: list[str] = []
 
@@ -71,7 +71,7 @@ def renewed(text: str, folder: Path, *, where: str) -> tuple[str, list[str]]:
         return f"{begin}{body}{_END}"
 
     renewed, count = _TABLE.subn(new, text)
-    if not count or count < len(_BEGIN.findall(text)):
+    if not (count or _FIGURE.search(text)) or count < len(_BEGIN.findall(text)):
         raise InputError(f"{where}: a table is marked by two lines, `<!-- table: FILE -->` and `{_END}`")
     return renewed, changed
 
