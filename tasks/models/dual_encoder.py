@@ -7,13 +7,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from polypool.infra.batches import Batch, arriving
 from polypool.infra.compute.device import device_of
 from polypool.infra.compute.dist import gather, gather_objects, gather_uneven, world
 from polypool.infra.errors import InputError
-from polypool.tasks.models.branch import Branch
 from polypool.tasks.models.retrieval_model import Batches, RetrievalModel, Scored
 from polypool.tasks.objectives.objective import Objective
 from polypool.tasks.objectives.regularisers import Regulariser
@@ -127,8 +126,8 @@ class DualEncoder(RetrievalModel):
     """Two branches with a common embedding space; batches are as in `RetrievalModel`.
 
     Args:
-        visual: the branch of images or videos.
-        text: the branch of captions.
+        visual: the branch of images or videos, or a module with a branch's `forward`.
+        text: that of captions.
         similarity: scores embeddings.
         objective: loss on the scores.
         regularisers: further loss terms.
@@ -138,8 +137,8 @@ class DualEncoder(RetrievalModel):
 
     def __init__(
         self,
-        visual: Branch,
-        text: Branch,
+        visual: nn.Module,
+        text: nn.Module,
         similarity: Similarity,
         objective: Objective,
         regularisers: Iterable[Regulariser] = (),

@@ -18,7 +18,7 @@ from polypool.encoders.text.tokenizers import (
     split_treebank,
     split_words,
 )
-from polypool.encoders.visual.stored import Grid, Regions
+from polypool.encoders.visual.stored import Grid, PooledRegions, Regions
 from polypool.infra.compute.batchnorm import SetBatchNorm
 from polypool.infra.registry import ENCODERS
 from polypool.tasks.inputs.texts import Captions
@@ -102,6 +102,21 @@ def test_standardised_features_and_the_refusal_without_statistics():
     assert out.tolist() == [[[1.0, 0.0], [0.0, 0.0]]]
     with pytest.raises(ValueError, match="standardise=False"):
         Grid({"dim": 2, "statistics": None}, standardise=True)
+
+
+def test_pooled_regions_map_the_poolings_side_by_side():
+    torch.manual_seed(0)
+    encoder = PooledRegions({"dim": 3}, width=4, hidden=5, pool="first mean max").eval()
+    encoder.input_norm.running_mean.normal_()
+    x_BNF = torch.randn(2, 3, 3)
+    x_BNF[1, 2] = torch.nan
+    sets = x_BNF[0], x_BNF[1, :2]
+    x_BI = torch.stack([torch.cat((x[0], x.mean(dim=0), x.amax(dim=0))) for x in sets])
+    x_BI = (x_BI - encoder.input_norm.running_mean) / (1 + encoder.input_norm.eps) ** 0.5
+    out_BND, mask_BN = encoder(x_BNF, torch.tensor([[True] * 3, [True, True, False]]))
+    expected_BD = encoder.fc(x_BI) + encoder.up(encoder.norm(encoder.down(x_BI)).relu())
+    torch.testing.assert_close(out_BND, expected_BD[:, None])
+    assert mask_BN.tolist() == [[True], [True]]
 
 
 @pytest.mark.parametrize(

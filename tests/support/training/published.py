@@ -71,7 +71,7 @@ def _made(run: Run) -> Made:
     }
     features = {"dim": 2048, "statistics": {"mean": [0.0] * 2048, "std": [1.0] * 2048}}
     visual = kinds.get(Spec.parse(run.visual).name, features)
-    kinds["stacked_regions"] = features
+    kinds |= dict.fromkeys(("stacked_regions", "pooled_regions"), features)
     text = kinds.get(Spec.parse(run.text).name, {"words": ["a", "dog"]})
     build = ENCODERS.build
     parts = Parts(run, visual=lambda: build(run.visual, visual), text=lambda: build(run.text, text))

@@ -1,0 +1,75 @@
+"""Several dual encoders with one loss each, trained together: one model whose embedding is theirs side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from polypool.infra.errors import InputError
+from polypool.infra.fields import at_least, require
+from polypool.infra.registry import MODELS, SIMILARITIES
+from polypool.tasks.models.branch import Branch
+from polypool.tasks.models.dual_encoder import DualEncoder
+from polypool.tasks.models.parts import Parts
+from polypool.tasks.models.retrieval_model import Scored
+from polypool.tasks.similarities.vectors import Embeddings
+
+
+class _Heads(nn.ModuleList):
+    def __init__(self, branches: Iterable[Branch]) -> None:
+        super().__init__(branches)
+
+    def forward(self, x: Tensor, mask_BN: Tensor) -> Embeddings:
+        return Embeddings(torch.stack([branch(x, mask_BN).vectors for branch in self], dim=1))
+
+
+@MODELS.register("heads")
+class Heads(DualEncoder):
+    """K pairs of branches on the same inputs; the similarity is the mean of their K cosines.
+
+    The loss is the mean of the objective over the pairs. Each pair thus learns alone, with initial weights and dropout
+    masks of its own, and their mean is better than each, as in an ensemble. A loss on the mean would train one wide
+    encoder.
+
+    Costs in training, memory and embedding width are K times those of one pair.
+
+    Args:
+        parts: builds encoders, aggregators and objective.
+        k: number of pairs.
+
+    Raises:
+        InputError: an aggregator returns several vectors or a distribution, or needs the other modality.
+    """
+
+    def __init__(self, parts: Parts, *, k: int = 3) -> None:
+        require(at_least(1), k=k)
+        visual, text, _ = zip(*(parts.both_sides() for _ in range(k)), strict=True)
+        for aggregator in (visual[0].aggregator, text[0].aggregator):
+            if aggregator.num_embeddings != 1 or aggregator.context != "none":
+                raise InputError(
+                    f"the model 'heads' needs one vector of each side alone, and {type(aggregator).__name__} does not "
+                    "return that; choose an aggregator such as mean"
+                )
+        similarity = SIMILARITIES.build("aligned_mean")
+        super().__init__(_Heads(visual), _Heads(text), similarity, parts.objective(), parts.regularisers())
+        self.k = k
+
+    def objective_terms(
+        self, scored: Scored, sim_VT: Tensor, positive_VT: Tensor, *, epoch: float
+    ) -> dict[str, Tensor]:
+        """Return the means over the heads of the objective's terms."""
+        assert scored.visual is not None
+        assert scored.text is not None
+        found = []
+        for head in range(self.k):
+            visual, text = (side.map(partial(_only, head)) for side in (scored.visual, scored.text))
+            score_VT = self.score(visual, text)
+            found.append(super().objective_terms(scored, score_VT, positive_VT, epoch=epoch))
+        return {name: torch.stack([terms[name] for terms in found]).mean() for name in found[0]}
+
+
+def _only(head: int, vectors_BKD: Tensor) -> Tensor:
+    return vectors_BKD[:, head : head + 1]

@@ -1,0 +1,39 @@
+"""Pairs of branches with one loss each."""
+
+import pytest
+import torch
+from pair_models import batch_of
+from toy import WORDS, toy_run
+
+from polypool.encoders.text.bigru import BiGRU
+from polypool.encoders.visual.stored import Frames
+from polypool.infra.errors import InputError
+from polypool.tasks.models.parts import Parts, retrieval_model
+from polypool.tasks.models.retrieval_model import RetrievalModel
+from polypool.tasks.objectives.objective import batch_positives
+
+
+def built(**changes) -> RetrievalModel:
+    torch.manual_seed(0)
+    run = toy_run(**{"model": "heads(k=2)", "aggregator": "gpo", "objective": "infonce"} | changes)
+    visual, text = (
+        lambda: Frames({"dim": 6}, width=8),
+        lambda: BiGRU({"words": WORDS}, width=8, embedding=4),
+    )
+    return retrieval_model(run, Parts(run, visual=visual, text=text)).double()
+
+
+def test_the_loss_is_the_mean_over_the_heads_and_the_score_their_mean_cosine():
+    model, batch = built().eval(), batch_of(0, 7, 20, 3, 30, 12)
+    visual, text = model.encode_visual(batch), model.encode_text(batch)
+    cosines = [visual.vectors[:, k] @ text.vectors[:, k].T for k in (0, 1)]
+    assert not torch.allclose(*cosines)
+    torch.testing.assert_close(model.score(visual, text), sum(cosines) / 2)
+    positive_VT = batch_positives(batch["item"], batch["row"])
+    losses = [model.objective(c, batch["row"], positive_VT, epoch=2.0)["loss"] for c in cosines]
+    torch.testing.assert_close(model(batch, epoch=2.0)["loss"], sum(losses) / 2)
+
+
+def test_heads_refuse_aggregators_of_sets():
+    with pytest.raises(InputError, match="MAP does not return that"):
+        built(aggregator="map(k=4, heads=2)")
