@@ -233,6 +233,7 @@ class PooledRegions(_ResidualMLP):
         width: output width D of the element.
         hidden: width of the MLP; by default half of `width`.
         pool: names of poolings, separated by spaces: `first` (the first element, such as [CLS]), `mean`, `max`.
+        element_dropout: share of the elements that `mean` and `max` leave out in training, another one in each step.
         input_dropout: dropout rate of the pooled features.
     """
 
@@ -243,6 +244,7 @@ class PooledRegions(_ResidualMLP):
         width: int = 1024,
         hidden: int | None = None,
         pool: str = "first mean",
+        element_dropout: float = 0.0,
         input_dropout: float = 0.5,
     ) -> None:
         names = pool.split()
@@ -252,13 +254,20 @@ class PooledRegions(_ResidualMLP):
         inputs = assets["dim"] * len(names)
         super().__init__({"dim": inputs}, width=width, inputs=inputs, hidden=hidden, standardise=False)
         self.pools = [POOLS[name] for name in names]
+        self.element_dropout = Dropout(element_dropout)
         self.input_norm = SetBatchNorm(inputs, affine=False)
         self.input_dropout = Dropout(input_dropout)
 
     def forward(self, x_BNF: Tensor, mask_BN: Tensor) -> tuple[Tensor, Tensor]:
         """Map features `(B, N, F)` to `(B, 1, D)`."""
         x_BNF = self.features(x_BNF, mask_BN)
-        x_BI = torch.cat([pool(x_BNF, mask_BN) for pool in self.pools], dim=1)
+        kept_BN = self.kept(mask_BN)
+        x_BI = torch.cat([pool(x_BNF, mask_BN if pool is _first else kept_BN) for pool in self.pools], dim=1)
         x_BI = self.input_dropout(self.input_norm(x_BI))
         vector_BD = self.fc(x_BI) + self.mlp(x_BI, None)
         return vector_BD[:, None], mask_BN.new_ones(len(x_BI), 1)
+
+    def kept(self, mask_BN: Tensor) -> Tensor:
+        """Return the elements to pool, at least one of each set: all but those that dropout leaves out."""
+        kept_BN = self.element_dropout(mask_BN.float()) > 0
+        return kept_BN.where(kept_BN.any(dim=1, keepdim=True), mask_BN)

@@ -119,6 +119,17 @@ def test_pooled_regions_map_the_poolings_side_by_side():
     assert mask_BN.tolist() == [[True], [True]]
 
 
+def test_pooled_regions_leave_out_elements_in_training_but_never_all():
+    torch.manual_seed(0)
+    encoder = PooledRegions({"dim": 3}, width=4, element_dropout=0.9)
+    mask_BN = torch.arange(8) < torch.tensor([1, 8] * 50)[:, None]
+    kept_BN = encoder.kept(mask_BN)
+    assert (kept_BN <= mask_BN).all()
+    assert kept_BN.any(dim=1).all()
+    assert 0 < (mask_BN & ~kept_BN).sum() < mask_BN.sum()
+    assert torch.equal(encoder.eval().kept(mask_BN), mask_BN)
+
+
 @pytest.mark.parametrize(
     ("split", "text", "words"),
     [
