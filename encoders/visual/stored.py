@@ -12,8 +12,8 @@ from polypool.encoders.elements import Rows, map_elements
 from polypool.encoders.encoder import FeatureEncoder, Standardise, xavier_linear
 from polypool.infra.compute.batchnorm import SetBatchNorm
 from polypool.infra.compute.dropout import Dropout
-from polypool.infra.errors import unknown
-from polypool.infra.registry import ENCODERS
+from polypool.infra.errors import InputError
+from polypool.infra.registry import AGGREGATORS, ENCODERS
 
 
 @ENCODERS.register("grid")
@@ -204,27 +204,11 @@ class StackedRegions(_ResidualMLP):
         return self.dropout(rows.sets(x_RD + self.mlp(x_RD, rows.real))), mask_BN
 
 
-def _first(x_BNF: Tensor, mask_BN: Tensor) -> Tensor:
-    return x_BNF[torch.arange(len(x_BNF), device=x_BNF.device), mask_BN.int().argmax(dim=1)]
-
-
-def _mean(x_BNF: Tensor, mask_BN: Tensor) -> Tensor:
-    return x_BNF.masked_fill(~mask_BN[..., None], 0.0).sum(dim=1) / mask_BN.sum(dim=1, keepdim=True)
-
-
-def _max(x_BNF: Tensor, mask_BN: Tensor) -> Tensor:
-    return x_BNF.masked_fill(~mask_BN[..., None], -torch.inf).amax(dim=1)
-
-
-POOLS = {"first": _first, "mean": _mean, "max": _max}
-"""Poolings of raw features `(B, N, F)` to `(B, F)`."""
-
-
 @ENCODERS.register("pooled_regions")
 class PooledRegions(_ResidualMLP):
     """`regions` of pooled features: a set of one element, from poolings of the raw features side by side.
 
-    [CLS] and the mean patch side by side, `pool="first mean"`, are the input of DINOv2's linear evaluation (Oquab et
+    [CLS] and the mean element side by side, `pool="cls mean"`, are the input of DINOv2's linear evaluation (Oquab et
     al., TMLR 2024). Each channel is standardised by batch normalisation. Dropout of these inputs is the strongest
     regularisation that we measured on few photographs (Flickr8k's page in the results).
 
@@ -232,8 +216,8 @@ class PooledRegions(_ResidualMLP):
         assets: see `FeatureEncoder`.
         width: output width D of the element.
         hidden: width of the MLP; by default half of `width`.
-        pool: names of poolings, separated by spaces: `first` (the first element, such as [CLS]), `mean`, `max`.
-        element_dropout: share of the elements that `mean` and `max` leave out in training, another one in each step.
+        pool: aggregators of one vector, separated by spaces.
+        element_dropout: share of the elements that symmetric aggregators leave out in training; `cls` keeps the first.
         input_dropout: dropout rate of the pooled features.
     """
 
@@ -243,17 +227,18 @@ class PooledRegions(_ResidualMLP):
         *,
         width: int = 1024,
         hidden: int | None = None,
-        pool: str = "first mean",
+        pool: str = "cls mean",
         element_dropout: float = 0.0,
         input_dropout: float = 0.5,
     ) -> None:
-        names = pool.split()
-        for name in names:
-            if name not in POOLS:
-                raise unknown("pooling", name, POOLS)
-        inputs = assets["dim"] * len(names)
+        pools = [AGGREGATORS.build(spec, assets["dim"]) for spec in pool.split()]
+        if not pools or any(each.num_embeddings != 1 or each.context != "none" for each in pools):
+            raise InputError(
+                f"pool {pool!r}: expected aggregators of one vector, separated by spaces, as 'cls mean'"
+            )
+        inputs = sum(each.width or assets["dim"] for each in pools)
         super().__init__({"dim": inputs}, width=width, inputs=inputs, hidden=hidden, standardise=False)
-        self.pools = [POOLS[name] for name in names]
+        self.pools = nn.ModuleList(pools)
         self.element_dropout = Dropout(element_dropout)
         self.input_norm = SetBatchNorm(inputs, affine=False)
         self.input_dropout = Dropout(input_dropout)
@@ -262,7 +247,8 @@ class PooledRegions(_ResidualMLP):
         """Map features `(B, N, F)` to `(B, 1, D)`."""
         x_BNF = self.features(x_BNF, mask_BN)
         kept_BN = self.kept(mask_BN)
-        x_BI = torch.cat([pool(x_BNF, mask_BN if pool is _first else kept_BN) for pool in self.pools], dim=1)
+        pooled = [pool(x_BNF, kept_BN if pool.symmetric else mask_BN) for pool in self.pools]
+        x_BI = torch.cat([each.vectors for each in pooled], dim=1)
         x_BI = self.input_dropout(self.input_norm(x_BI))
         vector_BD = self.fc(x_BI) + self.mlp(x_BI, None)
         return vector_BD[:, None], mask_BN.new_ones(len(x_BI), 1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from functools import partial
 
 import torch
@@ -11,7 +10,6 @@ from torch import Tensor, nn
 from polypool.infra.errors import InputError
 from polypool.infra.fields import at_least, require
 from polypool.infra.registry import MODELS, SIMILARITIES
-from polypool.tasks.models.branch import Branch
 from polypool.tasks.models.dual_encoder import DualEncoder
 from polypool.tasks.models.parts import Parts
 from polypool.tasks.models.retrieval_model import Scored
@@ -19,9 +17,6 @@ from polypool.tasks.similarities.vectors import Embeddings
 
 
 class _Heads(nn.ModuleList):
-    def __init__(self, branches: Iterable[Branch]) -> None:
-        super().__init__(branches)
-
     def forward(self, x: Tensor, mask_BN: Tensor) -> Embeddings:
         return Embeddings(torch.stack([branch(x, mask_BN).vectors for branch in self], dim=1))
 

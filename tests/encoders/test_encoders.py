@@ -20,6 +20,7 @@ from polypool.encoders.text.tokenizers import (
 )
 from polypool.encoders.visual.stored import Grid, PooledRegions, Regions
 from polypool.infra.compute.batchnorm import SetBatchNorm
+from polypool.infra.errors import InputError
 from polypool.infra.registry import ENCODERS
 from polypool.tasks.inputs.texts import Captions
 from polypool.tasks.models.branch import Branch
@@ -106,7 +107,7 @@ def test_standardised_features_and_the_refusal_without_statistics():
 
 def test_pooled_regions_map_the_poolings_side_by_side():
     torch.manual_seed(0)
-    encoder = PooledRegions({"dim": 3}, width=4, hidden=5, pool="first mean max").eval()
+    encoder = PooledRegions({"dim": 3}, width=4, hidden=5, pool="cls mean max").eval()
     encoder.input_norm.running_mean.normal_()
     x_BNF = torch.randn(2, 3, 3)
     x_BNF[1, 2] = torch.nan
@@ -117,6 +118,8 @@ def test_pooled_regions_map_the_poolings_side_by_side():
     expected_BD = encoder.fc(x_BI) + encoder.up(encoder.norm(encoder.down(x_BI)).relu())
     torch.testing.assert_close(out_BND, expected_BD[:, None])
     assert mask_BN.tolist() == [[True], [True]]
+    with pytest.raises(InputError, match="expected aggregators of one vector"):
+        PooledRegions({"dim": 3}, pool="mean slots")
 
 
 def test_pooled_regions_leave_out_elements_in_training_but_never_all():
