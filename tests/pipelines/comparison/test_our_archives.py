@@ -104,7 +104,9 @@ def test_other_code_finds_the_same_best_rows(archive, tmp_path: Path, monkeypatc
     judged = []
 
     def judge(samples, **options):
-        judged.append((samples, options["sign"], found := production(samples, **options)))
+        found = production(samples, **options)
+        if len(samples) > 1:  # a single row is not ranked
+            judged.append((samples, options["sign"], found))
         return found
 
     production = queries.judge
