@@ -31,7 +31,8 @@ def test_the_recorded_commands_give_our_tables_again(table, words, tmp_path: Pat
     assert exit_code(module.main, *words[2:]) == 0
     found, shown = read_results(tmp_path / "rows.csv"), read_results(RESULTS / f"rows.csv#{table}")
     found, shown = (of.drop(columns=["compared_by", "table"]) for of in (found, shown))
-    pd.testing.assert_frame_equal(found, shown, rtol=1e-6)  # CPUs round differently
+    # CPUs round differently, by which few of 10,000 draws change
+    pd.testing.assert_frame_equal(found, shown, rtol=1e-6, atol=3e-4)
 
 
 def p_of_best(samples: dict[str, Sample], sign: int, *, draws: int, seed: int) -> dict[str, float]:
