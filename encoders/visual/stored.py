@@ -209,8 +209,8 @@ class PooledRegions(_ResidualMLP):
     """`regions` of pooled features: a set of one element, from poolings of the raw features side by side.
 
     [CLS] and the mean element side by side, `pool="cls mean"`, are the input of DINOv2's linear evaluation (Oquab et
-    al., TMLR 2024). Each channel is standardised by batch normalisation. Dropout of these inputs is the strongest
-    regularisation that we measured on few photographs (Flickr8k's page in the results).
+    al., TMLR 2024). Each channel is standardised by batch normalisation. Dropout of these inputs regularises training
+    on few photographs.
 
     Args:
         assets: see `FeatureEncoder`.

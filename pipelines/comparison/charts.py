@@ -217,12 +217,12 @@ def draw_against(groups: Sequence[Group], others: Sequence[Group]) -> Figure | N
 
 
 def _shared(group: Group, other: Group) -> dict[str, tuple[Row, Row]]:
-    """Return the rows of both groups by visual aggregator, without its options."""
-    first, second = (
-        {re.split(r", text | ?\(", row.aggregator)[0]: row for row in of.known[::-1] if row.aggregator}
-        for of in (group, other)
-    )
-    return {name: (row, second[name]) for name, row in [*first.items()][::-1] if name in second}
+    """Return the best row of both groups for each visual aggregator, whatever its options."""
+    first, second = {}, {}
+    for rows, of in ((first, group), (second, other)):
+        for row in of.known:  # the best first
+            rows.setdefault(re.split(r", text | ?\(", row.aggregator)[0], row)
+    return {name: (row, second[name]) for name, row in first.items() if name and name in second}
 
 
 def _draw_against(group: Group, other: Group, known: Mapping[str, tuple[Row, Row]], panel: Axes) -> None:

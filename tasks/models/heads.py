@@ -13,6 +13,7 @@ from polypool.infra.registry import MODELS, SIMILARITIES
 from polypool.tasks.models.dual_encoder import DualEncoder
 from polypool.tasks.models.parts import Parts
 from polypool.tasks.models.retrieval_model import Scored
+from polypool.tasks.similarities.similarity import Cosine
 from polypool.tasks.similarities.vectors import Embeddings
 
 
@@ -36,20 +37,22 @@ class Heads(DualEncoder):
         k: number of pairs.
 
     Raises:
-        InputError: an aggregator returns several vectors or a distribution, or needs the other modality.
+        InputError: an aggregator returns several vectors or a distribution, or needs the other modality; another
+            similarity than cosine.
     """
 
     def __init__(self, parts: Parts, *, k: int = 3) -> None:
         require(at_least(1), k=k)
-        visual, text, _ = zip(*(parts.both_sides() for _ in range(k)), strict=True)
-        for aggregator in (visual[0].aggregator, text[0].aggregator):
-            if aggregator.num_embeddings != 1 or aggregator.context != "none":
-                raise InputError(
-                    f"the model 'heads' needs one vector of each side alone, and {type(aggregator).__name__} does not "
-                    "return that; choose an aggregator such as mean"
-                )
-        similarity = SIMILARITIES.build("aligned_mean")
-        super().__init__(_Heads(visual), _Heads(text), similarity, parts.objective(), parts.regularisers())
+        visual, text, (similarity, *_) = zip(*(parts.both_sides() for _ in range(k)), strict=True)
+        aggregators = visual[0].aggregator, text[0].aggregator
+        if not isinstance(similarity, Cosine) or any(each.context != "none" for each in aggregators):
+            names = " and ".join(type(each).__name__ for each in aggregators)
+            raise InputError(
+                f"the model 'heads' compares one vector of each side by cosine, not the vectors of {names} by "
+                f"{type(similarity).__name__}; choose aggregators such as mean, and leave out --similarity"
+            )
+        mean = SIMILARITIES.build("aligned_mean")
+        super().__init__(_Heads(visual), _Heads(text), mean, parts.objective(), parts.regularisers())
         self.k = k
 
     def objective_terms(

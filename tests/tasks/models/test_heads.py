@@ -34,6 +34,13 @@ def test_the_loss_is_the_mean_over_the_heads_and_the_score_their_mean_cosine():
     torch.testing.assert_close(model(batch, epoch=2.0)["loss"], sum(losses) / 2)
 
 
-def test_heads_refuse_aggregators_of_sets():
-    with pytest.raises(InputError, match="MAP does not return that"):
-        built(aggregator="map(k=4, heads=2)")
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"aggregator": "map(k=4, heads=2)"}, "MAP and MAP by SmoothChamfer"),
+        ({"aggregator": "mean", "similarity": "maxsim"}, "Mean and Mean by MaxSim"),
+    ],
+)
+def test_heads_refuse_sets_and_another_similarity(changes, what):
+    with pytest.raises(InputError, match=f"not the vectors of {what}"):
+        built(**changes)
