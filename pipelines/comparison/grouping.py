@@ -11,6 +11,7 @@ from dataclasses import MISSING, asdict, fields
 from functools import partial
 from itertools import chain, groupby
 from operator import itemgetter
+from pathlib import PurePath
 from typing import TypeVar
 
 import pandas as pd
@@ -324,6 +325,8 @@ def _settings(runs: Sequence[RunRecord], protocol: str) -> list[dict[str, str]]:
             digests = [origins.get(run.tags[name], run.tags[name])[:12] for run in runs]
             paths = [of.get(name, "") for of in params]
             one_to_one = len({*zip(paths, digests, strict=True)}) == len({*paths}) == len({*digests})
+            if len({PurePath(path).parent for path in paths}) == 1:
+                paths = [PurePath(path).name for path in paths]
             for of, value in zip(settings, paths if one_to_one else digests, strict=True):
                 of[name] = value
     if all(run.tags.get(PRECISION) for run in runs):  # the precision of `auto`

@@ -66,6 +66,14 @@ IN_FLOAT32 = given("mean", optim__precision="auto", tags={"precision": "float32"
             ["gpo, data.features=x", "mean, data.features=z"],
         ),
         (
+            [given("gpo", tags=HERE, data__features="a/x"), given("mean", tags=THERE, data__features="a/z")],
+            ["gpo, data.features=x", "mean, data.features=z"],
+        ),
+        (
+            [given("gpo", tags=HERE, data__features="a/x"), given("mean", tags=THERE, data__features="b/x")],
+            ["gpo, data.features=a/x", "mean, data.features=b/x"],
+        ),
+        (
             [*ON_HERE, given("mean", data__features="z")],
             ["gpo, data.features=x", "max, data.features=y", "mean, data.features=z"],
         ),
@@ -83,6 +91,8 @@ IN_FLOAT32 = given("mean", optim__precision="auto", tags={"precision": "float32"
         *(
             "other data at one path",
             "data that paths tell apart",
+            "stores of one folder",
+            "stores of two folders",
             "data that nobody noted",
             "versions of a protocol",
             "members",
