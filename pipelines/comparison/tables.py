@@ -42,13 +42,13 @@ _COSTS = {
 """The columns of costs and their meaning."""
 _TIMED = {"step", "embed", "query"}
 _SUMMARIES = {
-    "rank": "rank: of the primary metric",
-    "weights": "weights: of the aggregators, in the column where they are most",
-    "step": "step: processor time of a training step, as a multiple of its column's least; geometric mean over columns",
+    "rank": "rank: by the primary metric",
+    "weights": "weights: number of the aggregators' parameters; the largest over columns",
+    "step": "step: CPU time of a training step relative to the fastest row of its column; geometric mean over columns",
 }
 _TUNING = {
-    "trials": "trials: of tuning, of the points of the aggregator's space",
-    "chosen": "chosen: the settings, one for each column where they differ; lr and weight_decay are the optimiser's",
+    "trials": "trials: tuning trials, of all points in the aggregator's search space",
+    "chosen": "chosen: tuned settings, one per column if they differ; lr and weight_decay are the optimiser's",
 }
 
 
@@ -398,9 +398,9 @@ def front(table: CrossTaskTable, *, tuning: bool = True) -> Table:
             filter(None, (shared or "task x aggregator", f"against {table.baseline}", table.tuned))
         ),
         legend=(
-            f"{table.baseline}: its scores; other rows: difference of the primary metric from it, with 95 % intervals "
-            "over seeds and queries that are simultaneous in a column",
-            "p: of being the best of its column; below 0.05 the row is ruled out",
+            f"first row: scores of {table.baseline}; other rows: differences from it in the primary metric, with 95 % "
+            "intervals over seeds and queries, simultaneous within a column",
+            "p: p-value of being the best of its column; below 0.05 the row is ruled out",
             *[f"?: over queries alone; {ONE_SEED}"] * any("?" in cell for row in rows for cell in row),
             *_usual(table),
             *_meanings(table, summaries),
@@ -485,7 +485,7 @@ def _meanings(table: CrossTaskTable, summaries: Iterable[str]) -> Iterator[str]:
         text = _SUMMARIES[title]
         if title == "rank":
             if len(table.counting) > 1:
-                text = "rank: of the mean over columns of 100 (score - chance) / (best possible - chance)"
+                text = "rank: by the mean over columns of 100 (score - chance) / (best possible - chance)"
             text += ", with simultaneous 95 % intervals over seeds and queries" * bool(table.ranks)
         yield text
 

@@ -90,7 +90,7 @@ def test_with_a_baseline_the_table_has_its_scores_differences_from_it_and_ranks(
     assert cells["gpo"] == [f"+{of.value:.1f} [+{of.low:.1f}, +{of.high:.1f}]", "1.000", "1 [1, 1]"]
     assert cells["mean"][1:] == ["< 0.001", "3 [3, 3]"]
     assert found.text().startswith(
-        f"{table.title}\nmean: its scores; other rows: difference of the primary metric"
+        f"{table.title}\nfirst row: scores of mean; other rows: differences from it in the primary metric"
     )
     again = tables_of(groups_of(found.results))[0]
     assert (again.baseline, again.ranks, tables.across(again)) == (
