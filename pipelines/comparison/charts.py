@@ -52,6 +52,7 @@ _PANEL, _ROW, _AROUND, _NAMES = 1.95, 0.29, 1.75, 2.2
 _SHADES = LinearSegmentedColormap.from_list("p", ["#d5dce4", "#8fb3d4", POINT])
 _P = PowerNorm(0.5, vmin=0, vmax=1)
 _CAPTIONED: dict[str, Any] = {"x": 0.01, "ha": "left", "fontsize": 9, "color": MUTED}
+_TICKS: dict[str, Any] = {"nbins": 4, "steps": [1, 2, 5, 10], "min_n_ticks": 3}
 _AT_THE_MIDDLE: dict[str, Any] = {"textcoords": "offset points", "va": "center"}
 
 
@@ -183,7 +184,7 @@ def _draw_lags(column: Column, names: Sequence[str], panel: Axes) -> None:
     panel.axvline(0.0, color=MUTED, linewidth=1, zorder=1)
     room = 0.06 * (right - left) or 1.0
     panel.set_xlim(*sorted((metric.sign * (left - room), metric.sign * (right + room)))[:: metric.sign])
-    panel.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10], min_n_ticks=3))
+    panel.xaxis.set_major_locator(MaxNLocator(**_TICKS))
     panel.tick_params(axis="x", labelsize=9)
     heading = "\n".join(wrapped(line, _HEADER) for line in column.title[:-1])
     frame(panel, heading, x=metric.label, pad=8, spines=("bottom",))
@@ -208,7 +209,7 @@ def draw_against(groups: Sequence[Group], others: Sequence[Group]) -> Figure | N
     if not pairs:
         return None
     most = max(len(known) for _, _, known in pairs)
-    figure = new_figure(_NAMES + 4.2 * len(pairs), 0.2 * most + 1.2)
+    figure = new_figure(max(6.4, 3.3 * len(pairs)), 0.2 * most + 1.2)
     for (group, other, known), panel in zip(
         pairs, figure.subplots(1, len(pairs), squeeze=False)[0], strict=True
     ):
@@ -237,6 +238,7 @@ def _draw_against(group: Group, other: Group, known: Mapping[str, tuple[Row, Row
     panel.hlines(y_R, means[0], means[1], color=BAR, linewidth=4, zorder=1)
     panel.set_yticks(y_R, [*known], fontsize=9)
     panel.set_ylim(len(known) - 0.5, -0.5)
+    panel.xaxis.set_major_locator(MaxNLocator(**_TICKS))
     correlation = pd.Series(means[0]).corr(pd.Series(means[1]), method="spearman")
     heading = f"{group.dataset} · rank correlation {correlation:.2f}"
     frame(panel, heading, x=metric.label, pad=8, grid="x", spines=("bottom",))
