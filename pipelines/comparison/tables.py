@@ -534,4 +534,5 @@ def brief_across(table: CrossTaskTable) -> Table:
         else ("primary metrics, mean ± deviation over runs", *_one_seed(table))
     )
     rank = _meanings(table, ["rank"] * (len(table.counting) > 1 and bool(table.means)))
-    return replace(main, legend=(*legend, *rank), notes=(*findings, *table.notes))
+    legend = tuple(dict.fromkeys((*legend, *rank)))  # the legend of differences may have the rank
+    return replace(main, legend=legend, notes=(*findings, *table.notes))

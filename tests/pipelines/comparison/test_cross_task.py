@@ -84,6 +84,8 @@ def test_columns_without_the_baseline_have_no_differences():
     assert [row[1] for row in shown.rows[:1]] == ["60.0"]
     assert {row[5] for row in shown.rows} == {ABSENT}
     assert shown.best == {(2, 1), (2, 3), (1, 5)}, "gpo of photographs and clips, max of questions"
+    short = tables.brief_across(table).legend
+    assert [line.partition(":")[0] for line in short] == ["first row", "p", "rank"]
 
 
 def test_a_column_of_one_recipe_has_a_confidence_set_of_its_own():
