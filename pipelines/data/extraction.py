@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 import sys
 import time
@@ -133,6 +134,8 @@ class _Worker:
     """A Ray actor with an extractor, which is created with the first batch, so that its errors reach the driver."""
 
     def __init__(self, extractor: Callable[..., Any], options: dict[str, Any]) -> None:
+        # before torch is imported; Ray keeps a user's value, with which workers would share cores
+        os.environ["OMP_NUM_THREADS"] = str(options["threads"])
         self._make, self._extractor, self._lock = lambda: extractor(**options), None, Lock()
 
     def extract(self, number: int, batch: Batch) -> tuple[int, list[Row] | Exception]:
@@ -155,7 +158,7 @@ class Extractor:
 
     Args:
         backbone: spec of the backbone.
-        threads: number of images or videos decoded concurrently, or of torch's threads for texts.
+        threads: number of images or videos decoded concurrently.
         trusting: modules whose code the spec may name.
     """
 
@@ -186,12 +189,6 @@ class ImageExtractor(Extractor):
 
 class TextExtractor(Extractor):
     """Extracts features of texts."""
-
-    def __init__(self, *, backbone: str, threads: int, trusting: Sequence[str] = ()) -> None:
-        import torch  # slow, and only needed here
-
-        torch.set_num_threads(threads)
-        super().__init__(backbone=backbone, threads=threads, trusting=trusting)
 
     def __call__(self, batch: Batch) -> list[Row]:
         """Return a row for each of the batch's `ids` and `texts`."""

@@ -41,7 +41,8 @@ def png(figure: Figure) -> bytes:
 
 
 def wrapped(label: str, width: int = WRAP) -> str:
-    return textwrap.fill(label, width)
+    """Break a label into lines after spaces, and after `=`."""
+    return textwrap.fill(label.replace("=", "= "), width).replace("= ", "=")
 
 
 def lines_of(label: str, width: int = WRAP) -> int:

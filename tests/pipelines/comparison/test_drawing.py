@@ -19,6 +19,7 @@ from polypool.pipelines.comparison.charts import (
 from polypool.pipelines.comparison.cross_task import tables_of
 from polypool.pipelines.comparison.rows import Group
 from polypool.pipelines.comparison.statistics import Difference, Judged
+from polypool.pipelines.figures.style import wrapped
 from polypool.tasks.adapter import Metric
 from polypool.tasks.scoring.metric_specs import RSUM
 
@@ -46,6 +47,12 @@ def test_figures_are_drawn_for_long_names(tmp_path):
             grey = np.asarray(image.convert("L"))
         edge = np.concatenate([grey[0], grey[-1], grey[:, 0], grey[:, -1]])
         assert (edge.min(), len(np.unique(grey)) > 10) == (255, True), "drawn, and nothing is cut"
+
+
+def test_labels_break_before_a_value():
+    label = "esa, text mean, data.features=dinov2_cls_4x4_layers12"
+    assert wrapped(label).split("\n") == ["esa, text mean, data.features=", "dinov2_cls_4x4_layers12"]
+    assert wrapped("kmax(k=5)") == "kmax(k=5)"
 
 
 def test_lags_have_intervals_a_dot_a_seed_and_a_shade_by_p_of_being_the_best():

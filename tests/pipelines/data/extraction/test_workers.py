@@ -14,7 +14,7 @@ from programs import soon
 
 from polypool.infra.errors import AwayError, InputError
 from polypool.pipelines.commands import extract as verb
-from polypool.pipelines.data.extraction import Batch, stream
+from polypool.pipelines.data.extraction import Batch, _Worker, stream
 
 
 def batches(*names: str) -> list[Batch]:
@@ -39,6 +39,12 @@ def test_rows_come_in_order_though_one_takes_long(capfd):
     assert sum(row["at"] < found[0]["at"] for row in found) > 10, "who is free gets the next"
     said = capfd.readouterr()
     assert said.out + said.err == "", "Ray says nothing of itself"
+
+
+def test_workers_do_not_share_cores_where_the_environment_asks_for_more_threads(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "16")
+    _Worker(Noting, {"threads": 2})
+    assert os.environ["OMP_NUM_THREADS"] == "2"
 
 
 @pytest.mark.ray
