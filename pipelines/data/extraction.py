@@ -134,7 +134,7 @@ class _Worker:
     """A Ray actor with an extractor, which is created with the first batch, so that its errors reach the driver."""
 
     def __init__(self, extractor: Callable[..., Any], options: dict[str, Any]) -> None:
-        # before torch is imported; Ray keeps a user's value, with which workers would share cores
+        # before torch is imported; Ray keeps a user's value, which oversubscribes the cores
         os.environ["OMP_NUM_THREADS"] = str(options["threads"])
         self._make, self._extractor, self._lock = lambda: extractor(**options), None, Lock()
 

@@ -41,7 +41,7 @@ def test_rows_come_in_order_though_one_takes_long(capfd):
     assert said.out + said.err == "", "Ray says nothing of itself"
 
 
-def test_workers_do_not_share_cores_where_the_environment_asks_for_more_threads(monkeypatch):
+def test_omp_num_threads_of_a_user_does_not_oversubscribe_the_cores(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "16")
     _Worker(Noting, {"threads": 2})
     assert os.environ["OMP_NUM_THREADS"] == "2"
