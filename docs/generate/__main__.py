@@ -1,6 +1,6 @@
 """Write the generated sections of the documentation into its Markdown files, where GitHub shows them, too.
 
-`python -m docs.generate` fills every `<!-- generated: NAME -->` of README.md and docs/ with `SECTIONS[NAME]`; `--check`
+`python -m docs.generate` fills every `<!-- generated: NAME -->` of `PAGES` with `SECTIONS[NAME]`; `--check`
 writes nothing and ends with 1 where a file is out of date.
 """
 
@@ -11,15 +11,15 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from docs.generate.tasks import SECTIONS
+from docs.generate.tasks import ROOT, SECTIONS
 
-ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", ROOT / "aggregators/README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 SECTION = re.compile(r"(<!-- generated: (\S+) -->)(\n?).*?(<!-- end of generated -->)", re.DOTALL)
 
 
 def outdated() -> Iterator[tuple[Path, str]]:
     """Yield each file whose sections differ from the code, with its new text."""
-    for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
+    for page in PAGES:
         text = page.read_text()
         new = SECTION.sub(_filled, text)
         if new != text:

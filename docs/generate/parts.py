@@ -5,12 +5,15 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import docstring_parser
+import torch
 
+from polypool.aggregators.aggregator import Aggregator
 from polypool.infra.errors import InputError
-from polypool.infra.registry import Registry
+from polypool.infra.registry import AGGREGATORS, Registry
 
 _GIVEN = {"dim", "assets", "run"}
 """Arguments that no spec sets: the width of elements, assets of a checkpoint, the run."""
@@ -68,6 +71,48 @@ def part_list(registry: Registry) -> str:
         given = [f"{of.name}={default}" if (default := _default(of)) else of.name for of in _settable(part)]
         rows.append((code(name), first_line(part), code(", ".join(given))))
     return table((registry.kind, "meaning", "parameters"), rows)
+
+
+def aggregator_list(page: Path) -> str:
+    """Return the table of aggregators in the order of a page, new ones last.
+
+    The columns `source` and `cost`, a measured time, are written by hand and kept from the page.
+    """
+    lines = [re.split(r"(?<!\\)\|", line)[1:-1] for line in page.read_text().splitlines()]
+    kept = {cells[0].strip(" `"): (cells[2], cells[-1]) for cells in lines if len(cells) == len(_COLUMNS)}
+    own = AGGREGATORS.built_in()
+    rows = []
+    for name in sorted(own, key=lambda name: [*kept, *own].index(name)):
+        part = AGGREGATORS.get(name)
+        source, cost = kept.get(name, ("", ""))
+        with torch.device("meta"):
+            module = AGGREGATORS.build(name, 1024)
+        weights = f"{sum(weight.numel() for weight in module.parameters()):,}"
+        given = [f"{of.name}={of.default}" for of in _settable(part)]
+        parameters = code(", ".join([*given[:3], *["..."][: len(given) - 3]]))
+        rows.append(
+            (code(name), first_line(part), source, _needs(module), _vectors(name), parameters, weights, cost)
+        )
+    return table(_COLUMNS, rows, right=(6, 7))
+
+
+_COLUMNS = ("aggregator", "meaning", "source", "needs", "vectors", "parameters", "weights", "cost")
+
+
+def _needs(module: Aggregator) -> str:
+    context = {"none": "", "set": "text set", "vector": "text vector"}[module.context]
+    facts = (context, "order" * (not module.symmetric), "global" * module.takes_global_feature)
+    return ", ".join(filter(None, facts))
+
+
+def _vectors(name: str) -> str:
+    """Return the number of vectors of a set, empty for one."""
+    k = "(k=2)" * any(of.name == "k" for of in _settable(AGGREGATORS.get(name)))
+    with torch.device("meta"):
+        module = AGGREGATORS.build(f"{name}{k}", 1024)
+    if module.makes == "distribution":
+        return "distribution"
+    return {1: "", None: "varies"}.get(module.num_embeddings, "K")
 
 
 def code(text: str) -> str:

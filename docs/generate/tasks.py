@@ -10,7 +10,15 @@ from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 
-from docs.generate.parts import code, first_line, parameter_table, part_list, prose_of, table
+from docs.generate.parts import (
+    aggregator_list,
+    code,
+    first_line,
+    parameter_table,
+    part_list,
+    prose_of,
+    table,
+)
 from polypool.__main__ import verbs as all_verbs
 from polypool.infra.registry import AGGREGATORS, KINDS, RECIPES, TASKS
 from polypool.infra.spec import Spec
@@ -113,7 +121,9 @@ def verbs() -> str:
     return "\n\n".join(parts)
 
 
+ROOT = Path(__file__).resolve().parents[2]
 SECTIONS: dict[str, Callable[[], str]] = {
+    "aggregators": partial(aggregator_list, ROOT / "aggregators/README.md"),
     **{f"adapter/{task}": partial(adapter, task) for task in TASKS.built_in()},
     **{f"recipes/{task}": partial(task_recipes, task) for task in TASKS.built_in()},
     **{f"parts/{kind}": partial(part_list, registry) for kind, registry in KINDS.items()},

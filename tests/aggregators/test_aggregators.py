@@ -1,5 +1,4 @@
 import copy
-import inspect
 import re
 
 import pytest
@@ -14,13 +13,13 @@ from polypool.infra.errors import InputError
 from polypool.infra.registry import AGGREGATORS
 
 SUMS = ["mean", "gpo", "pswe", "map", "netvlad", "salad", "score_attention", "transmil"]
-"""An aggregator of each kind of sum: over elements, ranks, slices, queries, centres, transport, pairs and tokens."""
+"""One aggregator per kind of sum: elements, ranks, slices, queries, centres, transport, pairs, tokens."""
 
 
 @pytest.mark.parametrize("way", ["half", "autocast"])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("spec", SUMS)
-def test_large_sets_keep_their_precision(spec, dtype, way):
+def test_half_precision_is_accurate_on_large_sets(spec, dtype, way):
     torch.manual_seed(0)
     module = AGGREGATORS.build(spec, 16).eval()
     inputs = random_inputs([512, 300], module=module, dim=16).fill(0.0)
@@ -50,7 +49,7 @@ def test_sums_over_large_sets_do_not_overflow(spec):
         ("logsumexp(average=False)", lambda x_ND: x_ND.exp().sum(dim=0).log()),
     ],
 )
-def test_against_the_definition(spec, definition):
+def test_simple_poolings_match_their_definition(spec, definition):
     x_BND, mask_BN = random_sets([5, 1, 2, 9], 6, dtype=torch.float64)
     out_BD = AGGREGATORS.build(spec, 6)(x_BND, mask_BN).vectors
     expected = [definition(x_ND[mask_N]) for x_ND, mask_N in zip(x_BND, mask_BN, strict=True)]
@@ -58,7 +57,7 @@ def test_against_the_definition(spec, definition):
 
 
 def call(module: Aggregator, x_BND: Tensor, mask_BN: Tensor) -> Tensor:
-    """Call any aggregator; one that needs a context gets a harmless one."""
+    """Call an aggregator, with a random context if it needs one."""
     context = None if module.context == "none" else Context(*random_sets([3] * len(x_BND), 8))
     if module.context == "vector":
         context = Context(context.x[:, 0])
@@ -66,9 +65,9 @@ def call(module: Aggregator, x_BND: Tensor, mask_BN: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("spec", AGGREGATORS.names())
-def test_nan_comes_out_as_nan(spec):
+def test_nan_propagates_only_within_its_set(spec):
     x_BND, mask_BN = random_sets([4, 5, 3], 8)
-    x_BND[1, [0, -1], 2] = float("nan")  # one of them is the first or the last
+    x_BND[1, [0, -1], 2] = float("nan")  # first and last: some aggregators read only one of these
     module = AGGREGATORS.build(spec, 8).eval()
     out = call(module, x_BND, mask_BN)
     spoilt = out[1, ..., 2].isnan()
@@ -77,7 +76,7 @@ def test_nan_comes_out_as_nan(spec):
 
 
 @pytest.mark.parametrize("spec", ["mean", "xpool"])
-def test_what_is_no_set_is_refused(spec):
+def test_invalid_features_or_mask_are_refused(spec):
     module = AGGREGATORS.build(spec, 8).eval()
     x_BND, mask_BN = random_sets([4, 5, 3], 8)
     for features, mask, message in (
@@ -93,32 +92,14 @@ def test_what_is_no_set_is_refused(spec):
             call(module, features, mask)
 
 
-def test_a_smooth_maximum_does_not_overflow():
+def test_smooth_maxima_do_not_overflow_in_float16():
     x_BND = torch.tensor([[[3e4], [2.9e4], [-3e4]]]).half()
     mask_BN = torch.ones(1, 3, dtype=torch.bool)
     for spec in ("logsumexp", "softpool", "gem"):
         assert AGGREGATORS.build(spec, 1).half()(x_BND, mask_BN).vectors.isfinite().all(), spec
 
 
-def test_the_list_has_a_row_for_every_aggregator_with_what_it_needs_and_its_weights():
-    rows = re.findall(r"^\| `(\w+)` \|(.*)\|$", (ROOT / "aggregators/README.md").read_text(), re.MULTILINE)
-    assert sorted(name for name, _ in rows) == AGGREGATORS.names()
-    for name, row in rows:
-        idea, _, needs, _, weights, _ = (cell.strip() for cell in row.split("|"))
-        with torch.device("meta"):
-            module = AGGREGATORS.build(name, 1024)
-        assert f"{sum(parameter.numel() for parameter in module.parameters()):,}" == weights, name
-        context = {"none": "", "set": "text set", "vector": "text vector"}[module.context]
-        facts = [context, "order" * (not module.symmetric), "global" * module.takes_global_feature]
-        assert needs == ", ".join(filter(None, facts)), name
-        assert (
-            "k" not in inspect.signature(type(module)).parameters
-            or module.num_embeddings == 1
-            or "K vectors" in idea
-        )
-
-
-def test_the_example_in_the_guide_keeps_the_contract(monkeypatch):
+def test_contributing_example_passes_contract_check(monkeypatch):
     guide = (ROOT / "CONTRIBUTING.md").read_text()
     code = re.search(r"```python\n(.*?)```", guide, re.DOTALL).group(1)
     monkeypatch.setattr(AGGREGATORS, "_parts", dict(AGGREGATORS._parts))
